@@ -1,0 +1,104 @@
+"""jax2tf-bridge: takes what people write in JAX to where TensorFlow runs.
+
+Names are imported when they are first used, so that `import jax2tf_bridge` works where only JAX,
+or only TensorFlow, is installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jax2tf_bridge._checks import DisabledSafetyCheck
+    from jax2tf_bridge._convert import convert
+    from jax2tf_bridge._errors import (
+        ArgumentsError,
+        BridgeError,
+        DTypeError,
+        ExportError,
+        FunctionError,
+        GradientError,
+        MissingDependencyError,
+        ModuleError,
+        NotExportableError,
+        PlatformError,
+        ShapeError,
+        ShardingError,
+        StructureError,
+        TargetError,
+        UnsupportedByTargetError,
+    )
+    from jax2tf_bridge._portable import Aval, PortableFunction
+    from jax2tf_bridge._pytree import TreeSpec
+    from jax2tf_bridge._target import Target
+    from jax2tf_bridge.from_jax import export
+    from jax2tf_bridge.to_tf import to_tf
+
+__version__ = "0.1.0"
+
+_MODULES = {
+    "_checks": ["DisabledSafetyCheck"],
+    "_convert": ["convert"],
+    "_errors": [
+        "ArgumentsError",
+        "BridgeError",
+        "DTypeError",
+        "ExportError",
+        "FunctionError",
+        "GradientError",
+        "MissingDependencyError",
+        "ModuleError",
+        "NotExportableError",
+        "PlatformError",
+        "ShapeError",
+        "ShardingError",
+        "StructureError",
+        "TargetError",
+        "UnsupportedByTargetError",
+    ],
+    "_portable": ["Aval", "PortableFunction"],
+    "_pytree": ["TreeSpec"],
+    "_target": ["Target"],
+    "from_jax": ["export"],
+    "to_tf": ["to_tf"],
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "ArgumentsError",
+    "Aval",
+    "BridgeError",
+    "DTypeError",
+    "DisabledSafetyCheck",
+    "ExportError",
+    "FunctionError",
+    "GradientError",
+    "MissingDependencyError",
+    "ModuleError",
+    "NotExportableError",
+    "PlatformError",
+    "PortableFunction",
+    "ShapeError",
+    "ShardingError",
+    "StructureError",
+    "Target",
+    "TargetError",
+    "TreeSpec",
+    "UnsupportedByTargetError",
+    "convert",
+    "export",
+    "to_tf",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

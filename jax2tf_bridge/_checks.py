@@ -1,0 +1,44 @@
+"""Safety checks that a user may switch off, by the names that JAX and TF share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_CUSTOM_CALL = "custom_call:"
+
+
+@dataclass(frozen=True)
+class DisabledSafetyCheck:
+    """A safety check to skip; equal in text to jax.export.DisabledSafetyCheck.
+
+    >>> DisabledSafetyCheck.custom_call("my_kernel").is_custom_call()
+    'my_kernel'
+    >>> str(DisabledSafetyCheck.platform())
+    'platform'
+    """
+
+    directive: str
+
+    @classmethod
+    def platform(cls) -> DisabledSafetyCheck:
+        """Lets the module run on another platform than it was lowered for."""
+        return cls("platform")
+
+    @classmethod
+    def custom_call(cls, target_name: str) -> DisabledSafetyCheck:
+        """Lets the module hold a custom call that is not known to be stable or registered."""
+        return cls(f"{_CUSTOM_CALL}{target_name}")
+
+    def is_custom_call(self) -> str | None:
+        """The custom call that this allows, or None."""
+        name = self.directive.removeprefix(_CUSTOM_CALL)
+        return name if name != self.directive and name else None
+
+    def __str__(self) -> str:
+        return self.directive
+
+
+def canonical_checks(checks: Sequence[object]) -> tuple[DisabledSafetyCheck, ...]:
+    """`checks` as ours; jax.export's own are taken by their text."""
+    return tuple(DisabledSafetyCheck(str(check)) for check in checks)

@@ -1,0 +1,97 @@
+"""The exception tree: every error that the bridge raises on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+class BridgeError(Exception):
+    """The root of the tree."""
+
+
+class MissingDependencyError(BridgeError, ImportError):
+    """A package that this half of the bridge needs is not installed."""
+
+    def __init__(self, package: str, extra: str, needed_for: str) -> None:
+        """`package` is missing, `extra` brings it, `needed_for` says who asked."""
+        super().__init__(
+            f"{needed_for} needs {package}, which is not installed here. "
+            f"Install it with: pip install 'jax2tf-bridge[{extra}]'"
+        )
+        self.package, self.extra = package, extra
+
+
+class TargetError(BridgeError, ValueError):
+    """A target or platform that does not exist."""
+
+
+class FunctionError(BridgeError, TypeError):
+    """What was given as a function is none that can be exported."""
+
+
+class ExportError(BridgeError, ValueError):
+    """A JAX function that cannot be exported as asked."""
+
+
+class NotExportableError(ExportError, NotImplementedError):
+    """The function holds something that no export can carry, such as a host callback."""
+
+
+class UnsupportedByTargetError(ExportError, NotImplementedError):
+    """The module holds an op or custom call that the target cannot run.
+
+    Attributes:
+      operation: the op or the custom call's name.
+      source: the user's source line, as "file:line", where it is known.
+    """
+
+    def __init__(self, message: str, *, operation: str, source: str | None) -> None:
+        """`message` is the whole text."""
+        super().__init__(message)
+        self.operation, self.source = operation, source
+
+
+class PlatformError(ExportError):
+    """The function cannot be lowered for the platforms asked for.
+
+    Attributes:
+      reasons: for each platform that failed, why.
+    """
+
+    def __init__(self, message: str, *, reasons: Mapping[str, str]) -> None:
+        """`message` is the whole text."""
+        super().__init__(message)
+        self.reasons = dict(reasons)
+
+
+class ShapeError(BridgeError, ValueError):
+    """A shape that does not match the specification or the record."""
+
+
+class DTypeError(BridgeError, TypeError):
+    """A dtype that TensorFlow or JAX lacks, or that differs from the record's."""
+
+
+class StructureError(BridgeError, TypeError):
+    """Arguments whose pytree structure differs from the record's."""
+
+
+class ArgumentsError(ShapeError, DTypeError):
+    """Several arguments differ from the record, some by shape and some by dtype."""
+
+
+class GradientError(BridgeError, LookupError):
+    """A gradient was asked for that does not exist; the text says why."""
+
+
+class ModuleError(BridgeError, ValueError):
+    """The StableHLO module is unreadable, too new, or does not match the record around it."""
+
+
+class ShardingError(BridgeError, ValueError):
+    """A function over several devices is used where TensorFlow cannot shard it."""
+
+
+def bullet_list(lines: Sequence[str]) -> str:
+    """`lines` one below the other, each with a dash, for the end of a message."""
+    return "".join(f"\n  - {line}" for line in lines)

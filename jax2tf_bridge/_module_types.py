@@ -1,0 +1,106 @@
+"""Compares a record's types with those of its module's main function, as MLIR prints them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from jax2tf_bridge._errors import ModuleError, bullet_list
+from jax2tf_bridge._portable import Aval
+
+_ELEMENT_TYPES = {
+    "bool": "i1",
+    **{f"int{n}": f"i{n}" for n in (2, 4, 8, 16, 32, 64)},
+    **{f"uint{n}": f"ui{n}" for n in (2, 4, 8, 16, 32, 64)},
+    **{f"float{n}": f"f{n}" for n in (16, 32, 64)},
+    "bfloat16": "bf16",
+    "complex64": "complex<f32>",
+    "complex128": "complex<f64>",
+    "float8_e4m3fn": "f8E4M3FN",
+    "float8_e4m3fnuz": "f8E4M3FNUZ",
+    "float8_e4m3b11fnuz": "f8E4M3B11FNUZ",
+    "float8_e5m2": "f8E5M2",
+    "float8_e5m2fnuz": "f8E5M2FNUZ",
+    "float8_e3m4": "f8E3M4",
+    "float8_e4m3": "f8E4M3",
+    "float8_e8m0fnu": "f8E8M0FNU",
+    "float4_e2m1fn": "f4E2M1FN",
+}
+
+_TENSOR = re.compile(r"tensor<((?:[^<>]|<[^<>]*>)*)>")
+_MAIN = re.compile(r"func\.func (?:public )?@main\((.*)$", re.MULTILINE)
+
+
+def check_types(
+    name: str,
+    in_avals: Sequence[Aval],
+    out_avals: Sequence[Aval],
+    module_inputs: Sequence[str],
+    module_outputs: Sequence[str],
+) -> None:
+    """Raises unless the module takes and gives what the record says.
+
+    TensorFlow does not compare them, and would read stray memory.
+
+    Args:
+      name: the function's, for the message.
+      in_avals: of the arguments that the module takes; out_avals: of all results.
+      module_inputs, module_outputs: main's types, as "tensor<?x3xf32>"; a platform index and
+        tokens may come before the arguments and results.
+
+    Raises:
+      ModuleError: they differ; each difference is listed.
+    """
+    problems = _differences("argument", in_avals, module_inputs) + _differences(
+        "result", out_avals, module_outputs
+    )
+    if problems:
+        raise ModuleError(
+            f"The StableHLO module of {name} does not match its record:{bullet_list(problems)}"
+        )
+
+
+def main_types(module_text: str) -> tuple[list[str], list[str]]:
+    """The types of main's arguments and results in a module's text.
+
+    Raises:
+      ModuleError: the text has no main.
+
+    >>> main_types("func.func public @main(%arg0: tensor<?xf32>) -> (tensor<i1>) {")
+    (['tensor<?xf32>'], ['tensor<i1>'])
+    """
+    match = _MAIN.search(module_text)
+    if match is None:
+        raise ModuleError("The StableHLO module has no function main.")
+    # Attributes may quote anything, for instance a user's dictionary key.
+    signature = re.sub(r'"[^"]*"', '""', match.group(1))
+    arguments, _, results = signature.partition(") -> ")
+    return (
+        [f"tensor<{t}>" for t in _TENSOR.findall(arguments)],
+        [f"tensor<{t}>" for t in _TENSOR.findall(results)],
+    )
+
+
+def _differences(kind: str, avals: Sequence[Aval], types: Sequence[str]) -> list[str]:
+    tensors = [t for t in types if t.startswith("tensor<")]
+    # The platform index comes first and is no argument of the user's.
+    platform_index = tensors[:1] == ["tensor<i32>"] and len(tensors) == len(avals) + 1
+    tensors = tensors[1:] if platform_index and kind == "argument" else tensors
+    if len(tensors) != len(avals):
+        return [f"the record has {len(avals)} {kind}s, the module {len(tensors)}"]
+    return [
+        f"{kind} {i}: the record says {aval}, the module {found}"
+        for i, (aval, found) in enumerate(zip(avals, tensors, strict=True))
+        if not _matches(aval, found)
+    ]
+
+
+def _matches(aval: Aval, found: str) -> bool:
+    element = _ELEMENT_TYPES.get(aval.op_dtype)
+    *sizes, found_element = found.removeprefix("tensor<")[:-1].split("x", len(aval.op_shape))
+    if element is None or found_element != element or len(sizes) != len(aval.op_shape):
+        return False
+    return all(
+        size == (str(d) if isinstance(d, int) else "?")
+        for size, d in zip(sizes, aval.op_shape, strict=True)
+    )

@@ -1,0 +1,234 @@
+"""PortableFunction: a JAX function as StableHLO, and all that is needed to call it elsewhere."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jax2tf_bridge._checks import DisabledSafetyCheck
+from jax2tf_bridge._errors import GradientError
+from jax2tf_bridge._pytree import TreeSpec
+from jax2tf_bridge._target import Target, Version, tensorflow_releases, version_text
+from shape_poly import Dim
+
+_OP_DTYPES = {
+    "float0": "bool",
+    # TensorFlow's XlaCallModule reads 4-bit (and smaller) arguments and results wrongly.
+    "int2": "int8",
+    "uint2": "uint8",
+    "int4": "int8",
+    "uint4": "uint8",
+}
+
+
+@dataclass(frozen=True)
+class Aval:
+    """An abstract value: what is known of an array before it exists.
+
+    Attributes:
+      shape: sizes, or expressions over dimension variables.
+      dtype: by JAX's name ("float32", "bfloat16", "int4", "float0", "key<fry>").
+      element_shape: for a PRNG key, the shape of the uint32 words that it is made of.
+
+    >>> str(Aval((2, 3), "int4")), Aval((2, 3), "int4").op_dtype
+    ('int4[2,3]', 'int8')
+    """
+
+    shape: tuple[Dim, ...]
+    dtype: str
+    element_shape: tuple[int, ...] = ()
+
+    @property
+    def op_dtype(self) -> str:
+        """The dtype in which it crosses the XlaCallModule op."""
+        return "uint32" if self.dtype.startswith("key<") else _OP_DTYPES.get(self.dtype, self.dtype)
+
+    @property
+    def op_shape(self) -> tuple[Dim, ...]:
+        """The shape in which it crosses the XlaCallModule op."""
+        return self.shape + self.element_shape
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether its cotangent is an array of its own dtype; else it is float0."""
+        return self.dtype.startswith(("float", "bfloat", "complex")) and self.dtype != "float0"
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(str(d) for d in self.shape)}]"
+
+
+class LazyVjp:
+    """The VJP of a function, made at the first request; safe to ask from several threads."""
+
+    def __init__(
+        self,
+        make: Callable[[], PortableFunction] | None = None,
+        *,
+        made: PortableFunction | None = None,
+        missing_because: str = "it was exported without one",
+    ) -> None:
+        """With `make`, or `made` already, or none: then `missing_because` says why."""
+        self._make, self._made, self._missing_because = make, made, missing_because
+        self._lock = threading.Lock()
+
+    @property
+    def available(self) -> bool:
+        """Whether a VJP is there or can be made (making it may still fail)."""
+        return self._made is not None or self._make is not None
+
+    def get(self, name: str) -> PortableFunction:
+        """The VJP's record.
+
+        Raises:
+          GradientError: there is none, with the reason.
+        """
+        with self._lock:
+            if self._made is None and self._make is not None:
+                self._made = self._make()
+            if self._made is None:
+                raise GradientError(f"{name} has no gradient: {self._missing_because}.")
+            return self._made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        reason = self._missing_because
+        if self._made is None and self._make is not None:
+            reason = (
+                "its record was stored without the VJP of this order; export it with "
+                "record.with_vjp(order)"
+            )
+        return (_stored_vjp, (self._made, reason))
+
+
+def _stored_vjp(made: PortableFunction | None, reason: str) -> LazyVjp:
+    return LazyVjp(made=made, missing_because=reason)
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class PortableFunction:
+    """A JAX function, frozen as StableHLO, with its types, structure and gradient.
+
+    Made by `jax2tf_bridge.export`; `jax2tf_bridge.to_tf` makes a TF function of it.  It can be
+    pickled; VJPs that were not materialised by `with_vjp` are then left behind.
+
+    Attributes:
+      name: the function's name, for messages.
+      in_tree: the structure of (args, kwargs); out_tree: of the result.
+      in_avals: the flat arguments; out_avals: the flat results.
+      argument_names: one name a positional argument.
+      module: StableHLO as a portable artifact.
+      stablehlo_version: the version it is written at.
+      calling_convention_version: of XlaCallModule
+        (https://docs.jax.dev/en/latest/export/export.html#calling-convention-versions).
+      module_kept_var_idx: the sorted indices of the arguments that the module takes.
+      platforms: what the module was lowered for, in the order of its platform index.
+      dropped_platforms: (platform, reason) for each default platform that it cannot serve.
+      uses_shape_polymorphism: whether its shapes are refined before it is compiled.
+      constraints: the constraints on the dimension variables, as the user wrote them.
+      disabled_checks: the safety checks that are off.
+      ordered_effects, unordered_effects: the effects' names.
+      nr_devices: how many devices it was lowered for.
+      in_shardings, out_shardings: for each flat argument and result how it is spread over the
+        devices, None for not at all.
+      target: what it was made for.
+      producer: the version of JAX that made it.
+    """
+
+    name: str
+    in_tree: TreeSpec
+    in_avals: tuple[Aval, ...]
+    out_tree: TreeSpec
+    out_avals: tuple[Aval, ...]
+    argument_names: tuple[str, ...]
+    module: bytes
+    stablehlo_version: Version
+    calling_convention_version: int
+    module_kept_var_idx: tuple[int, ...]
+    platforms: tuple[str, ...]
+    dropped_platforms: tuple[tuple[str, str], ...]
+    uses_shape_polymorphism: bool
+    constraints: tuple[str, ...]
+    disabled_checks: tuple[DisabledSafetyCheck, ...]
+    ordered_effects: tuple[str, ...]
+    unordered_effects: tuple[str, ...]
+    nr_devices: int
+    in_shardings: tuple[str | None, ...]
+    out_shardings: tuple[str | None, ...]
+    target: Target
+    producer: str
+    lazy_vjp: LazyVjp = field(default_factory=LazyVjp)
+    types_checked: bool = False
+    """Whether in_avals and out_avals were compared with the module in this process."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "types_checked": False}
+
+    @property
+    def tensorflow_releases(self) -> tuple[str, ...]:
+        """The known TF releases that can run it."""
+        return tensorflow_releases(self.stablehlo_version, self.calling_convention_version)
+
+    @property
+    def has_vjp(self) -> bool:
+        """Whether a VJP is stored or can be made."""
+        return self.lazy_vjp.available
+
+    def vjp(self) -> PortableFunction:
+        """The VJP's record, exported at the first call.
+
+        Its arguments are the flat arguments of this function (keyword arguments included), then
+        one cotangent for each result; its results are one cotangent for each flat argument, also
+        for those that the module dropped.  Cotangents of integers are float0 (bool in TF).
+
+        Raises:
+          GradientError: the function has none; the text says why.
+        """
+        return self.lazy_vjp.get(self.name)
+
+    def with_vjp(self, order: int = 1) -> PortableFunction:
+        """This function with its VJPs up to `order` materialised, so that pickling keeps them.
+
+        Raises:
+          GradientError: a VJP of one of the orders cannot be made.
+          ValueError: order is negative.
+        """
+        if order < 0:
+            raise ValueError(f"order must be at least 0. Got: {order}")
+        if order == 0:
+            return replace(
+                self, lazy_vjp=LazyVjp(missing_because="only lower orders were materialised")
+            )
+        return replace(self, lazy_vjp=LazyVjp(made=self.vjp().with_vjp(order - 1)))
+
+    def in_paths(self) -> tuple[str, ...]:
+        """For each flat argument how a user would write it: "x", "params['w']"."""
+        args, kwargs = self.in_tree.children
+        paths: list[str] = []
+        for name, child in zip(self.argument_names, args.children, strict=True):
+            paths += child.leaf_paths(name)
+        for key, child in zip(kwargs.keys, kwargs.children, strict=True):
+            paths += child.leaf_paths(str(key))
+        return tuple(paths)
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(
+            f"{path}: {aval}" for path, aval in zip(self.in_paths(), self.in_avals, strict=True)
+        )
+        results = ", ".join(map(str, self.out_avals))
+        return (
+            f"PortableFunction {self.name}({arguments}) -> ({results})\n"
+            f"  module: {len(self.module)} bytes, StableHLO {version_text(self.stablehlo_version)},"
+            f" calling convention {self.calling_convention_version}, by {self.producer}\n"
+            f"  platforms: {', '.join(self.platforms)}{self._dropped_text()}\n"
+            f"  runs on TensorFlow: {_span(self.tensorflow_releases)}"
+        )
+
+    def _dropped_text(self) -> str:
+        return "".join(f"\n  not for {p}: {reason}" for p, reason in self.dropped_platforms)
+
+
+def _span(releases: Sequence[str]) -> str:
+    if not releases:
+        return "no release known to this version"
+    return releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]}"

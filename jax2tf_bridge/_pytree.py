@@ -1,0 +1,196 @@
+"""Pytree structures in a neutral form, which needs neither JAX nor TensorFlow."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from jax2tf_bridge._errors import StructureError, bullet_list
+
+NodeKind: TypeAlias = Literal["leaf", "none", "tuple", "list", "dict", "namedtuple", "custom"]
+
+
+@dataclass(frozen=True)
+class NodeCodec:
+    """How objects of a registered node type come apart and together in this process.
+
+    `flatten` gives None for an object whose static data differ from the exported one's.
+    """
+
+    node_type: type
+    flatten: Callable[[Any], Sequence[Any] | None]
+    unflatten: Callable[[Sequence[Any]], Any]
+
+
+@dataclass(frozen=True)
+class TreeSpec:
+    """The structure of a pytree.
+
+    Attributes:
+      kind: what the node is.
+      name: the type's name for named tuples and custom nodes, else "".
+      keys: a dict's keys in JAX's order, a named tuple's fields, or the names of a custom
+        node's children, where it has any.
+      children: one structure a child.
+      codec: for named tuples and custom nodes, the type of this process; a record that came
+        from elsewhere has none.  Then the children stand for the node: a dict if they have
+        names, else a tuple.
+
+    >>> spec = TreeSpec("dict", keys=("a", "b"), children=(LEAF, LEAF))
+    >>> spec.flatten({"b": 2, "a": 1}), spec.unflatten(iter([1, 2]))
+    ([1, 2], {'a': 1, 'b': 2})
+    """
+
+    kind: NodeKind
+    name: str = ""
+    keys: tuple[Hashable, ...] = ()
+    children: tuple[TreeSpec, ...] = ()
+    codec: NodeCodec | None = field(default=None, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A codec holds functions of this process.
+        return (TreeSpec, (self.kind, self.name, self.keys, self.children))
+
+    @property
+    def leaf_count(self) -> int:
+        """The number of leaves."""
+        return 1 if self.kind == "leaf" else sum(c.leaf_count for c in self.children)
+
+    def flatten(self, value: Any, path: str = "") -> list[Any]:
+        """The leaves of `value`, in order.
+
+        Raises:
+          StructureError: `value` has another structure; every difference is listed.
+        """
+        leaves: list[Any] = []
+        differences: list[str] = []
+        self._collect(value, path, leaves, differences)
+        if differences:
+            raise StructureError(
+                "The arguments do not have the structure that the function was exported with:"
+                + bullet_list(differences)
+            )
+        return leaves
+
+    def unflatten(self, leaves: Iterator[Any]) -> Any:
+        """The tree of this structure with the next of `leaves` at its leaves."""
+        if self.kind == "leaf":
+            return next(leaves)
+        if self.kind == "none":
+            return None
+        children = [child.unflatten(leaves) for child in self.children]
+        if self.codec is not None:
+            return self.codec.unflatten(children)
+        if self.kind == "list":
+            return children
+        if self.kind == "tuple":
+            return tuple(children)
+        if self.kind == "namedtuple":
+            return namedtuple(self.name, [str(k) for k in self.keys])(*children)
+        if self.keys or self.kind == "dict":
+            return dict(zip(self.keys, children, strict=True))
+        return tuple(children)
+
+    def leaf_paths(self, path: str = "") -> Iterator[str]:
+        """For each leaf the path to it, as Python would write it after `path`."""
+        if self.kind == "leaf":
+            yield path
+        for step, child in zip(self._steps(), self.children, strict=True):
+            yield from child.leaf_paths(path + step)
+
+    def __str__(self) -> str:
+        if self.kind in ("leaf", "none"):
+            return "*" if self.kind == "leaf" else "None"
+        if self.kind == "list":
+            return f"[{', '.join(map(str, self.children))}]"
+        if self.kind == "tuple":
+            return f"({', '.join(map(str, self.children))}{',' * (len(self.children) == 1)})"
+        if self.kind == "dict":
+            pairs = zip(self.keys, self.children, strict=True)
+            return "{" + ", ".join(f"{k!r}: {c}" for k, c in pairs) + "}"
+        return f"{self.name}({', '.join(map(str, self.children))})"
+
+    def _steps(self) -> list[str]:
+        if self.kind == "dict":
+            return [f"[{k!r}]" for k in self.keys]
+        if self.keys:
+            return [f".{k}" if str(k).isidentifier() else f"[{k!r}]" for k in self.keys]
+        return [f"[{i}]" for i in range(len(self.children))]
+
+    def _collect(self, value: Any, path: str, leaves: list[Any], problems: list[str]) -> None:
+        if self.kind == "leaf":
+            if value is None or isinstance(value, (tuple, list, Mapping)):
+                problems.append(_difference(path, "an array", value))
+            leaves.append(value)
+            return
+        children = self._children_of(value, path, problems)
+        if children is not None:
+            for step, spec, child in zip(self._steps(), self.children, children, strict=True):
+                spec._collect(child, path + step, leaves, problems)
+
+    def _children_of(self, value: Any, path: str, problems: list[str]) -> Sequence[Any] | None:
+        """The children of `value`, or None after adding to `problems` why it does not fit."""
+        if self.kind == "none":
+            if value is not None:
+                problems.append(_difference(path, "None", value))
+            return ()
+        if self.codec is not None and type(value) is self.codec.node_type:
+            children = self.codec.flatten(value)
+            if children is not None and len(children) == len(self.children):
+                return children
+            problems.append(
+                f"{path or 'the arguments'}: the {self.name} differs in its static data or in "
+                "its number of children"
+            )
+            return None
+        elif self.kind == "dict" or (self.kind == "custom" and self.keys):
+            if isinstance(value, Mapping):
+                return self._by_key(value, path, problems)
+        elif self.kind == "namedtuple":
+            fields = getattr(value, "_fields", None)
+            if isinstance(value, tuple) and fields == self.keys:
+                return value
+        elif isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+            expected = list if self.kind == "list" else tuple
+            if isinstance(value, expected) and len(value) == len(self.children):
+                return value
+        problems.append(_difference(path, self._description(), value))
+        return None
+
+    def _by_key(
+        self, value: Mapping[Any, Any], path: str, problems: list[str]
+    ) -> Sequence[Any] | None:
+        missing = [k for k in self.keys if k not in value]
+        unexpected = [k for k in value if k not in self.keys]
+        if not missing and not unexpected:
+            return [value[k] for k in self.keys]
+        where = path or "the arguments"
+        problems += [f"{where}: the key {k!r} is missing" for k in missing]
+        problems += [f"{where}: the key {k!r} is not expected" for k in unexpected]
+        return None
+
+    def _description(self) -> str:
+        count = len(self.children)
+        if self.kind in ("tuple", "list"):
+            return f"a {self.kind} of length {count}"
+        if self.kind == "dict":
+            return f"a dict with the keys {list(self.keys)}"
+        stand_in = "" if self.codec else f" (as {'a dict' if self.keys else 'a tuple'} here)"
+        return f"a {self.name} of {count} children{stand_in}"
+
+
+LEAF = TreeSpec("leaf")
+
+
+def _difference(path: str, expected: str, value: Any) -> str:
+    if value is None:
+        got = "None"
+    elif isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+        got = f"a {type(value).__name__} of length {len(value)}"
+    elif isinstance(value, Mapping):
+        got = f"a {type(value).__name__} with the keys {list(value)}"
+    else:
+        got = f"a {type(value).__name__}"
+    return f"{path or 'the arguments'}: expected {expected}, got {got}"

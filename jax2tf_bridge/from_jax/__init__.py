@@ -1,0 +1,14 @@
+"""The JAX half: from a JAX function to a PortableFunction. Never imports tensorflow."""
+
+from jax2tf_bridge._errors import MissingDependencyError
+
+try:
+    import jax as _jax  # noqa: F401
+except ModuleNotFoundError as e:
+    if e.name != "jax":
+        raise
+    raise MissingDependencyError("JAX", "jax", "Exporting a JAX function") from e
+
+from jax2tf_bridge.from_jax._export import export
+
+__all__ = ["export"]

@@ -1,0 +1,50 @@
+"""JAX's abstract values and the neutral ones of the record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax2tf_bridge._portable import Aval
+from shape_poly import Dim, parse_dimension
+
+
+def portable_aval(aval: Any) -> Aval:
+    """The neutral form of a JAX aval or ShapeDtypeStruct."""
+    shape = tuple(_dimension(d) for d in aval.shape)
+    if not is_key(aval.dtype):
+        return Aval(shape, _dtype_name(aval.dtype))
+    words = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct((), aval.dtype))
+    return Aval(shape, str(aval.dtype), tuple(words.shape))
+
+
+def is_key(dtype: Any) -> bool:
+    """Whether it is the dtype of a typed PRNG key."""
+    return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def _dimension(dimension: Any) -> Dim:
+    return dimension if isinstance(dimension, int) else parse_dimension(str(dimension))
+
+
+def _dtype_name(dtype: Any) -> str:
+    return "float0" if dtype == jax.dtypes.float0 else np.dtype(dtype).name
+
+
+def cotangent_spec(aval: Any) -> jax.ShapeDtypeStruct:
+    """The shape and dtype of the cotangent of a value: float0 unless it is differentiable."""
+    inexact = jax.dtypes.issubdtype(aval.dtype, np.inexact)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype if inexact else jax.dtypes.float0)
+
+
+def crosses_as_itself(avals: Sequence[Aval]) -> bool:
+    """Whether all of them cross the op in their own dtype, as JAX lowers them."""
+    return not any(is_narrow(a) for a in avals)
+
+
+def is_narrow(aval: Aval) -> bool:
+    """Whether it has fewer than 8 bits, which TF's op misreads, so that it crosses as int8."""
+    return aval.dtype in ("int2", "uint2", "int4", "uint4")

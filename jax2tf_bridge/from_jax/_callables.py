@@ -1,0 +1,135 @@
+"""What a user hands over as a function: checked, named, and made a jitted function once."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from jax2tf_bridge._errors import FunctionError
+from jax2tf_bridge.from_jax import _jax_compat
+
+
+@dataclass(frozen=True)
+class JaxCallable:
+    """A function of the user's, ready to be traced.
+
+    Attributes:
+      name: for messages and for the module.
+      jitted: what to trace.
+      static_argnums, static_argnames: the arguments that jit takes as values.
+    """
+
+    name: str
+    jitted: Any
+    static_argnums: frozenset[int]
+    static_argnames: frozenset[str]
+    signature: inspect.Signature | None
+
+    @staticmethod
+    def of(function: object, *, caller: str) -> JaxCallable:
+        """`function` checked and jitted, unless it is jitted already.
+
+        Raises:
+          FunctionError: `function` is not callable, or is a generator function.
+        """
+        if not callable(function):
+            raise FunctionError(
+                f"{caller} expected a JAX function, got {_short(function)} of type "
+                f"{type(function).__name__}, which is not callable."
+            )
+        if inspect.isgeneratorfunction(function):
+            raise FunctionError(
+                f"{caller} expected a function that returns arrays, got the generator function "
+                f"{_name(function)}. Return a list instead of yielding."
+            )
+        signature = _signature(function)
+        if isinstance(function, jax.stages.Wrapped):
+            numbers, names = _jax_compat.static_arguments(function)
+            return JaxCallable(_name(function), function, numbers, names, signature)
+        return JaxCallable(
+            _name(function), jax.jit(_plain(function)), frozenset(), frozenset(), signature
+        )
+
+    def is_static(self, position: int) -> bool:
+        """Whether the positional argument is a value and not an array."""
+        return position in self.static_argnums
+
+    def argument_names(self, count: int) -> tuple[str, ...]:
+        """A name for each of `count` positional arguments."""
+        names: list[str] = []
+        variadic = "args"
+        for parameter in self.signature.parameters.values() if self.signature else ():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                variadic = parameter.name
+                break
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                break
+            names.append(parameter.name)
+        named = names[:count]
+        return (*named, *(f"{variadic}[{i}]" for i in range(count - len(named))))
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    # A plain function around it, since jit wants a hashable one with a name: callable objects
+    # (an Equinox module) and partials may have neither.
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = _name(function)
+    signature = _signature(function)
+    if signature is not None:
+        call.__signature__ = signature  # type: ignore[attr-defined]
+    return call
+
+
+def _name(function: object) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__name__", None)
+    return name if isinstance(name, str) else type(function).__name__
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + "..."
+
+
+class Pretraced:
+    """A jax.stages.Wrapped whose trace is there already, so that nothing is traced twice."""
+
+    def __init__(self, traced: jax.stages.Traced) -> None:
+        """`traced` is what `trace` will return."""
+        self._traced = traced
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Not for calling: it is only lowered."""
+        raise NotImplementedError
+
+    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
+        """The trace, whatever the arguments."""
+        return self._traced
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """The trace, lowered for JAX's default platform."""
+        return self._traced.lower()
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """The shapes and dtypes of the results."""
+        return self._traced.out_info
+
+
+def keyword_order(kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keywords in the order in which JAX flattens them."""
+    return tuple(sorted(kwargs))

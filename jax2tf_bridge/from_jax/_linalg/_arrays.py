@@ -1,0 +1,93 @@
+"""Small operations on batches of matrices that the decompositions share, written in jax.lax."""
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+
+def matmul(a: Any, b: Any) -> Any:
+    """[..., m, k] times [..., k, n], at the full precision of the dtype on every platform."""
+    batch = tuple(range(a.ndim - 2))
+    return lax.dot_general(
+        a,
+        b,
+        (((a.ndim - 1,), (b.ndim - 2,)), (batch, batch)),
+        precision=lax.Precision.HIGHEST,
+    )
+
+
+def adjoint(a: Any) -> Any:
+    """The conjugate transpose of the last two dimensions."""
+    swapped = lax.transpose(a, (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))
+    return lax.conj(swapped) if is_complex(a) else swapped
+
+
+def is_complex(a: Any) -> bool:
+    """Whether the dtype is complex."""
+    return bool(np.issubdtype(a.dtype, np.complexfloating))
+
+
+def real(a: Any) -> Any:
+    """The real part; the array itself where it is real."""
+    return lax.real(a) if is_complex(a) else a
+
+
+def real_dtype(dtype: Any) -> np.dtype[Any]:
+    """The dtype of the real part."""
+    return np.finfo(dtype).dtype
+
+
+def epsilon(dtype: Any) -> float:
+    """The distance from 1 to the next number."""
+    return float(np.finfo(dtype).eps)
+
+
+def diagonal(a: Any) -> Any:
+    """The main diagonal of [..., n, n], as [..., n]."""
+    eye = np.eye(a.shape[-1], dtype=bool)
+    masked = where(eye, a, 0)
+    return lax.reduce(masked, np.zeros((), a.dtype), lax.add, (a.ndim - 1,))
+
+
+def columns(v: Any) -> Any:
+    """[..., n] as [..., n, 1]."""
+    return lax.expand_dims(v, (v.ndim,))
+
+
+def rows(v: Any) -> Any:
+    """[..., n] as [..., 1, n]."""
+    return lax.expand_dims(v, (v.ndim - 1,))
+
+
+def where(condition: Any, a: Any, b: Any) -> Any:
+    """Elementwise choice; everything is broadcast (trailing dimensions aligned) to `a` and `b`.
+
+    Unlike jax.numpy.where it is no jitted function, so it leaves no call in the module.
+    """
+    dtype = next(x.dtype for x in (a, b) if hasattr(x, "dtype"))
+    shape: tuple[Any, ...] = ()
+    for x in (condition, a, b):
+        shape = lax.broadcast_shapes(shape, np.shape(x))
+    return lax.select(
+        broadcast(condition, shape), broadcast(a, shape, dtype), broadcast(b, shape, dtype)
+    )
+
+
+def broadcast(x: Any, shape: tuple[Any, ...], dtype: Any = None) -> Any:
+    """`x` as an array of `shape`, trailing dimensions aligned."""
+    if not hasattr(x, "dtype"):
+        x = np.asarray(x, dtype)
+    offset = len(shape) - x.ndim
+    return lax.broadcast_in_dim(x, shape, tuple(range(offset, len(shape))))
+
+
+def eye_like(a: Any, rows_count: int, columns_count: int) -> Any:
+    """Identities [..., rows, columns] for the batch and dtype of `a` [..., m, n]."""
+    eye = np.eye(rows_count, columns_count, dtype=a.dtype)
+    return broadcast(eye, (*a.shape[:-2], rows_count, columns_count))
+
+
+def block_size(n: int, least: int, most_blocks: int) -> int:
+    """The width of a block: at least `least`, and few enough blocks to unroll them."""
+    return max(least, -(-n // most_blocks))

@@ -1,0 +1,113 @@
+"""Writes a module for its target: composites inlined, at the version that loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from jax2tf_bridge._errors import UnsupportedByTargetError
+from jax2tf_bridge._target import TENSORFLOW_RELEASES, Target, Version, version_text
+from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax._stablehlo import LossyError, StableHloModule
+
+_WITHOUT_EFFECTS = 8
+_WITH_EFFECTS = 9
+_WITH_SHARDY = 10
+
+
+@dataclass(frozen=True)
+class Retargeted:
+    """A module as the target reads it."""
+
+    module: bytes
+    stablehlo_version: Version
+    calling_convention_version: int
+
+
+def retarget(
+    module: StableHloModule, target: Target, *, function_name: str, has_effects: bool
+) -> Retargeted:
+    """`module` at the first of the target's StableHLO versions that can express it.
+
+    Composites are inlined, since no TF release runs all of them.
+
+    Raises:
+      UnsupportedByTargetError: none of the versions can express it, or it needs a newer calling
+        convention; the operation and its source line are named.
+    """
+    module.inline_composites()
+    convention = _calling_convention(module, has_effects)
+    if convention > target.calling_convention:
+        raise UnsupportedByTargetError(
+            f"{function_name} cannot run on {target.name}: it holds "
+            f"{'sharding annotations' if convention == _WITH_SHARDY else 'ordered effects'}, "
+            f"which need calling convention {convention}, and the target reads "
+            f"{target.calling_convention}.{_first_release_that(convention=convention)}",
+            operation="calling convention",
+            source=None,
+        )
+    newest = _jax_compat.current_stablehlo_version()
+    problem: LossyError | None = None
+    for version in target.stablehlo_versions:
+        # An older jaxlib writes at most its own version, which newer readers accept.
+        written = min(version, newest)
+        try:
+            return Retargeted(module.serialize(written), written, convention)
+        except LossyError as e:
+            problem = e
+    assert problem is not None, "a target has at least one version"
+    raise _unsupported(module, problem, target, function_name) from problem
+
+
+def _calling_convention(module: StableHloModule, has_effects: bool) -> int:
+    if module.uses_shardy():
+        return _WITH_SHARDY
+    return _WITH_EFFECTS if has_effects else _WITHOUT_EFFECTS
+
+
+def _unsupported(
+    module: StableHloModule, problem: LossyError, target: Target, function_name: str
+) -> UnsupportedByTargetError:
+    operation = problem.operation
+    tried = version_text(target.stablehlo_versions[-1])
+    help_text = _first_release_that(
+        versions=_versions_that_express(module, tried=target.stablehlo_versions)
+    )
+    place = f" (at {operation.source})" if operation.source else ""
+    return UnsupportedByTargetError(
+        f"{function_name} cannot run on {target.name}: {operation.name}{place}, as it is used "
+        f"here, cannot be expressed in StableHLO {tried}, the newest that the target reads."
+        f"{help_text}",
+        operation=operation.name,
+        source=operation.source,
+    )
+
+
+def _versions_that_express(
+    module: StableHloModule, *, tried: Collection[Version]
+) -> list[Version]:
+    newest = _jax_compat.current_stablehlo_version()
+    for version, _ in TENSORFLOW_RELEASES.values():
+        if version in tried or version > newest:
+            continue
+        try:
+            module.serialize(version)
+        except LossyError:
+            continue
+        return [version]
+    return []
+
+
+def _first_release_that(
+    *, versions: Collection[Version] | None = None, convention: int = 0
+) -> str:
+    for release, (version, newest_convention) in TENSORFLOW_RELEASES.items():
+        if (versions is None or version in versions) and convention <= newest_convention:
+            return (
+                f" The first TensorFlow that can run it is {release}: export with "
+                f"target=Target.tensorflow({release!r}) or without a target."
+            )
+    return (
+        " No TensorFlow release known to this version can run it: write this part of the "
+        "function with other operations or dtypes."
+    )

@@ -1,0 +1,161 @@
+"""A StableHLO module in memory: what is in it, and writing it at another version."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jax2tf_bridge._target import Version, version_text
+from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax._jax_compat import ir
+
+_INLINE_COMPOSITES = (
+    "builtin.module(func.func(stablehlo-legalize-composite-to-call),inline,symbol-dce)"
+)
+_EXPAND = "builtin.module(stablehlo-compatibility-expander{{target={version}}})"
+
+_ILLEGAL_OP = re.compile(r"'vhlo\.(\w+?)_v\d+'")
+_SOURCE = re.compile(r'"([^"<>]+\.\w+)":(\d+)')
+_OPERATION_NAME = re.compile(r'loc\("(?:jit\(.*?\)/)*([^"]*)"')
+
+
+@dataclass(frozen=True)
+class FoundOperation:
+    """An operation of the module and where the user wrote it ("file:line"), if known.
+
+    `primitive` is the JAX primitive's name, as far as the location tells.
+    """
+
+    name: str
+    primitive: str | None
+    source: str | None
+
+    def __str__(self) -> str:
+        made_by = f" from {self.primitive}" if self.primitive else ""
+        return f"{self.name!r}{made_by}{f' at {self.source}' if self.source else ''}"
+
+
+class LossyError(Exception):
+    """The module cannot be written at the version: `operation` says what stands against it."""
+
+    def __init__(self, operation: FoundOperation, detail: str) -> None:
+        """`detail` is for the chain of causes, not for users."""
+        super().__init__(f"{operation}: {detail}")
+        self.operation = operation
+
+
+class StableHloModule:
+    """A module and the MLIR context that it lives in."""
+
+    def __init__(self, artifact: bytes) -> None:
+        """Reads a portable artifact.
+
+        Raises:
+          jax.errors.JaxRuntimeError: it is not readable by the installed jaxlib.
+        """
+        self._context = _jax_compat.make_ir_context()
+        with self._context:
+            self._module = _jax_compat.deserialize_module(artifact)
+
+    def inline_composites(self) -> bool:
+        """Replaces stablehlo.composite ops by what they stand for; whether there were any."""
+        found = any(op.name == "stablehlo.composite" for op in self._walk())
+        if found:
+            with self._context:
+                _jax_compat.run_passes(self._module, _INLINE_COMPOSITES)
+        return found
+
+    def custom_calls(self) -> tuple[FoundOperation, ...]:
+        """The custom calls, one for each name, in the order in which they appear."""
+        found: dict[str, FoundOperation] = {}
+        for op in self._walk():
+            if op.name == "stablehlo.custom_call":
+                name = ir.StringAttr(op.attributes["call_target_name"]).value
+                found.setdefault(name, _describe(name, str(op.location)))
+        return tuple(found.values())
+
+    def uses_shardy(self) -> bool:
+        """Whether Shardy's operations are in it, for which TF needs calling convention 10."""
+        return any(op.name.startswith("sdy.") for op in self._walk())
+
+    def main_types(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The types of main's arguments and results, as MLIR prints them."""
+        for op in self._module.body.operations:
+            if str(op.attributes["sym_name"]) == '"main"':
+                function = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
+                return tuple(map(str, function.inputs)), tuple(map(str, function.results))
+        raise AssertionError("JAX exported a module without main")
+
+    def serialize(self, version: Version) -> bytes:
+        """The portable artifact at `version`, which says the same as the module.
+
+        Raises:
+          LossyError: the version cannot express the module, or only by dropping something.
+        """
+        target = version_text(version)
+        with self._context:
+            expanded = ir.Module.parse(_bytecode(self._module))
+            try:
+                _jax_compat.run_passes(expanded, _EXPAND.format(version=target))
+                artifact = _jax_compat.serialize_module(expanded, target)
+            except (ir.MLIRError, RuntimeError, ValueError) as e:
+                raise self._lossy(e) from e
+            read_back = _jax_compat.deserialize_module(artifact)
+            before, after = _text(expanded), _text(read_back)
+        if before != after:
+            line = next((x for x, y in zip(before.splitlines(), after.splitlines()) if x != y), "")
+            match = re.search(r"(\w+\.\w+)", line)
+            name = match.group(1) if match else "an operation"
+            raise LossyError(FoundOperation(name, None, None), f"{target} drops part of: {line}")
+        return artifact
+
+    def _lossy(self, error: Exception) -> LossyError:
+        detail = str(error)
+        match = _ILLEGAL_OP.search(detail)
+        name = f"stablehlo.{match.group(1)}" if match else "an operation"
+        source = re.search(r"(\S+\.\w+):(\d+):\d+: error", detail)
+        place = f"{source.group(1)}:{source.group(2)}" if source else None
+        return LossyError(FoundOperation(name, None, place), detail)
+
+    def _walk(self) -> Iterator[Any]:
+        stack = [self._module.operation]
+        while stack:
+            op = stack.pop()
+            yield op
+            below = [o.operation for region in op.regions for block in region for o in block]
+            stack.extend(reversed(below))
+
+
+def artifact_version(artifact: bytes) -> Version | None:
+    """The StableHLO version that the artifact's own header states.
+
+    MLIR bytecode starts with a magic number, the format's version and its producer, which
+    StableHLO sets to "StableHLO_vX.Y.Z".
+    """
+    match = re.match(rb"ML\xefR.{1,4}?StableHLO_v(\d+)\.(\d+)\.(\d+)\0", artifact[:80], re.DOTALL)
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
+def _describe(name: str, location: str) -> FoundOperation:
+    primitive = _OPERATION_NAME.search(location)
+    # The first place is the innermost one, and JAX leaves its own files out.
+    source = _SOURCE.search(location)
+    return FoundOperation(
+        name,
+        primitive.group(1).rsplit("/", 1)[-1] if primitive else None,
+        f"{source.group(1)}:{source.group(2)}" if source else None,
+    )
+
+
+def _bytecode(module: Any) -> bytes:
+    import io
+
+    buffer = io.BytesIO()
+    module.operation.write_bytecode(file=buffer)
+    return buffer.getvalue()
+
+
+def _text(module: Any) -> str:
+    return str(module.operation.get_asm(enable_debug_info=False, large_elements_limit=16))

@@ -1,0 +1,111 @@
+"""to_tf(): a PortableFunction as a function on TF values, without JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge._errors import ArgumentsError, DTypeError, ShapeError, bullet_list
+from jax2tf_bridge._portable import Aval, PortableFunction
+from jax2tf_bridge.to_tf import _tf_compat
+from jax2tf_bridge.to_tf._dtypes import op_dtype, static_shape
+from jax2tf_bridge.to_tf._gradient import call_differentiable, call_without_gradient
+from jax2tf_bridge.to_tf._op import check_record
+
+
+def to_tf(record: PortableFunction, *, with_gradient: bool = True) -> Callable[..., Any]:
+    """Makes a TF function of a record; JAX is not needed for it.
+
+    Args:
+      record: what `export` made, here or in another process.
+      with_gradient: whether the record's VJPs become its gradient. Without, asking for a
+        gradient is an error that says so.
+
+    Returns:
+      A function over tensors, tf.Variables, arrays and scalars, with the arguments and the
+      result structure of the JAX function. It casts nothing: the arguments must have the
+      record's dtypes. Works in eager mode, tf.function and SavedModels. Calling it raises
+      StructureError, ShapeError or DTypeError for arguments that do not fit, each named by its
+      path; and tf.errors.InvalidArgumentError at run time where symbolic sizes contradict.
+
+    Raises:
+      ModuleError: the installed TF cannot run the module, or the record does not match it.
+      DTypeError: TF lacks a dtype of an argument or result.
+    """
+    check_record(record)
+    paths = record.in_paths()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        plain = tf.nest.map_structure(_tf_compat.unwrapped, (args, kwargs)) if False else (
+            args,
+            kwargs,
+        )
+        leaves = record.in_tree.flatten(plain, record.name)
+        tensors = [
+            _tensor(leaf, aval, path)
+            for leaf, aval, path in zip(leaves, record.in_avals, paths, strict=True)
+        ]
+        _check_arguments(record, tensors, paths)
+        return record.out_tree.unflatten(iter(call_flat(record, tensors, with_gradient)))
+
+    call.__name__ = call.__qualname__ = record.name
+    call.__doc__ = repr(record)
+    return call
+
+
+def call_flat(
+    record: PortableFunction, tensors: Sequence[tf.Tensor], with_gradient: bool
+) -> list[tf.Tensor]:
+    """The flat results on flat arguments of the record's dtypes, named as jax2tf names them."""
+    named = [tf.identity(t, f"jax2tf_arg_{i}") for i, t in enumerate(tensors)]
+    call = call_differentiable if with_gradient else call_without_gradient
+    return [tf.identity(result, "jax2tf_out") for result in call(record, named)]
+
+
+def _tensor(leaf: Any, aval: Aval, path: str) -> tf.Tensor:
+    if tf.is_tensor(leaf) or isinstance(leaf, tf.Variable):
+        return tf.convert_to_tensor(leaf)
+    # A number has no dtype of its own.
+    dtype = op_dtype(aval, path) if isinstance(leaf, (bool, int, float, complex)) else None
+    try:
+        return tf.convert_to_tensor(leaf, dtype)
+    except (TypeError, ValueError) as e:
+        raise DTypeError(
+            f"The argument {path} must be a tensor, an array or a scalar for {aval}. "
+            f"Got: {leaf!r} of type {type(leaf).__name__}"
+        ) from e
+
+
+def _check_arguments(
+    record: PortableFunction, tensors: Sequence[tf.Tensor], paths: Sequence[str]
+) -> None:
+    shape_problems, dtype_problems = [], []
+    for tensor, aval, path in zip(tensors, record.in_avals, paths, strict=True):
+        expected = op_dtype(aval, path)
+        if tensor.dtype != expected:
+            dtype_problems.append(f"{path}: expected {expected.name}, got {tensor.dtype.name}")
+        if not _fits(tensor, aval):
+            sizes = ", ".join(str(d) for d in aval.op_shape)
+            shape_problems.append(f"{path}: expected shape ({sizes}), got {tensor.shape}")
+    problems = shape_problems + dtype_problems
+    if problems:
+        kind = ArgumentsError if shape_problems and dtype_problems else (
+            ShapeError if shape_problems else DTypeError
+        )
+        raise kind(
+            f"The arguments of {record.name} are not those that it was exported with:"
+            f"{bullet_list(problems)}\nNothing is cast or reshaped for you: use tf.cast or "
+            "tf.reshape, or export the function for these."
+        )
+
+
+def _fits(tensor: tf.Tensor, aval: Aval) -> bool:
+    if tensor.shape.rank is None:
+        return False
+    shape = static_shape(tensor)
+    return len(shape) == len(aval.op_shape) and all(
+        size is None or not isinstance(d, int) or size == d
+        for size, d in zip(shape, aval.op_shape, strict=True)
+    )

@@ -1,0 +1,80 @@
+"""Builds the XlaCallModule op of a record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge._errors import ModuleError, ShardingError
+from jax2tf_bridge._module_types import check_types, main_types
+from jax2tf_bridge._portable import PortableFunction
+from jax2tf_bridge._target import version_text
+from jax2tf_bridge.to_tf import _tf_compat
+from jax2tf_bridge.to_tf._dtypes import op_dtype, static_shape
+from shape_poly import evaluate_shape, solve_dimensions
+
+
+def check_record(record: PortableFunction) -> None:
+    """Raises unless the installed TF can run the record and its types are the module's.
+
+    Raises:
+      ModuleError: the module is too new for this TF, or does not match its record.
+      DTypeError: TF lacks a dtype of an argument or result.
+    """
+    release, version, convention = _tf_compat.installed_versions()
+    if record.stablehlo_version > version or record.calling_convention_version > convention:
+        raise ModuleError(
+            f"{record.name} needs StableHLO {version_text(record.stablehlo_version)} and calling "
+            f"convention {record.calling_convention_version}; the installed TensorFlow {release} "
+            f"reads up to {version_text(version)} and {convention}. Export it again with "
+            f"target=Target.tensorflow({'.'.join(release.split('.')[:2])!r}), or without a "
+            "target, or serve it with a newer TensorFlow."
+        )
+    for path, aval in zip(record.in_paths(), record.in_avals, strict=True):
+        op_dtype(aval, f"The argument {path} of {record.name}")
+    for i, aval in enumerate(record.out_avals):
+        op_dtype(aval, f"The result {i} of {record.name}")
+    if not record.types_checked:
+        kept = [record.in_avals[i] for i in record.module_kept_var_idx]
+        check_types(
+            record.name, kept, record.out_avals, *main_types(_tf_compat.module_text(record.module))
+        )
+
+
+def call_op(record: PortableFunction, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The results of the module on the flat arguments, which have the record's dtypes.
+
+    Raises:
+      ShardingError: the function is sharded and TF runs eagerly.
+    """
+    if record.nr_devices > 1 and tf.executing_eagerly():
+        raise ShardingError(
+            f"{record.name} is sharded over {record.nr_devices} devices, and eager TensorFlow "
+            "cannot shard. Call it inside tf.function(..., jit_compile=True) on a mesh of "
+            "devices, or export it without shardings."
+        )
+    return _tf_compat.call_module([args[i] for i in record.module_kept_var_idx], {
+        "version": record.calling_convention_version,
+        "module": record.module,
+        "Tout": [op_dtype(aval, "a result") for aval in record.out_avals],
+        "Sout": _result_shapes(record, args),
+        "platforms": [p.upper() for p in record.platforms],
+        "function_list": [],
+        "has_token_input_output": False,
+        "disabled_checks": [str(check) for check in record.disabled_checks],
+    })
+
+
+def _result_shapes(
+    record: PortableFunction, args: Sequence[Any]
+) -> list[tuple[int | None, ...]]:
+    """The results' shapes as far as the arguments' static shapes tell them.
+
+    They must be as static as the arguments are: a loop's state may not lose its shape.
+    """
+    values = solve_dimensions(
+        [aval.op_shape for aval in record.in_avals], [static_shape(a) for a in args]
+    )
+    return [evaluate_shape(aval.op_shape, values) for aval in record.out_avals]

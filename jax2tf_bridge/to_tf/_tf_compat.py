@@ -1,0 +1,145 @@
+"""The seam to TensorFlow: every private name of it that the bridge uses."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge._errors import ModuleError
+from jax2tf_bridge._target import Version, version_text
+
+
+@dataclass(frozen=True)
+class SeamName:
+    """A private name: where it is, which TF releases have it, what happens without it."""
+
+    module: str
+    name: str
+    releases: str
+    without: str
+
+    def get(self) -> Any:
+        """The object, or None in a TF that lacks it."""
+        try:
+            return getattr(importlib.import_module(self.module), self.name, None)
+        except ModuleNotFoundError:
+            return None
+
+
+_XLA = "tensorflow.compiler.tf2xla.python.xla"
+_STABLEHLO = "tensorflow.compiler.mlir.stablehlo.stablehlo"
+_WRAPPERS = "tensorflow.python.trackable.data_structures"
+
+_CALL_MODULE = SeamName(_XLA, "call_module", "2.15 to 2.21", "nothing can be run: ModuleError")
+_MAX_CONVENTION = SeamName(
+    _XLA, "call_module_maximum_supported_version", "2.15 to 2.21", "calling convention 8 is assumed"
+)
+_CURRENT_VERSION = SeamName(
+    _STABLEHLO, "get_current_version", "2.15 to 2.21", "StableHLO 0.14.24 is assumed"
+)
+_DESERIALIZE = SeamName(
+    _STABLEHLO,
+    "deserialize_portable_artifact_str",
+    "2.19 to 2.21",
+    "its older name is used",
+)
+_DESERIALIZE_OLD = SeamName(
+    _STABLEHLO,
+    "deserialize_portable_artifact",
+    "2.15 to 2.18",
+    "a record from elsewhere cannot be checked and is refused: ModuleError",
+)
+_RUN_PASSES = SeamName(
+    "tensorflow.python.pywrap_mlir",
+    "ExperimentalRunPassPipeline",
+    "2.15 to 2.21",
+    "a record from elsewhere cannot be checked and is refused: ModuleError",
+)
+_LIST_WRAPPER = SeamName(_WRAPPERS, "ListWrapper", "2.15 to 2.21", "it counts as a leaf")
+_TUPLE_WRAPPER = SeamName(_WRAPPERS, "_TupleWrapper", "2.15 to 2.21", "it counts as a leaf")
+_DICT_WRAPPER = SeamName(_WRAPPERS, "_DictWrapper", "2.15 to 2.21", "it counts as a leaf")
+
+SEAM: Sequence[SeamName] = (
+    _CALL_MODULE,
+    _MAX_CONVENTION,
+    _CURRENT_VERSION,
+    _DESERIALIZE,
+    _DESERIALIZE_OLD,
+    _RUN_PASSES,
+    _LIST_WRAPPER,
+    _TUPLE_WRAPPER,
+    _DICT_WRAPPER,
+)
+
+
+def installed_versions() -> tuple[str, Version, int]:
+    """The installed TF's release, its StableHLO version and newest calling convention."""
+    current, convention = _CURRENT_VERSION.get(), _MAX_CONVENTION.get()
+    version = current() if current is not None else "0.14.24"
+    major, minor, patch = (int(part) for part in version.split("."))
+    newest = int(convention()) if convention is not None else 8
+    return str(tf.__version__), (major, minor, patch), newest
+
+
+def call_module(args: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
+    """The XlaCallModule op on `args`; attributes that this TF does not know are its defaults.
+
+    Raises:
+      ModuleError: this TF has no XlaCallModule.
+    """
+    op = _CALL_MODULE.get()
+    if op is None:
+        raise ModuleError(
+            f"TensorFlow {tf.__version__} has no XlaCallModule op. Use TensorFlow 2.15 or newer."
+        )
+    known = inspect.signature(op).parameters
+    results = op(args, **{k: v for k, v in attributes.items() if k in known})
+    return list(results)
+
+
+def module_text(module: bytes) -> str:
+    """The text of a StableHLO portable artifact, read by TensorFlow itself.
+
+    Raises:
+      ModuleError: TF cannot read it.
+    """
+    deserialize, run = _DESERIALIZE.get() or _DESERIALIZE_OLD.get(), _RUN_PASSES.get()
+    if deserialize is None or run is None:
+        raise ModuleError(
+            f"TensorFlow {tf.__version__} offers no way to compare a record with its module. "
+            "Use a TensorFlow from 2.15 to 2.21."
+        )
+    try:
+        return str(run(deserialize(module), "builtin.module(strip-debuginfo)", False))
+    except (ValueError, RuntimeError, tf.errors.OpError) as e:
+        _, newest, _ = installed_versions()
+        raise ModuleError(
+            f"TensorFlow {tf.__version__}, which reads StableHLO up to {version_text(newest)}, "
+            f"cannot read the module: {e}"
+        ) from e
+
+
+def unwrapped(value: Any) -> Any:
+    """A list or dict in the place of the wrapper in which a tf.Module keeps one, at any depth.
+
+    Everything else comes back as it is.
+    """
+    if is_wrapper(value):
+        if isinstance(value, Mapping):
+            return {k: unwrapped(v) for k, v in value.items()}
+        plain = tuple if isinstance(value, tuple) else list
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value.__wrapped__)(*(unwrapped(v) for v in value))
+        return plain(unwrapped(v) for v in value)
+    return value
+
+
+def is_wrapper(value: Any) -> bool:
+    """Whether it is a wrapper around a container, which TF puts into attributes of modules."""
+    kinds = (_LIST_WRAPPER.get(), _TUPLE_WRAPPER.get(), _DICT_WRAPPER.get())
+    return isinstance(value, tuple(kind for kind in kinds if kind is not None))
