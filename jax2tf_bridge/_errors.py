@@ -45,10 +45,13 @@ class UnsupportedByTargetError(ExportError, NotImplementedError):
       source: the user's source line, as "file:line", where it is known.
     """
 
-    def __init__(self, message: str, *, operation: str, source: str | None) -> None:
-        """`message` is the whole text."""
+    def __init__(
+        self, message: str, *, operation: str, source: str | None, reason: str = ""
+    ) -> None:
+        """`message` is the whole text; `reason` its part that does not name the platform."""
         super().__init__(message)
         self.operation, self.source = operation, source
+        self.reason = reason or message
 
 
 class PlatformError(ExportError):

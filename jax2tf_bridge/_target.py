@@ -35,6 +35,9 @@ Measured: `tensorflow.compiler.mlir.stablehlo.stablehlo.get_current_version()` a
 `call_module_maximum_supported_version()` of each.
 """
 
+# JAX 0.8 writes these operations as custom calls, which XLA turns back into operations.
+_MHLO_CUSTOM_CALLS = ("mhlo.topk", "mhlo.erf")
+
 # XLA itself handles these on every platform; TF registers no other handler.
 _XLA_CUSTOM_CALLS = frozenset(
     {
@@ -49,6 +52,7 @@ _XLA_CUSTOM_CALLS = frozenset(
         "Eigh",
         "ProductOfElementaryHouseholderReflectors",
         "tf.call_tf_function",
+        *_MHLO_CUSTOM_CALLS,
     }
 )
 _TPU_CUSTOM_CALLS = frozenset(
@@ -169,9 +173,10 @@ def canonical_platforms(
             f"{', '.join(PLATFORMS)}. Got: {platforms!r}"
         )
     names: dict[str, None] = {}
+    by_lower_case = {platform.lower(): platform for platform in known}
     for given in platforms:
         name = str(given).lower()
-        expanded = _PLATFORM_ALIASES.get(name, (name,))
+        expanded = _PLATFORM_ALIASES.get(name, (by_lower_case.get(name, name),))
         for platform in expanded:
             if platform not in known:
                 choices = [*known, *_PLATFORM_ALIASES]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -38,11 +37,6 @@ def cotangent_spec(aval: Any) -> jax.ShapeDtypeStruct:
     """The shape and dtype of the cotangent of a value: float0 unless it is differentiable."""
     inexact = jax.dtypes.issubdtype(aval.dtype, np.inexact)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype if inexact else jax.dtypes.float0)
-
-
-def crosses_as_itself(avals: Sequence[Aval]) -> bool:
-    """Whether all of them cross the op in their own dtype, as JAX lowers them."""
-    return not any(is_narrow(a) for a in avals)
 
 
 def is_narrow(aval: Aval) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,8 +128,3 @@ class Pretraced:
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """The shapes and dtypes of the results."""
         return self._traced.out_info
-
-
-def keyword_order(kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    """The keywords in the order in which JAX flattens them."""
-    return tuple(sorted(kwargs))

@@ -9,6 +9,7 @@ import jax
 
 from jax2tf_bridge._checks import canonical_checks
 from jax2tf_bridge._errors import GradientError, ShardingError
+from jax2tf_bridge._module_types import check_types
 from jax2tf_bridge._portable import LazyVjp, PortableFunction
 from jax2tf_bridge._pytree import LEAF, TreeSpec
 from jax2tf_bridge._target import Target, canonical_platforms
@@ -123,12 +124,16 @@ def _export_traced(
         has_effects=bool(exported.ordered_effects),
     )
     in_shardings, out_shardings = _shardings(exported)
+    in_avals = tuple(portable_aval(a) for a in traced.jaxpr.in_avals)
+    out_avals = tuple(portable_aval(a) for a in traced.jaxpr.out_avals)
+    kept = [in_avals[i] for i in exported.module_kept_var_idx]
+    check_types(name, kept, out_avals, *lowered.module.main_types())
     return PortableFunction(
         name=name,
         in_tree=in_tree,
-        in_avals=tuple(portable_aval(a) for a in traced.jaxpr.in_avals),
+        in_avals=in_avals,
         out_tree=tree_spec(traced.out_info),
-        out_avals=tuple(portable_aval(a) for a in traced.jaxpr.out_avals),
+        out_avals=out_avals,
         argument_names=argument_names,
         module=retargeted.module,
         stablehlo_version=retargeted.stablehlo_version,
@@ -147,6 +152,7 @@ def _export_traced(
         target=options.target,
         producer=f"JAX {jax.__version__}",
         lazy_vjp=LazyVjp(lambda: _export_vjp(traced, name, options, exported)),
+        types_checked=True,
     )
 
 
@@ -180,10 +186,11 @@ def _shardings(exported: Any) -> tuple[tuple[str | None, ...], tuple[str | None,
     nothing = (None,) * len(exported.in_avals), (None,) * len(exported.out_avals)
     if exported.nr_devices == 1:
         return nothing
-    mesh = jax.sharding.Mesh(jax.devices()[:1], ("unused",)) if False else None
-    ins = exported.in_shardings_jax(mesh)
-    outs = exported.out_shardings_jax(mesh)
-    return tuple(map(_sharding_text, ins)), tuple(map(_sharding_text, outs))
+    abstract_mesh = None
+    return (
+        tuple(map(_sharding_text, exported.in_shardings_jax(abstract_mesh))),
+        tuple(map(_sharding_text, exported.out_shardings_jax(abstract_mesh))),
+    )
 
 
 def _sharding_text(sharding: Any) -> str | None:

@@ -29,6 +29,7 @@ __all__ = [
     "ir",
     "known_platforms",
     "make_ir_context",
+    "module_bytecode",
     "run_passes",
     "serialize_module",
     "source_of_equation",
@@ -144,10 +145,16 @@ def serialize_module(module: Any, version: str) -> bytes:
         result = portable_artifacts.serialize_portable_artifact(module, version, False)
     except TypeError:
         # JAX 0.8 takes the module as bytecode.
-        buffer = io.BytesIO()
-        module.operation.write_bytecode(file=buffer)
-        result = portable_artifacts.serialize_portable_artifact(buffer.getvalue(), version, False)
+        bytecode = module_bytecode(module)
+        result = portable_artifacts.serialize_portable_artifact(bytecode, version, False)
     return bytes(result)
+
+
+def module_bytecode(module: Any) -> bytes:
+    """`module` as MLIR bytecode, for this process only: it has no stable version."""
+    buffer = io.BytesIO()
+    module.operation.write_bytecode(file=buffer)
+    return buffer.getvalue()
 
 
 def run_passes(module: Any, pipeline: str) -> None:

@@ -13,7 +13,6 @@ from jax import export as jax_export
 from jax2tf_bridge._checks import DisabledSafetyCheck
 from jax2tf_bridge._errors import (
     BridgeError,
-    ExportError,
     PlatformError,
     UnsupportedByTargetError,
     bullet_list,
@@ -22,6 +21,8 @@ from jax2tf_bridge._target import PLATFORMS, Target
 from jax2tf_bridge.from_jax._callables import Pretraced
 from jax2tf_bridge.from_jax._overrides import lowering_overrides
 from jax2tf_bridge.from_jax._stablehlo import FoundOperation, StableHloModule
+
+_LOWERING_ERRORS = (TypeError, ValueError, NotImplementedError)
 
 _ONLY_IN_LAPACK = {
     "eig": "jax.numpy.linalg.eig",
@@ -70,19 +71,19 @@ def lower(traced: jax.stages.Traced, name: str, options: ExportOptions) -> Lower
     platforms = options.platforms or PLATFORMS
     try:
         return _attempt(traced, name, platforms, options)
-    except (TypeError, ValueError, NotImplementedError) as e:
-        if len(platforms) == 1:
-            raise _failure(name, {platforms[0]: e}) from e
-        failures = _failures(traced, name, platforms, options)
-        if not failures:
-            # Each works alone, but not all in one module.
-            raise PlatformError(
-                f"{name} can be lowered for each of {', '.join(platforms)}, but not for all of "
-                f"them in one module: {_first_line(e)}. Export it for each platform on its own.",
-                reasons=dict.fromkeys(platforms, _first_line(e)),
-            ) from e
-        if options.platforms is not None or len(failures) == len(platforms):
-            raise _failure(name, failures) from next(iter(failures.values()))
+    except _LOWERING_ERRORS as e:
+        together = e
+    if len(platforms) == 1:
+        raise _failure(name, {platforms[0]: together}) from together
+    failures = _failures(traced, name, platforms, options)
+    if not failures:
+        raise PlatformError(
+            f"{name} can be lowered for each of {', '.join(platforms)}, but not for all of them "
+            f"in one module: {_first_line(together)}. Export it for each platform on its own.",
+            reasons=dict.fromkeys(platforms, _first_line(together)),
+        ) from together
+    if options.platforms is not None or len(failures) == len(platforms):
+        raise _failure(name, failures) from next(iter(failures.values()))
     working = tuple(p for p in platforms if p not in failures)
     dropped = tuple((p, _first_line(e)) for p, e in failures.items())
     return replace(_attempt(traced, name, working, options), dropped_platforms=dropped)
@@ -96,7 +97,7 @@ def _failures(
     for platform in platforms:
         try:
             _attempt(traced, name, (platform,), options)
-        except (TypeError, ValueError, NotImplementedError) as e:
+        except _LOWERING_ERRORS as e:
             failures[platform] = e
     return failures
 
@@ -142,12 +143,16 @@ def _unregistered(
         if only_lapack
         else "Replace it by JAX operations"
     )
+    reason = (
+        f"TensorFlow registers no handler for the custom call {call}. {hint}; or, if the runtime "
+        "that serves the model registers it, allow it with "
+        f"DisabledSafetyCheck.custom_call({call.name!r})."
+    )
     return UnsupportedByTargetError(
-        f"{name} cannot run on {target.name} ({', '.join(platforms)}): TensorFlow registers no "
-        f"handler for the custom call {call}. {hint}; or, if the runtime that serves the model "
-        f"registers it, allow it with DisabledSafetyCheck.custom_call({call.name!r}).",
+        f"{name} cannot run on {target.name} ({', '.join(platforms)}): {reason}",
         operation=call.name,
         source=call.source,
+        reason=reason,
     )
 
 
@@ -162,23 +167,26 @@ def _failure(name: str, failures: dict[str, Exception]) -> Exception:
             reasons={platform: _first_line(only)},
         )
     reasons = {platform: _first_line(e) for platform, e in failures.items()}
-    unsupported = [e for e in failures.values() if isinstance(e, UnsupportedByTargetError)]
-    text = f"{name} cannot be lowered for {', '.join(reasons)}:" + bullet_list(
-        [f"{platform}: {reason}" for platform, reason in reasons.items()]
+    platforms_by_reason: dict[str, list[str]] = {}
+    for platform, reason in reasons.items():
+        platforms_by_reason.setdefault(reason, []).append(platform)
+    text = f"{name} cannot be exported for {', '.join(reasons)}:" + bullet_list(
+        [f"{', '.join(p)}: {reason}" for reason, p in platforms_by_reason.items()]
     )
-    if len(unsupported) == len(failures) or "cpu" in failures and unsupported:
-        first = unsupported[0]
-        return UnsupportedByTargetError(text, operation=first.operation, source=first.source)
+    first = next((e for e in failures.values() if isinstance(e, UnsupportedByTargetError)), None)
+    if first is not None:
+        return UnsupportedByTargetError(
+            text, operation=first.operation, source=first.source, reason=text
+        )
     return PlatformError(text, reasons=reasons)
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0]
+    text = error.reason if isinstance(error, UnsupportedByTargetError) else str(error)
+    return text.strip().split("\n", 1)[0]
 
 
 def effect_names(effects: Sequence[Any]) -> tuple[str, ...]:
     """The effects by their class names, as jax.export stores them."""
     return tuple(type(effect).__name__ for effect in effects)
 
-
-__all__ = ["ExportError", "ExportOptions", "Lowered", "effect_names", "lower"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -96,28 +97,23 @@ class StableHloModule:
         """
         target = version_text(version)
         with self._context:
-            expanded = ir.Module.parse(_bytecode(self._module))
+            expanded = ir.Module.parse(_jax_compat.module_bytecode(self._module))
             try:
                 _jax_compat.run_passes(expanded, _EXPAND.format(version=target))
                 artifact = _jax_compat.serialize_module(expanded, target)
             except (ir.MLIRError, RuntimeError, ValueError) as e:
-                raise self._lossy(e) from e
-            read_back = _jax_compat.deserialize_module(artifact)
-            before, after = _text(expanded), _text(read_back)
+                raise _lossy(e) from e
+            # Both went through a portable artifact, so that they differ by the version alone.
+            newest = version_text(_jax_compat.current_stablehlo_version())
+            before = _text(_jax_compat.serialize_module(expanded, newest))
+            after = _text(artifact)
         if before != after:
-            line = next((x for x, y in zip(before.splitlines(), after.splitlines()) if x != y), "")
+            pairs = itertools.zip_longest(before.splitlines(), after.splitlines(), fillvalue="")
+            line = next(old for old, new in pairs if old != new)
             match = re.search(r"(\w+\.\w+)", line)
             name = match.group(1) if match else "an operation"
             raise LossyError(FoundOperation(name, None, None), f"{target} drops part of: {line}")
         return artifact
-
-    def _lossy(self, error: Exception) -> LossyError:
-        detail = str(error)
-        match = _ILLEGAL_OP.search(detail)
-        name = f"stablehlo.{match.group(1)}" if match else "an operation"
-        source = re.search(r"(\S+\.\w+):(\d+):\d+: error", detail)
-        place = f"{source.group(1)}:{source.group(2)}" if source else None
-        return LossyError(FoundOperation(name, None, place), detail)
 
     def _walk(self) -> Iterator[Any]:
         stack = [self._module.operation]
@@ -126,16 +122,6 @@ class StableHloModule:
             yield op
             below = [o.operation for region in op.regions for block in region for o in block]
             stack.extend(reversed(below))
-
-
-def artifact_version(artifact: bytes) -> Version | None:
-    """The StableHLO version that the artifact's own header states.
-
-    MLIR bytecode starts with a magic number, the format's version and its producer, which
-    StableHLO sets to "StableHLO_vX.Y.Z".
-    """
-    match = re.match(rb"ML\xefR.{1,4}?StableHLO_v(\d+)\.(\d+)\.(\d+)\0", artifact[:80], re.DOTALL)
-    return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
 def _describe(name: str, location: str) -> FoundOperation:
@@ -149,13 +135,15 @@ def _describe(name: str, location: str) -> FoundOperation:
     )
 
 
-def _bytecode(module: Any) -> bytes:
-    import io
+def _lossy(error: Exception) -> LossyError:
+    detail = str(error)
+    match = _ILLEGAL_OP.search(detail)
+    name = f"stablehlo.{match.group(1)}" if match else "an operation"
+    source = re.search(r"(\S+\.\w+):(\d+):\d+: error", detail)
+    place = f"{source.group(1)}:{source.group(2)}" if source else None
+    return LossyError(FoundOperation(name, None, place), detail)
 
-    buffer = io.BytesIO()
-    module.operation.write_bytecode(file=buffer)
-    return buffer.getvalue()
 
-
-def _text(module: Any) -> str:
+def _text(artifact: bytes) -> str:
+    module = _jax_compat.deserialize_module(artifact)
     return str(module.operation.get_asm(enable_debug_info=False, large_elements_limit=16))

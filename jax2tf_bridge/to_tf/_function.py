@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from jax2tf_bridge._errors import ArgumentsError, DTypeError, ShapeError, bullet_list
 from jax2tf_bridge._portable import Aval, PortableFunction
-from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._dtypes import op_dtype, static_shape
 from jax2tf_bridge.to_tf._gradient import call_differentiable, call_without_gradient
 from jax2tf_bridge.to_tf._op import check_record
@@ -38,11 +37,7 @@ def to_tf(record: PortableFunction, *, with_gradient: bool = True) -> Callable[.
     paths = record.in_paths()
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        plain = tf.nest.map_structure(_tf_compat.unwrapped, (args, kwargs)) if False else (
-            args,
-            kwargs,
-        )
-        leaves = record.in_tree.flatten(plain, record.name)
+        leaves = record.in_tree.flatten((args, kwargs), record.name)
         tensors = [
             _tensor(leaf, aval, path)
             for leaf, aval, path in zip(leaves, record.in_avals, paths, strict=True)

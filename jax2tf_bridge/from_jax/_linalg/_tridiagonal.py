@@ -10,6 +10,7 @@ from jax2tf_bridge.from_jax._linalg._arrays import (
     block_size,
     columns,
     diagonal,
+    epsilon,
     is_complex,
     matmul,
     real,
@@ -33,6 +34,8 @@ class Panel(NamedTuple):
 
 def tridiagonalize(a: Any) -> tuple[Any, Any, list[Panel]]:
     """A = Q T Q^H for a Hermitian a [n, n], n > 1.
+
+    The entries of `a` must be of the order of 1.
 
     Returns:
       The diagonal of T, real [n]; its subdiagonal [n - 1], of the dtype of `a`; the panels of Q.
@@ -62,6 +65,7 @@ def _reduce_panel(a: Any, width: int) -> tuple[Any, Any, Any]:
     index = np.arange(n, dtype=np.int32)
     steps = np.arange(width, dtype=np.int32)
     zero = np.zeros((), a.dtype)
+    negligible = epsilon(a.dtype) ** 4
     conj = lax.conj if is_complex(a) else (lambda x: x)
 
     def dot(x: Any, y: Any) -> Any:
@@ -81,7 +85,9 @@ def _reduce_panel(a: Any, width: int) -> tuple[Any, Any, Any]:
         one = np.ones((), size.dtype)
         tail = where(lax.gt(index, k + 1), x, zero)
         tail_squared = _sum(real(tail * conj(tail)))
-        trivial = lax.eq(tail_squared, 0 * one)  # tridiagonal in this column already
+        # Tridiagonal in this column already. The squares of what is this small underflow, and a
+        # reflection made of them would not be unitary.
+        trivial = lax.le(tail_squared, np.array(negligible, size.dtype))
         norm = lax.sqrt(size * size + tail_squared)
         nonzero = lax.gt(size, 0 * one)
         divisor = lax.convert_element_type(where(nonzero, size, one), a.dtype)
