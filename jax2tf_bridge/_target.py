@@ -35,9 +35,6 @@ Measured: `tensorflow.compiler.mlir.stablehlo.stablehlo.get_current_version()` a
 `call_module_maximum_supported_version()` of each.
 """
 
-# JAX 0.8 writes these operations as custom calls, which XLA turns back into operations.
-_MHLO_CUSTOM_CALLS = ("mhlo.topk", "mhlo.erf")
-
 # XLA itself handles these on every platform; TF registers no other handler.
 _XLA_CUSTOM_CALLS = frozenset(
     {
@@ -52,7 +49,6 @@ _XLA_CUSTOM_CALLS = frozenset(
         "Eigh",
         "ProductOfElementaryHouseholderReflectors",
         "tf.call_tf_function",
-        *_MHLO_CUSTOM_CALLS,
     }
 )
 _TPU_CUSTOM_CALLS = frozenset(

@@ -126,6 +126,7 @@ def _attempt(
                 raise
             disabled |= set(found)
     module = StableHloModule(exported.mlir_module_serialized)
+    module.expand()
     allowed = options.allowed_custom_calls(platforms)
     for call in module.custom_calls():
         if call.name not in allowed:

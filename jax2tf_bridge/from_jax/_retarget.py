@@ -1,4 +1,4 @@
-"""Writes a module for its target: composites inlined, at the version that loses nothing."""
+"""Writes a module for its target, at the first version that loses nothing."""
 
 from __future__ import annotations
 
@@ -29,13 +29,10 @@ def retarget(
 ) -> Retargeted:
     """`module` at the first of the target's StableHLO versions that can express it.
 
-    Composites are inlined, since no TF release runs all of them.
-
     Raises:
       UnsupportedByTargetError: none of the versions can express it, or it needs a newer calling
         convention; the operation and its source line are named.
     """
-    module.inline_composites()
     convention = _calling_convention(module, has_effects)
     if convention > target.calling_convention:
         raise UnsupportedByTargetError(

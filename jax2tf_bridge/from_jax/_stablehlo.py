@@ -15,6 +15,7 @@ from jax2tf_bridge.from_jax._jax_compat import ir
 _INLINE_COMPOSITES = (
     "builtin.module(func.func(stablehlo-legalize-composite-to-call),inline,symbol-dce)"
 )
+_EXPAND_CHLO = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
 _EXPAND = "builtin.module(stablehlo-compatibility-expander{{target={version}}})"
 
 _ILLEGAL_OP = re.compile(r"'vhlo\.(\w+?)_v\d+'")
@@ -60,20 +61,29 @@ class StableHloModule:
         with self._context:
             self._module = _jax_compat.deserialize_module(artifact)
 
-    def inline_composites(self) -> bool:
-        """Replaces stablehlo.composite ops by what they stand for; whether there were any."""
-        found = any(op.name == "stablehlo.composite" for op in self._walk())
-        if found:
-            with self._context:
+    def expand(self) -> None:
+        """Replaces operations that stand for others by those, so that every reader knows all.
+
+        These are stablehlo.composite, and the operations of the CHLO dialect (top_k, erf, acos,
+        ...), which JAX 0.8 writes as custom calls "mhlo.NAME" that older XLA does not know.
+        """
+        # A pass frees operations: none that was looked at before may be touched after it.
+        names = {op.name for op in self._walk()}
+        with self._context:
+            if "stablehlo.composite" in names:
                 _jax_compat.run_passes(self._module, _INLINE_COMPOSITES)
-        return found
+            calls = [op for op in self._walk() if _custom_call_name(op).startswith("mhlo.")]
+            for call in calls:
+                _as_chlo(call)
+            if calls:
+                _jax_compat.run_passes(self._module, _EXPAND_CHLO)
 
     def custom_calls(self) -> tuple[FoundOperation, ...]:
         """The custom calls, one for each name, in the order in which they appear."""
         found: dict[str, FoundOperation] = {}
         for op in self._walk():
-            if op.name == "stablehlo.custom_call":
-                name = ir.StringAttr(op.attributes["call_target_name"]).value
+            name = _custom_call_name(op)
+            if name:
                 found.setdefault(name, _describe(name, str(op.location)))
         return tuple(found.values())
 
@@ -122,6 +132,30 @@ class StableHloModule:
             yield op
             below = [o.operation for region in op.regions for block in region for o in block]
             stack.extend(reversed(below))
+
+
+def _custom_call_name(op: Any) -> str:
+    """The target of a stablehlo.custom_call, "" of any other operation."""
+    if op.name != "stablehlo.custom_call":
+        return ""
+    return str(ir.StringAttr(op.attributes["call_target_name"]).value)
+
+
+def _as_chlo(call: Any) -> None:
+    """Puts the CHLO operation that a custom call "mhlo.NAME" stands for in its place."""
+    name = _custom_call_name(call).removeprefix("mhlo.")
+    attributes = ir.DictAttr(call.attributes["mhlo.attributes"])
+    with ir.InsertionPoint(call):
+        operation = ir.Operation.create(
+            f"chlo.{'top_k' if name == 'topk' else name}",
+            results=[result.type for result in call.results],
+            operands=list(call.operands),
+            attributes={named.name: named.attr for named in attributes},
+            loc=call.location,
+        )
+    for old, new in zip(call.results, operation.results, strict=True):
+        old.replace_all_uses_with(new)
+    call.erase()
 
 
 def _describe(name: str, location: str) -> FoundOperation:

@@ -9,6 +9,8 @@ import jax
 
 from jax2tf_bridge._pytree import LEAF, NodeCodec, TreeSpec
 
+_LEAF_DEF = jax.tree_util.tree_structure(0)
+
 
 def tree_spec(tree: Any) -> TreeSpec:
     """The structure of `tree`, any pytree that JAX knows, with how its types are rebuilt."""
@@ -16,7 +18,7 @@ def tree_spec(tree: Any) -> TreeSpec:
         return TreeSpec("none")
     # One level: everything below the root counts as a leaf.
     keyed, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
-    if jax.tree_util.treedef_is_leaf(treedef):
+    if treedef == _LEAF_DEF:  # treedef_is_leaf also holds for an empty container
         return LEAF
     children = tuple(tree_spec(child) for _, child in keyed)
     node_type = type(tree)

@@ -143,7 +143,7 @@ def _roots(poles: Any, weights: Any, ordered: Any) -> tuple[Any, Any]:
         return where(farther, middle, low), where(farther, high, middle)
 
     bounds = (smallest, lax.bitcast_convert_type(half, bits))
-    _, high = lax.fori_loop(0, bits.itemsize * 8 - 1, bisect, bounds)
+    _, high = lax.fori_loop(np.int32(0), np.int32(bits.itemsize * 8 - 1), bisect, bounds)
     offset = direction * lax.bitcast_convert_type(high, dtype)
     return origin + offset, base - rows(offset)
 

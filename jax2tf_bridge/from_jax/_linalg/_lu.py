@@ -87,7 +87,7 @@ def _factor_panel(a: Any) -> tuple[Any, Any, Any]:
         return a, swaps, order
 
     start = (a, np.zeros(n, np.int32), lax.iota(np.int32, m))
-    return lax.fori_loop(0, n, eliminate, start)
+    return lax.fori_loop(np.int32(0), np.int32(n), eliminate, start)
 
 
 def _swap(a: Any, i: Any, j: Any) -> Any:

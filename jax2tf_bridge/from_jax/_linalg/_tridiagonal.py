@@ -84,7 +84,7 @@ def _reduce_panel(a: Any, width: int) -> tuple[Any, Any, Any]:
         size = lax.abs(head)
         one = np.ones((), size.dtype)
         tail = where(lax.gt(index, k + 1), x, zero)
-        tail_squared = _sum(real(tail * conj(tail)))
+        tail_squared = real(dot(conj(tail), tail))
         # Tridiagonal in this column already. The squares of what is this small underflow, and a
         # reflection made of them would not be unitary.
         trivial = lax.le(tail_squared, np.array(negligible, size.dtype))
@@ -109,7 +109,7 @@ def _reduce_panel(a: Any, width: int) -> tuple[Any, Any, Any]:
 
     zeros = lax.full((n, width), 0, a.dtype)
     start = (zeros, zeros, lax.full((width,), 0, a.dtype))
-    return lax.fori_loop(0, width, step, start)
+    return lax.fori_loop(np.int32(0), np.int32(width), step, start)
 
 
 def apply_reflections(panels: list[Panel], z: Any) -> Any:
@@ -128,7 +128,3 @@ def apply_reflections(panels: list[Panel], z: Any) -> Any:
         rest = rest - matmul(vectors, product)
         z = rest if panel.start == 0 else lax.concatenate([z[: panel.start], rest], 0)
     return z
-
-
-def _sum(x: Any) -> Any:
-    return lax.reduce(x, np.zeros((), x.dtype), lax.add, (0,))
