@@ -84,8 +84,8 @@ def main_types(module_text: str) -> tuple[list[str], list[str]]:
 def _differences(kind: str, avals: Sequence[Aval], types: Sequence[str]) -> list[str]:
     tensors = [t for t in types if t.startswith("tensor<")]
     # The platform index comes first and is no argument of the user's.
-    platform_index = tensors[:1] == ["tensor<i32>"] and len(tensors) == len(avals) + 1
-    tensors = tensors[1:] if platform_index and kind == "argument" else tensors
+    has_index = tensors[:1] in (["tensor<i32>"], ["tensor<i64>"]) and len(tensors) > len(avals)
+    tensors = tensors[1:] if has_index and kind == "argument" else tensors
     if len(tensors) != len(avals):
         return [f"the record has {len(avals)} {kind}s, the module {len(tensors)}"]
     return [

@@ -51,7 +51,9 @@ def parse_dimension(text: str) -> Dim:
         tree = ast.parse(source.strip(), mode="eval")
         result = _Reader(text).dimension(tree.body)
     except SyntaxError as e:
-        raise DimensionSyntaxError(text, e.offset or 1, "syntax error") from e
+        # Python reports the end of the text as offset 0.
+        column = _column(text, e.offset) if e.offset else len(text) + 1
+        raise DimensionSyntaxError(text, column, "syntax error") from e
     except (RecursionError, MemoryError) as e:
         raise DimensionSyntaxError(text, 1, "expression nested too deeply") from e
     constant = result.constant_value()
@@ -115,4 +117,17 @@ class _Reader:
         raise self._error(node, f"unknown function {name} of {len(operands)} operands")
 
     def _error(self, node: ast.expr, problem: str) -> DimensionSyntaxError:
-        return DimensionSyntaxError(self._text, node.col_offset + 1, problem)
+        return DimensionSyntaxError(
+            self._text, _column(self._text, node.col_offset + 1), problem
+        )
+
+
+def _column(text: str, column: int) -> int:
+    """The column in `text` of one in what was parsed, without its indent and with ** for ^."""
+    parsed_column = 0
+    indent = len(text) - len(text.lstrip())
+    for index, character in enumerate(text[indent:], start=indent):
+        parsed_column += 2 if character == "^" else 1
+        if parsed_column >= column:
+            return index + 1
+    return len(text) + 1

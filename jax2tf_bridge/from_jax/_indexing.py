@@ -136,5 +136,3 @@ def _stays_sorted(batching_dims: Sequence[int], operand_dims: Sequence[int]) -> 
 
 def _is_empty(aval: jax.core.ShapedArray) -> bool:
     return any(isinstance(d, int) and d == 0 for d in aval.shape)
-
-

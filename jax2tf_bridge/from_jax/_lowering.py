@@ -190,4 +190,3 @@ def _first_line(error: Exception) -> str:
 def effect_names(effects: Sequence[Any]) -> tuple[str, ...]:
     """The effects by their class names, as jax.export stores them."""
     return tuple(type(effect).__name__ for effect in effects)
-

@@ -1,4 +1,9 @@
 """placeholder until the rules land"""
+
 from typing import Any
-def lowering_overrides(platforms: tuple[str, ...], stablehlo_version: tuple[int, int, int]) -> tuple[tuple[Any, Any], ...]:
+
+
+def lowering_overrides(
+    platforms: tuple[str, ...], stablehlo_version: tuple[int, int, int]
+) -> tuple[tuple[Any, Any], ...]:
     return ()

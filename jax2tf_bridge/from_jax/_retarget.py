@@ -80,9 +80,7 @@ def _unsupported(
     )
 
 
-def _versions_that_express(
-    module: StableHloModule, *, tried: Collection[Version]
-) -> list[Version]:
+def _versions_that_express(module: StableHloModule, *, tried: Collection[Version]) -> list[Version]:
     newest = _jax_compat.current_stablehlo_version()
     for version, _ in TENSORFLOW_RELEASES.values():
         if version in tried or version > newest:
@@ -95,9 +93,7 @@ def _versions_that_express(
     return []
 
 
-def _first_release_that(
-    *, versions: Collection[Version] | None = None, convention: int = 0
-) -> str:
+def _first_release_that(*, versions: Collection[Version] | None = None, convention: int = 0) -> str:
     for release, (version, newest_convention) in TENSORFLOW_RELEASES.items():
         if (versions is None or version in versions) and convention <= newest_convention:
             return (

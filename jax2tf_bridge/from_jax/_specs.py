@@ -68,9 +68,7 @@ def symbolic_specs(
     names = function.argument_names(len(args))
     per_argument = _specs_of_arguments(polymorphic_shapes, args, function)
     new_args = tuple(
-        arg
-        if function.is_static(i)
-        else _symbolic_tree(arg, shape_spec, name, scope)
+        arg if function.is_static(i) else _symbolic_tree(arg, shape_spec, name, scope)
         for i, (arg, shape_spec, name) in enumerate(zip(args, per_argument, names, strict=True))
     )
     new_kwargs = {
@@ -139,13 +137,20 @@ def _symbolic_leaf(
     try:
         symbolic = jax_export.symbolic_shape(shape_spec, like=shape, scope=scope)
     except ValueError as e:
-        raise ShapeError(_shape_problem(shape, shape_spec, path, e)) from e
+        raise ShapeError(_shape_problem(shape, shape_spec, path, f" ({e})")) from e
+    # JAX compares with the shape only where the specification has placeholders.
+    fits = len(symbolic) == len(shape) and all(
+        known is None or not isinstance(d, int) or d == known
+        for d, known in zip(symbolic, shape, strict=True)
+    )
+    if not fits:
+        raise ShapeError(_shape_problem(shape, shape_spec, path, ""))
     sharding = getattr(leaf, "sharding", None) if isinstance(leaf, jax.ShapeDtypeStruct) else None
     return jax.ShapeDtypeStruct(symbolic, dtype, sharding=sharding)
 
 
 def _shape_problem(
-    shape: Sequence[int | None], shape_spec: str | None, path: str, cause: ValueError
+    shape: Sequence[int | None], shape_spec: str | None, path: str, cause: str
 ) -> str:
     shown = f"({', '.join('?' if d is None else str(d) for d in shape)})"
     if None in shape and (shape_spec is None or len(shape) == _dimension_count(shape_spec)):
@@ -153,11 +158,11 @@ def _shape_problem(
         return (
             f"The argument {path} has shape {shown} with a dimension that is not known, and its "
             f"polymorphic_shapes entry {shape_spec!r} names no variable for it. "
-            f"Write for instance: polymorphic_shapes=[..., '({proposal})', ...]. ({cause})"
+            f"Write for instance: polymorphic_shapes=[..., '({proposal})', ...].{cause}"
         )
     return (
         f"The argument {path} has shape {shown}, which does not match its polymorphic_shapes "
-        f"entry: expected {shape_spec!r}, got {shown}. {cause}"
+        f"entry: expected {shape_spec!r}, got {shown}.{cause}"
     )
 
 

@@ -1,5 +1,6 @@
 """Small operations on batches of matrices that the decompositions share, written in jax.lax."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -91,3 +92,12 @@ def eye_like(a: Any, rows_count: int, columns_count: int) -> Any:
 def block_size(n: int, least: int, most_blocks: int) -> int:
     """The width of a block: at least `least`, and few enough blocks to unroll them."""
     return max(least, -(-n // most_blocks))
+
+
+def loop(count: int, step: Callable[[Any, Any], Any], state: Any) -> Any:
+    """`state` after `step(k, state)` for k = 0 .. count - 1; k is int32 also under 64-bit types."""
+
+    def body(k: Any, state: Any) -> Any:
+        return step(lax.convert_element_type(k, np.int32), state)
+
+    return lax.fori_loop(0, count, body, state)

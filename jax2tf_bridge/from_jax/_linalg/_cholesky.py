@@ -12,6 +12,7 @@ from jax2tf_bridge.from_jax._linalg._arrays import (
     columns,
     eye_like,
     is_complex,
+    loop,
     matmul,
     real,
     rows,
@@ -76,7 +77,7 @@ def _factor_block(a: Any) -> tuple[Any, Any, Any]:
 
     pivots = broadcast(np.ones(n, real(a).dtype), a.shape[:-1])
     start = (a, lax.full_like(a, 0), eye_like(a, n, n), pivots)
-    _, factor, inverse, pivots = lax.fori_loop(np.int32(0), np.int32(n), eliminate, start)
+    _, factor, inverse, pivots = loop(n, eliminate, start)
     return factor, inverse, pivots
 
 

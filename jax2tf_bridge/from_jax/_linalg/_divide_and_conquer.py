@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from jax2tf_bridge.from_jax._linalg._arrays import columns, epsilon, matmul, rows, where
+from jax2tf_bridge.from_jax._linalg._arrays import columns, epsilon, loop, matmul, rows, where
 
 # Solves a batch of small symmetric matrices [p, s, s]: (eigenvectors, ascending eigenvalues).
 SmallSolver = Callable[[Any], tuple[Any, Any]]
@@ -143,7 +143,7 @@ def _roots(poles: Any, weights: Any, ordered: Any) -> tuple[Any, Any]:
         return where(farther, middle, low), where(farther, high, middle)
 
     bounds = (smallest, lax.bitcast_convert_type(half, bits))
-    _, high = lax.fori_loop(np.int32(0), np.int32(bits.itemsize * 8 - 1), bisect, bounds)
+    _, high = loop(bits.itemsize * 8 - 1, bisect, bounds)
     offset = direction * lax.bitcast_convert_type(high, dtype)
     return origin + offset, base - rows(offset)
 

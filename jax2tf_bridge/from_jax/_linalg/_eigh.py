@@ -52,7 +52,11 @@ def _eigh(a: Any, *, lower: bool) -> tuple[Any, Any]:
         phases = _running_phases(e)
         e = lax.abs(e)
     size = lax.abs(e)
-    sums = lax.abs(d) + lax.pad(size, 0 * largest, [(1, 0, 0)]) + lax.pad(size, 0 * largest, [(0, 1, 0)])
+    sums = (
+        lax.abs(d)
+        + lax.pad(size, 0 * largest, [(1, 0, 0)])
+        + lax.pad(size, 0 * largest, [(0, 1, 0)])
+    )
     norm = lax.reduce(sums, np.zeros((), sums.dtype), lax.max, (0,))
     norm = where(norm > 0, norm, np.ones((), norm.dtype)) * np.array(2, norm.dtype)
     d, e = d / norm, e / norm

@@ -6,7 +6,14 @@ import jax
 import numpy as np
 from jax import lax
 
-from jax2tf_bridge.from_jax._linalg._arrays import block_size, columns, is_complex, rows, where
+from jax2tf_bridge.from_jax._linalg._arrays import (
+    block_size,
+    columns,
+    is_complex,
+    loop,
+    rows,
+    where,
+)
 
 
 def lu(a: Any) -> tuple[Any, Any, Any]:
@@ -87,7 +94,7 @@ def _factor_panel(a: Any) -> tuple[Any, Any, Any]:
         return a, swaps, order
 
     start = (a, np.zeros(n, np.int32), lax.iota(np.int32, m))
-    return lax.fori_loop(np.int32(0), np.int32(n), eliminate, start)
+    return loop(n, eliminate, start)
 
 
 def _swap(a: Any, i: Any, j: Any) -> Any:

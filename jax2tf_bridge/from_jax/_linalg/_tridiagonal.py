@@ -12,6 +12,7 @@ from jax2tf_bridge.from_jax._linalg._arrays import (
     diagonal,
     epsilon,
     is_complex,
+    loop,
     matmul,
     real,
     rows,
@@ -109,7 +110,7 @@ def _reduce_panel(a: Any, width: int) -> tuple[Any, Any, Any]:
 
     zeros = lax.full((n, width), 0, a.dtype)
     start = (zeros, zeros, lax.full((width,), 0, a.dtype))
-    return lax.fori_loop(np.int32(0), np.int32(width), step, start)
+    return loop(width, step, start)
 
 
 def apply_reflections(panels: list[Panel], z: Any) -> Any:

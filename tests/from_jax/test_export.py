@@ -1,0 +1,225 @@
+"""export(): what the record says, how often the function is traced, and the errors."""
+
+import pickle
+from collections import namedtuple
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export as jax_export
+
+import jax2tf_bridge as bridge
+from shape_poly import parse_dimension
+
+x32 = np.ones((3, 4), np.float32)
+
+
+def test_record_says_what_it_is() -> None:
+    def f(p: dict[str, jax.Array], x: jax.Array, *, scale: jax.Array) -> dict[str, jax.Array]:
+        return {"sum": (x @ p["w"]).sum(), "out": scale * x}
+
+    record = bridge.export(f, polymorphic_shapes=[None, "(2*b, 4)"], platforms=["cpu"])(
+        {"w": np.ones((4, 5), np.float32)}, x32, scale=2.0
+    )
+    assert record.name == "f"
+    assert record.in_paths() == ("p['w']", "x", "scale")
+    assert [str(a) for a in record.in_avals] == ["float32[4,5]", "float32[2*b,4]", "float32[]"]
+    assert record.out_avals[0].shape == (parse_dimension("2*b"), 4)
+    assert str(record.out_tree) == "{'out': *, 'sum': *}"
+    assert record.platforms == ("cpu",)
+    assert record.dropped_platforms == ()
+    assert record.nr_devices == 1
+    assert record.uses_shape_polymorphism
+    assert record.producer == f"JAX {jax.__version__}"
+    text = repr(record)
+    assert "PortableFunction f(p['w']: float32[4,5], x: float32[2*b,4], scale: float32[])" in text
+    assert "runs on TensorFlow: 2.15 to 2.21" in text
+    assert "b'" not in text
+    assert len(text) < 600
+
+
+def test_default_platforms_are_all_four() -> None:
+    record = bridge.export(jnp.sin)(x32)
+    assert record.platforms == ("cpu", "cuda", "rocm", "tpu")
+
+
+def test_unused_arguments_are_dropped_from_the_module_only() -> None:
+    record = bridge.export(lambda x, unused, y: x + y)(x32, x32, x32)
+    assert record.module_kept_var_idx == (0, 2)
+    assert len(record.in_avals) == 3
+    vjp = record.vjp()
+    assert len(vjp.in_avals) == 4
+    assert len(vjp.out_avals) == 3
+
+
+def test_vjp_layout() -> None:
+    def f(x: jax.Array, n: jax.Array, *, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return x * y * n, n + 1
+
+    record = bridge.export(f)(x32, np.int32(3), y=x32)
+    vjp = record.vjp()
+    assert [a.dtype for a in vjp.in_avals] == ["float32", "int32", "float32", "float32", "float0"]
+    assert [a.dtype for a in vjp.out_avals] == ["float32", "float0", "float32"]
+    assert [a.op_dtype for a in vjp.out_avals] == ["float32", "bool", "float32"]
+    assert vjp.in_paths()[3] == "cotangent_0"
+    second = vjp.vjp()
+    assert len(second.in_avals) == 5 + 3
+    assert record.vjp() is vjp
+
+
+def test_one_trace_for_function_and_gradients() -> None:
+    traces = []
+
+    @jax.custom_vjp
+    def g(x: jax.Array) -> jax.Array:
+        return jnp.sin(x)
+
+    g.defvjp(lambda x: (g(x), x), lambda x, ct: (ct * jnp.cos(x) * 10,))
+
+    def f(x: jax.Array) -> jax.Array:
+        traces.append(x.shape)
+        return g(x).sum()
+
+    record = bridge.export(f, polymorphic_shapes="b, 4")(x32)
+    record.vjp().vjp().vjp()
+    assert len(traces) == 1
+    # A platform that fails costs lowerings, but no trace.
+    bridge.export(lambda x: (f(x), jax.lax.platform_dependent(x, cpu=jnp.sin, tpu=jnp.cos)))(x32)
+    assert len(traces) == 2
+
+
+def test_pickling_keeps_the_materialised_orders() -> None:
+    record = bridge.export(lambda x: x**3)(x32)
+    stored = pickle.loads(pickle.dumps(record.with_vjp(1)))
+    assert stored.module == record.module
+    assert stored.vjp().module == record.vjp().module
+    assert not stored.vjp().has_vjp
+    with pytest.raises(bridge.GradientError, match="only lower orders were materialised"):
+        stored.vjp().vjp()
+    bare = pickle.loads(pickle.dumps(bridge.export(lambda x: x**3)(x32)))
+    with pytest.raises(bridge.GradientError, match=r"stored without the VJP.*with_vjp\(order\)"):
+        bare.vjp()
+    with pytest.raises(ValueError, match="order must be at least 0. Got: -1"):
+        record.with_vjp(-1)
+
+
+Point = namedtuple("Point", ["x", "y"])
+
+
+def test_callables_of_any_kind() -> None:
+    class Model:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            return x + 1
+
+    def two(x: jax.Array, y: jax.Array) -> jax.Array:
+        return x + y
+
+    assert bridge.export(Model())(x32).name == "Model"
+    assert bridge.export(partial(two, y=x32))(x32).name == "two"
+    assert bridge.export(jax.jit(two, donate_argnums=0))(x32, x32).in_paths() == ("x", "y")
+    static = bridge.export(jax.jit(lambda x, n: x * n, static_argnums=1))(x32, 3)
+    assert len(static.in_avals) == 1
+    named = bridge.export(jax.jit(lambda x, *, n: x * n, static_argnames="n"))(x32, n=3)
+    assert named.in_paths() == ("x",)
+    variadic = bridge.export(lambda *xs: sum(xs))(x32, x32)
+    assert variadic.in_paths() == ("xs[0]", "xs[1]")
+
+
+def test_pytrees() -> None:
+    @partial(jax.tree_util.register_dataclass, data_fields=["w"], meta_fields=["n"])
+    class Layer:
+        def __init__(self, w: jax.Array, n: int) -> None:
+            self.w, self.n = w, n
+
+    record = bridge.export(lambda p, q, r: (Point(q.y, p.w), None, (), {}))(
+        Layer(x32, 2), Point(x32, x32), {"k": [x32, None]}
+    )
+    assert record.in_paths() == ("p.w", "q.x", "q.y", "r['k'][0]")
+    assert str(record.out_tree) == "(Point(*, *), None, (), {})"
+    leaves = record.in_tree.flatten(
+        ((Layer(1, 2), Point(2, 3), {"k": [4, None]}), {}),  # type: ignore[arg-type]
+        "f",
+    )
+    assert leaves == [1, 2, 3, 4]
+    rebuilt = record.in_tree.unflatten(iter(leaves))
+    assert isinstance(rebuilt[0][0], Layer)
+    assert rebuilt[0][1] == Point(2, 3)
+
+
+def test_narrow_integers_cross_as_bytes() -> None:
+    record = bridge.export(lambda x: (x + x, x.astype(jnp.float32)))(x32.astype(jnp.int4))
+    assert record.in_avals[0].dtype == "int4"
+    assert record.in_avals[0].op_dtype == "int8"
+    assert [a.dtype for a in record.out_avals] == ["int4", "float32"]
+
+
+def test_typed_keys_cross_as_words() -> None:
+    record = bridge.export(lambda k: (jax.random.split(k), jax.random.normal(k)))(
+        jax.random.key(0)
+    )
+    assert record.in_avals[0].dtype == "key<fry>"
+    assert record.in_avals[0].op_shape == (2,)
+    assert record.out_avals[0].op_shape == (2, 2)
+
+
+def test_what_is_no_function() -> None:
+    with pytest.raises(bridge.FunctionError, match="export expected a JAX function, got 3 of type"):
+        bridge.export(3)  # type: ignore[arg-type]
+    assert issubclass(bridge.FunctionError, TypeError)
+
+    def generator(x: jax.Array):  # type: ignore[no-untyped-def]
+        yield x
+
+    with pytest.raises(bridge.FunctionError, match="Return a list instead of yielding"):
+        bridge.export(generator)
+
+
+@pytest.mark.parametrize("call", ["debug", "pure", "io"])
+def test_host_callbacks_are_named_with_their_line(call: str) -> None:
+    def f(x: jax.Array) -> jax.Array:
+        if call == "debug":
+            jax.debug.print("{}", x)
+            return x
+        if call == "pure":
+            return jax.lax.cond(
+                x.sum() > 0, lambda: jax.pure_callback(np.sin, x, x), lambda: x
+            )
+        return jax.experimental.io_callback(np.sin, x, x)
+
+    with pytest.raises(
+        bridge.NotExportableError,
+        match=r"(?s)f calls back to Python by jax\..* at .*test_export\.py:\d+.*Remove the call",
+    ):
+        bridge.export(f)(x32)
+
+
+def test_no_gradient_is_said_when_it_is_asked_for() -> None:
+    def f(x: jax.Array) -> jax.Array:
+        return jax.lax.while_loop(lambda y: y.sum() < 100, lambda y: y * 2, x)
+
+    record = bridge.export(f)(x32)
+    with pytest.raises(
+        bridge.GradientError, match=r"f has no gradient: Reverse-mode.*while_loop"
+    ):
+        record.vjp()
+
+
+def test_inner_exported_narrows_the_platforms() -> None:
+    inner = jax_export.export(jax.jit(jnp.sin), platforms=["cpu", "tpu"])(x32)
+
+    def f(x: jax.Array) -> jax.Array:
+        return inner.call(x) * 2
+
+    record = bridge.export(f)(x32)
+    assert record.platforms == ("cpu", "tpu")
+    dropped = dict(record.dropped_platforms)
+    assert "cuda" in dropped["cuda"]
+    assert "cpu" in dropped["cuda"]
+    with pytest.raises(
+        bridge.PlatformError, match=r"f cannot be lowered for cuda: .*'cpu', 'tpu'.*cuda"
+    ):
+        bridge.export(f, platforms=["cuda"])(x32)

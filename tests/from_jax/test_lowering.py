@@ -1,0 +1,141 @@
+"""Platforms and targets: what is chosen, what is dropped and why, and what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jax2tf_bridge as bridge
+from jax2tf_bridge import DisabledSafetyCheck, Target
+
+x32 = np.ones((3, 3), np.float32)
+
+
+def my_kernel(x: jax.Array) -> jax.Array:
+    return jax.ffi.ffi_call("my_kernel", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+
+def accurate_exp(x: jax.Array) -> jax.Array:
+    return lax.exp(x, accuracy=lax.AccuracyMode.HIGHEST)
+
+
+def test_widest_is_the_oldest_version_that_loses_nothing() -> None:
+    record = bridge.export(lambda x: lax.top_k(jax.nn.gelu(x), 2))(x32)
+    assert record.stablehlo_version == (0, 14, 24)
+    assert record.calling_convention_version == 8
+    assert record.tensorflow_releases[0] == "2.15"
+    narrow = bridge.export(lambda x: x.astype(jnp.float8_e3m4).astype(jnp.float32))(x32)
+    assert narrow.stablehlo_version == (1, 7, 3)
+    assert narrow.tensorflow_releases[0] == "2.18"
+
+
+def test_a_targets_own_version_is_used() -> None:
+    record = bridge.export(jnp.sin, target=Target.tensorflow("2.17.1"))(x32)
+    assert record.stablehlo_version == (1, 1, 1)
+    assert record.target.name == "TensorFlow 2.17"
+
+
+def test_what_the_target_cannot_express_is_named_with_its_line() -> None:
+    with pytest.raises(
+        bridge.UnsupportedByTargetError,
+        match=r"accurate_tan cannot run on TensorFlow 2\.17: stablehlo\.\w+ \(at .*test_lowering"
+        r"\.py:\d+\), as it is used here, cannot be expressed in StableHLO 1\.1\.1.*"
+        r"The first TensorFlow that can run it is 2\.20: .*Target\.tensorflow\('2\.20'\)",
+    ) as info:
+
+        def accurate_tan(x: jax.Array) -> jax.Array:
+            return lax.tanh(x, accuracy=lax.Tolerance(1e-3, 1e-3, 3))
+
+        bridge.export(accurate_tan, platforms=["tpu"], target=Target.tensorflow("2.17"))(x32)
+    assert info.value.operation == "stablehlo.tanh"
+    assert "test_lowering.py" in str(info.value.source)
+
+
+def test_dtypes_that_no_tensorflow_reads() -> None:
+    with pytest.raises(
+        bridge.UnsupportedByTargetError, match="cannot be expressed in StableHLO 1.1.1"
+    ):
+        bridge.export(
+            lambda x: x.astype(jnp.float8_e8m0fnu), target=Target.tensorflow("2.17")
+        )(x32)
+
+
+def test_custom_calls_are_refused_by_name() -> None:
+    with pytest.raises(
+        bridge.UnsupportedByTargetError,
+        match=r"(?s)my_kernel cannot be exported for cpu, cuda, rocm, tpu:\n  - cpu, cuda, rocm, "
+        r"tpu: TensorFlow registers no handler for the custom call 'my_kernel' from ffi_call at "
+        r".*test_lowering\.py:\d+.*DisabledSafetyCheck\.custom_call\('my_kernel'\)",
+    ) as info:
+        bridge.export(my_kernel)(x32)
+    assert info.value.operation == "my_kernel"
+    allowed = DisabledSafetyCheck.custom_call("my_kernel")
+    record = bridge.export(my_kernel, disabled_checks=[allowed])(x32)
+    assert record.disabled_checks == (allowed,)
+    jax_check = jax.export.DisabledSafetyCheck.custom_call("my_kernel")
+    assert bridge.export(my_kernel, disabled_checks=[jax_check])(x32).disabled_checks == (allowed,)
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "called"),
+    [
+        (jnp.linalg.eig, "eig", "jax.numpy.linalg.eig"),
+        (lambda x: jax.scipy.linalg.schur(x), "schur", "jax.scipy.linalg.schur"),
+        (lambda x: jax.scipy.linalg.hessenberg(x), "hessenberg", "hessenberg"),
+    ],
+)
+def test_lapack_alone(function, name: str, called: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(
+        bridge.UnsupportedByTargetError,
+        match=rf"(?s)custom call 'lapack_\w+' from {name}.*{called} has no form in StableHLO alone",
+    ):
+        bridge.export(function)(x32)
+
+
+def test_a_platform_without_a_rule_is_dropped_with_its_reason() -> None:
+    def f(x: jax.Array) -> jax.Array:
+        return lax.platform_dependent(x, cpu=jnp.sin, tpu=jnp.cos)
+
+    record = bridge.export(f)(x32)
+    assert record.platforms == ("cpu", "tpu")
+    assert [p for p, _ in record.dropped_platforms] == ["cuda", "rocm"]
+    assert all(reason for _, reason in record.dropped_platforms)
+    assert "not for cuda: " in repr(record)
+    with pytest.raises(bridge.PlatformError, match="f cannot be lowered for cuda: ") as info:
+        bridge.export(f, platforms=["cpu", "cuda"])(x32)
+    assert set(info.value.reasons) == {"cuda"}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["gpu"], ("cuda", "rocm")),
+        (("TPU", "cpu", "tpu"), ("tpu", "cpu")),
+    ],
+)
+def test_platform_names(given: list[str], expected: tuple[str, ...]) -> None:
+    assert bridge.export(jnp.sin, platforms=given)(x32).platforms == expected
+
+
+def test_platforms_that_do_not_exist() -> None:
+    with pytest.raises(
+        bridge.TargetError, match="platforms: unknown platform 'cdua'. Did you mean cuda"
+    ):
+        bridge.export(jnp.sin, platforms=["cdua"])
+    for wrong in ("cpu", [], 3):
+        with pytest.raises(bridge.TargetError, match="must be a sequence of platform names"):
+            bridge.export(jnp.sin, platforms=wrong)  # type: ignore[arg-type]
+
+
+def test_composites_and_chlo_are_inlined() -> None:
+    from jax2tf_bridge.from_jax._stablehlo import StableHloModule
+
+    def f(x: jax.Array) -> tuple[jax.Array, ...]:
+        return lax.top_k(x, 2)[0], lax.erf(x), jnp.arccos(x), lax.erfc(x), jnp.sinh(x)
+
+    record = bridge.export(f, polymorphic_shapes="b, 3")(x32)
+    module = StableHloModule(record.module)
+    assert {call.name for call in module.custom_calls()} <= {"shape_assertion"}
+    assert "stablehlo.composite" not in {op.name for op in module._walk()}
+    assert record.stablehlo_version == (0, 14, 24)

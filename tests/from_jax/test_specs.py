@@ -1,0 +1,87 @@
+"""polymorphic_shapes against the arguments: what is accepted, and each error's text."""
+
+import jax
+import numpy as np
+import pytest
+
+import jax2tf_bridge as bridge
+
+x32 = np.ones((3, 4), np.float32)
+tree = {"a": x32, "b": (x32, x32)}
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (None, ["3,4", "3,4", "3,4", "3,4"]),
+        ("b, _", ["b,4"] * 4),
+        ("(b, ...)", ["b,4"] * 4),
+        ("...", ["3,4"] * 4),
+        (["b, 4", None], ["b,4", "3,4", "3,4", "3,4"]),
+        (("b, 4", "b, 4"), ["b,4"] * 4),
+        ([None, {"a": "b, c", "b": None}], ["3,4", "b,c", "3,4", "3,4"]),
+        ([None, {"a": None, "b": (None, "2*b+1, ...")}], ["3,4", "3,4", "3,4", "2*b + 1,4"]),
+    ],
+)
+def test_prefixes(spec: object, expected: list[str]) -> None:
+    record = bridge.export(lambda x, t: x, polymorphic_shapes=spec, platforms=["cpu"])(x32, tree)
+    assert [str(a) for a in record.in_avals] == [f"float32[{e}]" for e in expected]
+
+
+def export_error(spec: object, *args: object, error: type[Exception]) -> str:
+    with pytest.raises(error) as info:
+        bridge.export(lambda x, *rest: x, polymorphic_shapes=spec)(*args)
+    return str(info.value)
+
+
+def test_wrong_size_names_the_argument() -> None:
+    message = export_error("b, 5", x32, error=bridge.ShapeError)
+    assert message.startswith(
+        "The argument x has shape (3, 4), which does not match its polymorphic_shapes entry: "
+        "expected 'b, 5', got (3, 4)."
+    )
+    message = export_error([None, {"a": None, "b": (None, "b")}], x32, tree, error=ValueError)
+    assert message.startswith("The argument rest[0]['b'][1] has shape (3, 4)")
+
+
+def test_open_dimension_without_a_specification() -> None:
+    from jax2tf_bridge.from_jax._specs import OpenSpec
+
+    open_argument = OpenSpec((None, 4), np.dtype(np.float32))
+    message = export_error(None, open_argument, error=bridge.ShapeError)
+    assert "The argument x has shape (?, 4) with a dimension that is not known" in message
+    assert "polymorphic_shapes=[..., '(d0, 4)', ...]" in message
+    message = export_error("_, 4", open_argument, error=bridge.ShapeError)
+    assert "its polymorphic_shapes entry '_, 4' names no variable for it" in message
+
+
+def test_wrong_structure() -> None:
+    message = export_error(["b, 4"], x32, x32, error=bridge.StructureError)
+    assert "one entry for each of the 2 positional arguments. Got: ['b, 4']" in message
+    message = export_error([None, {"a": None}], x32, tree, error=TypeError)
+    assert "polymorphic_shapes for the argument rest[0] is {'a': None}, which is no prefix" in (
+        message
+    )
+
+
+def test_dtypes_that_jax_lacks() -> None:
+    message = export_error(None, np.array(["a"]), error=bridge.DTypeError)
+    assert message.startswith("The argument x has dtype <U1, which JAX does not have.")
+    message = export_error(None, {"k": "text"}, error=TypeError)
+    assert message.startswith("The argument x['k'] must be an array, a scalar or a Shape")
+
+
+def test_64_bits_are_taken_as_jax_takes_them() -> None:
+    record = bridge.export(lambda x, n: x)(x32.astype(np.float64), 3)
+    assert [a.dtype for a in record.in_avals] == ["float32", "int32"]
+    with jax.enable_x64(True):
+        record = bridge.export(lambda x, n: x)(x32.astype(np.float64), 3)
+    assert [a.dtype for a in record.in_avals] == ["float64", "int64"]
+
+
+def test_constraints_reach_the_scope() -> None:
+    record = bridge.export(
+        lambda x: x[:5], polymorphic_shapes="b", polymorphic_constraints=["b >= 5"]
+    )(np.ones(7, np.float32))
+    assert str(record.out_avals[0]) == "float32[5]"
+    assert record.constraints == ("b >= 5",)

@@ -1,0 +1,48 @@
+"""Target: the table, the choices, the errors."""
+
+import pytest
+
+from jax2tf_bridge import Target, TargetError
+from jax2tf_bridge._target import tensorflow_releases
+
+
+def test_the_widest_prefers_the_oldest() -> None:
+    versions = Target.widest().stablehlo_versions
+    assert versions[0] == (0, 14, 24)
+    assert list(versions) == sorted(versions)
+
+
+@pytest.mark.parametrize("release", ["2.17", "2.17.1", "2.17.0rc1"])
+def test_a_release(release: str) -> None:
+    target = Target.tensorflow(release)
+    assert target.name == "TensorFlow 2.17"
+    assert target.stablehlo_versions == ((1, 1, 1),)
+    assert target.calling_convention == 9
+
+
+@pytest.mark.parametrize(("release", "nearest"), [("2.71", "2.21"), ("1.15", "2.15"), ("x", "2.")])
+def test_a_release_that_does_not_exist(release: str, nearest: str) -> None:
+    with pytest.raises(TargetError, match=rf"no such TensorFlow release.*Nearest: .*{nearest}"):
+        Target.tensorflow(release)
+
+
+def test_the_installed_one_is_asked() -> None:
+    tf = pytest.importorskip("tensorflow", reason="Target.installed() asks TensorFlow")
+    target = Target.installed()
+    assert tf.__version__ in target.name
+    known = Target.tensorflow(tf.__version__)
+    assert target.stablehlo_versions == known.stablehlo_versions
+    assert target.calling_convention == known.calling_convention
+
+
+def test_which_releases_run_a_module() -> None:
+    assert tensorflow_releases((0, 14, 24), 8)[0] == "2.15"
+    assert tensorflow_releases((0, 14, 24), 9)[0] == "2.16"
+    assert tensorflow_releases((1, 9, 1), 10) == ("2.20", "2.21")
+    assert tensorflow_releases((9, 0, 0), 8) == ()
+
+
+def test_custom_calls_of_platforms() -> None:
+    target = Target.widest()
+    assert "LuDecomposition" not in target.custom_calls(["cpu", "cuda"])
+    assert "LuDecomposition" in target.custom_calls(["cpu", "tpu"])
