@@ -186,14 +186,17 @@ def _shardings(exported: Any) -> tuple[tuple[str | None, ...], tuple[str | None,
     nothing = (None,) * len(exported.in_avals), (None,) * len(exported.out_avals)
     if exported.nr_devices == 1:
         return nothing
-    abstract_mesh = None
-    return (
-        tuple(map(_sharding_text, exported.in_shardings_jax(abstract_mesh))),
-        tuple(map(_sharding_text, exported.out_shardings_jax(abstract_mesh))),
-    )
+    if any(exported.in_shardings_hlo) or any(exported.out_shardings_hlo):
+        # Until March 2026 JAX kept them as XLA's.
+        ins, outs = exported.in_shardings_hlo, exported.out_shardings_hlo
+    else:
+        abstract_mesh = None
+        ins = exported.in_shardings_jax(abstract_mesh)
+        outs = exported.out_shardings_jax(abstract_mesh)
+    return tuple(map(_sharding_text, ins)), tuple(map(_sharding_text, outs))
 
 
 def _sharding_text(sharding: Any) -> str | None:
-    if sharding is None or getattr(sharding, "is_fully_replicated", False):
-        return None
-    return str(getattr(sharding, "spec", sharding))
+    text = str(getattr(sharding, "spec", sharding))
+    replicated = getattr(sharding, "is_fully_replicated", text == "{replicated}")
+    return None if sharding is None or replicated else text
