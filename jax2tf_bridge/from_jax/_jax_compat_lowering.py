@@ -114,3 +114,9 @@ def _ir_type(ctx: Any, aval: Any) -> Any:
     if _AVAL_TO_IR_TAKES_CONTEXT:
         return _mlir.aval_to_ir_type(ctx.module_context, aval)
     return _mlir.aval_to_ir_type(aval)
+
+
+def common_rule(primitive: Any) -> Rule:
+    """The rule that JAX has registered for `primitive` for every platform without its own."""
+    rule: Rule = _mlir._lowerings[primitive].rule
+    return rule

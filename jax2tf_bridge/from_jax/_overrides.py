@@ -1,9 +1,33 @@
-"""placeholder until the rules land"""
+"""The lowering rules that the bridge puts in place of JAX's own."""
 
+import functools
 from typing import Any
 
+from jax2tf_bridge.from_jax._accuracy import RESULT_ACCURACY_SINCE, accuracy_rules
+from jax2tf_bridge.from_jax._indexing import BATCHING_DIMS_SINCE, indexing_rules
+from jax2tf_bridge.from_jax._linalg._rules import PLATFORMS, linalg_rules
 
+
+@functools.lru_cache(maxsize=64)
 def lowering_overrides(
     platforms: tuple[str, ...], stablehlo_version: tuple[int, int, int]
 ) -> tuple[tuple[Any, Any], ...]:
-    return ()
+    """(primitive, lowering rule) pairs for jax.export.export's `_override_lowering_rules`.
+
+    The rules themselves look at the platform that they lower for. On "cpu", "cuda" and "rocm"
+    the decompositions become StableHLO and the custom calls that XLA expands everywhere (Qr,
+    Eigh, ProductOfElementaryHouseholderReflectors); on "tpu" and unknown platforms they stay
+    JAX's. eig, schur, hessenberg, pivoted QR and tridiagonal have no such form, and stay too.
+
+    Args:
+      platforms: the platforms of the export.
+      stablehlo_version: the lowest StableHLO version that the module should be expressible in.
+    """
+    pairs: tuple[tuple[Any, Any], ...] = ()
+    if not set(platforms).isdisjoint(PLATFORMS):
+        pairs += linalg_rules()
+    if stablehlo_version < BATCHING_DIMS_SINCE:
+        pairs += indexing_rules()
+    if stablehlo_version < RESULT_ACCURACY_SINCE:
+        pairs += accuracy_rules()
+    return pairs

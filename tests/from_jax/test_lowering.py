@@ -139,3 +139,24 @@ def test_composites_and_chlo_are_inlined() -> None:
     assert {call.name for call in module.custom_calls()} <= {"shape_assertion"}
     assert "stablehlo.composite" not in {op.name for op in module._walk()}
     assert record.stablehlo_version == (0, 14, 24)
+
+
+ACCURATE = ["exp", "exp2", "expm1", "log", "log1p", "logistic", "rsqrt", "sin", "sqrt", "tanh"]
+
+
+@pytest.mark.parametrize("name", ACCURATE)
+def test_the_cpu_ignores_a_requested_accuracy(name: str) -> None:
+    """So that leaving it out for the CPU, as the widest target does, changes no bit."""
+    function = getattr(lax, name)
+    x = np.abs(np.random.default_rng(0).standard_normal(100_000)).astype(np.float32) * 10
+    accurate = jax.jit(lambda x: function(x, accuracy=lax.AccuracyMode.HIGHEST))
+    assert np.array_equal(jax.jit(function)(x), accurate(x))
+    record = bridge.export(accurate, platforms=["cpu"])(x)
+    assert record.stablehlo_version == (0, 14, 24)
+
+
+def test_elsewhere_a_requested_accuracy_is_kept() -> None:
+    for platforms in (None, ["cuda"], ["tpu"]):
+        record = bridge.export(accurate_exp, platforms=platforms)(x32)
+        assert record.stablehlo_version == (1, 9, 1)
+        assert record.tensorflow_releases[0] == "2.19"

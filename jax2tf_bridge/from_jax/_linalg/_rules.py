@@ -1,0 +1,121 @@
+"""Which rule replaces which LAPACK, cusolver or hipsolver call, platform by platform."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax import lax
+from jax.extend import random as extend_random
+
+from jax2tf_bridge.from_jax._jax_compat_lowering import (
+    Rule,
+    by_platform,
+    cholesky_update_p,
+    common_rule,
+    custom_call,
+    geqrf_p,
+    lower_by_platform,
+    lower_fun,
+    ormqr_p,
+)
+from jax2tf_bridge.from_jax._linalg import _arrays, _eigh, _qr
+from jax2tf_bridge.from_jax._linalg._cholesky import cholesky
+from jax2tf_bridge.from_jax._linalg._lu import lu
+from jax2tf_bridge.from_jax._linalg._svd import svd
+from jax2tf_bridge.from_jax._linalg._tridiagonal_solve import tridiagonal_solve
+
+# The platforms on which TensorFlow lacks the handlers that jaxlib registers. On TPU, and on
+# platforms that are not known here, JAX's own rules stay.
+PLATFORMS = ("cpu", "cuda", "rocm")
+_GPUS = ("cuda", "rocm")
+
+# Up to this many rows the op cholesky is as fast on CPU as the blocked form.
+_LARGEST_CHOLESKY_OP = 24
+
+_lower_lu = lower_fun(lu)
+_lower_svd = lower_fun(svd)
+_lower_eigh = lower_fun(_eigh.eigh)
+_lower_cholesky = lower_fun(cholesky, multiple_results=False)
+_lower_tridiagonal_solve = lower_fun(tridiagonal_solve, multiple_results=False)
+
+
+def linalg_rules() -> tuple[tuple[Any, Rule], ...]:
+    """(primitive, rule) pairs; each rule lowers for all the platforms of its context."""
+    ours: list[tuple[Any, Rule]] = [
+        (lax.linalg.lu_p, _lower_lu),
+        (lax.linalg.svd_p, _lower_svd),
+        (lax.linalg.eigh_p, _rule_eigh),
+        # XLA expands the op on CPU, and its GPU compilers have solvers for it.
+        (lax.linalg.triangular_solve_p, common_rule(lax.linalg.triangular_solve_p)),
+    ]
+    if ormqr_p is not None:
+        ours.append((ormqr_p, lower_fun(_qr.ormqr, multiple_results=False)))
+    # JAX has rules without custom calls for these, and uses others on GPUs.
+    plain = [
+        lax.linalg.lu_pivots_to_permutation_p,
+        lax.linalg.symmetric_product_p,
+        cholesky_update_p,
+    ]
+    return (
+        *((p, by_platform(p, dict.fromkeys(PLATFORMS, rule))) for p, rule in ours),
+        *((p, by_platform(p, dict.fromkeys(PLATFORMS, common_rule(p)))) for p in plain),
+        (geqrf_p, _qr.lower_geqrf),
+        (lax.linalg.householder_product_p, _qr.lower_householder_product),
+        (lax.linalg.cholesky_p, _lower_cholesky_by_platform),
+        (lax.linalg.tridiagonal_solve_p, _lower_tridiagonal_solve_by_platform),
+        (extend_random.threefry2x32_p, _lower_threefry_by_platform),
+    )
+
+
+def _rule_eigh(
+    ctx: Any,
+    a: Any,
+    *,
+    lower: bool,
+    sort_eigenvalues: bool,
+    subset_by_index: tuple[int, int] | None,
+    **algorithm: Any,
+) -> Sequence[Any]:
+    del sort_eigenvalues, algorithm  # always sorted; the result is the same
+    aval = ctx.avals_in[0]
+    n = aval.shape[-1]
+    if subset_by_index is not None and tuple(subset_by_index) != (0, n):
+        raise NotImplementedError(
+            f"eigh with subset_by_index={subset_by_index} of a matrix of {n} rows: JAX has it on "
+            "no platform but TPU. Leave it out and slice the result."
+        )
+    if n == 0:
+        return lower_fun(_no_eigenvalues)(ctx, a)
+    if n > _eigh.LARGEST_JACOBI:
+        return _lower_eigh(ctx, a, lower=lower)
+    # Lower or upper triangle, sorted, at most 100 sweeps, the size of what is left off the
+    # diagonal; JAX's 1e-6 is for float32 alone.
+    tolerance = 1e-6 if _arrays.epsilon(aval.dtype) > 1e-10 else 1e-14
+    return custom_call("Eigh", f"{int(lower)},1,100,{tolerance}")(ctx, a)
+
+
+def _no_eigenvalues(a: Any) -> tuple[Any, Any]:
+    return a, _arrays.real(lax.full(a.shape[:-1], 0, a.dtype))
+
+
+def _lower_cholesky_by_platform(ctx: Any, a: Any) -> Sequence[Any]:
+    op = common_rule(lax.linalg.cholesky_p)
+    n = ctx.avals_in[0].shape[-1]
+    blocked = isinstance(n, int) and n > _LARGEST_CHOLESKY_OP
+    rules = {"cpu": _lower_cholesky if blocked else op, **dict.fromkeys(_GPUS, op)}
+    return lower_by_platform(ctx, lax.linalg.cholesky_p, rules, a)
+
+
+def _lower_tridiagonal_solve_by_platform(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
+    # Perturbing singular systems has only its jaxlib form.
+    ours = {} if params.get("perturb_singular") else _lower_tridiagonal_solve
+    rules = dict.fromkeys(PLATFORMS, ours) if ours else {}
+    return lower_by_platform(ctx, lax.linalg.tridiagonal_solve_p, rules, *args, **params)
+
+
+def _lower_threefry_by_platform(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
+    primitive = extend_random.threefry2x32_p
+    # jax_threefry_gpu_kernel_lowering makes JAX's GPU rules custom calls.
+    rules = dict.fromkeys(_GPUS, common_rule(primitive))
+    return lower_by_platform(ctx, primitive, rules, *args, **params)
+
+
