@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from jax2tf_bridge._errors import DTypeError, ExportError, MissingDependencyError
-from jax2tf_bridge._portable import PortableFunction
+from jax2tf_bridge._errors import ExportError, MissingDependencyError
 from jax2tf_bridge._target import Target
-from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._avals import is_key
-from jax2tf_bridge.from_jax._callables import JaxCallable
-from jax2tf_bridge.from_jax._export import export_options, export_specs
-from jax2tf_bridge.from_jax._specs import OpenSpec, Specs, jax_dtype, symbolic_specs
-from jax2tf_bridge.to_tf import _tf_compat
-from jax2tf_bridge.to_tf._function import call_flat
-from jax2tf_bridge.to_tf._op import check_record
 
 try:
-    import jax
-    import numpy as np
-    import tensorflow as tf
-except ModuleNotFoundError as e:  # pragma: no cover - the halves above say it first
-    raise MissingDependencyError(str(e.name), "all", "convert") from e
+    import jax as _jax  # noqa: F401
+    import tensorflow as _tf  # noqa: F401
+except ModuleNotFoundError as e:
+    if e.name not in ("jax", "tensorflow"):
+        raise
+    missing = ("JAX", "jax") if e.name == "jax" else ("TensorFlow", "tensorflow-cpu")
+    raise MissingDependencyError(*missing, "convert") from e
+
+from jax2tf_bridge._convert_arguments import CallArguments
+from jax2tf_bridge._convert_records import RecordCache
+from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax._callables import JaxCallable
+from jax2tf_bridge.from_jax._export import export_options, export_specs
+from jax2tf_bridge.from_jax._specs import symbolic_specs
+from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
+from jax2tf_bridge.to_tf._gradient import call_flat
 
 _DEPRECATED: Any = object()
 
 
+@opaque_to_autograph
 def convert(
     f: Callable[..., Any],
     *,
@@ -59,8 +60,10 @@ def convert(
     Returns:
       A function over tensors, tf.Variables, arrays and scalars. 64-bit values are taken as
       JAX takes them: as 32 bits unless jax_enable_x64 is set. It is traced once for each
-      signature. Saved with tf.saved_model.save as any TF function; pass
-      tf.saved_model.SaveOptions(experimental_custom_gradients=True) to save its gradient.
+      signature. Saved with tf.saved_model.save as any TF function, its gradient of first order
+      included. Calling it raises ShapeError, DTypeError or StructureError for arguments that do
+      not fit polymorphic_shapes, each named by its path; and
+      tf.errors.InvalidArgumentError at run time where symbolic sizes contradict.
 
     Raises:
       FunctionError: `f` is not callable.
@@ -77,7 +80,7 @@ def convert(
                 f"The argument {name} of convert has no effect and will be removed: the module is "
                 "always serialized natively.",
                 DeprecationWarning,
-                stacklevel=2,
+                stacklevel=3,  # through AutoGraph's wrapper
             )
     function = JaxCallable.of(f, caller="convert")
     options = export_options(
@@ -87,7 +90,7 @@ def convert(
         target,
         argument="native_serialization_platforms",
     )
-    records = _Records(lambda specs: export_specs(function, specs, options))
+    records = RecordCache(lambda specs: export_specs(function, specs, options))
 
     def converted(*args: Any, **kwargs: Any) -> Any:
         if _jax_compat.inside_transformation():
@@ -95,144 +98,27 @@ def convert(
                 f"convert({function.name}) was called inside a JAX transformation (jit, grad, "
                 "vmap). It makes a TensorFlow function: call it outside all of them."
             )
-        call = _Arguments.of(function, args, kwargs)
+        call = CallArguments.of(function, args, kwargs)
         record = records.get(
-            call.key(),
+            call.key,
             lambda: symbolic_specs(
-                function,
-                call.spec_args,
-                call.spec_kwargs,
-                polymorphic_shapes,
-                options.constraints,
+                function, *call.specs(), polymorphic_shapes, options.constraints
             ),
         )
         results = call_flat(record, call.tensors(record), with_gradient)
         return record.out_tree.unflatten(iter(results))
 
     converted.__name__ = converted.__qualname__ = function.name
-    if function.signature is not None:
+    converted.__doc__ = getattr(f, "__doc__", None)
+    if function.signature is not None and not _has_defaults(function):
         converted.__signature__ = function.signature  # type: ignore[attr-defined]
-    return converted
+    return opaque_to_autograph(converted)
 
 
-@dataclass
-class _Records:
-    """The records of one converted function, one for each signature, made once each."""
+def _has_defaults(function: JaxCallable) -> bool:
+    """Whether parameters have defaults: tf.function would pass them on as arrays.
 
-    make: Callable[[Specs], PortableFunction]
-    _by_call: dict[Hashable, PortableFunction] = field(default_factory=dict)
-    _by_specs: dict[Hashable, PortableFunction] = field(default_factory=dict)
-    _lock: threading.RLock = field(default_factory=threading.RLock)
-
-    def get(self, key: Hashable, specs: Callable[[], Specs]) -> PortableFunction:
-        """The record for a call; calls that differ only in open dimensions share one."""
-        key = (key, _jax_compat.configuration())
-        record = self._by_call.get(key)
-        if record is not None:
-            return record
-        with self._lock:
-            symbolic = specs()
-            specs_key = (symbolic.key(), key[1])
-            if specs_key not in self._by_specs:
-                made = self.make(symbolic)
-                check_record(made)
-                self._by_specs[specs_key] = made
-            self._by_call[key] = self._by_specs[specs_key]
-            return self._by_call[key]
-
-
-@dataclass(frozen=True)
-class _Arguments:
-    """The arguments of one call, apart: arrays as leaves, and what they mean to JAX."""
-
-    leaves: tuple[Any, ...]
-    tree: Any
-    spec_args: tuple[Any, ...]
-    spec_kwargs: dict[str, Any]
-    static: tuple[tuple[str, Any], ...]
-
-    @staticmethod
-    def of(function: JaxCallable, args: Sequence[Any], kwargs: dict[str, Any]) -> _Arguments:
-        """Takes the arguments apart.
-
-        Raises:
-          DTypeError: one is no array, or JAX has no such dtype.
-        """
-        names = function.argument_names(len(args))
-        static = [(names[i], a) for i, a in enumerate(args) if function.is_static(i)]
-        static += [(k, v) for k, v in kwargs.items() if k in function.static_argnames]
-        plain = jax.tree_util.tree_map(
-            _tf_compat.unwrapped,
-            (
-                [None if function.is_static(i) else a for i, a in enumerate(args)],
-                {k: v for k, v in kwargs.items() if k not in function.static_argnames},
-            ),
-            is_leaf=_tf_compat.is_wrapper,
-        )
-        keyed, tree = jax.tree_util.tree_flatten_with_path(plain)
-        leaves = tuple(leaf for _, leaf in keyed)
-        paths = [_path(path, names) for path, _ in keyed]
-        spec_args, spec_kwargs = tree.unflatten(
-            _spec(leaf, path) for leaf, path in zip(leaves, paths, strict=True)
-        )
-        by_name = dict(static)
-        return _Arguments(
-            leaves,
-            tree,
-            tuple(by_name.get(n, a) if function.is_static(i) else a
-                  for i, (n, a) in enumerate(zip(names, spec_args, strict=True))),
-            {**spec_kwargs, **{k: v for k, v in static if k in function.static_argnames}},
-            tuple(static),
-        )
-
-    def key(self) -> Hashable:
-        """Equal for calls with equal structure, shapes, dtypes and static values."""
-        leaves, tree = jax.tree_util.tree_flatten((self.spec_args, self.spec_kwargs))
-        return tree, self.static, tuple(
-            (leaf.shape, str(leaf.dtype)) if isinstance(leaf, OpenSpec) else leaf
-            for leaf in leaves
-        )
-
-    def tensors(self, record: PortableFunction) -> list[tf.Tensor]:
-        """The leaves as tensors of the record's dtypes; 64 bits become 32 where JAX says so."""
-        return [
-            _to_tensor(leaf, tf.as_dtype(aval.op_dtype))
-            for leaf, aval in zip(self.leaves, record.in_avals, strict=True)
-        ]
-
-
-def _path(path: Sequence[Any], names: Sequence[str]) -> str:
-    side, argument, *rest = path
-    name = names[argument.idx] if side.idx == 0 else str(argument.key)
-    return name + jax.tree_util.keystr(tuple(rest))
-
-
-def _spec(leaf: Any, path: str) -> OpenSpec:
-    if isinstance(leaf, jax.Array) and is_key(leaf.dtype):
-        return OpenSpec(leaf.shape, leaf.dtype)
-    if tf.is_tensor(leaf) or isinstance(leaf, tf.Variable):
-        if leaf.shape.rank is None:
-            raise DTypeError(
-                f"The argument {path} has an unknown rank. Give it one with tf.ensure_shape, or "
-                "by the tf.function's input_signature."
-            )
-        dtype = leaf.dtype.as_numpy_dtype
-        return OpenSpec(tuple(leaf.shape.as_list()), jax_dtype(dtype, path))
-    if isinstance(leaf, (bool, int, float, complex, np.ndarray, np.generic, jax.Array)):
-        aval = jax.typeof(leaf) if not isinstance(leaf, (np.ndarray, np.generic)) else leaf
-        return OpenSpec(tuple(aval.shape), jax_dtype(aval.dtype, path))
-    if hasattr(leaf, "__tf_tensor__"):
-        return _spec(tf.convert_to_tensor(leaf), path)
-    raise DTypeError(
-        f"The argument {path} of a converted function should be a NumPy array, scalar, "
-        f"tf.Variable, or tf.Tensor. Got: {leaf!r} of type {type(leaf).__name__}"
-    )
-
-
-def _to_tensor(leaf: Any, dtype: tf.DType) -> tf.Tensor:
-    if tf.is_tensor(leaf) or isinstance(leaf, tf.Variable) or hasattr(leaf, "__tf_tensor__"):
-        tensor = tf.convert_to_tensor(leaf)
-        return tensor if tensor.dtype == dtype else tf.cast(tensor, dtype)
-    if isinstance(leaf, jax.Array) and is_key(leaf.dtype):
-        leaf = jax.random.key_data(leaf)
-    return tf.convert_to_tensor(np.asarray(leaf).astype(dtype.as_numpy_dtype))
+    Left out, they stay what they are to JAX: values of Python.
+    """
+    parameters = function.signature.parameters.values() if function.signature else ()
+    return any(p.default is not p.empty for p in parameters)

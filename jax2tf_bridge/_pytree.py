@@ -67,11 +67,7 @@ class TreeSpec:
         leaves: list[Any] = []
         differences: list[str] = []
         self._collect(value, path, leaves, differences)
-        if differences:
-            raise StructureError(
-                "The arguments do not have the structure that the function was exported with:"
-                + bullet_list(differences)
-            )
+        _refuse(differences)
         return leaves
 
     def unflatten(self, leaves: Iterator[Any]) -> Any:
@@ -182,6 +178,47 @@ class TreeSpec:
 
 
 LEAF = TreeSpec("leaf")
+
+
+def flatten_call(
+    in_tree: TreeSpec, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """The leaves of the arguments of a call, in order.
+
+    Args:
+      in_tree: the structure of (args, kwargs).
+      names: one a positional argument, for the message.
+      args, kwargs: as they were given.
+
+    Raises:
+      StructureError: they have another structure; every difference is listed.
+    """
+    positional, named = in_tree.children
+    leaves: list[Any] = []
+    differences: list[str] = []
+    if len(args) != len(positional.children):
+        expected = f"{len(names)} positional arguments ({', '.join(names)})"
+        differences.append(f"the positional arguments: expected {expected}, got {len(args)}")
+    # As many as there are: the differences within them are listed as well.
+    for spec, value, name in zip(positional.children, args, names, strict=False):
+        spec._collect(value, name, leaves, differences)
+    differences += [f"the keyword argument {k} is missing" for k in named.keys if k not in kwargs]
+    differences += [
+        f"the keyword argument {k} is not expected" for k in kwargs.keys() - set(named.keys)
+    ]
+    for spec, key in zip(named.children, named.keys, strict=True):
+        if key in kwargs:
+            spec._collect(kwargs[str(key)], str(key), leaves, differences)
+    _refuse(differences)
+    return leaves
+
+
+def _refuse(differences: Sequence[str]) -> None:
+    if differences:
+        raise StructureError(
+            "The arguments do not have the structure that the function was exported with:"
+            + bullet_list(differences)
+        )
 
 
 def _difference(path: str, expected: str, value: Any) -> str:

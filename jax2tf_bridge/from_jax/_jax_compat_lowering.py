@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 from jax._src.interpreters import mlir as _mlir
 from jax._src.lax import linalg as _linalg
 
@@ -32,7 +33,14 @@ def lower_fun(function: Callable[..., Any], *, multiple_results: bool = True) ->
 
     The overrides of the export apply to these equations too.
     """
-    rule: Rule = _mlir.lower_fun(function, multiple_results=multiple_results)
+
+    @functools.wraps(function)
+    def traced(*args: Any, **params: Any) -> Any:
+        # The user's strictness about promotion is not about our code.
+        with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+            return function(*args, **params)
+
+    rule: Rule = _mlir.lower_fun(traced, multiple_results=multiple_results)
     return rule
 
 

@@ -32,3 +32,10 @@ def static_shape(value: Any) -> tuple[int | None, ...]:
       ValueError: the rank is not known.
     """
     return tuple(value.shape.as_list())
+
+
+def fits(value: object, dtype: tf.DType) -> bool:
+    """Whether a number is no integer too large for the dtype: TF may wrap it without a word."""
+    if isinstance(value, bool) or not isinstance(value, int) or not dtype.is_integer:
+        return True
+    return bool(dtype.min <= value <= dtype.max)

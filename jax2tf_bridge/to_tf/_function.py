@@ -9,11 +9,14 @@ import tensorflow as tf
 
 from jax2tf_bridge._errors import ArgumentsError, DTypeError, ShapeError, bullet_list
 from jax2tf_bridge._portable import Aval, PortableFunction
-from jax2tf_bridge.to_tf._dtypes import op_dtype, static_shape
-from jax2tf_bridge.to_tf._gradient import call_differentiable, call_without_gradient
+from jax2tf_bridge._pytree import flatten_call
+from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
+from jax2tf_bridge.to_tf._dtypes import fits, op_dtype, static_shape
+from jax2tf_bridge.to_tf._gradient import call_flat
 from jax2tf_bridge.to_tf._op import check_record
 
 
+@opaque_to_autograph
 def to_tf(record: PortableFunction, *, with_gradient: bool = True) -> Callable[..., Any]:
     """Makes a TF function of a record; JAX is not needed for it.
 
@@ -37,7 +40,7 @@ def to_tf(record: PortableFunction, *, with_gradient: bool = True) -> Callable[.
     paths = record.in_paths()
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        leaves = record.in_tree.flatten((args, kwargs), record.name)
+        leaves = flatten_call(record.in_tree, record.argument_names, args, kwargs)
         tensors = [
             _tensor(leaf, aval, path)
             for leaf, aval, path in zip(leaves, record.in_avals, paths, strict=True)
@@ -47,16 +50,7 @@ def to_tf(record: PortableFunction, *, with_gradient: bool = True) -> Callable[.
 
     call.__name__ = call.__qualname__ = record.name
     call.__doc__ = repr(record)
-    return call
-
-
-def call_flat(
-    record: PortableFunction, tensors: Sequence[tf.Tensor], with_gradient: bool
-) -> list[tf.Tensor]:
-    """The flat results on flat arguments of the record's dtypes, named as jax2tf names them."""
-    named = [tf.identity(t, f"jax2tf_arg_{i}") for i, t in enumerate(tensors)]
-    call = call_differentiable if with_gradient else call_without_gradient
-    return [tf.identity(result, "jax2tf_out") for result in call(record, named)]
+    return opaque_to_autograph(call)
 
 
 def _tensor(leaf: Any, aval: Aval, path: str) -> tf.Tensor:
@@ -65,12 +59,15 @@ def _tensor(leaf: Any, aval: Aval, path: str) -> tf.Tensor:
     # A number has no dtype of its own.
     dtype = op_dtype(aval, path) if isinstance(leaf, (bool, int, float, complex)) else None
     try:
-        return tf.convert_to_tensor(leaf, dtype)
+        if dtype is None or fits(leaf, dtype):
+            return tf.convert_to_tensor(leaf, dtype)
+        cause = None
     except (TypeError, ValueError) as e:
-        raise DTypeError(
-            f"The argument {path} must be a tensor, an array or a scalar for {aval}. "
-            f"Got: {leaf!r} of type {type(leaf).__name__}"
-        ) from e
+        cause = e
+    raise DTypeError(
+        f"The argument {path} must be a tensor, an array or a scalar for {aval}. "
+        f"Got: {leaf!r} of type {type(leaf).__name__}"
+    ) from cause
 
 
 def _check_arguments(
@@ -86,8 +83,10 @@ def _check_arguments(
             shape_problems.append(f"{path}: expected shape ({sizes}), got {tensor.shape}")
     problems = shape_problems + dtype_problems
     if problems:
-        kind = ArgumentsError if shape_problems and dtype_problems else (
-            ShapeError if shape_problems else DTypeError
+        kind = (
+            ArgumentsError
+            if shape_problems and dtype_problems
+            else (ShapeError if shape_problems else DTypeError)
         )
         raise kind(
             f"The arguments of {record.name} are not those that it was exported with:"

@@ -7,22 +7,59 @@ from typing import Any
 
 import tensorflow as tf
 
+from jax2tf_bridge._errors import GradientError
 from jax2tf_bridge._portable import Aval, PortableFunction
+from jax2tf_bridge.to_tf import _tf_compat
+from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._op import call_op
 
 _NO_GRADIENT = (
     "{name} was converted with with_gradient=False, so that it has no gradient. "
     "Convert it with with_gradient=True."
 )
+_NOT_SAVED = (
+    "tf.saved_model.save stores the gradient of {name} to the first order, so that there is none "
+    "of {vjp}. Differentiate the converted function itself as often as you need within a "
+    "tf.function, and save that."
+)
 
 
-def call_differentiable(record: PortableFunction, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+def call_flat(
+    record: PortableFunction, tensors: Sequence[tf.Tensor], with_gradient: bool
+) -> list[tf.Tensor]:
+    """The flat results on flat arguments of the record's dtypes, named as jax2tf names them."""
+    prevented = None if with_gradient else _NO_GRADIENT.format(name=record.name)
+    return _call_named(record, tensors, prevented)
+
+
+def _call_named(
+    record: PortableFunction, tensors: Sequence[tf.Tensor], prevented: str | None
+) -> list[tf.Tensor]:
+    """As call_flat; `prevented` says why there should be no gradient, None that there should."""
+    named = [tf.identity(t, f"jax2tf_arg_{i}") for i, t in enumerate(tensors)]
+    if prevented is None and not tf.executing_eagerly():
+        # In a graph the answer must be there before anyone asks: a SavedModel is saved together
+        # with its gradients, and where one cannot be traced nothing is saved.
+        prevented = _missing(record)
+    if prevented is None:
+        results = _call_differentiable(record, named)
+    else:
+        # An op of TF's, so that the message is there after saving and loading.
+        results = [
+            tf.raw_ops.PreventGradient(input=result, message=prevented)
+            for result in call_op(record, named)
+        ]
+    return [tf.identity(result, "jax2tf_out") for result in results]
+
+
+def _call_differentiable(record: PortableFunction, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The results on the flat arguments, differentiable as often as there are VJPs."""
 
     @tf.custom_gradient
     def call(*primals: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
         results = call_op(record, primals)
 
+        @opaque_to_autograph
         def gradient(*cotangents: tf.Tensor | None, variables: Any = None) -> list[Any]:
             if variables:
                 raise ValueError(
@@ -38,14 +75,15 @@ def call_differentiable(record: PortableFunction, args: Sequence[tf.Tensor]) -> 
     return list(call(*args)) if args else call_op(record, args)
 
 
-def call_without_gradient(record: PortableFunction, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The results on the flat arguments; asking for a gradient says that there is none."""
-    message = _NO_GRADIENT.format(name=record.name)
-    # An op of TF's, so that the message is there after saving and loading.
-    return [
-        tf.raw_ops.PreventGradient(input=result, message=message)
-        for result in call_op(record, args)
-    ]
+def _missing(record: PortableFunction) -> str | None:
+    """Why the record has no gradient, as far as that can be known without making it."""
+    if record.has_vjp:
+        return None
+    try:
+        record.vjp()
+    except GradientError as e:
+        return str(e)
+    return None
 
 
 def _pull_back(
@@ -59,7 +97,11 @@ def _pull_back(
         _cotangent(cotangent, aval, result)
         for cotangent, aval, result in zip(cotangents, record.out_avals, results, strict=True)
     ]
-    pulled = call_differentiable(vjp, [*primals, *given])
+    # TF saves the gradients of the functions that it holds, and not the gradients of those.
+    last = _tf_compat.is_tracing_gradient_to_save()
+    not_saved = _NOT_SAVED.format(name=record.name, vjp=vjp.name)
+    prevented = (_missing(vjp) or not_saved) if last else None
+    pulled = _call_named(vjp, [*primals, *given], prevented)
     return [
         value if aval.is_differentiable else None
         for value, aval in zip(pulled, record.in_avals, strict=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -12,8 +11,8 @@ from jax2tf_bridge._module_types import check_types, main_types
 from jax2tf_bridge._portable import PortableFunction
 from jax2tf_bridge._target import version_text
 from jax2tf_bridge.to_tf import _tf_compat
-from jax2tf_bridge.to_tf._dtypes import op_dtype, static_shape
-from shape_poly import evaluate_shape, solve_dimensions
+from jax2tf_bridge.to_tf._dtypes import op_dtype
+from jax2tf_bridge.to_tf._shapes import result_shapes
 
 
 def check_record(record: PortableFunction) -> None:
@@ -48,6 +47,7 @@ def call_op(record: PortableFunction, args: Sequence[tf.Tensor]) -> list[tf.Tens
 
     Raises:
       ShardingError: the function is sharded and TF runs eagerly.
+      tf.errors.InvalidArgumentError: the static shapes contradict each other.
     """
     if record.nr_devices > 1 and tf.executing_eagerly():
         raise ShardingError(
@@ -55,26 +55,16 @@ def call_op(record: PortableFunction, args: Sequence[tf.Tensor]) -> list[tf.Tens
             "cannot shard. Call it inside tf.function(..., jit_compile=True) on a mesh of "
             "devices, or export it without shardings."
         )
-    return _tf_compat.call_module([args[i] for i in record.module_kept_var_idx], {
-        "version": record.calling_convention_version,
-        "module": record.module,
-        "Tout": [op_dtype(aval, "a result") for aval in record.out_avals],
-        "Sout": _result_shapes(record, args),
-        "platforms": [p.upper() for p in record.platforms],
-        "function_list": [],
-        "has_token_input_output": False,
-        "disabled_checks": [str(check) for check in record.disabled_checks],
-    })
-
-
-def _result_shapes(
-    record: PortableFunction, args: Sequence[Any]
-) -> list[tuple[int | None, ...]]:
-    """The results' shapes as far as the arguments' static shapes tell them.
-
-    They must be as static as the arguments are: a loop's state may not lose its shape.
-    """
-    values = solve_dimensions(
-        [aval.op_shape for aval in record.in_avals], [static_shape(a) for a in args]
+    return _tf_compat.call_module(
+        [args[i] for i in record.module_kept_var_idx],
+        {
+            "version": record.calling_convention_version,
+            "module": record.module,
+            "Tout": [op_dtype(aval, "a result") for aval in record.out_avals],
+            "Sout": result_shapes(record, args),
+            "platforms": [p.upper() for p in record.platforms],
+            "function_list": [],
+            "has_token_input_output": False,
+            "disabled_checks": [str(check) for check in record.disabled_checks],
+        },
     )
-    return [evaluate_shape(aval.op_shape, values) for aval in record.out_avals]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib
 import inspect
 from collections.abc import Mapping, Sequence
@@ -64,6 +66,10 @@ _LIST_WRAPPER = SeamName(_WRAPPERS, "ListWrapper", "2.15 to 2.21", "it counts as
 _TUPLE_WRAPPER = SeamName(_WRAPPERS, "_TupleWrapper", "2.15 to 2.21", "it counts as a leaf")
 _DICT_WRAPPER = SeamName(_WRAPPERS, "_DictWrapper", "2.15 to 2.21", "it counts as a leaf")
 
+_REGISTERED_GRADIENT = "internal_grad_fn"
+"""The name of that function in 2.15 to 2.21; by another name a SavedModel's second-order gradient
+ends with TF's own message, "No gradient defined for operation"."""
+
 SEAM: Sequence[SeamName] = (
     _CALL_MODULE,
     _MAX_CONVENTION,
@@ -97,9 +103,14 @@ def call_module(args: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]
         raise ModuleError(
             f"TensorFlow {tf.__version__} has no XlaCallModule op. Use TensorFlow 2.15 or newer."
         )
-    known = inspect.signature(op).parameters
+    known = _parameters(op)
     results = op(args, **{k: v for k, v in attributes.items() if k in known})
     return list(results)
+
+
+@functools.lru_cache(maxsize=1)
+def _parameters(op: Any) -> frozenset[str]:
+    return frozenset(inspect.signature(op).parameters)
 
 
 def module_text(module: bytes) -> str:
@@ -125,21 +136,36 @@ def module_text(module: bytes) -> str:
 
 
 def unwrapped(value: Any) -> Any:
-    """A list or dict in the place of the wrapper in which a tf.Module keeps one, at any depth.
+    """The container in the place of the wrapper in which a tf.Module keeps one, at any depth.
 
     Everything else comes back as it is.
     """
-    if is_wrapper(value):
-        if isinstance(value, Mapping):
-            return {k: unwrapped(v) for k, v in value.items()}
-        plain = tuple if isinstance(value, tuple) else list
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value.__wrapped__)(*(unwrapped(v) for v in value))
-        return plain(unwrapped(v) for v in value)
-    return value
+    if not is_wrapper(value):
+        return value
+    inner = getattr(value, "__wrapped__", value)
+    if isinstance(value, Mapping):
+        # A copy, for the sake of its kind: an OrderedDict, a defaultdict with its factory.
+        plain = copy.copy(inner)
+        plain.update((k, unwrapped(v)) for k, v in value.items())
+        return plain
+    children = [unwrapped(v) for v in value]
+    if isinstance(value, tuple):
+        return type(inner)(*children) if hasattr(inner, "_fields") else tuple(children)
+    return children
 
 
 def is_wrapper(value: Any) -> bool:
     """Whether it is a wrapper around a container, which TF puts into attributes of modules."""
+    if type(value) in (tuple, list, dict) or not isinstance(value, (tuple, list, dict)):
+        return False
     kinds = (_LIST_WRAPPER.get(), _TUPLE_WRAPPER.get(), _DICT_WRAPPER.get())
     return isinstance(value, tuple(kind for kind in kinds if kind is not None))
+
+
+def is_tracing_gradient_to_save() -> bool:
+    """Whether tf.saved_model.save is tracing a tf.custom_gradient for what it writes.
+
+    It wraps the function under which the gradient is registered in a tf.function.
+    """
+    # The graph that eager mode has by default is no FuncGraph, and has no name.
+    return getattr(tf.compat.v1.get_default_graph(), "name", "") == _REGISTERED_GRADIENT

@@ -46,8 +46,7 @@ def epsilon(dtype: Any) -> float:
 
 def diagonal(a: Any) -> Any:
     """The main diagonal of [..., n, n], as [..., n]."""
-    eye = np.eye(a.shape[-1], dtype=bool)
-    masked = where(eye, a, 0)
+    masked = where(below_diagonal(a.shape[-1]) == 0, a, 0)
     return lax.reduce(masked, np.zeros((), a.dtype), lax.add, (a.ndim - 1,))
 
 
@@ -83,9 +82,18 @@ def broadcast(x: Any, shape: tuple[Any, ...], dtype: Any = None) -> Any:
     return lax.broadcast_in_dim(x, shape, tuple(range(offset, len(shape))))
 
 
+def below_diagonal(m: int, n: int | None = None) -> Any:
+    """How far below the diagonal each entry of an [m, n] matrix is, int32: masks are made of it.
+
+    (A mask made by numpy would be a constant of that size in the module.)
+    """
+    shape = (m, m if n is None else n)
+    return lax.broadcasted_iota(np.int32, shape, 0) - lax.broadcasted_iota(np.int32, shape, 1)
+
+
 def eye_like(a: Any, rows_count: int, columns_count: int) -> Any:
     """Identities [..., rows, columns] for the batch and dtype of `a` [..., m, n]."""
-    eye = np.eye(rows_count, columns_count, dtype=a.dtype)
+    eye = lax.convert_element_type(below_diagonal(rows_count, columns_count) == 0, a.dtype)
     return broadcast(eye, (*a.shape[:-2], rows_count, columns_count))
 
 

@@ -8,7 +8,6 @@ from jax import lax
 from jax2tf_bridge.from_jax._linalg._arrays import (
     adjoint,
     block_size,
-    broadcast,
     columns,
     eye_like,
     is_complex,
@@ -58,7 +57,7 @@ def _factor_block(a: Any) -> tuple[Any, Any, Any]:
     Elimination column by column of [a | I]: left is the factor, right its inverse.
     """
     n = a.shape[-1]
-    index = np.arange(n, dtype=np.int32)
+    index = lax.iota(np.int32, n)
     zero = np.zeros((), a.dtype)
 
     def eliminate(k: Any, state: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
@@ -75,7 +74,7 @@ def _factor_block(a: Any) -> tuple[Any, Any, Any]:
         inverse = where(columns(here), row, inverse - columns(below) * row)
         return remaining, factor, inverse, where(here, pivot, pivots)
 
-    pivots = broadcast(np.ones(n, real(a).dtype), a.shape[:-1])
+    pivots = lax.full_like(real(a[..., 0]), 1)
     start = (a, lax.full_like(a, 0), eye_like(a, n, n), pivots)
     _, factor, inverse, pivots = loop(n, eliminate, start)
     return factor, inverse, pivots

@@ -12,16 +12,22 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from jax2tf_bridge.from_jax._linalg._arrays import columns, epsilon, loop, matmul, rows, where
+from jax2tf_bridge.from_jax._linalg._arrays import (
+    below_diagonal,
+    columns,
+    epsilon,
+    loop,
+    matmul,
+    rows,
+    where,
+)
 
 # Solves a batch of small symmetric matrices [p, s, s]: (eigenvectors, ascending eigenvalues).
 SmallSolver = Callable[[Any], tuple[Any, Any]]
 
 
-def eigh_tridiagonal(
-    d: Any, e: Any, small_solver: SmallSolver, largest_leaf: int
-) -> tuple[Any, Any]:
-    """Eigenvectors [n, n] and ascending eigenvalues [n] of diagonal `d` and subdiagonal `e`.
+def eigh_tridiagonal(d: Any, e: Any, small_solver: SmallSolver, largest_leaf: int) -> Any:
+    """Eigenvectors [n, n], by ascending eigenvalue, of diagonal `d` [n] and subdiagonal `e`.
 
     The largest absolute row sum of the matrix must be at most 1/2. `small_solver` gets matrices
     of up to `largest_leaf` rows.
@@ -33,14 +39,14 @@ def eigh_tridiagonal(
     size = -(-n // parts)
     # The padding is untied, and sorts to the end: every true eigenvalue is below 1.
     padding = parts * size - n
-    d = lax.concatenate([d, np.arange(4, 4 + padding).astype(d.dtype)], 0)
+    d = lax.concatenate([d, lax.iota(d.dtype, padding) + np.array(4, d.dtype)], 0)
     e = lax.pad(e, np.zeros((), e.dtype), [(0, padding + 1, 0)])
 
     vectors, values = _solve_leaves(d, e, parts, size, small_solver)
     while parts > 1:
         vectors, values = _merge(vectors, values, lax.reshape(e, (parts, size))[::2, -1])
         parts, size = parts // 2, size * 2
-    return vectors[0, :n, :n], values[0, :n]
+    return vectors[0, :n, :n]
 
 
 def _solve_leaves(
@@ -51,12 +57,13 @@ def _solve_leaves(
     e = lax.reshape(e, (parts, size))
     tie = lax.abs(e[:, -1:])  # to the next block; zero for the last one
     previous = lax.pad(tie[:-1], np.zeros((), d.dtype), [(1, 0, 0), (0, 0, 0)])
-    index = np.arange(size, dtype=np.int32)
+    index = lax.iota(np.int32, size)
     d = d - where(index == size - 1, tie, 0) - where(index == 0, previous, 0)
     after = where(index == size - 1, 0, e)  # e[k] ties k to k + 1
-    blocks = where(np.eye(size, dtype=bool), rows(d), 0)
-    blocks = where(np.eye(size, k=1, dtype=bool), columns(after), blocks)
-    return small_solver(where(np.eye(size, k=-1, dtype=bool), rows(after), blocks))
+    below = below_diagonal(size)
+    blocks = where(below == 0, rows(d), 0)
+    blocks = where(below == -1, columns(after), blocks)
+    return small_solver(where(below == 1, rows(after), blocks))
 
 
 def _merge(vectors: Any, values: Any, ties: Any) -> tuple[Any, Any]:
@@ -68,7 +75,7 @@ def _merge(vectors: Any, values: Any, ties: Any) -> tuple[Any, Any]:
     upper, lower = v[:, 0], v[:, 1]
     z = lax.concatenate([upper[:, -1], columns(lax.sign(ties)) * lower[:, 0]], 1)
     # A tie below this floor moves no entry of the matrix by more than a rounding error.
-    floor = np.full(z.shape, epsilon(z.dtype) ** 2 / 16, z.dtype)
+    floor = lax.full_like(z, epsilon(z.dtype) ** 2 / 16)
     weights = lax.max(columns(lax.abs(ties)) * z * z, floor)
 
     poles, ordered, rank = _separate(lax.reshape(values, (pairs, 2 * size)))
@@ -89,7 +96,7 @@ def _separate(poles: Any) -> tuple[Any, Any, Any]:
       The poles in the order they came in, the poles in ascending order, the rank of each.
     """
     n = poles.shape[1]
-    index = np.arange(n, dtype=np.int32)
+    index = lax.iota(np.int32, n)
     # Ranks by counting, [pole, other]: no sort, whose order of equals could differ.
     earlier = (rows(poles) < columns(poles)) | (
         (rows(poles) == columns(poles)) & (index < index[:, None])
@@ -115,7 +122,7 @@ def _roots(poles: Any, weights: Any, ordered: Any) -> tuple[Any, Any]:
       The roots [p, root] and pole - root [p, pole, root], the latter to full relative accuracy.
     """
     dtype = poles.dtype
-    last = np.arange(poles.shape[1]) == poles.shape[1] - 1
+    last = lax.iota(np.int32, poles.shape[1]) == poles.shape[1] - 1
     one = np.ones((), dtype)
 
     def secular(distance: Any) -> Any:
@@ -133,11 +140,11 @@ def _roots(poles: Any, weights: Any, ordered: Any) -> tuple[Any, Any]:
 
     bits = np.dtype(f"int{dtype.itemsize * 8}")
     shape = poles.shape
-    smallest = np.full(shape, np.finfo(dtype).tiny, dtype).view(bits)
+    smallest = lax.full(shape, np.array(np.finfo(dtype).tiny, dtype).view(bits))
 
     def bisect(_: Any, bounds: tuple[Any, Any]) -> tuple[Any, Any]:
         low, high = bounds
-        middle = low + lax.shift_right_logical(high - low, np.ones(shape, bits))
+        middle = low + lax.shift_right_logical(high - low, lax.full(shape, 1, bits))
         offset = direction * lax.bitcast_convert_type(middle, dtype)
         farther = secular(base - rows(offset)) * direction < 0
         return where(farther, middle, low), where(farther, high, middle)
@@ -155,7 +162,7 @@ def _fitting_weights(poles: Any, ordered: Any, rank: Any, difference: Any) -> An
     pole between it and pole_j, so that no factor but the last one is above 1.
     """
     n = poles.shape[1]
-    index = np.arange(n, dtype=np.int32)
+    index = lax.iota(np.int32, n)
     following = lax.pad(ordered[:, 1:], np.zeros((), poles.dtype), [(0, 0, 0), (0, 1, 0)])
     neighbour = where(index < columns(rank), rows(ordered), rows(following))
     denominator = where(index == n - 1, -1, columns(poles) - neighbour)

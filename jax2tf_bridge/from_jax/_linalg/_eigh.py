@@ -9,25 +9,34 @@ from jax import lax
 
 from jax2tf_bridge.from_jax._linalg._arrays import (
     adjoint,
+    below_diagonal,
     columns,
     epsilon,
     is_complex,
     real,
-    rows,
     where,
 )
 from jax2tf_bridge.from_jax._linalg._divide_and_conquer import eigh_tridiagonal
 from jax2tf_bridge.from_jax._linalg._tridiagonal import apply_reflections, tridiagonalize
 
 # Up to this many rows XLA's own Jacobi iteration (custom call Eigh) is as fast.
-LARGEST_JACOBI = 24
+_LARGEST_JACOBI = 24
+
+
+def largest_jacobi(dtype: Any) -> int:
+    """The most rows of a matrix that is left to the custom call Eigh.
+
+    In 64 bits that is one: whatever tolerance it is asked for, it leaves about 1e-8 of the
+    norm off the diagonal.
+    """
+    return _LARGEST_JACOBI if epsilon(dtype) > 1e-10 else 1
 
 
 def eigh(a: Any, *, lower: bool) -> tuple[Any, Any]:
     """Eigenvectors [..., n, n] and ascending eigenvalues [..., n] of a Hermitian a [..., n, n].
 
     Only the lower (or upper) triangle is read. A matrix that is not finite gives NaN throughout.
-    Matrices of up to LARGEST_JACOBI rows are bound to lax.linalg.eigh again.
+    n must be above `largest_jacobi`.
     """
     function = functools.partial(_eigh, lower=lower)
     for _ in a.shape[:-2]:
@@ -61,7 +70,7 @@ def _eigh(a: Any, *, lower: bool) -> tuple[Any, Any]:
     norm = where(norm > 0, norm, np.ones((), norm.dtype)) * np.array(2, norm.dtype)
     d, e = d / norm, e / norm
 
-    vectors, _ = eigh_tridiagonal(d, e, _solve_small, LARGEST_JACOBI)
+    vectors = eigh_tridiagonal(d, e, _solve_small, largest_jacobi(a.dtype))
     values = _rayleigh(d, e, vectors)
     values, order = lax.sort((values, lax.iota(np.int32, n)), dimension=0, num_keys=1)
     vectors = vectors.at[:, order].get(mode="promise_in_bounds", unique_indices=True)
@@ -75,18 +84,17 @@ def _eigh(a: Any, *, lower: bool) -> tuple[Any, Any]:
 
 
 def _solve_small(blocks: Any) -> tuple[Any, Any]:
+    if blocks.shape[-1] == 1:
+        return lax.full_like(blocks, 1), blocks[..., 0]
     vectors, values = lax.linalg.eigh(blocks, symmetrize_input=False)
     return vectors, values
 
 
 def _hermitian(a: Any, lower: bool) -> Any:
-    keep = np.tri(a.shape[0], dtype=bool)
-    if not lower:
-        keep = keep.T
-    a = where(keep, a, adjoint(a))
+    below = below_diagonal(a.shape[0])
+    a = where(below >= 0 if lower else below <= 0, a, adjoint(a))
     if is_complex(a):
-        on = np.eye(a.shape[0], dtype=bool)
-        a = where(on, lax.complex(lax.real(a), lax.full_like(lax.real(a), 0)), a)
+        a = where(below == 0, lax.complex(lax.real(a), lax.full_like(lax.real(a), 0)), a)
     return a
 
 

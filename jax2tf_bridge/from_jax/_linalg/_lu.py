@@ -59,8 +59,8 @@ def _lu(a: Any) -> tuple[Any, Any, Any]:
 def _factor_panel(a: Any) -> tuple[Any, Any, Any]:
     """LU of a tall panel [m, n], m >= n, column by column: the panel, its swaps, its row order."""
     m, n = a.shape
-    row_index = np.arange(m, dtype=np.int32)
-    column_index = np.arange(n, dtype=np.int32)
+    row_index = lax.iota(np.int32, m)
+    column_index = lax.iota(np.int32, n)
 
     def eliminate(k: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         a, swaps, order = state
@@ -75,7 +75,7 @@ def _factor_panel(a: Any) -> tuple[Any, Any, Any]:
         pivot_row = lax.argmax(candidates, 0, np.int32)
         a = _swap(a, k, pivot_row)
         order = _swap(order, k, pivot_row)
-        swaps = where(lax.eq(np.arange(n, dtype=np.int32), k), pivot_row, swaps)
+        swaps = where(lax.eq(column_index, k), pivot_row, swaps)
 
         row = lax.squeeze(lax.dynamic_slice_in_dim(a, k, 1, 0), (0,))
         column = lax.squeeze(lax.dynamic_slice_in_dim(a, k, 1, 1), (1,))

@@ -17,7 +17,8 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
     lower_fun,
     ormqr_p,
 )
-from jax2tf_bridge.from_jax._linalg import _arrays, _eigh, _qr
+from jax2tf_bridge.from_jax._linalg import _eigh, _qr
+from jax2tf_bridge.from_jax._linalg._arrays import real
 from jax2tf_bridge.from_jax._linalg._cholesky import cholesky
 from jax2tf_bridge.from_jax._linalg._lu import lu
 from jax2tf_bridge.from_jax._linalg._svd import svd
@@ -43,7 +44,7 @@ def linalg_rules() -> tuple[tuple[Any, Rule], ...]:
     ours: list[tuple[Any, Rule]] = [
         (lax.linalg.lu_p, _lower_lu),
         (lax.linalg.svd_p, _lower_svd),
-        (lax.linalg.eigh_p, _rule_eigh),
+        (lax.linalg.eigh_p, _lower_eigh_by_size),
         # XLA expands the op on CPU, and its GPU compilers have solvers for it.
         (lax.linalg.triangular_solve_p, common_rule(lax.linalg.triangular_solve_p)),
     ]
@@ -66,7 +67,7 @@ def linalg_rules() -> tuple[tuple[Any, Rule], ...]:
     )
 
 
-def _rule_eigh(
+def _lower_eigh_by_size(
     ctx: Any,
     a: Any,
     *,
@@ -85,16 +86,15 @@ def _rule_eigh(
         )
     if n == 0:
         return lower_fun(_no_eigenvalues)(ctx, a)
-    if n > _eigh.LARGEST_JACOBI:
+    if n > _eigh.largest_jacobi(aval.dtype):
         return _lower_eigh(ctx, a, lower=lower)
-    # Lower or upper triangle, sorted, at most 100 sweeps, the size of what is left off the
-    # diagonal; JAX's 1e-6 is for float32 alone.
-    tolerance = 1e-6 if _arrays.epsilon(aval.dtype) > 1e-10 else 1e-14
-    return custom_call("Eigh", f"{int(lower)},1,100,{tolerance}")(ctx, a)
+    # Lower or upper triangle, sorted, at most 100 sweeps, and the square of what may be left off
+    # the diagonal.
+    return custom_call("Eigh", f"{int(lower)},1,100,1e-10")(ctx, a)
 
 
 def _no_eigenvalues(a: Any) -> tuple[Any, Any]:
-    return a, _arrays.real(lax.full(a.shape[:-1], 0, a.dtype))
+    return a, real(lax.full(a.shape[:-1], 0, a.dtype))
 
 
 def _lower_cholesky_by_platform(ctx: Any, a: Any) -> Sequence[Any]:
@@ -107,8 +107,8 @@ def _lower_cholesky_by_platform(ctx: Any, a: Any) -> Sequence[Any]:
 
 def _lower_tridiagonal_solve_by_platform(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
     # Perturbing singular systems has only its jaxlib form.
-    ours = {} if params.get("perturb_singular") else _lower_tridiagonal_solve
-    rules = dict.fromkeys(PLATFORMS, ours) if ours else {}
+    ours = () if params.get("perturb_singular") else PLATFORMS
+    rules = dict.fromkeys(ours, _lower_tridiagonal_solve)
     return lower_by_platform(ctx, lax.linalg.tridiagonal_solve_p, rules, *args, **params)
 
 
@@ -117,5 +117,3 @@ def _lower_threefry_by_platform(ctx: Any, *args: Any, **params: Any) -> Sequence
     # jax_threefry_gpu_kernel_lowering makes JAX's GPU rules custom calls.
     rules = dict.fromkeys(_GPUS, common_rule(primitive))
     return lower_by_platform(ctx, primitive, rules, *args, **params)
-
-

@@ -7,10 +7,12 @@ from jax import lax
 
 from jax2tf_bridge.from_jax._linalg._arrays import (
     adjoint,
+    below_diagonal,
     block_size,
     columns,
     diagonal,
     epsilon,
+    eye_like,
     is_complex,
     loop,
     matmul,
@@ -42,7 +44,7 @@ def tridiagonalize(a: Any) -> tuple[Any, Any, list[Panel]]:
       The diagonal of T, real [n]; its subdiagonal [n - 1], of the dtype of `a`; the panels of Q.
     """
     n = a.shape[0]
-    width = block_size(n, 32, 8)
+    width = block_size(n, 32, 4)
     diagonals, off_diagonals, panels = [], [], []
     for start in range(0, n - 1, width):
         size = min(width, n - 1 - start)
@@ -63,8 +65,8 @@ def _reduce_panel(a: Any, width: int) -> tuple[Any, Any, Any]:
     Returns V [n, width] and W with T = a - V W^H - W V^H, and the subdiagonal of T.
     """
     n = a.shape[0]
-    index = np.arange(n, dtype=np.int32)
-    steps = np.arange(width, dtype=np.int32)
+    index = lax.iota(np.int32, n)
+    steps = lax.iota(np.int32, width)
     zero = np.zeros((), a.dtype)
     negligible = epsilon(a.dtype) ** 4
     conj = lax.conj if is_complex(a) else (lambda x: x)
@@ -121,8 +123,7 @@ def apply_reflections(panels: list[Panel], z: Any) -> Any:
         width = gram.shape[0]
         # H_1 ... H_k = I - V T V^H, and the inverse of T is upper triangular: ones on its
         # diagonal, the products of the v above it.
-        upper = np.triu(np.ones((width, width), bool), 1)
-        inverse = where(upper, gram, np.eye(width, dtype=gram.dtype))
+        inverse = where(below_diagonal(width) < 0, gram, eye_like(gram, width, width))
         rest = z[panel.start :]
         product = matmul(adjoint(vectors), rest)
         product = lax.linalg.triangular_solve(inverse, product, left_side=True, lower=False)

@@ -1,0 +1,130 @@
+"""The models that are measured: in JAX, and two of them written in TensorFlow as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# Of arrays; of JAX's tracers while it traces.
+Weights = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A function of (weights, inputs), and what to call it with.
+
+    Attributes:
+      apply: in JAX.
+      weights: float32 arrays.
+      shape: of the inputs, without the batch.
+      polymorphic_shape: of the inputs.
+    """
+
+    apply: Callable[..., Any]
+    weights: Weights
+    shape: tuple[int, ...]
+    polymorphic_shape: str
+
+    def inputs(self, batch: int) -> Any:
+        """Inputs of a batch size, the same each time."""
+        return np.random.default_rng(0).standard_normal((batch, *self.shape), np.float32)
+
+
+def _normal(rng: np.random.Generator, *shape: int) -> Any:
+    return rng.standard_normal(shape, np.float32) / np.float32(np.sqrt(np.prod(shape[:-1])))
+
+
+def mlp() -> Model:
+    """784 to 512 to 512 to 10."""
+    rng = np.random.default_rng(1)
+    sizes = (784, 512, 512, 10)
+    weights = {f"w{i}": _normal(rng, a, b) for i, (a, b) in enumerate(pairwise(sizes))}
+    weights |= {f"b{i}": np.zeros(b, np.float32) for i, b in enumerate(sizes[1:])}
+
+    def apply(w: Weights, x: jax.Array) -> jax.Array:
+        for i in range(2):
+            x = jax.nn.relu(x @ w[f"w{i}"] + w[f"b{i}"])
+        return jnp.add(x @ w["w2"], w["b2"])
+
+    return Model(apply, weights, (784,), "(b, 784)")
+
+
+def conv() -> Model:
+    """Images of 28 by 28, three convolutions, two of them with stride 2, and a dense layer."""
+    rng = np.random.default_rng(2)
+    weights = {
+        "c0": _normal(rng, 3, 3, 1, 32),
+        "c1": _normal(rng, 3, 3, 32, 64),
+        "c2": _normal(rng, 3, 3, 64, 64),
+        "d": _normal(rng, 7 * 7 * 64, 10),
+    }
+
+    def apply(w: Weights, x: jax.Array) -> jax.Array:
+        for i, stride in enumerate((1, 2, 2)):
+            x = jax.lax.conv_general_dilated(
+                x,
+                w[f"c{i}"],
+                (stride, stride),
+                "SAME",
+                dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            )
+            x = jax.nn.relu(x)
+        return jnp.matmul(x.reshape(x.shape[0], -1), w["d"])
+
+    return Model(apply, weights, (28, 28, 1), "(b, 28, 28, 1)")
+
+
+def transformer(layers: int = 6, width: int = 256, heads: int = 4) -> Model:
+    """Blocks of attention and MLP, pre-norm; inputs of (b, 64, width)."""
+    rng = np.random.default_rng(3)
+    weights: Weights = {}
+    for i in range(layers):
+        weights[f"qkv{i}"] = _normal(rng, width, 3 * width)
+        weights[f"out{i}"] = _normal(rng, width, width)
+        weights[f"up{i}"] = _normal(rng, width, 4 * width)
+        weights[f"down{i}"] = _normal(rng, 4 * width, width)
+
+    def norm(x: jax.Array) -> jax.Array:
+        centered = x - x.mean(-1, keepdims=True)
+        return centered * jax.lax.rsqrt((centered**2).mean(-1, keepdims=True) + 1e-6)
+
+    def attention(x: jax.Array, qkv: Any, out: Any) -> jax.Array:
+        b, length, _ = x.shape
+        q, k, v = jnp.split((x @ qkv).reshape(b, length, heads, -1), 3, axis=-1)
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / np.float32(np.sqrt(width // heads))
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), v)
+        return jnp.matmul(mixed.reshape(b, length, -1), out)
+
+    def apply(w: Weights, x: jax.Array) -> jax.Array:
+        for i in range(layers):
+            x = x + attention(norm(x), w[f"qkv{i}"], w[f"out{i}"])
+            x = x + jax.nn.gelu(norm(x) @ w[f"up{i}"]) @ w[f"down{i}"]
+        return x
+
+    return Model(apply, weights, (64, width), f"(b, 64, {width})")
+
+
+MODELS: dict[str, Callable[[], Model]] = {"MLP": mlp, "conv net": conv, "transformer": transformer}
+
+
+def in_tensorflow(name: str) -> Callable[..., Any]:
+    """The MLP or the conv net as a user would write it in TensorFlow."""
+    import tensorflow as tf
+
+    def tf_mlp(w: Any, x: Any) -> Any:
+        for i in range(2):
+            x = tf.nn.relu(tf.matmul(x, w[f"w{i}"]) + w[f"b{i}"])
+        return tf.matmul(x, w["w2"]) + w["b2"]
+
+    def tf_conv(w: Any, x: Any) -> Any:
+        for i, stride in enumerate((1, 2, 2)):
+            x = tf.nn.relu(tf.nn.conv2d(x, w[f"c{i}"], stride, "SAME"))
+        return tf.matmul(tf.reshape(x, (-1, 7 * 7 * 64)), w["d"])
+
+    return {"MLP": tf_mlp, "conv net": tf_conv}[name]

@@ -1,0 +1,89 @@
+"""Runs a SavedModel in a process where JAX and the bridge cannot be imported.
+
+Started by main.py as `serve.py MODEL HELD_OUT ANSWERS`; it needs only TensorFlow and NumPy.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from types import ModuleType
+from typing import Any
+
+_BLOCKED = ("jax", "jaxlib", "jax2tf_bridge", "shape_poly")
+
+
+class _Blocker(MetaPathFinder):
+    """Makes the import of some packages fail, as if they were not installed."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> None:
+        if fullname.split(".")[0] in _BLOCKED:
+            raise ModuleNotFoundError(f"{fullname} is blocked in this process", name=fullname)
+
+
+def _check_that_jax_is_blocked() -> None:
+    try:
+        import jax  # noqa: F401
+    except ModuleNotFoundError:
+        return
+    raise AssertionError("jax could be imported")
+
+
+def _loaded_of_blocked() -> list[str]:
+    return sorted(name for name in sys.modules if name.split(".")[0] in _BLOCKED)
+
+
+def serve(model_path: str, held_out_path: str, answers_path: str) -> None:
+    """Loads the model, answers for the held-out images, and differentiates it.
+
+    Writes to `answers_path` (.npz): logits and probabilities (n, 10), digit (n,); the gradients
+    of the mean loss on the first images with respect to them ("d images") and to each of the
+    model's weights ("d conv1/kernel", ...); and "report", JSON text.
+    """
+    import numpy as np
+    import tensorflow as tf
+
+    # TensorFlow warns on loading that only first-order gradients were saved: that is meant.
+    tf.get_logger().setLevel("ERROR")
+    model = tf.saved_model.load(model_path)
+    held_out = np.load(held_out_path)
+    images = tf.constant(held_out["images"])
+    signature = model.signatures["serving_default"]
+    answers: dict[str, Any] = {k: v.numpy() for k, v in signature(images=images).items()}
+    # The batch is symbolic: any size will do.
+    for size in (1, 7):
+        part = signature(images=images[:size])["logits"].numpy()
+        np.testing.assert_allclose(part, answers["logits"][:size], rtol=1e-4, atol=1e-4)
+
+    some = images[: int(held_out["differentiated"])]
+    labels = tf.constant(held_out["labels"][: len(some)])
+    with tf.GradientTape() as tape:
+        tape.watch(some)
+        scores = model.predict(some)["logits"]
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
+        loss = tf.reduce_mean(losses)
+    weights = {
+        f"{layer}/{name}": variable
+        for layer, variables in model.params.items()
+        for name, variable in variables.items()
+    }
+    gradients = tape.gradient(loss, {"images": some, **weights})
+    answers |= {f"d {name}": gradient.numpy() for name, gradient in gradients.items()}
+
+    report = {
+        "tensorflow": tf.__version__,
+        "modules": len(sys.modules),
+        "blocked": list(_BLOCKED),
+        "loaded_of_blocked": _loaded_of_blocked(),
+    }
+    np.savez(answers_path, report=np.array(json.dumps(report)), **answers)
+
+
+if __name__ == "__main__":
+    sys.meta_path.insert(0, _Blocker())
+    _check_that_jax_is_blocked()
+    serve(*sys.argv[1:])

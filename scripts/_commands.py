@@ -1,0 +1,308 @@
+"""What the scripts do: each command is a list of steps, with a summary at the end."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from _env import (
+    OLDEST_PYTHON,
+    ROOT,
+    TENSORFLOW,
+    Environment,
+    Python,
+    development,
+    fail,
+    find_pythons,
+    main_python,
+    process_environment,
+    released,
+    say,
+)
+
+PACKAGES = ("jax2tf_bridge", "shape_poly")
+# The oldest JAX that is supported, with the oldest TensorFlow that pip installs beside it.
+OLDEST_PINS = ("jax==0.8.0", f"{TENSORFLOW}==2.18.1")
+FAST_ON_A_WHEEL = "not slow and not checkout"
+
+
+@dataclass
+class Steps:
+    """Runs commands one after another, and remembers how each came out."""
+
+    rows: list[tuple[str, bool, float, str]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def run(
+        self,
+        title: str,
+        command: Sequence[str],
+        *,
+        cwd: Path = ROOT,
+        extra: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Runs a command with its output shown, and keeps its last line for the summary."""
+        say(title)
+        start = time.monotonic()
+        last = ""
+        with subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=process_environment(extra),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                last = line.strip() or last
+        self.rows.append((title, process.returncode == 0, time.monotonic() - start, last))
+        return process.returncode == 0
+
+    def warn(self, text: str) -> None:
+        """Says loudly, now and in the summary, what this machine could not run."""
+        self.warnings.append(text)
+        say(f"WARNING: {text}")
+
+    def finish(self, environments: Sequence[Environment]) -> None:
+        """Prints the summary and ends the script: with status 1 if a step failed."""
+        print("\n== summary")
+        for environment in environments:
+            print(f"   {environment.folder}: {environment.versions()}")
+        for title, passed, seconds, last in self.rows:
+            outcome = "ok" if passed else "FAILED"
+            print(f"   {outcome:<7}{seconds:7.1f} s  {title:<34} {last.strip('= ')[:90]}")
+        for text in self.warnings:
+            print(f"   WARNING: {text}")
+        sys.exit(0 if all(passed for _, passed, _, _ in self.rows) else 1)
+
+
+def _workers() -> str:
+    """How many tests run at once: one a core, within what a laptop's memory holds."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return str(min(cores or 1, 8))
+
+
+def _typed_paths() -> list[str]:
+    folders = [*PACKAGES, "tests", "examples", "benchmarks"]
+    return [name for name in folders if any((ROOT / name).rglob("*.py"))]
+
+
+def _lint(steps: Steps, environment: Environment) -> None:
+    ruff = [environment.python, "-m", "ruff"]
+    steps.run("ruff check", [*ruff, "check", "."])
+    steps.run("ruff format --check", [*ruff, "format", "--check", "."])
+
+
+def _typecheck(steps: Steps, environment: Environment) -> None:
+    mypy = [environment.python, "-m", "mypy", "--python-executable", environment.python]
+    steps.run("mypy --strict", [*mypy, *_typed_paths()])
+    # The scripts import each other from their own folder, not from the checkout's root.
+    scripts = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
+    command = [*mypy, "--config-file", str(ROOT / "pyproject.toml"), *scripts]
+    root = {"MYPYPATH": str(ROOT)}
+    steps.run("mypy --strict (scripts)", command, cwd=ROOT / "scripts", extra=root)
+
+
+def _pytest(
+    steps: Steps,
+    title: str,
+    environment: Environment,
+    arguments: Sequence[str],
+) -> None:
+    """Runs pytest in the checkout, or, against a wheel, where the checkout can't be imported."""
+    command = [environment.python, "-m", "pytest", "-n", _workers(), "--dist", "worksteal"]
+    command += ["--durations=10", "--durations-min=5"]
+    if environment.is_editable:
+        steps.run(title, [*command, *arguments])
+        return
+    with _tests_alone() as folder:
+        steps.run(title, [*command, "--against-wheel", *arguments], cwd=folder)
+
+
+@contextlib.contextmanager
+def _tests_alone() -> Iterator[Path]:
+    """A copy of the checkout without the packages, so that the wheel is what the tests import."""
+    left_out = {*PACKAGES, "dist"}
+    with tempfile.TemporaryDirectory(prefix="jax2tf-bridge-tests-") as name:
+        for entry in ROOT.iterdir():
+            if entry.name in left_out or entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                ignored = shutil.ignore_patterns("__pycache__", "output")
+                shutil.copytree(entry, Path(name, entry.name), ignore=ignored)
+            else:
+                shutil.copy2(entry, name)
+        yield Path(name)
+
+
+def _build_wheel(environment: Environment) -> Path:
+    """Builds the wheel into dist/ and checks that it holds the packages and nothing else."""
+    say("building the wheel")
+    folder = ROOT / "dist"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(ROOT / ".build", ignore_errors=True)  # setuptools would keep deleted modules
+    command = [environment.python, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder)]
+    subprocess.run([*command, str(ROOT)], check=True, env=process_environment())
+    (wheel,) = folder.glob("jax2tf_bridge-*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    on_disk = {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.suffix == ".py" or path.name == "py.typed"
+    }
+    metadata = {name for name in names if name.split("/")[0].endswith(".dist-info")}
+    if names - metadata != on_disk:
+        fail(f"{wheel.name}: wrong contents: {sorted((names - metadata) ^ on_disk)}")
+    if not any(name.endswith("/licenses/LICENSE") for name in metadata):
+        fail(f"{wheel.name}: no LICENSE in it")
+    say(f"built dist/{wheel.name}: {len(names)} files")
+    return wheel
+
+
+def _newest_python(steps: Steps) -> Python:
+    newest = find_pythons()[-1]
+    if newest.minor == OLDEST_PYTHON:
+        steps.warn(
+            "no Python 3.12 or later on the PATH or among pyenv's versions: the newest JAX "
+            f"was NOT tested, only the last one for {newest}"
+        )
+    return newest
+
+
+def test(options: argparse.Namespace, rest: list[str]) -> None:
+    """Lints, checks the types and runs the fast tests."""
+    steps = Steps()
+    environment = development(main_python())
+    environment.ensure(fresh=options.fresh)
+    if not (options.no_lint or options.fast):
+        _lint(steps, environment)
+        _typecheck(steps, environment)
+    fast = ["--exitfirst", "--failed-first"] if options.fast else []
+    _pytest(steps, "pytest", environment, [*fast, *rest])
+    steps.finish([environment])
+
+
+def wheel(options: argparse.Namespace, rest: list[str]) -> None:
+    """Builds the wheel and runs the fast tests against it, on the newest Python found."""
+    steps = Steps()
+    environment = development(main_python())
+    environment.ensure(fresh=options.fresh)
+    built = _build_wheel(environment)
+    newest = released("newest", _newest_python(steps), built)
+    newest.ensure(fresh=options.fresh)
+    _pytest(steps, "pytest, wheel, newest", newest, ["-m", FAST_ON_A_WHEEL, *rest])
+    steps.finish([newest])
+
+
+def slow(options: argparse.Namespace, rest: list[str]) -> None:
+    """Runs the slow tests, and the fast ones on the oldest JAX with its oldest TensorFlow.
+
+    The slow tests make environments of their own: TensorFlow alone, and the newest JAX.
+    """
+    steps = Steps()
+    environment = development(main_python())
+    environment.ensure(fresh=options.fresh)
+    environments = [environment]
+    _newest_python(steps)
+    _pytest(steps, "pytest -m slow", environment, ["-m", "slow", *rest])
+    oldest_python = find_pythons()[0]
+    if oldest_python.minor > (3, 12):
+        steps.warn(f"no Python 3.11 or 3.12 found: {' and '.join(OLDEST_PINS)} were NOT tested")
+    else:
+        oldest = released("oldest", oldest_python, _build_wheel(environment), *OLDEST_PINS)
+        oldest.ensure(fresh=options.fresh)
+        environments.append(oldest)
+        _pytest(steps, "pytest, wheel, oldest", oldest, ["-m", FAST_ON_A_WHEEL, *rest])
+    steps.finish(environments)
+
+
+def lint(options: argparse.Namespace, rest: list[str]) -> None:
+    """Runs ruff: its rules and its format."""
+    steps = Steps()
+    environment = development(main_python())
+    environment.ensure(fresh=options.fresh)
+    _lint(steps, environment)
+    steps.finish([environment])
+
+
+def typecheck(options: argparse.Namespace, rest: list[str]) -> None:
+    """Runs mypy in its strict mode."""
+    steps = Steps()
+    environment = development(main_python())
+    environment.ensure(fresh=options.fresh)
+    _typecheck(steps, environment)
+    steps.finish([environment])
+
+
+def format(options: argparse.Namespace, rest: list[str]) -> None:
+    """Lets ruff format the code and mend what it can, and writes BUILD anew."""
+    steps = Steps()
+    environment = development(main_python())
+    environment.ensure(fresh=options.fresh)
+    ruff = [environment.python, "-m", "ruff"]
+    steps.run("ruff check --fix", [*ruff, "check", "--fix", "."])
+    steps.run("ruff format", [*ruff, "format", "."])
+    steps.run("update_build.py", [environment.python, "scripts/update_build.py"])
+    steps.finish([environment])
+
+
+def demo(options: argparse.Namespace, rest: list[str]) -> None:
+    """Trains, converts, saves and serves a small model: examples/digits."""
+    environment = development(main_python())
+    environment.ensure(fresh=options.fresh)
+    say("running examples/digits/main.py")
+    command = [environment.python, str(ROOT / "examples" / "digits" / "main.py"), *rest]
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3")}
+    status = subprocess.run(command, cwd=ROOT, env=process_environment(quiet), check=False)
+    sys.exit(status.returncode)
+
+
+COMMANDS = {
+    command.__name__: command for command in (demo, format, lint, slow, test, typecheck, wheel)
+}
+
+
+def main(name: str) -> None:
+    """Runs one command with the options of the command line."""
+    command = COMMANDS[name]
+    takes_rest = name in {"demo", "slow", "test", "wheel"}
+    parser = argparse.ArgumentParser(
+        prog=f"scripts/{name}",
+        description=command.__doc__,
+        allow_abbrev=False,  # pytest has options that begin like these
+        epilog="Other arguments go to pytest." if takes_rest and name != "demo" else None,
+    )
+    parser.add_argument("--fresh", action="store_true", help="make the environments anew")
+    if name == "test":
+        parser.add_argument("--no-lint", action="store_true", help="only the tests")
+        parser.add_argument(
+            "--fast",
+            action="store_true",
+            help="only the tests, those that failed last time first, up to the first failure",
+        )
+    options, rest = parser.parse_known_args()
+    if rest and not takes_rest:
+        parser.error(f"unknown arguments: {' '.join(rest)}")
+    if "--" in rest:
+        rest.remove("--")
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        # What follows needs a supported Python; the environments choose theirs anyway.
+        newer = main_python()
+        os.execv(newer.path, [newer.path, *sys.argv])
+    os.chdir(ROOT)
+    command(options, rest)

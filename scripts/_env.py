@@ -1,0 +1,299 @@
+"""Python environments for the scripts: found, made, and kept while what they hold stays the same.
+
+Standard library only, and it loads on Python 3.8 too, so that an old python3 can find a newer one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
+# TensorFlow's wheel without CUDA, where there is one.
+TENSORFLOW = "tensorflow" if sys.platform == "darwin" else "tensorflow-cpu"
+
+
+def say(text: str) -> None:
+    """Prints a line of progress at once, also where the output is a file."""
+    print(f"-- {text}", flush=True)
+
+
+def fail(text: str) -> None:
+    """Ends the script with one message."""
+    sys.exit(f"error: {text}")
+
+
+def process_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables for what the scripts start: the caller's, without other Python environments."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "PIP_USER"}
+    }
+    return {**inherited, **(extra or {})}
+
+
+@dataclass(frozen=True)
+class Python:
+    """An interpreter: its path and its version."""
+
+    path: str
+    version: tuple[int, int, int]
+
+    @property
+    def minor(self) -> tuple[int, int]:
+        """The version that decides which wheels fit."""
+        return self.version[:2]
+
+    def __str__(self) -> str:
+        return "Python " + ".".join(map(str, self.version))
+
+
+def _ask(path: str) -> Python | None:
+    """The interpreter behind a path, or None where there is none that starts."""
+    code = "import sys; print(sys.executable); print(*sys.version_info[:3])"
+    try:
+        answer = subprocess.run(
+            [path, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = answer.stdout.splitlines()
+    if answer.returncode != 0 or len(lines) != 2:
+        return None
+    major, minor, micro = map(int, lines[1].split())
+    return Python(lines[0], (major, minor, micro))
+
+
+def _candidates() -> Iterator[str]:
+    yield sys.executable
+    for minor in range(OLDEST_PYTHON[1], NEWEST_PYTHON[1] + 1):
+        found = shutil.which(f"python3.{minor}")
+        if found:
+            yield found
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    for path in sorted(pyenv.glob("versions/3.*/bin/python3")):
+        yield str(path)
+
+
+def find_pythons() -> list[Python]:
+    """One interpreter for each supported version found, oldest first.
+
+    Looked for on the PATH and among pyenv's versions; the one that runs the script goes first for
+    its own version.
+    """
+    found: dict[tuple[int, int], Python] = {}
+    for path in _candidates():
+        python = _ask(path)
+        if python and OLDEST_PYTHON <= python.minor <= NEWEST_PYTHON:
+            found.setdefault(python.minor, python)
+    return [found[minor] for minor in sorted(found)]
+
+
+def main_python() -> Python:
+    """The interpreter that runs the script if it is a supported one, else the newest that is."""
+    pythons = find_pythons()
+    if not pythons:
+        fail(
+            f"needs Python {OLDEST_PYTHON[0]}.{OLDEST_PYTHON[1]} to "
+            f"{NEWEST_PYTHON[0]}.{NEWEST_PYTHON[1]}; found only "
+            f"{sys.version.split()[0]} (python3), and no python3.11, python3.12 or python3.13 on "
+            "the PATH or among pyenv's versions"
+        )
+    own = [python for python in pythons if python.minor == sys.version_info[:2]]
+    return (own or pythons[-1:])[0]
+
+
+def _can_import(python: Python, module: str) -> bool:
+    return (
+        subprocess.run(
+            [python.path, "-c", f"import {module}"], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds a file lock, so that two scripts started at once do not make one environment twice."""
+    import fcntl  # not on Windows, where these scripts are not meant to run
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment of the checkout.
+
+    Attributes:
+        name: what progress lines call it.
+        folder: where it lies, relative to the checkout.
+        base: the interpreter that it is made with.
+        requirements: what pip is asked for; "{project}" stands for the project itself.
+        project: what "{project}" stands for: "-e ." or the path of a wheel.
+    """
+
+    name: str
+    folder: str
+    base: Python
+    requirements: tuple[str, ...]
+    project: str = "."
+
+    @property
+    def path(self) -> Path:
+        """The folder as an absolute path."""
+        return ROOT / self.folder
+
+    @property
+    def python(self) -> str:
+        """The environment's own interpreter."""
+        return str(self.path / "bin" / "python")
+
+    @property
+    def is_editable(self) -> bool:
+        """Whether the project in it is the checkout itself, rather than a wheel."""
+        return self.project == "."
+
+    def _fingerprint(self) -> str:
+        """Changes whenever the environment has to be made anew."""
+        import tomllib  # from Python 3.11 on, which main_python() has seen to
+
+        settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+        facts = [
+            str(self.base),
+            self.base.path,
+            self.requirements,
+            self.is_editable,
+            settings["project"],
+            settings["build-system"],
+        ]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def ensure(self, *, fresh: bool = False) -> None:
+        """Makes the environment, or takes the one that is there if it holds what is asked for.
+
+        Args:
+            fresh: make it anew in any case, so with the newest releases.
+        """
+        stamp = self.path / "stamp"
+        fingerprint = self._fingerprint()
+        with _locked(ROOT / ".venvs" / f"{self.name}.lock"):
+            kept = stamp.exists() and stamp.read_text() == fingerprint
+            if kept and not fresh and _ask(self.python):
+                say(f"environment {self.folder} is up to date ({self.base})")
+                if not self.is_editable:
+                    self._install(["--no-deps", "--force-reinstall", self.project])
+                return
+            say(f"making environment {self.folder} with {self.base}")
+            shutil.rmtree(self.path, ignore_errors=True)
+            self._create()
+            self._install(self._arguments())
+            stamp.write_text(fingerprint)
+        say(f"environment {self.folder} is ready")
+
+    def _arguments(self) -> list[str]:
+        arguments: list[str] = []
+        for requirement in self.requirements:
+            if "{project}" in requirement and self.is_editable:
+                arguments.append("-e")
+            arguments.append(requirement.format(project=self.project))
+        return arguments
+
+    def _create(self) -> None:
+        command = [self.base.path, "-m", "venv", str(self.path)]
+        if not _can_import(self.base, "ensurepip"):
+            # Debian ships ensurepip apart from Python; its pip can stand in.
+            if not _can_import(self.base, "pip"):
+                package = "python{}.{}-venv".format(*self.base.minor)
+                fail(
+                    f"{self.base} came without ensurepip and pip, so no environment can be made; "
+                    f"install them, on Debian and Ubuntu with: apt-get install {package}"
+                )
+            command.append("--without-pip")
+        subprocess.run(command, check=True, env=process_environment())
+        if "--without-pip" in command:
+            bootstrap = [self.base.path, "-m", "pip", "--python", self.python, "install", "pip"]
+            subprocess.run([*bootstrap, "--quiet"], check=True, env=process_environment())
+        version = self._output([self.python, "-m", "pip", "--version"])
+        if int(re.match(r"pip (\d+)", version).group(1)) < 23:  # type: ignore[union-attr]
+            say("upgrading pip")
+            self._log([self.python, "-m", "pip", "install", "--quiet", "--upgrade", "pip"])
+
+    def _install(self, arguments: Sequence[str]) -> None:
+        wanted = " ".join(arguments).replace(str(ROOT) + os.sep, "")
+        say(f"installing {wanted} (minutes at the first time)")
+        pip = [self.python, "-m", "pip"]
+        uv = str(self.path / "bin" / "uv")
+        # uv is quicker, and environments share its files; but it does not read pip's settings
+        # (mirrors), so pip itself has the last word.
+        if Path(uv).exists() or self._log([*pip, "install", "--quiet", "uv"]) == 0:
+            if self._log([uv, "pip", "install", "--python", self.python, *arguments]) == 0:
+                return
+            say("uv could not install this; trying again with pip")
+        if self._log([*pip, "install", "--progress-bar", "off", *arguments]) != 0:
+            log = (self.path / "install.log").read_text().splitlines()
+            fail("\n".join([f"pip could not install {wanted}; it said:", *log[-30:]]))
+
+    def _log(self, command: Sequence[str]) -> int:
+        """Runs an installer with its output in install.log, showing what it downloads."""
+        shown = re.compile(r"\s*(Downloading|Prepared|Installed|Installing collected)\b")
+        log_path = self.path / "install.log"
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=process_environment({"UV_SYSTEM_CERTS": "1"}),  # as pip has it
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        with process, log_path.open("a") as log:
+            assert process.stdout is not None
+            for line in process.stdout:
+                log.write(line)
+                if shown.match(line):
+                    print(f"     {line.strip()[:100]}", flush=True)
+        return process.returncode
+
+    def _output(self, command: Sequence[str]) -> str:
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True, env=process_environment()
+        ).stdout
+
+    def versions(self) -> str:
+        """What decides how tests come out: the versions of Python, JAX, TensorFlow and NumPy."""
+        code = (
+            "import importlib.metadata as m\n"
+            f"for name in ('jax', {TENSORFLOW!r}, 'numpy'):\n"
+            "    print(name, m.version(name))\n"
+        )
+        lines = self._output([self.python, "-c", code]).splitlines()
+        return ", ".join([str(self.base), *lines])
+
+
+def development(python: Python) -> Environment:
+    """The environment of scripts/test: the newest releases for the Python at hand, editable."""
+    extras = f"jax,{TENSORFLOW},dev"
+    return Environment("development", ".venv", python, ("{project}[" + extras + "]",))
+
+
+def released(name: str, python: Python, wheel: Path, *pins: str) -> Environment:
+    """An environment with the built wheel in it, and other packages pinned to given versions."""
+    extras = f"jax,{TENSORFLOW},test"
+    folder = ".venvs/{}-{}.{}".format(name, *python.minor)
+    return Environment(
+        name, folder, python, ("{project}[" + extras + "]", *pins), project=str(wheel)
+    )

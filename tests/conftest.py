@@ -1,0 +1,29 @@
+"""What every test shares: quiet runtimes, and the check that the wheel is what is tested."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Read when TensorFlow is first imported, so before any test module.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--against-wheel",
+        action="store_true",
+        help="fail unless the packages are imported from an installed wheel, not from a checkout",
+    )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if not session.config.getoption("--against-wheel"):
+        return
+    import jax2tf_bridge
+    import shape_poly
+
+    for package in (jax2tf_bridge, shape_poly):
+        path = Path(str(package.__file__))
+        if "site-packages" not in path.parts:
+            pytest.exit(f"{package.__name__} is imported from {path.parent}, not a wheel", 2)

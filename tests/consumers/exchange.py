@@ -1,0 +1,108 @@
+"""The files between exporter and consumer: arrays of any dtype, references, and reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+SERVED = "mlp_captured"
+"""The program whose SavedModel has a signature: float32 (b, 28) to (b, 10)."""
+
+
+def write_arrays(path: Path, groups: Mapping[str, Sequence[Array]]) -> None:
+    """Writes lists of arrays as an npz file, also of dtypes that numpy does not know."""
+    entries = {}
+    for group, arrays in groups.items():
+        for i, array in enumerate(arrays):
+            known = array.dtype.isbuiltin == 1
+            stored = array if known else array.view(f"u{array.dtype.itemsize}")
+            entries[f"{group}.{i}.{array.dtype.name}"] = stored
+    np.savez(path, **entries)  # type: ignore[arg-type]
+
+
+def read_arrays(path: Path) -> dict[str, list[Array]]:
+    """What `write_arrays` wrote; empty lists are left out."""
+    groups: dict[str, list[Array]] = {}
+    with np.load(path) as entries:
+        for key in entries.files:
+            group, _, dtype = key.split(".")
+            groups.setdefault(group, []).append(entries[key].view(_dtype(dtype)))
+    return groups
+
+
+def _dtype(name: str) -> Any:
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one program came out.
+
+    Attributes:
+      failures: one line each; none if all is well.
+    """
+
+    program: str
+    failures: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        state = "FAILED" if self.failures else "ok"
+        lines = [f"{state:<7}{self.seconds:6.1f} s  {self.program}", *self.failures]
+        return "\n        ".join(lines)
+
+
+class Report:
+    """A file of JSON lines, from which a process that died can be continued."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens the report; what is there already stays."""
+        self.path = path
+
+    def head(self, versions: Mapping[str, str]) -> None:
+        """Writes who makes this report."""
+        self._add({"versions": dict(versions)})
+
+    def start(self, program: str) -> None:
+        """Writes that a program is begun, so that a crash has a name."""
+        self._add({"started": program})
+
+    def finish(self, outcome: Outcome) -> None:
+        """Writes how a program came out."""
+        self._add(asdict(outcome))
+
+    def versions(self) -> dict[str, str]:
+        """What `head` wrote last."""
+        heads = [line["versions"] for line in self._lines() if "versions" in line]
+        return dict(heads[-1]) if heads else {}
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """The programs that have ended, by their names."""
+        lines = [line for line in self._lines() if "program" in line]
+        return {
+            o["program"]: Outcome(o["program"], tuple(o["failures"]), o["seconds"]) for o in lines
+        }
+
+    def unfinished(self) -> str | None:
+        """The program that was begun and has not ended."""
+        done = self.outcomes()
+        started = [line["started"] for line in self._lines() if "started" in line]
+        return next((name for name in started if name not in done), None)
+
+    def _add(self, line: Mapping[str, Any]) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _lines(self) -> list[dict[str, Any]]:
+        if not self.path.exists():
+            return []
+        return [json.loads(line) for line in self.path.read_text().splitlines()]

@@ -1,0 +1,108 @@
+"""The exporting side: writes each program as a SavedModel and as a record, with what JAX answers.
+
+    python -m tests.consumers.export_programs FOLDER [PROGRAM ...]
+
+needs JAX and TensorFlow, and resumes where an earlier run in the same folder ended.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from pathlib import Path
+
+import jax
+import tensorflow as tf
+
+from jax2tf_bridge import export
+from tests.consumers.exchange import SERVED, Report, write_arrays
+from tests.consumers.one_by_one import one_by_one
+from tests.program_cases.record import Example, Program
+from tests.program_cases.reference import Reference, jax_arguments, reference
+from tests.program_cases.tensorflow_side import flat_function, input_signature
+from tests.programs import PROGRAMS, by_name
+
+
+def _export(program: Program, folder: Path) -> list[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with program.precision():
+        example = program.build()
+        references = [reference(program, example, call) for call in example.calls]
+        failures = []
+        for kind, write in (("SavedModel", _write_model), ("record", _write_record)):
+            try:
+                write(program, example, references, folder)
+            except Exception as e:
+                failures.append(f"{kind}: {type(e).__name__}: {str(e)[:1500]}")
+    for i, expected in enumerate(references):
+        _write_reference(expected, folder / f"call-{i}")
+    facts = {
+        "calls": len(references),
+        "differentiable": program.differentiable,
+        "jit_compile": program.jit_compile,
+        "tolerance": program.tolerance,
+    }
+    (folder / "program.json").write_text(json.dumps(facts))
+    return failures
+
+
+def _write_model(
+    program: Program, example: Example, references: list[Reference], folder: Path
+) -> None:
+    module = tf.Module()
+    module.f = tf.function(
+        flat_function(program, example),
+        input_signature=input_signature(references),
+        autograph=False,
+    )
+    signature = None
+    if program.name == SERVED:
+        spec = tf.TensorSpec((None, 28), tf.float32, name="x")
+        serve = tf.function(lambda x: {"y": module.f(x)[0]}, input_signature=[spec])
+        signature = serve.get_concrete_function()
+    tf.saved_model.save(
+        module,
+        str(folder / "model"),
+        signatures=signature,
+        options=tf.saved_model.SaveOptions(experimental_custom_gradients=True),
+    )
+
+
+def _write_record(
+    program: Program, example: Example, references: list[Reference], folder: Path
+) -> None:
+    call = example.calls[0]
+    record = export(
+        example.function,
+        polymorphic_shapes=program.polymorphic_shapes,
+        polymorphic_constraints=program.constraints,
+    )(*jax_arguments(program, call), **call.kwargs)
+    stored = record.with_vjp(1 if program.differentiable else 0)
+    (folder / "record.pickle").write_bytes(pickle.dumps(stored))
+
+
+def _write_reference(expected: Reference, path: Path) -> None:
+    arrays = {
+        "inputs": expected.inputs,
+        "results": expected.results,
+        "cotangents": expected.cotangents,
+        "gradients": expected.gradients,
+    }
+    write_arrays(path.with_suffix(".npz"), arrays)
+    indices = {"sources": expected.sources, "targets": expected.targets}
+    path.with_suffix(".json").write_text(json.dumps(indices))
+
+
+def main(folder: Path, *names: str) -> None:
+    """Exports the programs named, or all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    report = Report(folder / "export.jsonl")
+    python = "{}.{}.{}".format(*sys.version_info[:3])
+    report.head({"jax": jax.__version__, "tensorflow": tf.__version__, "python": python})
+    wanted = names or tuple(p.name for p in PROGRAMS)
+    one_by_one(report, wanted, lambda name: _export(by_name(name), folder / name))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

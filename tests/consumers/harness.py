@@ -1,0 +1,215 @@
+"""Runs the exporting and the consuming side, each in its own environment, and keeps the reports.
+
+    python -m tests.consumers.harness FOLDER
+
+runs every pair and prints the table.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.consumers.environments import (
+    ROOT,
+    Interpreter,
+    Say,
+    environment,
+    find_interpreter,
+    locked,
+    plain_requirements,
+    process_environment,
+)
+from tests.consumers.exchange import Outcome, Report
+
+TENSORFLOW_RELEASES = ("2.15.1", "2.17.1", "2.19.1", "2.21.0")
+EXPORTERS = ("current", "newest")
+CONSUMER_PYTHON = (3, 11)
+NEWER_PYTHON = ((3, 12), (3, 13))
+TENSORFLOW = "tensorflow" if sys.platform == "darwin" else "tensorflow-cpu"
+
+NO_NEWER_PYTHON = (
+    "no Python 3.12 or later on the PATH or among pyenv's versions: the newest JAX, which needs "
+    "one, was NOT tested as the exporting side"
+)
+NO_CONSUMER_PYTHON = (
+    "no Python 3.11 on the PATH or among pyenv's versions: the TensorFlow-only consumers, of "
+    "which the oldest needs it, were NOT run"
+)
+
+
+class NotAvailableError(RuntimeError):
+    """This machine lacks what a side needs; the text says what was not tested."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What came of one exporting side and one consuming side.
+
+    Attributes:
+      exporter, consumer: the versions of each.
+      exports, outcomes: how each program came out, there and here.
+    """
+
+    exporter: Mapping[str, str]
+    consumer: Mapping[str, str]
+    exports: Mapping[str, Outcome]
+    outcomes: Mapping[str, Outcome]
+
+    def failures(self, program: str) -> list[str]:
+        """What failed, on either side."""
+        nothing = Outcome(program, ("it was not run",))
+        exported = self.exports.get(program, nothing).failures
+        consumed = self.outcomes.get(program, nothing).failures
+        return [f"at export, {f}" for f in exported] or list(consumed)
+
+    def __str__(self) -> str:
+        consumer = self.consumer["tensorflow"]
+        return (
+            f"exported by JAX {self.exporter['jax']} and TensorFlow {self.exporter['tensorflow']} "
+            f"on Python {self.exporter['python']}, run by TensorFlow {consumer}"
+        )
+
+
+class Harness:
+    """Both sides, with their files in one folder; safe to use from several processes."""
+
+    def __init__(self, folder: Path, say: Say = print) -> None:
+        """`folder` is shared by those who share the runs."""
+        self.folder, self.say = folder, say
+
+    def pair(self, exporter: str, release: str) -> Pair:
+        """Runs what has not run yet of one pair.
+
+        Raises:
+          NotAvailableError: a Python that it needs is missing.
+          RuntimeError: an environment cannot be made, or a side does not start.
+        """
+        python = self.consumer_python(release)
+        exported = self.exported(exporter)
+        report = Report(self.folder / f"{exporter}-{release}.jsonl")
+        module = "tests.consumers.consume_programs"
+        title = f"TensorFlow {release} on what the {exporter} environment exported"
+        self._complete(title, [str(python), "-m", module, str(exported), str(report.path)], report)
+        exports = Report(exported / "export.jsonl")
+        return Pair(exports.versions(), report.versions(), exports.outcomes(), report.outcomes())
+
+    def exported(self, exporter: str) -> Path:
+        """The folder with what an exporting side has written."""
+        python = self._exporter_python(exporter)
+        folder = self.folder / exporter
+        folder.mkdir(parents=True, exist_ok=True)
+        report = Report(folder / "export.jsonl")
+        module = "tests.consumers.export_programs"
+        title = f"exporting from the {exporter} environment"
+        self._complete(title, [python, "-m", module, str(folder)], report)
+        return folder
+
+    def consumer_python(self, release: str) -> Path:
+        """The interpreter of an environment with that TensorFlow and no JAX."""
+        base = find_interpreter(CONSUMER_PYTHON, CONSUMER_PYTHON)
+        if base is None:
+            raise NotAvailableError(NO_CONSUMER_PYTHON)
+        requirements = [f"{TENSORFLOW}=={release}", *plain_requirements()]
+        return environment(f"tensorflow-{release}", base, requirements, say=self.say)
+
+    def _exporter_python(self, exporter: str) -> str:
+        if exporter == "current":
+            return sys.executable
+        base = newer_python()
+        if base is None:
+            raise NotAvailableError(NO_NEWER_PYTHON)
+        week = "{}-{}".format(*datetime.date.today().isocalendar()[:2])
+        requirements = ["jax", TENSORFLOW, *plain_requirements()]
+        return str(environment("newest", base, requirements, period=week, say=self.say))
+
+    def stage(self) -> Path:
+        """A folder with our packages and nothing else, from wherever they are installed."""
+        stage = self.folder / "stage"
+        with locked(self.folder / "stage.lock"):
+            if not stage.exists():
+                partial = self.folder / "stage.partial"
+                for package in ("jax2tf_bridge", "shape_poly"):
+                    shutil.copytree(_package(package), partial / package, ignore=_caches)
+                shutil.copytree(ROOT / "tests", partial / "tests", ignore=_caches)
+                partial.rename(stage)
+        return stage
+
+    def _complete(self, title: str, command: Sequence[str], report: Report) -> None:
+        """Runs a command, again after each crash, until it has come through all programs."""
+        finished = report.path.with_suffix(".finished")
+        stage = self.stage()
+        with locked(report.path.with_suffix(".lock")):
+            while not finished.exists():
+                self.say(f"{title} ({len(report.outcomes())} programs done)")
+                status, tail = _run(command, stage, report.path.with_suffix(".log"))
+                died_at = report.unfinished()
+                if status == 0:
+                    finished.touch()
+                elif died_at is None:
+                    raise RuntimeError(f"{title}: ended with {status} before any program:\n{tail}")
+                else:
+                    report.finish(Outcome(died_at, (f"the process ended with {status}:\n{tail}",)))
+
+
+def newer_python() -> Interpreter | None:
+    """A Python that can have the newest JAX, where the running one cannot."""
+    return find_interpreter(*NEWER_PYTHON)
+
+
+def newest_is_current() -> bool:
+    """Whether the running Python can have the newest JAX itself."""
+    return sys.version_info[:2] >= NEWER_PYTHON[0]
+
+
+def _caches(_: str, names: Sequence[str]) -> set[str]:
+    return {name for name in names if name == "__pycache__"}
+
+
+def _package(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    assert spec is not None, f"{name} cannot be imported here"
+    assert spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0])
+
+
+def _run(command: Sequence[str], stage: Path, log: Path) -> tuple[int, str]:
+    """The exit status and the last lines of what it printed."""
+    variables = process_environment(
+        {"PYTHONPATH": str(stage), "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
+    )
+    with log.open("ab") as output:
+        start = output.tell()
+        status = subprocess.run(
+            command, cwd=stage, env=variables, stdout=output, stderr=output, check=False
+        ).returncode
+    printed = log.read_bytes()[start:].decode(errors="replace").splitlines()
+    return status, "\n".join(printed[-25:])
+
+
+def main(folder: Path) -> None:
+    """Runs every pair and prints, for each program, where it fails."""
+    from tests.programs import PROGRAMS
+
+    harness = Harness(folder)
+    rows = []
+    for exporter in EXPORTERS[: 1 if newest_is_current() else 2]:
+        for release in TENSORFLOW_RELEASES:
+            pair = harness.pair(exporter, release)
+            good = [p for p in PROGRAMS if not pair.failures(p.name)]
+            seventeen = sum(p.seventeen for p in good)
+            rows.append(f"{seventeen} of 17, {len(good)} of {len(PROGRAMS)}: {pair}")
+            for program in PROGRAMS:
+                for failure in pair.failures(program.name):
+                    print(f"{program.name}, {pair}: {failure}")
+    print("\n".join(rows))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).absolute())

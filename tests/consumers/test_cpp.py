@@ -1,0 +1,100 @@
+"""A C++ program against the wheel's libraries serves a SavedModel, as TF Serving does."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.consumers.comparison import differences
+from tests.consumers.environments import locked, process_environment
+from tests.consumers.exchange import SERVED, Array, read_arrays
+from tests.consumers.harness import Harness, NotAvailableError
+
+pytestmark = [pytest.mark.slow, pytest.mark.consumers]
+
+NO_COMPILER = "no g++ on the PATH: serving a SavedModel from C++ was NOT tested"
+SOURCE = Path(__file__).parent / "cpp" / "serve.cc"
+RELEASES = ("2.15.1", "2.21.0")
+WIDTH = 28
+
+
+@pytest.fixture(params=RELEASES)
+def serve(harness: Harness, request: pytest.FixtureRequest) -> Path:
+    """The program, compiled against one TensorFlow release."""
+    if shutil.which("g++") is None:
+        pytest.skip(NO_COMPILER)
+    try:
+        python = harness.consumer_python(request.param)
+    except NotAvailableError as e:
+        pytest.skip(str(e))
+    (package,) = python.parent.parent.glob("lib/python3*/site-packages/tensorflow")
+    program = harness.folder / f"serve-{request.param}"
+    with locked(program.with_suffix(".lock")):
+        if not program.exists():
+            harness.say(f"compiling {SOURCE.name} against TensorFlow {request.param}")
+            _compile(package, program)
+    return program
+
+
+def _compile(package: Path, program: Path) -> None:
+    options = ["-std=c++17", "-w", f"-I{package / 'include'}", "-D_GLIBCXX_USE_CXX11_ABI=1"]
+    libraries = ["-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2"]
+    places = [f"-L{package}", "-Wl,--no-as-needed", *libraries, f"-Wl,-rpath,{package}"]
+    command = ["g++", *options, str(SOURCE), *places, "-o", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture
+def exported(harness: Harness) -> Path:
+    """The folder of the served program: its SavedModel, and what JAX answers."""
+    return harness.exported("current") / SERVED
+
+
+def _serve(
+    program: Path, exported: Path, numbers: Array, folder: Path, width: int, *batches: int
+) -> subprocess.CompletedProcess[str]:
+    numbers.tofile(folder / "input")
+    arguments = [exported / "model", folder / "input", folder / "output", width, *batches]
+    return subprocess.run(
+        [str(program), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=process_environment({"TF_CPP_MIN_LOG_LEVEL": "3"}),
+    )
+
+
+def test_several_batch_sizes(serve: Path, exported: Path, tmp_path: Path) -> None:
+    calls = [read_arrays(exported / f"call-{i}.npz") for i in range(3)]
+    sizes = [len(c["inputs"][0]) for c in calls]
+    assert sizes == [1, 3, 8]
+    for call, size in zip(calls, sizes, strict=True):
+        done = _serve(serve, exported, call["inputs"][0], tmp_path, WIDTH, size)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == f"batch {size}: [{size},10]\n"
+        answer = np.fromfile(tmp_path / "output", np.float32).reshape(size, 10)
+        assert differences("result", [answer], call["results"], 2e-4) == []
+
+
+def test_batch_sizes_in_one_session(serve: Path, exported: Path, tmp_path: Path) -> None:
+    call = read_arrays(exported / "call-2.npz")
+    done = _serve(serve, exported, call["inputs"][0], tmp_path, WIDTH, 8, 1, 3, 8)
+    assert done.returncode == 0, done.stderr
+    answer = np.fromfile(tmp_path / "output", np.float32).reshape(20, 10)
+    (expected,) = call["results"]
+    rows = np.concatenate([expected, expected[:1], expected[:3], expected])
+    assert differences("result", [answer], [rows], 2e-4) == []
+
+
+def test_a_wrong_inner_dimension_is_an_error_status(
+    serve: Path, exported: Path, tmp_path: Path
+) -> None:
+    numbers = np.zeros((3, WIDTH + 1), np.float32)
+    done = _serve(serve, exported, numbers, tmp_path, WIDTH + 1, 3)
+    assert done.returncode == 1, (done.stdout, done.stderr)
+    assert "run: INVALID_ARGUMENT" in done.stderr

@@ -1,0 +1,32 @@
+"""Runs code in a fresh interpreter, for what a test cannot try in its own process."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+
+_BLOCKER = """
+import sys
+class _Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("jax", "jaxlib", "flax"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, _Blocker())
+"""
+
+
+def run_python(
+    code: str, *args: str, without_jax: bool = False, env: Mapping[str, str] | None = None
+) -> str:
+    """What a fresh interpreter prints when it runs the code with `args` as sys.argv[1:]."""
+    text = (_BLOCKER if without_jax else "") + textwrap.dedent(code)
+    done = subprocess.run(
+        [sys.executable, "-c", text, *args],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **(env or {})},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()

@@ -1,0 +1,250 @@
+"""Gather and scatter for readers of StableHLO below 1.1.0: no batching dimensions."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export, lax
+from jax.extend import core as jax_core
+from jax.extend import mlir as portable_artifacts
+from jax.interpreters import mlir
+
+from jax2tf_bridge.from_jax._overrides import lowering_overrides
+
+WIDEST = (0, 14, 24)
+SINCE = (1, 1, 0)
+ALL = ("cpu", "cuda", "rocm", "tpu")
+Function = Callable[..., Any]
+
+
+def export_function(
+    f: Function, *args: Any, version: tuple[int, int, int] = WIDEST, platforms: Any = ("cpu",)
+) -> export.Exported:
+    return export.export(
+        jax.jit(f),
+        platforms=platforms,
+        _override_lowering_rules=lowering_overrides(platforms, version),
+    )(*args)
+
+
+def serialized(exported: export.Exported) -> bytes:
+    with mlir.make_ir_context():
+        module = portable_artifacts.deserialize_portable_artifact(exported.mlir_module_serialized)
+        return portable_artifacts.serialize_portable_artifact(module, "0.14.24", False)
+
+
+def check(f: Function, *args: Any) -> str:
+    """Portable on all platforms, equal to JAX on CPU; the module's text."""
+    assert serialized(export_function(f, *args, platforms=ALL))
+    exported = export_function(f, *args)
+    assert serialized(exported)
+    got = jax.tree.leaves(jax.jit(exported.call)(*args))
+    for g, w in zip(got, jax.tree.leaves(f(*args)), strict=True):
+        if jnp.issubdtype(w.dtype, jax.dtypes.prng_key):
+            g, w = jax.random.key_data(g), jax.random.key_data(w)
+        np.testing.assert_array_equal(g, w)
+        assert g.dtype == w.dtype
+    return exported.mlir_module()
+
+
+def numbers(*shape: int, dtype: Any = np.float32) -> Any:
+    return np.random.default_rng(0).integers(-50, 50, shape).astype(dtype)
+
+
+def positions(*shape: int, bound: int, dtype: Any = np.int32) -> Any:
+    return np.random.default_rng(1).integers(0, bound, shape).astype(dtype)
+
+
+def test_without_the_rules_it_is_not_portable() -> None:
+    args = (numbers(3, 7), positions(3, bound=7))
+    f = jax.vmap(lambda x, i: x[i])
+    exported = export_function(f, *args, version=SINCE)
+    assert "operand_batching_dims" in exported.mlir_module()
+    with pytest.raises(Exception, match=r"failed to legalize|Failed|gather"):
+        serialized(exported)
+
+
+def test_readers_that_have_batching_dimensions_get_them() -> None:
+    primitives = [p for p, _ in lowering_overrides(("cpu",), SINCE)]
+    assert lax.gather_p not in primitives
+    assert lax.gather_p in [p for p, _ in lowering_overrides(("cpu",), WIDEST)]
+
+
+def test_gather() -> None:
+    x, i = numbers(3, 7, 5), positions(3, 4, bound=7)
+    assert "batching_dims" not in check(jax.vmap(lambda x, i: x[i]), x, i)
+    check(jax.vmap(lambda x, i: x[i, ::2]), x, i)
+    check(jax.vmap(jax.vmap(lambda x, i: x[i])), x, positions(3, 7, 2, bound=5))
+    check(jax.vmap(lambda x, i: x[:, i], in_axes=(1, 0)), x, positions(7, 2, bound=5))
+    check(lambda x, i: jnp.take_along_axis(x, i, 1), x, positions(3, 2, 5, bound=7))
+    check(jax.vmap(lambda x, i: lax.dynamic_slice(x, (i, 0), (2, 3))), x, i[:, 0] * 2)
+
+
+@pytest.mark.parametrize("mode", ["fill", "clip", "wrap", "promise_in_bounds"])
+def test_modes_of_gather(mode: str) -> None:
+    inside = mode == "promise_in_bounds"
+    i = positions(3, 9, bound=7) if inside else positions(3, 9, bound=40) - 20
+    check(jax.vmap(lambda x, i: x.at[i].get(mode=mode)), numbers(3, 7), i)
+
+
+SCATTERS = ["set", "add", "subtract", "multiply", "min", "max"]
+
+
+@pytest.mark.parametrize("method", SCATTERS)
+@pytest.mark.parametrize("mode", ["drop", "clip", "promise_in_bounds"])
+def test_scatter(method: str, mode: str) -> None:
+    def f(x: Any, i: Any, u: Any) -> Any:
+        return getattr(x.at[i], method)(u, mode=mode)
+
+    # Equal indices would leave the result of `set` open.
+    distinct = np.stack([np.random.default_rng(k).permutation(7)[:4] for k in range(3)])
+    i = distinct if mode == "promise_in_bounds" else np.where(distinct == 6, 11, distinct)
+    x, u = numbers(3, 7, 2), numbers(3, 4, 2)
+    assert "batching_dims" not in check(jax.vmap(f), x, i.astype(np.int32), u)
+
+
+def test_scatter_of_windows_and_repeated_indices() -> None:
+    x, i = numbers(3, 7, 5), positions(3, 6, bound=3)
+    check(jax.vmap(lambda x, i: x.at[i, 1:3].add(2)), x, i)
+    check(jax.vmap(jax.vmap(lambda x, i: x.at[i].max(9))), x, positions(3, 7, 2, bound=5))
+    update = jax.vmap(lambda x, u, i: lax.dynamic_update_slice(x, u, (i, 1)))
+    check(update, x, numbers(3, 2, 2), i[:, 0] * 2)
+    f = jax.vmap(lambda x, i: x.at[i].apply(jnp.abs))
+    check(f, x, positions(3, 1, bound=7))
+
+
+def test_complex_scatter_on_every_platform() -> None:
+    with jax.enable_x64(True):
+        x = numbers(3, 7, dtype=np.complex128) * 1j
+        f = jax.vmap(lambda x, i: x.at[i].add(2j))
+        check(f, x, positions(3, 2, bound=7))
+
+
+def test_platforms_share_one_scatter() -> None:
+    args = (numbers(3, 7), positions(3, 2, bound=7))
+    f = jax.vmap(lambda x, i: x.at[i].add(1))
+    assert "stablehlo.case" not in export_function(f, *args, platforms=ALL).mlir_module()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32"])
+def test_narrow_indices_of_a_long_batch(dtype: str) -> None:
+    x, i = numbers(300, 5), positions(300, 2, bound=5, dtype=dtype)
+    check(jax.vmap(lambda x, i: x.at[i].get(mode="clip")), x, i)
+    check(jax.vmap(lambda x, i: x.at[i].add(1, mode="drop")), x, i)
+
+
+def test_empty_batches() -> None:
+    x, i = numbers(0, 7), positions(0, 2, bound=7)
+    check(jax.vmap(lambda x, i: x[i]), x, i)
+    check(jax.vmap(lambda x, i: x.at[i].add(1)), x, i)
+    check(jax.vmap(lambda x, i: x[i]), numbers(3, 7), positions(3, 0, bound=7))
+
+
+def test_typed_keys() -> None:
+    keys = jax.vmap(lambda k: jax.random.split(k, 5))(jax.random.split(jax.random.key(0), 3))
+    i = positions(3, 2, bound=5)
+    assert "batching_dims" not in check(jax.vmap(lambda k, i: k[i]), keys, i)
+    assert "batching_dims" not in check(jax.vmap(lambda k, i: k.at[i].set(k[0])), keys, i[:, :1])
+
+
+def gathers(f: Function, *args: Any) -> list[bool]:
+    """`indices_are_sorted` of each gather and scatter of the module, in order."""
+    text = export_function(f, *args).mlir_module()
+    lines = [
+        x for x in text.splitlines() if '"stablehlo.gather"' in x or '"stablehlo.scatter"' in x
+    ]
+    assert lines
+    return ["indices_are_sorted = true" in line for line in lines]
+
+
+def batched(sorted_: bool, batching_dims: tuple[int, ...], operand_dims: tuple[int, ...]) -> Any:
+    """A gather of single elements of x [3, 7] by i [3, 4, 1] or [4, 3, 1]."""
+
+    def f(x: Any, i: Any) -> Any:
+        return lax.gather(
+            x,
+            i,
+            lax.GatherDimensionNumbers(
+                offset_dims=(),
+                collapsed_slice_dims=(1 - operand_dims[0],),
+                start_index_map=(1 - operand_dims[0],),
+                operand_batching_dims=operand_dims,
+                start_indices_batching_dims=batching_dims,
+            ),
+            slice_sizes=(1, 1),
+            indices_are_sorted=sorted_,
+            mode="promise_in_bounds",
+        )
+
+    return f
+
+
+def test_sorted_stays_true_only_where_it_is() -> None:
+    i = np.sort(positions(3, 4, 1, bound=7), axis=1)
+    assert gathers(batched(True, (0,), (0,)), numbers(3, 7), i) == [True]
+    assert gathers(batched(False, (0,), (0,)), numbers(3, 7), i) == [False]
+    # The batch position varies fastest: (0, a), (1, a), (0, b) ... is not sorted.
+    swapped = i.transpose(1, 0, 2)
+    assert gathers(batched(True, (1,), (0,)), numbers(3, 7), swapped) == [False]
+    # The batch is the operand's second dimension: sorted by it first, not by the first one.
+    assert gathers(batched(True, (0,), (1,)), numbers(7, 3), i) == [False]
+    for batching_dims, operand_dims, x, indices in (
+        ((0,), (0,), numbers(3, 7), i),
+        ((1,), (0,), numbers(3, 7), swapped),
+        ((0,), (1,), numbers(7, 3), i),
+    ):
+        check(batched(True, batching_dims, operand_dims), x, indices)
+
+
+def test_unique_indices_stay_unique() -> None:
+    f = jax.vmap(lambda x, i: x.at[i].set(1.0, unique_indices=True, indices_are_sorted=True))
+    args = (numbers(3, 7), np.tile(np.arange(4, dtype=np.int32), (3, 1)))
+    text = export_function(f, *args).mlir_module()
+    assert "unique_indices = true" in text
+    check(f, *args)
+
+
+def test_gradients() -> None:
+    def f(x: Any, i: Any) -> Any:
+        return jax.vmap(lambda x, i: x.at[i].multiply(2.0)[i] ** 2)(x, i)
+
+    x, i = numbers(3, 7), positions(3, 4, bound=7)
+    flat = jax_core.jaxpr_as_fun(jax.jit(f).trace(x, i).jaxpr)
+
+    def vjp(x: Any, i: Any, ct: Any) -> Any:
+        return jax.vjp(lambda x: flat(x, i), x)[1]([ct])
+
+    assert "batching_dims" not in check(vjp, x, i, numbers(3, 4))
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_symbolic_batch(size: int) -> None:
+    def f(x: Any, i: Any) -> Any:
+        taken = jnp.take_along_axis(x, i, 1)
+        return taken, jax.vmap(lambda x, i, t: x.at[i].add(t, mode="drop"))(x, i, taken)
+
+    (b,) = export.symbolic_shape("b")
+    specs = (
+        jax.ShapeDtypeStruct((b, 7), np.float32),
+        jax.ShapeDtypeStruct((b, 3), np.int32),
+    )
+    assert serialized(export_function(f, *specs, platforms=ALL))
+    exported = export_function(f, *specs)
+    assert serialized(exported)
+    args = (numbers(size, 7), positions(size, 3, bound=7))
+    for g, w in zip(exported.call(*args), f(*args), strict=True):
+        np.testing.assert_array_equal(g, w)
+
+
+def test_two_symbolic_dimensions() -> None:
+    b, n = export.symbolic_shape("b, n")
+    f = jax.vmap(lambda x, i: x.at[i].get(mode="fill", fill_value=-1))
+    exported = export_function(
+        f, jax.ShapeDtypeStruct((b, n), np.float32), jax.ShapeDtypeStruct((b, 3), np.int32)
+    )
+    assert serialized(exported)
+    args = (numbers(2, 5), positions(2, 3, bound=9))
+    np.testing.assert_array_equal(exported.call(*args), f(*args))

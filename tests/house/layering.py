@@ -1,0 +1,247 @@
+"""The rules of the layout: who may import whom, who may use private names, where state may live."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.house.imports import Import, ImportVisitor, read
+
+# What a stage may import of ours, apart from itself. Data flows from_jax -> record -> to_tf ->
+# saving, and nothing reaches back. "record" is the modules directly in jax2tf_bridge.
+STAGES: dict[str, frozenset[str]] = {
+    "shape_poly": frozenset(),
+    "record": frozenset({"shape_poly", "serialization"}),
+    "serialization": frozenset({"shape_poly", "record"}),
+    "from_jax": frozenset({"shape_poly", "record", "serialization"}),
+    "to_tf": frozenset({"shape_poly", "record", "serialization"}),
+    "saving": frozenset({"shape_poly", "record", "serialization", "to_tf"}),
+    "call_tf": frozenset({"shape_poly", "record", "serialization", "from_jax", "to_tf"}),
+}
+# These stand above the stages and may import them all: the facade, convert() and the command.
+ABOVE = frozenset({"facade", "convert", "cli"})
+# The one look up: Target.installed() asks the TensorFlow half, within the function.
+LOOKS_UP = frozenset({("jax2tf_bridge._target", "jax2tf_bridge.to_tf._tf_compat")})
+
+JAX = frozenset({"jax", "jaxlib", "flax", "optax", "equinox"})
+TENSORFLOW = frozenset({"tensorflow", "keras", "tf_keras"})
+NEVER: dict[str, frozenset[str]] = {
+    "shape_poly": JAX | TENSORFLOW,
+    "from_jax": TENSORFLOW,
+    "to_tf": JAX,
+    "saving": JAX,
+}
+NOT_AT_MODULE_LEVEL: dict[str, frozenset[str]] = {
+    "record": JAX | TENSORFLOW,
+    "serialization": JAX | TENSORFLOW,
+    "facade": JAX | TENSORFLOW,
+    "cli": JAX | TENSORFLOW,
+}
+
+JAX_SEAM = re.compile(r"jax2tf_bridge\.(from_jax|call_tf)\._jax_compat(_\w+)?")
+TENSORFLOW_SEAM = re.compile(r"jax2tf_bridge\.(to_tf|call_tf)\._tf_compat(_\w+)?")
+JAX_PRIVATE = re.compile(r"(jax(\.\w+)*\._[a-z]\w*|jaxlib)(\.|$)")
+TENSORFLOW_PRIVATE = re.compile(
+    r"tensorflow\.(python|compiler|core|lite\.python)(\.|$)|tensorflow(\.\w+)*\._[a-z]"
+)
+# A module's name in a string is a way to import it.
+STRING_PRIVATE = re.compile(r"(jax\._src|jaxlib|tensorflow\.(python|compiler))\.\w[\w.]*")
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A line that breaks a rule."""
+
+    module: str
+    line: int
+    rule: str
+
+    def __str__(self) -> str:
+        return f"{self.module}, line {self.line}: {self.rule}"
+
+
+def stage_of(module: str) -> str:
+    """The stage that a module of ours belongs to."""
+    parts = module.split(".")
+    if parts[0] == "shape_poly":
+        return "shape_poly"
+    if len(parts) == 1:
+        return "facade"
+    if parts[1] in STAGES or parts[1] == "cli":
+        return parts[1]
+    if parts[1] == "_convert" or parts[1].startswith("_convert_"):
+        return "convert"
+    return "record"
+
+
+def violations(source: str, module: str, *, is_package: bool = False) -> list[Violation]:
+    """Every line of a module's source text that breaks a rule."""
+    found = read(source, module, is_package=is_package)
+    tree = ast.parse(source)
+    return [
+        *_third_parties(found, module),
+        *_stages(found, module),
+        *_private_modules(found, module),
+        *_private_names(tree, found, module),
+        *_private_attributes(tree, module),
+        *_computed_imports(found, module),
+        *_state(tree, module),
+    ]
+
+
+def _third_parties(found: ImportVisitor, module: str) -> Iterator[Violation]:
+    stage = stage_of(module)
+    for entry in found.imports:
+        top = entry.module.split(".")[0]
+        if top in NEVER.get(stage, ()):
+            yield Violation(module, entry.line, f"{stage} must never import {top}")
+        lazy = entry.is_lazy or entry.is_for_types
+        if top in NOT_AT_MODULE_LEVEL.get(stage, ()) and not lazy:
+            rule = f"{stage} must not import {top} at module level"
+            yield Violation(module, entry.line, rule)
+
+
+def _ours(entry: Import) -> bool:
+    return entry.module.split(".")[0] in {"jax2tf_bridge", "shape_poly"}
+
+
+def _target_module(entry: Import) -> str:
+    """The module that is imported, where `from package import module` may name it last."""
+    if entry.name is None or entry.module == "shape_poly":
+        return entry.module
+    last_is_module = entry.name.startswith("_") or entry.name in {*STAGES, "cli"}
+    in_package = entry.module.count(".") <= 1 and stage_of(entry.target) != "shape_poly"
+    return entry.target if last_is_module and in_package else entry.module
+
+
+def _stages(found: ImportVisitor, module: str) -> Iterator[Violation]:
+    stage = stage_of(module)
+    if stage in ABOVE:
+        return
+    for entry in filter(_ours, found.imports):
+        target = _target_module(entry)
+        other = stage_of(target)
+        if other == stage or other in STAGES[stage]:
+            continue
+        if entry.is_lazy and (module, target) in LOOKS_UP:
+            continue
+        allowed = ", ".join(sorted(STAGES[stage])) or "nothing else of ours"
+        rule = f"{stage} must not import {target} ({other}): it may import {allowed}"
+        yield Violation(module, entry.line, rule)
+
+
+def _private_modules(found: ImportVisitor, module: str) -> Iterator[Violation]:
+    """The private modules of one of the two packages are not for the other."""
+    own = module.split(".")[0]
+    for entry in filter(_ours, found.imports):
+        top, *rest = entry.target.split(".")
+        if top != own and any(part.startswith("_") for part in rest):
+            rule = f"{entry.target} is private to {top}: import from {top}"
+            yield Violation(module, entry.line, rule)
+
+
+def _chain(node: ast.expr, aliases: dict[str, str]) -> str | None:
+    """The dotted name of an attribute chain that begins at an imported name."""
+    if isinstance(node, ast.Name):
+        return aliases.get(node.id)
+    if isinstance(node, ast.Attribute):
+        base = _chain(node.value, aliases)
+        return base and f"{base}.{node.attr}"
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) >= 2:
+        name = node.args[1]
+        if node.func.id in {"getattr", "hasattr"} and isinstance(name, ast.Constant):
+            base = _chain(node.args[0], aliases)
+            return base and f"{base}.{name.value!s}"
+    return None
+
+
+def _private_names(tree: ast.Module, found: ImportVisitor, module: str) -> Iterator[Violation]:
+    used: list[tuple[str, int]] = [(entry.target, entry.line) for entry in found.imports]
+    used += [(entry.prefix, entry.line) for entry in found.dynamic]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Call):
+            used.append((_chain(node, found.aliases) or "", node.lineno))
+        if isinstance(node, ast.Constant) and STRING_PRIVATE.fullmatch(str(node.value)):
+            used.append((str(node.value), node.lineno))
+    seen = set()
+    for name, line in used:
+        for private, seam, owner in (
+            (JAX_PRIVATE, JAX_SEAM, "JAX"),
+            (TENSORFLOW_PRIVATE, TENSORFLOW_SEAM, "TensorFlow"),
+        ):
+            if private.match(name) and not seam.fullmatch(module) and (owner, line) not in seen:
+                seen.add((owner, line))
+                rule = f"{name} is private to {owner}: only {seam.pattern} may use it"
+                yield Violation(module, line, rule)
+
+
+# Python documents these, in spite of the underscore.
+_PUBLIC_ATTRIBUTES = frozenset({"_fields", "_replace", "_asdict", "_make", "_field_defaults"})
+
+
+def _private_attributes(tree: ast.Module, module: str) -> Iterator[Violation]:
+    """A private attribute of an object may be JAX's or TensorFlow's, so it has to be our own.
+
+    It is when it is spelt self._x, or when this very module gives something that name.
+    """
+    if JAX_SEAM.fullmatch(module) or TENSORFLOW_SEAM.fullmatch(module):
+        return
+    own = set(_PUBLIC_ATTRIBUTES)
+    read: list[tuple[str, int]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            own.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            own.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            by_self = isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}
+            if isinstance(node.ctx, ast.Store) and by_self:
+                own.add(node.attr)
+            elif not by_self:
+                read.append((node.attr, node.lineno))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            is_getattr = node.func.id in {"getattr", "hasattr", "setattr"} and len(node.args) > 1
+            name = node.args[1] if is_getattr else None
+            if isinstance(name, ast.Constant):
+                read.append((str(name.value), node.lineno))
+    for attribute, line in read:
+        is_private = attribute.startswith("_") and not attribute.startswith("__")
+        if is_private and attribute not in own:
+            rule = f"{attribute} is a private attribute of another's object: use it in a seam"
+            yield Violation(module, line, rule)
+
+
+def _computed_imports(found: ImportVisitor, module: str) -> Iterator[Violation]:
+    """The other rules can't see into an import whose module is computed."""
+    seam = JAX_SEAM.fullmatch(module) or TENSORFLOW_SEAM.fullmatch(module)
+    if stage_of(module) == "facade" or seam:
+        return
+    for entry in found.dynamic:
+        rule = "only the facade and the seams may import a module by a computed name"
+        yield Violation(module, entry.line, rule)
+
+
+_CONTAINERS = frozenset(
+    {"dict", "list", "set", "defaultdict", "OrderedDict", "Counter", "deque", "local"}
+    | {"WeakKeyDictionary", "WeakValueDictionary", "WeakSet"}
+)
+
+
+def _state(tree: ast.Module, module: str) -> Iterator[Violation]:
+    """Nothing travels between stages by a global: no container to fill, no name to rebind."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            names = ", ".join(node.names)
+            yield Violation(module, node.lineno, f"module-level state: global {names}")
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+            value = statement.value
+            function = value.func if isinstance(value, ast.Call) else None
+            name = getattr(function, "attr", getattr(function, "id", None))
+            empty_call = name in _CONTAINERS and not getattr(value, "args", ())
+            elements = getattr(value, "elts", getattr(value, "keys", None))
+            empty_display = isinstance(value, ast.List | ast.Dict) and not elements
+            if empty_call or empty_display:
+                yield Violation(module, statement.lineno, "module-level state: a container to fill")

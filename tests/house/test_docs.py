@@ -1,0 +1,172 @@
+"""What the documentation shows works: its Python runs, its commands exist, its links lead on."""
+
+import doctest
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import jax2tf_bridge
+import shape_poly
+from tests.house.imports import ROOT, python_files
+from tests.house.snippets import (
+    OTHER,
+    PYTHON,
+    SHELL,
+    Snippet,
+    python_program,
+    shell_commands,
+    snippets,
+)
+
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
+PACKAGES = [Path(str(package.__file__)).parent for package in (jax2tf_bridge, shape_poly)]
+MODULES = sorted(
+    ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
+    for package in PACKAGES
+    for path in package.rglob("*.py")
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_python_runs(page: Path, tmp_path: Path) -> None:
+    """The snippets of a page are one program: later ones use what earlier ones made."""
+    program = python_program(page.read_text())
+    code = "import sys; path, text = sys.argv[1:]; exec(compile(text, path, 'exec'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(page), program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(PACKAGES[0].parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def _problem(command: str) -> str | None:
+    """Why a shell command of the documentation does not work, or None."""
+    words = shlex.split(command)
+    if words[0].startswith(("scripts/", ".ci/")):
+        return None if os.access(ROOT / words[0], os.X_OK) else f"{words[0]} is no script"
+    if words[:2] == ["pip", "install"]:
+        return _pip_problem(words[2:])
+    if words[0] in {"python", "python3"}:
+        is_file = words[1].endswith(".py")
+        return f"no {words[1]}" if is_file and not (ROOT / words[1]).exists() else None
+    if words[0] in {"git", "cd", ".venv/bin/pre-commit"}:
+        return None
+    return "unknown to this test: teach it, or leave the command out"
+
+
+def _pip_problem(words: list[str]) -> str | None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for word in words:
+        asked = re.fullmatch(r"(?:jax2tf-bridge|\.)\[([\w,-]+)\]", word)
+        if asked:
+            unknown = set(asked[1].split(",")) - set(extras["optional-dependencies"])
+            if unknown:
+                return f"no extra {sorted(unknown)}"
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_commands_exist(page: Path) -> None:
+    for snippet in snippets(page.read_text()):
+        assert snippet.language in PYTHON | SHELL | OTHER, f"line {snippet.line}: language?"
+        if snippet.language in SHELL:
+            for command in shell_commands(snippet):
+                problem = _problem(command)
+                assert problem is None, f"{page.name}, line {snippet.line}: {command}: {problem}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not target.startswith(("http://", "https://", "#", "mailto:")):
+            assert (page.parent / target.split("#")[0]).exists(), f"{page.name}: {target}"
+
+
+def test_readme_shows_the_two_commands_and_some_python() -> None:
+    found = list(snippets((ROOT / "README.md").read_text()))
+    commands = {c for s in found if s.language in SHELL for c in shell_commands(s)}
+    assert {"scripts/demo", "scripts/test"} <= commands
+    assert any(snippet.language in PYTHON for snippet in found)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_doctests(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(module))
+    assert result.failed == 0
+
+
+def test_some_doctests_were_found() -> None:
+    found = doctest.DocTestFinder().find(importlib.import_module("shape_poly"))
+    assert any(test.examples for test in found)
+
+
+@pytest.mark.checkout
+def test_architecture_has_a_line_for_each_module() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    paths = python_files("jax2tf_bridge", "shape_poly")
+    missing = [path.stem for path in paths if path.stem not in text and path.stem != "__init__"]
+    assert not missing, "docs/architecture.md says nothing of these modules"
+
+
+MARKDOWN = """Text
+```python
+x = 1
+```
+  ```python
+  y = x +
+  ```
+```console
+$ scripts/test -k x
+412 passed
+```
+```bash
+pip install \\
+  "jax2tf-bridge[jax]"  # comment
+```
+"""
+
+
+def test_snippets_keep_their_line_numbers() -> None:
+    program = python_program(MARKDOWN)
+    assert program == "\n\nx = 1\n\n\ny = x +\n"
+    with pytest.raises(SyntaxError) as caught:
+        compile(program, "page.md", "exec")
+    assert caught.value.lineno == 6
+
+
+def test_commands_of_shell_snippets() -> None:
+    shells = [snippet for snippet in snippets(MARKDOWN) if snippet.language in SHELL]
+    assert [c for snippet in shells for c in shell_commands(snippet)] == [
+        "scripts/test -k x",
+        'pip install "jax2tf-bridge[jax]"',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("scripts/no_such_script", "is no script"),
+        ("pip install 'jax2tf-bridge[jaxx]'", "no extra"),
+        ("pip install '.[jax,tf]'", "no extra ['tf']"),
+        ("python examples/no_such_file.py", "no examples/no_such_file.py"),
+        ("curl example.org", "unknown to this test"),
+    ],
+)
+def test_wrong_commands_are_seen(command: str, problem: str) -> None:
+    assert problem in (_problem(command) or "")
+    assert list(shell_commands(Snippet("bash", command, 1))) == [command]

@@ -1,0 +1,168 @@
+"""The facade exports the documented names, and imports neither JAX nor TensorFlow to do so."""
+
+import importlib
+import inspect
+import subprocess
+import sys
+import textwrap
+import types
+
+import pytest
+
+import jax2tf_bridge
+
+# The public interface. A name that goes or comes is a line in CHANGELOG.md.
+PUBLIC = {
+    "convert",
+    "export",
+    "to_tf",
+    "Aval",
+    "DisabledSafetyCheck",
+    "PortableFunction",
+    "Target",
+    "TreeSpec",
+    # The exception tree.
+    "ArgumentsError",
+    "BridgeError",
+    "DTypeError",
+    "ExportError",
+    "FunctionError",
+    "GradientError",
+    "MissingDependencyError",
+    "ModuleError",
+    "NotExportableError",
+    "PlatformError",
+    "ShapeError",
+    "ShardingError",
+    "StructureError",
+    "TargetError",
+    "UnsupportedByTargetError",
+}
+
+
+def run(code: str) -> str:
+    """What a fresh interpreter prints when it runs the code."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+BLOCKED = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        return None
+sys.meta_path.insert(0, Blocker())
+import jax2tf_bridge
+"""
+
+
+def run_without(blocked: set[str], code: str) -> str:
+    """`run`, in an interpreter that finds none of the blocked packages."""
+    return run(BLOCKED.format(blocked=blocked) + textwrap.dedent(code))
+
+
+def test_exports_are_the_documented_ones() -> None:
+    assert set(jax2tf_bridge.__all__) == PUBLIC
+    assert len(jax2tf_bridge.__all__) == len(PUBLIC)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_name_resolves_to_something_documented(name: str) -> None:
+    value = getattr(jax2tf_bridge, name)
+    assert callable(value)
+    assert inspect.getdoc(value), f"{name} has no docstring"
+
+
+def test_dir_shows_every_name_before_it_is_used() -> None:
+    listed = run("import jax2tf_bridge; print(*dir(jax2tf_bridge))").split()
+    assert set(listed) >= PUBLIC
+    assert listed == sorted(listed)
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    message = "module 'jax2tf_bridge' has no attribute 'no_such_name'"
+    with pytest.raises(AttributeError, match=message):
+        _ = jax2tf_bridge.no_such_name
+
+
+def test_star_import_binds_every_name() -> None:
+    code = "from jax2tf_bridge import *; print(*(n for n in dir() if not n.startswith('__')))"
+    assert set(run(code).split()) == PUBLIC
+
+
+HEAVY = """
+import sys
+print(*sorted({"jax", "jaxlib", "tensorflow", "keras"} & set(sys.modules)))
+"""
+
+
+def test_import_loads_neither_jax_nor_tensorflow() -> None:
+    assert run("import jax2tf_bridge, shape_poly" + HEAVY) == ""
+
+
+def test_record_and_errors_load_neither_jax_nor_tensorflow() -> None:
+    names = "Aval, PortableFunction, Target, BridgeError, DisabledSafetyCheck, TreeSpec"
+    assert run(f"from jax2tf_bridge import {names}\nTarget.widest()" + HEAVY) == ""
+
+
+def test_export_does_not_load_tensorflow() -> None:
+    assert "tensorflow" not in run("from jax2tf_bridge import export" + HEAVY).split()
+
+
+def test_without_tensorflow_the_other_half_works() -> None:
+    code = """
+    print(jax2tf_bridge.export(lambda x: x + 1, platforms=["cpu"])(1.0).out_avals[0])
+    for use in ("to_tf", "convert", "Target.installed()"):
+        try:
+            eval(f"jax2tf_bridge.{use}")
+        except ImportError as error:
+            assert isinstance(error, jax2tf_bridge.MissingDependencyError)
+            print(error)
+    """
+    first, *errors = run_without({"tensorflow", "keras"}, code).splitlines()
+    assert first == "float32[]"
+    assert len(errors) == 3
+    for error in errors:
+        assert "needs TensorFlow, which is not installed here" in error
+        assert "pip install 'jax2tf-bridge[tensorflow-cpu]'" in error
+
+
+def test_without_jax_the_other_half_works() -> None:
+    code = """
+    print(jax2tf_bridge.to_tf.__name__)
+    for use in ("export", "convert"):
+        try:
+            eval(f"jax2tf_bridge.{use}")
+        except ImportError as error:
+            assert isinstance(error, jax2tf_bridge.MissingDependencyError)
+            print(error)
+    """
+    first, *errors = run_without({"jax", "jaxlib"}, code).splitlines()
+    assert first == "to_tf"
+    assert len(errors) == 2
+    for error in errors:
+        assert "needs JAX, which is not installed here" in error
+        assert "pip install 'jax2tf-bridge[jax]'" in error
+
+
+@pytest.mark.parametrize(
+    "before", ["import jax2tf_bridge.to_tf", "from jax2tf_bridge import convert"]
+)
+def test_function_is_not_hidden_by_the_package_of_its_name(before: str) -> None:
+    """Importing the subpackage to_tf binds it as an attribute of the package."""
+    code = "import jax2tf_bridge\nprint(type(jax2tf_bridge.to_tf).__name__)"
+    assert run(f"{before}\n{code}") == "function"
+
+
+def test_public_packages_say_what_they_export() -> None:
+    for name in ("jax2tf_bridge.from_jax", "jax2tf_bridge.to_tf", "shape_poly"):
+        package = importlib.import_module(name)
+        exported = package.__all__
+        assert len(exported) == len(set(exported))
+        for public in exported:
+            assert not isinstance(getattr(package, public), types.ModuleType)

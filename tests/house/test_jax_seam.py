@@ -1,0 +1,120 @@
+"""Each private name of JAX is there in the releases that the seam says, and can be done without."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jax2tf_bridge import PortableFunction, TargetError, export
+from jax2tf_bridge._target import PLATFORMS
+from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax._jax_compat import SEAM, SeamName
+from tests.house.seams import has_release, take_away
+
+
+@pytest.mark.parametrize("entry", SEAM, ids=lambda entry: entry.name)
+def test_name_is_where_the_seam_says(entry: SeamName) -> None:
+    if has_release(entry.releases, jax.__version__):
+        assert entry.get() is not None, f"JAX {jax.__version__} lacks {entry.module}.{entry.name}"
+    assert entry.without
+
+
+def test_missing_name_and_missing_module_are_none() -> None:
+    assert SeamName("jax._src.core", "no_such_name", "", "").get() is None
+    assert SeamName("jax._src.no_such_module", "name", "", "").get() is None
+
+
+def _inside() -> bool:
+    seen: list[bool] = []
+
+    def f(x: Any) -> Any:
+        seen.append(_jax_compat.inside_transformation())
+        return x
+
+    jax.jit(f)(1.0)
+    return seen[0]
+
+
+def _trace_state_clean(without: Callable[[], None]) -> None:
+    assert _inside()
+    assert not _jax_compat.inside_transformation()
+    without()
+    assert not _inside()
+
+
+def _trace_context(without: Callable[[], None]) -> None:
+    def compared() -> dict[str, bool]:
+        """For each setting, whether the configuration shows a change of it."""
+        before, shown = _jax_compat.configuration(), {}
+        changes = {"jax_default_matmul_precision": "float32", "jax_debug_nans": True}
+        for flag, value in {"jax_enable_x64": True, **changes}.items():
+            kept = getattr(jax.config, flag)
+            jax.config.update(flag, value)
+            try:
+                shown[flag] = _jax_compat.configuration() != before
+            finally:
+                jax.config.update(flag, kept)
+        assert _jax_compat.configuration() == before
+        return shown
+
+    seen = compared()
+    assert seen["jax_enable_x64"]
+    assert seen["jax_default_matmul_precision"]
+    without()
+    assert compared() == {
+        "jax_enable_x64": True,
+        "jax_default_matmul_precision": True,
+        "jax_debug_nans": False,
+    }
+    hash(_jax_compat.configuration())
+
+
+def _known_platforms(without: Callable[[], None]) -> None:
+    assert _jax_compat.known_platforms()[: len(PLATFORMS)] == PLATFORMS
+    without()
+    assert _jax_compat.known_platforms() == PLATFORMS
+    with pytest.raises(TargetError, match="my_plugin"):
+        export(jnp.sin, platforms=["my_plugin"])(1.0)
+    assert export(jnp.sin, platforms=["cpu"])(1.0).platforms == ("cpu",)
+
+
+def _summarize(without: Callable[[], None]) -> None:
+    (equation,) = jax.make_jaxpr(lambda x: jax.lax.sin(x))(1.0).eqns
+    assert "test_jax_seam.py:" in (_jax_compat.source_of_equation(equation) or "")
+    without()
+    assert _jax_compat.source_of_equation(equation) is None
+
+
+BEHAVIOURS: dict[str, Callable[[Callable[[], None]], None]] = {
+    "trace_state_clean": _trace_state_clean,
+    "trace_context": _trace_context,
+    "known_platforms": _known_platforms,
+    "summarize": _summarize,
+}
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in SEAM])
+def test_without_the_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First with the name, then without it: a test that sees no difference would prove nothing."""
+    BEHAVIOURS[name](lambda: take_away(monkeypatch, SEAM, name))
+
+
+def test_without_any_of_the_names_an_export_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exported() -> PortableFunction:
+        f = export(lambda x: jnp.tanh(x) @ x.T, polymorphic_shapes="(b, 3)", platforms=["cpu"])
+        return f(jnp.ones((2, 3)))
+
+    expected = exported()
+    take_away(monkeypatch, SEAM, *(entry.name for entry in SEAM))
+    found = exported()
+    assert (found.in_avals, found.out_avals) == (expected.in_avals, expected.out_avals)
+    assert len(found.module) == len(expected.module)
+
+
+def test_static_arguments_without_the_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
+    jitted = jax.jit(lambda n, x: x * n, static_argnums=0)
+    assert _jax_compat.static_arguments(jitted) == (frozenset({0}), frozenset({"n"}))
+    monkeypatch.setattr(_jax_compat, "_JIT_INFO", "no_such_attribute")
+    assert _jax_compat.static_arguments(jitted) == (frozenset(), frozenset())

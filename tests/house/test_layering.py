@@ -1,0 +1,156 @@
+"""The layout's rules hold in every module, and the rules themselves tell right from wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.house.imports import module_name, python_files
+from tests.house.layering import violations
+
+pytestmark = pytest.mark.checkout
+
+MODULES = [(module_name(path), path) for path in python_files("jax2tf_bridge", "shape_poly")]
+
+
+@pytest.mark.parametrize(("module", "path"), MODULES, ids=[name for name, _ in MODULES])
+def test_module_keeps_the_rules(module: str, path: Path) -> None:
+    found = violations(path.read_text(), module, is_package=path.name == "__init__.py")
+    assert not found, "\n".join(map(str, found))
+
+
+def test_every_package_is_looked_at() -> None:
+    names = {name for name, _ in MODULES}
+    assert {"shape_poly", "jax2tf_bridge", "jax2tf_bridge._portable"} <= names
+    assert {"jax2tf_bridge.from_jax", "jax2tf_bridge.to_tf"} <= names
+
+
+REJECTED = [
+    # shape_poly stands alone.
+    ("shape_poly._solver", "import jax", "shape_poly must never import jax"),
+    ("shape_poly", "from tensorflow import Tensor", "never import tensorflow"),
+    ("shape_poly._x", "def f():\n  import jax.numpy", "never import jax"),
+    ("shape_poly._x", "from jax2tf_bridge import Target", "shape_poly must not import"),
+    # The halves.
+    ("jax2tf_bridge.from_jax._trace", "import tensorflow as tf", "never import tensorflow"),
+    ("jax2tf_bridge.from_jax", "def f():\n  from tensorflow import x", "never import tensorflow"),
+    (
+        "jax2tf_bridge.from_jax._x",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n  import tensorflow",
+        "never import tensorflow",
+    ),
+    ("jax2tf_bridge.to_tf._op", "import jax", "to_tf must never import jax"),
+    ("jax2tf_bridge.to_tf._op", "async def f():\n  import jaxlib", "to_tf must never import jax"),
+    ("jax2tf_bridge.saving", "f = lambda: __import__('jax')", "saving must never import jax"),
+    ("jax2tf_bridge.saving._x", "import importlib\nimportlib.import_module('jax')", "never"),
+    # Neither at module level.
+    ("jax2tf_bridge._portable", "import jax", "record must not import jax at module level"),
+    ("jax2tf_bridge._new", "try:\n  import tensorflow\nexcept ImportError: pass", "module level"),
+    ("jax2tf_bridge.serialization.flat", "import tensorflow", "at module level"),
+    ("jax2tf_bridge", "from jax2tf_bridge import _x\nimport jax", "facade must not import jax"),
+    # The direction.
+    ("jax2tf_bridge.from_jax._x", "from jax2tf_bridge import to_tf", "from_jax must not import"),
+    ("jax2tf_bridge.from_jax._x", "from jax2tf_bridge.to_tf import f", "(to_tf)"),
+    ("jax2tf_bridge.from_jax._x", "from ..to_tf._op import f", "(to_tf)"),
+    ("jax2tf_bridge.from_jax", "from ..to_tf import f", "(to_tf)"),
+    ("jax2tf_bridge.to_tf._op", "import jax2tf_bridge.saving", "(saving)"),
+    ("jax2tf_bridge.to_tf._op", "from jax2tf_bridge import convert", "(facade)"),
+    ("jax2tf_bridge.to_tf._op", "from jax2tf_bridge._convert import convert", "(convert)"),
+    ("jax2tf_bridge.saving._x", "def f():\n  from jax2tf_bridge.from_jax import x", "(from_jax)"),
+    ("jax2tf_bridge._portable", "def f():\n  from jax2tf_bridge import from_jax", "(from_jax)"),
+    ("jax2tf_bridge._target", "from jax2tf_bridge.to_tf import _tf_compat", "(to_tf)"),
+    # Private modules.
+    ("jax2tf_bridge._portable", "from shape_poly._parser import f", "private to shape_poly"),
+    ("jax2tf_bridge._portable", "from shape_poly import _parser", "private to shape_poly"),
+    ("jax2tf_bridge.to_tf._x", "import shape_poly._parser", "private to shape_poly"),
+    # Private names.
+    ("jax2tf_bridge.from_jax._x", "from jax._src import core", "private to JAX"),
+    ("jax2tf_bridge.from_jax._x", "from jax import _src", "private to JAX"),
+    ("jax2tf_bridge.from_jax._x", "import jax._src.core as core", "private to JAX"),
+    ("jax2tf_bridge.from_jax._x", "import jaxlib", "private to JAX"),
+    ("jax2tf_bridge.from_jax._x", "from jaxlib.mlir import ir", "private to JAX"),
+    ("jax2tf_bridge.from_jax._x", "import jax\ndef f(): return jax._src.core", "private to JAX"),
+    ("jax2tf_bridge.from_jax._x", "import jax as j\nx = j._src", "private to JAX"),
+    ("jax2tf_bridge.from_jax._x", "from jax import export as e\ne._module", "private to JAX"),
+    ("jax2tf_bridge.from_jax._x", "import jax\ngetattr(jax, '_src')", "private to JAX"),
+    (
+        "jax2tf_bridge.from_jax._x",
+        "import importlib\nx = importlib.import_module('jax._src.core')",
+        "private to JAX",
+    ),
+    (
+        "jax2tf_bridge.from_jax._x",
+        "from importlib import import_module\nn = 1\nimport_module(f'jax._src.{n}')",
+        "private to JAX",
+    ),
+    (
+        "jax2tf_bridge.from_jax._x",
+        "import sys\nx = sys.modules['jax._src.core']",
+        "private to JAX",
+    ),
+    ("jax2tf_bridge.to_tf._op", "from tensorflow.python.eager import x", "private to TensorFlow"),
+    ("jax2tf_bridge.to_tf._op", "import tensorflow as tf\ntf.compiler.x", "private to TensorFlow"),
+    ("jax2tf_bridge.to_tf._op", "import tensorflow as tf\ntf.Tensor._x", "private to TensorFlow"),
+    ("jax2tf_bridge.from_jax._x", "def f(e): return e._module", "private attribute"),
+    ("jax2tf_bridge.from_jax._x", "def f(e): return getattr(e, '_module')", "private attribute"),
+    ("jax2tf_bridge._convert", "class A:\n  def f(self, t): return t._x", "private attribute"),
+    # A seam is for its own side.
+    ("jax2tf_bridge.to_tf._jax_compat", "import tensorflow.python", "private to TensorFlow"),
+    ("jax2tf_bridge.from_jax._tf_compat", "import jaxlib", "private to JAX"),
+    # What cannot be seen through.
+    ("jax2tf_bridge.to_tf._x", "import importlib\nimportlib.import_module(name)", "computed name"),
+    # State.
+    ("jax2tf_bridge.to_tf._x", "import threading\n_state = threading.local()", "container to fill"),
+    ("jax2tf_bridge.to_tf._x", "_cache: dict[str, int] = {}", "container to fill"),
+    ("jax2tf_bridge.to_tf._x", "_seen = set()", "container to fill"),
+    ("jax2tf_bridge.to_tf._x", "x = 0\ndef f():\n  global x\n  x = 1", "global x"),
+]
+
+ACCEPTED = [
+    ("shape_poly._solver", "from shape_poly._expressions import Dim\nimport math"),
+    ("shape_poly._solver", "from ._expressions import Dim"),
+    ("jax2tf_bridge.from_jax._trace", "import jax\nimport jax.numpy as jnp\nx = jax.export.export"),
+    ("jax2tf_bridge.from_jax._trace", "from jax2tf_bridge._portable import Aval"),
+    ("jax2tf_bridge.from_jax._trace", "from shape_poly import Dim"),
+    ("jax2tf_bridge.from_jax._trace", "from jax2tf_bridge.from_jax import _jax_compat"),
+    ("jax2tf_bridge.from_jax", "from jax2tf_bridge.from_jax._trace import f"),
+    ("jax2tf_bridge.from_jax._jax_compat", "from jax._src import core\nimport jaxlib"),
+    ("jax2tf_bridge.from_jax._jax_compat_linalg", "import jax\nx = jax._src"),
+    ("jax2tf_bridge.to_tf._tf_compat", "from tensorflow.python.eager import x"),
+    ("jax2tf_bridge.to_tf._op", "import tensorflow as tf\nx = tf.compat.v1.Session"),
+    ("jax2tf_bridge.to_tf._op", "import tensorflow as tf\nx = tf.__version__"),
+    ("jax2tf_bridge.call_tf._jax_compat", "from jax._src import core"),
+    ("jax2tf_bridge.call_tf", "import jax\nimport tensorflow"),
+    ("jax2tf_bridge.saving", "from jax2tf_bridge.to_tf import to_tf"),
+    ("jax2tf_bridge.saving", "from jax2tf_bridge.to_tf._op import call"),
+    ("jax2tf_bridge._convert", "from jax2tf_bridge.from_jax import f\nimport tensorflow"),
+    ("jax2tf_bridge._convert", "from jax2tf_bridge.from_jax._trace import f"),
+    ("jax2tf_bridge._portable", "def f():\n  import jax"),
+    ("jax2tf_bridge._portable", "from jax2tf_bridge import _errors"),
+    ("jax2tf_bridge._target", "def f():\n  from jax2tf_bridge.to_tf import _tf_compat"),
+    ("jax2tf_bridge", "import importlib\nimportlib.import_module(name)"),
+    ("jax2tf_bridge", "def f():\n  from jax2tf_bridge._convert import convert"),
+    ("jax2tf_bridge.to_tf._x", "TABLE = {'a': 1}\nNAMES = ('a',)\n__all__ = ['f']"),
+    ("jax2tf_bridge.to_tf._x", "text = 'the rules of jax._src. And more'"),
+    ("jax2tf_bridge.to_tf._x", "def f(self): return self._private.jaxlib"),
+    ("jax2tf_bridge.to_tf._x", "class A:\n  _x = 1\n  def f(self, other): return other._x"),
+    ("jax2tf_bridge.to_tf._x", "def f(t): return t._fields, t.__dict__"),
+    ("jax2tf_bridge.from_jax._jax_compat", "def f(e): return e._module"),
+]
+
+
+@pytest.mark.parametrize(("module", "source", "rule"), REJECTED)
+def test_rules_reject(module: str, source: str, rule: str) -> None:
+    is_package = module.split(".")[-1] in {"shape_poly", "from_jax", "saving", "jax2tf_bridge"}
+    found = violations(source, module, is_package=is_package)
+    assert any(rule in str(violation) for violation in found), found
+
+
+@pytest.mark.parametrize(("module", "source"), ACCEPTED)
+def test_rules_accept(module: str, source: str) -> None:
+    is_package = module.split(".")[-1] in {"from_jax", "saving", "call_tf", "jax2tf_bridge"}
+    assert violations(source, module, is_package=is_package) == []
+
+
+def test_violation_names_module_and_line() -> None:
+    (violation,) = violations("import os\n\nimport jax\n", "shape_poly._x")
+    assert str(violation) == "shape_poly._x, line 3: shape_poly must never import jax"

@@ -1,0 +1,119 @@
+"""The distribution declares what the code imports, no more and no less, and where it is from."""
+
+import re
+import sys
+import tomllib
+from importlib import metadata
+
+import pytest
+
+import jax2tf_bridge
+from tests.house.imports import ROOT, python_files, read_file
+
+pytestmark = pytest.mark.checkout
+
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = SETTINGS["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "ml_dtypes": "ml-dtypes"}
+# These come with what is declared, by the contract between the packages.
+BROUGHT_ALONG = {"jaxlib": "jax", "keras": "tensorflow"}
+
+
+def _names(requirements: list[str]) -> set[str]:
+    """The distributions of a list of requirements, extras of our own followed."""
+    names = set()
+    for requirement in requirements:
+        name, extras = re.match(r"([\w.-]+)(?:\[([\w,-]+)\])?", requirement).groups()  # type: ignore[union-attr]
+        if name == PROJECT["name"]:
+            for extra in extras.split(","):
+                names |= _names(EXTRAS[extra])
+        else:
+            names.add(name)
+    return names
+
+
+def _third_parties(*folders: str) -> dict[str, str]:
+    """The distributions that the folders' modules import, each with one place that does."""
+    own = {"jax2tf_bridge", "shape_poly", "tests", "examples", "benchmarks"}
+    found = {}
+    for path in python_files(*folders):
+        for entry in read_file(path).imports:
+            top = entry.module.split(".")[0]
+            if top not in sys.stdlib_module_names and top not in own:
+                top = BROUGHT_ALONG.get(top, top)
+                place = f"{path.relative_to(ROOT)}, line {entry.line}"
+                found[DISTRIBUTIONS.get(top, top)] = place
+    return found
+
+
+def test_packages_import_only_what_is_declared() -> None:
+    declared = _names(PROJECT["dependencies"]) | _names(["jax2tf-bridge[all,tensorflow]"])
+    for name, place in _third_parties("jax2tf_bridge", "shape_poly").items():
+        assert name in declared, f"{place}: {name} is not in pyproject.toml"
+
+
+def test_what_is_declared_is_imported() -> None:
+    imported = set(_third_parties("jax2tf_bridge", "shape_poly"))
+    plain, runtime = _names(PROJECT["dependencies"]), _names(["jax2tf-bridge[all,tensorflow]"])
+    assert plain | runtime <= imported, "pyproject.toml declares what no module imports"
+
+
+def test_tests_and_examples_import_only_what_the_test_extra_brings() -> None:
+    declared = _names(PROJECT["dependencies"]) | _names(["jax2tf-bridge[all,tensorflow,test]"])
+    for name, place in _third_parties("tests", "examples").items():
+        assert name in declared, f"{place}: {name} is not in the extra 'test'"
+
+
+def test_no_extra_but_its_own_brings_a_tensorflow() -> None:
+    assert _names(EXTRAS["tensorflow"]) == {"tensorflow"}
+    assert _names(EXTRAS["tensorflow-cpu"]) == {"tensorflow-cpu"}
+    for extra in set(EXTRAS) - {"tensorflow", "tensorflow-cpu"}:
+        assert not {"tensorflow", "tensorflow-cpu"} & _names(EXTRAS[extra]), extra
+
+
+def test_extras_are_the_documented_ones() -> None:
+    assert set(EXTRAS) == {"all", "dev", "jax", "tensorflow", "tensorflow-cpu", "test"}
+    assert _names(EXTRAS["all"]) >= _names(EXTRAS["jax"])
+
+
+def test_pythons_of_the_scripts_are_those_of_the_distribution() -> None:
+    source = (ROOT / "scripts" / "_env.py").read_text()
+    found = re.search(r"OLDEST_PYTHON, NEWEST_PYTHON = \(3, (\d+)\), \(3, (\d+)\)", source)
+    assert found is not None
+    oldest, newest = map(int, found.groups())
+    assert PROJECT["requires-python"] == f">=3.{oldest},<3.{newest + 1}"
+    minors = [f"Programming Language :: Python :: 3.{n}" for n in range(oldest, newest + 1)]
+    assert [c for c in PROJECT["classifiers"] if ":: Python ::" in c] == minors
+
+
+def test_oldest_jax_that_is_tested_is_the_oldest_that_is_allowed() -> None:
+    (jax,) = EXTRAS["jax"]
+    pins = re.search(
+        r'OLDEST_PINS = \("jax==([\d.]+)"', (ROOT / "scripts/_commands.py").read_text()
+    )
+    assert pins is not None
+    assert jax == f"jax>={pins[1]}"
+
+
+def test_version_is_the_installed_one_and_in_the_changelog() -> None:
+    installed = {found.version for found in metadata.distributions(name=PROJECT["name"])}
+    assert installed <= {jax2tf_bridge.__version__}
+    headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    released = [heading for heading in headings if heading != "Unreleased"]
+    assert released == sorted(released, reverse=True)
+    assert released[:1] in ([], [jax2tf_bridge.__version__])
+
+
+@pytest.mark.parametrize("name", ["demo", "format", "lint", "slow", "test", "typecheck", "wheel"])
+def test_script_is_executable_python(name: str) -> None:
+    path = ROOT / "scripts" / name
+    assert path.stat().st_mode & 0o111, f"chmod +x scripts/{name}"
+    compile(path.read_text(), str(path), "exec")
+
+
+def test_modules_are_small() -> None:
+    for path in python_files("jax2tf_bridge", "shape_poly"):
+        lines = len(path.read_text().splitlines())
+        assert lines <= 400, f"{path.relative_to(ROOT)} has {lines} lines: what does it do twice?"

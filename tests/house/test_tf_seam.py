@@ -1,0 +1,127 @@
+"""Each private name of TF is there in the releases that the seam says, and can be done without."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from jax2tf_bridge import ModuleError, PortableFunction, Target, export, to_tf
+from jax2tf_bridge.to_tf import _tf_compat
+from jax2tf_bridge.to_tf._tf_compat import SEAM, SeamName
+from tests.house.seams import has_release, take_away
+
+
+@pytest.fixture(scope="module")
+def record() -> PortableFunction:
+    return export(lambda x: jnp.sin(x), platforms=["cpu"])(np.float32(1))
+
+
+@pytest.mark.parametrize("entry", SEAM, ids=lambda entry: entry.name)
+def test_name_is_where_the_seam_says(entry: SeamName) -> None:
+    if has_release("2.15 to 2.21", tf.__version__):
+        there = has_release(entry.releases, tf.__version__)
+        assert (entry.get() is not None) == there, f"{entry.name} in TF {tf.__version__}"
+    assert entry.without
+
+
+def test_missing_name_and_missing_module_are_none() -> None:
+    assert SeamName("tensorflow.python.eager.context", "no_such_name", "", "").get() is None
+    assert SeamName("tensorflow.python.no_such_module", "name", "", "").get() is None
+
+
+def _call_module(without: Callable[[], None], record: PortableFunction) -> None:
+    np.testing.assert_allclose(to_tf(record)(np.float32(1)), np.sin(1), rtol=1e-6)
+    without()
+    with pytest.raises(ModuleError, match="has no XlaCallModule op"):
+        to_tf(record)(np.float32(1))
+
+
+def _max_convention(without: Callable[[], None], record: PortableFunction) -> None:
+    assert Target.installed().calling_convention >= 8
+    without()
+    assert Target.installed().calling_convention == 8
+
+
+def _current_version(without: Callable[[], None], record: PortableFunction) -> None:
+    (version,) = Target.installed().stablehlo_versions
+    assert version >= (0, 14, 24)
+    without()
+    assert Target.installed().stablehlo_versions == ((0, 14, 24),)
+
+
+def _no_comparison(without: Callable[[], None], record: PortableFunction) -> None:
+    assert "@main" in _tf_compat.module_text(record.module)
+    without()
+    with pytest.raises(ModuleError, match="offers no way to compare a record with its module"):
+        _tf_compat.module_text(record.module)
+
+
+def _list_wrapper(without: Callable[[], None], record: PortableFunction) -> None:
+    module = tf.Module()
+    module.value = [1.0, [2.0]]
+    _wrapper_is_a_leaf(without, module.value, list)
+
+
+def _tuple_wrapper(without: Callable[[], None], record: PortableFunction) -> None:
+    module = tf.Module()
+    module.value = (1.0, [2.0])
+    _wrapper_is_a_leaf(without, module.value, tuple)
+
+
+def _dict_wrapper(without: Callable[[], None], record: PortableFunction) -> None:
+    module = tf.Module()
+    module.value = {"a": 1.0}
+    _wrapper_is_a_leaf(without, module.value, dict)
+
+
+def _wrapper_is_a_leaf(without: Callable[[], None], wrapper: object, plain: type) -> None:
+    assert type(wrapper) is not plain
+    assert type(_tf_compat.unwrapped(wrapper)) is plain
+    without()
+    assert _tf_compat.unwrapped(wrapper) is wrapper
+
+
+BEHAVIOURS: dict[str, Callable[[Callable[[], None], PortableFunction], None]] = {
+    "call_module": _call_module,
+    "call_module_maximum_supported_version": _max_convention,
+    "get_current_version": _current_version,
+    "deserialize_portable_artifact_str": _no_comparison,
+    "deserialize_portable_artifact": _no_comparison,
+    "ExperimentalRunPassPipeline": _no_comparison,
+    "ListWrapper": _list_wrapper,
+    "_TupleWrapper": _tuple_wrapper,
+    "_DictWrapper": _dict_wrapper,
+}
+# Two names of one function: a release has one of them, so both have to go.
+TOGETHER = ("deserialize_portable_artifact_str", "deserialize_portable_artifact")
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in SEAM])
+def test_without_the_name(
+    name: str, record: PortableFunction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First with the name, then without it: a test that sees no difference would prove nothing."""
+    names = TOGETHER if name in TOGETHER else (name,)
+    BEHAVIOURS[name](lambda: take_away(monkeypatch, SEAM, *names), record)
+
+
+def test_either_name_of_the_deserializer_will_do(
+    record: PortableFunction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = {entry.name: entry for entry in SEAM}
+    expected = _tf_compat.module_text(record.module)
+    (present,) = {entries[name].get() for name in TOGETHER} - {None}
+    for name in TOGETHER:
+        with monkeypatch.context() as patch:
+            original = SeamName.get
+            answers = {other: present if other == name else None for other in TOGETHER}
+            patch.setattr(
+                SeamName,
+                "get",
+                lambda self, known=answers, ask=original: (
+                    known[self.name] if self.name in known else ask(self)
+                ),
+            )
+            assert _tf_compat.module_text(record.module) == expected

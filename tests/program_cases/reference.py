@@ -1,0 +1,124 @@
+"""What JAX itself answers: the flat results and gradients that every consumer has to reproduce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from tests.program_cases.record import Array, Call, Example, Program, normal
+
+_CROSSES_AS = {"int4": np.int8, "uint4": np.uint8}
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One call, flat, in the dtypes in which values cross to TensorFlow.
+
+    Attributes:
+      inputs, results: the leaves of the arguments and of the result.
+      sources: the indices of the inputs that gradients are taken for.
+      targets: the indices of the results that have cotangents; cotangents: one for each.
+      gradients: one for each source; empty if the program has none, or no targets.
+    """
+
+    inputs: tuple[Array, ...]
+    results: tuple[Array, ...]
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+    cotangents: tuple[Array, ...]
+    gradients: tuple[Array, ...]
+
+
+def reference(program: Program, example: Example, call: Call) -> Reference:
+    """Runs a call in JAX, at its concrete shapes, with its gradient."""
+    with program.precision():
+        args = jax_arguments(program, call)
+        arguments = (args, dict(call.kwargs))
+        leaves, tree = jax.tree_util.tree_flatten(arguments)
+
+        @jax.jit
+        def flat(*values: Any) -> list[Any]:
+            flat_args, flat_kwargs = jax.tree_util.tree_unflatten(tree, values)
+            return jax.tree_util.tree_leaves(example.function(*flat_args, **flat_kwargs))
+
+        results = flat(*leaves)
+        sources = _inexact(leaves)
+        targets = _inexact(results)
+        cotangents = [
+            normal(*results[i].shape, seed=17 + i).astype(results[i].dtype) for i in targets
+        ]
+        gradients = (
+            _gradients(flat, leaves, results, dict(zip(targets, cotangents, strict=True)))
+            if program.differentiable and targets
+            else {}
+        )
+        return Reference(
+            tuple(map(crossing, leaves)),
+            tuple(map(crossing, results)),
+            sources,
+            targets,
+            tuple(map(crossing, cotangents)),
+            tuple(crossing(gradients[i]) for i in sources if gradients),
+        )
+
+
+def jax_arguments(program: Program, call: Call) -> tuple[Any, ...]:
+    """The positional arguments of a call as JAX takes them: typed keys made of their words."""
+    return tuple(
+        jax.random.wrap_key_data(a) if i in program.key_arguments else _as_jax(a)
+        for i, a in enumerate(call.args)
+    )
+
+
+def over_key_words(program: Program, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function over the words of its typed keys, which is how TensorFlow can pass them."""
+    if not program.key_arguments:
+        return function
+
+    def over_words(*args: Any, **kwargs: Any) -> Any:
+        keyed = [
+            jax.random.wrap_key_data(a) if i in program.key_arguments else a
+            for i, a in enumerate(args)
+        ]
+        return function(*keyed, **kwargs)
+
+    return over_words
+
+
+def crossing(value: Any) -> Array:
+    """A JAX value as the numpy array that stands for it in TensorFlow."""
+    if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    array = np.asarray(value)
+    return array.astype(_CROSSES_AS.get(array.dtype.name, array.dtype))
+
+
+def _as_jax(argument: Any) -> Any:
+    """The argument in the dtypes that JAX gives its leaves, so that both sides agree on them."""
+    return jax.tree_util.tree_map(
+        lambda leaf: np.asarray(leaf).astype(jax.dtypes.canonicalize_dtype(leaf.dtype)), argument
+    )
+
+
+def _inexact(values: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(i for i, v in enumerate(values) if jax.dtypes.issubdtype(v.dtype, np.inexact))
+
+
+def _gradients(
+    flat: Callable[..., Any],
+    leaves: Sequence[Any],
+    results: Sequence[Any],
+    cotangents: dict[int, Array],
+) -> dict[int, Any]:
+    _, pull_back = jax.vjp(flat, *leaves)
+    pulled = pull_back(
+        [
+            cotangents[i] if i in cotangents else np.zeros(result.shape, jax.dtypes.float0)
+            for i, result in enumerate(results)
+        ]
+    )
+    return dict(enumerate(pulled))

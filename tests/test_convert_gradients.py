@@ -1,0 +1,217 @@
+"""Gradients of converted functions, to any order, against jax.grad."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from jax2tf_bridge import GradientError, convert
+
+X = np.array([0.3, 0.7, 1.1], np.float32)
+
+
+@jax.custom_vjp
+def reversed_sign(x: Any) -> Any:
+    return jnp.sin(x)
+
+
+reversed_sign.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (-g * jnp.cos(x),))
+
+
+@jax.custom_jvp
+def tripled(x: Any) -> Any:
+    return jnp.sin(x)
+
+
+tripled.defjvp(lambda primals, tangents: (jnp.sin(primals[0]), 3 * tangents[0] * primals[0]))
+
+FUNCTIONS = {
+    "plain": lambda x: jnp.sin(x) * x**3,
+    "custom_vjp": lambda x: reversed_sign(x) * x,
+    "custom_jvp": lambda x: tripled(x) * x,
+    "scan": lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c) * 2, None), x, None, 3)[0],
+    "remat": jax.checkpoint(lambda x: jnp.exp(jnp.sin(x))),
+}
+
+
+def nested_tapes(f: Any, x: tf.Tensor, order: int) -> tf.Tensor:
+    if order == 0:
+        return f(x)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = nested_tapes(f, x, order - 1)
+    return tape.gradient(y, x)
+
+
+def tf_gradients(f: Any, x: tf.Tensor, order: int) -> tf.Tensor:
+    y = f(x)
+    for _ in range(order):
+        (y,) = tf.gradients(y, [x])
+    return y
+
+
+@pytest.mark.parametrize("mode", ["eager", "tape in graph", "tf.gradients", "outside of a graph"])
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
+def test_to_the_third_order(function: Any, mode: str) -> None:
+    f = convert(function, polymorphic_shapes="(b,)")
+    expected = function
+    for order in (1, 2, 3):
+        expected = jax.grad(lambda x, g=expected: jnp.sum(g(x)))
+        if mode == "eager":
+            found = nested_tapes(f, tf.constant(X), order)
+        elif mode == "tape in graph":
+            found = tf.function(lambda x, n=order: nested_tapes(f, x, n), autograph=False)(X)
+        elif mode == "tf.gradients":
+            found = tf.function(lambda x, n=order: tf_gradients(f, x, n), autograph=False)(X)
+        else:
+            found = nested_tapes(tf.function(f, autograph=False), tf.constant(X), order)
+        np.testing.assert_allclose(found, expected(X), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_within_compiled_functions(jit_compile: bool) -> None:
+    f = convert(FUNCTIONS["plain"])
+    g = tf.function(lambda x: nested_tapes(f, x, 1), autograph=False, jit_compile=jit_compile)
+    expected = jax.grad(lambda x: jnp.sum(FUNCTIONS["plain"](x)))(X)
+    np.testing.assert_allclose(g(X), expected, rtol=1e-5)
+
+
+def test_pytrees_keywords_integers_and_unused_arguments() -> None:
+    def f(params: Any, n: Any, unused: Any, *, scale: Any) -> Any:
+        return {"y": params["w"] * n * scale["s"], "n": n + 1, "none": None}
+
+    w, n, unused, s = tf.constant(X), tf.constant([1, 2, 3]), tf.constant(5.0), tf.constant(2.0)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([w, unused, s])
+        out = convert(f)({"w": w}, n, unused, scale={"s": s})
+        loss = tf.reduce_sum(out["y"])
+    dw, dn, d_unused, ds = tape.gradient(loss, [w, n, unused, s])
+    np.testing.assert_allclose(dw, [2, 4, 6])
+    assert dn is None
+    np.testing.assert_allclose(d_unused, 0)
+    np.testing.assert_allclose(ds, np.sum(X * [1, 2, 3]), rtol=1e-6)
+    # Persistent: once more.
+    np.testing.assert_allclose(tape.gradient(out["y"], w), [2, 4, 6])
+    zero = tape.gradient(out["y"], n, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    np.testing.assert_array_equal(zero, [0, 0, 0])
+
+
+def test_function_of_integers_only() -> None:
+    n = tf.constant([1, 2])
+    v = tf.constant(1.0)
+    with tf.GradientTape() as tape:
+        tape.watch(v)
+        y = tf.cast(convert(lambda n: n * 2)(n), tf.float32) * v
+    np.testing.assert_allclose(tape.gradient(y, v), 6)
+
+
+def test_some_results_are_not_used() -> None:
+    f = convert(lambda x: (jnp.sin(x), jnp.cos(x), jnp.argsort(x)))
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        _, y, _ = f(x)
+    np.testing.assert_allclose(tape.gradient(y, x), -np.sin(X), rtol=1e-5)
+
+
+def test_variables() -> None:
+    v = tf.Variable(X)
+    with tf.GradientTape() as tape:
+        y = convert(jnp.sin)(v)
+    np.testing.assert_allclose(tape.gradient(y, v), np.cos(X), rtol=1e-5)
+
+
+def test_bfloat16() -> None:
+    x = tf.cast(tf.constant(X), tf.bfloat16)
+    gradient = nested_tapes(convert(lambda x: x * x), x, 1)
+    assert gradient.dtype == tf.bfloat16
+    np.testing.assert_allclose(tf.cast(gradient, tf.float32), 2 * X, rtol=2e-2)
+
+
+def test_complex() -> None:
+    """The cotangents are JAX's: without the conjugation that TensorFlow's own ops do."""
+    x = tf.constant(X, tf.complex64) * (1 + 2j)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = convert(lambda x: jnp.abs(x) ** 2)(x)
+    expected = jax.grad(lambda x: jnp.sum(jnp.abs(x) ** 2))(x.numpy())
+    np.testing.assert_allclose(tape.gradient(y, x), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("experimental_use_pfor", [True, False])
+def test_jacobian(experimental_use_pfor: bool) -> None:
+    def f(x: Any) -> Any:
+        return jnp.cumsum(jnp.sin(x))
+
+    x = tf.constant(X)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = convert(f)(x)
+    found = tape.jacobian(y, x, experimental_use_pfor=experimental_use_pfor)
+    np.testing.assert_allclose(found, jax.jacobian(f)(X), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(), (3,)], ids=str)
+def test_static_loop_of_gradients(shape: Any) -> None:
+    """A gradient descent as a user writes it, in one graph."""
+    f = convert(lambda x: jnp.sum((x - 1) ** 2))
+
+    @tf.function
+    def descend(x: Any) -> Any:
+        for _ in range(20):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = f(x)
+            x = x - 0.25 * tape.gradient(loss, x)
+        return x
+
+    np.testing.assert_allclose(descend(tf.zeros(shape)), np.ones(shape), atol=1e-3)
+
+
+def until_large(x: Any) -> Any:
+    return jax.lax.while_loop(lambda v: jnp.all(v < 10), lambda v: v * 2, x)
+
+
+REFUSED = {
+    "with_gradient=False": (convert(jnp.sin, with_gradient=False), "sin .*with_gradient=False"),
+    "while_loop": (convert(until_large), "Reverse-mode differentiation does not work for lax.wh"),
+}
+
+
+@pytest.mark.parametrize(("f", "reason"), REFUSED.values(), ids=REFUSED.keys())
+def test_no_gradient_is_an_error_only_when_it_is_asked_for(f: Any, reason: str) -> None:
+    x = tf.constant(X)
+    f(x)
+    in_graph = tf.function(f, autograph=False)
+    in_graph(x)
+    for call in (f, in_graph):
+        with pytest.raises(LookupError, match=reason):
+            nested_tapes(call, x, 1)
+    for gradient in (nested_tapes, tf_gradients):
+        asking = tf.function(lambda x, g=gradient: g(f, x, 1), autograph=False)
+        with pytest.raises(LookupError, match=reason):
+            asking(x)
+    # Not asked for: beside another function that has one.
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = x * tf.stop_gradient(f(x))
+    assert tape.gradient(y, x) is not None
+
+
+def test_reason_is_an_error_of_ours_in_eager_mode() -> None:
+    with pytest.raises(GradientError, match="until_large has no gradient: Reverse-mode"):
+        nested_tapes(convert(until_large), tf.constant(X), 1)
+
+
+def test_differentiable_loops_of_unknown_length_inside() -> None:
+    """A loop over values that need no derivative does not stand in the way of one."""
+
+    def f(x: Any) -> Any:
+        steps = jax.lax.while_loop(lambda n: n < 5, lambda n: n + 2, jnp.int32(0))
+        return x * steps
+
+    g = tf.function(convert(f), autograph=False)
+    np.testing.assert_allclose(nested_tapes(g, tf.constant(X), 1), [6, 6, 6])

@@ -1,0 +1,267 @@
+"""What users and tools match on is what jax2tf gives, side by side in one process.
+
+Static shapes only: with symbolic ones jax2tf fails on the newest pairs.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from jax2tf_bridge import convert
+from tests.fresh_process import run_python
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # jax2tf is deprecated, and says so when it is imported
+    jax2tf = pytest.importorskip(
+        "jax.experimental.jax2tf", reason="this JAX has no jax2tf any more"
+    )
+
+Converter = Callable[..., Callable[..., Any]]
+BOTH = {"jax2tf": jax2tf.convert, "bridge": convert}
+X = np.array([[0.5, 1.0], [2.0, 3.0]], np.float32)
+
+
+def both(use: Callable[[Converter], Any]) -> tuple[Any, Any]:
+    """What `use` gives with each of the two converters."""
+    return use(jax2tf.convert), use(convert)
+
+
+def names_in(graph: Any, *wanted: str) -> list[tuple[str, str]]:
+    return [
+        (op.name, op.type)
+        for op in graph.get_operations()
+        if any(w in op.name for w in ("jax2tf", *wanted))
+    ]
+
+
+def test_names_of_arguments_and_results() -> None:
+    def graph(converter: Converter) -> list[tuple[str, str]]:
+        f = converter(lambda x, y: (jnp.sin(x), [x + y, y]))
+        spec = tf.TensorSpec((2, 2))
+        concrete = tf.function(f, autograph=False).get_concrete_function(spec, spec)
+        return names_in(concrete.graph, "XlaCallModule")
+
+    theirs, ours = both(graph)
+    assert ours == theirs
+    assert [name for name, _ in ours] == [
+        "jax2tf_arg_0",
+        "jax2tf_arg_1",
+        "XlaCallModule",
+        "jax2tf_out",
+        "jax2tf_out_1",
+        "jax2tf_out_2",
+    ]
+
+
+def test_names_of_a_second_call_are_uniquified() -> None:
+    def graph(converter: Converter) -> list[tuple[str, str]]:
+        f = converter(jnp.sin)
+        twice = tf.function(lambda x: f(f(x)), autograph=False)
+        return names_in(twice.get_concrete_function(tf.TensorSpec((2,))).graph)
+
+    theirs, ours = both(graph)
+    assert ours == theirs
+    assert ("jax2tf_arg_0_1", "Identity") in ours
+
+
+def test_names_of_keyword_arguments_go_on_counting() -> None:
+    def graph(converter: Converter) -> list[tuple[str, str]]:
+        f = converter(lambda x, *, w: x @ w["kernel"] + w["bias"])
+        function = tf.function(lambda x, w: f(x, w={"kernel": w, "bias": x}), autograph=False)
+        spec = tf.TensorSpec((2, 2))
+        return names_in(function.get_concrete_function(spec, spec).graph)
+
+    theirs, ours = both(graph)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_names_in_gradients(order: int) -> None:
+    def graph(converter: Converter) -> list[tuple[str, str]]:
+        f = converter(lambda x: jnp.sin(x) * x)
+
+        def derivative(x: Any) -> Any:
+            y = f(x)
+            for _ in range(order):
+                (y,) = tf.gradients(y, [x])
+            return y
+
+        function = tf.function(derivative, autograph=False)
+        return names_in(function.get_concrete_function(tf.TensorSpec((2,))).graph)
+
+    theirs, ours = both(graph)
+    assert ours == theirs
+    assert any("jax2tf_vjp/jax2tf_arg_0" in name for name, _ in ours)
+    assert any("jax2tf_vjp/jax2tf_out" in name for name, _ in ours)
+
+
+def function_with_everything(x: Any, n: Any, unused: Any) -> Any:
+    del unused
+    return jnp.sin(x) * n.astype(jnp.float32), n + 1, x.astype(jnp.bfloat16)
+
+
+@pytest.mark.parametrize("unconnected", list(tf.UnconnectedGradients))
+@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
+def test_gradients_of_unused_and_integer_arguments(unconnected: Any, in_graph: bool) -> None:
+    def gradients(converter: Converter) -> Any:
+        f = converter(function_with_everything)
+
+        def run(x: Any, n: Any, unused: Any) -> Any:
+            with tf.GradientTape(persistent=True) as tape:
+                tape.watch([x, unused])
+                y, m, z = f(x, n, unused)
+                loss = tf.reduce_sum(y)
+            return [
+                tape.gradient(out, [x, n, unused], unconnected_gradients=unconnected)
+                for out in (loss, y, m, z)
+            ]
+
+        args = (tf.constant(X), tf.constant([[1, 2], [3, 4]]), tf.constant([5.0, 6.0]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return (tf.function(run, autograph=False) if in_graph else run)(*args)
+
+    theirs, ours = both(gradients)
+    for one, other in zip(theirs, ours, strict=True):
+        for a, b in zip(one, other, strict=True):
+            assert (a is None) == (b is None)
+            if a is not None:
+                assert a.dtype == b.dtype
+                np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("unconnected", list(tf.UnconnectedGradients))
+def test_gradients_through_integers_of_the_users_graph(unconnected: Any) -> None:
+    """Here the integer argument comes out of differentiable values."""
+
+    def gradients(converter: Converter) -> Any:
+        f = converter(lambda x, n: x * n.astype(jnp.float32))
+
+        @tf.function(autograph=False)
+        def run(x: Any, s: Any) -> Any:
+            y = f(x, tf.cast(s, tf.int32))
+            return tf.gradients(y, [x, s], unconnected_gradients=unconnected)
+
+        return run(tf.constant(X), tf.constant(2.0))
+
+    theirs, ours = both(gradients)
+    np.testing.assert_allclose(theirs[0], ours[0])
+    assert (theirs[1] is None) == (ours[1] is None)
+    if theirs[1] is not None:
+        np.testing.assert_allclose(theirs[1], ours[1])
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "bfloat16", "float16"])
+def test_gradients_of_other_dtypes(dtype: str) -> None:
+    def gradient(converter: Converter) -> Any:
+        f = converter(lambda x: x * x * x)
+        x = tf.cast(tf.constant(X), dtype) * (1 + 2j if dtype == "complex64" else 1)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x)
+        return tape.gradient(y, x)
+
+    theirs, ours = both(gradient)
+    assert theirs.dtype == ours.dtype
+    np.testing.assert_allclose(*(tf.cast(v, tf.complex64) for v in (theirs, ours)), rtol=1e-2)
+
+
+VALUES: dict[str, Any] = {
+    "python int": 3,
+    "python float": 2.5,
+    "python bool": True,
+    "python complex": 1 + 2j,
+    "float64 array": np.array([1.0, 2.0]),
+    "int64 array": np.array([1, 2]),
+    "float16 scalar": np.float16(2),
+    "jax array": jnp.arange(3),
+    "tensor of int64": tf.constant([1, 2], tf.int64),
+    "tensor of float64": tf.constant([1.0, 2.0], tf.float64),
+    "tensor of uint16": tf.constant([1, 2], tf.uint16),
+    "variable": tf.Variable([1.0, 2.0]),
+}
+
+
+@pytest.mark.parametrize("x64", [False, True], ids=["32 bits", "64 bits"])
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES.keys())
+def test_types_of_values(value: Any, x64: bool) -> None:
+    def call(converter: Converter) -> Any:
+        with jax.enable_x64(x64):
+            return converter(lambda x: (x, x + x))(value)
+
+    theirs, ours = both(call)
+    for a, b in zip(theirs, ours, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+
+
+def test_number_that_does_not_fit_is_refused_by_both() -> None:
+    with pytest.raises(OverflowError):
+        jax2tf.convert(lambda x: x)(2**40)
+    with pytest.raises(TypeError, match=r"argument x is 1099511627776, which does not fit int32"):
+        convert(lambda x: x)(2**40)
+
+
+@pytest.mark.parametrize("converter", BOTH.values(), ids=BOTH.keys())
+def test_errors_have_the_same_types(converter: Converter) -> None:
+    with pytest.raises(TypeError, match=r"callable"):
+        converter(3)
+    with pytest.raises(TypeError, match="not a valid JAX type|should be a NumPy array"):
+        converter(lambda x: x)("a text")
+    with pytest.raises(ValueError, match="JAX transformation"):
+        jax.jit(converter(jnp.sin))(1.0)
+    with pytest.raises(ValueError, match="native_serialization_platforms"):
+        converter(jnp.sin, native_serialization_platforms=["abacus"])
+    with pytest.raises(ValueError, match=r"polymorphic_shapes|length"):
+        converter(jnp.sin, polymorphic_shapes="(b, c)")(np.float32(1))
+
+
+@pytest.mark.parametrize("name", ["enable_xla", "native_serialization"])
+def test_deprecated_arguments_warn_at_the_callers_line(name: str) -> None:
+    def warned(converter: Converter) -> Any:
+        with pytest.warns(DeprecationWarning, match=name) as caught:
+            f = converter(jnp.sin, **{name: True})
+        assert f(np.float32(0)).numpy() == 0
+        return caught[0].filename
+
+    assert both(warned) == (__file__, __file__)
+
+
+def test_decorator() -> None:
+    def use(converter: Converter) -> Any:
+        @functools.partial(converter, with_gradient=False)
+        def f(x: Any) -> Any:
+            return x + 1
+
+        return f(1.0)
+
+    theirs, ours = both(use)
+    assert theirs == ours == 2
+
+
+@pytest.mark.parametrize(
+    "first", ["from jax.experimental import jax2tf", "from jax2tf_bridge import convert"]
+)
+def test_both_in_one_process_in_either_order(first: str) -> None:
+    """jax2tf registers TensorFlow's container wrappers as pytrees; nothing does so twice."""
+    out = run_python(
+        f"""
+        {first}
+        from jax.experimental import jax2tf
+        from jax2tf_bridge import convert
+        import jax.numpy as jnp, tensorflow as tf
+        m = tf.Module()
+        m.params = {{"w": [tf.Variable(2.0), (tf.Variable(3.0), tf.Variable(4.0))]}}
+        f = lambda p: {{"sum": p["w"][0] + p["w"][1][0] * p["w"][1][1]}}
+        for converter in (jax2tf.convert, convert, jax2tf.convert):
+            print({{k: v.numpy().item() for k, v in converter(f)(m.params).items()}})
+        """
+    )
+    assert out.splitlines() == ["{'sum': 14.0}"] * 3

@@ -1,0 +1,75 @@
+"""Every program of the table through convert, in this process: values and first gradients."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+import tensorflow as tf
+
+from jax2tf_bridge import convert
+from tests.consumers.comparison import differences
+from tests.program_cases.reference import Reference, crossing, jax_arguments, reference
+from tests.program_cases.tensorflow_side import (
+    flat_function,
+    input_signature,
+    results_and_gradients,
+)
+from tests.programs import PROGRAMS, SEVENTEEN, Program, by_name
+
+
+def _check(program: Program, results: list[tf.Tensor], expected: Reference) -> None:
+    got = [r.numpy() for r in results]
+    assert differences("result", got, expected.results, program.tolerance) == []
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+def test_values_and_gradients_are_those_of_jax(program: Program) -> None:
+    with program.precision():
+        example = program.build()
+        references = [reference(program, example, call) for call in example.calls]
+        flat = flat_function(program, example)
+        traced = tf.function(flat, input_signature=input_signature(references), autograph=False)
+        for expected in references:
+            _check(program, flat(*map(tf.constant, expected.inputs)), expected)
+            results, gradients = results_and_gradients(traced, expected.inputs, expected)
+            _check(program, results, expected)
+            got = [g.numpy() for g in gradients]
+            assert differences("gradient", got, expected.gradients, program.tolerance) == []
+
+
+@pytest.mark.parametrize("name", ["dropout", "keys_in_and_out"])
+def test_typed_keys_are_taken_as_they_are(name: str) -> None:
+    program = by_name(name)
+    example = program.build()
+    converted = convert(example.function, polymorphic_shapes=program.polymorphic_shapes)
+    for call in example.calls:
+        results = jax.tree_util.tree_leaves(converted(*jax_arguments(program, call)))
+        _check(program, results, reference(program, example, call))
+
+
+def test_64_bit_arguments_are_taken_as_jax_takes_them() -> None:
+    program = by_name("float64_as_float32")
+    example = program.build()
+    converted = convert(example.function, polymorphic_shapes=program.polymorphic_shapes)
+    for call in example.calls:
+        assert call.args[0].dtype == "float64"
+        _check(program, list(converted(*call.args)), reference(program, example, call))
+
+
+def test_the_table_is_what_the_published_counts_are_of() -> None:
+    assert len(SEVENTEEN) == 17
+    assert sum(p.needs_linalg for p in SEVENTEEN) == 6
+    names = [p.name for p in PROGRAMS]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+def test_calls_cover_what_their_program_leaves_open(program: Program) -> None:
+    """A symbolic dimension that is the same in all calls would never be seen to vary."""
+    with program.precision():
+        example = program.build()
+        if program.polymorphic_shapes is None:
+            return
+        leaves = [jax.tree_util.tree_leaves((c.args, dict(c.kwargs))) for c in example.calls]
+        shapes = {tuple(crossing(leaf).shape for leaf in call) for call in leaves}
+    assert len(shapes) >= 2
