@@ -51,7 +51,8 @@ def convert(
         "(b, 28)" for every argument, or one entry an argument.
       polymorphic_constraints: what holds for the dimension variables, as "b >= 2".
       with_gradient: whether the VJP of `f` becomes the TF gradient, to any order.
-      enable_xla, native_serialization: deprecated and without effect, as in jax2tf.
+      enable_xla: deprecated and without effect, as in jax2tf.
+      native_serialization: as enable_xla.
       native_serialization_platforms: as `platforms` of `export`: by default every platform that
         the function can be lowered for.
       native_serialization_disabled_checks: of DisabledSafetyCheck.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -55,6 +55,7 @@ class CallArguments:
             tuple(None if i in static_args else a for i, a in enumerate(args)),
             {k: v for k, v in kwargs.items() if k not in static_kwargs},
         )
+        tree: Any
         leaves, tree = jax.tree_util.tree_flatten(dynamic, is_leaf=_tf_compat.is_wrapper)
         if any(map(_tf_compat.is_wrapper, leaves)):
             dynamic = tree.unflatten(map(_without_wrappers, leaves))
@@ -76,7 +77,7 @@ class CallArguments:
         Raises:
           DTypeError: JAX has no such dtype, or the rank of a tensor is not known.
         """
-        tree = jax.tree_util.tree_structure(self.dynamic)
+        tree: Any = jax.tree_util.tree_structure(self.dynamic)
         paths = _paths(self.function, self.dynamic)
         args, kwargs = tree.unflatten(map(_spec, self.leaves, paths))
         return (
@@ -125,8 +126,10 @@ def _key(value: Any) -> Hashable:
     if isinstance(value, tf.Tensor):
         shape = value.shape
         return (tuple(shape.as_list()) if shape.rank is not None else None, value.dtype)
+    if isinstance(value, _ARRAYS):
+        return (*value.shape, value.dtype)
     # Of a number the type alone decides.
-    return (value.shape, value.dtype) if isinstance(value, _ARRAYS) else type(value)
+    return (type(value),)
 
 
 def _static_key(
@@ -182,7 +185,7 @@ def _tensor(value: Any, dtype: tf.DType) -> tf.Tensor:
         return value if value.dtype == dtype else tf.cast(value, dtype)
     if isinstance(value, _ARRAYS):
         if is_key(value.dtype):
-            value = jax.random.key_data(value)
+            value = jax.random.key_data(cast(jax.Array, value))
         if value.dtype == jax.dtypes.float0:
             return tf.zeros(value.shape, dtype)
         return tf.convert_to_tensor(np.asarray(value).astype(dtype.as_numpy_dtype, copy=False))

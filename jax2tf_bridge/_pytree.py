@@ -188,7 +188,8 @@ def flatten_call(
     Args:
       in_tree: the structure of (args, kwargs).
       names: one a positional argument, for the message.
-      args, kwargs: as they were given.
+      args: the positional arguments, as they were given.
+      kwargs: the keyword arguments.
 
     Raises:
       StructureError: they have another structure; every difference is listed.
@@ -202,10 +203,10 @@ def flatten_call(
     # As many as there are: the differences within them are listed as well.
     for spec, value, name in zip(positional.children, args, names, strict=False):
         spec._collect(value, name, leaves, differences)
-    differences += [f"the keyword argument {k} is missing" for k in named.keys if k not in kwargs]
-    differences += [
-        f"the keyword argument {k} is not expected" for k in kwargs.keys() - set(named.keys)
-    ]
+    missing = [k for k in named.keys if k not in kwargs]
+    unexpected = [k for k in kwargs if k not in named.keys]
+    differences += [f"the keyword argument {k} is missing" for k in missing]
+    differences += [f"the keyword argument {k} is not expected" for k in unexpected]
     for spec, key in zip(named.children, named.keys, strict=True):
         if key in kwargs:
             spec._collect(kwargs[str(key)], str(key), leaves, differences)

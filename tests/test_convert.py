@@ -147,14 +147,14 @@ def test_default_values_stay_values_of_python() -> None:
 def test_within_a_jax_transformation() -> None:
     f = convert(double)
     for transformed in (jax.jit(f), jax.grad(f), jax.vmap(f)):
-        with pytest.raises(ExportError, match="inside a JAX transformation") as error:
+        with pytest.raises(ExportError, match=r"inside a JAX transformation") as error:
             transformed(jnp.ones(2))
         assert isinstance(error.value, ValueError)
 
 
 @pytest.mark.parametrize("value", [None, 3, "double", [double]])
 def test_not_callable(value: Any) -> None:
-    with pytest.raises(FunctionError, match="convert expected a JAX function, got") as error:
+    with pytest.raises(FunctionError, match=r"convert expected a JAX function, got") as error:
         convert(value)
     assert isinstance(error.value, TypeError)
 
@@ -163,19 +163,20 @@ def test_generator_function() -> None:
     def f(x: Any) -> Any:
         yield x
 
-    with pytest.raises(FunctionError, match="got the generator function f. Return a list"):
+    with pytest.raises(FunctionError, match=r"got the generator function f. Return a list"):
         convert(f)
 
 
 def test_unknown_platform() -> None:
-    with pytest.raises(TargetError, match="native_serialization_platforms: unknown .*'cdua'"):
+    with pytest.raises(TargetError, match=r"native_serialization_platforms: unknown .*'cdua'"):
         convert(double, native_serialization_platforms=["cdua"])
 
 
 @pytest.mark.parametrize("name", ["enable_xla", "native_serialization"])
 def test_deprecated_argument(name: str) -> None:
+    options: dict[str, Any] = {name: False}
     with pytest.warns(DeprecationWarning, match=f"The argument {name} of convert") as caught:
-        f = convert(double, **{name: False})
+        f = convert(double, **options)
     assert [w.filename for w in caught] == [__file__]
     np.testing.assert_allclose(f(X), 2 * X)
 
@@ -194,13 +195,13 @@ def test_argument_that_is_no_array(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [tf.constant("text"), np.array(["text"])])
 def test_dtype_that_jax_lacks(value: Any) -> None:
-    with pytest.raises(DTypeError, match="The argument x has dtype .*, which JAX does not have"):
+    with pytest.raises(DTypeError, match=r"The argument x has dtype .*, which JAX does not have"):
         convert(double)(value)
 
 
 def test_unknown_rank() -> None:
     f = tf.function(convert(double), input_signature=[tf.TensorSpec(None)])
-    with pytest.raises(DTypeError, match="The argument x has an unknown rank. Give it one with"):
+    with pytest.raises(DTypeError, match=r"The argument x has an unknown rank. Give it one with"):
         f(X)
 
 
@@ -213,7 +214,7 @@ def test_errors_keep_their_type_within_autograph() -> None:
             x = x + "b"
         return f(x)
 
-    with pytest.raises(BridgeError, match="which JAX does not have") as error:
+    with pytest.raises(BridgeError, match=r"which JAX does not have") as error:
         user_function(tf.constant("a"))
     assert type(error.value) is DTypeError
 

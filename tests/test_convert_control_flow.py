@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,6 +11,7 @@ import tensorflow as tf
 from jax2tf_bridge import convert
 from tests.fresh_process import run_python
 
+keras: Any = tf.keras
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
 
 
@@ -103,7 +103,7 @@ def predict(params: Any, x: Any) -> Any:
     return x @ params["kernel"] + params["bias"]
 
 
-class JaxDense(keras.layers.Layer):
+class JaxDense(keras.layers.Layer):  # type: ignore[misc]
     """A layer whose weights are Keras's, and whose arithmetic is JAX's."""
 
     def __init__(self, units: int) -> None:

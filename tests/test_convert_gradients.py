@@ -28,7 +28,7 @@ def tripled(x: Any) -> Any:
 
 tripled.defjvp(lambda primals, tangents: (jnp.sin(primals[0]), 3 * tangents[0] * primals[0]))
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, Any] = {
     "plain": lambda x: jnp.sin(x) * x**3,
     "custom_vjp": lambda x: reversed_sign(x) * x,
     "custom_jvp": lambda x: tripled(x) * x,
@@ -175,7 +175,7 @@ def until_large(x: Any) -> Any:
     return jax.lax.while_loop(lambda v: jnp.all(v < 10), lambda v: v * 2, x)
 
 
-REFUSED = {
+REFUSED: dict[str, Any] = {
     "with_gradient=False": (convert(jnp.sin, with_gradient=False), "sin .*with_gradient=False"),
     "while_loop": (convert(until_large), "Reverse-mode differentiation does not work for lax.wh"),
 }

@@ -58,8 +58,12 @@ def shift(tree: Any) -> Any:
     return jax.tree_util.tree_map(lambda x: x * 2, tree)
 
 
+def structure(tree: Any) -> Any:
+    return jax.tree_util.tree_structure(tree)
+
+
 def assert_same(tree: Any, expected: Any) -> None:
-    assert jax.tree_util.tree_structure(tree) == jax.tree_util.tree_structure(expected)
+    assert structure(tree) == structure(expected)
     for a, b in zip(
         jax.tree_util.tree_leaves(tree), jax.tree_util.tree_leaves(expected), strict=True
     ):
@@ -80,7 +84,7 @@ def test_in_a_graph_with_gradient(name: str) -> None:
 
     @tf.function(autograph=False)
     def gradient() -> Any:
-        leaves, definition = jax.tree_util.tree_flatten(tree)
+        leaves, definition = jax.tree_util.tree_leaves(tree), structure(tree)
         leaves = [tf.constant(leaf) for leaf in leaves]
         with tf.GradientTape() as tape:
             tape.watch(leaves)
@@ -196,7 +200,8 @@ def test_flax_parameters() -> None:
     frozen = flax.core.freeze(params)
     for tree in (params, frozen):
         f = convert(model.apply, polymorphic_shapes=[None, "(b, _)"])
-        np.testing.assert_allclose(f(tree, X[None]), model.apply(tree, X[None]), rtol=1e-6)
+        expected: Any = model.apply(tree, X[None])
+        np.testing.assert_allclose(f(tree, X[None]), expected, rtol=1e-6)
     result = convert(shift)(frozen)
     assert isinstance(result, flax.core.FrozenDict)
 
@@ -213,7 +218,7 @@ def test_flax_nnx_state() -> None:
     f = convert(apply, polymorphic_shapes=[None, "(b, _)"])
     np.testing.assert_allclose(f(state, X[None]), apply(state, X[None]), rtol=1e-6)
     doubled = convert(shift)(state)
-    assert jax.tree_util.tree_structure(doubled) == jax.tree_util.tree_structure(state)
+    assert structure(doubled) == structure(state)
 
 
 def test_equinox_module() -> None:

@@ -230,7 +230,12 @@ def test_polymorphic_calls_export_once() -> None:
 
 def test_static_shapes_export_for_each() -> None:
     traces: list[Any] = []
-    f = convert(lambda x: (traces.append(x.shape), x)[1])
+
+    def traced(x: Any) -> Any:
+        traces.append(x.shape)
+        return x
+
+    f = convert(traced)
     for batch in (1, 2, 1, 2):
         f(np.zeros((batch, 3), np.float32))
     assert traces == [(1, 3), (2, 3)]

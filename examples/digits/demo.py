@@ -71,12 +71,7 @@ def save(params: model.Params, path: Path) -> None:
         lambda images: predict(module.params, images), input_signature=[images], autograph=False
     )
     shutil.rmtree(path, ignore_errors=True)
-    tf.saved_model.save(
-        module,
-        str(path),
-        signatures={"serving_default": module.predict},
-        options=tf.saved_model.SaveOptions(experimental_custom_gradients=True),
-    )
+    tf.saved_model.save(module, str(path), signatures={"serving_default": module.predict})
 
 
 def _serve(path: Path, held_out: Path, answers: Path) -> dict[str, Any]:

@@ -6,10 +6,8 @@ as `SEAM` says.
 
 from __future__ import annotations
 
-import importlib
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,6 +16,7 @@ from jax.extend.mlir import ir, passmanager
 from jax.extend.mlir.dialects import stablehlo
 from jax.interpreters.mlir import make_ir_context
 
+from jax2tf_bridge._seam import SeamName
 from jax2tf_bridge._target import PLATFORMS
 
 __all__ = [
@@ -35,24 +34,6 @@ __all__ = [
     "source_of_equation",
     "static_arguments",
 ]
-
-
-@dataclass(frozen=True)
-class SeamName:
-    """A private name: where it is, which JAX releases have it, what happens without it."""
-
-    module: str
-    name: str
-    releases: str
-    without: str
-
-    def get(self) -> Any:
-        """The object, or None in a JAX that lacks it."""
-        try:
-            return getattr(importlib.import_module(self.module), self.name, None)
-        except ModuleNotFoundError:
-            return None
-
 
 _TRACE_STATE = SeamName(
     "jax._src.core",

@@ -4,34 +4,15 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from jax2tf_bridge._errors import ModuleError
+from jax2tf_bridge._seam import SeamName
 from jax2tf_bridge._target import Version, version_text
-
-
-@dataclass(frozen=True)
-class SeamName:
-    """A private name: where it is, which TF releases have it, what happens without it."""
-
-    module: str
-    name: str
-    releases: str
-    without: str
-
-    def get(self) -> Any:
-        """The object, or None in a TF that lacks it."""
-        try:
-            return getattr(importlib.import_module(self.module), self.name, None)
-        except ModuleNotFoundError:
-            return None
-
 
 _XLA = "tensorflow.compiler.tf2xla.python.xla"
 _STABLEHLO = "tensorflow.compiler.mlir.stablehlo.stablehlo"
@@ -47,13 +28,13 @@ _CURRENT_VERSION = SeamName(
 _DESERIALIZE = SeamName(
     _STABLEHLO,
     "deserialize_portable_artifact_str",
-    "2.19 to 2.21",
+    "2.18 to 2.21",
     "its older name is used",
 )
 _DESERIALIZE_OLD = SeamName(
     _STABLEHLO,
     "deserialize_portable_artifact",
-    "2.15 to 2.18",
+    "2.15 to 2.17",
     "a record from elsewhere cannot be checked and is refused: ModuleError",
 )
 _RUN_PASSES = SeamName(

@@ -59,11 +59,13 @@ def positions(*shape: int, bound: int, dtype: Any = np.int32) -> Any:
 
 
 def test_without_the_rules_it_is_not_portable() -> None:
-    args = (numbers(3, 7), positions(3, bound=7))
+    # (Of static shapes, the serializer of StableHLO rewrites them itself.)
+    (b,) = export.symbolic_shape("b")
+    args = (jax.ShapeDtypeStruct((b, 7), np.float32), jax.ShapeDtypeStruct((b,), np.int32))
     f = jax.vmap(lambda x, i: x[i])
     exported = export_function(f, *args, version=SINCE)
     assert "operand_batching_dims" in exported.mlir_module()
-    with pytest.raises(Exception, match=r"failed to legalize|Failed|gather"):
+    with pytest.raises(Exception, match="serialize"):
         serialized(exported)
 
 
@@ -83,7 +85,7 @@ def test_gather() -> None:
     check(jax.vmap(lambda x, i: lax.dynamic_slice(x, (i, 0), (2, 3))), x, i[:, 0] * 2)
 
 
-@pytest.mark.parametrize("mode", ["fill", "clip", "wrap", "promise_in_bounds"])
+@pytest.mark.parametrize("mode", ["fill", "clip", "promise_in_bounds"])
 def test_modes_of_gather(mode: str) -> None:
     inside = mode == "promise_in_bounds"
     i = positions(3, 9, bound=7) if inside else positions(3, 9, bound=40) - 20

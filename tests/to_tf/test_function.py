@@ -60,10 +60,8 @@ def test_name_and_repr(record: PortableFunction) -> None:
     f = to_tf(record)
     assert f.__name__ == "dense"
     for text in (repr(record), str(f.__doc__)):
-        assert text.startswith(
-            "PortableFunction dense(params['b']: float32[4], params['w']: float32[3,4], "
-            "x: float32[b,3], scale: float32[]) -> (int32[], float32[b,4])"
-        )
+        assert text.startswith("PortableFunction dense(params['b']: float32[4], params['w']: ")
+        assert "x: float32[b,3], scale: float32[]) -> (int32[], float32[b,4])\n" in text
         assert f"module: {len(record.module)} bytes" in text
         assert repr(record.module)[2:10] not in text
         assert len(text) < 1000
@@ -207,7 +205,7 @@ def test_vjp_record() -> None:
     def f(p: Any, n: Any, unused: Any, *, k: Any) -> Any:
         return p["a"] * n * k, n + 1
 
-    a, n, k = np.float32([1, 2]), np.int32([3, 4]), np.float32(2)
+    a, n, k = np.array([1, 2], np.float32), np.array([3, 4], np.int32), np.float32(2)
     record = export(f)({"a": a}, n, np.float32(9), k=k)
     assert record.module_kept_var_idx == (0, 1, 3)
     vjp = record.vjp()
@@ -226,24 +224,32 @@ def test_vjp_record() -> None:
         "float32[]",
     ]
     g = to_tf(vjp)
-    da, dn, d_unused, dk = g(a, n, np.float32(9), k, np.float32([1, 1]), np.zeros(2, np.bool_))
+    da, dn, d_unused, dk = g(
+        a, n, np.float32(9), k, np.array([1, 1], np.float32), np.zeros(2, np.bool_)
+    )
     np.testing.assert_allclose(da, n * k)
     assert dn.dtype == tf.bool
     np.testing.assert_array_equal(dn, [False, False])
     np.testing.assert_allclose(d_unused, 0)
     np.testing.assert_allclose(dk, np.sum(a * n))
     with pytest.raises(DTypeError, match="cotangent_1: expected bool, got int32"):
-        g(a, n, np.float32(9), k, np.float32([1, 1]), np.zeros(2, np.int32))
+        g(a, n, np.float32(9), k, np.array([1, 1], np.float32), np.zeros(2, np.int32))
+
+
+def gradient(f: Any) -> Any:
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = f(PARAMS, x, scale=1.0)["y"]
+    return tape.gradient(y, x)
 
 
 def test_without_gradient(record: PortableFunction) -> None:
-    x = tf.constant(X)
-    for f in (to_tf(record, with_gradient=False), tf.function(to_tf(record, with_gradient=False))):
+    f = to_tf(record, with_gradient=False)
+    for call in (f, tf.function(f, autograph=False)):
         with pytest.raises(LookupError, match="dense was converted with with_gradient=False"):
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                y = f(PARAMS, x, scale=1.0)["y"]
-            tape.gradient(y, x)
+            gradient(call)
+    np.testing.assert_allclose(gradient(to_tf(record)), np.full((2, 3), 4))
 
 
 def test_structure_without_the_types_of_the_exporting_process() -> None:

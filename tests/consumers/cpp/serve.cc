@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "tensorflow/cc/saved_model/loader.h"
-#include "tensorflow/cc/saved_model/tag_constants.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
 #include "tensorflow/core/public/session.h"
@@ -25,7 +24,8 @@
 
 namespace {
 
-// The wheel lacks the header that has it.
+// The wheel lacks the headers that have them.
+constexpr char kServeTag[] = "serve";
 constexpr char kServingDefault[] = "serving_default";
 
 struct Endpoints {
@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
   tensorflow::SavedModelBundle bundle;
   const auto loaded = tensorflow::LoadSavedModel(
       tensorflow::SessionOptions(), tensorflow::RunOptions(), argv[1],
-      {tensorflow::kSavedModelTagServe}, &bundle);
+      {kServeTag}, &bundle);
   if (!loaded.ok()) return Fail("load", loaded);
   Endpoints endpoints;
   if (!FindEndpoints(bundle, &endpoints)) {
