@@ -98,7 +98,9 @@ if not TYPE_CHECKING:  # else a misspelt name would pass for Any
 
     def __getattr__(name: str) -> Any:
         if name not in _HOME:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            # With name and obj, Python proposes the nearest of dir().
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message, name=name, obj=sys.modules[__name__])
         value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
         globals()[name] = value
         return value

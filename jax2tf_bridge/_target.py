@@ -98,7 +98,12 @@ class Target:
         Raises:
           TargetError: the table has no such release; the message names the nearest.
         """
-        key = ".".join(str(release).split(".")[:2])
+        if not isinstance(release, str):
+            raise TargetError(
+                f"Target.tensorflow expected a release as text, as '2.17'. Got: {release!r} of "
+                f"type {type(release).__name__}"
+            )
+        key = ".".join(release.split(".")[:2])
         if key not in TENSORFLOW_RELEASES:
             known = list(TENSORFLOW_RELEASES)
             near = difflib.get_close_matches(key, known, n=3, cutoff=0.0)

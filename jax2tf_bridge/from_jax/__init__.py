@@ -9,6 +9,13 @@ except ModuleNotFoundError as e:
         raise
     raise MissingDependencyError("JAX", "jax", "Exporting a JAX function") from e
 
+from pathlib import Path
+
+from jax.extend import source_info_util
+
 from jax2tf_bridge.from_jax._export import export
+
+# Source lines in messages are the user's, not those of this package.
+source_info_util.register_exclusion(str(Path(__file__).parent.parent))
 
 __all__ = ["export"]

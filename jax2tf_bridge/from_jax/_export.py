@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from jax2tf_bridge._checks import canonical_checks
-from jax2tf_bridge._errors import GradientError, ShardingError
+from jax2tf_bridge._errors import GradientError, ShapeError, ShardingError, TargetError
 from jax2tf_bridge._module_types import check_types
 from jax2tf_bridge._portable import LazyVjp, PortableFunction
 from jax2tf_bridge._pytree import LEAF, TreeSpec
@@ -83,6 +83,16 @@ def export_options(
     argument: str,
 ) -> ExportOptions:
     """The options of an export, checked. `argument` is the user's name for platforms."""
+    if target is not None and not isinstance(target, Target):
+        raise TargetError(
+            f"target must be a Target, as Target.tensorflow('2.17') or Target.installed(). "
+            f"Got: {target!r}"
+        )
+    if isinstance(constraints, str):
+        raise ShapeError(
+            f"polymorphic_constraints must be a sequence of strings: [{constraints!r}]. "
+            f"Got: {constraints!r}"
+        )
     return ExportOptions(
         canonical_platforms(platforms, _jax_compat.known_platforms(), argument=argument),
         canonical_checks(disabled_checks),

@@ -14,6 +14,7 @@ from jax2tf_bridge._checks import DisabledSafetyCheck
 from jax2tf_bridge._errors import (
     BridgeError,
     PlatformError,
+    ShapeError,
     UnsupportedByTargetError,
     bullet_list,
 )
@@ -23,6 +24,8 @@ from jax2tf_bridge.from_jax._overrides import lowering_overrides
 from jax2tf_bridge.from_jax._stablehlo import FoundOperation, StableHloModule
 
 _LOWERING_ERRORS = (TypeError, ValueError, NotImplementedError)
+
+_UNSOLVABLE = "Cannot solve for values of dimension variables"
 
 _ONLY_IN_LAPACK = {
     "eig": "jax.numpy.linalg.eig",
@@ -72,6 +75,11 @@ def lower(traced: jax.stages.Traced, name: str, options: ExportOptions) -> Lower
     try:
         return _attempt(traced, name, platforms, options)
     except _LOWERING_ERRORS as e:
+        if _UNSOLVABLE in str(e):
+            raise ShapeError(
+                f"The polymorphic_shapes of {name} do not determine its dimension variables: "
+                f"{_first_line(e)}"
+            ) from e
         together = e
     if len(platforms) == 1:
         raise _failure(name, {platforms[0]: together}) from together

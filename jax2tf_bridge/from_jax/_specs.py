@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,9 +65,9 @@ def symbolic_specs(
         none; the argument's path is named.
       DTypeError: JAX has no such dtype.
     """
-    scope = jax_export.SymbolicScope(tuple(constraints))
+    scope = _scope(constraints)
     names = function.argument_names(len(args))
-    per_argument = _specs_of_arguments(polymorphic_shapes, args, function)
+    per_argument = _specs_of_arguments(polymorphic_shapes, args, kwargs, function)
     new_args = tuple(
         arg if function.is_static(i) else _symbolic_tree(arg, shape_spec, name, scope)
         for i, (arg, shape_spec, name) in enumerate(zip(args, per_argument, names, strict=True))
@@ -80,16 +81,36 @@ def symbolic_specs(
     return Specs(new_args, new_kwargs)
 
 
+def _scope(constraints: Sequence[str]) -> jax_export.SymbolicScope:
+    try:
+        return jax_export.SymbolicScope(tuple(constraints))
+    except ValueError as e:
+        raise ShapeError(
+            f"polymorphic_constraints {list(constraints)} cannot be read: {e}. Write each as "
+            "'b >= 2', 'b <= 2*c' or 'mod(b, 8) == 0'."
+        ) from e
+
+
 def _specs_of_arguments(
-    polymorphic_shapes: Any, args: Sequence[Any], function: JaxCallable
+    polymorphic_shapes: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    function: JaxCallable,
 ) -> Sequence[Any]:
     if polymorphic_shapes is None or _is_spec(polymorphic_shapes):
         return [polymorphic_shapes] * len(args)
     if isinstance(polymorphic_shapes, (list, tuple)) and len(polymorphic_shapes) == len(args):
         return polymorphic_shapes
+    by_keyword = (
+        f" ({', '.join(kwargs)} came by keyword, which has no entry: pass it by position to give "
+        "it one)"
+        if kwargs
+        else ""
+    )
     raise StructureError(
         f"polymorphic_shapes of {function.name} must be None, a string, or a sequence with one "
-        f"entry for each of the {len(args)} positional arguments. Got: {polymorphic_shapes!r}"
+        f"entry for each of the {len(args)} positional arguments{by_keyword}. "
+        f"Got: {polymorphic_shapes!r}"
     )
 
 
@@ -109,9 +130,15 @@ def _symbolic_tree(
             is_leaf=_is_spec,
         )
     except ValueError as e:
+        entry = isinstance(shape_spec, (tuple, list))
+        hint = (
+            " A shape is written as a string, for instance '(b, 28)'."
+            if entry and all(isinstance(d, int) or d is None for d in shape_spec)
+            else ""
+        )
         raise StructureError(
             f"polymorphic_shapes for the argument {name} is {shape_spec!r}, which is no prefix of "
-            f"the argument's structure: {e}"
+            f"the argument's structure.{hint}"
         ) from e
     leaves, tree = jax.tree_util.tree_flatten_with_path(argument)
     flat_specs = jax.tree_util.tree_leaves(specs)
@@ -136,8 +163,9 @@ def _symbolic_leaf(
         shape_spec = ", ".join("..." if d is ... else str(d) for d in shape_spec)
     try:
         symbolic = jax_export.symbolic_shape(shape_spec, like=shape, scope=scope)
-    except ValueError as e:
-        raise ShapeError(_shape_problem(shape, shape_spec, path, f" ({e})")) from e
+    except (ValueError, IndexError) as e:  # IndexError: more dimensions than the shape has
+        detail = f" ({e})" if isinstance(e, ValueError) else ""
+        raise ShapeError(_shape_problem(shape, shape_spec, path, detail)) from e
     # JAX compares with the shape only where the specification has placeholders.
     fits = len(symbolic) == len(shape) and all(
         known is None or not isinstance(d, int) or d == known
@@ -160,9 +188,12 @@ def _shape_problem(
             f"polymorphic_shapes entry {shape_spec!r} names no variable for it. "
             f"Write for instance: polymorphic_shapes=[..., '({proposal})', ...].{cause}"
         )
+    count = _dimension_count(shape_spec or "")
+    differs = count != len(shape) and "..." not in (shape_spec or "")
+    ranks = f" It names {count} dimensions, and the argument has {len(shape)}." if differs else ""
     return (
         f"The argument {path} has shape {shown}, which does not match its polymorphic_shapes "
-        f"entry: expected {shape_spec!r}, got {shown}.{cause}"
+        f"entry: expected {shape_spec!r}, got {shown}.{ranks}{cause}"
     )
 
 
@@ -199,14 +230,19 @@ def jax_dtype(dtype: Any, path: str) -> Any:
     elif dtype == jax.dtypes.float0:
         return dtype
     else:
-        try:
-            canonical = jax.dtypes.canonicalize_dtype(np.dtype(dtype))
-            jax.eval_shape(lambda: jax.numpy.zeros((), canonical))
-        except TypeError:
-            pass
-        else:
+        canonical = jax.dtypes.canonicalize_dtype(np.dtype(dtype))
+        if _is_known_to_jax(canonical):
             return canonical
     raise DTypeError(
         f"The argument {path} has dtype {dtype}, which JAX does not have. "
         "Convert it to a number before the JAX function, for instance with tf.cast."
     )
+
+
+@functools.cache
+def _is_known_to_jax(dtype: np.dtype[Any]) -> bool:
+    try:
+        jax.eval_shape(lambda: jax.numpy.zeros((), dtype))
+    except TypeError:
+        return False
+    return True

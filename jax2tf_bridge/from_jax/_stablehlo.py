@@ -173,6 +173,8 @@ def _lossy(error: Exception) -> LossyError:
     detail = str(error)
     match = _ILLEGAL_OP.search(detail)
     name = f"stablehlo.{match.group(1)}" if match else "an operation"
+    if name == "stablehlo.func":
+        name = "the type of an argument or result of a function"
     source = re.search(r"(\S+\.\w+):(\d+):\d+: error", detail)
     place = f"{source.group(1)}:{source.group(2)}" if source else None
     return LossyError(FoundOperation(name, None, place), detail)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.consumers.harness import Harness
+from tests.consumers.summary import pytest_terminal_summary as pytest_terminal_summary
 
 
 @pytest.fixture(scope="session")
@@ -26,16 +26,3 @@ def harness(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
             print(f"-- {text}", file=sys.stderr, flush=True)
 
     return Harness(folder, say)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says once for each reason what was left out here, since a skip is easily overlooked."""
-    folder = str(Path(__file__).parent)
-    reasons = {
-        str(report.longrepr[2]).removeprefix("Skipped: ")
-        for report in terminalreporter.stats.get("skipped", [])
-        if isinstance(report.longrepr, tuple) and str(report.longrepr[0]).startswith(folder)
-    }
-    for reason in sorted(reasons):
-        terminalreporter.write_sep("!", "not tested on this machine", red=True, bold=True)
-        terminalreporter.write_line(f"WARNING: {reason}", red=True)

@@ -142,20 +142,32 @@ class Harness:
         return stage
 
     def _complete(self, title: str, command: Sequence[str], report: Report) -> None:
-        """Runs a command, again after each crash, until it has come through all programs."""
+        """Runs a command to its end, unless that was done already."""
         finished = report.path.with_suffix(".finished")
         stage = self.stage()
         with locked(report.path.with_suffix(".lock")):
-            while not finished.exists():
-                self.say(f"{title} ({len(report.outcomes())} programs done)")
-                status, tail = _run(command, stage, report.path.with_suffix(".log"))
-                died_at = report.unfinished()
-                if status == 0:
-                    finished.touch()
-                elif died_at is None:
-                    raise RuntimeError(f"{title}: ended with {status} before any program:\n{tail}")
-                else:
-                    report.finish(Outcome(died_at, (f"the process ended with {status}:\n{tail}",)))
+            if not finished.exists():
+                run_to_the_end(title, command, report, stage, say=self.say)
+                finished.touch()
+
+
+def run_to_the_end(
+    title: str, command: Sequence[str], report: Report, stage: Path, *, say: Say
+) -> None:
+    """Runs a command, again after each crash, until it has come through all programs.
+
+    Raises:
+      RuntimeError: it ended in failure with no program begun; with its last lines.
+    """
+    while True:
+        say(f"{title} ({len(report.outcomes())} programs done)")
+        status, tail = _run(command, stage, report.path.with_suffix(".log"))
+        died_at = report.unfinished()
+        if status == 0:
+            return
+        if died_at is None:
+            raise RuntimeError(f"{title}: ended with {status} before any program:\n{tail}")
+        report.finish(Outcome(died_at, (f"the process ended with {status}:\n{tail}",)))
 
 
 def newer_python() -> Interpreter | None:

@@ -128,6 +128,19 @@ def test_platforms_that_do_not_exist() -> None:
             bridge.export(jnp.sin, platforms=wrong)  # type: ignore[arg-type]
 
 
+def test_targets_that_are_none() -> None:
+    with pytest.raises(bridge.TargetError, match=r"must be a Target, as Target.tensorflow\('2.17'\)"):
+        bridge.export(jnp.sin, target="2.17")  # type: ignore[arg-type]
+    with pytest.raises(bridge.TargetError, match="expected a release as text, as '2.17'. Got: 2.2"):
+        Target.tensorflow(2.20)  # type: ignore[arg-type]
+
+
+def test_source_lines_are_the_users() -> None:
+    with pytest.raises(bridge.UnsupportedByTargetError) as info:
+        bridge.export(jnp.linalg.eig)(x32)
+    assert "test_lowering.py" in str(info.value.source)
+
+
 def test_composites_and_chlo_are_inlined() -> None:
     from jax2tf_bridge.from_jax._stablehlo import StableHloModule
 

@@ -44,6 +44,36 @@ def test_wrong_size_names_the_argument() -> None:
     assert message.startswith("The argument rest[0]['b'][1] has shape (3, 4)")
 
 
+@pytest.mark.parametrize(("spec", "count"), [("b, 4, 5", 3), ("b", 1)])
+def test_another_rank_is_said(spec: str, count: int) -> None:
+    message = export_error(spec, x32, error=bridge.ShapeError)
+    assert message.endswith(f"It names {count} dimensions, and the argument has 2.")
+
+
+def test_specifications_that_do_not_determine_the_variables() -> None:
+    message = export_error("b*b, 4", x32, error=bridge.ShapeError)
+    assert message.startswith(
+        "The polymorphic_shapes of <lambda> do not determine its dimension variables: Cannot "
+        "solve for values of dimension variables {'b'}."
+    )
+
+
+@pytest.mark.parametrize(
+    ("constraints", "message"),
+    [
+        (["b > 2"], r"polymorphic_constraints \['b > 2'\] cannot be read: .*Write each as 'b >= 2'"),
+        ("b >= 2", r"must be a sequence of strings: \['b >= 2'\]. Got: 'b >= 2'"),
+    ],
+)
+def test_constraints_that_cannot_be_read(constraints: object, message: str) -> None:
+    with pytest.raises(bridge.ShapeError, match=message):
+        bridge.export(
+            lambda x: x,
+            polymorphic_shapes="b, 4",
+            polymorphic_constraints=constraints,  # type: ignore[arg-type]
+        )(x32)
+
+
 def test_open_dimension_without_a_specification() -> None:
     from jax2tf_bridge.from_jax._specs import OpenSpec
 
@@ -58,6 +88,10 @@ def test_open_dimension_without_a_specification() -> None:
 def test_wrong_structure() -> None:
     message = export_error(["b, 4"], x32, x32, error=bridge.StructureError)
     assert "one entry for each of the 2 positional arguments. Got: ['b, 4']" in message
+    message = export_error([(None, 4)], x32, error=bridge.StructureError)
+    assert message.endswith("A shape is written as a string, for instance '(b, 28)'.")
+    with pytest.raises(bridge.StructureError, match=r"\(y came by keyword, which has no entry: pass"):
+        bridge.export(lambda x, y: x, polymorphic_shapes=["b, 4", None])(x32, y=x32)
     message = export_error([None, {"a": None}], x32, tree, error=TypeError)
     assert "polymorphic_shapes for the argument rest[0] is {'a': None}, which is no prefix" in (
         message

@@ -1,0 +1,28 @@
+"""The loud line at the end of a run about what this machine could not test.
+
+A hook for conftest.py: of the outermost one, since the controller of pytest-xdist reads no other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+_FOLDER = str(Path(__file__).parent)
+_SAID = pytest.StashKey[bool]()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says each reason for which tests of the other runtimes were skipped, once."""
+    if terminalreporter.config.stash.get(_SAID, False):
+        return
+    terminalreporter.config.stash[_SAID] = True
+    reasons = {
+        str(report.longrepr[2]).removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", [])
+        if isinstance(report.longrepr, tuple) and str(report.longrepr[0]).startswith(_FOLDER)
+    }
+    for reason in sorted(reasons):
+        terminalreporter.write_sep("!", "not tested on this machine", red=True, bold=True)
+        terminalreporter.write_line(f"WARNING: {reason}", red=True)
