@@ -8,6 +8,10 @@ from collections.abc import Mapping, Sequence
 class BridgeError(Exception):
     """The root of the tree."""
 
+    # TensorFlow's AutoGraph replaces what is raised within a tf.function by an exception of its
+    # own, which no `except ValueError` catches, unless it has an attribute of this name.
+    ag_pass_through = True
+
 
 class MissingDependencyError(BridgeError, ImportError):
     """A package that this half of the bridge needs is not installed."""

@@ -68,15 +68,37 @@ class LazyVjp:
         *,
         made: PortableFunction | None = None,
         missing_because: str = "it was exported without one",
+        check: Callable[[], None] | None = None,
     ) -> None:
-        """With `make`, or `made` already, or none: then `missing_because` says why."""
+        """With `make`, or `made` already, or none: then `missing_because` says why.
+
+        `check` raises GradientError if `make` is sure to fail, and costs much less.
+        """
         self._make, self._made, self._missing_because = make, made, missing_because
+        self._check = check
         self._lock = threading.Lock()
 
     @property
     def available(self) -> bool:
         """Whether a VJP is there or can be made (making it may still fail)."""
         return self._made is not None or self._make is not None
+
+    def problem(self, name: str) -> str | None:
+        """Why there is no VJP, as far as that is known without making it; None if there is."""
+        with self._lock:
+            if self._made is not None:
+                return None
+            if self._make is None:
+                return self._missing(name)
+            try:
+                if self._check is not None:
+                    self._check()
+            except GradientError as e:
+                return str(e)
+            return None
+
+    def _missing(self, name: str) -> str:
+        return f"{name} has no gradient: {self._missing_because}."
 
     def get(self, name: str) -> PortableFunction:
         """The VJP's record.
@@ -88,7 +110,7 @@ class LazyVjp:
             if self._made is None and self._make is not None:
                 self._made = self._make()
             if self._made is None:
-                raise GradientError(f"{name} has no gradient: {self._missing_because}.")
+                raise GradientError(self._missing(name))
             return self._made
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -173,6 +195,10 @@ class PortableFunction:
     def has_vjp(self) -> bool:
         """Whether a VJP is stored or can be made."""
         return self.lazy_vjp.available
+
+    def gradient_problem(self) -> str | None:
+        """Why `vjp` would fail, as far as that is known without exporting it; None otherwise."""
+        return self.lazy_vjp.problem(self.name)
 
     def vjp(self) -> PortableFunction:
         """The VJP's record, exported at the first call.

@@ -50,6 +50,8 @@ class JaxCallable:
         signature = _signature(function)
         if isinstance(function, jax.stages.Wrapped):
             numbers, names = _jax_compat.static_arguments(function)
+            count = _positional_count(signature)
+            numbers = frozenset(n + count if n < 0 else n for n in numbers)
             return JaxCallable(_name(function), function, numbers, names, signature)
         return JaxCallable(
             _name(function), jax.jit(_plain(function)), frozenset(), frozenset(), signature
@@ -99,6 +101,11 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
         return inspect.signature(function)
     except (TypeError, ValueError):
         return None
+
+
+def _positional_count(signature: inspect.Signature | None) -> int:
+    parameters = signature.parameters.values() if signature else ()
+    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
 
 
 def _short(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from jax2tf_bridge._pytree import LEAF, TreeSpec
 from jax2tf_bridge._target import Target, canonical_platforms
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._avals import portable_aval
-from jax2tf_bridge.from_jax._boundary import trace_vjp, widened
+from jax2tf_bridge.from_jax._boundary import may_lack_gradient, trace_vjp, widened
 from jax2tf_bridge.from_jax._callables import JaxCallable
 from jax2tf_bridge.from_jax._effects import refuse_host_callbacks
 from jax2tf_bridge.from_jax._lowering import ExportOptions, effect_names, lower
@@ -161,23 +162,40 @@ def _export_traced(
         out_shardings=out_shardings,
         target=options.target,
         producer=f"JAX {jax.__version__}",
-        lazy_vjp=LazyVjp(lambda: _export_vjp(traced, name, options, exported)),
+        lazy_vjp=_lazy_vjp(traced, name, options, exported),
         types_checked=True,
     )
 
 
-def _export_vjp(
+def _lazy_vjp(
     traced: jax.stages.Traced, name: str, options: ExportOptions, exported: Any
+) -> LazyVjp:
+    @functools.cache
+    def trace() -> jax.stages.Traced:
+        try:
+            return trace_vjp(traced)
+        except Exception as e:
+            raise GradientError(f"{name} has no gradient: {e}") from e
+
+    def check() -> None:
+        if may_lack_gradient(traced):
+            trace()
+
+    return LazyVjp(lambda: _export_vjp(traced, trace, name, options, exported), check=check)
+
+
+def _export_vjp(
+    traced: jax.stages.Traced,
+    trace: Callable[[], jax.stages.Traced],
+    name: str,
+    options: ExportOptions,
+    exported: Any,
 ) -> PortableFunction:
     if exported.nr_devices > 1:
         raise ShardingError(
             f"{name} is sharded over {exported.nr_devices} devices: its gradient cannot be "
             "exported yet. Convert it with with_gradient=False."
         )
-    try:
-        vjp = trace_vjp(traced)
-    except Exception as e:
-        raise GradientError(f"{name} has no gradient: {e}") from e
     arity = len(traced.jaxpr.in_avals)
     cotangents = len(traced.jaxpr.out_avals)
     names = tuple(
@@ -188,7 +206,7 @@ def _export_vjp(
         children=(TreeSpec("tuple", children=(LEAF,) * len(names)), TreeSpec("dict")),
     )
     return _export_traced(
-        vjp, f"the gradient of {name}", options, in_tree=in_tree, argument_names=names
+        trace(), f"the gradient of {name}", options, in_tree=in_tree, argument_names=names
     )
 
 

@@ -119,9 +119,10 @@ def custom_call(target: str, backend_config: str = "") -> Rule:
 
 
 def _ir_type(ctx: Any, aval: Any) -> Any:
+    convert: Callable[..., Any] = _mlir.aval_to_ir_type
     if _AVAL_TO_IR_TAKES_CONTEXT:
-        return _mlir.aval_to_ir_type(ctx.module_context, aval)
-    return _mlir.aval_to_ir_type(aval)
+        return convert(ctx.module_context, aval)
+    return convert(aval)
 
 
 def common_rule(primitive: Any) -> Rule:

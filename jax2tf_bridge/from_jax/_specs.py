@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +41,8 @@ class Specs:
 def _leaf_key(leaf: Any) -> Any:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return (str(leaf.shape), str(leaf.dtype), str(leaf.sharding))
-    return leaf
+    # A static value: 1, 1.0 and True are equal to Python, and different to jit.
+    return (type(leaf), leaf)
 
 
 def symbolic_specs(
@@ -84,7 +86,7 @@ def symbolic_specs(
 def _scope(constraints: Sequence[str]) -> jax_export.SymbolicScope:
     try:
         return jax_export.SymbolicScope(tuple(constraints))
-    except ValueError as e:
+    except (ValueError, tokenize.TokenError) as e:
         raise ShapeError(
             f"polymorphic_constraints {list(constraints)} cannot be read: {e}. Write each as "
             "'b >= 2', 'b <= 2*c' or 'mod(b, 8) == 0'."
@@ -163,7 +165,8 @@ def _symbolic_leaf(
         shape_spec = ", ".join("..." if d is ... else str(d) for d in shape_spec)
     try:
         symbolic = jax_export.symbolic_shape(shape_spec, like=shape, scope=scope)
-    except (ValueError, IndexError) as e:  # IndexError: more dimensions than the shape has
+    # An IndexError: more dimensions than the shape has. A TokenError: an open parenthesis.
+    except (ValueError, IndexError, tokenize.TokenError) as e:
         detail = f" ({e})" if isinstance(e, ValueError) else ""
         raise ShapeError(_shape_problem(shape, shape_spec, path, detail)) from e
     # JAX compares with the shape only where the specification has placeholders.

@@ -7,7 +7,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge._errors import GradientError
 from jax2tf_bridge._portable import Aval, PortableFunction
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
@@ -40,7 +39,7 @@ def _call_named(
     if prevented is None and not tf.executing_eagerly():
         # In a graph the answer must be there before anyone asks: a SavedModel is saved together
         # with its gradients, and where one cannot be traced nothing is saved.
-        prevented = _missing(record)
+        prevented = record.gradient_problem()
     if prevented is None:
         results = _call_differentiable(record, named)
     else:
@@ -75,17 +74,6 @@ def _call_differentiable(record: PortableFunction, args: Sequence[tf.Tensor]) ->
     return list(call(*args)) if args else call_op(record, args)
 
 
-def _missing(record: PortableFunction) -> str | None:
-    """Why the record has no gradient, as far as that can be known without making it."""
-    if record.has_vjp:
-        return None
-    try:
-        record.vjp()
-    except GradientError as e:
-        return str(e)
-    return None
-
-
 def _pull_back(
     record: PortableFunction,
     primals: Sequence[tf.Tensor],
@@ -100,7 +88,7 @@ def _pull_back(
     # TF saves the gradients of the functions that it holds, and not the gradients of those.
     last = _tf_compat.is_tracing_gradient_to_save()
     not_saved = _NOT_SAVED.format(name=record.name, vjp=vjp.name)
-    prevented = (_missing(vjp) or not_saved) if last else None
+    prevented = (vjp.gradient_problem() or not_saved) if last else None
     pulled = _call_named(vjp, [*primals, *given], prevented)
     return [
         value if aval.is_differentiable else None

@@ -1,10 +1,12 @@
 """Small operations on batches of matrices that the decompositions share, written in jax.lax."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jax import lax
+
+State = TypeVar("State")
 
 
 def matmul(a: Any, b: Any) -> Any:
@@ -102,10 +104,11 @@ def block_size(n: int, least: int, most_blocks: int) -> int:
     return max(least, -(-n // most_blocks))
 
 
-def loop(count: int, step: Callable[[Any, Any], Any], state: Any) -> Any:
+def loop(count: int, step: Callable[[Any, State], State], state: State) -> State:
     """`state` after `step(k, state)` for k = 0 .. count - 1; k is int32 also under 64-bit types."""
 
-    def body(k: Any, state: Any) -> Any:
+    def body(k: Any, state: State) -> State:
         return step(lax.convert_element_type(k, np.int32), state)
 
-    return lax.fori_loop(0, count, body, state)
+    end: State = lax.fori_loop(0, count, body, state)
+    return end

@@ -20,7 +20,7 @@ from jax2tf_bridge.from_jax._linalg._divide_and_conquer import eigh_tridiagonal
 from jax2tf_bridge.from_jax._linalg._tridiagonal import apply_reflections, tridiagonalize
 
 # Up to this many rows XLA's own Jacobi iteration (custom call Eigh) is as fast.
-_LARGEST_JACOBI = 24
+_LARGEST_JACOBI = 32
 
 
 def largest_jacobi(dtype: Any) -> int:

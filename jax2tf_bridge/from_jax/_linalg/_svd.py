@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,6 +19,9 @@ from jax2tf_bridge.from_jax._linalg._arrays import (
     rows,
     where,
 )
+
+# The types of some JAX versions know only the results with, of others only without, pivoting.
+_qr: Callable[..., Any] = lax.linalg.qr
 
 
 def svd(
@@ -58,7 +62,7 @@ def _svd(a: Any, *, full: bool) -> tuple[Any, Any, Any]:
         return lax.full((0,), 0, real(a).dtype), u, lax.full((0, 0), 0, a.dtype)
     basis = None
     if m > n:
-        basis, a = lax.linalg.qr(a, full_matrices=full)
+        basis, a = _qr(a, full_matrices=full)
         a = a[:n]
     s, u, v = _svd_square(a)
     if basis is not None:
@@ -87,7 +91,7 @@ def _svd_square(a: Any) -> tuple[Any, Any, Any]:
 
 def _orthonormal(a: Any) -> Any:
     """Q of a QR decomposition whose R has a positive diagonal: near `a`, if a is orthonormal."""
-    q, r = lax.linalg.qr(a, full_matrices=False)
+    q, r = _qr(a, full_matrices=False)
     pivots = diagonal(r)
     if not is_complex(a):
         return where(rows(pivots) < 0, -q, q)
