@@ -44,9 +44,11 @@ def check_types(
 
     Args:
       name: the function's, for the message.
-      in_avals: of the arguments that the module takes; out_avals: of all results.
-      module_inputs, module_outputs: main's types, as "tensor<?x3xf32>"; a platform index and
-        tokens may come before the arguments and results.
+      in_avals: of the arguments that the module takes.
+      out_avals: of all results.
+      module_inputs: the types of main's arguments, as "tensor<?x3xf32>"; a platform index and
+        tokens may come first.
+      module_outputs: the types of main's results; tokens may come first.
 
     Raises:
       ModuleError: they differ; each difference is listed.

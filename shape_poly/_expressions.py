@@ -222,10 +222,6 @@ def evaluate_shape(shape: Sequence[Dim], values: Mapping[str, int]) -> tuple[int
     (8, 3, None)
     """
     return tuple(
-        d
-        if isinstance(d, int)
-        else d.evaluate(values)
-        if d.variables() <= values.keys()
-        else None
+        d if isinstance(d, int) else d.evaluate(values) if d.variables() <= values.keys() else None
         for d in shape
     )

@@ -117,9 +117,7 @@ class _Reader:
         raise self._error(node, f"unknown function {name} of {len(operands)} operands")
 
     def _error(self, node: ast.expr, problem: str) -> DimensionSyntaxError:
-        return DimensionSyntaxError(
-            self._text, _column(self._text, node.col_offset + 1), problem
-        )
+        return DimensionSyntaxError(self._text, _column(self._text, node.col_offset + 1), problem)
 
 
 def _column(text: str, column: int) -> int:

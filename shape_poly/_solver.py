@@ -50,9 +50,7 @@ def _equations(
                 yield dimension, size
 
 
-def _solve_linear(
-    dimension: DimExpr, name: str, size: int, values: dict[str, int]
-) -> int | None:
+def _solve_linear(dimension: DimExpr, name: str, size: int, values: dict[str, int]) -> int | None:
     if not _is_linear(dimension, name):
         return None
     at_zero = dimension.evaluate({**values, name: 0})

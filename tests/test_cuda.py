@@ -105,4 +105,3 @@ def _zeros(result: np.ndarray[Any, Any], differentiable: bool) -> Any:
 def _words(value: Any) -> Any:
     is_key = jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
     return jax.random.key_data(value) if is_key else value
-

@@ -130,7 +130,8 @@ class Pretraced:
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """The trace, lowered for JAX's default platform."""
-        return self._traced.lower()
+        lowered: jax.stages.Lowered = self._traced.lower()
+        return lowered
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """The shapes and dtypes of the results."""

@@ -77,7 +77,7 @@ def configuration() -> Any:
     trace_context: Callable[[], Any] | None = _TRACE_CONTEXT.get()
     if trace_context is not None:
         return trace_context()
-    config = jax.config
+    config: Any = jax.config
     return (
         config.jax_enable_x64,
         config.jax_default_matmul_precision,

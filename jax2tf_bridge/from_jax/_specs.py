@@ -56,7 +56,8 @@ def symbolic_specs(
 
     Args:
       function: whose arguments they are; its static ones pass through.
-      args, kwargs: pytrees of arrays, ShapeDtypeStructs or OpenSpecs.
+      args: pytrees of arrays, ShapeDtypeStructs or OpenSpecs.
+      kwargs: likewise, by keyword.
       polymorphic_shapes: None, one string for all, or a prefix of the args pytree with strings
         and None at its leaves. Keyword arguments keep their shapes.
       constraints: on the dimension variables, as "b >= 2".
@@ -142,7 +143,8 @@ def _symbolic_tree(
             f"polymorphic_shapes for the argument {name} is {shape_spec!r}, which is no prefix of "
             f"the argument's structure.{hint}"
         ) from e
-    leaves, tree = jax.tree_util.tree_flatten_with_path(argument)
+    keyed: tuple[list[tuple[Any, Any]], Any] = jax.tree_util.tree_flatten_with_path(argument)
+    leaves, tree = keyed
     flat_specs = jax.tree_util.tree_leaves(specs)
     return tree.unflatten(
         _symbolic_leaf(leaf, spec.text, name + jax.tree_util.keystr(path), scope)

@@ -144,7 +144,7 @@ def _custom_call_name(op: Any) -> str:
 def _as_chlo(call: Any) -> None:
     """Puts the CHLO operation that a custom call "mhlo.NAME" stands for in its place."""
     name = _custom_call_name(call).removeprefix("mhlo.")
-    attributes = ir.DictAttr(call.attributes["mhlo.attributes"])
+    attributes: Any = ir.DictAttr(call.attributes["mhlo.attributes"])
     with ir.InsertionPoint(call):
         operation = ir.Operation.create(
             f"chlo.{'top_k' if name == 'topk' else name}",

@@ -17,7 +17,10 @@ def tree_spec(tree: Any) -> TreeSpec:
     if tree is None:
         return TreeSpec("none")
     # One level: everything below the root counts as a leaf.
-    keyed, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
+    one_level: tuple[list[tuple[Any, Any]], Any] = jax.tree_util.tree_flatten_with_path(
+        tree, is_leaf=lambda x: x is not tree
+    )
+    keyed, treedef = one_level
     if treedef == _LEAF_DEF:  # treedef_is_leaf also holds for an empty container
         return LEAF
     children = tuple(tree_spec(child) for _, child in keyed)

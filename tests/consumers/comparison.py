@@ -39,7 +39,8 @@ def _difference(got: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: fl
     if not wrong.any():
         return None
     place = tuple(int(i) for i in np.argwhere(wrong)[0])
-    largest = np.nanmax(np.abs(_wide(got) - _wide(expected)))
+    apart = np.abs(_wide(got) - _wide(expected))[wrong]
+    largest = np.max(np.nan_to_num(apart, nan=np.inf))
     return (
         f"differs by up to {largest:.3g} (tolerance {tolerance:g}), at {place}: "
         f"expected {_wide(expected)[place]}, got {_wide(got)[place]}"

@@ -70,9 +70,17 @@ def test_the_stage_holds_our_packages_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_differences_are_seen() -> None:
-    expected = [np.float32([1, 2]), np.array([1, 2], ml_dtypes.bfloat16), np.int32([3])]
+    expected = [
+        np.array([1, 2], np.float32),
+        np.array([1, 2], ml_dtypes.bfloat16),
+        np.array([3], np.int32),
+    ]
     assert differences("result", expected, expected, 0.0) == []
-    got = [np.float32([1, 2.1]), np.array([1, 2], np.float32), np.int32([[3]])]
+    got = [
+        np.array([1, 2.1], np.float32),
+        np.array([1, 2], np.float32),
+        np.array([[3]], np.int32),
+    ]
     assert differences("result", got, expected, 0.01) == [
         "result 0: differs by up to 0.1 (tolerance 0.01), at (1,): "
         "expected 2.0, got 2.0999999046325684",
@@ -80,9 +88,11 @@ def test_differences_are_seen() -> None:
         "result 2: expected shape (1,), got (1, 1)",
     ]
     assert differences("result", [], expected, 0.0) == ["results: expected 3, got 0"]
-    nan = [np.float32([np.nan])]
-    assert differences("result", [np.float32([1])], nan, 1.0) != []
-    assert differences("result", nan, nan, 1.0) == []
+    nan, one = np.array([np.nan]), np.array([1.0])
+    assert differences("result", [one], [nan], 1.0) == [
+        "result 0: differs by up to inf (tolerance 1), at (0,): expected nan, got 1.0"
+    ]
+    assert differences("result", [nan], [nan], 1.0) == []
 
 
 def test_arrays_of_every_dtype_come_back(tmp_path: Path) -> None:

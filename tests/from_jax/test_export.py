@@ -3,6 +3,7 @@
 import pickle
 from collections import namedtuple
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ x32 = np.ones((3, 4), np.float32)
 
 
 def test_record_says_what_it_is() -> None:
-    def f(p: dict[str, jax.Array], x: jax.Array, *, scale: jax.Array) -> dict[str, jax.Array]:
+    def f(p: dict[str, Any], x: Any, *, scale: Any) -> dict[str, Any]:
         return {"sum": (x @ p["w"]).sum(), "out": scale * x}
 
     record = bridge.export(f, polymorphic_shapes=[None, "(2*b, 4)"], platforms=["cpu"])(
@@ -55,7 +56,7 @@ def test_unused_arguments_are_dropped_from_the_module_only() -> None:
 
 
 def test_vjp_layout() -> None:
-    def f(x: jax.Array, n: jax.Array, *, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def f(x: Any, n: Any, *, y: Any) -> tuple[Any, Any]:
         return x * y * n, n + 1
 
     record = bridge.export(f)(x32, np.int32(3), y=x32)
@@ -73,12 +74,12 @@ def test_one_trace_for_function_and_gradients() -> None:
     traces = []
 
     @jax.custom_vjp
-    def g(x: jax.Array) -> jax.Array:
+    def g(x: Any) -> Any:
         return jnp.sin(x)
 
     g.defvjp(lambda x: (g(x), x), lambda x, ct: (ct * jnp.cos(x) * 10,))
 
-    def f(x: jax.Array) -> jax.Array:
+    def f(x: Any) -> Any:
         traces.append(x.shape)
         return g(x).sum()
 
@@ -101,7 +102,7 @@ def test_pickling_keeps_the_materialised_orders() -> None:
     bare = pickle.loads(pickle.dumps(bridge.export(lambda x: x**3)(x32)))
     with pytest.raises(bridge.GradientError, match=r"stored without the VJP.*with_vjp\(order\)"):
         bare.vjp()
-    with pytest.raises(ValueError, match="order must be at least 0. Got: -1"):
+    with pytest.raises(ValueError, match=r"order must be at least 0\. Got: -1"):
         record.with_vjp(-1)
 
 
@@ -112,10 +113,10 @@ def test_callables_of_any_kind() -> None:
     class Model:
         __hash__ = None  # type: ignore[assignment]
 
-        def __call__(self, x: jax.Array) -> jax.Array:
+        def __call__(self, x: Any) -> Any:
             return x + 1
 
-    def two(x: jax.Array, y: jax.Array) -> jax.Array:
+    def two(x: Any, y: Any) -> Any:
         return x + y
 
     assert bridge.export(Model())(x32).name == "Model"
@@ -132,7 +133,7 @@ def test_callables_of_any_kind() -> None:
 def test_pytrees() -> None:
     @partial(jax.tree_util.register_dataclass, data_fields=["w"], meta_fields=["n"])
     class Layer:
-        def __init__(self, w: jax.Array, n: int) -> None:
+        def __init__(self, w: Any, n: int) -> None:
             self.w, self.n = w, n
 
     record = bridge.export(lambda p, q, r: (Point(q.y, p.w), None, (), {}))(
@@ -141,7 +142,7 @@ def test_pytrees() -> None:
     assert record.in_paths() == ("p.w", "q.x", "q.y", "r['k'][0]")
     assert str(record.out_tree) == "(Point(*, *), None, (), {})"
     leaves = record.in_tree.flatten(
-        ((Layer(1, 2), Point(2, 3), {"k": [4, None]}), {}),  # type: ignore[arg-type]
+        ((Layer(1, 2), Point(2, 3), {"k": [4, None]}), {}),
         "f",
     )
     assert leaves == [1, 2, 3, 4]
@@ -158,9 +159,7 @@ def test_narrow_integers_cross_as_bytes() -> None:
 
 
 def test_typed_keys_cross_as_words() -> None:
-    record = bridge.export(lambda k: (jax.random.split(k), jax.random.normal(k)))(
-        jax.random.key(0)
-    )
+    record = bridge.export(lambda k: (jax.random.split(k), jax.random.normal(k)))(jax.random.key(0))
     assert record.in_avals[0].dtype == "key<fry>"
     assert record.in_avals[0].op_shape == (2,)
     assert record.out_avals[0].op_shape == (2, 2)
@@ -171,7 +170,7 @@ def test_what_is_no_function() -> None:
         bridge.export(3)  # type: ignore[arg-type]
     assert issubclass(bridge.FunctionError, TypeError)
 
-    def generator(x: jax.Array):  # type: ignore[no-untyped-def]
+    def generator(x: Any) -> Any:
         yield x
 
     with pytest.raises(bridge.FunctionError, match="Return a list instead of yielding"):
@@ -180,14 +179,12 @@ def test_what_is_no_function() -> None:
 
 @pytest.mark.parametrize("call", ["debug", "pure", "io"])
 def test_host_callbacks_are_named_with_their_line(call: str) -> None:
-    def f(x: jax.Array) -> jax.Array:
+    def f(x: Any) -> Any:
         if call == "debug":
             jax.debug.print("{}", x)
             return x
         if call == "pure":
-            return jax.lax.cond(
-                x.sum() > 0, lambda: jax.pure_callback(np.sin, x, x), lambda: x
-            )
+            return jax.lax.cond(x.sum() > 0, lambda: jax.pure_callback(np.sin, x, x), lambda: x)
         return jax.experimental.io_callback(np.sin, x, x)
 
     with pytest.raises(
@@ -198,20 +195,18 @@ def test_host_callbacks_are_named_with_their_line(call: str) -> None:
 
 
 def test_no_gradient_is_said_when_it_is_asked_for() -> None:
-    def f(x: jax.Array) -> jax.Array:
+    def f(x: Any) -> Any:
         return jax.lax.while_loop(lambda y: y.sum() < 100, lambda y: y * 2, x)
 
     record = bridge.export(f)(x32)
-    with pytest.raises(
-        bridge.GradientError, match=r"f has no gradient: Reverse-mode.*while_loop"
-    ):
+    with pytest.raises(bridge.GradientError, match=r"f has no gradient: Reverse-mode.*while_loop"):
         record.vjp()
 
 
 def test_inner_exported_narrows_the_platforms() -> None:
     inner = jax_export.export(jax.jit(jnp.sin), platforms=["cpu", "tpu"])(x32)
 
-    def f(x: jax.Array) -> jax.Array:
+    def f(x: Any) -> Any:
         return inner.call(x) * 2
 
     record = bridge.export(f)(x32)

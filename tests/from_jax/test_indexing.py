@@ -33,7 +33,8 @@ def export_function(
 def serialized(exported: export.Exported) -> bytes:
     with mlir.make_ir_context():
         module = portable_artifacts.deserialize_portable_artifact(exported.mlir_module_serialized)
-        return portable_artifacts.serialize_portable_artifact(module, "0.14.24", False)
+        artifact: bytes = portable_artifacts.serialize_portable_artifact(module, "0.14.24", False)
+        return artifact
 
 
 def check(f: Function, *args: Any) -> str:
@@ -47,7 +48,7 @@ def check(f: Function, *args: Any) -> str:
             g, w = jax.random.key_data(g), jax.random.key_data(w)
         np.testing.assert_array_equal(g, w)
         assert g.dtype == w.dtype
-    return exported.mlir_module()
+    return str(exported.mlir_module())
 
 
 def numbers(*shape: int, dtype: Any = np.float32) -> Any:
@@ -214,10 +215,11 @@ def test_gradients() -> None:
         return jax.vmap(lambda x, i: x.at[i].multiply(2.0)[i] ** 2)(x, i)
 
     x, i = numbers(3, 7), positions(3, 4, bound=7)
-    flat = jax_core.jaxpr_as_fun(jax.jit(f).trace(x, i).jaxpr)
+    flat: Function = jax_core.jaxpr_as_fun(jax.jit(f).trace(x, i).jaxpr)
 
     def vjp(x: Any, i: Any, ct: Any) -> Any:
-        return jax.vjp(lambda x: flat(x, i), x)[1]([ct])
+        pull: Function = jax.vjp(lambda x: flat(x, i), x)[1]
+        return pull([ct])
 
     assert "batching_dims" not in check(vjp, x, i, numbers(3, 4))
 

@@ -150,10 +150,10 @@ def test_the_module_holds_no_masks() -> None:
 
 
 def test_strict_promotion_of_the_user_is_not_about_the_rules() -> None:
-    a = matrix(26, 26)
+    a = matrix(34, 34)
     with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
         for f in (lax.linalg.svd, lax.linalg.lu, lax.linalg.cholesky):
-            assert export_function(f, a)
+            assert export_function(f, a).out_avals
 
 
 def test_platforms_that_share_a_rule_share_a_branch() -> None:
@@ -226,7 +226,7 @@ def check_orthonormal(q: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "triangle"), [(1, "L"), (2, "U"), (3, "L"), (24, "U"), (25, "U"), (64, "L"), (200, "L")]
+    ("n", "triangle"), [(1, "L"), (2, "U"), (3, "L"), (32, "U"), (33, "U"), (64, "L"), (200, "L")]
 )
 def test_eigh(n: int, triangle: str) -> None:
     # The other triangle must not be read.
@@ -256,16 +256,17 @@ SPECTRA = {
 }
 
 
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_spectra_that_are_hard(dtype: str) -> None:
-    decompose = {
-        f: jax.jit(export_function(f, np.eye(40, dtype=dtype)).call)
-        for f in (jnp.linalg.eigh, jnp.linalg.svd)
-    }
-    for values in SPECTRA.values():
-        a = with_spectrum(values, dtype)
-        a = (a + a.conj().T) / 2
-        check_eigh(a, *(np.asarray(x) for x in decompose[jnp.linalg.eigh](a)))
-        check_svd(a, *(np.asarray(x) for x in decompose[jnp.linalg.svd](a)))
+    with jax.enable_x64(True):
+        example = np.eye(40, dtype=dtype)
+        eigh = jax.jit(export_function(jnp.linalg.eigh, example).call)
+        svd = jax.jit(export_function(jnp.linalg.svd, example).call)
+        for values in SPECTRA.values():
+            a = with_spectrum(values, dtype)
+            a = (a + a.conj().T) / 2
+            check_eigh(a, *(np.asarray(x) for x in eigh(a)))
+            check_svd(a, *(np.asarray(x) for x in svd(a)))
 
 
 def test_small_singular_values_keep_their_size() -> None:
@@ -276,7 +277,7 @@ def test_small_singular_values_keep_their_size() -> None:
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_sizes_near_the_ends_of_the_range(scale: float) -> None:
-    a = np.asarray(hermitian(matrix(30, 30))) * np.float32(scale)
+    a = np.asarray(hermitian(matrix(40, 40))) * np.float32(scale)
     values, vectors = run(jnp.linalg.eigh, a)
     check_eigh(a, values, vectors)
 
@@ -298,7 +299,7 @@ def test_cholesky_of_an_indefinite_matrix_is_nan(n: int) -> None:
     assert np.isnan(got[1][lower]).all()
 
 
-@pytest.mark.parametrize("n", [3, 30])
+@pytest.mark.parametrize("n", [3, 40])
 @pytest.mark.parametrize("f", [jnp.linalg.eigh, jnp.linalg.svd])
 def test_not_finite_gives_nan(f: Function, n: int) -> None:
     a = np.stack([np.asarray(hermitian(matrix(n, n)))] * 2)
@@ -398,18 +399,18 @@ FACTORIZATIONS: dict[str, Function] = {
 
 @pytest.mark.parametrize("name", FACTORIZATIONS)
 def test_dtypes(name: str, dtype: str) -> None:
-    compare(FACTORIZATIONS[name], matrix(26, 26, dtype=dtype), up_to_phase=name in ("eigh", "svd"))
+    compare(FACTORIZATIONS[name], matrix(34, 34, dtype=dtype), up_to_phase=name in ("eigh", "svd"))
 
 
 @pytest.mark.parametrize("name", FACTORIZATIONS)
 def test_batches(name: str) -> None:
     f = FACTORIZATIONS[name]
     up_to_phase = name in ("eigh", "svd")
-    compare(jax.vmap(f, in_axes=1), matrix(2, 3, 26, 26), up_to_phase=up_to_phase)
+    compare(jax.vmap(f, in_axes=1), matrix(2, 3, 34, 34), up_to_phase=up_to_phase)
     compare(f, matrix(0, 4, 4))
 
 
-SYMBOLIC = {
+SYMBOLIC: dict[str, Function] = {
     **FACTORIZATIONS,
     "inv": jnp.linalg.inv,
     "solve": lambda a: jnp.linalg.solve(a, a.mT),
@@ -420,7 +421,7 @@ SYMBOLIC = {
 
 
 @pytest.mark.parametrize(
-    ("name", "n"), [*((name, 4) for name in SYMBOLIC), ("eigh", 26), ("lu", 70), ("cholesky", 26)]
+    ("name", "n"), [*((name, 4) for name in SYMBOLIC), ("eigh", 34), ("lu", 70), ("cholesky", 34)]
 )
 def test_symbolic_batch(name: str, n: int) -> None:
     f = SYMBOLIC[name]
@@ -443,8 +444,8 @@ DIFFERENTIABLE: dict[str, Function] = {
     "cholesky": lambda a, b: jnp.linalg.cholesky(definite(a)) @ b,
     "qr": lambda a, b: tuple(x @ b for x in jnp.linalg.qr(a)),
     # Functions of the vectors that their signs do not change.
-    "eigh": lambda a, b: of_eigh(*jnp.linalg.eigh(hermitian(a)), b),
-    "svd": lambda a, b: of_svd(*jnp.linalg.svd(a, full_matrices=False), b),
+    "eigh": lambda a, b: of_eigh(b, *jnp.linalg.eigh(hermitian(a))),
+    "svd": lambda a, b: of_svd(b, *jnp.linalg.svd(a, full_matrices=False)),
     "lu": lambda a, b: lax.linalg.lu(a)[0] @ b,
     "triangular": lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True),
     "expm": lambda a, b: jax.scipy.linalg.expm(a / 20) @ b,
@@ -453,11 +454,11 @@ DIFFERENTIABLE: dict[str, Function] = {
 }
 
 
-def of_eigh(values: Any, vectors: Any, b: Any) -> Any:
+def of_eigh(b: Any, values: Any, vectors: Any) -> Any:
     return values, (vectors * jnp.arange(values.size)) @ adjoint(vectors) @ b
 
 
-def of_svd(u: Any, s: Any, vh: Any, b: Any) -> Any:
+def of_svd(b: Any, u: Any, s: Any, vh: Any) -> Any:
     return s, (u * jnp.arange(s.size)) @ vh @ b
 
 
@@ -494,17 +495,21 @@ def test_tridiagonal_systems_that_need_pivoting() -> None:
     assert np.isnan(run(lax.linalg.tridiagonal_solve, zero, zero, zero, b)[0]).all()
 
 
+@pytest.mark.skipif(
+    not hasattr(jax.scipy.linalg, "qr_multiply"), reason="this JAX has no qr_multiply"
+)
 def test_qr_multiply() -> None:
     a = matrix(7, 4)
-    compare(functools.partial(jax.scipy.linalg.qr_multiply, mode="left"), a, matrix(4, 2))
-    compare(functools.partial(jax.scipy.linalg.qr_multiply, mode="right"), a, matrix(3, 7))
+    multiply: Function = getattr(jax.scipy.linalg, "qr_multiply")  # noqa: B009
+    compare(functools.partial(multiply, mode="left"), a, matrix(4, 2))
+    compare(functools.partial(multiply, mode="right"), a, matrix(3, 7))
 
 
 def test_random_numbers_without_the_gpu_kernel() -> None:
     def f(x: Any) -> Any:
         return x + jax.random.normal(jax.random.key(3), x.shape)
 
-    before = jax.config.jax_threefry_gpu_kernel_lowering
+    before = jax.config.values["jax_threefry_gpu_kernel_lowering"]
     jax.config.update("jax_threefry_gpu_kernel_lowering", True)
     try:
         compare(f, matrix(4, 4))

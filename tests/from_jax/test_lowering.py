@@ -1,5 +1,7 @@
 """Platforms and targets: what is chosen, what is dropped and why, and what is refused."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,11 +14,11 @@ from jax2tf_bridge import DisabledSafetyCheck, Target
 x32 = np.ones((3, 3), np.float32)
 
 
-def my_kernel(x: jax.Array) -> jax.Array:
+def my_kernel(x: Any) -> Any:
     return jax.ffi.ffi_call("my_kernel", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
 
-def accurate_exp(x: jax.Array) -> jax.Array:
+def accurate_exp(x: Any) -> Any:
     return lax.exp(x, accuracy=lax.AccuracyMode.HIGHEST)
 
 
@@ -37,28 +39,25 @@ def test_a_targets_own_version_is_used() -> None:
 
 
 def test_what_the_target_cannot_express_is_named_with_its_line() -> None:
+    def accurate_tanh(x: Any) -> Any:
+        return lax.tanh(x, accuracy=lax.Tolerance(1e-3, 1e-3, 3))
+
     with pytest.raises(
         bridge.UnsupportedByTargetError,
-        match=r"accurate_tan cannot run on TensorFlow 2\.17: stablehlo\.\w+ \(at .*test_lowering"
+        match=r"accurate_tanh cannot run on TensorFlow 2\.17: stablehlo\.\w+ \(at .*test_lowering"
         r"\.py:\d+\), as it is used here, cannot be expressed in StableHLO 1\.1\.1.*"
         r"The first TensorFlow that can run it is 2\.20: .*Target\.tensorflow\('2\.20'\)",
     ) as info:
-
-        def accurate_tan(x: jax.Array) -> jax.Array:
-            return lax.tanh(x, accuracy=lax.Tolerance(1e-3, 1e-3, 3))
-
-        bridge.export(accurate_tan, platforms=["tpu"], target=Target.tensorflow("2.17"))(x32)
+        bridge.export(accurate_tanh, platforms=["tpu"], target=Target.tensorflow("2.17"))(x32)
     assert info.value.operation == "stablehlo.tanh"
     assert "test_lowering.py" in str(info.value.source)
 
 
 def test_dtypes_that_no_tensorflow_reads() -> None:
     with pytest.raises(
-        bridge.UnsupportedByTargetError, match="cannot be expressed in StableHLO 1.1.1"
+        bridge.UnsupportedByTargetError, match=r"cannot be expressed in StableHLO 1\.1\.1"
     ):
-        bridge.export(
-            lambda x: x.astype(jnp.float8_e8m0fnu), target=Target.tensorflow("2.17")
-        )(x32)
+        bridge.export(lambda x: x.astype(jnp.float8_e8m0fnu), target=Target.tensorflow("2.17"))(x32)
 
 
 def test_custom_calls_are_refused_by_name() -> None:
@@ -82,10 +81,10 @@ def test_custom_calls_are_refused_by_name() -> None:
     [
         (jnp.linalg.eig, "eig", "jax.numpy.linalg.eig"),
         (lambda x: jax.scipy.linalg.schur(x), "schur", "jax.scipy.linalg.schur"),
-        (lambda x: jax.scipy.linalg.hessenberg(x), "hessenberg", "hessenberg"),
+        (lambda x: jax.scipy.linalg.hessenberg(x, calc_q=False), "hessenberg", "hessenberg"),
     ],
 )
-def test_lapack_alone(function, name: str, called: str) -> None:  # type: ignore[no-untyped-def]
+def test_lapack_alone(function: Any, name: str, called: str) -> None:
     with pytest.raises(
         bridge.UnsupportedByTargetError,
         match=rf"(?s)custom call 'lapack_\w+' from {name}.*{called} has no form in StableHLO alone",
@@ -94,7 +93,7 @@ def test_lapack_alone(function, name: str, called: str) -> None:  # type: ignore
 
 
 def test_a_platform_without_a_rule_is_dropped_with_its_reason() -> None:
-    def f(x: jax.Array) -> jax.Array:
+    def f(x: Any) -> Any:
         return lax.platform_dependent(x, cpu=jnp.sin, tpu=jnp.cos)
 
     record = bridge.export(f)(x32)
@@ -120,18 +119,21 @@ def test_platform_names(given: list[str], expected: tuple[str, ...]) -> None:
 
 def test_platforms_that_do_not_exist() -> None:
     with pytest.raises(
-        bridge.TargetError, match="platforms: unknown platform 'cdua'. Did you mean cuda"
+        bridge.TargetError, match=r"platforms: unknown platform 'cdua'\. Did you mean cuda"
     ):
         bridge.export(jnp.sin, platforms=["cdua"])
-    for wrong in ("cpu", [], 3):
+    mistakes: list[Any] = ["cpu", [], 3]
+    for wrong in mistakes:
         with pytest.raises(bridge.TargetError, match="must be a sequence of platform names"):
-            bridge.export(jnp.sin, platforms=wrong)  # type: ignore[arg-type]
+            bridge.export(jnp.sin, platforms=wrong)
 
 
 def test_targets_that_are_none() -> None:
-    with pytest.raises(bridge.TargetError, match=r"must be a Target, as Target.tensorflow\('2.17'\)"):
+    with pytest.raises(
+        bridge.TargetError, match=r"must be a Target, as Target.tensorflow\('2.17'\)"
+    ):
         bridge.export(jnp.sin, target="2.17")  # type: ignore[arg-type]
-    with pytest.raises(bridge.TargetError, match="expected a release as text, as '2.17'. Got: 2.2"):
+    with pytest.raises(bridge.TargetError, match=r"a release as text, as '2\.17'\. Got: 2\.2"):
         Target.tensorflow(2.20)  # type: ignore[arg-type]
 
 
@@ -144,7 +146,7 @@ def test_source_lines_are_the_users() -> None:
 def test_composites_and_chlo_are_inlined() -> None:
     from jax2tf_bridge.from_jax._stablehlo import StableHloModule
 
-    def f(x: jax.Array) -> tuple[jax.Array, ...]:
+    def f(x: Any) -> tuple[Any, ...]:
         return lax.top_k(x, 2)[0], lax.erf(x), jnp.arccos(x), lax.erfc(x), jnp.sinh(x)
 
     record = bridge.export(f, polymorphic_shapes="b, 3")(x32)

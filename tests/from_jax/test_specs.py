@@ -61,7 +61,10 @@ def test_specifications_that_do_not_determine_the_variables() -> None:
 @pytest.mark.parametrize(
     ("constraints", "message"),
     [
-        (["b > 2"], r"polymorphic_constraints \['b > 2'\] cannot be read: .*Write each as 'b >= 2'"),
+        (
+            ["b > 2"],
+            r"polymorphic_constraints \['b > 2'\] cannot be read: .*Write each as 'b >= 2'",
+        ),
         ("b >= 2", r"must be a sequence of strings: \['b >= 2'\]. Got: 'b >= 2'"),
     ],
 )
@@ -90,7 +93,9 @@ def test_wrong_structure() -> None:
     assert "one entry for each of the 2 positional arguments. Got: ['b, 4']" in message
     message = export_error([(None, 4)], x32, error=bridge.StructureError)
     assert message.endswith("A shape is written as a string, for instance '(b, 28)'.")
-    with pytest.raises(bridge.StructureError, match=r"\(y came by keyword, which has no entry: pass"):
+    with pytest.raises(
+        bridge.StructureError, match=r"\(y came by keyword, which has no entry: pass"
+    ):
         bridge.export(lambda x, y: x, polymorphic_shapes=["b, 4", None])(x32, y=x32)
     message = export_error([None, {"a": None}], x32, tree, error=TypeError)
     assert "polymorphic_shapes for the argument rest[0] is {'a': None}, which is no prefix" in (

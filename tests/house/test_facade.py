@@ -87,7 +87,7 @@ def test_dir_shows_every_name_before_it_is_used() -> None:
 def test_unknown_name_is_an_attribute_error() -> None:
     message = "module 'jax2tf_bridge' has no attribute 'no_such_name'"
     with pytest.raises(AttributeError, match=message):
-        _ = jax2tf_bridge.no_such_name
+        _ = jax2tf_bridge.no_such_name  # type: ignore[attr-defined]
 
 
 def test_star_import_binds_every_name() -> None:

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import ModuleError, PortableFunction, Target, export, to_tf
-from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge._seam import SeamName
+from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._tf_compat import SEAM
 from tests.house.seams import has_release, take_away
 

@@ -276,7 +276,7 @@ def selections() -> Example:
             jnp.where(x > 0, x, 0.1 * x),
             jnp.clip(x, -0.5, 0.5),
             lax.select_n(jnp.sign(x).astype(jnp.int32) + 1, x, x * 2, x * 3),
-            jnp.maximum(x, lax.stop_gradient(jnp.nextafter(x, x + 1))),
+            jnp.nextafter(lax.stop_gradient(x), 9.0),
             jnp.nan_to_num(jnp.log(x), nan=-1.0),
             jnp.round(x, 1),
             jnp.floor(x) + lax.rem(x, jnp.full_like(x, 0.3)),

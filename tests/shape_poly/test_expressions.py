@@ -3,9 +3,10 @@
 import doctest
 
 import pytest
-import shape_poly
 from hypothesis import given
 from hypothesis import strategies as st
+
+import shape_poly
 from shape_poly import (
     DimensionSyntaxError,
     DimExpr,
@@ -13,16 +14,13 @@ from shape_poly import (
     parse_dimension,
     solve_dimensions,
 )
-
 from tests import strategies
 
 a, b = DimExpr.variable("a"), DimExpr.variable("b")
 
 
 @given(strategies.expressions, strategies.expressions, strategies.assignments)
-def test_arithmetic_is_that_of_the_values(
-    x: DimExpr, y: DimExpr, values: dict[str, int]
-) -> None:
+def test_arithmetic_is_that_of_the_values(x: DimExpr, y: DimExpr, values: dict[str, int]) -> None:
     vx, vy = x.evaluate(values), y.evaluate(values)
     assert (x + y).evaluate(values) == vx + vy
     assert (x - y).evaluate(values) == vx - vy
