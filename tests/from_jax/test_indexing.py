@@ -245,7 +245,7 @@ def test_symbolic_batch(size: int) -> None:
 
 def test_two_symbolic_dimensions() -> None:
     b, n = export.symbolic_shape("b, n")
-    f = jax.vmap(lambda x, i: x.at[i].get(mode="fill", fill_value=-1))
+    f: Any = jax.vmap(lambda x, i: x.at[i].get(mode="fill", fill_value=-1))
     exported = export_function(
         f, jax.ShapeDtypeStruct((b, n), np.float32), jax.ShapeDtypeStruct((b, 3), np.int32)
     )
