@@ -79,6 +79,11 @@ class LazyVjp:
         self._lock = threading.Lock()
 
     @property
+    def made(self) -> PortableFunction | None:
+        """The VJP's record, if it is there already."""
+        return self._made
+
+    @property
     def available(self) -> bool:
         """Whether a VJP is there or can be made (making it may still fail)."""
         return self._made is not None or self._make is not None

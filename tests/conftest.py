@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.consumers.summary import pytest_terminal_summary as pytest_terminal_summary
+
 # Read when TensorFlow is first imported, so before any test module.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 

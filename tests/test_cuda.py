@@ -16,7 +16,7 @@ from jax import export as jax_export
 
 import jax2tf_bridge as bridge
 from tests.consumers.comparison import differences
-from tests.program_cases.reference import Reference, jax_arguments, reference
+from tests.program_cases.reference import Reference, conjugate, jax_arguments, reference
 from tests.programs import PROGRAMS, Program
 
 
@@ -93,7 +93,7 @@ def _check_gradient(
         for i, (result, aval) in enumerate(zip(expected.results, record.out_avals, strict=True))
     ]
     pulled = vjp.call(*leaves, *cotangents)
-    got = [np.asarray(pulled[i]) for i in expected.sources]
+    got = [conjugate(np.asarray(pulled[i])) for i in expected.sources]
     assert differences("gradient", got, expected.gradients, program.tolerance) == []
 
 

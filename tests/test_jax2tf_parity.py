@@ -158,11 +158,11 @@ def test_gradients_through_integers_of_the_users_graph(unconnected: Any) -> None
         np.testing.assert_allclose(theirs[1], ours[1])
 
 
-@pytest.mark.parametrize("dtype", ["complex64", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_gradients_of_other_dtypes(dtype: str) -> None:
     def gradient(converter: Converter) -> Any:
         f = converter(lambda x: x * x * x)
-        x = tf.cast(tf.constant(X), dtype) * (1 + 2j if dtype == "complex64" else 1)
+        x = tf.cast(tf.constant(X), dtype)
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = f(x)
@@ -170,7 +170,7 @@ def test_gradients_of_other_dtypes(dtype: str) -> None:
 
     theirs, ours = both(gradient)
     assert theirs.dtype == ours.dtype
-    wide = [tf.cast(v, tf.complex64) for v in (theirs, ours)]
+    wide = [tf.cast(v, tf.float32) for v in (theirs, ours)]
     np.testing.assert_allclose(wide[0], wide[1], rtol=1e-2)
 
 

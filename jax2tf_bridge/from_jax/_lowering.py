@@ -134,6 +134,9 @@ def _attempt(
                 raise
             disabled |= set(found)
     module = StableHloModule(exported.mlir_module_serialized)
+    if exported.nr_devices == 1:
+        module.drop_shardings()
+    module.narrow_platform_index()
     module.expand()
     allowed = options.allowed_custom_calls(platforms)
     for call in module.custom_calls():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jax2tf_bridge._errors import UnsupportedByTargetError
 from jax2tf_bridge._target import TENSORFLOW_RELEASES, Target, Version, version_text
@@ -13,6 +13,9 @@ from jax2tf_bridge.from_jax._stablehlo import LossyError, StableHloModule
 _WITHOUT_EFFECTS = 8
 _WITH_EFFECTS = 9
 _WITH_SHARDY = 10
+
+# Measured: TF 2.15 and 2.17 fail to compile additions of them, TF 2.15 conversions too.
+_NARROW_INTEGERS = TENSORFLOW_RELEASES["2.19"][0]
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ def retarget(
         )
     newest = _jax_compat.current_stablehlo_version()
     problem: LossyError | None = None
+    if module.uses_narrow_integers():
+        target = _for_narrow_integers(target, function_name)
     for version in target.stablehlo_versions:
         # An older jaxlib writes at most its own version, which newer readers accept.
         written = min(version, newest)
@@ -54,6 +59,19 @@ def retarget(
             problem = e
     assert problem is not None, "a target has at least one version"
     raise _unsupported(module, problem, target, function_name) from problem
+
+
+def _for_narrow_integers(target: Target, function_name: str) -> Target:
+    """The target without the versions of releases whose XLA fails on 4-bit integers."""
+    versions = tuple(v for v in target.stablehlo_versions if v >= _NARROW_INTEGERS)
+    if versions:
+        return replace(target, stablehlo_versions=versions)
+    raise UnsupportedByTargetError(
+        f"{function_name} cannot run on {target.name}: it computes with integers of 4 bits or "
+        f"fewer, which the XLA in it cannot.{_first_release_that(versions=[_NARROW_INTEGERS])}",
+        operation="4-bit integers",
+        source=None,
+    )
 
 
 def _calling_convention(module: StableHloModule, has_effects: bool) -> int:

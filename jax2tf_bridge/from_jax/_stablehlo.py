@@ -18,6 +18,9 @@ _INLINE_COMPOSITES = (
 _EXPAND_CHLO = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
 _EXPAND = "builtin.module(stablehlo-compatibility-expander{{target={version}}})"
 
+_PLATFORM_INDEX = "_platform_index"
+_NARROW = re.compile(r"\bu?i[24]>|xu?i[24]>")
+
 _ILLEGAL_OP = re.compile(r"'vhlo\.(\w+?)_v\d+'")
 _SOURCE = re.compile(r'"([^"<>]+\.\w+)":(\d+)')
 _OPERATION_NAME = re.compile(r'loc\("(?:jit\(.*?\)/)*([^"]*)"')
@@ -78,6 +81,46 @@ class StableHloModule:
             if calls:
                 _jax_compat.run_passes(self._module, _EXPAND_CHLO)
 
+    def drop_shardings(self) -> None:
+        """Removes Shardy's constraints and meshes, which say nothing on one device.
+
+        JAX writes them for typed PRNG keys, and reading them takes calling convention 10.
+        """
+        for op in list(self._walk()):
+            if op.name == "sdy.sharding_constraint":
+                op.results[0].replace_all_uses_with(op.operands[0])
+                op.erase()
+            elif op.name == "sdy.mesh":
+                op.erase()
+
+    def narrow_platform_index(self) -> None:
+        """Makes main's platform index 32 bits wide, as TF 2.15 wants it; x64 makes it 64."""
+        main = self._main()
+        attributes = _attribute(main, "arg_attrs")
+        block = main.regions[0].blocks[0]
+        if not attributes or _PLATFORM_INDEX not in str(attributes[0]):
+            return
+        function = _function_type(main)
+        wide, *others = function.inputs
+        if str(wide) != "tensor<i64>":
+            return
+        with self._context, ir.Location.unknown():
+            index: Any = block.arguments[0]
+            index.set_type(ir.RankedTensorType.get([], ir.IntegerType.get_signless(32)))
+            with ir.InsertionPoint.at_block_begin(block):
+                widened = ir.Operation.create("stablehlo.convert", results=[wide], operands=[index])
+            index.replace_all_uses_except(widened.results[0], widened)
+            narrowed = ir.FunctionType.get([index.type, *others], list(function.results))
+            main.attributes["function_type"] = ir.TypeAttr.get(narrowed)
+
+    def uses_narrow_integers(self) -> bool:
+        """Whether it computes with integers of fewer than 8 bits."""
+        return any(
+            _NARROW.search(str(result.type)) is not None
+            for op in self._walk()
+            for result in op.results
+        )
+
     def custom_calls(self) -> tuple[FoundOperation, ...]:
         """The custom calls, one for each name, in the order in which they appear."""
         found: dict[str, FoundOperation] = {}
@@ -93,11 +136,8 @@ class StableHloModule:
 
     def main_types(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The types of main's arguments and results, as MLIR prints them."""
-        for op in self._module.body.operations:
-            if str(op.attributes["sym_name"]) == '"main"':
-                function = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
-                return tuple(map(str, function.inputs)), tuple(map(str, function.results))
-        raise AssertionError("JAX exported a module without main")
+        function = _function_type(self._main())
+        return tuple(map(str, function.inputs)), tuple(map(str, function.results))
 
     def serialize(self, version: Version) -> bytes:
         """The portable artifact at `version`, which says the same as the module.
@@ -125,6 +165,13 @@ class StableHloModule:
             raise LossyError(FoundOperation(name, None, None), f"{target} drops part of: {line}")
         return artifact
 
+    def _main(self) -> Any:
+        for op in self._module.body.operations:
+            operation = op.operation
+            if str(_attribute(operation, "sym_name")) == '"main"':
+                return operation
+        raise AssertionError("JAX exported a module without main")
+
     def _walk(self) -> Iterator[Any]:
         stack = [self._module.operation]
         while stack:
@@ -132,6 +179,15 @@ class StableHloModule:
             yield op
             below = [o.operation for region in op.regions for block in region for o in block]
             stack.extend(reversed(below))
+
+
+def _attribute(operation: Any, name: str) -> Any:
+    attributes = operation.attributes
+    return attributes[name] if name in attributes else None  # noqa: SIM401 - it has no get
+
+
+def _function_type(operation: Any) -> Any:
+    return ir.FunctionType(ir.TypeAttr(operation.attributes["function_type"]).value)
 
 
 def _custom_call_name(op: Any) -> str:

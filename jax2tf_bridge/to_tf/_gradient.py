@@ -10,7 +10,7 @@ import tensorflow as tf
 from jax2tf_bridge._portable import Aval, PortableFunction
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
-from jax2tf_bridge.to_tf._op import call_op
+from jax2tf_bridge.to_tf._op import call_op, check_versions
 
 _NO_GRADIENT = (
     "{name} was converted with with_gradient=False, so that it has no gradient. "
@@ -81,6 +81,7 @@ def _pull_back(
     cotangents: Sequence[tf.Tensor | None],
 ) -> list[tf.Tensor | None]:
     vjp = record.vjp()
+    check_versions(vjp)
     given = [
         _cotangent(cotangent, aval, result)
         for cotangent, aval, result in zip(cotangents, record.out_avals, results, strict=True)
@@ -91,7 +92,7 @@ def _pull_back(
     prevented = (vjp.gradient_problem() or not_saved) if last else None
     pulled = _call_named(vjp, [*primals, *given], prevented)
     return [
-        value if aval.is_differentiable else None
+        _conjugate(value) if aval.is_differentiable else None
         for value, aval in zip(pulled, record.in_avals, strict=True)
     ]
 
@@ -103,4 +104,12 @@ def _cotangent(cotangent: tf.Tensor | None, aval: Aval, result: tf.Tensor) -> tf
         if aval.element_shape:
             zeros = tf.reduce_any(zeros, axis=list(range(-len(aval.element_shape), 0)))
         return zeros
-    return tf.zeros_like(result) if cotangent is None else cotangent
+    return tf.zeros_like(result) if cotangent is None else _conjugate(cotangent)
+
+
+def _conjugate(value: tf.Tensor) -> tf.Tensor:
+    """From TensorFlow's convention for complex gradients to JAX's, and back.
+
+    JAX multiplies a cotangent by the Jacobian, TensorFlow by its conjugate.
+    """
+    return tf.math.conj(value) if value.dtype.is_complex else value

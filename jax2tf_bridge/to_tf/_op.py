@@ -15,12 +15,11 @@ from jax2tf_bridge.to_tf._dtypes import op_dtype
 from jax2tf_bridge.to_tf._shapes import result_shapes
 
 
-def check_record(record: PortableFunction) -> None:
-    """Raises unless the installed TF can run the record and its types are the module's.
+def check_versions(record: PortableFunction) -> None:
+    """Raises unless the installed TF reads the record's StableHLO and calling convention.
 
     Raises:
-      ModuleError: the module is too new for this TF, or does not match its record.
-      DTypeError: TF lacks a dtype of an argument or result.
+      ModuleError: the module is too new for this TF.
     """
     release, version, convention = _tf_compat.installed_versions()
     if record.stablehlo_version > version or record.calling_convention_version > convention:
@@ -31,15 +30,31 @@ def check_record(record: PortableFunction) -> None:
             f"target=Target.tensorflow({'.'.join(release.split('.')[:2])!r}), or without a "
             "target, or serve it with a newer TensorFlow."
         )
+
+
+def check_record(record: PortableFunction) -> None:
+    """Raises unless the installed TF can run the record, and its types are the module's.
+
+    The types of its stored VJPs are compared too.
+
+    Raises:
+      ModuleError: the module is too new for this TF, or does not match its record.
+      DTypeError: TF lacks a dtype of an argument or result.
+    """
+    check_versions(record)
     for path, aval in zip(record.in_paths(), record.in_avals, strict=True):
         op_dtype(aval, f"The argument {path} of {record.name}")
     for i, aval in enumerate(record.out_avals):
         op_dtype(aval, f"The result {i} of {record.name}")
-    if not record.types_checked:
-        kept = [record.in_avals[i] for i in record.module_kept_var_idx]
-        check_types(
-            record.name, kept, record.out_avals, *main_types(_tf_compat.module_text(record.module))
-        )
+    _, newest, _ = _tf_compat.installed_versions()
+    stored: PortableFunction | None = record
+    # A gradient that is too new is an error only when it is asked for.
+    while stored is not None and stored.stablehlo_version <= newest:
+        if not stored.types_checked:
+            kept = [stored.in_avals[i] for i in stored.module_kept_var_idx]
+            types = main_types(_tf_compat.module_text(stored.module))
+            check_types(stored.name, kept, stored.out_avals, *types)
+        stored = stored.lazy_vjp.made
 
 
 def call_op(record: PortableFunction, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -30,11 +31,16 @@ def _export(program: Program, folder: Path) -> list[str]:
         example = program.build()
         references = [reference(program, example, call) for call in example.calls]
         failures = []
-        for kind, write in (("SavedModel", _write_model), ("record", _write_record)):
-            try:
-                write(program, example, references, folder)
-            except Exception as e:
-                failures.append(f"{kind}: {type(e).__name__}: {str(e)[:1500]}")
+        releases: dict[str, Sequence[str]] = {}
+        try:
+            _write_model(program, example, references, folder)
+        except Exception as e:
+            failures.append(f"SavedModel: {type(e).__name__}: {str(e)[:1500]}")
+        try:
+            releases = _write_record(program, example, folder)
+        except Exception as e:
+            failures.append(f"record: {type(e).__name__}: {str(e)[:1500]}")
+        failures += _too_narrow(program, releases)
     for i, expected in enumerate(references):
         _write_reference(expected, folder / f"call-{i}")
     facts = {
@@ -42,6 +48,7 @@ def _export(program: Program, folder: Path) -> list[str]:
         "differentiable": program.differentiable,
         "jit_compile": program.jit_compile,
         "tolerance": program.tolerance,
+        **releases,
     }
     (folder / "program.json").write_text(json.dumps(facts))
     return failures
@@ -69,9 +76,8 @@ def _write_model(
     )
 
 
-def _write_record(
-    program: Program, example: Example, references: list[Reference], folder: Path
-) -> None:
+def _write_record(program: Program, example: Example, folder: Path) -> dict[str, Sequence[str]]:
+    """Writes the record, and gives the TF releases that it says can run it and its gradient."""
     call = example.calls[0]
     record = export(
         example.function,
@@ -80,6 +86,22 @@ def _write_record(
     )(*jax_arguments(program, call), **call.kwargs)
     stored = record.with_vjp(1 if program.differentiable else 0)
     (folder / "record.pickle").write_bytes(pickle.dumps(stored))
+    gradient = stored.vjp() if program.differentiable else record
+    return {
+        "releases": record.tensorflow_releases,
+        "gradient_releases": gradient.tensorflow_releases,
+    }
+
+
+def _too_narrow(program: Program, releases: dict[str, Sequence[str]]) -> Iterator[str]:
+    """Where the record runs on fewer releases than the table of programs says."""
+    for what, oldest in (
+        ("releases", program.oldest_tensorflow),
+        ("gradient_releases", max(program.oldest_tensorflow, program.oldest_for_gradient)),
+    ):
+        found = releases.get(what)
+        if found is not None and (not found or found[0] > oldest):
+            yield f"record: {what} are {list(found)}, and not from {oldest} on"
 
 
 def _write_reference(expected: Reference, path: Path) -> None:

@@ -5,8 +5,6 @@ One file each for all TensorFlow releases, exported by the JAX at hand and by th
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from tests.consumers.harness import (
@@ -25,7 +23,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
 # Where the running Python has the newest JAX, it is the current one.
 _EXPORTERS = EXPORTERS[:1] if newest_is_current() else EXPORTERS
-_WITHOUT_4_BITS = re.compile(r"(S4/U4|s4) is currently (not support|only supported in)")
 
 
 def _pair(harness: Harness, exporter: str, release: str) -> Pair:
@@ -37,21 +34,12 @@ def _pair(harness: Harness, exporter: str, release: str) -> Pair:
         pytest.skip(str(e))
 
 
-def _is_older(release: str, oldest: str) -> bool:
-    return tuple(map(int, release.split(".")[:2])) < tuple(map(int, oldest.split(".")))
-
-
 @pytest.mark.parametrize("program", PROGRAMS, ids=str)
 @pytest.mark.parametrize("release", TENSORFLOW_RELEASES)
 @pytest.mark.parametrize("exporter", _EXPORTERS)
 def test_program(harness: Harness, exporter: str, release: str, program: Program) -> None:
     pair = _pair(harness, exporter, release)
     failures = pair.failures(program.name)
-    if _is_older(release, program.oldest_tensorflow):
-        # XLA had no 4-bit values there: it has to say so, and not to give a wrong answer.
-        assert len(failures) == 2
-        assert all(_WITHOUT_4_BITS.search(failure) for failure in failures), failures
-        return
     assert not failures, "\n".join([f"{program.name}, {pair}:", *failures])
 
 

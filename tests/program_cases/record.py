@@ -44,7 +44,7 @@ class Program:
       x64: whether it is built, exported and run with 64-bit values.
       jit_compile: whether consumers try it with jit_compile=True as well.
       seventeen: whether it is one of those that the published tables of pairs count.
-      oldest_tensorflow: the first release that can run it.
+      oldest_tensorflow: the first release that can run it; oldest_for_gradient: its gradient.
       key_arguments: the positional arguments that are the words of typed PRNG keys.
     """
 
@@ -59,6 +59,7 @@ class Program:
     jit_compile: bool = False
     seventeen: bool = False
     oldest_tensorflow: str = "2.15"
+    oldest_for_gradient: str = "2.15"
     key_arguments: tuple[int, ...] = ()
 
     def precision(self) -> contextlib.AbstractContextManager[Any]:

@@ -22,7 +22,8 @@ class Reference:
       inputs, results: the leaves of the arguments and of the result.
       sources: the indices of the inputs that gradients are taken for.
       targets: the indices of the results that have cotangents; cotangents: one for each.
-      gradients: one for each source; empty if the program has none, or no targets.
+      gradients: one for each source, by TensorFlow's convention for complex ones; empty if
+        the program has none, or no targets. The cotangents are real.
     """
 
     inputs: tuple[Array, ...]
@@ -62,7 +63,8 @@ def reference(program: Program, example: Example, call: Call) -> Reference:
             sources,
             targets,
             tuple(map(crossing, cotangents)),
-            tuple(crossing(gradients[i]) for i in sources if gradients),
+            # TensorFlow's gradients of complex arguments are the conjugates of JAX's.
+            tuple(conjugate(crossing(gradients[i])) for i in sources if gradients),
         )
 
 
@@ -95,6 +97,11 @@ def crossing(value: Any) -> Array:
         value = jax.random.key_data(value)
     array = np.asarray(value)
     return array.astype(_CROSSES_AS.get(array.dtype.name, array.dtype))
+
+
+def conjugate(array: Array) -> Array:
+    """The complex conjugate; of the dtypes that have none, the array itself."""
+    return np.conj(array) if np.iscomplexobj(array) else array
 
 
 def _as_jax(argument: Any) -> Any:

@@ -129,7 +129,7 @@ def int4_inside() -> Example:
 
 
 @program(
-    oldest_tensorflow="2.17",
+    oldest_tensorflow="2.19",
     polymorphic_shapes=("(b, 4)", "(b, 4)", None),
     differentiable=False,
     tolerance=0.0,
