@@ -102,6 +102,7 @@ def convert(
         call = CallArguments.of(function, args, kwargs)
         record = records.get(
             call.key,
+            call.static_key,
             lambda: symbolic_specs(
                 function, *call.specs(), polymorphic_shapes, options.constraints
             ),

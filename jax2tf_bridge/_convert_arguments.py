@@ -32,6 +32,7 @@ class CallArguments:
       dynamic: the others, (args, kwargs), with None in the place of static ones.
       leaves: of `dynamic`: tensors, arrays and numbers.
       key: equal for calls with equal structure, shapes, dtypes and static values.
+      static_key: equal for calls with equal static values.
     """
 
     function: JaxCallable
@@ -40,6 +41,7 @@ class CallArguments:
     dynamic: tuple[tuple[Any, ...], dict[str, Any]]
     leaves: tuple[Any, ...]
     key: Hashable
+    static_key: Hashable
 
     @staticmethod
     def of(function: JaxCallable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
@@ -68,8 +70,9 @@ class CallArguments:
                     "be a NumPy array, scalar, tf.Variable, or tf.Tensor. "
                     f"Got: {leaf!r} of type {type(leaf).__name__}"
                 )
-        key = (tree, _static_key(function, static_args, static_kwargs), tuple(map(_key, values)))
-        return CallArguments(function, static_args, static_kwargs, dynamic, values, key)
+        static_key = _static_key(function, static_args, static_kwargs)
+        key = (tree, static_key, tuple(map(_key, values)))
+        return CallArguments(function, static_args, static_kwargs, dynamic, values, key, static_key)
 
     def specs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with OpenSpecs in the place of arrays; static values as they are.

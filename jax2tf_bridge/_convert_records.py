@@ -11,6 +11,9 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._specs import Specs
 from jax2tf_bridge.to_tf._op import check_record
 
+# One entry for each concrete shape that eager calls had: past this many they start anew.
+_MAX_CALLS = 4096
+
 
 @dataclass
 class RecordCache:
@@ -25,11 +28,14 @@ class RecordCache:
     _by_specs: dict[Hashable, PortableFunction] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def get(self, call_key: Hashable, specs: Callable[[], Specs]) -> PortableFunction:
+    def get(
+        self, call_key: Hashable, static_key: Hashable, specs: Callable[[], Specs]
+    ) -> PortableFunction:
         """The record for the calls of a key, in the present configuration of JAX.
 
         Args:
-          call_key: equal for calls with equal structure, shapes and dtypes.
+          call_key: equal for calls with equal structure, shapes, dtypes and static values.
+          static_key: equal for calls with equal static values.
           specs: what to trace them with; asked for a new key only.
         """
         configuration = _jax_compat.configuration()
@@ -39,11 +45,13 @@ class RecordCache:
             return record
         with self._lock:
             symbolic = specs()
-            specs_key = (symbolic.key(), configuration)
+            specs_key = (symbolic.key(), static_key, configuration)
             record = self._by_specs.get(specs_key)
             if record is None:
                 record = self.make(symbolic)
                 check_record(record)
                 self._by_specs[specs_key] = record
+            if len(self._by_call) >= _MAX_CALLS:
+                self._by_call.clear()
             self._by_call[key] = record
             return record

@@ -20,5 +20,7 @@ class SeamName:
         """The object, or None in a release that lacks it."""
         try:
             return getattr(importlib.import_module(self.module), self.name, None)
-        except ModuleNotFoundError:
+        except ModuleNotFoundError as e:
+            if not f"{self.module}.".startswith(f"{e.name}."):
+                raise  # it is there, and something that it needs is not
             return None

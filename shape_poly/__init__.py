@@ -9,7 +9,7 @@ DimExpr('2*b + floordiv(h, 2) - 1')
 
 from shape_poly._expressions import Dim, DimExpr, Operation, Variable, evaluate_shape
 from shape_poly._parser import DimensionSyntaxError, parse_dimension
-from shape_poly._solver import solve_dimensions
+from shape_poly._solver import is_linear, solve_dimensions
 
 __all__ = [
     "Dim",
@@ -18,6 +18,7 @@ __all__ = [
     "Operation",
     "Variable",
     "evaluate_shape",
+    "is_linear",
     "parse_dimension",
     "solve_dimensions",
 ]

@@ -42,6 +42,8 @@ class Operation:
         return f"{self.kind}({', '.join(str(o) for o in self.operands)})"
 
 
+_MAX_TERMS = 10_000
+
 Atom: TypeAlias = Variable | Operation
 Monomial: TypeAlias = tuple[tuple[Atom, int], ...]
 """Atoms with their exponents (at least 1), sorted by how they print; () is the constant 1."""
@@ -114,6 +116,8 @@ class DimExpr:
             for right, b in DimExpr._of(other).terms:
                 product = _multiply(left, right)
                 terms[product] = terms.get(product, 0) + a * b
+            if len(terms) > _MAX_TERMS:
+                raise OverflowError(f"a dimension of more than {_MAX_TERMS} terms")
         return DimExpr._normalised(terms)
 
     def __pow__(self, exponent: int) -> DimExpr:
@@ -215,13 +219,21 @@ def operation(kind: OperationKind, left: Dim, right: Dim) -> DimExpr:
 
 
 def evaluate_shape(shape: Sequence[Dim], values: Mapping[str, int]) -> tuple[int | None, ...]:
-    """The shape with each dimension evaluated, None where `values` lacks a variable of it.
+    """The shape with each dimension evaluated, None where it has no value.
 
     >>> from shape_poly import parse_dimension
     >>> evaluate_shape((parse_dimension("2*b"), 3, parse_dimension("h")), {"b": 4})
     (8, 3, None)
     """
-    return tuple(
-        d if isinstance(d, int) else d.evaluate(values) if d.variables() <= values.keys() else None
-        for d in shape
-    )
+    return tuple(_known(d, values) for d in shape)
+
+
+def _known(dimension: Dim, values: Mapping[str, int]) -> int | None:
+    if isinstance(dimension, int):
+        return dimension
+    if not dimension.variables() <= values.keys():
+        return None
+    try:
+        return dimension.evaluate(values)
+    except ZeroDivisionError:
+        return None

@@ -54,6 +54,8 @@ def parse_dimension(text: str) -> Dim:
         # Python reports the end of the text as offset 0.
         column = _column(text, e.offset) if e.offset else len(text) + 1
         raise DimensionSyntaxError(text, column, "syntax error") from e
+    except OverflowError as e:
+        raise DimensionSyntaxError(text, 1, str(e)) from e
     except (RecursionError, MemoryError) as e:
         raise DimensionSyntaxError(text, 1, "expression nested too deeply") from e
     constant = result.constant_value()

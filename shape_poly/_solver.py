@@ -51,17 +51,21 @@ def _equations(
 
 
 def _solve_linear(dimension: DimExpr, name: str, size: int, values: dict[str, int]) -> int | None:
-    if not _is_linear(dimension, name):
+    if not is_linear(dimension, name):
         return None
-    at_zero = dimension.evaluate({**values, name: 0})
-    slope = dimension.evaluate({**values, name: 1}) - at_zero
+    try:
+        at_zero = dimension.evaluate({**values, name: 0})
+        slope = dimension.evaluate({**values, name: 1}) - at_zero
+    except ZeroDivisionError:
+        return None
     if slope == 0 or (size - at_zero) % slope:
         return None
     value = (size - at_zero) // slope
     return value if value >= 1 else None
 
 
-def _is_linear(dimension: DimExpr, name: str) -> bool:
+def is_linear(dimension: DimExpr, name: str) -> bool:
+    """Whether the variable `name` occurs in it only as itself, times what does not hold it."""
     for monomial, _ in dimension.terms:
         degree = 0
         for atom, exponent in monomial:

@@ -183,3 +183,24 @@ def test_platforms_of_an_exported_function_inside_and_asked_for() -> None:
     with pytest.raises(PlatformError, match="cpu") as error:
         f(X)
     assert "tpu" in str(error.value)
+
+
+@jax.tree_util.register_pytree_node_class
+class ByIdentity:
+    """A pytree with a part that is no leaf, equal to itself alone."""
+
+    def __init__(self, a: float, k: float) -> None:
+        self.a, self.k = a, k
+
+    def tree_flatten(self) -> tuple[tuple[float], None]:
+        return (self.a,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: tuple[float]) -> "ByIdentity":
+        return cls(children[0], 0.0)
+
+
+def test_static_pytrees_differ_in_more_than_their_leaves() -> None:
+    f = convert(jax.jit(lambda x, s: x * s.k, static_argnums=1))
+    x = np.ones(2, np.float32)
+    assert [float(f(x, ByIdentity(1.0, k))[0]) for k in (2.0, 3.0)] == [2.0, 3.0]

@@ -236,3 +236,14 @@ def test_differentiable_loops_of_unknown_length_inside() -> None:
 
     g = tf.function(convert(f), autograph=False)
     np.testing.assert_allclose(nested_tapes(g, tf.constant(X), 1), [6, 6, 6])
+
+
+def test_gradient_outside_of_the_context_that_it_was_converted_in() -> None:
+    x = tf.constant([1.0, 2.0], tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        with jax.enable_x64(True):
+            y = convert(lambda x: x**3)(x)
+    gradient = tape.gradient(y, x)
+    assert gradient.dtype == tf.float64
+    np.testing.assert_allclose(gradient, [3.0, 12.0], rtol=1e-12)

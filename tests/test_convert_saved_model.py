@@ -169,3 +169,15 @@ def test_saved_in_the_process_that_made_it_and_trained_on(tmp_path: Path) -> Non
     np.testing.assert_allclose(tape.gradient(loss, w), X.T)
     w.assign(2 * w)
     np.testing.assert_allclose(loaded.f(X), X.sum(1, keepdims=True) * 2 + 1)
+
+
+def test_saves_although_a_rule_has_no_gradient(tmp_path: Path) -> None:
+    """JAX has a derivative rule for svd, which refuses full_matrices."""
+    module = tf.Module()
+    module.f = tf.function(
+        convert(lambda x: jnp.linalg.svd(x, full_matrices=True)[0] ** 2),
+        input_signature=[tf.TensorSpec([3, 2], tf.float32)],
+        autograph=False,
+    )
+    tf.saved_model.save(module, str(tmp_path))
+    assert tf.saved_model.load(str(tmp_path)).f(tf.ones([3, 2])).shape == (3, 3)

@@ -246,3 +246,26 @@ def test_poly_shape_of_jax2tf() -> None:
     with pytest.warns(DeprecationWarning, match="PolyShape"):
         shape = jax2tf.PolyShape("b", ...)
     assert convert(total, polymorphic_shapes=[shape])(X).shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "constraints", "first", "second"),
+    [
+        (["(b,)", "(min(b, 8),)"], [], 20, 8),
+        (["(b,)", "(mod(b, 4),)"], [], 6, 2),
+        (["(b,)", "(floordiv(8, b - 1),)"], ["b >= 2"], 3, 4),
+    ],
+    ids=str,
+)
+def test_sizes_that_follow_without_being_linear(
+    shapes: list[str], constraints: list[str], first: int, second: int
+) -> None:
+    """With the first unknown while tracing, nothing is known against the second."""
+    f = convert(
+        lambda x, y: x.sum() + y.sum(),
+        polymorphic_shapes=shapes,
+        polymorphic_constraints=constraints,
+    )
+    specs = [tf.TensorSpec([None], tf.float32), tf.TensorSpec([second], tf.float32)]
+    traced = tf.function(f, input_signature=specs, autograph=False)
+    assert float(traced(tf.ones(first), tf.ones(second))) == first + second

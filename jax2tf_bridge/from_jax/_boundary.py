@@ -8,10 +8,8 @@ from typing import Any
 import jax
 import jax.extend as jex
 import numpy as np
-from jax.interpreters import ad
 
 from jax2tf_bridge.from_jax._avals import cotangent_spec, is_narrow, portable_aval
-from jax2tf_bridge.from_jax._effects import equations
 
 
 def flat_function(traced: jax.stages.Traced) -> Callable[..., list[Any]]:
@@ -74,17 +72,3 @@ def trace_vjp(traced: jax.stages.Traced) -> jax.stages.Traced:
     vjp.__name__ = f"{traced.fun_name}_vjp"
     cotangents = [cotangent_spec(a) for a in traced.jaxpr.out_avals]
     return jax.jit(vjp).trace(*specs, *cotangents)
-
-
-# These have a rule for the forward mode, from which JAX cannot always make one for reverse.
-_FORWARD_ONLY = frozenset({"while"})
-_CALLS = frozenset({"custom_jvp_call", "custom_vjp_call", "jit", "pjit", "closed_call"})
-
-
-def may_lack_gradient(traced: jax.stages.Traced) -> bool:
-    """Whether some primitive may have no derivative rule: then trace_vjp alone can tell."""
-    return any(
-        primitive.name in _FORWARD_ONLY
-        or (primitive not in ad.primitive_jvps and primitive.name not in _CALLS)
-        for primitive in (e.primitive for e in equations(traced.jaxpr.jaxpr))
-    )

@@ -16,7 +16,7 @@ from jax2tf_bridge._pytree import LEAF, TreeSpec
 from jax2tf_bridge._target import Target, canonical_platforms
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._avals import portable_aval
-from jax2tf_bridge.from_jax._boundary import may_lack_gradient, trace_vjp, widened
+from jax2tf_bridge.from_jax._boundary import trace_vjp, widened
 from jax2tf_bridge.from_jax._callables import JaxCallable
 from jax2tf_bridge.from_jax._effects import refuse_host_callbacks
 from jax2tf_bridge.from_jax._lowering import ExportOptions, effect_names, lower
@@ -152,7 +152,7 @@ def _export_traced(
         module_kept_var_idx=tuple(exported.module_kept_var_idx),
         platforms=tuple(exported.platforms),
         dropped_platforms=lowered.dropped_platforms,
-        uses_shape_polymorphism=exported.uses_global_constants,
+        uses_shape_polymorphism=any(not isinstance(d, int) for a in in_avals for d in a.shape),
         constraints=options.constraints,
         disabled_checks=options.disabled_checks,
         ordered_effects=effect_names(exported.ordered_effects),
@@ -170,18 +170,25 @@ def _export_traced(
 def _lazy_vjp(
     traced: jax.stages.Traced, name: str, options: ExportOptions, exported: Any
 ) -> LazyVjp:
+    # The gradient may be asked for where JAX is configured otherwise.
+    x64 = bool(jax.config.read("jax_enable_x64"))
+
     @functools.cache
     def trace() -> jax.stages.Traced:
         try:
-            return trace_vjp(traced)
+            with jax.enable_x64(x64):
+                return trace_vjp(traced)
         except Exception as e:
             raise GradientError(f"{name} has no gradient: {e}") from e
 
-    def check() -> None:
-        if may_lack_gradient(traced):
-            trace()
+    def make() -> PortableFunction:
+        with jax.enable_x64(x64):
+            return _export_vjp(traced, trace, name, options, exported)
 
-    return LazyVjp(lambda: _export_vjp(traced, trace, name, options, exported), check=check)
+    def check() -> None:
+        trace()
+
+    return LazyVjp(make, check=check)
 
 
 def _export_vjp(

@@ -27,22 +27,22 @@ class OpenSpec:
 
 @dataclass(frozen=True)
 class Specs:
-    """What to trace with: ShapeDtypeStructs, and static values as they are."""
+    """What to trace with: ShapeDtypeStructs, and static values as they are.
+
+    `dynamic` is the pytree of the ShapeDtypeStructs alone.
+    """
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    dynamic: Any
 
     def key(self) -> tuple[Any, ...]:
-        """Equal for equal signatures, also where the scopes of the symbols differ."""
-        leaves, tree = jax.tree_util.tree_flatten((self.args, dict(self.kwargs)))
-        return (tree, *(_leaf_key(leaf) for leaf in leaves))
+        """Equal for equal shapes and dtypes, also where the scopes of the symbols differ.
 
-
-def _leaf_key(leaf: Any) -> Any:
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return (str(leaf.shape), str(leaf.dtype), str(leaf.sharding))
-    # A static value: 1, 1.0 and True are equal to Python, and different to jit.
-    return (type(leaf), leaf)
+        Says nothing of the static values: a pytree of them has parts that are no leaves.
+        """
+        leaves, tree = jax.tree_util.tree_flatten(self.dynamic)
+        return (tree, *((str(leaf.shape), str(leaf.dtype)) for leaf in leaves))
 
 
 def symbolic_specs(
@@ -81,7 +81,11 @@ def symbolic_specs(
         else _symbolic_tree(value, None, name, scope)
         for name, value in kwargs.items()
     }
-    return Specs(new_args, new_kwargs)
+    dynamic = (
+        [None if function.is_static(i) else a for i, a in enumerate(new_args)],
+        {k: v for k, v in new_kwargs.items() if k not in function.static_argnames},
+    )
+    return Specs(new_args, new_kwargs, dynamic)
 
 
 def _scope(constraints: Sequence[str]) -> jax_export.SymbolicScope:

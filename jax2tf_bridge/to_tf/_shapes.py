@@ -15,7 +15,7 @@ import tensorflow as tf
 from jax2tf_bridge._errors import bullet_list
 from jax2tf_bridge._portable import PortableFunction
 from jax2tf_bridge.to_tf._dtypes import static_shape
-from shape_poly import Dim, evaluate_shape, parse_dimension, solve_dimensions
+from shape_poly import Dim, evaluate_shape, is_linear, parse_dimension, solve_dimensions
 
 _COMPARISONS = {">=": operator.ge, "<=": operator.le, "==": operator.eq}
 
@@ -80,14 +80,12 @@ def _reason(dimension: Dim, size: int | None, values: Mapping[str, int]) -> str 
     if len(unknown) != 1:
         return None
     (name,) = unknown
-    first, second, third = (
-        evaluate_shape((dimension,), {**values, name: value})[0] for value in (1, 2, 3)
-    )
-    if first is None or second is None or third is None:
+    if not is_linear(dimension, name):
+        return None
+    first, second = (evaluate_shape((dimension,), {**values, name: value})[0] for value in (1, 2))
+    if first is None or second is None or first == second:
         return None
     slope = second - first
-    if slope == 0 or third - second != slope:
-        return None
     value, remainder = divmod(size - first, slope)
     if remainder:
         return f"Division had remainder {remainder} when computing the value of '{name}'"

@@ -59,6 +59,7 @@ def test_what_does_not_follow_is_left_out() -> None:
     assert solve_dimensions([(a * a,)], [(4,)]) == {}
     assert solve_dimensions([(a + 3,)], [(3,)]) == {}  # a would be 0
     assert evaluate_shape((a, b + 1, 3), {"a": 2}) == (2, None, 3)
+    assert evaluate_shape((b // (a - 2),), {"a": 2, "b": 2}) == (None,)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +100,7 @@ def test_constants_become_ints() -> None:
         ("b << 2", "unknown operator at column 1"),
         ("(" * 5000 + "b" + ")" * 4000, "(syntax error|nested too deeply|text too long)"),
         ("b" * 20_000, "text too long"),
+        ("(a + b + c + d + e + f + g + h)^64", "a dimension of more than 10000 terms"),
     ],
 )
 def test_other_text_is_an_error_with_the_column(text: str, message: str) -> None:
