@@ -207,6 +207,8 @@ def test_flax_parameters() -> None:
     assert isinstance(result, flax.core.FrozenDict)
 
 
+# Flax calls it where JAX is 0.8.0.
+@pytest.mark.filterwarnings("ignore:jax.array_ref is deprecated:DeprecationWarning")
 def test_flax_nnx_state() -> None:
     pytest.importorskip("flax", reason="flax is not installed")
     from flax import nnx

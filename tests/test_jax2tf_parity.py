@@ -23,6 +23,11 @@ with warnings.catch_warnings():
         "jax.experimental.jax2tf", reason="this JAX has no jax2tf any more"
     )
 
+try:
+    jax2tf.convert(lambda x: x)(np.float32(1.0))
+except NotImplementedError as e:
+    pytest.skip(f"jax2tf fails on this pair of releases: {e}", allow_module_level=True)
+
 Converter = Callable[..., Callable[..., Any]]
 BOTH = {"jax2tf": jax2tf.convert, "bridge": convert}
 X = np.array([[0.5, 1.0], [2.0, 3.0]], np.float32)

@@ -108,7 +108,7 @@ def module_text(module: bytes) -> str:
         )
     try:
         return str(run(deserialize(module), "builtin.module(strip-debuginfo)", False))
-    except (ValueError, RuntimeError, tf.errors.OpError) as e:
+    except (ValueError, RuntimeError, SystemError, tf.errors.OpError) as e:
         _, newest, _ = installed_versions()
         raise ModuleError(
             f"TensorFlow {tf.__version__}, which reads StableHLO up to {version_text(newest)}, "
