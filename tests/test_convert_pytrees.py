@@ -208,7 +208,7 @@ def test_flax_parameters() -> None:
 
 
 # Flax calls it where JAX is 0.8.0.
-@pytest.mark.filterwarnings("ignore:jax.array_ref is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:jax.* is deprecated; use jax.:DeprecationWarning")
 def test_flax_nnx_state() -> None:
     pytest.importorskip("flax", reason="flax is not installed")
     from flax import nnx
