@@ -147,8 +147,21 @@ class ModuleError(BridgeError, ValueError):
     """The StableHLO module is unreadable, too new, or does not match the record around it."""
 
 
+class StateDictError(StructureError, ValueError):
+    """A state dict that does not fit what it is to be restored into.
+
+    Attributes:
+      path: where, as "params/layers_0/kernel"; "" for the whole.
+    """
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        """`message` is the whole text."""
+        super().__init__(message)
+        self.path = path
+
+
 class FileFormatError(BridgeError, ValueError):
-    """Bytes that are no function of the format they claim to be, or of a newer version of it.
+    """Bytes that are not of the format they claim to be, or of a newer version of it.
 
     Attributes:
       file: where they were read from; None if they were given as bytes.
@@ -161,7 +174,7 @@ class FileFormatError(BridgeError, ValueError):
 
 
 class SerializationError(BridgeError, ValueError):
-    """A record that a file format cannot hold; nothing is written."""
+    """What a file format cannot hold; nothing is written."""
 
 
 class SavingError(BridgeError, ValueError):
@@ -170,6 +183,56 @@ class SavingError(BridgeError, ValueError):
 
 class ShardingError(BridgeError, ValueError):
     """A function over several devices is used where TensorFlow cannot shard it."""
+
+
+class DeviceError(BridgeError, ValueError):
+    """Devices that this process does not have, or that cannot be told apart."""
+
+
+class NotPicklableError(BridgeError, TypeError):
+    """What cannot be sent to another process.
+
+    Attributes:
+      culprit: the name of what is to blame, as "train_step.<locals>.lock"; "" if unknown.
+    """
+
+    def __init__(self, message: str, *, culprit: str = "") -> None:
+        """`message` is the whole text."""
+        super().__init__(message)
+        self.culprit = culprit
+
+
+class UntrustedMessageError(BridgeError, ValueError):
+    """Bytes that did not come over a channel of this process; nothing of them was unpickled."""
+
+
+class JobError(BridgeError, RuntimeError):
+    """An export in another process that failed.
+
+    Attributes:
+      job: its name.
+      output: what the process had printed, as far as that is known.
+    """
+
+    def __init__(self, message: str, *, job: str, output: str = "") -> None:
+        """`message` is the whole text."""
+        super().__init__(message)
+        self.job, self.output = job, output
+
+
+class WorkerDiedError(JobError):
+    """The process that was exporting ended before it answered.
+
+    Attributes:
+      exit_code: of the process, negative for a signal; None if it is not known.
+    """
+
+    def __init__(
+        self, message: str, *, job: str, output: str = "", exit_code: int | None = None
+    ) -> None:
+        """`message` is the whole text."""
+        super().__init__(message, job=job, output=output)
+        self.exit_code = exit_code
 
 
 def bullet_list(lines: Sequence[str]) -> str:

@@ -34,7 +34,16 @@ PACKAGES = ("jax2tf_bridge", "shape_poly")
 # The oldest JAX that is supported: those before it compare products of sizes in reshapes. With the
 # oldest TensorFlow that can run all of the fast tests: sharded modules need 2.20 (calling
 # convention 10), 4-bit integers 2.19. tests/consumers goes back to 2.15.
-OLDEST_PINS = ("jax==0.8.2", "z3-solver==5.0.0", "flatbuffers==24.3.25", f"{TENSORFLOW}==2.20.0")
+OLDEST_PINS = (
+    "jax==0.8.2",
+    "z3-solver==5.0.0",
+    "cloudpickle==3.0.0",
+    "safetensors==0.4.3",
+    "flatbuffers==24.3.25",
+    "msgpack==1.0.8",
+    "tqdm==4.66.0",
+    f"{TENSORFLOW}==2.20.0",
+)
 FAST_ON_A_WHEEL = "not slow and not checkout"
 
 

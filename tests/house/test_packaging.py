@@ -78,8 +78,11 @@ def test_no_extra_but_its_own_brings_a_tensorflow() -> None:
 
 
 def test_extras_are_the_documented_ones() -> None:
-    assert set(EXTRAS) == {"all", "dev", "jax", "tensorflow", "tensorflow-cpu", "test"}
-    assert _names(EXTRAS["all"]) >= _names(EXTRAS["jax"])
+    assert set(EXTRAS) == {
+        *("all", "dev", "jax", "parallel", "safetensors", "tensorflow", "tensorflow-cpu", "test")
+    }
+    for extra in ("jax", "parallel", "safetensors"):
+        assert _names(EXTRAS["all"]) >= _names(EXTRAS[extra])
 
 
 def test_pythons_of_the_scripts_are_those_of_the_distribution() -> None:
@@ -93,12 +96,15 @@ def test_pythons_of_the_scripts_are_those_of_the_distribution() -> None:
 
 
 def test_oldest_that_is_tested_is_the_oldest_that_is_allowed() -> None:
-    pins = re.search(r"OLDEST_PINS = \((.*)\)", (ROOT / "scripts/_commands.py").read_text())
+    pins = re.search(
+        r"OLDEST_PINS = \((.*?)\n\)", (ROOT / "scripts/_commands.py").read_text(), re.DOTALL
+    )
     assert pins is not None
     pinned = re.findall(r'"([\w-]+==[\d.]+)"', pins[1])
     # The oldest NumPy comes with the oldest TensorFlow, in tests/consumers.
     plain = [d for d in PROJECT["dependencies"] if not d.startswith("numpy")]
-    assert EXTRAS["jax"] + plain == [pin.replace("==", ">=") for pin in pinned]
+    extras = [d for e in ("jax", "parallel", "safetensors") for d in EXTRAS[e] if ">=" in d]
+    assert extras + plain == [pin.replace("==", ">=") for pin in pinned]
 
 
 def test_version_is_the_installed_one_and_in_the_changelog() -> None:

@@ -1,0 +1,42 @@
+"""Progress bars for long work, on a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Literal, TypeAlias
+
+Unit: TypeAlias = Literal["B", "export"]
+
+Advance: TypeAlias = Callable[[int], None]
+"""Called with how much more is done: bytes, or pieces of work."""
+
+
+@contextlib.contextmanager
+def progress_bar(
+    description: str, total: int, unit: Unit, *, show: bool | None = None
+) -> Iterator[Advance]:
+    """Shows on stderr how much of `total` is done, while it is.
+
+    Args:
+      description: what is being done, as "writing weights.msgpack".
+      total: bytes or pieces of work.
+      unit: of `total`; bytes are shown as kB, MB, GB.
+      show: True or False; None shows it where stderr is a terminal.
+    """
+    if not (sys.stderr.isatty() if show is None else show):
+        yield lambda amount: None
+        return
+    # Here, since most work is too short for a bar.
+    from tqdm import tqdm
+
+    scaled = unit == "B"
+    with tqdm(
+        total=total, desc=description, unit=unit, unit_scale=scaled, file=sys.stderr, leave=False
+    ) as bar:
+
+        def advance(amount: int) -> None:
+            bar.update(amount)
+
+        yield advance

@@ -1,0 +1,1 @@
+"""Python objects for another process that the bridge started: callables, shardings, specs."""

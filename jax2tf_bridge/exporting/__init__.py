@@ -1,0 +1,1 @@
+"""Many exports at once, in other processes."""
