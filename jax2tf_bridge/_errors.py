@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jax2tf_bridge._portable import PortableFunction
 
 
 class BridgeError(Exception):
@@ -11,6 +15,10 @@ class BridgeError(Exception):
     # TensorFlow's AutoGraph replaces what is raised within a tf.function by an exception of its
     # own, which no `except ValueError` catches, unless it has an attribute of this name.
     ag_pass_through = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Python would call the class with the message alone, and most of ours take more.
+        return _restored, (type(self), self.args, self.__dict__)
 
 
 class MissingDependencyError(BridgeError, ImportError):
@@ -148,7 +156,7 @@ class ModuleError(BridgeError, ValueError):
 
 
 class StateDictError(StructureError, ValueError):
-    """A state dict that does not fit what it is to be restored into.
+    """A tree without a state dict, or a state dict that does not fit what it is restored into.
 
     Attributes:
       path: where, as "params/layers_0/kernel"; "" for the whole.
@@ -206,6 +214,20 @@ class UntrustedMessageError(BridgeError, ValueError):
     """Bytes that did not come over a channel of this process; nothing of them was unpickled."""
 
 
+class CallTfError(BridgeError, RuntimeError):
+    """A TensorFlow function that JAX called has failed; its cause is what it raised.
+
+    Attributes:
+      function: its name.
+      operation: the TensorFlow operation that failed, as far as that is known.
+    """
+
+    def __init__(self, message: str, *, function: str, operation: str | None = None) -> None:
+        """`message` is the whole text."""
+        super().__init__(message)
+        self.function, self.operation = function, operation
+
+
 class JobError(BridgeError, RuntimeError):
     """An export in another process that failed.
 
@@ -233,6 +255,49 @@ class WorkerDiedError(JobError):
         """`message` is the whole text."""
         super().__init__(message, job=job, output=output)
         self.exit_code = exit_code
+
+
+class ExportManyError(BridgeError, ExceptionGroup[BridgeError]):
+    """Some of many exports failed; the others are done.
+
+    It is a group of exceptions, so that `except*` finds the kinds that are in it.
+
+    Attributes:
+      results: the records of the jobs that went well, by name.
+      errors: for each of the others why not: a JobError whose cause is what was raised, or what
+        kept it from being sent.
+    """
+
+    results: Mapping[str, PortableFunction]
+    errors: Mapping[str, BridgeError]
+
+    @staticmethod
+    def of(
+        results: Mapping[str, PortableFunction], errors: Mapping[str, BridgeError]
+    ) -> ExportManyError:
+        """The error for what came of all jobs."""
+        count = len(results) + len(errors)
+        lines = bullet_list([str(error).partition("\n")[0] for error in errors.values()])
+        error = ExportManyError(
+            f"{len(errors)} of {count} exports failed:{lines}\n", [*errors.values()]
+        )
+        error.results, error.errors = dict(results), dict(errors)
+        return error
+
+    def derive(self, excs: Sequence[BridgeError], /) -> ExportManyError:  # type: ignore[override]
+        """A part of the group, with all of its results."""
+        error = ExportManyError(self.message, excs)
+        error.results = self.results
+        error.errors = {name: e for name, e in self.errors.items() if e in excs}
+        return error
+
+
+def _restored(
+    kind: type[BridgeError], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> BridgeError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 def bullet_list(lines: Sequence[str]) -> str:

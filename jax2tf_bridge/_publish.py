@@ -16,11 +16,14 @@ from jax2tf_bridge.saving import (
     Above,
     Buckets,
     ExpectedSizes,
+    PathWeights,
     Published,
     SavedModel,
     as_variables,
+    is_flat,
     latest,
     leaf_names,
+    opened,
     publish_version,
     publish_weights,
     weights_by_name,
@@ -58,7 +61,7 @@ def publish(
       root: the folder of all versions, a local one.
       signatures: as in `save`; None: the newest version once more with other weights. Then nothing
         is traced or compiled, and the files of the graph are shared with that version.
-      params: the weights, as in `save`.
+      params: the weights, as in `save`: a pytree, a state dict, or the path of a file.
       keep: how many of the newest versions stay; None keeps all. Give 2 or more where a server may
         just be loading the one before.
       **options: those of `save`.
@@ -70,6 +73,7 @@ def publish(
     Raises:
       SavingError: `params` are missing, or options are given with nothing to save.
       StructureError, ShapeError, DTypeError: the weights do not fit.
+      FileFormatError: `params` is a file of another format, or a damaged one.
       FileNotFoundError: there is no version whose graph could be used.
       ValueError, TypeError: `keep` is no number of versions.
       OSError: `root` cannot be written.
@@ -105,13 +109,15 @@ def publish(
             f"There is no version in {os.fspath(root)} whose graph could be used: give the first "
             "one its signatures."
         )
-    named = _named(newest, keys_as_words(params))
-    return publish_weights(root, as_variables(newest, named), keep=keep)
+    with opened(params) as weights:
+        named = _named(newest, keys_as_words(weights))
+        return publish_weights(root, as_variables(newest, named), keep=keep)
 
 
 def _named(newest: Path, params: Any) -> Mapping[str, Any]:
     """The leaves by the names of their variables."""
-    if "jax" not in sys.modules:
+    by_path = isinstance(params, PathWeights) or (isinstance(params, Mapping) and is_flat(params))
+    if by_path or "jax" not in sys.modules:
         return weights_by_name(newest, params)
     # JAX knows the user's own node types, which the files may not.
     import jax

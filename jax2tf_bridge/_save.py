@@ -19,7 +19,9 @@ from jax2tf_bridge.saving import (
     BucketOptions,
     Buckets,
     ExpectedSizes,
+    PathWeights,
     SavedModel,
+    opened,
     save_records,
 )
 from jax2tf_bridge.serialization import read_function
@@ -55,8 +57,11 @@ def save(
       signatures: a function, or a mapping of functions by the signatures' names; alone it is
         "serving_default". Each is a Signature, a PortableFunction, or the path of a .jaxfn file.
         JAX is needed only for JAX functions.
-      params: the weights, a pytree of arrays: the first argument of each function, unless its
-        Signature has takes_params=False. They become tf.Variables, one each for all signatures.
+      params: the weights: the first argument of each function, unless its Signature has
+        takes_params=False. They become tf.Variables, one each for all signatures. A pytree of
+        arrays; or the path of a file of msgpack or safetensors (`write_weights`), which JAX
+        functions get as nested dicts; or a state dict. Of records, the leaves of files and of
+        state dicts are found by their paths, all of them, and there may be no others.
       trainable: whether the weights of floating-point numbers are; or the beginnings of the names
         of those that are, as ["dense"].
       vjp_order: up to which order gradients are saved, with respect to inputs and weights; by
@@ -83,6 +88,7 @@ def save(
       SavingError: names that clash, that TensorFlow forbids or that do not exist; a Signature that
         contradicts itself; or a graph that is too large for a SavedModel.
       StructureError, ShapeError, DTypeError: the weights do not fit a function, or the buckets.
+      FileFormatError: `params` is a file of another format, or a damaged one.
       UnsoundBucketsError: padding would change results; the text shows how.
       GradientError, InconclusiveShapeError: a function has fewer orders of gradients. One that has
         none is saved without; `notes` of the result say why.
@@ -111,25 +117,27 @@ def save(
             f"{{'serving_default': ...}}. Got: a {type(signatures).__name__}."
         )
     named = signatures if isinstance(signatures, Mapping) else {SERVING_DEFAULT: signatures}
-    records = {
-        name: _with_record(name, given, params, platforms, target) for name, given in named.items()
-    }
-    try:
-        return save_records(
-            path,
-            records,
-            params=keys_as_words(params),
-            trainable=trainable,
-            vjp_order=vjp_order,
-            buckets=BucketOptions(buckets, above, expected_sizes),
-            warm_up=warm_up,
-            precompile=precompile,
-            overwrite=overwrite,
-        )
-    except FileExistsError as e:
-        if not overwrite:
-            e.add_note("save(..., overwrite=True) replaces a SavedModel that is there.")
-        raise
+    with opened(params) as weights:
+        records = {
+            name: _with_record(name, given, weights, platforms, target)
+            for name, given in named.items()
+        }
+        try:
+            return save_records(
+                path,
+                records,
+                params=keys_as_words(weights),
+                trainable=trainable,
+                vjp_order=vjp_order,
+                buckets=BucketOptions(buckets, above, expected_sizes),
+                warm_up=warm_up,
+                precompile=precompile,
+                overwrite=overwrite,
+            )
+        except FileExistsError as e:
+            if not overwrite:
+                e.add_note("save(..., overwrite=True) replaces a SavedModel that is there.")
+            raise
 
 
 def keys_as_words(params: Any) -> Any:
@@ -181,7 +189,8 @@ def _with_record(
         platforms=platforms,
         target=target,
     )
-    first = (params,) if takes else ()
+    weights = params.tree() if isinstance(params, PathWeights) else params
+    first = (weights,) if takes else ()
     try:
         record = exporting(*first, *signature.args, **dict(signature.kwargs))
     except Exception as e:

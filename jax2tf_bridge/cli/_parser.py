@@ -54,15 +54,17 @@ gradient. Needs TensorFlow, and no JAX."""
 _SAVE_EXAMPLES = """\
 examples:
   jax2tf-bridge save predict.jaxfn -o predict/1
-  jax2tf-bridge save predict.jaxfn -o predict/1 --buckets b=1,8,32"""
+  jax2tf-bridge save predict.jaxfn -o predict/1 --buckets b=1,8,32
+  jax2tf-bridge save predict.jaxfn -o predict/1 --params weights.msgpack"""
 
 _PUBLISH = """\
 Writes the function in a file as the next version below a folder that TensorFlow Serving watches.
-Needs TensorFlow, and no JAX."""
+Needs TensorFlow, and no JAX. Without FILE, the newest version once more, with other weights."""
 
 _PUBLISH_EXAMPLES = """\
-example:
-  jax2tf-bridge publish predict.jaxfn -o models/predict --buckets b=1,8,32 --keep 3"""
+examples:
+  jax2tf-bridge publish predict.jaxfn -o models/predict --buckets b=1,8,32 --keep 3
+  jax2tf-bridge publish -o models/predict --params weights.msgpack"""
 
 _INSPECT = """\
 Says what is in a .jaxfn file, in one that jax.export wrote, or in a SavedModel: signatures, what
@@ -264,7 +266,7 @@ def _add_save(commands: _Commands) -> _Parser:
 
 def _add_publish(commands: _Commands) -> _Parser:
     parser = _add(commands, "publish", _PUBLISH, _PUBLISH_EXAMPLES)
-    parser.add_argument("file", type=Path, metavar="FILE", help="what export wrote")
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="what export wrote")
     _add_output(parser, "ROOT", "the folder of all versions", required=True)
     parser.add_argument(
         "--keep", type=int, metavar="N", help="remove all but the newest N versions afterwards"
@@ -275,6 +277,12 @@ def _add_publish(commands: _Commands) -> _Parser:
 
 
 def _add_saving(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--params",
+        type=Path,
+        metavar="WEIGHTS",
+        help="a msgpack or safetensors file: the function's first argument, as variables",
+    )
     parser.add_argument(
         "--buckets",
         action="append",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jax2tf_bridge._signature import SERVING_DEFAULT, Signature
 from jax2tf_bridge.cli._console import Console, printable
 from jax2tf_bridge.cli._loading import loading
+from jax2tf_bridge.cli._usage import UsageError
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.serialization._sidecar import read_sidecar
 
@@ -42,8 +43,11 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_publish(options: argparse.Namespace) -> None:
-    """Reads the file and writes the next version."""
+    """Reads the file and writes the next version; or of weights alone."""
     console = Console(verbose=options.verbose)
+    if options.file is None:
+        _publish_weights(options, console)
+        return
     signature = _read(options.file)
     _quiet(options)
     with loading("TensorFlow", "publish", console):
@@ -62,6 +66,35 @@ def run_publish(options: argparse.Namespace) -> None:
     if published.removed:
         console.note(f"removed the versions {', '.join(map(str, published.removed))}")
     _report(published.result, options.output / str(published.version), console)
+
+
+def _publish_weights(options: argparse.Namespace, console: Console) -> None:
+    """Writes the newest version once more, with the weights in a file."""
+    if options.params is None:
+        raise UsageError("publish needs FILE, or --params for the graph of the newest version")
+    given = {
+        "--buckets": options.buckets,
+        "--precompile": options.precompile,
+        "--vjp-order": options.vjp_order is not None,
+        "--above": options.above != "split",
+    }
+    without = [name for name, value in given.items() if value]
+    if without:
+        raise UsageError(
+            f"{', '.join(without)}: of a version with other weights all else is that of the one "
+            "before; give FILE, to write it anew"
+        )
+    _quiet(options)
+    with loading("TensorFlow", "publish", console):
+        from jax2tf_bridge import publish
+    with console.step(f"publishing below {options.output}"):
+        published = publish(options.output, params=options.params, keep=options.keep)
+    for note in published.notes:
+        console.note(note)
+    if published.removed:
+        console.note(f"removed the versions {', '.join(map(str, published.removed))}")
+    path, base = options.output / str(published.version), Path(str(published.result)).name
+    print(printable(f"{path}: version {base} with the weights in {options.params}"))
 
 
 def _read(file: Path) -> Signature:
@@ -91,6 +124,7 @@ def _save_options(options: argparse.Namespace) -> dict[str, Any]:
 
     above: Any = options.above.replace("-", " ")
     return {
+        "params": options.params,
         "vjp_order": options.vjp_order,
         "buckets": BucketOptions(dict(options.buckets) or None, above),
         "precompile": options.precompile,

@@ -1,1 +1,6 @@
 """Python objects for another process that the bridge started: callables, shardings, specs."""
+
+from jax2tf_bridge.colocated._channel import TOKEN_SIZE, Channel
+from jax2tf_bridge.colocated._specs import deserialize_specs, serialize_specs
+
+__all__ = ["TOKEN_SIZE", "Channel", "deserialize_specs", "serialize_specs"]

@@ -9,9 +9,11 @@ except ModuleNotFoundError as e:
         raise
     raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "Saving a SavedModel") from e
 
+from jax2tf_bridge.saving._assign import Rename, WeightsReport, assign_weights
 from jax2tf_bridge.saving._bucket_choice import choose_buckets
 from jax2tf_bridge.saving._bucket_options import BucketOptions, Buckets, ExpectedSizes
 from jax2tf_bridge.saving._buckets import Above
+from jax2tf_bridge.saving._params import PathWeights, is_flat, opened
 from jax2tf_bridge.saving._publish import Published, latest, publish_version, versions
 from jax2tf_bridge.saving._report import SavedModel, SavedSignature
 from jax2tf_bridge.saving._save import save_records
@@ -26,14 +28,20 @@ __all__ = [
     "BucketOptions",
     "Buckets",
     "ExpectedSizes",
+    "PathWeights",
     "Published",
+    "Rename",
     "SavedModel",
     "SavedSignature",
     "ServingInstructions",
+    "WeightsReport",
     "as_variables",
+    "assign_weights",
     "choose_buckets",
+    "is_flat",
     "latest",
     "leaf_names",
+    "opened",
     "publish_version",
     "publish_weights",
     "save_records",

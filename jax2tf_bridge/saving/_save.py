@@ -17,6 +17,7 @@ from jax2tf_bridge.saving._bucket_options import BucketOptions, with_buckets
 from jax2tf_bridge.saving._checks import check_size, check_takes_params, checked_names
 from jax2tf_bridge.saving._endpoint import Endpoint, saved_orders, some_of
 from jax2tf_bridge.saving._extras import instructions, warm_up_requests, write_metadata
+from jax2tf_bridge.saving._params import opened
 from jax2tf_bridge.saving._precompile import precompile as precompiled
 from jax2tf_bridge.saving._processing import resources, with_processing
 from jax2tf_bridge.saving._report import SavedModel, SavedSignature, variable_aval
@@ -50,7 +51,8 @@ def save_records(
     Args:
       path: the directory, which appears complete or not at all.
       signatures: by name; the function of each is a record.
-      params: the weights, a pytree: the first argument of each function that takes them.
+      params: the weights: the first argument of each function that takes them. A pytree, a state
+        dict, or a file of msgpack or safetensors.
       trainable: whether the weights of floating-point numbers are; or the beginnings of the names
         of those that are, as "dense".
       vjp_order: how many orders of gradients are saved; by default those that a record holds,
@@ -64,6 +66,7 @@ def save_records(
       SavingError: names that clash, that TensorFlow forbids or that do not exist; or the graph
         would be too large for a SavedModel.
       StructureError, ShapeError, DTypeError: the weights do not fit a function, or the buckets.
+      FileFormatError: `params` is a file of another format, or a damaged one.
       UnsoundBucketsError: padding would change results.
       GradientError, InconclusiveShapeError: a function has fewer orders of gradients. One that has
         none is saved without; `notes` of the result say why.
@@ -71,12 +74,37 @@ def save_records(
       OSError: `path` is no local folder that can be replaced, or cannot be written.
       ModuleError: the installed TF cannot run a module, or a record does not match it.
     """
+    with opened(params) as weights:
+        return _save_records(
+            Path(path),
+            signatures,
+            weights,
+            trainable,
+            vjp_order,
+            buckets,
+            warm_up,
+            precompile,
+            overwrite,
+        )
+
+
+def _save_records(
+    path: Path,
+    signatures: Mapping[str, Signature],
+    params: Any,
+    trainable: bool | str | Sequence[str],
+    vjp_order: int | None,
+    buckets: BucketOptions | None,
+    warm_up: bool,
+    precompile: bool,
+    overwrite: bool,
+) -> SavedModel:
     names = checked_names(signatures)
     if vjp_order is not None and (not isinstance(vjp_order, int) or vjp_order < 0):
         raise SavingError(f"vjp_order must be an integer, 0 or more. Got: {vjp_order!r}")
     weights, constants = Weights(params, trainable), ConstantVariables()
     # Before what takes long, so that what stands in the way at `path` is told at once.
-    with whole_directory(Path(path), overwrite=overwrite, has="saved_model.pb") as folder:
+    with whole_directory(path, overwrite=overwrite, has="saved_model.pb") as folder:
         plain = [
             _endpoint(name, signatures[name], weights, constants, vjp_order, params is not None)
             for name in names
@@ -99,7 +127,7 @@ def save_records(
         programs = precompiled(folder, requests).programs if precompile else None
         sizes = _sizes(folder)
     return SavedModel(
-        Path(path),
+        path,
         {e.name: _saved(e) for e in endpoints},
         {w.name: variable_aval(w.variable) for w in weights.weights()},
         tuple(w.name for w in weights.weights() if w.variable.trainable),

@@ -14,6 +14,7 @@ from jax2tf_bridge._errors import DTypeError, SavingError, ShapeError, bullet_li
 from jax2tf_bridge._portable import WIDENED, Aval, LiftedConstant, PortableFunction
 from jax2tf_bridge._pytree import TreeSpec
 from jax2tf_bridge._suggestions import did_you_mean
+from jax2tf_bridge.saving._params import leaves_for
 from jax2tf_bridge.to_tf._constants import Key, constant_array, constant_key
 from jax2tf_bridge.to_tf._dtypes import op_dtype
 from shape_poly import shape_text
@@ -40,7 +41,7 @@ class Weights:
     """The weights of a SavedModel, one variable a leaf, shared by all signatures."""
 
     def __init__(self, params: Any, trainable: bool | str | Sequence[str] = True) -> None:
-        """Of a pytree; `trainable` says which, by the beginnings of their names."""
+        """Of what `leaves_for` takes; `trainable` says which, by the beginnings of their names."""
         self._params = params
         self._trainable = [trainable] if isinstance(trainable, str) else trainable
         self._by_name: dict[str, Weight] = {}
@@ -56,7 +57,8 @@ class Weights:
           SavingError: another record has other names for them.
         """
         (tree, *_), (path, *_) = record.in_tree.children[0].children, record.argument_names
-        leaves = tree.flatten(self._params, PARAMS)
+        whose = f"the argument {path} of {record.name}"
+        leaves = leaves_for(tree, self._params, whose, PARAMS)
         names, paths = leaf_names(tree), tuple(tree.leaf_paths(PARAMS))
         avals = record.in_avals[: len(leaves)]
         self._check(record, path, leaves, avals, paths)
@@ -123,7 +125,7 @@ class Weights:
                 shapes.append(
                     f"{path}: expected shape {shape_text(expected.shape)}, got {shape_text(shape)}"
                 )
-            dtype = _dtype_name(leaf)
+            dtype = dtype_name(leaf)
             if dtype is None and not _number_fits(leaf, expected.dtype):
                 dtypes.append(f"{path}: expected {expected.dtype}, got {leaf!r}")
             elif dtype is not None and not _can_become(dtype, expected.dtype):
@@ -179,8 +181,12 @@ def leaf_names(tree: TreeSpec) -> tuple[str, ...]:
     >>> leaf_names(TreeSpec("dict", keys=("a b", 3), children=(leaf, leaf)))
     ('a_b', '3')
     """
+    return names_of(list(_paths(tree, ())))
+
+
+def names_of(paths: Sequence[Sequence[Any]]) -> tuple[str, ...]:
+    """A name for each leaf from the keys that lead to it, as `leaf_names` gives them."""
     taken: set[str] = set()
-    paths = list(_paths(tree, ()))
     names = [""] * len(paths)
     # In an order that containers of the same keys share: an OrderedDict has another than a dict.
     for i in sorted(range(len(paths)), key=lambda i: (list(map(str, paths[i])), i)):
@@ -221,17 +227,20 @@ def _variable(leaf: Any, aval: Aval, path: str, name: str, trainable: bool) -> t
 
 def as_saved(leaf: Any, dtype: str) -> Any:
     """A leaf as an array for a variable of a dtype, if `save` would take it; else as it is."""
-    given = _dtype_name(leaf)
-    if given == dtype:
+    if dtype_name(leaf) == dtype or not fits_dtype(leaf, dtype):
         return leaf
+    return np.asarray(leaf).astype(tf.as_dtype(dtype).as_numpy_dtype)
+
+
+def fits_dtype(leaf: Any, dtype: str) -> bool:
+    """Whether `save` would take a leaf for a variable of a dtype."""
+    given = dtype_name(leaf)
     if given is None:
-        fits = _number_fits(leaf, dtype)
-    else:
-        fits = _can_become(given, dtype) or WIDENED.get(given) == dtype
-    return np.asarray(leaf).astype(tf.as_dtype(dtype).as_numpy_dtype) if fits else leaf
+        return _number_fits(leaf, dtype)
+    return _can_become(given, dtype) or WIDENED.get(given) == dtype
 
 
-def _dtype_name(leaf: Any) -> str | None:
+def dtype_name(leaf: Any) -> str | None:
     """The dtype's name as JAX calls it; None for a number of Python, which has none."""
     if isinstance(leaf, (bool, int, float, complex)):
         return None

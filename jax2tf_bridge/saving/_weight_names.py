@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jax2tf_bridge._errors import FileFormatError, SavingError
+from jax2tf_bridge.saving._params import leaves_for
 from jax2tf_bridge.saving._variables import PARAMS, as_saved, leaf_names
 from jax2tf_bridge.serialization._sidecar import read_sidecar
 
@@ -16,8 +17,8 @@ def weights_by_name(folder: Path, params: Any) -> dict[str, Any]:
 
     Args:
       folder: of the SavedModel.
-      params: of the structure that was saved; containers that stand for custom nodes are dicts and
-        tuples where their types are not registered.
+      params: what `leaves_for` takes: of the structure that was saved, or by paths; containers
+        that stand for custom nodes are dicts and tuples where their types are not registered.
 
     Raises:
       FileFormatError: `save` has not written the model, or it is damaged.
@@ -36,7 +37,7 @@ def weights_by_name(folder: Path, params: Any) -> dict[str, Any]:
     for name, entry in sidecar.signatures.items():
         if entry.takes_params:
             tree = records[name].in_tree.children[0].children[0]
-            leaves = tree.flatten(params, PARAMS)
+            leaves = leaves_for(tree, params, f"the weights of {folder}", PARAMS)
             names |= dict(zip(leaf_names(tree), leaves, strict=True))
     if not names:
         raise SavingError(f"{folder} has no weights: none of its signatures takes params.")

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
-import secrets
 import stat
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import BinaryIO
+from collections.abc import Sequence
 
 from jax2tf_bridge._errors import FileFormatError
 from jax2tf_bridge._portable import PortableFunction
 from jax2tf_bridge.serialization import _file_parts, _format
 from jax2tf_bridge.serialization._exported_read import read_exported
 from jax2tf_bridge.serialization._jaxfn_read import Stored, read_structure
+from jax2tf_bridge.serialization._replaced_file import replaced_file
 
 # Most structures are smaller: then one read is enough for a file without large modules.
 _FIRST_READ = 1 << 16
@@ -91,15 +88,7 @@ def write_function(
         regular file.
     """
     parts = _parts(record, vjp_order, arrays)
-    # A link stays a link.
-    target = Path(os.path.realpath(os.fspath(path)))
-    if target.exists() and not target.is_file():
-        # A device or a pipe would be gone, and a file in its place.
-        raise FileExistsError(
-            f"{target} is there and is no regular file: write elsewhere, or write the bytes of "
-            "serialize to it."
-        )
-    with _replacing(target, named=os.fspath(path)) as handle:
+    with replaced_file(path, bytes_of="serialize") as handle:
         for part in parts:
             handle.write(part)
 
@@ -183,38 +172,3 @@ def _check_size(start: bytes, size: int, file: str | None) -> None:
             "file.",
             file=file,
         )
-
-
-@contextlib.contextmanager
-def _replacing(target: Path, *, named: str) -> Iterator[BinaryIO]:
-    """A file to write, which takes the place of `target` when all went well.
-
-    Errors of the system speak of the path as the user `named` it.
-    """
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "xb") as handle:
-            yield handle
-            handle.flush()
-            os.fsync(handle.fileno())
-        if target.exists():
-            os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
-        os.replace(temporary, target)
-    except BaseException as e:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        if isinstance(e, OSError):
-            e.filename, e.filename2 = named, None
-        raise
-    _sync_folder(target.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes a new name in a folder last, where the system has that."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -15,8 +15,10 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import atheris
+import numpy as np
 
 with atheris.instrument_imports(include=["jax2tf_bridge", "shape_poly"]):
     from jax2tf_bridge import FileFormatError, PortableFunction
@@ -25,6 +27,7 @@ with atheris.instrument_imports(include=["jax2tf_bridge", "shape_poly"]):
     from jax2tf_bridge.serialization._bytecode import read_module
     from jax2tf_bridge.serialization._exported_read import read_exported
     from jax2tf_bridge.serialization._format import HEADER_SIZE, IDENTIFIER, fill_header
+    from jax2tf_bridge.weights import msgpack_restore, open_weights, read_weights
 
 MEMORY = 512 << 20
 """How many bytes the readers may take together, beside what is taken when they begin."""
@@ -67,8 +70,39 @@ def bytecode(data: bytes) -> None:
     assert sum(summary.operations.values()) <= len(data)
 
 
+def _numbers(tree: Any) -> list[bytes]:
+    """The numbers of all arrays and scalars in a tree, each of which is read."""
+    found, left = [], [tree]
+    while left:
+        item = left.pop()
+        if isinstance(item, dict | list):
+            left += item.values() if isinstance(item, dict) else item
+        elif isinstance(item, np.ndarray | np.generic):
+            found.append(item.tobytes())
+    return found
+
+
+def msgpack(data: bytes) -> None:
+    """Weights in msgpack, from memory."""
+    assert sum(map(len, _numbers(msgpack_restore(data)))) <= len(data)
+
+
+def weights_file(data: bytes) -> None:
+    """A file of weights, as a whole and leaf by leaf; both ways it holds the same."""
+    _FILE.write_bytes(data)
+    tree = read_weights(_FILE, mmap=False)
+    expected = _numbers(tree)
+    assert _numbers(read_weights(_FILE)) == expected
+    with open_weights(_FILE) as weights:
+        str(weights)
+        infos = weights.info.values()
+        arrays = [v.tobytes() for v in weights.values() if isinstance(v, np.ndarray | np.generic)]
+        assert sorted(arrays) == sorted(expected)
+        assert sum(info.nbytes for info in infos) == sum(map(len, expected))
+
+
 READERS: dict[str, Callable[[bytes], None]] = {
-    f.__name__: f for f in (jaxfn, jaxfn_file, exported, bytecode)
+    f.__name__: f for f in (jaxfn, jaxfn_file, exported, bytecode, msgpack, weights_file)
 }
 
 

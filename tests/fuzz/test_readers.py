@@ -6,12 +6,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import flax.serialization
+import ml_dtypes
 import numpy as np
 import pytest
 
 from jax2tf_bridge import Aval, PortableFunction, export
 from jax2tf_bridge.serialization import serialize
 from tests.serialization.records import constant, simple, with_vjps
+from tests.weights import msgpack_by_hand as by_hand
 
 CASES = 20_000
 ROOT = Path(__file__).parents[2]
@@ -25,6 +28,25 @@ def _with_arrays() -> PortableFunction:
     elsewhere = replace(constant(Aval((5,), "int8"), b"12345", "bias"), data=None)
     record = replace(simple(), lifted_constants=(first, second, elsewhere))
     return with_vjps(record, b"the module of the VJP")
+
+
+def _weights() -> list[bytes]:
+    """Weights in msgpack: as Flax writes them, and with what it never writes."""
+    tree = {
+        "params": {"kernel": np.ones((2, 3), np.float32), "half": np.ones(2, ml_dtypes.bfloat16)},
+        "step": np.int32(7),
+        "others": {"0": 0.5, "1": 1 + 2j, "2": "text", "3": b"bytes", "4": None, "5": True},
+        "dates": np.zeros(2, "datetime64[ns]"),
+        "empty": {},
+    }
+    shape, chunks = by_hand.numbered(b"\x02"), [by_hand.floats(1, count=1)] * 2
+    chunked = by_hand.chunked(shape, by_hand.numbered(*chunks))
+    mixed = by_hand.sequence(by_hand.extension(9, b"x"), by_hand.extension(-1, bytes(12)))
+    return [
+        flax.serialization.msgpack_serialize(tree),
+        by_hand.mapping(by_hand.text("large"), chunked, b"\x01", mixed),
+        chunked,
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +64,8 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "jaxfn": [serialize(record), serialize(record, vjp_order=0), serialize(_with_arrays())],
         "exported": [data for data in archives if len(data) < 8192],
         "bytecode": [record.module, record.vjp().module],
+        "msgpack": _weights(),
+        "weights_file": _weights(),
     }
     corpora["jaxfn_file"] = corpora["jaxfn"] + corpora["exported"][:2]
     folders = {}
@@ -54,7 +78,9 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.slow
 @pytest.mark.checkout
-@pytest.mark.parametrize("reader", ["jaxfn", "jaxfn_file", "exported", "bytecode"])
+@pytest.mark.parametrize(
+    "reader", ["jaxfn", "jaxfn_file", "exported", "bytecode", "msgpack", "weights_file"]
+)
 def test_no_bytes_do_harm(reader: str, seeds: dict[str, Path], tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="atheris has wheels for Linux alone")
     command = [sys.executable, "-m", "tests.fuzz.fuzz_readers", reader, str(seeds[reader])]

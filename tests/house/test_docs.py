@@ -29,6 +29,7 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+COMMANDS = {"export", "save", "publish", "inspect", "retarget", "verify", "serve-check"}
 IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
 PACKAGES = [Path(str(package.__file__)).parent for package in (jax2tf_bridge, shape_poly)]
 MODULES = sorted(
@@ -67,7 +68,7 @@ def _problem(command: str) -> str | None:
     if words[0] == "jax2tf-bridge":
         return (
             None
-            if words[1] in {"export", "save", "inspect", "retarget", "verify", "serve-check"}
+            if words[1] in COMMANDS
             else "no such command"
         )
     if words[0] in {"git", "cd", ".venv/bin/pre-commit"}:

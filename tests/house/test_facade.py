@@ -14,6 +14,28 @@ import jax2tf_bridge
 # The public interface. A name that goes or comes is a line in CHANGELOG.md.
 PUBLIC = {
     "AUTO",
+    "LeafInfo",
+    "WeightsFile",
+    "current_path",
+    "flatten_state",
+    "from_bytes",
+    "from_state_dict",
+    "is_serializable",
+    "msgpack_restore",
+    "msgpack_serialize",
+    "open_weights",
+    "read_weights",
+    "register_serialization_state",
+    "to_bytes",
+    "to_state_dict",
+    "unflatten_state",
+    "write_weights",
+    "ExportJob",
+    "ExportWorkers",
+    "RayExecutor",
+    "export_many",
+    "WeightsReport",
+    "assign_weights",
     "choose_buckets",
     "convert",
     "deserialize",
@@ -57,6 +79,7 @@ PUBLIC = {
     "FunctionError",
     "GradientError",
     "DeviceError",
+    "ExportManyError",
     "InconclusiveShapeError",
     "JobError",
     "NotPicklableError",
@@ -137,10 +160,14 @@ STAR = """
 from jax2tf_bridge import *
 print(*(n for n in dir() if not n.startswith("__") and n not in ("sys", "Blocker")))
 """
-OF_JAX = {"LoadedModel", "export", "from_exported", "load", "retarget_record", "to_exported"}
+OF_JAX = {
+    *("LoadedModel", "export", "from_exported", "load", "retarget_record", "to_exported"),
+    *("ExportJob", "ExportWorkers", "RayExecutor", "export_many"),
+}
 OF_TENSORFLOW = {
     *("to_tf", "save", "publish", "latest", "versions", "choose_buckets"),
     *("Published", "SavedModel", "SavedSignature", "ServingInstructions"),
+    *("WeightsReport", "assign_weights"),
 }
 
 

@@ -1,0 +1,31 @@
+"""Exports on a cluster of Dask, here one of two processes on this machine.
+
+python examples/parallel_export/on_dask.py FOLDER
+
+For other machines, Client takes the address of their scheduler. Their processes need the bridge,
+JAX, and the module that the functions are from.
+"""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def main() -> None:
+    sys.path.insert(0, str(ROOT))
+    from dask.distributed import Client, LocalCluster
+
+    from examples.parallel_export.jobs import jobs, write
+    from jax2tf_bridge.exporting import export_many
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        write(export_many(jobs(), executor=client.get_executor()), Path(sys.argv[1]))
+
+
+# The processes of Dask import this file.
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Exports on Ray, here in two processes on this machine.
+
+python examples/parallel_export/on_ray.py FOLDER
+
+For other machines, ray.init takes the address of their cluster.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def main() -> None:
+    import ray
+
+    # Before JAX is imported, since it starts processes. Those that export find the module of the
+    # functions by PYTHONPATH, and need no accelerator.
+    python_path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": python_path, "JAX_PLATFORMS": "cpu"}},
+    )
+    sys.path.insert(0, str(ROOT))
+    from examples.parallel_export.jobs import jobs, write
+    from jax2tf_bridge.exporting import RayExecutor, export_many
+
+    with RayExecutor(ray.remote) as executor:
+        write(export_many(jobs(), executor=executor), Path(sys.argv[1]))
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""Signed messages between a process and its worker: the only bytes that are unpickled here."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import hmac
+import secrets
+import struct
+import threading
+from typing import Any, Literal, NoReturn, TypeAlias
+
+from jax2tf_bridge._errors import NotPicklableError, UntrustedMessageError
+from jax2tf_bridge.colocated._pickling import dumps, loads
+
+End: TypeAlias = Literal["parent", "worker"]
+
+TOKEN_SIZE = 32
+_MAGIC = b"\x89j2tfCHN"
+_VERSION = 1
+_HEADER = struct.Struct(">8sBBcQ")  # magic, version, kind, sender, number
+_SIGNATURE_SIZE = hashlib.sha256().digest_size
+_PREFIX_SIZE = _HEADER.size + _SIGNATURE_SIZE
+_LETTERS: dict[End, bytes] = {"parent": b"p", "worker": b"w"}
+_NOTHING_UNPICKLED = "Nothing of it was unpickled."
+
+
+class Kind(enum.IntEnum):
+    """What a message holds. Specs are counted by themselves: an array is no part of the stream."""
+
+    OBJECT = 1
+    BYTES = 2
+    SPECS = 3
+
+
+_WORDS = {Kind.OBJECT: "an object", Kind.BYTES: "bytes", Kind.SPECS: "specs"}
+
+
+class Channel:
+    """One end of a connection between two processes, known to both by a secret token.
+
+    Pickles run code when they are read. So each message is signed (HMAC-SHA256) together with its
+    sender and its number, and the signature is verified before anything is unpickled: what comes
+    from elsewhere, was changed, came before, is out of order, or came back to its sender is
+    refused. Messages are not encrypted.
+
+    One token is for one pair of processes. Hand it to the worker through a pipe that it inherits,
+    its stdin for instance, or its environment; never as an argument of its command, which every
+    user of the machine can read.
+
+    Both ends need the same version of the bridge, Python, JAX and cloudpickle.
+    """
+
+    def __init__(self, token: bytes, *, end: End) -> None:
+        """An end of the channel that `token` names.
+
+        Args:
+          token: the 32 random bytes that both ends know.
+          end: which of the two this process is.
+
+        Raises:
+          ValueError: a token of another size, or another end.
+        """
+        if not isinstance(token, bytes) or len(token) != TOKEN_SIZE:
+            got = f"{len(token)} bytes" if isinstance(token, bytes) else type(token).__name__
+            raise ValueError(
+                f"A channel's token is {TOKEN_SIZE} random bytes, not {got}. Take "
+                "Channel.with_new_token() in the parent, and its token in the worker."
+            )
+        if end not in _LETTERS:
+            raise ValueError(f'end is "parent" or "worker", not {end!r}.')
+        self.end: End = end
+        self._token = token
+        self._lock = threading.Lock()
+        # By streams: messages are in order, specs in any order.
+        self._sent = self._received = 0
+        self._sent_specs = 0
+        # All specs below a number were read, and of the later ones these.
+        self._first_unread_specs = 0
+        self._read_specs: set[int] = set()
+
+    @classmethod
+    def with_new_token(cls) -> Channel:
+        """The parent's end of a new channel, with a token from the system's secure randomness."""
+        return cls(secrets.token_bytes(TOKEN_SIZE), end="parent")
+
+    @property
+    def token(self) -> bytes:
+        """The secret, for the worker that is at the other end and for nobody else."""
+        return self._token
+
+    def __repr__(self) -> str:
+        return f"<Channel, {self.end}'s end>"
+
+    def __reduce__(self) -> NoReturn:
+        raise NotPicklableError(
+            "A Channel holds a secret and belongs to this process, so that it is not sent in a "
+            'message. In the worker make its end with Channel(token, end="worker").',
+            culprit="Channel",
+        )
+
+    def pack(self, obj: Any) -> bytes:
+        """A message with an object in it: callables, shardings, keys, arrays, what pickles.
+
+        Devices travel by their ids and are the receiver's CPU devices with these.
+
+        Raises:
+          NotPicklableError: what cannot be sent; the text names the captured part to blame.
+          MissingDependencyError: cloudpickle is not installed.
+        """
+        return self._seal(Kind.OBJECT, dumps(obj))
+
+    def unpack(self, message: bytes | bytearray | memoryview) -> Any:
+        """The object in the next message of the other end's `pack`.
+
+        Raises:
+          UntrustedMessageError: anything else; nothing of it was unpickled.
+          DeviceError: it names devices that this process does not have.
+          MissingDependencyError: cloudpickle is not installed.
+        """
+        return loads(self._open(Kind.OBJECT, message))
+
+    def sign(self, payload: bytes | bytearray | memoryview) -> bytes:
+        """A message with these very bytes in it, such as a .jaxfn file."""
+        return self._seal(Kind.BYTES, payload)
+
+    def verify(self, message: bytes | bytearray | memoryview) -> bytes:
+        """The bytes in the next message of the other end's `sign`; they are not unpickled.
+
+        Raises:
+          UntrustedMessageError: anything else.
+        """
+        return bytes(self._open(Kind.BYTES, message))
+
+    def pack_specs(self, obj: Any) -> bytes:
+        """A message for `serialize_specs`: these may be read in any order, each once."""
+        return self._seal(Kind.SPECS, dumps(obj))
+
+    def unpack_specs(self, message: bytes) -> Any:
+        """The object in a message of the other end's `pack_specs`; raises as `unpack`."""
+        return loads(self._open(Kind.SPECS, message))
+
+    def _signature(self, header: bytes, payload: bytes | bytearray | memoryview) -> bytes:
+        signature = hmac.new(self._token, header, hashlib.sha256)
+        signature.update(payload)
+        return signature.digest()
+
+    def _seal(self, kind: Kind, payload: bytes | bytearray | memoryview) -> bytes:
+        with self._lock:
+            if kind is Kind.SPECS:
+                number = self._sent_specs
+                self._sent_specs += 1
+            else:
+                number = self._sent
+                self._sent += 1
+        header = _HEADER.pack(_MAGIC, _VERSION, kind, _LETTERS[self.end], number)
+        return b"".join((header, self._signature(header, payload), payload))
+
+    def _open(self, kind: Kind, message: bytes | bytearray | memoryview) -> memoryview:
+        """The payload, when all about the message is right; else it does not count."""
+        # What others may write to could change between the check and the use of it.
+        data = memoryview(message if type(message) is bytes else memoryview(message).tobytes())
+        head = bytes(data[: len(_MAGIC)])
+        if head != _MAGIC or len(data) < _PREFIX_SIZE:
+            raise _foreign(head, len(data))
+        header = bytes(data[: _HEADER.size])
+        _, version, found, sender, number = _HEADER.unpack(header)
+        if version != _VERSION:
+            raise UntrustedMessageError(
+                f"A message in version {version} of the channel's format came; this bridge reads "
+                f"version {_VERSION}. {_NOTHING_UNPICKLED} Use one version of jax2tf-bridge in "
+                "both processes."
+            )
+        payload = data[_PREFIX_SIZE:]
+        signature = bytes(data[_HEADER.size : _PREFIX_SIZE])
+        if not hmac.compare_digest(signature, self._signature(header, payload)):
+            raise UntrustedMessageError(
+                "A message is not signed with this channel's token, or was changed or cut off on "
+                f"its way. {_NOTHING_UNPICKLED} Both ends need the same token, new for each "
+                "worker, and messages as pack or sign gave them."
+            )
+        # From here on the header is what one of the two ends wrote.
+        if sender == _LETTERS[self.end]:
+            raise UntrustedMessageError(
+                f"The {self.end}'s end got a message that it sent itself. {_NOTHING_UNPICKLED} "
+                'One end is made with end="parent", the other with end="worker".'
+            )
+        if found != kind:
+            raise UntrustedMessageError(
+                f"A message with {_WORDS[Kind(found)]} came where one with {_WORDS[kind]} was "
+                f"expected. {_NOTHING_UNPICKLED} What pack made is for unpack, what sign made is "
+                "for verify, what serialize_specs made is for deserialize_specs."
+            )
+        self._count(kind, number)
+        return payload
+
+    def _count(self, kind: Kind, number: int) -> None:
+        with self._lock:
+            if kind is Kind.SPECS:
+                if number < self._first_unread_specs or number in self._read_specs:
+                    raise UntrustedMessageError(
+                        f"Specs {number} were read before. {_NOTHING_UNPICKLED} Read an array of "
+                        "serialize_specs once, and keep what deserialize_specs gave."
+                    )
+                self._read_specs.add(number)
+                while self._first_unread_specs in self._read_specs:
+                    self._read_specs.remove(self._first_unread_specs)
+                    self._first_unread_specs += 1
+            elif number != self._received:
+                old = number < self._received
+                raise UntrustedMessageError(
+                    f"Message {number} came{' again' if old else ''}, where message "
+                    f"{self._received} was expected. {_NOTHING_UNPICKLED} Messages are read once, "
+                    "in the order in which the other end made them."
+                )
+            else:
+                self._received += 1
+
+
+def _foreign(head: bytes, size: int) -> UntrustedMessageError:
+    """The error for bytes that cannot be a message at all."""
+    if head == _MAGIC:
+        what = f"{size} bytes are not a whole message: it was cut off on its way"
+    elif head[:1] == b"\x80":
+        what = "these bytes are a pickle, and no message of the bridge's channel"
+    else:
+        what = f"these {size} bytes are no message of the bridge's channel"
+    return UntrustedMessageError(
+        f"Not read, since {what}. {_NOTHING_UNPICKLED} A pickle runs whatever code is in it, so "
+        "only what the process at the other end made with Channel.pack or Channel.sign is read."
+    )

@@ -1,0 +1,94 @@
+"""Pickling for another process: cloudpickle, with JAX's objects as they are meant there."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from jax2tf_bridge._errors import MissingDependencyError
+from jax2tf_bridge.colocated._blame import not_picklable
+from jax2tf_bridge.colocated._reducers import MERGED, reduce_jax, same
+
+
+def dumps(obj: Any) -> bytes:
+    """The pickle of an object, for `loads` in another process.
+
+    Objects that occur several times are in it once; of meshes and shardings those that
+    are equal too.
+
+    Raises:
+      NotPicklableError: what cannot be sent; the text names the captured part to blame.
+      MissingDependencyError: cloudpickle is not installed.
+    """
+    dump = _dumping()
+    file = io.BytesIO()
+    try:
+        dump(obj, file)
+    except MemoryError:
+        raise
+    except Exception as e:
+        raise not_picklable(obj, e, dump) from e
+    return file.getvalue()
+
+
+def loads(data: bytes | memoryview) -> Any:
+    """What `dumps` pickled. It runs code: only for bytes that are known to be a peer's.
+
+    Raises:
+      DeviceError: it names devices that this process does not have.
+      DTypeError: it has an array of 64 bits, and this process does not have them enabled.
+      MissingDependencyError: cloudpickle is not installed.
+    """
+    _cloudpickle()
+    try:
+        return pickle.loads(data)
+    except (ImportError, AttributeError) as e:
+        e.add_note(
+            "This was raised while a message from another process was read. Functions and classes "
+            "of importable modules are sent by name: this process needs the same modules on its "
+            "sys.path, in the same versions."
+        )
+        raise
+
+
+def _dumping() -> Callable[[Any, Any], None]:
+    """A function that pickles an object into a binary file."""
+    cloudpickle = _cloudpickle()
+    by_value = frozenset(cloudpickle.list_registry_pickle_by_value())
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined]
+        """One message's pickler, with the objects that later ones may equal."""
+
+        def __init__(self, file: Any) -> None:
+            super().__init__(file)
+            self.firsts: dict[tuple[type, Any], Any] = {}
+
+        def reducer_override(self, obj: Any) -> Any:
+            if type(obj) in MERGED:
+                first = self.firsts.setdefault((type(obj), obj), obj)
+                if first is not obj:
+                    # The first is in the pickle already, so that this is a reference to it.
+                    return same, (first,)
+            reduced = reduce_jax(obj, by_value)
+            return super().reducer_override(obj) if reduced is NotImplemented else reduced
+
+    def dump(obj: Any, file: Any) -> None:
+        Pickler(file).dump(obj)
+
+    return dump
+
+
+def _cloudpickle() -> ModuleType:
+    try:
+        import cloudpickle
+    except ModuleNotFoundError as e:
+        if e.name != "cloudpickle":
+            raise
+        raise MissingDependencyError(
+            "cloudpickle", "parallel", "Sending objects to another process"
+        ) from e
+    module: ModuleType = cloudpickle
+    return module

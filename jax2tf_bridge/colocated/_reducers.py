@@ -1,0 +1,143 @@
+"""How JAX's objects are pickled for another process, and what they are rebuilt from there.
+
+What is rebuilt has its functions here by name in the message: both ends have the same version.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
+
+from jax2tf_bridge._errors import DTypeError, NotPicklableError
+from jax2tf_bridge.colocated._devices import cpu_devices
+from jax2tf_bridge.from_jax._jax_compat_devices import cached_function, cached_function_name
+
+# What pickle takes: a function and its arguments, maybe a state; or a name; or NotImplemented.
+Reduced: TypeAlias = Any
+
+# Of these, objects that are equal are one: they are immutable and hashable.
+MERGED = (Mesh, NamedSharding, SingleDeviceSharding)
+
+
+def same(obj: Any) -> Any:
+    """What stands in a message for an object that equals an earlier one."""
+    return obj
+
+
+def reduce_jax(obj: Any, by_value: Container[str] = ()) -> Reduced:
+    """How to pickle `obj` if it is JAX's and JAX or cloudpickle would not do it right.
+
+    `by_value` are the modules that cloudpickle was told to pickle by value.
+    """
+    kind = type(obj)
+    if isinstance(obj, jax.core.Tracer):
+        raise TypeError("it is traced: it has no value until the transformation around it is done")
+    if isinstance(obj, jax.Array):
+        return _reduce_array(obj)
+    if kind is Mesh:
+        # The empty mesh has None for a device.
+        ids = tuple(device.id for device in obj.devices.flat if device is not None)
+        return _mesh, (ids, obj.devices.shape, obj.axis_names, obj.axis_types)
+    if kind is NamedSharding:
+        return _named_sharding, (obj.mesh, obj.spec, obj.memory_kind)
+    if kind is SingleDeviceSharding:
+        (device,) = obj.device_set
+        return _single_device_sharding, (device.id, obj.memory_kind)
+    if isinstance(obj, jax.Device):
+        return _device, (obj.id,)
+    name = cached_function_name(obj)
+    if name is not None:
+        return cached_function, name
+    reduced = _reduce_by_name(obj, by_value)
+    if reduced is NotImplemented and kind is jax.custom_vjp:
+        # Its own way fails in JAX 0.10, where it cannot be made without a function.
+        return jax.custom_vjp, (obj.fun,), vars(obj)
+    return reduced
+
+
+def _reduce_array(obj: jax.Array) -> Reduced:
+    if jax.dtypes.issubdtype(obj.dtype, jax.dtypes.prng_key):
+        impl = jax.random.key_impl(obj)
+        if not isinstance(impl, str):
+            raise NotPicklableError(
+                f"Keys of {impl} cannot be sent to another process, since it is not known by name "
+                "there. Send jax.random.key_data(keys), and wrap it with the implementation there."
+            )
+        sharding = obj.sharding if obj.committed else None
+        return _keys, (impl, np.asarray(jax.random.key_data(obj)), sharding)
+    if obj.dtype.kind == "T":
+        raise NotPicklableError(
+            "Arrays of text cannot be sent, since JAX does not rebuild them. Send the text as a "
+            "str or a numpy array; specs are read by deserialize_specs."
+        )
+    # JAX's own way, which keeps all but the devices.
+    reduced: Any = obj.__reduce__()
+    return _array, (*reduced, obj.dtype, obj.sharding if obj.committed else None)
+
+
+def _reduce_by_name(obj: Any, by_value: Container[str]) -> Reduced:
+    """What jit, custom_jvp and the like made of a function at the top of a module, as functions."""
+    if isinstance(obj, type) or not type(obj).__module__.startswith(("jax.", "jaxlib.")):
+        return NotImplemented
+    module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
+    if not (isinstance(module, str) and isinstance(name, str)) or module == "__main__":
+        return NotImplemented
+    if any(outer in by_value for outer in _with_outer_packages(module)):
+        return NotImplemented
+    found = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return name if found is obj else NotImplemented
+
+
+def _with_outer_packages(module: str) -> Iterator[str]:
+    parts = module.split(".")
+    return (".".join(parts[:n]) for n in range(1, len(parts) + 1))
+
+
+def _mesh(ids: Sequence[int], shape: Sequence[int], names: Any, types: Any) -> Mesh:
+    devices = np.empty(shape, dtype=object)
+    if ids:
+        devices.reshape(-1)[:] = cpu_devices(ids)
+    return Mesh(devices, names, axis_types=types)
+
+
+def _named_sharding(mesh: Any, spec: Any, memory_kind: str | None) -> NamedSharding:
+    return NamedSharding(mesh, spec, memory_kind=memory_kind)
+
+
+def _single_device_sharding(device: int, memory_kind: str | None) -> SingleDeviceSharding:
+    return SingleDeviceSharding(_device(device), memory_kind=memory_kind)
+
+
+def _device(number: int) -> jax.Device:
+    return cpu_devices([number])[0]
+
+
+def _keys(impl: str, words: Any, sharding: jax.sharding.Sharding | None) -> jax.Array:
+    return _placed(jax.random.wrap_key_data(words, impl=impl), sharding)
+
+
+def _array(
+    make: Callable[..., jax.Array],
+    values: Any,
+    dtype: Any,
+    sharding: jax.sharding.Sharding | None,
+) -> jax.Array:
+    array = make(*values)
+    if array.dtype != dtype:
+        raise DTypeError(
+            f"An array of {dtype} came from another process, and here it would be {array.dtype}. "
+            "Give both processes the same JAX_ENABLE_X64."
+        )
+    return _placed(array, sharding)
+
+
+def _placed(array: jax.Array, sharding: jax.sharding.Sharding | None) -> jax.Array:
+    """An array on its devices, if it was committed to them."""
+    return array if sharding is None else jax.device_put(array, sharding)

@@ -1,0 +1,169 @@
+"""The variables of a model by name: of modules, of Keras, of loaded SavedModels, of trees."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge._errors import StructureError
+
+# Modules are trackable objects, as what tf.saved_model.load makes is.
+_TRACKABLE: type = tf.Module.__bases__[0]
+# What TensorFlow calls a variable that was given no name.
+_UNNAMED = "Variable"
+
+
+@dataclass(frozen=True)
+class NamedVariable:
+    """A variable of a model.
+
+    Attributes:
+      names: what it is called, the likeliest first: by the attributes that lead to it, or as
+        TensorFlow or Keras calls it.
+      variable: of TensorFlow or Keras.
+    """
+
+    names: tuple[str, ...]
+    variable: Any
+
+    @property
+    def dtype(self) -> tf.DType:
+        """Its dtype; Keras has its name."""
+        return tf.as_dtype(self.variable.dtype)
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """Its sizes; None where values of any size can be assigned."""
+        return tuple(tf.TensorShape(self.variable.shape).as_list())
+
+
+def saved_weights(model: Any) -> dict[str, NamedVariable] | None:
+    """The weights of a loaded model that `save` wrote, by their names; None of any other."""
+    if isinstance(model, tf.Module) or not isinstance(model, _TRACKABLE):
+        return None
+    params = getattr(model, "params", None)
+    written = ("constants", "gradients", "trainable_variables", "variables")
+    if not isinstance(params, Mapping) or not all(hasattr(model, name) for name in written):
+        return None
+    return {name: NamedVariable((name,), variable) for name, variable in params.items()}
+
+
+def model_variables(model: Any) -> dict[str, NamedVariable]:
+    """The variables of a model by the likeliest of their names.
+
+    Args:
+      model: a tf.Module, a Keras model or layer, what tf.saved_model.load gave, or a tree of
+        mappings, lists and tuples of variables and of these.
+
+    Raises:
+      StructureError: it has no variables.
+    """
+    found: dict[int, NamedVariable] = {}
+    for names, variable in itertools.chain(_walk(model), _listed(model)):
+        known = found.get(id(variable))
+        # Another way to a variable is another name of it.
+        before = known.names if known else ()
+        found[id(variable)] = NamedVariable(tuple(dict.fromkeys([*before, *names])), variable)
+    if not found:
+        raise StructureError(
+            f"The {type(model).__name__} has no variables. Expected a tf.Module, a Keras model, a "
+            "loaded SavedModel or a tree of tf.Variables; a model of Keras has them once it was "
+            "built or called."
+        )
+    return _by_name(list(found.values()))
+
+
+def _by_name(found: Sequence[NamedVariable]) -> dict[str, NamedVariable]:
+    public = {n for v in found if not _is_private(v) for n in _own_names(v.variable)} - {_UNNAMED}
+    variables: dict[str, NamedVariable] = {}
+    for variable in found:
+        # Keras exports a second variable for each, behind a private attribute, that nothing reads.
+        if _is_private(variable) and not public.isdisjoint(_own_names(variable.variable)):
+            continue
+        name = plain = variable.names[0]
+        for number in itertools.count(1):
+            if name not in variables:
+                break
+            name = f"{plain}_{number}"
+        variables[name] = variable
+    return variables
+
+
+def _is_private(variable: NamedVariable) -> bool:
+    """Whether only private attributes lead to it."""
+    return any(key.startswith("_") for key in variable.names[0].split("/"))
+
+
+def _walk(root: Any) -> Iterator[tuple[Sequence[str], Any]]:
+    """Every variable that can be reached, with its names; those by fewer attributes first."""
+    count = itertools.count()
+    # By private attributes last: trackers keep what public ones name there as well.
+    queue: list[tuple[int, int, int, str, Any]] = [(0, 0, next(count), "", root)]
+    entered = set()
+    while queue:
+        private, depth, _, path, value = heapq.heappop(queue)
+        if is_variable(value):
+            yield [*([path] if path else []), *_own_names(value)], value
+            continue
+        if id(value) in entered:
+            continue
+        entered.add(id(value))
+        if _is_keras(value):
+            for names, variable in _keras_variables(value):
+                yield [f"{path}/{name}" if path else name for name in names], variable
+            continue
+        for key, child in _children(value):
+            below = f"{path}/{key}" if path else key
+            hidden = private + key.startswith("_")
+            heapq.heappush(queue, (hidden, depth + 1, next(count), below, child))
+
+
+def _children(value: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return [(str(key), child) for key, child in value.items()]
+    fields = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and fields is not None:
+        return list(zip(fields, value, strict=True))
+    if isinstance(value, (list, tuple)):
+        return [(str(index), child) for index, child in enumerate(value)]
+    if isinstance(value, _TRACKABLE):
+        return [(k, v) for k, v in vars(value).items() if not k.startswith("_self_")]
+    return []
+
+
+def _listed(model: Any) -> Iterator[tuple[Sequence[str], Any]]:
+    """What a model lists as its variables, by the names that they have themselves."""
+    listed = () if _is_keras(model) else getattr(model, "variables", ())
+    if isinstance(listed, (list, tuple)):
+        for variable in filter(is_variable, listed):
+            yield _own_names(variable), variable
+
+
+def _keras_variables(model: Any) -> Iterator[tuple[Sequence[str], Any]]:
+    """The weights of a model or layer of Keras; also without the model's name before theirs."""
+    prefix = f"{model.name}/"
+    for variable in model.weights:
+        names = _own_names(variable)
+        yield [*names, *(n.removeprefix(prefix) for n in names if n.startswith(prefix))], variable
+
+
+def _own_names(variable: Any) -> list[str]:
+    """Keras 3 has paths beside names; TensorFlow's names end in the number of an output."""
+    path = getattr(variable, "path", None)
+    return [path if isinstance(path, str) else variable.name.partition(":")[0]]
+
+
+def is_variable(value: Any) -> bool:
+    """Whether it is a variable of TensorFlow or of Keras."""
+    return isinstance(value, tf.Variable) or (_is_keras(value) and hasattr(value, "assign"))
+
+
+def _is_keras(value: Any) -> bool:
+    """Whether its class is of Keras; Keras itself is not loaded for it."""
+    modules = {cls.__module__.partition(".")[0] for cls in type(value).__mro__}
+    return bool(modules & {"keras", "tf_keras"}) and hasattr(value, "name")

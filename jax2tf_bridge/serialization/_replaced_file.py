@@ -1,0 +1,63 @@
+"""Files that are written as a whole or, whatever happens, not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def replaced_file(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[BinaryIO]:
+    """A file to write, which takes the place of the one at `path` when all went well.
+
+    It is complete on disk then, and has the mode of the one that it replaces. Until then, and for
+    good if anything is raised, what was at `path` is still there.
+
+    Args:
+      path: the file; where it is a link, what the link leads to is replaced.
+      bytes_of: the function whose bytes go where no file can be replaced, for the message.
+
+    Raises:
+      FileExistsError: something is there that is no regular file.
+      OSError: the file cannot be written; it speaks of the path as it was given.
+    """
+    # A link stays a link.
+    target = Path(os.path.realpath(os.fspath(path)))
+    if target.exists() and not target.is_file():
+        # A device or a pipe would be gone, and a file in its place.
+        raise FileExistsError(
+            f"{target} is there and is no regular file: write elsewhere, or write the bytes of "
+            f"{bytes_of} to it."
+        )
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+        if target.exists():
+            os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
+        os.replace(temporary, target)
+    except BaseException as e:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        if isinstance(e, OSError):
+            e.filename, e.filename2 = os.fspath(path), None
+        raise
+    _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes a new name in a folder last, where the system has that."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,195 @@
+"""Paths into nested state dicts: "params/layers_0/kernel"; flat dicts of them, and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from jax2tf_bridge._errors import StateDictError
+
+# What join_path writes between two slashes: nothing else is a key.
+_WRITTEN_KEY = re.compile(r"(?:[^~/]|~[01])+|~", re.DOTALL)
+
+
+def join_path(keys: Sequence[str]) -> str:
+    """The path through these keys; "" for none, which is the whole state.
+
+    Within a key "~" is written "~0" and "/" is written "~1", as in JSON pointers. A key that is
+    empty is written "~". So each sequence of keys has a path of its own.
+
+    >>> join_path(["params", "layers_0", "kernel"]), join_path(["a/b", "c"]), join_path([""])
+    ('params/layers_0/kernel', 'a~1b/c', '~')
+    """
+    return "/".join(key.replace("~", "~0").replace("/", "~1") or "~" for key in keys)
+
+
+def split_path(path: str) -> tuple[str, ...]:
+    """The keys of a path: what join_path took.
+
+    Raises:
+      StateDictError: a ValueError; join_path writes no such path.
+
+    >>> split_path("params/a~1b"), split_path("")
+    (('params', 'a/b'), ())
+    """
+    parts = path.split("/") if path else []
+    for part in parts:
+        if not _WRITTEN_KEY.fullmatch(part):
+            fault = f"{part!r} has a '~' without 0 or 1 behind it" if part else "a key is missing"
+            raise StateDictError(
+                f"{path!r} is not a path of a state dict: {fault}. Write '/' between keys, '~1' "
+                "for a '/' and '~0' for a '~' within a key, and '~' for a key that is empty.",
+                path=path,
+            )
+    return tuple(
+        "" if part == "~" else part.replace("~1", "/").replace("~0", "~") for part in parts
+    )
+
+
+def path_below(path: str, further: str) -> str:
+    """A path followed by another one; either may be "".
+
+    >>> path_below("params", "dense/kernel"), path_below("", "params")
+    ('params/dense/kernel', 'params')
+    """
+    return "/".join(part for part in (path, further) if part)
+
+
+def flatten_state(state: Any) -> dict[str, Any]:
+    """The leaves of a nested state dict by their paths, in order.
+
+    Lists, tuples and named tuples are read as to_state_dict writes them: by index and by field.
+    What is empty keeps its place as {}, unless it is the whole. Anything else is a leaf and is
+    handed over as it is; a leaf that is the whole has the path "".
+
+    Args:
+      state: a state dict, or any tree of mappings, lists, tuples and named tuples.
+
+    Raises:
+      StateDictError: a ValueError; it contains itself, or two keys of a mapping are the same text.
+
+    >>> flatten_state({"params": {"kernel": 1.5, "a/b": 2}, "counts": [3, 4], "stats": {}})
+    {'params/kernel': 1.5, 'params/a~1b': 2, 'counts/0': 3, 'counts/1': 4, 'stats': {}}
+    """
+    flat: dict[str, Any] = {}
+    keys: list[str] = []
+    root = _entries(state, keys)
+    if root is None:
+        return {"": state}
+    # A stack of our own: trees may be deeper than Python's recursion.
+    stack: list[tuple[int, Iterator[tuple[str, Any]]]] = [(id(state), root)]
+    entered = {id(state)}
+    while stack:
+        identity, entries = stack[-1]
+        del keys[len(stack) - 1 :]
+        entry = next(entries, None)
+        if entry is None:
+            stack.pop()
+            entered.discard(identity)
+            continue
+        key, value = entry
+        keys.append(key)
+        children = _entries(value, keys)
+        if children is None:
+            flat[join_path(keys)] = value
+        elif not value:
+            flat[join_path(keys)] = {}
+        elif id(value) in entered:
+            path = join_path(keys)
+            raise StateDictError(contains_itself(path), path=path)
+        else:
+            entered.add(id(value))
+            stack.append((id(value), children))
+    return flat
+
+
+def unflatten_state(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The nested state dict that has these leaves: what flatten_state was given.
+
+    Lists and tuples come back as the dicts that to_state_dict makes of them; from_state_dict
+    makes lists of these again.
+
+    Args:
+      flat: leaves by their paths.
+
+    Returns:
+      Nested dicts, in the order of the paths; the leaf itself if its path is "".
+
+    Raises:
+      StateDictError: a ValueError; a path cannot be read, or leads through the leaf of another.
+
+    >>> unflatten_state({"params/dense/kernel": 1.5, "params/dense/bias": 2})
+    {'params': {'dense': {'kernel': 1.5, 'bias': 2}}}
+    """
+    root: dict[str, Any] = {}
+    # The dicts made here by identity: a leaf may be a dict too, which is not ours to fill.
+    made = {id(root)}
+    for path, leaf in flat.items():
+        keys = split_path(path)
+        if not keys:
+            if len(flat) > 1:
+                _refuse_overlap("", next(other for other in flat if other))
+            whole: dict[str, Any] = leaf
+            return whole
+        node = root
+        for depth, key in enumerate(keys[:-1], start=1):
+            if key not in node:
+                node[key] = {}
+                made.add(id(node[key]))
+            elif id(node[key]) not in made:
+                _refuse_overlap(join_path(keys[:depth]), path)
+            node = node[key]
+        if keys[-1] in node:
+            _refuse_overlap(path, next(p for p in flat if p.startswith(f"{path}/")))
+        node[keys[-1]] = leaf
+    return root
+
+
+def contains_itself(path: str) -> str:
+    """The message about a container on the way to itself."""
+    return (
+        f"{path or 'at the top'}: the container contains itself, so that it has no end. Take the "
+        "reference out, or put a copy of what is meant in its place."
+    )
+
+
+def same_text(path: str, keys: Sequence[Any]) -> str:
+    """The message about keys of one dict that would be one key of its state."""
+    return (
+        f"{path or 'at the top'}: the keys {' and '.join(map(repr, keys))} are the same text, and "
+        "the keys of a state dict are text. Rename one of them."
+    )
+
+
+def clashing_keys(keys: Sequence[Any]) -> list[Any]:
+    """The first keys that are the same text; none if all differ."""
+    first: dict[str, Any] = {}
+    for key in keys:
+        if str(key) in first:
+            return [first[str(key)], key]
+        first[str(key)] = key
+    return []
+
+
+def _entries(value: Any, keys: Sequence[str]) -> Iterator[tuple[str, Any]] | None:
+    """The children of a container by their keys; None for a leaf. It stands at `keys`."""
+    if isinstance(value, Mapping):
+        clashing = clashing_keys(list(value))
+        if clashing:
+            path = join_path(keys)
+            raise StateDictError(same_text(path, clashing), path=path)
+        return ((str(key), child) for key, child in value.items())
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return iter(zip(value._fields, value, strict=True))
+    if isinstance(value, (list, tuple)):
+        return ((str(index), child) for index, child in enumerate(value))
+    return None
+
+
+def _refuse_overlap(path: str, beyond: str) -> None:
+    raise StateDictError(
+        f"There is a leaf at {path!r}, and another one at {beyond!r}, which leads through it. A "
+        "place in a state dict holds a leaf or a dict: rename or leave out one of them.",
+        path=path,
+    )

@@ -1,0 +1,258 @@
+"""Where the readers of weights take their bytes from: memory, or a file, mapped or copied."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import stat
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jax2tf_bridge._errors import FileFormatError
+
+HEADER_ROOM = 2048
+"""So many bytes behind its start, or all that are left, are in a window: enough for what stands
+before the numbers of any array."""
+
+# Of small leaves that follow each other, and between large ones that are passed over.
+_LONG_WINDOW = 1 << 16
+_SHORT_WINDOW = 1 << 12
+# More is not read by one call everywhere.
+_MOST_AT_ONCE = 1 << 30
+
+
+class Span(NamedTuple):
+    """A piece of a source, in bytes."""
+
+    start: int
+    size: int
+
+
+class Window(NamedTuple):
+    """Bytes of a source around some place.
+
+    Attributes:
+      base: where they begin.
+      data: they themselves.
+    """
+
+    base: int
+    data: bytes
+
+
+class Source(ABC):
+    """Bytes that a reader looks at, and arrays out of them.
+
+    Attributes:
+      file: its name, for messages; None if the bytes were given.
+      size: how many bytes there are.
+    """
+
+    file: str | None
+    size: int
+
+    @abstractmethod
+    def window(self, start: int) -> Window:
+        """The bytes from `start` on, and maybe from before."""
+
+    @abstractmethod
+    def content(self, span: Span) -> bytes:
+        """The bytes of a span, which is within the source."""
+
+    @abstractmethod
+    def array(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+        """The array that begins at `start`; all of it is within the source."""
+
+    @abstractmethod
+    def fill(self, span: Span, out: memoryview) -> None:
+        """Copies a span into memory of its size."""
+
+    def joined(
+        self, spans: Sequence[Span], dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> np.ndarray:
+        """A new array of what lies in several spans; together they are of its size."""
+        out = np.empty(shape, dtype)
+        room = out.reshape(-1).view(np.uint8).data
+        at = 0
+        for span in spans:
+            self.fill(span, room[at : at + span.size])
+            at += span.size
+        return out
+
+
+class MemorySource(Source):
+    """Bytes in memory; arrays are read-only views of them."""
+
+    def __init__(self, data: bytes | bytearray | memoryview) -> None:
+        """`data` must stay as it is while the arrays are in use."""
+        view = memoryview(data)
+        self._whole = data if isinstance(data, bytes) else None
+        self._view = (view if view.c_contiguous else memoryview(bytes(view))).cast("B").toreadonly()
+        self.file, self.size = None, len(self._view)
+
+    def window(self, start: int) -> Window:
+        if self._whole is not None:
+            return Window(0, self._whole)
+        return Window(start, bytes(self._view[start : start + _LONG_WINDOW]))
+
+    def content(self, span: Span) -> bytes:
+        return bytes(self._view[span.start : span.start + span.size])
+
+    def array(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+        return view_of(self._view, start, dtype, shape)
+
+    def fill(self, span: Span, out: memoryview) -> None:
+        out[:] = self._view[span.start : span.start + span.size]
+
+
+class FileSource(Source):
+    """A file that is read piece by piece; arrays are new, aligned and may be written to.
+
+    The file is held open, so that another one may take its name. If its size or time of
+    modification changes, what is read next is an error.
+    """
+
+    file: str
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Opens the file.
+
+        Raises:
+          FileFormatError: it is no regular file.
+          OSError: it cannot be opened.
+        """
+        self.file = os.fspath(path)
+        # Before it is opened: opening a pipe waits for who writes to it.
+        if not stat.S_ISREG(os.stat(self.file).st_mode):
+            raise FileFormatError(
+                f"{self.file} is no regular file: read its bytes and use msgpack_restore.",
+                file=self.file,
+            )
+        self._handle = io.FileIO(self.file)
+        self._opened = self._state()
+        self.size = self._opened[0]
+        self._windows_end = 0
+        # A place in the file belongs to one thread until it was read.
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> FileSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._handle.closed
+
+    def close(self) -> None:
+        """Closes the file; arrays stay."""
+        self._handle.close()
+
+    def check(self) -> None:
+        """Looks whether the file is still the one that was opened.
+
+        Raises:
+          FileFormatError: its size or its time of modification is another one.
+          ValueError: it was closed.
+        """
+        if self._handle.closed:
+            raise ValueError(f"{self.file} was closed: open it again.")
+        found = self._state()
+        if found != self._opened:
+            raise self._changed(f"it has {found[0]} bytes, modified at {_time_text(found[1])}")
+
+    def window(self, start: int) -> Window:
+        is_next = start < self._windows_end
+        size = min(_LONG_WINDOW if is_next else _SHORT_WINDOW, self.size - start)
+        self._windows_end = start + size
+        return Window(start, self.content(Span(start, size)))
+
+    def content(self, span: Span) -> bytes:
+        self.check()
+        with self._lock:
+            self._handle.seek(span.start)
+            found = self._handle.read(min(span.size, _MOST_AT_ONCE))
+        if len(found) == span.size:
+            return found
+        room = bytearray(span.size)
+        self.fill(span, memoryview(room))
+        return bytes(room)
+
+    def array(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+        out = np.empty(shape, dtype)
+        self.fill(Span(start, out.nbytes), out.reshape(-1).view(np.uint8).data)
+        return out
+
+    def fill(self, span: Span, out: memoryview) -> None:
+        self.check()
+        with self._lock:
+            self._handle.seek(span.start)
+            at = 0
+            while at < span.size:
+                count = self._handle.readinto(out[at : min(at + _MOST_AT_ONCE, span.size)])
+                if not count:
+                    raise self._changed(f"it ends at byte {span.start + at}")
+                at += count
+
+    def _state(self) -> tuple[int, int]:
+        """What a change of the content changes; a new name or link changes neither."""
+        status = os.fstat(self._handle.fileno())
+        return status.st_size, status.st_mtime_ns
+
+    def _changed(self, found: str) -> FileFormatError:
+        size, modified = self._opened
+        return FileFormatError(
+            f"{self.file} changed while it was open: it had {size} bytes, modified at "
+            f"{_time_text(modified)}; now {found}. Open it again; and write a new file that then "
+            "takes the name of the old one, as write_weights does, or read it with mmap=False.",
+            file=self.file,
+        )
+
+
+class MappedSource(FileSource):
+    """A file whose arrays are read-only views of its pages, which are read when they are used.
+
+    The arrays hold the mapping, also when the file was closed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Opens and maps the file; raises what FileSource raises."""
+        super().__init__(path)
+        self._map: mmap.mmap | None = None
+        if self.size:
+            try:
+                self._map = mmap.mmap(self._handle.fileno(), self.size, access=mmap.ACCESS_READ)
+            except ValueError:
+                self.check()  # Only if it became shorter.
+                raise
+
+    def close(self) -> None:
+        """Closes the file; it stays mapped as long as an array is a view of it."""
+        self._map = None
+        super().close()
+
+    def array(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+        self.check()
+        return view_of(self._map or b"", start, dtype, shape)
+
+
+def view_of(
+    data: bytes | memoryview | mmap.mmap, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> np.ndarray:
+    """A read-only array over read-only bytes."""
+    if 0 in shape:
+        out = np.empty(shape, dtype)
+        out.flags.writeable = False
+        return out
+    return np.ndarray(shape, dtype, data, start)
+
+
+def _time_text(nanoseconds: int) -> str:
+    return f"{np.datetime64(nanoseconds, 'ns')} UTC"

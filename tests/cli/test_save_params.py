@@ -1,0 +1,101 @@
+"""`jax2tf-bridge save` and `publish` with --params: a function and its weights as two files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from jax2tf_bridge import write_weights
+from tests.cli.conftest import FINDS_PACKAGES, Run
+from tests.cli.models import params as PARAMS
+from tests.fresh_process import run_python
+
+Ok = Callable[..., str]
+X = np.ones((5, 3), np.float32)
+
+
+def expected(scale: float) -> Any:
+    return X @ (PARAMS["w"] * scale) + PARAMS["b"] * scale
+
+
+def answer(folder: str) -> Any:
+    model = tf.saved_model.load(folder)
+    return model.serving_default(X)["y"]
+
+
+@pytest.fixture
+def files(ok: Ok) -> tuple[str, str]:
+    """A function, and weights for it."""
+    specs = ("--args", "@tests.cli.models:params", "f32[b,3]")
+    ok("export", "tests.cli.models:predict", *specs, "-o", "predict.jaxfn")
+    write_weights("weights.msgpack", {k: v * 2 for k, v in PARAMS.items()})
+    return "predict.jaxfn", "weights.msgpack"
+
+
+def test_weights_become_variables(ok: Ok, files: tuple[str, str]) -> None:
+    function, weights = files
+    text = ok("save", function, "-o", "model/1", "--params", weights)
+    assert text.startswith("model/1: serving_default(x: float32[b,3]) -> ")
+    np.testing.assert_allclose(answer("model/1"), expected(2), rtol=1e-6)
+    assert set(tf.saved_model.load("model/1").params) == {"w", "b"}
+
+
+def test_versions_with_other_weights(ok: Ok, run: Run, files: tuple[str, str]) -> None:
+    function, weights = files
+    ok("publish", function, "-o", "models", "--params", weights)
+    write_weights(weights, {k: v * 3 for k, v in PARAMS.items()})
+    text = ok("publish", "-o", "models", "--params", weights)
+    assert text == "models/2: version 1 with the weights in weights.msgpack\n"
+    np.testing.assert_allclose(answer("models/2"), expected(3), rtol=1e-6)
+    ended = run("publish", "-o", "models", "--params", weights, "--keep", "1")
+    assert (ended.code, ended.out) == (
+        0,
+        "models/3: version 2 with the weights in weights.msgpack\n",
+    )
+    assert ended.err == "jax2tf-bridge: note: removed the versions 1, 2\n"
+
+
+def test_without_jax_in_a_process_of_its_own(files: tuple[str, str]) -> None:
+    function, weights = files
+    code = """
+    import sys
+    from jax2tf_bridge.cli import main
+    assert main(sys.argv[1:]) == 0
+    assert not {"jax", "flax"} & set(sys.modules)
+    """
+    words = ("save", function, "-o", "1", "--params", weights)
+    printed = run_python(code, *words, without_jax=True, env=FINDS_PACKAGES)
+    assert printed.startswith("1: serving_default(x: float32[b,3])")
+    np.testing.assert_allclose(answer("1"), expected(2), rtol=1e-6)
+
+
+def test_weights_that_do_not_fit(run: Run, files: tuple[str, str]) -> None:
+    function, weights = files
+    write_weights(weights, {"W": PARAMS["w"], "b": PARAMS["b"]})
+    ended = run("save", function, "-o", "m", "--params", weights)
+    assert ended.code == 1
+    assert ended.error.startswith(
+        "The weights in weights.msgpack do not fit the argument params of predict: w is missing; "
+        "W is not expected"
+    )
+    ended = run("save", function, "-o", "m", "--params", "none.msgpack")
+    assert (ended.code, ended.error) == (1, "none.msgpack: No such file or directory")
+    assert not Path("m").exists()
+
+
+def test_what_publish_needs(run: Run, files: tuple[str, str]) -> None:
+    _, weights = files
+    ended = run("publish", "-o", "models")
+    assert ended.code == 2
+    assert "publish needs FILE, or --params for the graph of the newest version" in ended.error
+    ended = run("publish", "-o", "models", "--params", weights, "--buckets", "b=1", "--precompile")
+    assert ended.code == 2
+    assert "--buckets, --precompile: of a version with other weights all else" in ended.error
+    ended = run("publish", "-o", "models", "--params", weights)
+    assert ended.code == 1
+    assert "There is no version in models whose graph could be used" in ended.error

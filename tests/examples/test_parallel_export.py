@@ -1,0 +1,54 @@
+"""The examples of exporting in parallel write files that can be read and run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from jax2tf_bridge import read_function, to_tf
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples" / "parallel_export"
+
+pytestmark = pytest.mark.checkout
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "own_workers.py",
+        pytest.param("on_dask.py", marks=pytest.mark.slow),
+        pytest.param("on_ray.py", marks=pytest.mark.slow),
+    ],
+)
+def test_example(name: str, tmp_path: Path) -> None:
+    if name == "on_ray.py":
+        pytest.importorskip("ray", reason="Ray has no wheels for this platform")
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), "files"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "classify_long_tpu.jaxfn: (float32[1000,32], " in done.stdout
+
+    folder = tmp_path / "files"
+    names = ["classify", "classify_long_tpu", "classify_short", "embed"]
+    assert sorted(path.stem for path in folder.iterdir()) == names
+    records = {path.stem: read_function(path) for path in folder.iterdir()}
+    assert records["classify_long_tpu"].platforms == ("tpu",)
+    assert records["classify"].has_vjp
+    assert not records["embed"].has_vjp
+
+    sizes = {"embedding": (1000, 32), "mix": (32, 32), "head": (32, 4)}
+    params = {key: tf.ones(size) / 32 for key, size in sizes.items()}
+    tokens = tf.zeros((5, 3), tf.int32)
+    probabilities = to_tf(records["classify"])(params, tokens)
+    assert probabilities.numpy().sum(1) == pytest.approx([1.0] * 5)
+    assert to_tf(records["embed"])(params, tokens).shape == (5, 32)

@@ -1,0 +1,73 @@
+"""JAX's configuration goes along with a job, and is put back."""
+
+import threading
+from typing import Any
+
+import jax
+import pytest
+
+from jax2tf_bridge.exporting._configuration import configuration, configured
+
+
+def test_it_has_what_changes_a_trace_and_not_what_belongs_to_the_process() -> None:
+    names = set(configuration())
+    assert names >= {
+        "jax_enable_x64",
+        "jax_default_matmul_precision",
+        "jax_numpy_dtype_promotion",
+        "jax_default_prng_impl",
+        "jax_threefry_partitionable",
+        "jax_use_shardy_partitioner",
+    }
+    assert names.isdisjoint({"jax_platforms", "jax_default_device", "jax_compilation_cache_dir"})
+
+
+def test_it_is_that_of_the_thread() -> None:
+    with jax.default_matmul_precision("float32"):
+        assert configuration()["jax_default_matmul_precision"] == "float32"
+    assert configuration()["jax_default_matmul_precision"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("jax_enable_x64", True),
+        ("jax_default_matmul_precision", "bfloat16"),
+        ("jax_numpy_dtype_promotion", "strict"),
+        ("jax_default_prng_impl", "rbg"),
+        ("jax_random_seed_offset", 7),
+        ("jax_traceback_in_locations_limit", 0),
+    ],
+)
+def test_options_are_set_and_put_back(name: str, value: Any) -> None:
+    before = configuration()
+    with configured({**before, name: value}):
+        assert jax.config.values[name] == value
+        others = {k: v for k, v in configuration().items() if k != name}
+        assert others == {k: v for k, v in before.items() if k != name}
+    assert configuration() == before
+
+
+# JAX says so of options that a later release lacks.
+@pytest.mark.filterwarnings("ignore:.*will be removed in JAX:DeprecationWarning")
+def test_all_that_is_read_can_be_set() -> None:
+    """Each option takes its own value; those of yes and no the other one as well."""
+    before = configuration()
+    for name, value in before.items():
+        with configured({name: not value if isinstance(value, bool) else value}):
+            pass
+    assert configuration() == before
+
+
+def test_other_threads_do_not_see_it() -> None:
+    seen = []
+    with configured({"jax_enable_x64": True}):
+        thread = threading.Thread(target=lambda: seen.append(jax.config.values["jax_enable_x64"]))
+        thread.start()
+        thread.join()
+    assert seen == [False]
+
+
+def test_options_of_another_release_are_left_out() -> None:
+    with configured({"jax_of_another_release": 1}):
+        pass

@@ -1,0 +1,290 @@
+"""save() and publish(): weights from files and state dicts, found by their paths."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+from safetensors.numpy import save_file
+
+from jax2tf_bridge import (
+    DTypeError,
+    FileFormatError,
+    ShapeError,
+    Signature,
+    StructureError,
+    export,
+    flatten_state,
+    open_weights,
+    publish,
+    read_weights,
+    save,
+    to_state_dict,
+    write_function,
+    write_weights,
+)
+from jax2tf_bridge.saving import leaf_names
+from tests.fresh_process import run_python
+
+
+class Affine(NamedTuple):
+    """A layer."""
+
+    kernel: Any
+    bias: Any
+
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+PARAMS: Any = {
+    "layers": [
+        Affine(np.full((3, 3), 0.5, np.float32), np.ones(3).astype(ml_dtypes.bfloat16)),
+        Affine(np.eye(3, dtype=np.float32), np.zeros(3).astype(ml_dtypes.bfloat16)),
+    ],
+    "scale": {0: np.float32(2), 1: np.int32(3)},
+}
+
+
+def net(params: Any, x: Any) -> Any:
+    for layer in params["layers"]:
+        x = x @ layer.kernel + layer.bias.astype(jnp.float32)
+    return x * params["scale"][0] + params["scale"][1]
+
+
+def scaled(factor: int) -> Any:
+    return jax.tree_util.tree_map(lambda leaf: (leaf * factor).astype(leaf.dtype), PARAMS)
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A .jaxfn file: a list of named tuples, and numbers as keys."""
+    path = tmp_path_factory.mktemp("records") / "net.jaxfn"
+    shapes = [None, "(b, 3)"]
+    write_function(path, export(net, polymorphic_shapes=shapes)(PARAMS, X), vjp_order=1)
+    return path
+
+
+@pytest.fixture(scope="module")
+def published(record: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with one version."""
+    root = tmp_path_factory.mktemp("published") / "root"
+    publish(root, record, params=PARAMS)
+    return root
+
+
+@pytest.fixture
+def root(published: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    shutil.copytree(published, tmp_path / "root")
+    return tmp_path / "root"
+
+
+def assert_answers(folder: Path, params: Any) -> None:
+    model = tf.saved_model.load(folder)
+    np.testing.assert_allclose(model.serving_default(X), net(params, X), rtol=1e-5)
+
+
+def given_as(form: str, params: Any, folder: Path) -> Any:
+    """The weights in one of the forms that save takes."""
+    if form == "state dict":
+        return to_state_dict(params)
+    if form == "paths":
+        return flatten_state(params)
+    path = folder / f"{form}.weights"
+    if form == "safetensors":
+        save_file({k: np.asarray(v) for k, v in flatten_state(params).items()}, path)
+    elif form == "dots":
+        names = {k.replace("/", "."): np.asarray(v) for k, v in flatten_state(params).items()}
+        save_file(names, path)
+    else:
+        write_weights(path, params)
+    return str(path) if form == "msgpack" else path
+
+
+FORMS = ["state dict", "paths", "msgpack", "safetensors", "dots"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_save(form: str, record: Path, tmp_path: Path) -> None:
+    given = given_as(form, PARAMS, tmp_path)
+    saved = save(tmp_path / "m", record, params=given)
+    assert list(saved.weights) == [
+        *("layers/0/kernel", "layers/0/bias", "layers/1/kernel", "layers/1/bias"),
+        *("scale/0", "scale/1"),
+    ]
+    assert_answers(tmp_path / "m", PARAMS)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_publish_of_weights_alone(form: str, root: Path, tmp_path: Path) -> None:
+    version = publish(root, params=given_as(form, scaled(2), tmp_path))
+    assert version.version == 2
+    assert_answers(version.path, scaled(2))
+
+
+def test_jax_functions_get_nested_dicts(tmp_path: Path) -> None:
+    params = {"dense": {"kernel": np.eye(3, dtype=np.float32)}}
+    write_weights(tmp_path / "w.msgpack", params)
+    signature = Signature(lambda p, x: x @ p["dense"]["kernel"], args=[X])
+    saved = save(tmp_path / "m", signature, params=tmp_path / "w.msgpack")
+    assert list(saved.weights) == ["dense/kernel"]
+    model = tf.saved_model.load(tmp_path / "m")
+    np.testing.assert_array_equal(model.serving_default(X), X)
+
+
+def test_several_signatures_share_the_weights_of_a_file(record: Path, tmp_path: Path) -> None:
+    write_weights(tmp_path / "w", PARAMS)
+    saved = save(tmp_path / "m", {"one": record, "two": record}, params=tmp_path / "w")
+    assert len(saved.weights) == 6
+    model = tf.saved_model.load(tmp_path / "m")
+    model.params["scale/0"].assign(0)
+    np.testing.assert_allclose(model.one(X), np.full((2, 3), 3))
+    np.testing.assert_allclose(model.two(X), np.full((2, 3), 3))
+
+
+def test_a_pytree_of_the_structure_goes_before_paths(tmp_path: Path) -> None:
+    # As paths these would be the same leaf.
+    params = {"a/b": np.float32(1), "a": {"b": np.float32(10)}}
+    save(
+        tmp_path / "m", Signature(lambda p, x: x * p["a/b"] + p["a"]["b"], args=[X]), params=params
+    )
+    model = tf.saved_model.load(tmp_path / "m")
+    np.testing.assert_array_equal(model.serving_default(X), X + 10)
+
+
+def test_an_open_file(record: Path, root: Path, tmp_path: Path) -> None:
+    write_weights(tmp_path / "w", scaled(2))
+    with open_weights(tmp_path / "w") as weights:
+        save(tmp_path / "m", record, params=weights)
+        publish(root, params=weights)
+        assert weights["scale/1"] == 6
+    assert_answers(tmp_path / "m", scaled(2))
+    assert_answers(root / "2", scaled(2))
+
+
+def test_boxes_around_values_are_no_part_of_the_path(tmp_path: Path) -> None:
+    nnx = pytest.importorskip("flax.nnx", exc_type=ImportError)
+    graph, state = nnx.split(nnx.Linear(3, 2, rngs=nnx.Rngs(0)))
+    record = export(lambda state, x: nnx.merge(graph, state)(x))(state, X)
+    assert leaf_names(record.in_tree.children[0].children[0])[0].startswith("bias/")
+    pure = nnx.to_pure_dict(state)
+    write_weights(tmp_path / "w", pure)
+    save(tmp_path / "m", record, params=tmp_path / "w")
+    model = tf.saved_model.load(tmp_path / "m")
+    expected = X @ pure["kernel"] + pure["bias"]
+    np.testing.assert_allclose(model.serving_default(X), expected, rtol=1e-5)
+
+
+def test_a_file_with_other_weights_beside_them(record: Path, tmp_path: Path) -> None:
+    file = tmp_path / "state.msgpack"
+    write_weights(file, {"params": PARAMS, "step": 3})
+    with pytest.raises(StructureError) as caught:
+        save(tmp_path / "m", record, params=file)
+    first, *_, last = str(caught.value).splitlines()
+    assert first == f"The weights in {file} do not fit the argument params of net:"
+    assert last == (
+        f"The weights lie below 'params' there: give params=read_weights({str(file)!r})['params']."
+    )
+    assert "  - step is not expected" in str(caught.value)
+    save(tmp_path / "m", record, params=read_weights(file)["params"])
+    assert_answers(tmp_path / "m", PARAMS)
+
+
+def test_missing_and_unexpected_paths(record: Path, root: Path, tmp_path: Path) -> None:
+    state = flatten_state(PARAMS)
+    state["layers/0/kernal"] = state.pop("layers/0/kernel")
+    state["steps"] = 1
+    save_file({path: np.asarray(leaf) for path, leaf in state.items()}, tmp_path / "w")
+    for given, whose in (
+        (tmp_path / "w", f"The weights in {tmp_path / 'w'}"),
+        (state, "params"),
+    ):
+        with pytest.raises(StructureError) as caught:
+            save(tmp_path / "m", record, params=given)
+        first, *lines, last = str(caught.value).splitlines()
+        assert first == f"{whose} do not fit the argument params of net:"
+        assert sorted(lines) == [
+            "  - layers/0/kernal is not expected",
+            "  - layers/0/kernel is missing: did you mean layers/0/kernal?",
+            "  - steps is not expected",
+        ]
+        assert last == "Give the weights that it was exported with, or export it for these."
+    assert not (tmp_path / "m").exists()
+    with pytest.raises(StructureError, match=r"do not fit the weights of .*root/1:\n  - layers/0"):
+        publish(root, params=tmp_path / "w")
+
+
+def test_nested_state_dicts_that_lack_something(record: Path, tmp_path: Path) -> None:
+    state = to_state_dict(PARAMS)
+    del state["layers"]["1"]["bias"]
+    with pytest.raises(StructureError, match=r"params do not fit .*\n  - layers/1/bias is missing"):
+        save(tmp_path / "m", record, params=state)
+    # What is no state dict of it at all is judged as the pytree that it may be.
+    with pytest.raises(StructureError, match=r"params: the key 'layers' is missing"):
+        save(tmp_path / "m", record, params={"w": 1})
+
+
+def test_paths_below_a_part_of_the_function(tmp_path: Path) -> None:
+    kernel = np.eye(3, dtype=np.float32)
+    record = export(lambda v, x: x @ v["params"]["kernel"])({"params": {"kernel": kernel}}, X)
+    write_weights(tmp_path / "w", {"kernel": kernel})
+    with pytest.raises(StructureError, match=r"give params=\{'params': read_weights\('.*w'\)\}\.$"):
+        save(tmp_path / "m", record, params=tmp_path / "w")
+
+
+def test_shapes_and_dtypes_of_files(record: Path, root: Path, tmp_path: Path) -> None:
+    wrong = to_state_dict(PARAMS)
+    wrong["layers"]["0"]["kernel"] = np.ones((3, 4), np.float32)
+    write_weights(tmp_path / "shape", wrong)
+    message = r"params\['layers'\]\[0\]\.kernel: expected shape \(3, 3\), got \(3, 4\)"
+    with pytest.raises(ShapeError, match=message):
+        save(tmp_path / "m", record, params=tmp_path / "shape")
+    wrong["layers"]["0"]["kernel"] = np.ones((3, 3), np.int32)
+    write_weights(tmp_path / "dtype", wrong)
+    with pytest.raises(DTypeError, match=r"kernel: expected float32, got int32"):
+        save(tmp_path / "m", record, params=tmp_path / "dtype")
+    with pytest.raises(DTypeError, match=r"kernel'?\]?: expected float32\[3, 3\], got int32"):
+        publish(root, params=tmp_path / "dtype")
+
+
+def test_files_that_cannot_be_read(record: Path, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "damaged").write_bytes(b"\x81\xa1a")
+    with pytest.raises(FileFormatError, match="damaged"):
+        save(tmp_path / "m", record, params=tmp_path / "damaged")
+    with pytest.raises(FileNotFoundError):
+        save(tmp_path / "m", record, params="none.msgpack")
+    with pytest.raises(FileFormatError, match="damaged"):
+        publish(root, params=tmp_path / "damaged")
+    assert [p.name for p in root.iterdir()] == ["1"]
+
+
+def test_two_files_where_jax_cannot_be_imported(record: Path, tmp_path: Path) -> None:
+    write_weights(tmp_path / "w", PARAMS)
+    write_weights(tmp_path / "w2", scaled(2))
+    code = """
+    import sys
+    import numpy as np
+    import tensorflow as tf
+    from jax2tf_bridge import assign_weights, publish, save
+    record, folder = sys.argv[1:]
+    save(f"{folder}/m", record, params=f"{folder}/w")
+    publish(f"{folder}/root", record, params=f"{folder}/w")
+    publish(f"{folder}/root", params=f"{folder}/w2")
+    model = tf.saved_model.load(f"{folder}/m")
+    print(assign_weights(model, f"{folder}/w2"))
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.save(f"{folder}/y.npy", model.serving_default(x))
+    assert not {"jax", "flax"} & set(sys.modules)
+    """
+    assert run_python(code, str(record), str(tmp_path), without_jax=True).endswith(
+        "6 variables assigned"
+    )
+    assert_answers(tmp_path / "m", PARAMS)
+    assert_answers(tmp_path / "root" / "2", scaled(2))
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), net(scaled(2), X), rtol=1e-5)

@@ -1,0 +1,62 @@
+"""The exception tree as a whole."""
+
+import pickle
+from collections.abc import Iterator
+
+import pytest
+
+from jax2tf_bridge import _errors
+from jax2tf_bridge._errors import (
+    BridgeError,
+    CallTfError,
+    ExportManyError,
+    FileFormatError,
+    InconclusiveShapeError,
+    JobError,
+    MissingDependencyError,
+    NotPicklableError,
+    PlatformError,
+    StateDictError,
+    UnsoundBucketsError,
+    UnsupportedByTargetError,
+    WorkerDiedError,
+)
+
+
+def _one_of_each() -> Iterator[BridgeError]:
+    yield MissingDependencyError("jax", "jax", "export")
+    yield UnsupportedByTargetError("no op", operation="top_k", source="net.py:3", reason="new")
+    yield PlatformError("no platform", reasons={"tpu": "no rule"})
+    yield InconclusiveShapeError("b?", comparison="b >= 2", counterexample={"b": 1})
+    yield UnsoundBucketsError("sum", output="y", sizes={"b": 3}, bucket={"b": 8}, difference=1.5)
+    yield StateDictError("keys", path="params/kernel")
+    yield FileFormatError("bytes", file="weights.msgpack")
+    yield NotPicklableError("lock", culprit="model._lock")
+    yield CallTfError("failed", function="f", operation="Where")
+    yield JobError("job", job="predict", output="text")
+    yield WorkerDiedError("died", job="predict", exit_code=-9)
+    yield ExportManyError.of({}, {"predict": JobError("job", job="predict")})
+    special = {MissingDependencyError, ExportManyError}
+    plain = [kind for kind in vars(_errors).values() if isinstance(kind, type)]
+    for kind in plain:
+        if issubclass(kind, BridgeError) and "__init__" not in vars(kind) and kind not in special:
+            inits = [base for base in kind.__mro__ if "__init__" in vars(base)]
+            if not issubclass(inits[0], BridgeError):
+                yield kind("text")
+
+
+@pytest.mark.parametrize("error", [*_one_of_each()], ids=lambda error: type(error).__name__)
+def test_errors_cross_to_other_processes(error: BridgeError) -> None:
+    """As a pool of processes sends them: with text and attributes."""
+    found = pickle.loads(pickle.dumps(error))
+    assert type(found) is type(error)
+    assert str(found) == str(error)
+    assert {n: str(v) for n, v in vars(found).items()} == {
+        n: str(v) for n, v in vars(error).items()
+    }
+
+
+def test_each_kind_of_error_is_tried() -> None:
+    kinds = {kind for kind in vars(_errors).values() if isinstance(kind, type)}
+    bridge_errors = {kind for kind in kinds if issubclass(kind, BridgeError)}
+    assert {type(error) for error in _one_of_each()} == bridge_errors

@@ -1,0 +1,268 @@
+"""Files of safetensors: views of every dtype, by name; damaged and hostile headers are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from jax2tf_bridge._errors import FileFormatError, MissingDependencyError, StateDictError
+from jax2tf_bridge.weights._open import open_weights, read_weights
+from jax2tf_bridge.weights._safetensors import SafetensorsContents, looks_like_safetensors
+from jax2tf_bridge.weights._sources import MappedSource
+
+PAIR = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+
+
+def write(path: Path, header: Any, data: bytes = b"", *, length: int | None = None) -> Path:
+    """A file of a header, as JSON or as its bytes, and what is behind it."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
+    return path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "weights.safetensors"
+
+
+def test_what_the_library_wrote(file: Path) -> None:
+    tensors: dict[str, np.ndarray] = {
+        "layers.0.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "layers.0.bias": np.arange(3, dtype=np.float16),
+        "mask": np.array([True, False]),
+        "empty": np.zeros((0, 4), np.int64),
+        "step": np.array(7, np.uint8),
+    }
+    save_file(tensors, file, metadata={"format": "np"})
+    with open_weights(file) as weights:
+        assert weights.format_name == "safetensors"
+        assert weights.metadata == {"format": "np"}
+        assert set(weights) == set(tensors)
+        for name, expected in tensors.items():
+            found = weights[name]
+            assert found.dtype == expected.dtype
+            np.testing.assert_array_equal(found, expected)
+    assert set(read_weights(file)) == set(tensors)
+
+
+@pytest.mark.parametrize(
+    ("code", "dtype"),
+    [
+        ("BF16", ml_dtypes.bfloat16),
+        ("F8_E4M3", ml_dtypes.float8_e4m3fn),
+        ("F8_E5M2", ml_dtypes.float8_e5m2),
+        ("F8_E8M0", ml_dtypes.float8_e8m0fnu),
+        ("F8_E4M3FNUZ", ml_dtypes.float8_e4m3fnuz),
+        ("F8_E5M2FNUZ", ml_dtypes.float8_e5m2fnuz),
+        ("C64", np.complex64),
+        ("F64", np.float64),
+        ("I16", np.int16),
+        ("U64", np.uint64),
+    ],
+)
+def test_dtypes(code: str, dtype: Any, file: Path) -> None:
+    values = np.array([1, 2, 4]).astype(dtype)
+    entry = {"dtype": code, "shape": [3], "data_offsets": [0, values.nbytes]}
+    with open_weights(write(file, {"w": entry}, values.tobytes())) as weights:
+        assert weights.info["w"].dtype == np.dtype(dtype)
+        np.testing.assert_array_equal(weights["w"], values)
+
+
+def test_arrays_are_views_that_outlive_the_file(file: Path) -> None:
+    save_file({"w": np.ones(1000, np.float32)}, file)
+    with open_weights(file) as weights:
+        view = weights["w"]
+    assert not view.flags.owndata
+    assert not view.flags.writeable
+    np.testing.assert_array_equal(view, 1)
+    copy = read_weights(file, mmap=False)["w"]
+    assert copy.flags.writeable
+
+
+def test_slashes_in_names_lead_on(file: Path) -> None:
+    names = ["params/dense/kernel", "params/dense/bias", "a~b", "a/~/b", "x.y"]
+    save_file({name: np.full(1, i, np.int32) for i, name in enumerate(names)}, file)
+    tree = read_weights(file)
+    assert tree["params"]["dense"]["kernel"] == 0
+    assert tree["params"]["dense"]["bias"] == 1
+    assert tree["a~b"] == 2
+    assert tree["a"][""]["b"] == 3
+    assert tree["x.y"] == 4
+    with open_weights(file) as weights:
+        assert set(weights) == {"params/dense/kernel", "params/dense/bias", "a~0b", "a/~/b", "x.y"}
+
+
+def test_a_name_through_another_tensor_has_no_tree(file: Path) -> None:
+    save_file({"a": np.zeros(1), "a/b": np.ones(1)}, file)
+    with open_weights(file) as weights:
+        assert weights["a/b"] == 1
+    with pytest.raises(StateDictError, match="'a'"):
+        read_weights(file)
+
+
+@pytest.mark.parametrize(
+    ("header", "data", "problem"),
+    [
+        (b"", b"", "it is no JSON"),
+        (b"{nope", b"", "it is no JSON"),
+        (b"[]", b"", "the whole: expected an object"),
+        (b'{"\xff":1}', b"", "byte 10, in the header, is no UTF-8"),
+        (b'{"a":' * 100_000, b"", "its values are nested too deeply"),
+        (b'{"a":1,"a":2}', b"", "has a field twice, of a, a"),
+        (b'{"a\\ud83d":{}}', b"", "expected text, got 'a\\\\ud83d'"),
+        ({"a": 1}, b"", r"\['a'\]: expected an object with the field dtype, got 1"),
+        ({"a": PAIR}, bytes(7), "it ends too early: its tensors take 8 bytes, and 7 are there"),
+        ({"a": PAIR}, bytes(9), "it has more at its end: its tensors take 8 bytes, and 9"),
+        (
+            {"a": PAIR, "b": PAIR},
+            bytes(8),
+            "the tensor 'b' overlaps the one before: it begins at byte 0 of the data, expected 8",
+        ),
+        (
+            {"a": PAIR | {"data_offsets": [4, 12]}},
+            bytes(12),
+            "the tensor 'a' leaves a gap before it: it begins at byte 4 of the data, expected 0",
+        ),
+        ({"a": PAIR | {"data_offsets": [8, 0]}}, bytes(8), r"got \[8, 0\]"),
+        ({"a": PAIR | {"data_offsets": [0]}}, bytes(8), r"got \[0\]"),
+        ({"a": PAIR | {"shape": [3]}}, bytes(8), r"'a' is float32\[3\], 12 bytes, and has 8"),
+        ({"a": PAIR | {"shape": [-2]}}, bytes(8), "expected a whole number from 0"),
+        ({"a": PAIR | {"shape": [2.0]}}, bytes(8), "expected a whole number from 0"),
+        ({"a": PAIR | {"shape": [True, 2]}}, bytes(8), "expected a whole number from 0"),
+        ({"a": PAIR | {"shape": [2**40, 2**40]}}, bytes(8), "too many bytes for any file"),
+        ({"a": PAIR | {"shape": [2**62] * 100_000}}, bytes(8), "too many bytes for any file"),
+        ({"a": PAIR | {"shape": [1] * 40 + [2]}}, bytes(8), "41 dimensions, and at most 32"),
+        (
+            {"a": {"dtype": "F32", "shape": [2**40, 2**40, 0], "data_offsets": [0, 0]}},
+            b"",
+            "array is too big",
+        ),
+        ({"a": PAIR | {"dtype": "F4"}}, bytes(8), "expected one of BOOL, I8, .*, got 'F4'"),
+        ({"a": PAIR | {"dtype": "F31"}}, bytes(8), "got 'F31'"),
+        ({"__metadata__": {"step": 1}}, b"", "expected text, got 1"),
+    ],
+)
+def test_damaged_headers(header: Any, data: bytes, problem: str, file: Path) -> None:
+    write(file, header, data)
+    with (
+        MappedSource(file) as source,
+        pytest.raises(FileFormatError, match=problem) as caught,
+    ):
+        SafetensorsContents(source)
+    assert str(caught.value).startswith(f"{file} cannot be read as a safetensors file: ")
+    assert caught.value.file == str(file)
+
+
+@pytest.mark.parametrize(
+    ("length", "problem"),
+    [
+        (2**63, "its header has 9223372036854775808 bytes, and at most 100000000 are allowed"),
+        (100, "its header has 100 bytes, and the file 2 in all behind the header's length"),
+    ],
+)
+def test_lengths_of_headers(length: int, problem: str, file: Path) -> None:
+    write(file, b"{}", length=length)
+    with MappedSource(file) as source, pytest.raises(FileFormatError, match=problem):
+        SafetensorsContents(source)
+
+
+def test_a_file_that_ends_early_at_every_byte(file: Path) -> None:
+    save_file({"a": np.ones(3, np.float32), "b": np.ones(2, np.int8)}, file)
+    whole = file.read_bytes()
+    # Of fewer bytes, nothing says which format they are.
+    for count in range(9, len(whole)):
+        file.write_bytes(whole[:count])
+        with pytest.raises(FileFormatError):
+            open_weights(file)
+
+
+def test_any_text_for_a_header_is_read_or_refused(tmp_path: Path) -> None:
+    file = tmp_path / "any.safetensors"
+    numbers = st.integers(-2, 2**65) | st.sampled_from([0, 4, 8, 12, 16])
+    junk = st.none() | st.booleans() | numbers | st.floats() | st.text(max_size=3)
+    entry = st.fixed_dictionaries(
+        {
+            "dtype": st.sampled_from(["F32", "I8", "BF16", "F4", "?"]) | junk,
+            "shape": st.lists(numbers | junk, max_size=3) | junk,
+            "data_offsets": st.lists(numbers, max_size=3) | junk,
+        }
+    )
+    headers = st.dictionaries(
+        st.text(max_size=3) | st.just("__metadata__"), entry | junk, max_size=3
+    )
+
+    @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(headers, st.binary(max_size=20))
+    def check(header: Any, data: bytes) -> None:
+        write(file, header, data)
+        try:
+            weights = open_weights(file)
+        except FileFormatError:
+            return
+        with weights:
+            arrays = [weights[path] for path in weights]
+            assert sum(array.nbytes for array in arrays) == len(data)
+
+    check()
+
+
+def test_a_file_that_changes(file: Path) -> None:
+    save_file({"w": np.ones(1000, np.float32)}, file)
+    with open_weights(file) as weights:
+        os.truncate(file, 100)
+        with pytest.raises(FileFormatError, match="changed while it was open"):
+            weights["w"]
+
+
+def test_what_the_library_refuses(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import safetensors
+
+    class Refuses:
+        def __init__(self, *_: Any) -> None:
+            raise safetensors.SafetensorError("unknown variant")
+
+    monkeypatch.setattr(safetensors, "safe_open", Refuses)
+    write(file, {"a": PAIR}, bytes(8))
+    with pytest.raises(FileFormatError, match=r"safetensors .* refuses it: unknown variant; a new"):
+        open_weights(file)
+
+
+def test_the_library_reads_the_same_header(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import safetensors
+
+    other = write(file.with_name("other"), {"b": PAIR}, bytes(8))
+    safe_open = safetensors.safe_open
+    monkeypatch.setattr(safetensors, "safe_open", lambda _, kind: safe_open(other, kind))
+    write(file, {"a": PAIR}, bytes(8))
+    with pytest.raises(FileFormatError, match="reads another header in it"):
+        open_weights(file)
+
+
+def test_without_the_library(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(file, {"a": PAIR}, bytes(8))
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(MissingDependencyError) as caught:
+        open_weights(file)
+    assert str(caught.value) == (
+        f"Reading {file}, a safetensors file, needs safetensors, which is not installed here. "
+        "Install it with: pip install 'jax2tf-bridge[safetensors]'"
+    )
+
+
+def test_files_are_told_by_their_beginning(file: Path) -> None:
+    save_file({"w": np.ones(1)}, file)
+    assert looks_like_safetensors(file.read_bytes()[:16])
+    # A msgpack map of one text that is a brace, and one of nothing.
+    assert not looks_like_safetensors(b"\x81\xa8{{{{{{{{\x01")
+    assert not looks_like_safetensors(b"\x80")

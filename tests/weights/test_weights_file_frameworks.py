@@ -1,0 +1,119 @@
+"""NumPy, JAX and TensorFlow take arrays out of a mapped file, which are not aligned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import flax.serialization
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from jax2tf_bridge.weights import open_weights, write_weights
+
+NAMES = (
+    *("bool", "int8", "uint16", "int32", "int64", "float16", "bfloat16", "float32", "float64"),
+    *("complex64", "complex128"),
+)
+
+
+def _array(name: str) -> np.ndarray:
+    dtype = np.dtype(getattr(ml_dtypes, name, name))
+    return (np.arange(1001) % 2 if name == "bool" else np.arange(1001) % 100).astype(dtype)
+
+
+@pytest.fixture(params=NAMES)
+def views(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[list[np.ndarray], np.ndarray]:
+    """The same array at several distances from aligned addresses, and as it was written."""
+    array = _array(request.param).reshape(7, 11, 13)
+    path = tmp_path / "weights.msgpack"
+    path.write_bytes(
+        flax.serialization.msgpack_serialize({"x" * i: {"array": array} for i in range(5)})
+    )
+    with open_weights(path) as weights:
+        found = list(weights.values())
+    assert array.dtype.itemsize == 1 or not all(view.flags.aligned for view in found)
+    return found, array
+
+
+NUMPY: dict[str, Callable[[np.ndarray], Any]] = {
+    "itself": lambda x: x,
+    "twice": lambda x: x.astype(np.complex128) * 2,
+    "product": lambda x: x[0].astype(np.complex128) @ x[0].T.astype(np.complex128),
+    "sorted": lambda x: np.sort(x, axis=1),
+    "reshaped": lambda x: x.reshape(-1)[5:9],
+    "transposed": lambda x: np.ascontiguousarray(x.T),
+}
+JAX: dict[str, Callable[[np.ndarray], Any]] = {
+    "asarray": jnp.asarray,
+    "array": jnp.array,
+    "device_put": jax.device_put,
+    "jit": lambda x: jax.jit(lambda y: y[::-1])(x),
+    "tree_map": lambda x: jax.tree_util.tree_map(jnp.asarray, {"a": [x]})["a"][0],
+}
+TENSORFLOW: dict[str, Callable[[np.ndarray], Any]] = {
+    "constant": tf.constant,
+    "convert_to_tensor": tf.convert_to_tensor,
+    "Variable": tf.Variable,
+    "function": lambda x: tf.function(lambda y: tf.reverse(y, [0]))(x),
+    "from_tensor_slices": lambda x: next(iter(tf.data.Dataset.from_tensor_slices(x))),
+}
+
+
+@pytest.mark.parametrize("use", [*NUMPY.values()], ids=NUMPY)
+def test_numpy_computes_with_views_as_with_other_arrays(
+    views: tuple[list[np.ndarray], np.ndarray], use: Callable[[np.ndarray], Any]
+) -> None:
+    found, array = views
+    for view in found:
+        np.testing.assert_array_equal(use(view), use(array))
+
+
+def test_numpy_sums_views_to_rounding(views: tuple[list[np.ndarray], np.ndarray]) -> None:
+    """An array that isn't aligned is summed in pieces of a buffer, so in another order."""
+    found, array = views
+    for view in found:
+        np.testing.assert_allclose(
+            view.sum().astype(np.complex128), array.sum().astype(np.complex128), rtol=1e-2
+        )
+
+
+@pytest.mark.parametrize("use", [*JAX.values()], ids=JAX)
+def test_jax_takes_views_as_other_arrays(
+    views: tuple[list[np.ndarray], np.ndarray], use: Callable[[np.ndarray], Any]
+) -> None:
+    found, array = views
+    with jax.enable_x64(True):
+        expected = np.asarray(use(array))
+        for view in found:
+            result = use(view)
+            assert isinstance(result, jax.Array)
+            np.testing.assert_array_equal(np.asarray(result), expected)
+
+
+@pytest.mark.parametrize("use", [*TENSORFLOW.values()], ids=TENSORFLOW)
+def test_tensorflow_takes_views_as_other_arrays(
+    views: tuple[list[np.ndarray], np.ndarray], use: Callable[[np.ndarray], Any]
+) -> None:
+    found, array = views
+    expected = use(array)
+    for view in found:
+        result = use(view)
+        assert result.dtype == expected.dtype
+        np.testing.assert_array_equal(result.numpy(), expected.numpy())
+
+
+def test_variables_and_arrays_outlive_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "weights.msgpack"
+    write_weights(path, {"w": np.arange(70_000, dtype=np.float32)})
+    with open_weights(path) as weights:
+        variable, array = tf.Variable(weights["w"]), jnp.asarray(weights["w"])
+    path.unlink()
+    variable.assign_add(tf.ones_like(variable))
+    assert float(variable.numpy()[-1]) == 70_000
+    assert float((array + 1)[-1]) == 70_000
