@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jax2tf_bridge._errors import (
         ArgumentsError,
         BridgeError,
+        CallTfError,
         DeviceError,
         DTypeError,
         ExportError,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         RayExecutor,
         export_many,
     )
+    from jax2tf_bridge.call_tf import call_tf
     from jax2tf_bridge.from_jax import export, from_exported, retarget_record, to_exported
     from jax2tf_bridge.loading import LoadedModel, load
     from jax2tf_bridge.saving import (
@@ -109,6 +111,7 @@ _MODULES = {
     "_errors": [
         "ArgumentsError",
         "BridgeError",
+        "CallTfError",
         "DTypeError",
         "DeviceError",
         "ExportError",
@@ -142,6 +145,7 @@ _MODULES = {
     "_sharding": ["AbstractDevice", "AbstractMesh", "Sharding"],
     "_signature": ["Signature"],
     "_target": ["Target"],
+    "call_tf": ["call_tf"],
     "exporting": [
         "ExportJob",
         "ExportWorkers",
@@ -194,6 +198,7 @@ _NEEDED = {
     "_convert": ("jax", "tensorflow"),
     "_publish": ("tensorflow",),
     "_save": ("tensorflow",),
+    "call_tf": ("jax", "tensorflow"),
     "exporting": ("jax",),
     "from_jax": ("jax",),
     "loading": ("jax",),
@@ -209,6 +214,7 @@ __all__ = [
     "ArgumentsError",
     "Aval",
     "BridgeError",
+    "CallTfError",
     "DTypeError",
     "DeviceError",
     "DisabledSafetyCheck",
@@ -253,6 +259,7 @@ __all__ = [
     "WeightsReport",
     "WorkerDiedError",
     "assign_weights",
+    "call_tf",
     "choose_buckets",
     "convert",
     "current_path",

@@ -28,6 +28,7 @@ from jax2tf_bridge.saving import (
     publish_weights,
     weights_by_name,
 )
+from jax2tf_bridge.serialization._sidecar import read_sidecar
 
 
 class SaveOptions(TypedDict, total=False):
@@ -124,4 +125,14 @@ def _named(newest: Path, params: Any) -> Mapping[str, Any]:
 
     from jax2tf_bridge.from_jax._trees import tree_spec
 
-    return dict(zip(leaf_names(tree_spec(params)), jax.tree_util.tree_leaves(params), strict=True))
+    names = leaf_names(tree_spec(params))
+    if isinstance(params, Mapping) and not _are_of(newest, names):
+        # A state dict may lack what boxes around single values add to the names.
+        return weights_by_name(newest, params)
+    return dict(zip(names, jax.tree_util.tree_leaves(params), strict=True))
+
+
+def _are_of(newest: Path, names: Sequence[str]) -> bool:
+    """Whether the weights of a version have these names."""
+    found = read_sidecar(newest)
+    return found is None or set(names) == {v.name for v in found[0].variables}

@@ -205,6 +205,11 @@ def _first_line(error: Exception) -> str:
     return text.strip().split("\n", 1)[0]
 
 
+# Keeps JAX from dropping calls while it traces; the module holds nothing of it.
+_OF_TRACING = frozenset({"jax2tf_bridge.call_tf._jax_compat.CallTfEffect"})
+
+
 def effect_names(effects: Sequence[Any]) -> tuple[str, ...]:
     """The effects by module and class, by which jax.export finds them again."""
-    return tuple(f"{type(e).__module__}.{type(e).__qualname__}" for e in effects)
+    names = (f"{type(e).__module__}.{type(e).__qualname__}" for e in effects)
+    return tuple(name for name in names if name not in _OF_TRACING)

@@ -36,6 +36,7 @@ PUBLIC = {
     "export_many",
     "WeightsReport",
     "assign_weights",
+    "call_tf",
     "choose_buckets",
     "convert",
     "deserialize",
@@ -78,6 +79,7 @@ PUBLIC = {
     "FileFormatError",
     "FunctionError",
     "GradientError",
+    "CallTfError",
     "DeviceError",
     "ExportManyError",
     "InconclusiveShapeError",
@@ -174,9 +176,9 @@ OF_TENSORFLOW = {
 @pytest.mark.parametrize(
     ("blocked", "missing"),
     [
-        ({"jax", "jaxlib"}, OF_JAX | {"convert"}),
-        ({"tensorflow", "keras"}, OF_TENSORFLOW | {"convert"}),
-        ({"jax", "jaxlib", "tensorflow", "keras"}, OF_JAX | OF_TENSORFLOW | {"convert"}),
+        ({"jax", "jaxlib"}, OF_JAX | {"call_tf", "convert"}),
+        ({"tensorflow", "keras"}, OF_TENSORFLOW | {"call_tf", "convert"}),
+        ({"jax", "jaxlib", "tensorflow", "keras"}, OF_JAX | OF_TENSORFLOW | {"call_tf", "convert"}),
     ],
     ids=["without JAX", "without TensorFlow", "without both"],
 )

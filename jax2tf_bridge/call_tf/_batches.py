@@ -1,0 +1,128 @@
+"""TensorFlow functions of batches: for jax.vmap, which TensorFlow knows nothing of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge._errors import BridgeError
+from jax2tf_bridge._portable import Aval
+from jax2tf_bridge.call_tf._functions import FlatFunction, Results, Traced, in_eager_mode
+from jax2tf_bridge.call_tf._values import aval_of
+
+
+def batch_of(function: FlatFunction, batched: Sequence[bool]) -> FlatFunction:
+    """A function over batches: it takes and gives rows along the first axis.
+
+    Args:
+      function: of one row.
+      batched: for each of its flat arguments, whether there is one a row.
+    """
+    key = ("batch", tuple(batched))
+    return function.derived(key, lambda: _Batch(function, tuple(batched)))
+
+
+class _Batch(FlatFunction):
+    """Vectorized by TensorFlow where it knows how, else mapped row by row.
+
+    What has side effects, or draws random numbers, is called row by row.
+    """
+
+    def __init__(self, function: FlatFunction, batched: tuple[bool, ...]) -> None:
+        super().__init__(function.name, replace(function.options, declared=None))
+        self._function, self._batched = function, batched
+        self._vectorizable: dict[Any, tuple[bool]] = {}
+
+    def run(self, tensors: Sequence[tf.Tensor]) -> Results:
+        size = next(
+            t.shape[0] for t, batched in zip(tensors, self._batched, strict=True) if batched
+        )
+        if not size:
+            return self._of_no_rows(tensors)
+        if tf.executing_eagerly():
+            traced = self._vectorized(tensors)
+            if traced is not None:
+                return traced(*tensors), traced.structure
+            rows = [self._function.run(self._row(tensors, i)) for i in range(size)]
+            columns = zip(*(results for results, _ in rows), strict=True)
+            return [tf.stack(column) for column in columns], rows[0][1]
+        row = self._traced_row(tensors)
+        if not row.results:
+            return [], row.structure
+        if self._is_vectorizable(tensors, row):
+            mapped = self._map(tensors, row, lambda f, xs: tf.vectorized_map(f, xs, False))
+        else:
+            specs = [tf.TensorSpec(t.shape, t.dtype) for t in row.results]
+            mapped = self._map(
+                tensors, row, lambda f, xs: tf.map_fn(f, xs, fn_output_signature=specs)
+            )
+        return list(mapped), row.structure
+
+    def _of_no_rows(self, tensors: Sequence[tf.Tensor]) -> Results:
+        row = self._traced_row(tensors)
+        return [tf.zeros([0, *t.shape], t.dtype) for t in row.results], row.structure
+
+    def _row(self, tensors: Sequence[tf.Tensor], i: int) -> list[tf.Tensor]:
+        return [t[i] if b else t for t, b in zip(tensors, self._batched, strict=True)]
+
+    def _traced_row(self, tensors: Sequence[tf.Tensor]) -> Traced:
+        return self._function.traced(
+            [
+                Aval(tuple(t.shape[1:] if b else t.shape), t.dtype.name)
+                for t, b in zip(tensors, self._batched, strict=True)
+            ]
+        )
+
+    def _map(self, tensors: Sequence[tf.Tensor], row: Traced, mapped: Any) -> Sequence[tf.Tensor]:
+        """`mapped` on a function of the batched tensors alone, and on these."""
+        # TensorFlow cannot differentiate a branch by a tape within the body of a loop, and can a
+        # function with one.
+        call: Any = row if row.has_control_flow() else lambda *given: self._function.run(given)[0]
+
+        def of_row(values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+            batched = iter(values)
+            given = [next(batched) if b else t for t, b in zip(tensors, self._batched, strict=True)]
+            return list(call(*given))
+
+        batched = [t for t, b in zip(tensors, self._batched, strict=True) if b]
+        results: Sequence[tf.Tensor] = mapped(of_row, batched)
+        return results
+
+    def _vectorized(self, tensors: Sequence[tf.Tensor]) -> Traced | None:
+        """The graph of the vectorized function for these; None where there is none."""
+        try:
+            # A function that only runs eagerly has no graph at all.
+            if self._is_vectorizable(tensors, self._traced_row(tensors)):
+                return self.traced([aval_of(t) for t in tensors])
+        except BridgeError:
+            pass
+        return None
+
+    def _is_vectorizable(self, tensors: Sequence[tf.Tensor], row: Traced) -> bool:
+        avals = tuple(aval_of(t) for t in tensors)
+        (answer,) = self.cached(
+            self._vectorizable, avals, lambda: (self._can_be_vectorized(avals, row),)
+        )
+        return bool(answer)
+
+    def _can_be_vectorized(self, avals: Sequence[Aval], row: Traced) -> bool:
+        """Whether TensorFlow has a vectorized form of every operation, found out by trying."""
+        # Vectorized branches and loops sort rows by where they go, in sizes that XLA must know.
+        if row.stateful_operations() or row.has_control_flow():
+            return False
+
+        def attempt(*tensors: tf.Tensor) -> Sequence[tf.Tensor]:
+            return self._map(tensors, row, lambda f, xs: tf.vectorized_map(f, xs, False))
+
+        specs = [tf.TensorSpec(aval.shape, tf.as_dtype(aval.dtype)) for aval in avals]
+        try:
+            with in_eager_mode():
+                made = tf.function(attempt, autograph=False).get_concrete_function(*specs)
+        except (ValueError, TypeError, NotImplementedError, LookupError):
+            return False
+        size = next(a.shape[0] for a, b in zip(avals, self._batched, strict=True) if b)
+        expected = [(size, *t.shape) for t in row.results]
+        return [tuple(t.shape) for t in made.outputs] == expected

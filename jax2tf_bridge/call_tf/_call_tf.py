@@ -1,0 +1,84 @@
+"""call_tf(): a TensorFlow function as a function that JAX calls, compiles and differentiates."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from jax2tf_bridge._errors import FunctionError
+from jax2tf_bridge.call_tf._functions import CallOptions, UserFunction
+from jax2tf_bridge.call_tf._names import argument_labels, function_name
+from jax2tf_bridge.call_tf._primitives import call
+from jax2tf_bridge.call_tf._results import Declared
+from jax2tf_bridge.call_tf._values import jax_value
+from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
+
+
+@opaque_to_autograph
+def call_tf(
+    tf_function: Callable[..., Any],
+    has_side_effects: bool = True,
+    ordered: bool = False,
+    output_shape_dtype: Any = None,
+) -> Callable[..., Any]:
+    """Makes a JAX function of a TensorFlow function.
+
+    Called on arrays it runs operation by operation in eager TensorFlow. In jax.jit, scan, cond,
+    while_loop and `convert` what XLA makes of it becomes part of the JAX program, compiled for the
+    platforms that the installed TensorFlow has. It can be differentiated in reverse mode, as often
+    as TensorFlow can, and jax.vmap maps it.
+
+    Args:
+      tf_function: a function of tensors, a tf.function, a tf.Module or Keras model, or a function
+        of a reloaded SavedModel. tf.Variables in it are read when it runs; in a compiled program
+        they are constants, of the values that they had when it was compiled.
+      has_side_effects: whether JAX must neither drop nor repeat a call that does more than to
+        compute, or that draws random numbers.
+      ordered: whether such calls stay in their order.
+      output_shape_dtype: a pytree of jax.ShapeDtypeStruct that the results must be; for those
+        whose shapes TensorFlow does not know before it runs. None for whatever comes.
+
+    Returns:
+      A function over pytrees of arrays and numbers, positional and by keyword, that gives a
+      pytree of arrays; 64-bit results become 32-bit unless jax_enable_x64 is set. Calling it
+      raises DTypeError for arguments that TensorFlow has no dtype for; CallTfError where the
+      function raises; StructureError, ShapeError, DTypeError where its results cannot be
+      arrays, or are not as declared; UnsupportedByTargetError or PlatformError where XLA cannot
+      compile it; and GradientError where it has no gradient, or in forward mode.
+
+    Raises:
+      FunctionError: `tf_function` is not callable.
+      StructureError, ShapeError: output_shape_dtype declares no arrays.
+
+    >>> import jax, jax.numpy as jnp, tensorflow as tf
+    >>> f = call_tf(lambda x: tf.square(x))
+    >>> float(f(3.0)), float(jax.jit(f)(3.0)), float(jax.grad(f)(3.0))
+    (9.0, 9.0, 6.0)
+    """
+    if not callable(tf_function):
+        raise FunctionError(
+            f"call_tf expected a TensorFlow function. Got: {tf_function!r:.200} of type "
+            f"{type(tf_function).__name__}, which cannot be called."
+        )
+    name = function_name(tf_function)
+    declared = Declared.of(output_shape_dtype, name)
+    options = CallOptions(has_side_effects or ordered, ordered, declared)
+    functions: dict[Any, UserFunction] = {}
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        leaves, in_tree = jax.tree_util.tree_flatten((args, kwargs))
+        labels = argument_labels(tf_function, args, kwargs)
+        values = [jax_value(leaf, label, name) for leaf, label in zip(leaves, labels, strict=True)]
+        function = functions.get(in_tree)
+        if function is None:
+            made = UserFunction(tf_function, in_tree, name, options)
+            function = functions.setdefault(in_tree, made)
+        results, structure = call(function, values)
+        return jax.tree_util.tree_unflatten(structure, results)
+
+    functools.update_wrapper(called, tf_function, assigned=("__doc__",), updated=())
+    called.__name__ = called.__qualname__ = name
+    return opaque_to_autograph(called)

@@ -1,0 +1,221 @@
+"""TensorFlow functions as StableHLO, and that as functions that JAX lowers."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import tensorflow as tf
+from jax import export as jax_export
+from jax.extend import mlir as jax_mlir
+
+from jax2tf_bridge._errors import PlatformError, ShapeError, UnsupportedByTargetError
+from jax2tf_bridge._module_types import _ELEMENT_TYPES
+from jax2tf_bridge._portable import Aval, LiftedConstant, PortableFunction
+from jax2tf_bridge._pytree import LEAF, TreeSpec
+from jax2tf_bridge._target import PLATFORMS, Target
+from jax2tf_bridge.call_tf._failures import not_compilable
+from jax2tf_bridge.call_tf._functions import FlatFunction, Traced, in_eager_mode
+from jax2tf_bridge.call_tf._values import uses_64_bits
+from jax2tf_bridge.from_jax import _jax_compat, to_exported
+from jax2tf_bridge.from_jax._jax_compat import ir
+from jax2tf_bridge.serialization._bytecode import read_main_types
+
+_DTYPES = {element: dtype for dtype, element in _ELEMENT_TYPES.items()}
+_TYPE = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([a-z]\w*(?:<f\d+>)?)(?:, .*)?>")
+_CONVENTION = 9
+_UPDATES = re.compile(
+    r"Assign\w*VariableOp|Resource(?!Gather)\w+|RngReadAndSkip|RngSkip|Stateful(?!Partitioned)\w+"
+)
+
+
+@dataclass(frozen=True)
+class CompiledModule:
+    """What XLA makes of a function for one platform.
+
+    Attributes:
+      module: StableHLO as a portable artifact; it takes the arguments, and then the captures.
+      captured: what the graph captured: handles of variables, and tensors.
+      captures, results: the types of these and of the results.
+    """
+
+    module: bytes
+    captured: tuple[Any, ...]
+    captures: tuple[Aval, ...]
+    results: tuple[Aval, ...]
+
+
+def tensorflow_device(platform: str) -> str | None:
+    """The device of TensorFlow's on which it compiles for a platform; None if it has none."""
+    built = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
+    if platform in built and not built[platform]():
+        return None
+    kind = {"cpu": "CPU", "cuda": "GPU", "rocm": "GPU", "tpu": "TPU"}.get(platform)
+    with in_eager_mode():
+        devices = tf.config.list_logical_devices(kind) if kind else []
+    return devices[0].name if devices else None
+
+
+def compiled(function: FlatFunction, avals: Sequence[Aval], platform: str) -> CompiledModule:
+    """The function as StableHLO, for a platform and arguments of these shapes.
+
+    Raises:
+      PlatformError: TensorFlow has no such device, without which it does not compile.
+      UnsupportedByTargetError: XLA cannot compile the function; it names the operation.
+    """
+    device = tensorflow_device(platform)
+    if device is None:
+        raise PlatformError(_no_device(function.name, platform), reasons={platform: "no device"})
+    key = (*avals, platform, uses_64_bits())
+    made: CompiledModule = function.module(
+        key, lambda: _compile(function.name, function.traced(avals), platform, device)
+    )
+    return made
+
+
+def exported(
+    function: FlatFunction, avals: Sequence[Aval], results: Sequence[Aval], platform: str
+) -> jax_export.Exported:
+    """The function as JAX's own exported function, with the values that its variables have now.
+
+    Args:
+      function: to be called.
+      avals: of its arguments.
+      results: what the caller takes its results for.
+      platform: that it is compiled for.
+
+    Raises:
+      PlatformError, UnsupportedByTargetError: as `compiled`.
+    """
+    made = compiled(function, avals, platform)
+    if made.results != tuple(results):
+        raise ShapeError(
+            f"The TensorFlow function {function.name} gives {', '.join(map(str, made.results))} "
+            f"when it is compiled, and output_shape_dtype declares {', '.join(map(str, results))}."
+        )
+    constants = tuple(map(_constant, made.captured, made.captures))
+    flat = TreeSpec("tuple", children=(LEAF,) * len(avals))
+    version = _jax_compat.current_stablehlo_version()
+    record = PortableFunction(
+        name=function.name,
+        in_tree=TreeSpec("tuple", children=(flat, TreeSpec("dict"))),
+        in_avals=tuple(avals),
+        out_tree=TreeSpec("tuple", children=(LEAF,) * len(results)),
+        out_avals=tuple(results),
+        argument_names=tuple(f"x{i}" for i in range(len(avals))),
+        module=made.module,
+        stablehlo_version=version,
+        calling_convention_version=_CONVENTION,
+        module_kept_var_idx=tuple(range(len(avals))),
+        platforms=(platform,),
+        dropped_platforms=(),
+        uses_shape_polymorphism=False,
+        constraints=(),
+        disabled_checks=(),
+        ordered_effects=(),
+        unordered_effects=(),
+        nr_devices=1,
+        in_shardings=(None,) * len(avals),
+        out_shardings=(None,) * len(results),
+        target=Target(f"JAX {jax.__version__}", (version,), _CONVENTION),
+        producer=f"TensorFlow {tf.__version__}",
+        lifted_constants=constants,
+    )
+    return to_exported(record)
+
+
+def _no_device(name: str, platform: str) -> str:
+    here = [p for p in PLATFORMS if tensorflow_device(p) is not None]
+    return (
+        f"The TensorFlow function {name} cannot be compiled for {platform}: the installed "
+        f"TensorFlow {tf.__version__} has no such device, and compiles for {', '.join(here)} alone"
+    )
+
+
+def _compile(name: str, traced: Traced, platform: str, device: str) -> CompiledModule:
+    updates = [kind for kind in traced.stateful_operations() if _UPDATES.fullmatch(kind)]
+    if updates:
+        raise _updates_variables(name, updates[0])
+    try:
+        with in_eager_mode():
+            # As HLO, whose format is stable: the StableHLO that TensorFlow prints is not.
+            function = tf.function(traced, autograph=False, jit_compile=True)
+            captured = tuple(function.get_concrete_function(*traced.specs).captured_inputs)
+            make = function.experimental_get_compiler_ir(*traced.specs)
+            if platform == "cpu":
+                hlo = make(stage="hlo_serialized", platform_name="CPU")
+            else:
+                # By the name of the platform it takes no variables.
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "device_name is being deprecated")
+                    hlo = make(stage="hlo_serialized", device_name=device)
+        stablehlo = jax_mlir.hlo_to_stablehlo(hlo)
+    except Exception as e:  # of types that differ between failures
+        raise not_compilable(name, e) from e
+    module = _portable(stablehlo)
+    ins, outs = read_main_types(module)
+    unbounded = [text for text in outs if "?" in _TYPE.sub(r"\1", text)]
+    if unbounded:
+        raise _dynamic_result(name, traced)
+    captures = tuple(_aval(text) for text in ins[len(traced.specs) :])
+    return CompiledModule(module, captured, captures, tuple(map(_aval, outs)))
+
+
+def _portable(bytecode: bytes) -> bytes:
+    with _jax_compat.make_ir_context():
+        module = ir.Module.parse(bytecode)
+        version = ".".join(map(str, _jax_compat.current_stablehlo_version()))
+        return _jax_compat.serialize_module(module, version)
+
+
+def _aval(text: str) -> Aval:
+    found = _TYPE.fullmatch(text)
+    if found is None or found[2] not in _DTYPES:
+        raise AssertionError(f"no type of JAX's: {text}")
+    return Aval(tuple(map(int, found[1].split("x")[:-1])), _DTYPES[found[2]])
+
+
+def _constant(captured: Any, aval: Aval) -> LiftedConstant:
+    """The value of what a graph captured, as it is now."""
+    with in_eager_mode():
+        value = captured
+        if captured.dtype == tf.resource:
+            value = tf.raw_ops.ReadVariableOp(resource=captured, dtype=tf.as_dtype(aval.dtype))
+        data = np.ascontiguousarray(value.numpy()).tobytes()
+    return LiftedConstant(aval, hashlib.sha256(data).hexdigest(), data=data)
+
+
+def _updates_variables(name: str, operation: str) -> UnsupportedByTargetError:
+    return UnsupportedByTargetError(
+        f"The TensorFlow function {name} changes a tf.Variable ({operation}), which a JAX program "
+        "cannot. Return the new value, and assign it outside; or call the function outside of "
+        "jax.jit, scan, cond, while_loop and convert, where it runs operation by operation.",
+        operation=operation,
+        source=None,
+    )
+
+
+def _dynamic_result(name: str, traced: Traced) -> UnsupportedByTargetError:
+    operation = _first_of_unknown_size(traced)
+    return UnsupportedByTargetError(
+        f"The TensorFlow function {name} gives a result whose size depends on the values of its "
+        f"arguments, by the operation {operation}, and sizes in a JAX program are fixed. Give a "
+        "result of fixed size, for instance padded (tf.pad, tf.where with three arguments); or "
+        "call the function outside of jax.jit, scan, cond, while_loop and convert.",
+        operation=operation,
+        source=None,
+    )
+
+
+def _first_of_unknown_size(traced: Traced) -> str:
+    for op in traced.concrete.graph.get_operations():
+        unknown = any(not t.shape.is_fully_defined() for t in op.outputs)
+        if unknown and all(t.shape.is_fully_defined() for t in op.inputs):
+            return str(op.type)
+    return "that gives it"

@@ -1,0 +1,121 @@
+"""Failures of TensorFlow functions, as errors that name the function and the operation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jax2tf_bridge._errors import (
+    BridgeError,
+    CallTfError,
+    GradientError,
+    UnsupportedByTargetError,
+)
+
+_OPERATION = re.compile(r"\[Op:(\w+)\]|\{\{node [^}]*\}\} = (\w+)\[|__wrapped__(\w+?)_device_")
+_NO_GRADIENT = re.compile(
+    r"gradient defined for operation ?'[^']*' \(op type: (\w+)\)|registry has no entry for: (\w+)"
+)
+_DISABLED = re.compile(r"Gradient explicitly disabled\. Reason: b'(.*)'\.?", re.DOTALL)
+_UNSUPPORTED = re.compile(r"(\w+) \(No registered '(\w+)' OpKernel")
+_NOT_CONSTANT = re.compile(r"Input (\d+) to node \S+ with op (?:\S+/)?(\w+) must be a compile-time")
+_LOOP = re.compile(r"XLA compilation requires a fixed tensor list size")
+_NOT_THE_USERS = re.compile(r"/(tensorflow|jax|jax2tf_bridge)/|autograph_generated|<frozen")
+_SOURCE = re.compile(r'File "([^"]+)", line (\d+), in')
+
+
+@contextmanager
+def calling(name: str) -> Iterator[None]:
+    """Names the TensorFlow function in what it raises, which becomes the cause.
+
+    Raises:
+      CallTfError: the function raised.
+    """
+    try:
+        yield
+    except BridgeError as e:
+        e.add_note(f"This happened while call_tf called the TensorFlow function {name}.")
+        raise
+    except Exception as e:
+        found = _OPERATION.search(str(e))
+        operation = next(filter(None, found.groups())) if found else None
+        if operation is not None:
+            operation = re.sub("^_*Mkl", "", operation)  # as oneDNN has it
+        place = f" in the operation {operation}" if operation else ""
+        raise CallTfError(
+            f"The TensorFlow function {name} raised {type(e).__name__}{place}: {_summary(e)}",
+            function=name,
+            operation=operation,
+        ) from e
+
+
+@contextmanager
+def differentiating(name: str) -> Iterator[None]:
+    """Names the TensorFlow function whose gradient does not exist.
+
+    Raises:
+      GradientError: TensorFlow has no gradient for an operation of the function.
+    """
+    try:
+        yield
+    except LookupError as e:
+        if isinstance(e, BridgeError):
+            raise
+        missing, disabled = _NO_GRADIENT.search(str(e)), _DISABLED.search(str(e))
+        if missing:
+            reason = f"TensorFlow defines none for the operation {missing[1] or missing[2]}"
+        elif disabled:
+            reason = disabled[1]
+        else:
+            reason = _summary(e)
+        raise GradientError(
+            f"The TensorFlow function {name} has no gradient: {reason}. Stop the gradient before "
+            "it (tf.stop_gradient, jax.lax.stop_gradient), or give the function one by "
+            "tf.custom_gradient."
+        ) from e
+
+
+def not_compilable(name: str, error: Exception) -> UnsupportedByTargetError:
+    """The error for a TensorFlow function that XLA cannot compile."""
+    text = str(error)
+    unsupported, variable = _UNSUPPORTED.search(text), _NOT_CONSTANT.search(text)
+    if unsupported:
+        operation = unsupported[2]
+        reason = f"XLA has no form of the operation {operation}"
+    elif variable:
+        operation = variable[2]
+        reason = (
+            f"input {variable[1]} of the operation {operation} must be known when it is compiled, "
+            "since a shape depends on it"
+        )
+    elif _LOOP.search(text):
+        operation = "While"
+        reason = (
+            "XLA differentiates a loop (While) only where it knows how often it runs at most, as "
+            "by tf.while_loop(..., maximum_iterations=n)"
+        )
+    else:
+        operation, reason = "", _summary(error)
+    frames = [frame for frame in _SOURCE.findall(text) if not _NOT_THE_USERS.search(frame[0])]
+    source = ":".join(frames[-1]) if frames else None
+    at = f" at {source}" if source else ""
+    return UnsupportedByTargetError(
+        f"The TensorFlow function {name} cannot be compiled into a JAX program: {reason}{at}. "
+        "Call it outside of jax.jit, scan, cond, while_loop and convert, where it runs operation "
+        "by operation, or write it without the operation.",
+        operation=operation,
+        source=source,
+    )
+
+
+def _summary(error: BaseException) -> str:
+    """The first line that says something; AutoGraph puts the user's code before it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0] == "in user code:":
+        # Frames, and then the exception's own text.
+        tail = [line for line in lines if re.match(r"\w*(Error|Exception|Warning)\b.*: ", line)]
+        return tail[-1].partition(": ")[2] if tail else lines[-1]
+    text = lines[0] if lines else repr(error)
+    text = re.sub(r"\{\{function_node \S+\}\} ?", "", text)
+    return re.sub(r" ?\[Op:\w+\] ?(name:.*)?$", "", text).removeprefix("Failed getting HLO text: ")

@@ -1,0 +1,200 @@
+"""TensorFlow functions of flat tensors, as JAX's rules call them: run, traced, differentiated."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import tensorflow as tf
+
+from jax2tf_bridge._errors import ShapeError
+from jax2tf_bridge._portable import Aval
+from jax2tf_bridge.call_tf import _jax_compat, _tf_compat
+from jax2tf_bridge.call_tf._failures import calling
+from jax2tf_bridge.call_tf._results import Declared, take_apart
+from jax2tf_bridge.call_tf._values import array_of, tensor_of, tensor_spec, uses_64_bits
+
+_CONTROL_FLOW = frozenset(
+    {"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile", "Switch", "Merge"}
+)
+
+Results = tuple[list[tf.Tensor], Any]
+"""Flat results, and the pytree that they form."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A function as a TensorFlow graph for arguments of known shapes.
+
+    Attributes:
+      specs: of its arguments.
+      concrete: its graph.
+      results: of its results; sizes may be unknown.
+      structure: the pytree of the results.
+    """
+
+    specs: tuple[tf.TensorSpec, ...]
+    concrete: Any
+    results: tuple[tf.TensorSpec, ...]
+    structure: Any
+
+    def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
+        """The flat results."""
+        results = self.concrete(*tensors)
+        return [] if results is None else list(results)
+
+    def stateful_operations(self) -> tuple[str, ...]:
+        """The operations in it that do more than to compute, or give something else each time."""
+        return _tf_compat.stateful_operations(self.concrete.graph)
+
+    def has_control_flow(self) -> bool:
+        """Whether there are branches or loops in it."""
+        return not _CONTROL_FLOW.isdisjoint(_tf_compat.operations(self.concrete.graph))
+
+
+@dataclass(frozen=True)
+class CallOptions:
+    """What the user said of the calls.
+
+    Attributes:
+      has_side_effects: whether JAX must neither drop nor repeat a call.
+      ordered: whether calls keep their order.
+      declared: what is known of the results.
+    """
+
+    has_side_effects: bool = True
+    ordered: bool = False
+    declared: Declared | None = None
+
+
+@contextmanager
+def in_eager_mode() -> Iterator[None]:
+    """Leaves what JAX and TensorFlow are tracing in this thread."""
+    with _tf_compat.eagerly(), _jax_compat.outside_transformations():
+        yield
+
+
+def _devices(array: Any) -> set[jax.Device]:
+    return set(array.devices()) if isinstance(array, jax.Array) else set()
+
+
+class FlatFunction(abc.ABC):
+    """A TensorFlow function of flat tensors; safe to use in threads.
+
+    It is traced once for arguments of each shape. Two threads may trace it at the same time; then
+    the first to be done counts for both.
+    """
+
+    def __init__(self, name: str, options: CallOptions) -> None:
+        """`name` is for messages."""
+        self.name, self.options = name, options
+        self._traced: dict[Any, Traced] = {}
+        self._derived: dict[Any, FlatFunction] = {}
+        self._modules: dict[Any, Any] = {}
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @abc.abstractmethod
+    def run(self, tensors: Sequence[tf.Tensor]) -> Results:
+        """The results: operation by operation in eager mode, else as part of the graph."""
+
+    def eager(self, arrays: Sequence[Any]) -> tuple[list[jax.Array], Any]:
+        """The results on arrays, operation by operation.
+
+        Raises:
+          CallTfError: the function raised.
+        """
+        with in_eager_mode(), calling(self.name):
+            results, structure = self.run([tensor_of(array) for array in arrays])
+        found = [array_of(tensor) for tensor in results]
+        devices = {device for array in arrays for device in _devices(array)}
+        if len(devices) == 1:
+            found = [jax.device_put(array, *devices) for array in found]
+        return found, structure
+
+    def traced(self, avals: Sequence[Aval]) -> Traced:
+        """Its graph for arguments of these shapes and dtypes.
+
+        Raises:
+          CallTfError: the function raised.
+          ShapeError: a size is symbolic.
+        """
+        self._refuse_symbolic(avals)
+        key = (*avals, uses_64_bits())
+        found: Traced = self.cached(self._traced, key, lambda: self._trace(avals))
+        return found
+
+    def cached(self, cache: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+        """What is under `key`; made without a lock, since it may call functions in turn."""
+        found = cache.get(key)
+        return cache.setdefault(key, make()) if found is None else found
+
+    def module(self, key: Any, make: Callable[[], Any]) -> Any:
+        """A compiled form of it, made once."""
+        return self.cached(self._modules, key, make)
+
+    def derived(self, key: Any, make: Callable[[], FlatFunction]) -> FlatFunction:
+        """A function made of it, once: a gradient, a function of batches."""
+        found: FlatFunction = self.cached(self._derived, key, make)
+        return found
+
+    def _trace(self, avals: Sequence[Aval]) -> Traced:
+        specs = tuple(tensor_spec(aval) for aval in avals)
+        structures: list[Any] = []
+
+        def body(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            results, structure = self.run(tensors)
+            structures.append(structure)
+            return results
+
+        with in_eager_mode(), calling(self.name):
+            concrete = tf.function(body, autograph=False).get_concrete_function(*specs)
+        # As long as they are these: differentiating the graph adds to its outputs.
+        results = tuple(tf.TensorSpec(t.shape, t.dtype) for t in concrete.outputs)
+        return Traced(specs, concrete, results, structures[-1])
+
+    def _refuse_symbolic(self, avals: Sequence[Aval]) -> None:
+        for i, aval in enumerate(avals):
+            if not all(isinstance(size, int) for size in aval.shape):
+                raise ShapeError(
+                    f"The TensorFlow function {self.name} is called with an argument of symbolic "
+                    f"shape: {aval}, argument {i}. TensorFlow compiles for known sizes alone. "
+                    "Export the function for known shapes (without polymorphic_shapes), once for "
+                    "each size; or leave the TensorFlow function out, and call it around the "
+                    "converted one."
+                )
+
+
+class UserFunction(FlatFunction):
+    """The user's function, on arguments of one structure."""
+
+    def __init__(
+        self, f: Callable[..., Any], in_tree: Any, name: str, options: CallOptions
+    ) -> None:
+        """`in_tree` is the structure of (args, kwargs)."""
+        super().__init__(name, options)
+        self._f, self._in_tree = f, in_tree
+
+    def run(self, tensors: Sequence[tf.Tensor]) -> Results:
+        """As the user would call it; in a graph as tf.function does, by AutoGraph."""
+        args, kwargs = self._in_tree.unflatten(tensors)
+        f = self._f if tf.executing_eagerly() else self._rewritten
+        return take_apart(f(*args, **kwargs), self.name, self.options.declared)
+
+    @functools.cached_property
+    def _rewritten(self) -> Callable[..., Any]:
+        f = self._f
+
+        # The user's function is rewritten when this one calls it, or left as it is with a warning
+        # where it has no source. AutoGraph cannot read annotations here.
+        def call(*args, **kwargs):  # type: ignore[no-untyped-def]
+            return f(*args, **kwargs)
+
+        rewritten: Callable[..., Any] = tf.autograph.to_graph(call)
+        return rewritten

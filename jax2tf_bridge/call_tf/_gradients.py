@@ -1,0 +1,73 @@
+"""Gradients of TensorFlow functions, as functions of flat tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax
+import tensorflow as tf
+
+from jax2tf_bridge.call_tf import _tf_compat
+from jax2tf_bridge.call_tf._failures import differentiating
+from jax2tf_bridge.call_tf._functions import FlatFunction, Results
+
+
+def gradient_of(
+    function: FlatFunction, places: Sequence[int], results: Sequence[int]
+) -> FlatFunction:
+    """The VJP of a function.
+
+    Args:
+      function: of n flat arguments.
+      places: of the arguments that it is differentiated by.
+      results: of the results for which cotangents are given.
+
+    Returns:
+      The function of the n arguments and these cotangents; it gives one cotangent a place.
+    """
+    key = ("gradient", tuple(places), tuple(results))
+    return function.derived(key, lambda: _Gradient(function, tuple(places), tuple(results)))
+
+
+class _Gradient(FlatFunction):
+    def __init__(
+        self, function: FlatFunction, places: tuple[int, ...], results: tuple[int, ...]
+    ) -> None:
+        options = replace(function.options, declared=None)
+        super().__init__(f"the gradient of {function.name}", options)
+        self._function, self._places, self._results = function, places, results
+
+    def run(self, tensors: Sequence[tf.Tensor]) -> Results:
+        _tf_compat.check_tapes_record(self._function.name)
+        count = len(tensors) - len(self._results)
+        primals, cotangents = list(tensors[:count]), tensors[count:]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            # Tensors of their own: the same one may be given for two arguments.
+            watched = [tf.identity(primals[i]) for i in self._places]
+            tape.watch(watched)
+            for i, tensor in zip(self._places, watched, strict=True):
+                primals[i] = tensor
+            found, _ = self._function.run(primals)
+            targets = [tf.identity(found[i]) for i in self._results]
+        with differentiating(self._function.name):
+            gradients = tape.gradient(
+                targets,
+                watched,
+                output_gradients=[_conjugate(cotangent) for cotangent in cotangents],
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )
+        # Gradients of tf.gather are sparse.
+        dense = [
+            tf.cast(_conjugate(tf.convert_to_tensor(gradient)), tensor.dtype)
+            for gradient, tensor in zip(gradients, watched, strict=True)
+        ]
+        return dense, jax.tree_util.tree_structure(dense)
+
+
+def _conjugate(value: tf.Tensor) -> tf.Tensor:
+    """From JAX's convention for complex gradients to TensorFlow's, and back.
+
+    JAX multiplies a cotangent by the Jacobian, TensorFlow by its conjugate.
+    """
+    return tf.math.conj(value) if value.dtype.is_complex else value

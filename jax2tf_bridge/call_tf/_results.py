@@ -1,0 +1,140 @@
+"""What TensorFlow functions return: taken apart, and compared with what was declared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge._errors import DTypeError, ShapeError, StructureError
+from jax2tf_bridge._portable import Aval
+from jax2tf_bridge.call_tf._values import canonical_dtype
+from jax2tf_bridge.to_tf import _tf_compat
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What the user declared of the results.
+
+    Attributes:
+      structure: the pytree that they form.
+      avals: their shapes and dtypes.
+    """
+
+    structure: Any
+    avals: tuple[Aval, ...]
+
+    @staticmethod
+    def of(output_shape_dtype: Any, name: str) -> Declared | None:
+        """The declaration in the user's words; None for none.
+
+        Raises:
+          ShapeError: a size in it is not a number.
+          StructureError: a leaf of it has no shape and dtype.
+        """
+        if output_shape_dtype is None:
+            return None
+        leaves, structure = jax.tree_util.tree_flatten(output_shape_dtype)
+        avals = []
+        for leaf in leaves:
+            is_type = isinstance(leaf, type)  # np.float32 has these attributes too
+            if is_type or not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+                raise StructureError(
+                    f"output_shape_dtype of call_tf({name}) must be a pytree of "
+                    f"jax.ShapeDtypeStruct. Got: {leaf!r} of type {type(leaf).__name__}."
+                )
+            sizes = tuple(leaf.shape)
+            if not all(isinstance(size, (int, np.integer)) for size in sizes):
+                raise ShapeError(
+                    f"output_shape_dtype of call_tf({name}) must have numbers as sizes. Got: "
+                    f"{sizes}."
+                )
+            dtype = np.dtype(jax.dtypes.canonicalize_dtype(leaf.dtype)).name
+            avals.append(Aval(tuple(map(int, sizes)), dtype))
+        return Declared(structure, tuple(avals))
+
+    def check(self, found: Sequence[tf.Tensor], structure: Any, name: str) -> None:
+        """Raises unless the results are as declared, as far as their shapes are known.
+
+        Raises:
+          StructureError, ShapeError, DTypeError: they are not.
+        """
+        if structure != self.structure:
+            raise StructureError(
+                f"The TensorFlow function {name} returns another structure than "
+                f"output_shape_dtype declares. Declared: {self.structure}. Got: {structure}."
+            )
+        labels = result_labels(structure)
+        for label, tensor, aval in zip(labels, found, self.avals, strict=True):
+            if not tensor.shape.is_compatible_with(aval.shape):
+                raise ShapeError(
+                    f"{label} of the TensorFlow function {name} has another shape than "
+                    f"output_shape_dtype declares. Declared: {aval.shape}. Got: {tensor.shape}."
+                )
+            if tensor.dtype.name != aval.dtype:
+                raise DTypeError(
+                    f"{label} of the TensorFlow function {name} has another dtype than "
+                    f"output_shape_dtype declares. Declared: {aval.dtype}. Got: "
+                    f"{tensor.dtype.name}."
+                )
+
+
+def result_labels(structure: Any) -> list[str]:
+    """For each leaf of the results what messages call it."""
+    tree = structure.unflatten([0] * structure.num_leaves)
+    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return [f"The result {jax.tree_util.keystr(path)}".strip() for path, _ in paths]
+
+
+def take_apart(value: Any, name: str, declared: Declared | None) -> tuple[list[tf.Tensor], Any]:
+    """The flat results, in dtypes that JAX has, and the pytree that they form.
+
+    Raises:
+      StructureError: one of them is no tensor.
+      DTypeError: JAX has no such dtype.
+      StructureError, ShapeError, DTypeError: they are not as declared.
+    """
+    value = jax.tree_util.tree_map(_tf_compat.unwrapped, value, is_leaf=_tf_compat.is_wrapper)
+    leaves, structure = jax.tree_util.tree_flatten(value)
+    labels = result_labels(structure)
+    tensors = [_tensor(leaf, label, name) for leaf, label in zip(leaves, labels, strict=True)]
+    if declared is not None:
+        declared.check(tensors, structure, name)
+    return tensors, structure
+
+
+def _tensor(leaf: Any, label: str, name: str) -> tf.Tensor:
+    if isinstance(leaf, (str, bytes)) or getattr(leaf, "dtype", None) == tf.string:
+        raise DTypeError(
+            f"{label} of the TensorFlow function {name} is a string, and JAX has none. Return "
+            "numbers, such as indices into a table of strings."
+        )
+    if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
+        raise StructureError(
+            f"{label} of the TensorFlow function {name} is a {type(leaf).__name__}, and JAX has "
+            f"dense arrays alone. Return {_DENSE[type(leaf)]}."
+        )
+    try:
+        tensor = tf.convert_to_tensor(leaf)
+    except (TypeError, ValueError) as e:
+        raise StructureError(
+            f"{label} of the TensorFlow function {name} is neither a tensor nor an array nor a "
+            f"number: {leaf!r:.200} of type {type(leaf).__name__}."
+        ) from e
+    try:
+        return tf.cast(tensor, canonical_dtype(tensor.dtype))
+    except TypeError as e:
+        raise DTypeError(
+            f"{label} of the TensorFlow function {name} has dtype {tensor.dtype.name}, which JAX "
+            "does not have. Convert it with tf.cast."
+        ) from e
+
+
+_DENSE = {
+    tf.RaggedTensor: "ragged.to_tensor(shape=...)",
+    tf.SparseTensor: "tf.sparse.to_dense(sparse)",
+}

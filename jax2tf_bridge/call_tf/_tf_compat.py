@@ -1,0 +1,115 @@
+"""The seam to TensorFlow's private names that calls of its functions need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge._errors import GradientError
+from jax2tf_bridge._seam import SeamName
+
+_OP_DEFINITIONS = SeamName(
+    "tensorflow.python.framework.op_def_registry",
+    "get",
+    "2.20 to 2.21",
+    "every function counts as one with side effects where has_side_effects is set",
+)
+_STOP_TAPES = SeamName(
+    "tensorflow.python.pywrap_tfe",
+    "TFE_Py_TapeSetStopOnThread",
+    "2.20 to 2.21",
+    "a gradient that is asked for while a tf.function is traced is an error",
+)
+_RESTART_TAPES = SeamName(
+    "tensorflow.python.pywrap_tfe",
+    "TFE_Py_TapeSetRestartOnThread",
+    "2.20 to 2.21",
+    _STOP_TAPES.without,
+)
+
+SEAM: Sequence[SeamName] = (_OP_DEFINITIONS, _STOP_TAPES, _RESTART_TAPES)
+
+# Stateful by their definition, and yet a second call is as good as none: what they call is looked
+# at by itself, they read, or XLA leaves them out.
+_HARMLESS = frozenset(
+    {
+        "StatefulPartitionedCall",
+        "While",
+        "If",
+        "Case",
+        "ReadVariableOp",
+        "ResourceGather",
+        "ResourceGatherNd",
+        "VarHandleOp",
+        "VarIsInitializedOp",
+        "VariableShape",
+        "Assert",
+        "XlaCallModule",
+    }
+)
+_UNKNOWN = "an operation that is not known"
+
+
+@contextmanager
+def eagerly() -> Iterator[None]:
+    """Leaves the graphs that are being traced in this thread; a GradientTape records within."""
+    if tf.executing_eagerly():
+        yield
+        return
+    stop, restart = _STOP_TAPES.get(), _RESTART_TAPES.get()
+    with tf.init_scope():
+        # It stops the tapes of the thread, those to come included.
+        if stop is None or restart is None:
+            yield
+            return
+        restart()
+        try:
+            yield
+        finally:
+            stop()
+
+
+def check_tapes_record(name: str) -> None:
+    """Raises where a tape would record nothing, so that every gradient would be zero.
+
+    Raises:
+      GradientError: `name` is differentiated while a tf.function is traced.
+    """
+    probe = tf.constant(1.0)
+    with tf.GradientTape() as tape:
+        tape.watch(probe)
+        result = probe * 1.0
+    if tape.gradient(result, probe) is None:
+        raise GradientError(
+            f"The TensorFlow function {name} cannot be differentiated while TensorFlow traces "
+            "another function: this TensorFlow records no gradients then. Convert and trace the "
+            "JAX function in eager mode first."
+        )
+
+
+def operations(graph: Any) -> frozenset[str]:
+    """The kinds of operations in a graph and in what it calls."""
+    return frozenset(node.op for node in _nodes(graph.as_graph_def()))
+
+
+def stateful_operations(graph: Any) -> tuple[str, ...]:
+    """The kinds of operations in a graph, and in what it calls, that are not functions."""
+    kinds = sorted(operations(graph) - _HARMLESS)
+    definition: Callable[[str], Any] | None = _OP_DEFINITIONS.get()
+    if definition is None:
+        return (_UNKNOWN,)
+    return tuple(kind for kind in kinds if _is_stateful(definition(kind)))
+
+
+def _is_stateful(definition: Any) -> bool:
+    # A function that is called by its name has no definition, and is looked at by itself.
+    return definition is not None and bool(definition.is_stateful)
+
+
+def _nodes(graph_def: Any) -> Iterator[Any]:
+    yield from graph_def.node
+    for function in graph_def.library.function:
+        yield from function.node_def

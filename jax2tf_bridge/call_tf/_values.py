@@ -1,0 +1,115 @@
+"""Values as they cross between JAX and TensorFlow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge._errors import DTypeError
+from jax2tf_bridge._portable import Aval
+from jax2tf_bridge.from_jax._avals import is_key, is_narrow, portable_aval
+
+
+def jax_value(leaf: Any, label: str, name: str) -> Any:
+    """An argument as an array of JAX: a tracer, or an array of a dtype that JAX computes in.
+
+    Raises:
+      DTypeError: it is no array or number, or TensorFlow has nothing of its kind.
+    """
+    if tf.is_tensor(leaf) or isinstance(leaf, tf.Variable):
+        raise DTypeError(
+            f"The argument {label} of {name} is a TensorFlow value: {leaf!r:.200}. A function made "
+            "by call_tf takes what JAX functions take: pass an array, as value.numpy()."
+        )
+    if isinstance(leaf, jax.Array) or getattr(leaf, "dtype", None) == jax.dtypes.float0:
+        value = leaf
+    else:
+        try:
+            if isinstance(leaf, (str, bytes)):
+                raise TypeError("text")
+            value = jnp.asarray(leaf)
+        except (TypeError, ValueError) as e:
+            raise DTypeError(
+                f"The argument {label} of {name} must be an array or a number. Got: {leaf!r:.200} "
+                f"of type {type(leaf).__name__}. Bind other values beforehand: "
+                f"call_tf(functools.partial({name}, ...))."
+            ) from e
+    _refuse_dtype(value, label, name)
+    return value
+
+
+def _refuse_dtype(value: Any, label: str, name: str) -> None:
+    """Raises unless TensorFlow has arrays of the dtype of `value`."""
+    dtype = value.dtype
+    if is_key(dtype):
+        hint = "Pass its words: jax.random.key_data(key)."
+    elif dtype == jax.dtypes.float0:
+        hint = "It is the tangent of an integer, and has no values: leave it out."
+    elif is_narrow(Aval((), np.dtype(dtype).name)):
+        hint = "TensorFlow reads values of less than 8 bits wrongly: pass it as int8 or uint8."
+    elif not _exists(np.dtype(dtype).name):
+        hint = "Convert it before, for instance with x.astype('float32')."
+    else:
+        return
+    shown = "float0" if dtype == jax.dtypes.float0 else dtype
+    raise DTypeError(
+        f"The argument {label} of {name} has dtype {shown}, which TensorFlow {tf.__version__} does "
+        f"not have. {hint}"
+    )
+
+
+def _exists(name: str) -> bool:
+    try:
+        tf.as_dtype(name)
+    except TypeError:
+        return False
+    return True
+
+
+def tensor_spec(aval: Aval) -> tf.TensorSpec:
+    """How TensorFlow describes an array of this shape and dtype."""
+    return tf.TensorSpec(aval.shape, tf.as_dtype(aval.dtype))
+
+
+def aval_of(value: Any) -> Aval:
+    """The shape and dtype of an array of JAX, or of a tensor (or its spec) of known shape."""
+    if tf.is_tensor(value) or isinstance(value, tf.TensorSpec):
+        return Aval(tuple(value.shape.as_list()), value.dtype.name)
+    return portable_aval(value)
+
+
+def tensor_of(array: Any) -> tf.Tensor:
+    """An array of JAX as an eager tensor; where both lie on the host, nothing is copied twice."""
+    return tf.convert_to_tensor(np.asarray(array))
+
+
+def array_of(tensor: tf.Tensor) -> jax.Array:
+    """An eager tensor as an array of JAX."""
+    return jnp.asarray(tensor.numpy())
+
+
+def uses_64_bits() -> bool:
+    """Whether JAX computes with 64 bits where it is asked to."""
+    return bool(canonical_dtype(tf.float64) == tf.float64)
+
+
+def canonical_dtype(dtype: tf.DType) -> tf.DType:
+    """The dtype in which JAX has values of `dtype`: 64 bits are 32 unless jax_enable_x64 is set.
+
+    Raises:
+      TypeError: JAX has none.
+    """
+    if dtype in (tf.string, tf.resource, tf.variant) or dtype.is_quantized:
+        raise TypeError(dtype)
+    return tf.as_dtype(jax.dtypes.canonicalize_dtype(dtype.as_numpy_dtype))
+
+
+def jax_aval(aval: Aval) -> Any:
+    """JAX's abstract value of this shape and dtype."""
+    dtype = tf.as_dtype(aval.dtype).as_numpy_dtype
+    sizes = tuple(size for size in aval.shape if isinstance(size, int))
+    return jax.typeof(np.broadcast_to(np.zeros((), dtype), sizes))

@@ -1,0 +1,196 @@
+"""Between JAX and TensorFlow and back: modules, Keras, SavedModels, convert, platforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from jax2tf_bridge import (
+    PlatformError,
+    Signature,
+    convert,
+    deserialize,
+    export,
+    load,
+    save,
+    serialize,
+    to_exported,
+    to_tf,
+)
+from jax2tf_bridge.call_tf import call_tf
+
+GENERATOR = np.random.default_rng(0)
+X = jnp.asarray(GENERATOR.normal(size=(3, 2)).astype(np.float32))
+KERNEL = GENERATOR.normal(size=(2, 2)).astype(np.float32)
+
+
+class Dense(tf.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = tf.Variable(KERNEL)
+        self.bias = tf.Variable([1.0, -1.0])
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32, name="x")])
+    def __call__(self, x):  # type: ignore[no-untyped-def]
+        return {"y": tf.tanh(x @ self.kernel + self.bias)}
+
+
+def dense(x: Any) -> Any:
+    return jnp.tanh(x @ KERNEL + jnp.array([1.0, -1.0]))
+
+
+def _directly(f: Callable[..., Any]) -> Callable[..., Any]:
+    return f
+
+
+WAYS = pytest.mark.parametrize("way", [_directly, jax.jit], ids=["eager", "jit"])
+
+
+def agrees(way: Callable[..., Any], f: Callable[..., Any], g: Callable[..., Any]) -> None:
+    """Fails unless f and g have equal values and gradients."""
+    np.testing.assert_allclose(way(f)(X), g(X), rtol=1e-5, atol=1e-6)
+    found = way(jax.grad(lambda x: (f(x) ** 2).sum()))(X)
+    expected = jax.grad(lambda x: (g(x) ** 2).sum())(X)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@WAYS
+def test_modules(way: Callable[..., Any]) -> None:
+    module = call_tf(Dense())
+    agrees(way, lambda x: module(x)["y"], dense)
+
+
+@WAYS
+def test_reloaded_saved_models(way: Callable[..., Any], tmp_path: Path) -> None:
+    module = Dense()
+    signature = module.__call__.get_concrete_function()
+    tf.saved_model.save(module, str(tmp_path), signatures={"serving_default": signature})
+    loaded = tf.saved_model.load(str(tmp_path))
+    agrees(way, lambda x: call_tf(loaded)(x)["y"], dense)
+    served = call_tf(loaded.signatures["serving_default"])
+    agrees(way, lambda x: served(x=x)["y"], dense)
+
+
+@WAYS
+def test_keras_models(way: Callable[..., Any]) -> None:
+    layers = [tf.keras.layers.Dense(5, activation="relu"), tf.keras.layers.Dense(1)]
+    model = tf.keras.Sequential(layers)
+    expected = model(np.asarray(X)).numpy()
+    np.testing.assert_allclose(way(call_tf(model))(X), expected, rtol=1e-4, atol=1e-5)
+    with tf.GradientTape() as tape:
+        x = tf.constant(np.asarray(X))
+        tape.watch(x)
+        total = tf.reduce_sum(model(x))
+    found = way(jax.grad(lambda x: call_tf(model)(x).sum()))(X)
+    np.testing.assert_allclose(found, tape.gradient(total, x), rtol=1e-4, atol=1e-5)
+
+
+@WAYS
+def test_from_jax_to_tensorflow_and_back(way: Callable[..., Any]) -> None:
+    agrees(way, call_tf(convert(dense)), dense)
+    agrees(way, call_tf(to_tf(export(dense)(X))), dense)
+    agrees(way, call_tf(tf.function(convert(dense, polymorphic_shapes="(b, 2)"))), dense)
+
+
+@WAYS
+def test_from_jax_through_a_saved_model_and_back(way: Callable[..., Any], tmp_path: Path) -> None:
+    module = tf.Module()
+    module.f = tf.function(
+        convert(dense), input_signature=[tf.TensorSpec(X.shape, tf.float32)], autograph=False
+    )
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+    tf.saved_model.save(module, str(tmp_path), options=options)
+    agrees(way, call_tf(tf.saved_model.load(str(tmp_path)).f), dense)
+
+
+def test_from_tensorflow_to_jax_and_back(tmp_path: Path) -> None:
+    called = call_tf(Dense())
+    converted = convert(lambda x: called(x)["y"] * 2)
+    x = tf.constant(np.asarray(X))
+
+    def check(f: Callable[..., Any]) -> None:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            result = f(x)
+        np.testing.assert_allclose(result, dense(X) * 2, rtol=1e-5, atol=1e-6)
+        expected = jax.grad(lambda x: (dense(x) * 2).sum())(X)
+        found = tape.gradient(result, x)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+    check(converted)
+    check(tf.function(converted, autograph=False))
+    module = tf.Module()
+    signature = [tf.TensorSpec(X.shape, tf.float32)]
+    module.f = tf.function(converted, input_signature=signature, autograph=False)
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+    tf.saved_model.save(module, str(tmp_path), options=options)
+    check(tf.saved_model.load(str(tmp_path)).f)
+
+
+def test_weights_that_tensorflow_captured_are_lifted_once() -> None:
+    big = tf.Variable(GENERATOR.normal(size=(64, 64)).astype(np.float32))
+    f = call_tf(lambda x: x @ big)
+    record = export(lambda x: f(f(x)))(jnp.ones((1, 64)))
+    assert [str(constant.aval) for constant in record.lifted_constants] == ["float32[64,64]"]
+    expected = np.ones((1, 64), np.float32) @ big.numpy() @ big.numpy()
+    np.testing.assert_allclose(to_tf(record)(np.ones((1, 64), np.float32)), expected, rtol=1e-3)
+
+
+def test_records_with_calls_are_stored_and_read() -> None:
+    record = deserialize(serialize(export(call_tf(tf.sin))(X).with_vjp()))
+    np.testing.assert_allclose(to_exported(record).call(X), np.sin(X), rtol=1e-5)
+    agrees(_directly, to_exported(record).call, jnp.sin)
+
+
+def test_platforms_are_those_of_the_installed_tensorflow() -> None:
+    record = export(call_tf(tf.sin))(X)
+    kinds = {"cuda": "GPU", "rocm": "GPU", "tpu": "TPU"}
+    missing = [p for p, kind in kinds.items() if not tf.config.list_logical_devices(kind)]
+    assert "cpu" in record.platforms
+    assert set(missing) <= {platform for platform, _ in record.dropped_platforms}
+    for platform, reason in record.dropped_platforms:
+        assert f"function sin cannot be compiled for {platform}: the installed" in reason
+
+
+@pytest.mark.skipif(
+    bool(tf.config.list_physical_devices("TPU")), reason="TensorFlow has a TPU here"
+)
+def test_platforms_that_are_asked_for_and_missing() -> None:
+    with pytest.raises(
+        PlatformError, match=r"function sin cannot be compiled for tpu: .* compiles for cpu"
+    ):
+        export(call_tf(tf.sin), platforms=["cpu", "tpu"])(X)
+
+
+def test_calls_while_a_tf_function_is_traced() -> None:
+    sine = call_tf(tf.sin)
+
+    @tf.function(autograph=False)
+    def outer(z: tf.Tensor) -> Any:
+        def f(x: Any) -> Any:
+            # One on a known array, which runs at once, and one on a tracer; differentiated both.
+            return jax.grad(lambda x: sine(x).sum())(x) + jax.grad(lambda y: sine(y).sum())(X)
+
+        with tf.GradientTape() as tape:
+            tape.watch(z)
+            y = convert(f)(z)
+        return y, tape.gradient(y, z)
+
+    y, gradient = outer(tf.constant(np.asarray(X)))
+    np.testing.assert_allclose(y, 2 * np.cos(X), rtol=1e-5)
+    np.testing.assert_allclose(gradient, -np.sin(X), rtol=1e-5)
+
+
+def test_a_loaded_model_meets_a_tensorflow_function(tmp_path: Path) -> None:
+    save(tmp_path / "1", Signature(dense, args=[np.asarray(X)]))
+    loaded = load(tmp_path / "1")
+    after = call_tf(lambda y: tf.nn.softmax(y))
+    found = jax.jit(lambda x: after(jax.tree.leaves(loaded.serving_default(x))[0]))(X)
+    np.testing.assert_allclose(found, jax.nn.softmax(dense(X)), rtol=1e-4)
