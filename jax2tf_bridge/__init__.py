@@ -53,13 +53,13 @@ if TYPE_CHECKING:
     from jax2tf_bridge._sharding import AbstractDevice, AbstractMesh, Sharding
     from jax2tf_bridge._signature import Signature
     from jax2tf_bridge._target import Target
+    from jax2tf_bridge.call_tf import call_tf
     from jax2tf_bridge.exporting import (
         ExportJob,
         ExportWorkers,
         RayExecutor,
         export_many,
     )
-    from jax2tf_bridge.call_tf import call_tf
     from jax2tf_bridge.from_jax import export, from_exported, retarget_record, to_exported
     from jax2tf_bridge.loading import LoadedModel, load
     from jax2tf_bridge.saving import (
@@ -219,8 +219,8 @@ __all__ = [
     "DeviceError",
     "DisabledSafetyCheck",
     "ExportError",
-    "ExportManyError",
     "ExportJob",
+    "ExportManyError",
     "ExportWorkers",
     "FileFormatError",
     "FunctionError",

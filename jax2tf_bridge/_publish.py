@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -106,10 +107,8 @@ def publish(
         )
     newest = latest(root)
     if newest is None:
-        raise FileNotFoundError(
-            f"There is no version in {os.fspath(root)} whose graph could be used: give the first "
-            "one its signatures."
-        )
+        text = "holds no version whose graph could be used: give the first one its signatures"
+        raise FileNotFoundError(errno.ENOENT, text, os.fspath(root))
     with opened(params) as weights:
         named = _named(newest, keys_as_words(weights))
         return publish_weights(root, as_variables(newest, named), keep=keep)

@@ -5,8 +5,9 @@ What is rebuilt has its functions here by name in the message: both ends have th
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -19,6 +20,9 @@ from jax2tf_bridge.from_jax._jax_compat_devices import cached_function, cached_f
 
 # What pickle takes: a function and its arguments, maybe a state; or a name; or NotImplemented.
 Reduced: TypeAlias = Any
+
+# What functools.cache and lru_cache give; the type has no public name.
+_Remembering = type(functools.lru_cache(len))
 
 # Of these, objects that are equal are one: they are immutable and hashable.
 MERGED = (Mesh, NamedSharding, SingleDeviceSharding)
@@ -53,6 +57,11 @@ def reduce_jax(obj: Any, by_value: Container[str] = ()) -> Reduced:
     name = cached_function_name(obj)
     if name is not None:
         return cached_function, name
+    if isinstance(obj, _Remembering):
+        if _own_name(obj, by_value) is not None:
+            return NotImplemented
+        # cloudpickle would send only the name, which in __main__ is unknown elsewhere.
+        return _remembering, (obj.__wrapped__, obj.cache_parameters())
     reduced = _reduce_by_name(obj, by_value)
     if reduced is NotImplemented and kind is jax.custom_vjp:
         # Its own way fails in JAX 0.10, where it cannot be made without a function.
@@ -84,20 +93,31 @@ def _reduce_by_name(obj: Any, by_value: Container[str]) -> Reduced:
     """What jit, custom_jvp and the like made of a function at the top of a module, as functions."""
     if isinstance(obj, type) or not type(obj).__module__.startswith(("jax.", "jaxlib.")):
         return NotImplemented
+    name = _own_name(obj, by_value)
+    return NotImplemented if name is None else name
+
+
+def _own_name(obj: Any, by_value: Container[str]) -> str | None:
+    """The name by which another process finds a function in its module; None without one."""
     module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
     if not (isinstance(module, str) and isinstance(name, str)) or module == "__main__":
-        return NotImplemented
+        return None
     if any(outer in by_value for outer in _with_outer_packages(module)):
-        return NotImplemented
+        return None
     found = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
-    return name if found is obj else NotImplemented
+    return name if found is obj else None
 
 
 def _with_outer_packages(module: str) -> Iterator[str]:
     parts = module.split(".")
     return (".".join(parts[:n]) for n in range(1, len(parts) + 1))
+
+
+def _remembering(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
+    """A function under functools.cache or lru_cache, which remembers nothing yet."""
+    return functools.lru_cache(**parameters)(function)
 
 
 def _mesh(ids: Sequence[int], shape: Sequence[int], names: Any, types: Any) -> Mesh:

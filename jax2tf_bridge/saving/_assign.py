@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -18,7 +19,7 @@ from jax2tf_bridge._errors import (
     bullet_list,
 )
 from jax2tf_bridge._suggestions import did_you_mean
-from jax2tf_bridge.saving._matching import Matching, differences, match, shifted
+from jax2tf_bridge.saving._matching import Matching, differences, match, shifted, spelt_alike
 from jax2tf_bridge.saving._model_variables import NamedVariable, model_variables, saved_weights
 from jax2tf_bridge.saving._params import PathWeights, opened
 from jax2tf_bridge.saving._variables import dtype_name, fits_dtype, names_of
@@ -96,9 +97,11 @@ def assign_weights(
         given = found if isinstance(found, PathWeights) else PathWeights.of_state(found)
         saved = saved_weights(model)
         variables = model_variables(model) if saved is None else saved
-        called = _called(given, rename, by_saved_names=saved is not None)
+        called = _called(given, rename, saved)
         targets = {name: variable.names for name, variable in variables.items()}
         matching = match(targets, called)
+        if saved is not None and rename is None and matching.missing:
+            matching = _with_keys_as_paths(matching, targets, called)
         if (matching.missing or matching.unexpected) and not (partial and matching.pairs):
             raise _does_not_match(matching, variables, given)
         pairs = {name: called[path] for name, path in matching.pairs.items()}
@@ -109,8 +112,10 @@ def assign_weights(
     return WeightsReport(pairs, matching.missing, unexpected)
 
 
-def _called(given: PathWeights, rename: Rename | None, *, by_saved_names: bool) -> dict[str, str]:
-    """The paths by what they are called for the model."""
+def _called(
+    given: PathWeights, rename: Rename | None, saved: Mapping[str, Any] | None
+) -> dict[str, str]:
+    """The paths by what they are called for the model, which has weights that `save` named."""
     if isinstance(rename, Mapping):
         unknown = [path for path in rename if path not in given.leaves]
         if unknown:
@@ -126,9 +131,58 @@ def _called(given: PathWeights, rename: Rename | None, *, by_saved_names: bool) 
         if name in called:
             raise StructureError(f"rename gives {called[name]} and {path} the same name, {name}.")
         called[name] = path
-    if rename is not None or not by_saved_names:
+    if rename is not None or saved is None:
         return called
-    return dict(zip(names_of(list(map(_keys, called))), called.values(), strict=True))
+    return dict(zip(_names_in(saved, list(called)), called.values(), strict=True))
+
+
+def _names_in(saved: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
+    """What `save` would call these paths, if the model can have them all.
+
+    Raises:
+      StructureError: some have the same name but for the number that `save` added, and the model
+        has other numbers: which path a number is for is then unknown.
+    """
+    keys = [_keys(path) for path in paths]
+    names = names_of(keys)
+    alike: dict[str, list[int]] = {}
+    for i, own_keys in enumerate(keys):
+        alike.setdefault(names_of([own_keys])[0].lower(), []).append(i)
+    for plain, group in alike.items():
+        numbered = re.compile(rf"{re.escape(spelt_alike(plain))}(_[0-9]+)?", re.IGNORECASE)
+        there = (
+            {name for name in saved if numbered.fullmatch(spelt_alike(name))}
+            if len(group) > 1
+            else ()
+        )
+        # Their order, and so the numbers, may be another one with "." between the keys.
+        is_known = {names[i] for i in group} == there and not any("." in paths[i] for i in group)
+        if there and not is_known:
+            raise StructureError(
+                f"{' and '.join(repr(paths[i]) for i in group[:5])} have the same name in "
+                f"TensorFlow, and the model has {', '.join(sorted(there)[:5])}: which belongs to "
+                "which is unknown. Say so for each with rename={'path': 'name', ...}; None leaves "
+                "one out."
+            )
+    return names
+
+
+def _with_keys_as_paths(
+    matching: Matching, targets: Mapping[str, Sequence[str]], called: Mapping[str, str]
+) -> Matching:
+    """Also matches keys as "layers/0/kernel", of a flat dict in a file, as the paths they are."""
+    by_path = {path: name for name, path in called.items()}
+    missing, unexpected = set(matching.missing), set(matching.unexpected)
+    further = {
+        name: by_path[path]
+        for name, path in match(targets, by_path).pairs.items()
+        if name in missing and by_path[path] in unexpected
+    }
+    return Matching(
+        {**matching.pairs, **further},
+        tuple(name for name in matching.missing if name not in further),
+        tuple(name for name in matching.unexpected if name not in further.values()),
+    )
 
 
 def _keys(path: str) -> tuple[str, ...]:
@@ -143,10 +197,16 @@ def _does_not_match(
 ) -> StructureError:
     described = {name: _described(variables[name]) for name in matching.missing}
     lines = differences(described, matching.unexpected, variables)
-    before, lacking = shifted(matching.missing, matching.unexpected)
     hints = ["partial=True assigns what fits."] if matching.pairs else []
-    if before or lacking:
-        name = matching.missing[0]
+    if not given.leaves or "" in given.leaves:
+        hints = ["Give a state dict, or the path of a file: they are no tree of weights."]
+    # Of each variable the last name is the shortest: without the name of a model of Keras.
+    for missing in (matching.missing, [variables[name].names[-1] for name in matching.missing]):
+        before, lacking = shifted(missing, matching.unexpected)
+        # What is put before all paths would be before those that fit as well.
+        if not before and (not lacking or matching.pairs):
+            continue
+        name = missing[0]
         path = f"{before}/{name}" if before else name.removeprefix(f"{lacking}/")
         function = (
             f"lambda path: path.removeprefix('{before}/')"
@@ -154,6 +214,7 @@ def _does_not_match(
             else f"lambda path: '{lacking}/' + path"
         )
         hints.insert(0, f"{path} may be for {name}: rename={function} would say so.")
+        break
     end = "\n" + " ".join(hints) if hints else ""
     return StructureError(
         f"{_whose(given)} do not fit the variables of the model:{bullet_list(lines)}{end}"
@@ -167,7 +228,8 @@ def _check(pairs: Mapping[str, tuple[NamedVariable, Any]], given: PathWeights) -
         shape = tuple(np.shape(leaf))
         if not tf.TensorShape(variable.shape).is_compatible_with(shape):
             expected = shape_text(["?" if d is None else d for d in variable.shape])
-            shapes.append(f"{path}: expected shape {expected}, got {shape_text(shape)}")
+            turned = " (transposed?)" if variable.shape == shape[::-1] else ""
+            shapes.append(f"{path}: expected shape {expected}, got {shape_text(shape)}{turned}")
         if not fits_dtype(leaf, variable.dtype.name):
             got = dtype_name(leaf) or repr(leaf)
             dtypes.append(f"{path}: expected {variable.dtype.name}, got {got}")

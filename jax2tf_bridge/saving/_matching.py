@@ -48,16 +48,13 @@ def match(targets: Mapping[str, Sequence[str]], paths: Iterable[str]) -> Matchin
     open_paths = dict.fromkeys(given)
     ranks = range(max(map(len, targets.values()), default=0))
     for spelling in (_as_it_is, spelt_alike):
+        # Among all of them, those with a partner too: what is left over is not for the other one.
+        by_path = _only(spelling, ((path, path) for path in given))
         for rank in ranks:
-            by_path = _only(spelling, ((path, path) for path in open_paths))
-            called = (
-                (name, words[rank])
-                for name, words in targets.items()
-                if name not in pairs and rank < len(words)
-            )
+            called = ((name, words[rank]) for name, words in targets.items() if rank < len(words))
             for word, name in _only(spelling, called).items():
                 path = by_path.get(word)
-                if path is not None:
+                if path is not None and path in open_paths and name not in pairs:
                     pairs[name] = path
                     del open_paths[path]
     missing = tuple(name for name in targets if name not in pairs)

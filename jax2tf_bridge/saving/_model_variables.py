@@ -14,8 +14,10 @@ from jax2tf_bridge._errors import StructureError
 
 # Modules are trackable objects, as what tf.saved_model.load makes is.
 _TRACKABLE: type = tf.Module.__bases__[0]
-# What TensorFlow calls a variable that was given no name.
-_UNNAMED = "Variable"
+# Keras exports a second variable for each below this attribute, which nothing reads.
+_SECOND = "_all_variables"
+# What a box around a single value calls it: nnx.Variable, linen.Partitioned.
+_IN_A_BOX = "/value"
 
 
 @dataclass(frozen=True)
@@ -43,14 +45,20 @@ class NamedVariable:
 
 
 def saved_weights(model: Any) -> dict[str, NamedVariable] | None:
-    """The weights of a loaded model that `save` wrote, by their names; None of any other."""
+    """The weights of a loaded model that `save` wrote, by their names; None of any other.
+
+    Those in boxes are also called as without them, which state dicts of flax.nnx do not have.
+    """
     if isinstance(model, tf.Module) or not isinstance(model, _TRACKABLE):
         return None
     params = getattr(model, "params", None)
     written = ("constants", "gradients", "trainable_variables", "variables")
     if not isinstance(params, Mapping) or not all(hasattr(model, name) for name in written):
         return None
-    return {name: NamedVariable((name,), variable) for name, variable in params.items()}
+    return {
+        name: NamedVariable(tuple(dict.fromkeys((name, name.removesuffix(_IN_A_BOX)))), variable)
+        for name, variable in params.items()
+    }
 
 
 def model_variables(model: Any) -> dict[str, NamedVariable]:
@@ -79,11 +87,10 @@ def model_variables(model: Any) -> dict[str, NamedVariable]:
 
 
 def _by_name(found: Sequence[NamedVariable]) -> dict[str, NamedVariable]:
-    public = {n for v in found if not _is_private(v) for n in _own_names(v.variable)} - {_UNNAMED}
+    others = {n for v in found if not _is_second(v) for n in _own_names(v.variable)}
     variables: dict[str, NamedVariable] = {}
     for variable in found:
-        # Keras exports a second variable for each, behind a private attribute, that nothing reads.
-        if _is_private(variable) and not public.isdisjoint(_own_names(variable.variable)):
+        if _is_second(variable) and not others.isdisjoint(_own_names(variable.variable)):
             continue
         name = plain = variable.names[0]
         for number in itertools.count(1):
@@ -94,9 +101,9 @@ def _by_name(found: Sequence[NamedVariable]) -> dict[str, NamedVariable]:
     return variables
 
 
-def _is_private(variable: NamedVariable) -> bool:
-    """Whether only private attributes lead to it."""
-    return any(key.startswith("_") for key in variable.names[0].split("/"))
+def _is_second(variable: NamedVariable) -> bool:
+    """Whether only an attribute leads to it below which Keras exports what nothing reads."""
+    return _SECOND in variable.names[0].split("/")
 
 
 def _walk(root: Any) -> Iterator[tuple[Sequence[str], Any]]:
@@ -113,7 +120,7 @@ def _walk(root: Any) -> Iterator[tuple[Sequence[str], Any]]:
         if id(value) in entered:
             continue
         entered.add(id(value))
-        if _is_keras(value):
+        if _is_keras(value) and _keras_weights(value) is not None:
             for names, variable in _keras_variables(value):
                 yield [f"{path}/{name}" if path else name for name in names], variable
             continue
@@ -147,9 +154,20 @@ def _listed(model: Any) -> Iterator[tuple[Sequence[str], Any]]:
 def _keras_variables(model: Any) -> Iterator[tuple[Sequence[str], Any]]:
     """The weights of a model or layer of Keras; also without the model's name before theirs."""
     prefix = f"{model.name}/"
-    for variable in model.weights:
+    for variable in _keras_weights(model) or ():
         names = _own_names(variable)
         yield [*names, *(n.removeprefix(prefix) for n in names if n.startswith(prefix))], variable
+
+
+def _keras_weights(value: Any) -> Sequence[Any] | None:
+    """The variables of an object of Keras; None of what does not list them."""
+    # Optimizers and metrics have no weights; some of those that TensorFlow loads list nothing.
+    name = "weights" if hasattr(type(value), "weights") else "variables"
+    try:
+        listed = getattr(value, name, None)
+    except ValueError:  # Keras 2, of a model that was not built
+        return ()
+    return listed if isinstance(listed, (list, tuple)) else None
 
 
 def _own_names(variable: Any) -> list[str]:
@@ -160,7 +178,9 @@ def _own_names(variable: Any) -> list[str]:
 
 def is_variable(value: Any) -> bool:
     """Whether it is a variable of TensorFlow or of Keras."""
-    return isinstance(value, tf.Variable) or (_is_keras(value) and hasattr(value, "assign"))
+    # Keras's optimizers assign, too.
+    is_keras = _is_keras(value) and hasattr(value, "assign") and hasattr(value, "shape")
+    return isinstance(value, tf.Variable) or is_keras
 
 
 def _is_keras(value: Any) -> bool:

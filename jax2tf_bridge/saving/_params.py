@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -54,13 +55,18 @@ class PathWeights:
         self.source = source
 
     def tree(self) -> Any:
-        """The weights in nested dicts.
+        """The weights in nested dicts; those of more than ten items of a list are in its order.
 
         Raises:
           StateDictError: a path leads through a leaf.
         """
-        return unflatten_state(
-            {p: np.asarray(a) if isinstance(a, ArrayInFile) else a for p, a in self.leaves.items()}
+        return _in_order(
+            unflatten_state(
+                {
+                    path: np.asarray(leaf) if isinstance(leaf, ArrayInFile) else leaf
+                    for path, leaf in self.leaves.items()
+                }
+            )
         )
 
     @staticmethod
@@ -82,6 +88,17 @@ class PathWeights:
         if isinstance(state, Mapping) and is_flat(state):
             return PathWeights({str(path): leaf for path, leaf in state.items()})
         return PathWeights(flatten_state(to_state_dict(state)))
+
+
+def _in_order(state: Any) -> Any:
+    """Nested dicts in which "10" comes behind "9", for JAX as well: it sorts the keys of dicts."""
+    if not isinstance(state, dict):
+        return state
+    items = {key: _in_order(value) for key, value in state.items()}
+    numbers = [str(i) for i in range(len(items))]
+    if len(items) > 10 and items.keys() == set(numbers):
+        return OrderedDict((number, items[number]) for number in numbers)
+    return items
 
 
 def is_flat(state: Mapping[Any, Any]) -> bool:

@@ -14,7 +14,7 @@ from jax2tf_bridge._errors import DTypeError, SavingError, ShapeError, bullet_li
 from jax2tf_bridge._portable import WIDENED, Aval, LiftedConstant, PortableFunction
 from jax2tf_bridge._pytree import TreeSpec
 from jax2tf_bridge._suggestions import did_you_mean
-from jax2tf_bridge.saving._params import leaves_for
+from jax2tf_bridge.saving._params import PathWeights, leaves_for
 from jax2tf_bridge.to_tf._constants import Key, constant_array, constant_key
 from jax2tf_bridge.to_tf._dtypes import op_dtype
 from shape_poly import shape_text
@@ -124,6 +124,7 @@ class Weights:
             if shape != expected.shape:
                 shapes.append(
                     f"{path}: expected shape {shape_text(expected.shape)}, got {shape_text(shape)}"
+                    f"{' (transposed?)' if expected.shape == shape[::-1] else ''}"
                 )
             dtype = dtype_name(leaf)
             if dtype is None and not _number_fits(leaf, expected.dtype):
@@ -132,8 +133,10 @@ class Weights:
                 dtypes.append(f"{path}: expected {expected.dtype}, got {dtype}")
         if shapes or dtypes:
             kind = ShapeError if shapes else DTypeError
+            source = self._params.source if isinstance(self._params, PathWeights) else ""
+            whose = f"The weights in {source}" if source else "params"
             raise kind(
-                f"params do not fit the argument {argument} of {record.name}:"
+                f"{whose} do not fit the argument {argument} of {record.name}:"
                 f"{bullet_list(shapes + dtypes)}\nPass the weights that it was exported with, or "
                 "export it for these."
             )

@@ -34,7 +34,8 @@ def replaced_file(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[Bi
             f"{target} is there and is no regular file: write elsewhere, or write the bytes of "
             f"{bytes_of} to it."
         )
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+    # Without the file's own name, which may be as long as names can be.
+    temporary = target.with_name(f".{secrets.token_hex(16)}.tmp")
     try:
         with open(temporary, "xb") as handle:
             yield handle
@@ -56,8 +57,11 @@ def _sync_folder(folder: Path) -> None:
     """Makes a new name in a folder last, where the system has that."""
     if os.name != "posix":
         return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    # The file is complete and in its place: where the folder cannot be opened or synced, the system
+    # writes the name down in its own time.
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -39,7 +39,9 @@ class _Leaf:
             yield header
             while size:
                 if not left:
-                    left = next(rest)
+                    left = next(rest, left)
+                if not left:
+                    raise SerializationError(_refusals.became_smaller(self.place))
                 block = left[: min(size, _BLOCK)]
                 yield block
                 size -= len(block)
@@ -73,7 +75,8 @@ class Plan:
         """All bytes in order; nothing of an array is copied that lies in memory as in the file.
 
         Raises:
-          SerializationError: a JAX array has no value, since its computation failed.
+          SerializationError: a JAX array has no value, since its computation failed; or something
+            has fewer bytes than when this was planned.
         """
         for leaf in self._leaves:
             yield from leaf.blocks()

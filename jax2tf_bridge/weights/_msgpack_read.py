@@ -14,6 +14,7 @@ from jax2tf_bridge.weights._files import StoredArray, StoredChunks, StoredLeaf, 
 from jax2tf_bridge.weights._msgpack_format import CHUNKED_KEY
 from jax2tf_bridge.weights._msgpack_heads import HEADS, KINDS, Fault, cut_short
 from jax2tf_bridge.weights._msgpack_leaves import extension_leaf, joined_chunks
+from jax2tf_bridge.weights._other_formats import other_format
 from jax2tf_bridge.weights._paths import flatten_state, join_path
 from jax2tf_bridge.weights._sources import HEADER_ROOM, Source, Span, Window
 
@@ -25,6 +26,11 @@ _MAX_DEPTH: Final = 1024
 _STRONG_KEYS: Final = (str, bytes, int, float, type(None), np.bool_, np.integer, np.floating)
 _MOST_WEAK_KEYS: Final = 1024
 _LONGEST_PATH: Final = 400
+# Each leaf has all keys above it in its path: of few bytes a file could make very many.
+_MOST_IN_PATHS: Final = 1 << 28
+_DAMAGED: Final = (
+    "The bytes are cut short or damaged, or no weights: copy them anew, or write them again."
+)
 
 
 class MsgpackContents:
@@ -46,9 +52,16 @@ class MsgpackContents:
         """Each leaf by its path.
 
         Raises:
-          FileFormatError: the bytes are damaged, or two leaves have the same path.
+          FileFormatError: the bytes are damaged, two leaves have the same path, or the paths
+            take too much memory.
         """
         structure = _read_structure(self._source)
+        if _length_of_paths(structure.tree) > _MOST_IN_PATHS:
+            raise FileFormatError(
+                f"{_place(self._source)} has leaves whose paths take more than {_MOST_IN_PATHS} "
+                "characters together. read_weights reads it as a tree.",
+                file=self._source.file,
+            )
         try:
             flat = flatten_state(structure.tree)
         except StateDictError as e:
@@ -113,6 +126,22 @@ class _Frame:
         if isinstance(self.items, list):
             return str(len(self.items))
         return None if self.key is _NO_KEY else str(self.key)[:80]
+
+
+def _length_of_paths(tree: Any) -> int:
+    """How many characters the paths of all leaves have together, up to escapes."""
+    total = 0
+    stack = [(tree, 0)] if type(tree) in (dict, list) else []
+    while stack:
+        node, length = stack.pop()
+        items = node.items() if type(node) is dict else enumerate(node)
+        for key, child in items:
+            below = length + len(str(key)) + 1
+            if type(child) in (dict, list) and child:
+                stack.append((child, below))
+            else:
+                total += below
+    return total
 
 
 def _read_structure(source: Source) -> _Structure:
@@ -242,10 +271,11 @@ def _error(source: Source, fault: Fault, stack: list[_Frame]) -> FileFormatError
     if len(path) > _LONGEST_PATH:
         path = f"{path[: _LONGEST_PATH // 2]}...{path[-_LONGEST_PATH // 2 :]}"
     where = f"byte {fault.at}" + (f", in {path}" if path else "")
+    known = other_format(source.window(0).data[:16])
+    likely = f"The bytes seem to be {known}." if known else _DAMAGED
     return FileFormatError(
         f"{_place(source)} cannot be read as weights in msgpack: {where}: expected "
-        f"{fault.expected}, got {fault.got}. The bytes are cut short or damaged, or no weights: "
-        "copy them anew, or write them again.",
+        f"{fault.expected}, got {fault.got}. {likely}",
         file=source.file,
     )
 

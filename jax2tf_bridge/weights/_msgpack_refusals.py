@@ -55,7 +55,7 @@ def of_type(place: str, value: Any) -> str:
     elif place.startswith("The key "):
         fix = "Use to_bytes or write_weights, which write keys as str."
     elif hasattr(kind, "to_pure_dict"):
-        fix = "Write what its to_pure_dict() gives; flax.nnx.replace_by_pure_dict takes it back."
+        fix = "Write flax.nnx.to_pure_dict of it; flax.nnx.replace_by_pure_dict takes that back."
     elif isinstance(value, tuple):
         fix = "Write a list, or use to_bytes or write_weights, which write tuples as dicts."
     else:
@@ -175,6 +175,14 @@ def not_copied(place: str, error: Exception) -> str:
     return (
         f"{place} is an array that could not be copied to the host: {error!s:.400}. Nothing was "
         "written; jax.block_until_ready(tree) raises the same where the array is made."
+    )
+
+
+def became_smaller(place: str) -> str:
+    """An array or a binary that another thread resized."""
+    return (
+        f"{place} became smaller while it was written: expected a tree that stays as it is. "
+        "Nothing was written; write a copy, or write before it is resized."
     )
 
 

@@ -75,7 +75,9 @@ def write_weights(
         raise SerializationError(
             f"{name} is the name of a safetensors file, and write_weights writes msgpack: expected "
             "another name, as weights.msgpack. For safetensors, use "
-            "safetensors.numpy.save_file(flatten_state(to_state_dict(target)), path)."
+            # Arrays whose rows do not follow each other it writes wrong, and says nothing.
+            "safetensors.numpy.save_file({name: numpy.array(leaf, order='C') for name, leaf in "
+            "flatten_state(to_state_dict(target)).items()}, path)."
         )
     planned = plan(to_state_dict(target), sort_keys=False)
     show = False if progress is None and planned.size < _LONG else progress

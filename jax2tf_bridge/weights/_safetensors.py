@@ -244,5 +244,7 @@ def _path(name: str) -> str:
 
 def _damaged(source: FileSource, problem: str) -> FileFormatError:
     return FileFormatError(
-        f"{source.file} cannot be read as a safetensors file: {problem}.", file=source.file
+        f"{source.file} cannot be read as a safetensors file: {problem}. Copy it anew, or write it "
+        "again.",
+        file=source.file,
     )

@@ -128,7 +128,15 @@ class FileSource(Source):
         """
         self.file = os.fspath(path)
         # Before it is opened: opening a pipe waits for who writes to it.
-        if not stat.S_ISREG(os.stat(self.file).st_mode):
+        mode = os.stat(self.file).st_mode
+        if stat.S_ISDIR(mode):
+            raise FileFormatError(
+                f"{self.file} is a folder, and weights are read from one file, of msgpack or of "
+                "safetensors. Load a checkpoint or a SavedModel with what wrote it, and give the "
+                "arrays as a state dict.",
+                file=self.file,
+            )
+        if not stat.S_ISREG(mode):
             raise FileFormatError(
                 f"{self.file} is no regular file: read its bytes and use msgpack_restore.",
                 file=self.file,

@@ -98,4 +98,4 @@ def test_what_publish_needs(run: Run, files: tuple[str, str]) -> None:
     assert "--buckets, --precompile: of a version with other weights all else" in ended.error
     ended = run("publish", "-o", "models", "--params", weights)
     assert ended.code == 1
-    assert "There is no version in models whose graph could be used" in ended.error
+    assert "models: holds no version whose graph could be used: give the first" in ended.error

@@ -1,5 +1,6 @@
 """A channel takes the messages of its other end, each once and in order, and nothing else."""
 
+import hmac
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -178,7 +179,7 @@ def test_memory_that_others_write_to_is_read_once(monkeypatch: pytest.MonkeyPatc
             message[start : start + len(attack)] = attack
             return one == other
 
-        monkeypatch.setattr(_channel.hmac, "compare_digest", compared)
+        monkeypatch.setattr(hmac, "compare_digest", compared)
         assert worker.unpack(message) == ("good",) * 100
         assert bytes(message).count(attack) == 2
 

@@ -327,3 +327,23 @@ with Worker(1) as worker:
     cloudpickle.register_pickle_by_value(only_here)
     assert worker.call(only_here.f) is None
 """)
+
+
+def test_functions_that_remember_their_results() -> None:
+    run("""
+@functools.cache
+def depth(n):
+    return 0 if n == 0 else 1 + depth(n - 1)
+
+@functools.lru_cache(maxsize=3, typed=True)
+def square(x):
+    return x * x
+
+def both(n):
+    return depth(n), square(n), depth.cache_info().currsize, square.cache_parameters()
+
+with Worker(1) as worker:
+    found = worker.call(both, 4)
+    assert found[:3] == (4, 16, 5), found
+    assert found[3] == {"maxsize": 3, "typed": True}
+""")

@@ -66,11 +66,7 @@ def _problem(command: str) -> str | None:
         is_file = words[1].endswith(".py")
         return f"no {words[1]}" if is_file and not (ROOT / words[1]).exists() else None
     if words[0] == "jax2tf-bridge":
-        return (
-            None
-            if words[1] in COMMANDS
-            else "no such command"
-        )
+        return None if words[1] in COMMANDS else "no such command"
     if words[0] in {"git", "cd", ".venv/bin/pre-commit"}:
         return None
     return "unknown to this test: teach it, or leave the command out"

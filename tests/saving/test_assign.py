@@ -213,7 +213,7 @@ def test_shapes_and_dtypes_are_checked_before_anything_is_assigned(net: Net) -> 
         assign_weights(net, weights)
     assert str(caught.value) == (
         "The weights do not fit the variables of the model:\n"
-        "  - layers/1/kernel: expected shape (3, 2), got (2, 3)\n"
+        "  - layers/1/kernel: expected shape (3, 2), got (2, 3) (transposed?)\n"
         "  - layers/1/bias: expected bfloat16, got float32\n"
         "  - _steps: expected int32, got 2.5\n"
         "Nothing was assigned. Convert them, or leave them out with rename and partial=True."

@@ -6,6 +6,7 @@ import re
 import struct
 import time
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import flax.serialization
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jax2tf_bridge import FileFormatError
+from jax2tf_bridge import FileFormatError, open_weights
 from jax2tf_bridge.weights import msgpack_restore
 from tests.weights.msgpack_by_hand import (
     array,
@@ -162,6 +163,24 @@ CASES: dict[str, tuple[bytes, str]] = {
         "at most 9223372036854775807 bytes",
     ),
 }
+
+
+def test_paths_that_take_more_than_the_file(tmp_path: Path) -> None:
+    data = sequence(*[b"\xc0"] * 5000)
+    for _ in range(900):
+        data = b"\x81" + text("k" * 1000) + data
+    file = tmp_path / "weights"
+    file.write_bytes(data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(FileFormatError, match="paths take more than") as caught:
+            open_weights(file)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert caught.value.file == str(file)
+    assert peak < 20 * len(data)
+    assert list(msgpack_restore(data)) == ["k" * 1000]
 
 
 @pytest.mark.parametrize(("data", "says"), CASES.values(), ids=CASES)

@@ -116,17 +116,11 @@ def test_states_of_nnx_are_written_as_pure_dicts() -> None:
     nnx = pytest.importorskip("flax.nnx")
     model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
     state = nnx.state(model)
-    fix = "Write what its to_pure_dict() gives; flax.nnx.replace_by_pure_dict takes it back."
+    fix = "Write flax.nnx.to_pure_dict of it; flax.nnx.replace_by_pure_dict takes that back."
     assert message({"model": state}).endswith(fix)
-    nnx.replace_by_pure_dict(state, msgpack_restore(msgpack_serialize(state.to_pure_dict())))
+    nnx.replace_by_pure_dict(state, msgpack_restore(msgpack_serialize(nnx.to_pure_dict(state))))
     nnx.update(model, state)
     assert model(np.ones((1, 2), np.float32)).shape == (1, 3)
-
-
-@pytest.mark.parametrize("key", [np.str_("a"), np.bytes_(b"a")])
-def test_keys_of_numpys_text_are_for_state_dicts(key: Any) -> None:
-    assert message({key: 1}).endswith(" Use to_bytes or write_weights, which write keys as str.")
-    assert msgpack_restore(to_bytes({key: 1})) == {str(key): 1}
 
 
 @pytest.mark.parametrize(
@@ -169,13 +163,23 @@ def test_arrays_that_flax_writes_and_cannot_read(array: Any, name: str, fix: str
         ((1, 2), f"has the type tuple: {HELD}Use to_bytes or write_weights, which write keys as "),
         (Text("a"), f"has the type {__name__}.Text: {HELD}{SUBCLASS.format('str')}"),
         (2**64, "is the int 0x10000000000000000: expected -2**63 to 2**64 - 1."),
-        (np.str_("a"), f"has the dtype <U1, {UNREADABLE}Write array.tolist()."),
+        (
+            np.str_("a"),
+            f"has the dtype <U1, {UNREADABLE}Use to_bytes or write_weights, which write keys as "
+            "str.",
+        ),
     ],
     ids=str,
 )
 def test_keys_that_msgpack_cannot_hold(key: Any, text: str) -> None:
     assert message({key: 1}).startswith(f"The key {key!r} of the tree {text}")
     assert message({"b": [{key: 1}]}).startswith(f"The key {key!r} of b/0 {text}")
+
+
+@pytest.mark.parametrize("key", [np.str_("a"), (1, 2)])
+def test_keys_of_state_dicts_are_text(key: Any) -> None:
+    """As the messages about such keys say."""
+    assert msgpack_restore(to_bytes({key: 1})) == {str(key): 1}
 
 
 def test_keys_without_an_order() -> None:
@@ -315,3 +319,16 @@ def test_targets_with_values_that_msgpack_cannot_hold() -> None:
     assert message({"layers": [(1, {2})]}, to_bytes) == (
         f"What is at layers/0/1 has the type set: {HELD}{CONVERT}"
     )
+
+
+@pytest.mark.parametrize("value", [bytearray(1000), np.ones(1000)], ids=["bytearray", "array"])
+@pytest.mark.parametrize("left", [0, 5])
+def test_what_becomes_smaller_while_it_is_written(value: Any, left: int) -> None:
+    value = value.copy()
+    planned = plan({"a": [value]}, sort_keys=False)
+    if isinstance(value, bytearray):
+        del value[left:]
+    else:
+        value.resize(left, refcheck=False)
+    with pytest.raises(SerializationError, match=r"What is at a/0 became smaller while it was wr"):
+        list(planned.blocks())

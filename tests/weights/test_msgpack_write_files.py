@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import flax.serialization
@@ -19,7 +20,13 @@ import pytest
 from hypothesis import given
 
 from jax2tf_bridge import SerializationError, StateDictError
-from jax2tf_bridge.weights import to_bytes, write_weights
+from jax2tf_bridge.weights import (
+    flatten_state,
+    read_weights,
+    to_bytes,
+    to_state_dict,
+    write_weights,
+)
 from tests.fresh_process import run_python
 from tests.weights.trees import trees, unhurried
 
@@ -76,12 +83,26 @@ def test_safetensors_is_another_format(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     with pytest.raises(SerializationError) as caught:
         write_weights(path, TREE)
-    assert str(caught.value) == (
+    text, _, advice = str(caught.value).partition("use ")
+    assert text == (
         f"{path} is the name of a safetensors file, and write_weights writes msgpack: expected "
-        "another name, as weights.msgpack. For safetensors, use "
-        "safetensors.numpy.save_file(flatten_state(to_state_dict(target)), path)."
+        "another name, as weights.msgpack. For safetensors, "
     )
     assert os.listdir(tmp_path) == []
+    # What it says works, also for what save_file itself refuses or writes wrong.
+    save_numpy = pytest.importorskip("safetensors.numpy")
+    target = {**TREE, "step": 3, "half": jnp.ones((2, 2), jnp.bfloat16), "one": np.float32(2)}
+    names = {
+        **{"numpy": np, "flatten_state": flatten_state, "to_state_dict": to_state_dict},
+        **{"safetensors": SimpleNamespace(numpy=save_numpy), "target": target, "path": str(path)},
+    }
+    exec(advice.removesuffix("."), names)
+    found = flatten_state(read_weights(path))
+    expected = flatten_state(target)
+    assert set(found) == set(expected)
+    for name, leaf in expected.items():
+        np.testing.assert_array_equal(found[name], np.asarray(leaf))
+        assert found[name].dtype == np.asarray(leaf).dtype
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,7 @@ def test_errors_name_the_file(read: Any, tmp_path: Path) -> None:
         with pytest.raises(FileFormatError, match=f"{file} cannot be read as .*{says}") as caught:
             read(file)
         assert caught.value.file == str(file)
-    with pytest.raises(FileFormatError, match="is no regular file: read its bytes and use msgpack"):
+    with pytest.raises(FileFormatError, match="is a folder, and weights are read from one file"):
         read(tmp_path)
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "nothing")
