@@ -16,7 +16,7 @@ import jax.numpy as jnp
 LOCK = threading.Lock()
 WEIGHTS = jnp.arange(6.0).reshape(2, 3)
 
-Point = namedtuple("Point", "x y")  # noqa: PYI024: as users write it
+Point = namedtuple("Point", "x y")
 
 
 @jax.tree_util.register_dataclass
