@@ -37,22 +37,29 @@ _PERMUTATIONS = ("cu_lu_pivots_to_permutation", "hip_lu_pivots_to_permutation")
 # The Hermitian and unitary forms have names of their own.
 _ROUTINES = {"heevd": "syevd", "hetrd": "sytrd", "ungqr": "orgqr", "unmqr": "ormqr"}
 
-# They have no form in StableHLO: today's JAX has them as calls of LAPACK too.
-_ONLY_IN_LAPACK = ("gees", "geev", "gehrd", "sytrd")
+# Of another order of results since their flags are attributes.
+_FFI_ROUTINES = {"gees": "gees_ffi"}
 
-# For each routine, how many results its call has today; more were info or workspaces.
-_RESULTS_TODAY = {
-    "geqrf": 2,
-    "gesdd": 5,
-    "gesvd": 5,
-    "getrf": 3,
-    "gtsv": 5,
-    "orgqr": 1,
-    "ormqr": 1,
-    "potrf": 2,
-    "syevd": 3,
-    "trsm": 1,
+# For each routine, how many results its call has today, of real and of complex matrices; more were
+# info or workspaces.
+_RESULTS_TODAY: Mapping[str, tuple[int, ...]] = {
+    "gees_ffi": (6, 5),
+    "geev": (5, 4),
+    "gehrd": (3,),
+    "geqp3": (3,),
+    "geqrf": (2,),
+    "gesdd": (5,),
+    "gesvd": (5,),
+    "getrf": (3,),
+    "gtsv": (5,),
+    "orgqr": (1,),
+    "ormqr": (1,),
+    "potrf": (2,),
+    "syevd": (3,),
+    "sytrd": (5,),
+    "trsm": (1,),
 }
+_ROUTINES_READ = frozenset({*_FFI_ROUTINES, *_RESULTS_TODAY})
 
 # The first release of JAX that has it, where that is younger than the oldest supported one.
 _SINCE = {"ormqr": (0, 10)}
@@ -82,7 +89,6 @@ class ArchivedCall:
         has them.
       scale: for trsm, the scalar operand that multiplies the result; None for 1.
       is_current: whether today's jaxlib takes the call as it is.
-      has_stablehlo: whether StableHLO can say the same without LAPACK.
     """
 
     target: str
@@ -91,14 +97,10 @@ class ArchivedCall:
     flags: Mapping[str, int]
     scale: Any
     is_current: bool
-    has_stablehlo: bool = True
 
 
 def archived_call(call: Any, target: str) -> ArchivedCall | None:
     """What a stablehlo.custom_call of that target asks of LAPACK; None if it is not such a call.
-
-    None also for a routine that has no form in StableHLO, if it is called as today (geev, gees,
-    gehrd, sytrd, geqp3).
 
     Raises:
       ModuleError: a flag is not a constant.
@@ -108,9 +110,10 @@ def archived_call(call: Any, target: str) -> ArchivedCall | None:
     if match is None:
         return _gpu_call(call, target)
     has_attributes = match.group(3) is not None
-    only_in_lapack = routine in _ONLY_IN_LAPACK and not has_attributes
-    if routine not in _RESULTS_TODAY and not only_in_lapack:
+    if routine not in _ROUTINES_READ:
         return None
+    if has_attributes:
+        routine = _FFI_ROUTINES.get(routine, routine)
     operands = _operands(call)
     arrays = tuple(x for x in operands if ir.RankedTensorType(x.type).rank > 0)
     scalars = [x for x in operands if ir.RankedTensorType(x.type).rank == 0]
@@ -122,8 +125,7 @@ def archived_call(call: Any, target: str) -> ArchivedCall | None:
         arrays,
         _flags_of_attributes(call) if has_attributes else _flags_of(routine, scalars, target),
         None if scale is not None and constant(scale) == 1 else scale,
-        is_registered and not scalars and len(call.results) == _RESULTS_TODAY[routine],
-        not only_in_lapack,
+        is_registered and not scalars and len(call.results) in _RESULTS_TODAY.get(routine, ()),
     )
 
 
@@ -200,6 +202,8 @@ def _flags_of_attributes(call: Any) -> dict[str, int]:
             }
     numbers = ("left", "lower", "transpose", "transposed")
     flags: dict[str, int] = {name: found[name] for name in numbers if name in found}
+    vectors = {"compute_left": "left_vectors", "compute_right": "right_vectors", "mode": "vectors"}
+    flags |= {name: int(chr(found[key]) == "V") for key, name in vectors.items() if key in found}
     if "uplo" in found:
         flags["lower"] = int(chr(found["uplo"]) == "L")
     if "side" in found:

@@ -10,6 +10,7 @@ from jax import lax
 
 from jax2tf_bridge.from_jax._jax_compat_lowering import geqrf_p
 from jax2tf_bridge.from_jax._linalg._qr import ormqr
+from jax2tf_bridge.from_jax._linalg._reflectors import pivoted_qr
 
 Shapes = tuple[tuple[Any, ...], ...]
 Flags = Mapping[str, int]
@@ -100,7 +101,6 @@ def _syevd(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ..
 
 
 def _geev(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    del shapes
     (a,) = arrays
     wanted = flags["left_vectors"], flags["right_vectors"]
     values, *computed = lax.linalg.eig(
@@ -109,10 +109,12 @@ def _geev(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...
     vectors = [computed.pop(0) if each else _zeros(a.shape, values) for each in wanted]
     n = a.shape[-1]
     if np.issubdtype(a.dtype, np.complexfloating):
-        workspaces = [_zeros((n, n), a), lax.real(_zeros((2 * n,), a))]
-        return *workspaces, values, *vectors, _success(a)
-    workspaces = [_zeros((n, n), a)] * 3
-    return *workspaces, lax.real(values), lax.imag(values), *vectors, _success(a)
+        results = (values, *vectors, _success(a))
+        workspaces = (_zeros((n, n), a), lax.real(_zeros((2 * n,), a)))
+    else:
+        results = (lax.real(values), lax.imag(values), *vectors, _success(a))
+        workspaces = (_zeros((n, n), a),) * 3
+    return results if len(shapes) == len(results) else (*workspaces, *results)
 
 
 def _gees(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
@@ -128,6 +130,14 @@ def _gees(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...
     return form, first, values, *vectors, _success(a), _success(a)
 
 
+def _gees_ffi(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """Without the eigenvalues too, and in another order."""
+    form, first, values, *rest = _gees(flags, shapes, arrays)
+    vectors, *success = rest
+    is_complex = np.issubdtype(form.dtype, np.complexfloating)
+    return form, vectors, *(() if is_complex else (first,)), values, *success
+
+
 def _gehrd(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
     del flags, shapes
     (a,) = arrays
@@ -140,6 +150,11 @@ def _sytrd(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ..
     (a,) = arrays
     packed, diagonal, beside, taus = lax.linalg.tridiagonal(a, lower=bool(flags["lower"]))
     return packed, diagonal, beside, taus, _success(a)
+
+
+def _geqp3(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
+    del flags, shapes
+    return pivoted_qr(*arrays)
 
 
 def _gesdd(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
@@ -182,7 +197,9 @@ def _gtsv(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...
 _ROUTINES: Mapping[str, Routine] = {
     "gees": _gees,
     "geev": _geev,
+    "gees_ffi": _gees_ffi,
     "gehrd": _gehrd,
+    "geqp3": _geqp3,
     "geqrf": _geqrf,
     "gesdd": _gesdd,
     "gesvd": _gesdd,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
 from jax import export as jax_export
 
-from jax2tf_bridge._checks import DisabledSafetyCheck
 from jax2tf_bridge._errors import ModuleError
 from jax2tf_bridge._target import Target
 from jax2tf_bridge.from_jax._archive_calls import ArchivedCall, archived_call
@@ -31,8 +29,10 @@ _DTYPES = {
 # What the sizes of a routine's arrays are called, behind the batch dimensions.
 _SIZES = {
     "gees": ("nn",),
+    "gees_ffi": ("nn",),
     "geev": ("nn",),
     "gehrd": ("nn",),
+    "geqp3": ("mn", "n"),
     "geqrf": ("mn",),
     "gesdd": ("mn",),
     "gesvd": ("mn",),
@@ -49,7 +49,9 @@ _SIZES = {
     "trsm": ("mm", "mk"),
 }
 # Those that JAX has for matrices of open sizes as well.
-_OPEN_SIZES = ("gees", "geev", "potrf", "trsm")
+_OPEN_SIZES = ("potrf", "trsm")
+# In JAX they stay LAPACK's, in whose order eigenvalues come, and with matrices of open sizes.
+_IN_LAPACKS_ORDER = ("gees", "geev")
 
 # The lowering rules look at no more of the options than these.
 _OPTIONS = ExportOptions(
@@ -63,8 +65,7 @@ def rewrite_calls(module: StableHloModule, name: str, *, keep_current: bool) -> 
     Args:
       module: is changed in place.
       name: of the function, for messages.
-      keep_current: whether the module is for today's jaxlib: what that takes as it is stays, and
-        what has no form in StableHLO becomes the call that it takes. Otherwise that stays as it is.
+      keep_current: whether the module is for today's jaxlib: what that takes as it is stays.
 
     Raises:
       ModuleError: a call has open sizes, or flags that are computed, so that it has no such form;
@@ -76,8 +77,9 @@ def rewrite_calls(module: StableHloModule, name: str, *, keep_current: bool) -> 
             call = archived_call(operation, target)
             if call is None:
                 continue
-            if not (call.is_current if keep_current else not call.has_stablehlo):
-                _replace(module, operation, call)
+            if not (keep_current and call.is_current):
+                by_lapack = keep_current and call.routine in _IN_LAPACKS_ORDER
+                _replace(module, operation, call, by_lapack=by_lapack)
         except ModuleError as e:
             raise ModuleError(f"{name} holds a call that has no form in StableHLO: {e}") from e
         except Exception as e:  # the module may be from anywhere
@@ -87,29 +89,36 @@ def rewrite_calls(module: StableHloModule, name: str, *, keep_current: bool) -> 
             ) from e
 
 
-def _replace(module: StableHloModule, operation: Any, call: ArchivedCall) -> None:
+def _replace(
+    module: StableHloModule, operation: Any, call: ArchivedCall, *, by_lapack: bool
+) -> None:
     operands = [*call.arrays, *([call.scale] if call.scale is not None else [])]
     results = [ir.RankedTensorType(r.type) for r in operation.results]
     shapes = tuple(tuple(r.shape) for r in results)
-    specs = _specs(call, operands)
-    function = jax.jit(routine_function(call.routine, call.flags, shapes))
+    specs = _specs(call, operands, by_lapack)
+    # The call hands over all operands, whether or not they are read.
+    function = jax.jit(routine_function(call.routine, call.flags, shapes), keep_unused=True)
     with jax.enable_x64(specs[0].dtype.itemsize // _parts(specs[0].dtype) == 8):
-        lowered = lower(function.trace(*specs), call.target, _options(call))
-    given = lowered.module.main_types()[1]
+        if by_lapack:
+            replacement = _as_today(function, specs, call.target)
+        else:
+            replacement = lower(function.trace(*specs), call.target, _OPTIONS).module
+    given = replacement.main_types()[1]
     wanted = [str(r) for r in results[: len(given)]]
     if list(given[: len(wanted)]) != wanted:
         raise ModuleError(f"{call.target} gives {', '.join(wanted)}, not {', '.join(given)}")
-    module.replace_by_function(operation, operands, lowered.module, f"bridge_{call.routine}")
+    module.replace_by_function(operation, operands, replacement, f"bridge_{call.routine}")
 
 
-def _options(call: ArchivedCall) -> ExportOptions:
-    if call.has_stablehlo:
-        return _OPTIONS
-    today = DisabledSafetyCheck.custom_call(f"{call.target}_ffi")
-    return replace(_OPTIONS, disabled_checks=(today,))
+def _as_today(function: Any, specs: Sequence[jax.ShapeDtypeStruct], target: str) -> StableHloModule:
+    check = jax_export.DisabledSafetyCheck.custom_call(f"{target}_ffi")
+    exported = jax_export.export(function, platforms=("cpu",), disabled_checks=(check,))(*specs)
+    return StableHloModule(exported.mlir_module_serialized)
 
 
-def _specs(call: ArchivedCall, operands: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
+def _specs(
+    call: ArchivedCall, operands: Sequence[Any], by_lapack: bool
+) -> list[jax.ShapeDtypeStruct]:
     """The types of the operands, with a variable for each size that is open."""
     sizes = _SIZES[call.routine]
     if call.routine == "trsm" and not call.flags["left"]:
@@ -128,7 +137,7 @@ def _specs(call: ArchivedCall, operands: Sequence[Any]) -> list[jax.ShapeDtypeSt
         # The bindings call an open size by a negative number.
         dimensions = [str(d) if d >= 0 else n for d, n in zip(tensor.shape, names, strict=True)]
         is_open = any(d < 0 for d in tensor.shape[batch:])
-        if is_open and call.routine not in _OPEN_SIZES:
+        if is_open and not by_lapack and call.routine not in _OPEN_SIZES:
             raise ModuleError(
                 f"{call.target} of {tensor}: only batch dimensions may be open for this routine"
             )

@@ -26,6 +26,19 @@ _NO_RULES = (
 _GEQRF = SeamName(
     "jax._src.lax.linalg", "geqrf_p", "0.8 to 0.12", "every qr stays a call that is refused"
 )
+_GEQP3 = SeamName(
+    "jax._src.lax.linalg",
+    "geqp3_p",
+    "0.8 to 0.12",
+    "a qr with pivoting stays a call that is refused",
+)
+_RAGGED = SeamName(
+    "jax._src.lax.lax",
+    "ragged_dot_general_p",
+    "0.8 to 0.12",
+    "ragged contractions stay operations of CHLO: refused for GPU and TPU by JAX 0.8, and in open "
+    "batches by later ones",
+)
 _PLATFORMS = SeamName("jax._src.interpreters.mlir", "_platforms_for_eqn", "0.8 to 0.12", _NO_RULES)
 _PER_PLATFORM = SeamName(
     "jax._src.interpreters.mlir", "lower_per_platform", "0.8 to 0.12", _NO_RULES
@@ -49,6 +62,8 @@ _DYNAMIC_SHAPE = SeamName(
 
 SEAM: Sequence[SeamName] = (
     _GEQRF,
+    _GEQP3,
+    _RAGGED,
     _PLATFORMS,
     _PER_PLATFORM,
     _RULES,
@@ -59,6 +74,12 @@ SEAM: Sequence[SeamName] = (
 
 # Half of qr, which jax.lax.linalg has as one.
 geqrf_p: Any = _GEQRF.get()
+
+# Half of qr with pivoting.
+geqp3_p: Any = _GEQP3.get()
+
+# In jax.lax only as functions.
+ragged_dot_general_p: Any = _RAGGED.get()
 
 # From 0.9 on the first parameter is the module context.
 _AVAL_TO_IR_TAKES_CONTEXT = len(inspect.signature(mlir.aval_to_ir_type).parameters) == 2
@@ -73,6 +94,16 @@ def rules_possible() -> bool:
 def geqrf_possible() -> bool:
     """Whether there is a rule to give for geqrf_p."""
     return _GEQRF.get() is not None
+
+
+def geqp3_possible() -> bool:
+    """Whether there is a rule to give for geqp3_p."""
+    return _GEQP3.get() is not None
+
+
+def ragged_dot_possible() -> bool:
+    """Whether there is a rule to give for ragged_dot_general_p."""
+    return _RAGGED.get() is not None
 
 
 def custom_calls_possible() -> bool:

@@ -5,9 +5,12 @@ from typing import Any
 
 from jax2tf_bridge.from_jax._accuracy import RESULT_ACCURACY_SINCE, accuracy_rules
 from jax2tf_bridge.from_jax._bitcast import bitcast_rules
+from jax2tf_bridge.from_jax._collectives import collective_rules
+from jax2tf_bridge.from_jax._convolutions import convolution_rules
 from jax2tf_bridge.from_jax._indexing import BATCHING_DIMS_SINCE, indexing_rules
 from jax2tf_bridge.from_jax._jax_compat_lowering import rules_possible
-from jax2tf_bridge.from_jax._linalg._rules import PLATFORMS, linalg_rules
+from jax2tf_bridge.from_jax._linalg._rules import linalg_rules
+from jax2tf_bridge.from_jax._ragged import ragged_rules
 
 
 @functools.lru_cache(maxsize=64)
@@ -18,8 +21,8 @@ def lowering_overrides(
 
     The rules themselves look at the platform that they lower for. On "cpu", "cuda" and "rocm"
     the decompositions become StableHLO and the custom calls that XLA expands everywhere (Qr,
-    Eigh, ProductOfElementaryHouseholderReflectors); on "tpu" and unknown platforms they stay
-    JAX's. eig, schur, hessenberg, pivoted QR and tridiagonal have no such form, and stay too.
+    Eigh, ProductOfElementaryHouseholderReflectors). On "tpu" eig, schur, hessenberg, pivoted QR and
+    tridiagonal do, which JAX lacks there; the others stay JAX's, as all do on unknown platforms.
 
     Args:
       platforms: the platforms of the export.
@@ -27,9 +30,13 @@ def lowering_overrides(
     """
     if not rules_possible():
         return ()
-    pairs: tuple[tuple[Any, Any], ...] = bitcast_rules()
-    if not set(platforms).isdisjoint(PLATFORMS):
-        pairs += linalg_rules()
+    pairs: tuple[tuple[Any, Any], ...] = (
+        *bitcast_rules(),
+        *collective_rules(),
+        *convolution_rules(),
+        *linalg_rules(platforms),
+        *ragged_rules(),
+    )
     if stablehlo_version < BATCHING_DIMS_SINCE:
         pairs += indexing_rules()
     if stablehlo_version < RESULT_ACCURACY_SINCE:

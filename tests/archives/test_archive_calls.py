@@ -74,6 +74,7 @@ def _like(*arrays: Array) -> list[jax.ShapeDtypeStruct]:
 _INFO = np.zeros((), np.int32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [F32, C64])
 def test_triangular_solve_with_every_flag(dtype: Any) -> None:
     a = _well_conditioned(3, 2, dtype=dtype)
@@ -192,6 +193,7 @@ def _scalars(**values: int) -> str:
     )
 
 
+@pytest.mark.slow
 def test_the_older_triangular_solve_with_a_scale() -> None:
     for dtype, letter in ((F32, "s"), (C64, "c")):
         a, b = _well_conditioned(3, dtype=dtype), normal(2, 3, dtype=dtype)
@@ -274,6 +276,7 @@ def _gpu_call(target: str, config: str, arrays: Sequence[Array], outs: Sequence[
     """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [F32, C64])
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("shape", [(3, 5), (5, 3)])

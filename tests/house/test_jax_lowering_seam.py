@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2tf_bridge import PortableFunction, UnsupportedByTargetError, export
+from jax2tf_bridge import BridgeError, PortableFunction, UnsupportedByTargetError, export
 from jax2tf_bridge._seam import SeamName
 from jax2tf_bridge.from_jax._jax_compat_lowering import SEAM
 from jax2tf_bridge.from_jax._overrides import lowering_overrides
@@ -65,6 +65,34 @@ def no_qr(without: Callable[[], None]) -> None:
     exported(jnp.linalg.inv)
 
 
+def no_pivoted_qr(without: Callable[[], None]) -> None:
+    def pivoted(x: Any) -> Any:
+        return jax.scipy.linalg.qr(x, pivoting=True)
+
+    exported(pivoted)
+    without()
+    refused(pivoted)
+    exported(jnp.linalg.qr)
+
+
+def no_ragged_dot(without: Callable[[], None]) -> None:
+    def batched(x: jax.Array) -> jax.Array:
+        weights = jnp.ones((x.shape[0], 1, 3, 2), x.dtype)
+        sizes = jnp.full((x.shape[0], 1), 3, jnp.int32)
+        return jax.vmap(jax.lax.ragged_dot)(x, weights, sizes)
+
+    def of_open_batch() -> None:
+        lowering_overrides.cache_clear()
+        x = np.ones((2, 3, 3), np.float32)
+        export(batched, platforms=["cpu", "cuda"], polymorphic_shapes="(b, 3, 3)")(x)
+
+    of_open_batch()
+    without()
+    with pytest.raises(BridgeError):
+        of_open_batch()
+    exported(jnp.linalg.qr)
+
+
 def no_eigh(without: Callable[[], None]) -> None:
     exported(lambda x: jnp.linalg.eigh(x)[0])
     exported(jnp.linalg.svd)
@@ -77,6 +105,8 @@ def no_eigh(without: Callable[[], None]) -> None:
 BEHAVIOURS: dict[str, Callable[[Callable[[], None]], None]] = {
     **dict.fromkeys(NO_RULES, no_rules),
     "geqrf_p": no_qr,
+    "geqp3_p": no_pivoted_qr,
+    "ragged_dot_general_p": no_ragged_dot,
     "custom_call": no_eigh,
     "eval_dynamic_shape_as_tensor": no_eigh,
 }

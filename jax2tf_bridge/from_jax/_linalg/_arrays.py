@@ -112,3 +112,17 @@ def loop(count: int, step: Callable[[Any, State], State], state: State) -> State
 
     end: State = lax.fori_loop(0, count, body, state)
     return end
+
+
+def each_matrix(function: Callable[[Any], Any], a: Any) -> Any:
+    """`function` of each matrix in [..., m, n], one after the other: for loops of small steps.
+
+    Together, they would all take as many steps as the slowest, at positions of their own.
+    """
+    if a.ndim == 2:
+        return function(a)
+    batch = a.shape[:-2]
+    if a.ndim > 3:
+        a = lax.collapse(a, 0, a.ndim - 2)
+    results = lax.map(function, a)
+    return tuple(lax.reshape(x, (*batch, *x.shape[1:])) for x in results)

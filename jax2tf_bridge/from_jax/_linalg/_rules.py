@@ -12,6 +12,8 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
     common_rule,
     custom_call,
     custom_calls_possible,
+    geqp3_p,
+    geqp3_possible,
     geqrf_p,
     geqrf_possible,
     lower_by_platform,
@@ -20,7 +22,10 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
 from jax2tf_bridge.from_jax._linalg import _eigh, _qr
 from jax2tf_bridge.from_jax._linalg._arrays import adjoint, real
 from jax2tf_bridge.from_jax._linalg._cholesky import cholesky
+from jax2tf_bridge.from_jax._linalg._eig import eig
 from jax2tf_bridge.from_jax._linalg._lu import lu
+from jax2tf_bridge.from_jax._linalg._reflectors import hessenberg, pivoted_qr, tridiagonal
+from jax2tf_bridge.from_jax._linalg._schur import schur
 from jax2tf_bridge.from_jax._linalg._svd import svd
 from jax2tf_bridge.from_jax._linalg._tridiagonal_solve import tridiagonal_solve
 
@@ -38,9 +43,39 @@ _lower_eigh = lower_fun(_eigh.eigh)
 _lower_cholesky = lower_fun(cholesky, multiple_results=False)
 _lower_tridiagonal_solve = lower_fun(tridiagonal_solve, multiple_results=False)
 
+_lower_eig = lower_fun(eig)
+_lower_schur = lower_fun(schur)
+_lower_hessenberg = lower_fun(hessenberg)
+_lower_tridiagonal = lower_fun(tridiagonal)
+_lower_pivoted_qr = lower_fun(pivoted_qr)
 
-def linalg_rules() -> tuple[tuple[Any, Rule], ...]:
+# TPU too: for what JAX has no rule there.
+_EVERYWHERE = (*PLATFORMS, "tpu")
+
+
+def linalg_rules(platforms: Sequence[str]) -> tuple[tuple[Any, Rule], ...]:
     """(primitive, rule) pairs; each rule lowers for all the platforms of its context."""
+    ours = _of_lapack_alone()
+    return ours if set(platforms).isdisjoint(PLATFORMS) else (*ours, *_with_other_rules())
+
+
+def _of_lapack_alone() -> tuple[tuple[Any, Rule], ...]:
+    """Of what JAX has on CPU and in part on GPUs, but not on TPU."""
+    ours: list[tuple[Any, Rule]] = [
+        (lax.linalg.eig_p, _lower_eig),
+        (lax.linalg.schur_p, _lower_schur),
+        (lax.linalg.hessenberg_p, _lower_hessenberg),
+        (lax.linalg.tridiagonal_p, _lower_tridiagonal),
+    ]
+    if geqp3_possible():
+        ours.append((geqp3_p, _lower_pivoted_qr))
+    return (
+        *((p, by_platform(p, dict.fromkeys(_EVERYWHERE, rule))) for p, rule in ours),
+        (lax.linalg.tridiagonal_solve_p, _lower_tridiagonal_solve_by_platform),
+    )
+
+
+def _with_other_rules() -> tuple[tuple[Any, Rule], ...]:
     ours: list[tuple[Any, Rule]] = [
         (lax.linalg.lu_p, _lower_lu),
         (lax.linalg.svd_p, _lower_svd),
@@ -65,7 +100,6 @@ def linalg_rules() -> tuple[tuple[Any, Rule], ...]:
         *([(geqrf_p, _qr.lower_geqrf)] if geqrf_possible() else []),
         (lax.linalg.householder_product_p, _qr.lower_householder_product),
         (lax.linalg.cholesky_p, _lower_cholesky_by_platform),
-        (lax.linalg.tridiagonal_solve_p, _lower_tridiagonal_solve_by_platform),
         (extend_random.threefry2x32_p, _lower_threefry_by_platform),
     )
 
@@ -117,8 +151,8 @@ def _lower_cholesky_by_platform(ctx: Any, a: Any) -> Sequence[Any]:
 
 
 def _lower_tridiagonal_solve_by_platform(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
-    # Perturbing singular systems has only its jaxlib form.
-    ours = () if params.get("perturb_singular") else PLATFORMS
+    # JAX cannot perturb singular systems on TPU.
+    ours = _EVERYWHERE if params.get("perturb_singular") else PLATFORMS
     rules = dict.fromkeys(ours, _lower_tridiagonal_solve)
     return lower_by_platform(ctx, lax.linalg.tridiagonal_solve_p, rules, *args, **params)
 

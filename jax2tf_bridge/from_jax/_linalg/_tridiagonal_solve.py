@@ -5,13 +5,16 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from jax2tf_bridge.from_jax._linalg._arrays import columns, where
+from jax2tf_bridge.from_jax._linalg._arrays import columns, epsilon, where
 
 
-def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, **params: Any) -> Any:
+def tridiagonal_solve(
+    dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: bool = False, **params: Any
+) -> Any:
     """X with A X = b, for subdiagonal, diagonal and superdiagonal [..., m] and b [..., m, k].
 
-    dl[..., 0] and du[..., -1] are not read. A singular A gives NaN throughout.
+    dl[..., 0] and du[..., -1] are not read. A singular A gives NaN throughout; or with
+    `perturb_singular`, pivots below a rounding error of the largest entry of U become that error.
     """
     del params
     batch = d.ndim - 1
@@ -44,6 +47,9 @@ def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, **params: Any) -> Any:
         eliminate, (d[0], du[0], b[0]), (dl[1:], d[1:], du[1:], b[1:])
     )
 
+    if perturb_singular:
+        last, upper = _without_tiny_pivots(last, upper)
+
     def substitute(carry: Any, row: Any) -> tuple[Any, Any]:
         following, second = carry
         diagonal, above, second_above, right = row
@@ -57,3 +63,17 @@ def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, **params: Any) -> Any:
     solvable = lax.reduce(pivots != 0, np.array(True), lax.bitwise_and, (0,))
     x = where(solvable, x, np.array(np.nan, x.dtype))
     return lax.transpose(x, (*range(1, batch + 1), 0, batch + 1))
+
+
+def _without_tiny_pivots(last: Any, upper: Any) -> tuple[Any, Any]:
+    """The last pivot and the rows of U, with no pivot nearer to zero than a rounding error of U."""
+    zero = np.zeros((), last.dtype)
+    entries = [lax.reduce(lax.abs(x), zero, lax.max, (0,)) for x in upper[:3]]
+    largest = lax.max(lax.max(entries[0], entries[1]), lax.max(entries[2], lax.abs(last)))
+    tiny = lax.max(largest * epsilon(last.dtype), np.array(np.finfo(last.dtype).tiny, last.dtype))
+
+    def away(pivot: Any) -> Any:
+        sign = where(pivot < 0, np.array(-1, last.dtype), np.array(1, last.dtype))
+        return where(lax.abs(pivot) < tiny, sign * tiny, pivot)
+
+    return away(last), (away(upper[0]), *upper[1:])

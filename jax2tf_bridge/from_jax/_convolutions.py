@@ -1,0 +1,80 @@
+"""A lowering rule for convolutions in an open number of groups.
+
+StableHLO has the number of groups as an attribute. jax.vmap over images and kernels together makes
+groups of the batch; with an open batch they become a loop.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from jax import lax
+
+from jax2tf_bridge.from_jax._jax_compat_lowering import Rule, lower_by_platform, lower_fun
+
+_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31)
+
+
+def convolution_rules() -> tuple[tuple[Any, Rule], ...]:
+    """(primitive, rule) pairs for conv_general_dilated."""
+    return ((lax.conv_general_dilated_p, _lower),)
+
+
+def _lower(ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Sequence[Any]:
+    groups = (params["feature_group_count"], params["batch_group_count"])
+    if all(isinstance(count, int) for count in groups):
+        return lower_by_platform(ctx, lax.conv_general_dilated_p, {}, lhs, rhs, **params)
+    function = functools.partial(_in_a_loop, **params)
+    return lower_fun(function, multiple_results=False)(ctx, lhs, rhs)
+
+
+def _in_a_loop(
+    lhs: Any, rhs: Any, *, feature_group_count: Any, batch_group_count: Any, **params: Any
+) -> Any:
+    """One convolution after the other, each of as many groups as are known to be in all."""
+    numbers = params["dimension_numbers"]
+    by_features = not isinstance(feature_group_count, int)
+    count = feature_group_count if by_features else batch_group_count
+    known = _known_factor(count)
+    outer = count // known
+    lhs = _split(lhs, numbers.lhs_spec[1 if by_features else 0], outer)
+    rhs = _split(rhs, numbers.rhs_spec[0], outer)
+
+    def convolve(group: tuple[Any, Any]) -> Any:
+        return lax.conv_general_dilated_p.bind(
+            *group,
+            feature_group_count=known if by_features else 1,
+            batch_group_count=1 if by_features else known,
+            **params,
+        )
+
+    return _join(lax.map(convolve, (lhs, rhs)), numbers.out_spec[1])
+
+
+def _known_factor(count: Any) -> int:
+    """A number that divides the open count whatever the sizes are: 4 for 4*b."""
+    factor = 1
+    for prime in _PRIMES:
+        while _is_zero(count % (factor * prime)):
+            factor *= prime
+    return factor
+
+
+def _is_zero(size: Any) -> bool:
+    return isinstance(size, int) and size == 0
+
+
+def _split(x: Any, axis: int, outer: Any) -> Any:
+    """The axis taken apart, its slower part as the first axis."""
+    shape = (*x.shape[:axis], outer, x.shape[axis] // outer, *x.shape[axis + 1 :])
+    x = lax.reshape(x, shape)
+    return lax.transpose(x, (axis, *(i for i in range(x.ndim) if i != axis)))
+
+
+def _join(x: Any, axis: int) -> Any:
+    """The first axis as the slower part of another one."""
+    order = [*range(1, x.ndim)]
+    order.insert(axis, 0)
+    x = lax.transpose(x, order)
+    shape = (*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
+    return lax.reshape(x, shape)

@@ -1,0 +1,93 @@
+"""What has no case, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_DEVICES = (
+    "Between devices: TensorFlow runs a module on one device, without the assignment of devices "
+    "that XLA needs for it. Over the axis of a jax.vmap the same functions work"
+)
+_INTERNAL = "No public function makes it, or only for JAX's own use while it traces or lowers"
+
+PRIMITIVES: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "all_gather",
+            "all_to_all",
+            "axis_index",
+            "pmax",
+            "pmin",
+            "ppermute",
+            "psum",
+            "ragged_all_to_all",
+            "xla_pmap",
+        ),
+        _DEVICES,
+    ),
+    **dict.fromkeys(
+        (
+            "call",
+            "closed_call",
+            "custom_lin",
+            "empty2",
+            "eq_to",
+            "eval_jaxpr",
+            "le_to",
+            "lt_to",
+            "remat_opt",
+            "select_and_scatter",
+            "stage",
+            "zeros_like",
+        ),
+        _INTERNAL,
+    ),
+    "dce_sink": "An effect of JAX's own compiler: the bridge refuses it, since it would be lost",
+}
+"""Primitives by name. Not every release of JAX has all of them."""
+
+_SHAPES = "Computes with shapes, not with arrays"
+_KEYS = "Says what kind a key is; the result is no array"
+
+FUNCTIONS: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            "jax.lax.pbroadcast",
+            "jax.lax.pcast",
+            "jax.lax.precv",
+            "jax.lax.psend",
+            "jax.lax.psum_scatter_start",
+            "jax.lax.pvary",
+            "jax.lax.ragged_all_to_all",
+        ),
+        _DEVICES,
+    ),
+    **dict.fromkeys(
+        (
+            "jax.lax.broadcast_shapes",
+            "jax.lax.conv_dimension_numbers",
+            "jax.lax.conv_general_permutations",
+            "jax.lax.conv_general_shape_tuple",
+            "jax.lax.conv_shape_tuple",
+            "jax.lax.conv_transpose_shape_tuple",
+            "jax.lax.dtype",
+            "jax.lax.padtype_to_pads",
+            "jax.lax.reduce_window_shape_tuple",
+        ),
+        _SHAPES,
+    ),
+    **dict.fromkeys(
+        (
+            "jax.lax.ConvGeneralDilatedDimensionNumbers",
+            "jax.lax.DotDimensionNumbers",
+            "jax.lax.PrecisionLike",
+        ),
+        "A name for annotations",
+    ),
+    **dict.fromkeys(("jax.random.Key", "jax.random.key_dtype", "jax.random.key_impl"), _KEYS),
+    "jax.lax.dce_sink": PRIMITIVES["dce_sink"],
+    "jax.nn.get_scaled_dot_general_config": "Makes a configuration, of a kernel of cuDNN",
+    "jax.scipy.spatial.transform.Rotation.random": "JAX raises NotImplementedError",
+    "jax.scipy.spatial.transform.Rotation.single": "A property of the object: no array",
+}
+"""Public functions by name. Not every release of JAX has all of them."""
