@@ -92,6 +92,7 @@ def test_a_model_runs_and_gives_the_same(ok: Ok, model: Path) -> None:
     assert all("ran, " in line and "BEYOND" not in line for line in calls)
 
 
+@pytest.mark.slow
 def test_what_fails_is_told_by_its_call(run: Run, tmp_path: Path) -> None:
     plain = Plain()
     signatures = {"pairs": plain.pairs, "never": plain.never}

@@ -37,6 +37,7 @@ def right(printed: str) -> float:
     return float(share)
 
 
+@pytest.mark.slow
 def test_two_files_and_then_new_weights(tmp_path: Path) -> None:
     """One test, since the trainings are the long part of it."""
     folder = tmp_path / "digits"

@@ -221,6 +221,7 @@ def test_second_gradients(f: Callable[..., Any]) -> None:
     _same(jax.grad(slope(exported.call))(X), jax.grad(slope(f))(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("platforms", [["cpu"], ["cpu", "tpu"], None])
 @pytest.mark.parametrize("f", [own_jit, scan, cond])
 def test_symbolic_shapes_and_platforms(f: Callable[..., Any], platforms: Any) -> None:

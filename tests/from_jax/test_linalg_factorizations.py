@@ -24,6 +24,7 @@ from tests.from_jax.linalg_exports import (
 SHAPES = [(1, 1), (2, 2), (5, 3), (3, 5), (40, 40), (64, 30), (30, 64)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("m", "n"), SHAPES)
 def test_qr(m: int, n: int) -> None:
     def f(a: Any) -> Any:
@@ -73,6 +74,7 @@ def check_orthonormal(q: Any) -> None:
     np.testing.assert_allclose(gram, np.eye(len(gram)), rtol=0, atol=tolerance(q.dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "triangle"), [(1, "L"), (2, "U"), (3, "L"), (32, "U"), (33, "U"), (64, "L"), (200, "L")]
 )
@@ -117,6 +119,7 @@ SPECTRA = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_spectra_that_are_hard(dtype: str) -> None:
     with jax.enable_x64(True):

@@ -83,6 +83,7 @@ def lax_geqrf(a: Any) -> tuple[Any, Any]:
     return h.mT, taus
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUILT_ON)
 def test_built_on_them(name: str) -> None:
     f, kinds = BUILT_ON[name]

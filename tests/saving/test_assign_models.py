@@ -95,6 +95,7 @@ def assert_assigned(model: Any) -> None:
         np.testing.assert_array_equal(value, WEIGHTS[layer.rpartition("/")[2]][weight])
 
 
+@pytest.mark.slow
 def test_a_functional_model_of_keras() -> None:
     inputs = outputs = keras.Input((3,))
     for layer in layers():
@@ -108,6 +109,7 @@ def test_a_functional_model_of_keras() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_sequential_model_of_keras_with_and_without_its_name() -> None:
     model = keras.Sequential(layers())
     with pytest.raises(StructureError, match="a model of Keras has them once it was built"):
@@ -120,6 +122,7 @@ def test_a_sequential_model_of_keras_with_and_without_its_name() -> None:
     np.testing.assert_array_equal(np.asarray(model.layers[0].kernel), 7)
 
 
+@pytest.mark.slow
 def test_keras_within_a_module() -> None:
     module = tf.Module()
     module.head = keras.Sequential(layers())
@@ -130,6 +133,7 @@ def test_keras_within_a_module() -> None:
     assert float(module.scale) == 2
 
 
+@pytest.mark.slow
 def test_a_trained_model_keeps_the_state_of_its_optimizer() -> None:
     model = keras.Sequential(layers())
     model.compile("adam", "mse")
@@ -157,6 +161,7 @@ def test_a_saved_module_of_someone_else(tmp_path: Path) -> None:
     np.testing.assert_allclose(model.call(X), X @ kernel * 2)
 
 
+@pytest.mark.slow
 def test_a_keras_model_that_was_exported(tmp_path: Path) -> None:
     inputs = outputs = keras.Input((3,))
     for layer in layers():

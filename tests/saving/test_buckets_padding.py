@@ -64,6 +64,7 @@ def plain() -> NamedFunction:
     return function
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("above", ["split", "as is"])
 def test_values_and_gradients_of_the_first_and_second_order(
     plain: NamedFunction, above: Any

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jax2tf_bridge import Signature, save
 from tests.fresh_process import run_python
@@ -36,6 +37,7 @@ print(json.dumps([g.numpy().tolist() for g in (by_x, by_x_x, by_x_x_w)]))
 """
 
 
+@pytest.mark.slow
 def test_gradients_of_three_orders_without_jax(tmp_path: Path) -> None:
     x = np.array([[0.3, -0.2, 0.5], [1.0, 0.1, -0.4]], np.float32)
     w = np.linspace(-1, 1, 6).astype(np.float32).reshape(3, 2)
@@ -81,6 +83,7 @@ print(json.dumps([float(loss) for loss in losses]))
 """
 
 
+@pytest.mark.slow
 def test_a_loaded_model_learns_in_tensorflow_as_in_jax(tmp_path: Path) -> None:
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 

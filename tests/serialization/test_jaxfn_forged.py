@@ -24,6 +24,7 @@ from tests.serialization.forging import (
 )
 
 
+@pytest.mark.slow
 def test_every_byte_forged() -> None:
     """With right checksums: nothing but the reader's own care is left."""
     read = 0

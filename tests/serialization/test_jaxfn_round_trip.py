@@ -170,6 +170,7 @@ sys.stdout.write(serialize(record, vjp_order=1).hex())
 """
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_same_bytes() -> None:
     first, second = (run_python(DETERMINISM, env={"PYTHONHASHSEED": n}) for n in ("1", "2"))
     assert first == second

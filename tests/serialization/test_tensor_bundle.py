@@ -112,6 +112,7 @@ def test_each_truncation_of_the_index_is_told(prefix: str, tmp_path: Path) -> No
             TensorBundle(tmp_path / "v")
 
 
+@pytest.mark.slow
 def test_each_flipped_byte_of_the_index_is_told(prefix: str, tmp_path: Path) -> None:
     data = bytearray(Path(f"{prefix}.index").read_bytes())
     end = len(data) - 48

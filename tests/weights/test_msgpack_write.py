@@ -163,6 +163,7 @@ def test_arrays_of_jax_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ours == flax.serialization.msgpack_serialize(tree)
 
 
+@pytest.mark.slow
 def test_arrays_on_several_devices() -> None:
     code = """
     import flax.serialization
