@@ -39,6 +39,12 @@ _RAGGED = SeamName(
     "ragged contractions stay operations of CHLO: refused for GPU and TPU by JAX 0.8, and in open "
     "batches by later ones",
 )
+_REDUCE_SCATTER = SeamName(
+    "jax._src.lax.parallel",
+    "reduce_scatter_p",
+    "0.8 to 0.12",
+    "over an axis of one device, psum_scatter and the gradient of all_gather fail at open sizes",
+)
 _PLATFORMS = SeamName("jax._src.interpreters.mlir", "_platforms_for_eqn", "0.8 to 0.12", _NO_RULES)
 _PER_PLATFORM = SeamName(
     "jax._src.interpreters.mlir", "lower_per_platform", "0.8 to 0.12", _NO_RULES
@@ -64,6 +70,7 @@ SEAM: Sequence[SeamName] = (
     _GEQRF,
     _GEQP3,
     _RAGGED,
+    _REDUCE_SCATTER,
     _PLATFORMS,
     _PER_PLATFORM,
     _RULES,
@@ -80,6 +87,9 @@ geqp3_p: Any = _GEQP3.get()
 
 # In jax.lax only as functions.
 ragged_dot_general_p: Any = _RAGGED.get()
+
+# What psum_scatter is made of.
+reduce_scatter_p: Any = _REDUCE_SCATTER.get()
 
 # From 0.9 on the first parameter is the module context.
 _AVAL_TO_IR_TAKES_CONTEXT = len(inspect.signature(mlir.aval_to_ir_type).parameters) == 2
@@ -104,6 +114,11 @@ def geqp3_possible() -> bool:
 def ragged_dot_possible() -> bool:
     """Whether there is a rule to give for ragged_dot_general_p."""
     return _RAGGED.get() is not None
+
+
+def reduce_scatter_possible() -> bool:
+    """Whether there is a rule to give for reduce_scatter_p."""
+    return _REDUCE_SCATTER.get() is not None
 
 
 def custom_calls_possible() -> bool:

@@ -93,6 +93,27 @@ def no_ragged_dot(without: Callable[[], None]) -> None:
     exported(jnp.linalg.qr)
 
 
+def no_reduce_scatter(without: Callable[[], None]) -> None:
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("i",))
+    spec = jax.sharding.PartitionSpec()
+
+    def scattered(x: jax.Array) -> Any:
+        def part(x: jax.Array) -> Any:
+            return jax.lax.psum_scatter(x, "i", scatter_dimension=1)
+
+        return jax.shard_map(part, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(x)
+
+    def of_open_batch() -> None:
+        lowering_overrides.cache_clear()
+        exported(scattered, np.ones((2, 1, 3), np.float32), polymorphic_shapes="(b, 1, 3)")
+
+    of_open_batch()
+    without()
+    with pytest.raises(BridgeError):
+        of_open_batch()
+    exported(jnp.linalg.qr)
+
+
 def no_eigh(without: Callable[[], None]) -> None:
     exported(lambda x: jnp.linalg.eigh(x)[0])
     exported(jnp.linalg.svd)
@@ -107,6 +128,7 @@ BEHAVIOURS: dict[str, Callable[[Callable[[], None]], None]] = {
     "geqrf_p": no_qr,
     "geqp3_p": no_pivoted_qr,
     "ragged_dot_general_p": no_ragged_dot,
+    "reduce_scatter_p": no_reduce_scatter,
     "custom_call": no_eigh,
     "eval_dynamic_shape_as_tensor": no_eigh,
 }

@@ -5,24 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _DEVICES = (
-    "Between devices: TensorFlow runs a module on one device, without the assignment of devices "
-    "that XLA needs for it. Over the axis of a jax.vmap the same functions work"
+    "Between several devices, or not for a CPU: TensorFlow runs a module on one device. Other "
+    "collectives work over a mesh of one device, and over the axis of a jax.vmap"
 )
 _INTERNAL = "No public function makes it, or only for JAX's own use while it traces or lowers"
 
 PRIMITIVES: Mapping[str, str] = {
     **dict.fromkeys(
-        (
-            "all_gather",
-            "all_to_all",
-            "axis_index",
-            "pmax",
-            "pmin",
-            "ppermute",
-            "psum",
-            "ragged_all_to_all",
-            "xla_pmap",
-        ),
+        ("ragged_all_to_all", "xla_pmap"),
         _DEVICES,
     ),
     **dict.fromkeys(
@@ -53,11 +43,9 @@ FUNCTIONS: Mapping[str, str] = {
     **dict.fromkeys(
         (
             "jax.lax.pbroadcast",
-            "jax.lax.pcast",
             "jax.lax.precv",
             "jax.lax.psend",
             "jax.lax.psum_scatter_start",
-            "jax.lax.pvary",
             "jax.lax.ragged_all_to_all",
         ),
         _DEVICES,
@@ -85,6 +73,7 @@ FUNCTIONS: Mapping[str, str] = {
         "A name for annotations",
     ),
     **dict.fromkeys(("jax.random.Key", "jax.random.key_dtype", "jax.random.key_impl"), _KEYS),
+    "jax.lax.pvary": "A deprecated name of pcast",
     "jax.lax.dce_sink": PRIMITIVES["dce_sink"],
     "jax.nn.get_scaled_dot_general_config": "Makes a configuration, of a kernel of cuDNN",
     "jax.scipy.spatial.transform.Rotation.random": "JAX raises NotImplementedError",

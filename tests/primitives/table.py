@@ -7,6 +7,7 @@ from collections import Counter
 from tests.primitives import (
     contractions,
     control,
+    devices,
     distributions,
     elementwise,
     fourier,
@@ -30,6 +31,7 @@ _MODULES = (
     reductions,
     contractions,
     control,
+    devices,
     randomness,
     fourier,
     networks,
