@@ -11,6 +11,7 @@ import tensorflow as tf
 from jax2tf_bridge._errors import BridgeError
 from jax2tf_bridge._portable import Aval
 from jax2tf_bridge.call_tf._functions import FlatFunction, Results, Traced, in_eager_mode
+from jax2tf_bridge.call_tf._shapes import result_shapes
 from jax2tf_bridge.call_tf._values import aval_of
 
 
@@ -36,11 +37,23 @@ class _Batch(FlatFunction):
         self._function, self._batched = function, batched
         self._vectorizable: dict[Any, tuple[bool]] = {}
 
+    def known_shapes(
+        self, avals: Sequence[Aval], shapes: Sequence[tuple[Any, ...]]
+    ) -> list[tuple[Any, ...]]:
+        """The shapes of rows, with their number before."""
+        size = next(s[0] for s, batched in zip(shapes, self._batched, strict=True) if batched)
+        row_avals = [
+            Aval(aval.shape[1:] if batched else aval.shape, aval.dtype)
+            for aval, batched in zip(avals, self._batched, strict=True)
+        ]
+        row_shapes = [s[1:] if b else s for s, b in zip(shapes, self._batched, strict=True)]
+        return [(size, *shape) for shape in result_shapes(self._function, row_avals, row_shapes)]
+
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
         size = next(
             t.shape[0] for t, batched in zip(tensors, self._batched, strict=True) if batched
         )
-        if not size:
+        if size == 0:
             return self._of_no_rows(tensors)
         if tf.executing_eagerly():
             traced = self._vectorized(tensors)

@@ -23,6 +23,7 @@ def call_tf(
     has_side_effects: bool = True,
     ordered: bool = False,
     output_shape_dtype: Any = None,
+    call_tf_graph: bool = False,
 ) -> Callable[..., Any]:
     """Makes a JAX function of a TensorFlow function.
 
@@ -40,6 +41,9 @@ def call_tf(
       ordered: whether such calls stay in their order.
       output_shape_dtype: a pytree of jax.ShapeDtypeStruct that the results must be; for those
         whose shapes TensorFlow does not know before it runs. None for whatever comes.
+      call_tf_graph: whether `convert` and `export` carry the function along as a TensorFlow
+        graph, which TensorFlow compiles where the model runs, for whatever platform and sizes.
+        jax.jit and jax.export cannot run it then: NotExportableError.
 
     Returns:
       A function over pytrees of arrays and numbers, positional and by keyword, that gives a
@@ -64,8 +68,8 @@ def call_tf(
             f"{type(tf_function).__name__}, which cannot be called."
         )
     name = function_name(tf_function)
-    declared = Declared.of(output_shape_dtype, name)
-    options = CallOptions(has_side_effects or ordered, ordered, declared)
+    declared = Declared.of(output_shape_dtype, name, graph=call_tf_graph)
+    options = CallOptions(has_side_effects or ordered, ordered, declared, call_tf_graph)
     functions: dict[Any, UserFunction] = {}
 
     def called(*args: Any, **kwargs: Any) -> Any:

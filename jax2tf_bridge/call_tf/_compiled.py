@@ -25,6 +25,7 @@ from jax2tf_bridge.call_tf._functions import FlatFunction, Traced, in_eager_mode
 from jax2tf_bridge.call_tf._values import uses_64_bits
 from jax2tf_bridge.from_jax import _jax_compat, to_exported
 from jax2tf_bridge.from_jax._jax_compat import ir
+from jax2tf_bridge.from_jax._stablehlo_operations import below
 from jax2tf_bridge.serialization._bytecode import read_main_types
 
 _DTYPES = {element: dtype for dtype, element in _ELEMENT_TYPES.items()}
@@ -139,9 +140,7 @@ def _no_device(name: str, platform: str) -> str:
 
 
 def _compile(name: str, traced: Traced, platform: str, device: str) -> CompiledModule:
-    updates = [kind for kind in traced.stateful_operations() if _UPDATES.fullmatch(kind)]
-    if updates:
-        raise _updates_variables(name, updates[0])
+    refuse_updates(name, traced)
     try:
         with in_eager_mode():
             # As HLO, whose format is stable: the StableHLO that TensorFlow prints is not.
@@ -167,9 +166,24 @@ def _compile(name: str, traced: Traced, platform: str, device: str) -> CompiledM
     return CompiledModule(module, captured, captures, tuple(map(_aval, outs)))
 
 
+def refuse_updates(name: str, traced: Traced) -> None:
+    """Raises where the function changes variables.
+
+    Raises:
+      UnsupportedByTargetError: it does.
+    """
+    updates = [kind for kind in traced.stateful_operations() if _UPDATES.fullmatch(kind)]
+    if updates:
+        raise _updates_variables(name, updates[0])
+
+
 def _portable(bytecode: bytes) -> bytes:
     with _jax_compat.make_ir_context():
         module = ir.Module.parse(bytecode)
+        for op in [op for op in below(module.operation) if op.name == "mhlo.copy"]:
+            # XLA's own, of no meaning between values; StableHLO has none.
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
         version = ".".join(map(str, _jax_compat.current_stablehlo_version()))
         return _jax_compat.serialize_module(module, version)
 

@@ -65,11 +65,13 @@ class CallOptions:
       has_side_effects: whether JAX must neither drop nor repeat a call.
       ordered: whether calls keep their order.
       declared: what is known of the results.
+      graph: whether the function is carried along as a graph, and not compiled.
     """
 
     has_side_effects: bool = True
     ordered: bool = False
     declared: Declared | None = None
+    graph: bool = False
 
 
 @contextmanager
@@ -103,6 +105,17 @@ class FlatFunction(abc.ABC):
     @abc.abstractmethod
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
         """The results: operation by operation in eager mode, else as part of the graph."""
+
+    def known_shapes(
+        self, avals: Sequence[Aval], shapes: Sequence[tuple[Any, ...]]
+    ) -> list[tuple[Any, ...]] | None:
+        """The shapes of the results, as far as they follow from those of the arguments.
+
+        Args:
+          avals: of the arguments.
+          shapes: of these, as JAX has them.
+        """
+        return None
 
     def eager(self, arrays: Sequence[Any]) -> tuple[list[jax.Array], Any]:
         """The results on arrays, operation by operation.
@@ -160,14 +173,16 @@ class FlatFunction(abc.ABC):
         return Traced(specs, concrete, results, structures[-1])
 
     def _refuse_symbolic(self, avals: Sequence[Aval]) -> None:
+        if self.options.graph:
+            return
         for i, aval in enumerate(avals):
             if not all(isinstance(size, int) for size in aval.shape):
                 raise ShapeError(
                     f"The TensorFlow function {self.name} is called with an argument of symbolic "
                     f"shape: {aval}, argument {i}. TensorFlow compiles for known sizes alone. "
-                    "Export the function for known shapes (without polymorphic_shapes), once for "
-                    "each size; or leave the TensorFlow function out, and call it around the "
-                    "converted one."
+                    "Carry its graph along, which takes any size: call_tf(..., "
+                    "call_tf_graph=True). Or export the function for known shapes (without "
+                    "polymorphic_shapes), once for each size."
                 )
 
 
@@ -180,6 +195,13 @@ class UserFunction(FlatFunction):
         """`in_tree` is the structure of (args, kwargs)."""
         super().__init__(name, options)
         self._f, self._in_tree = f, in_tree
+
+    def known_shapes(
+        self, avals: Sequence[Aval], shapes: Sequence[tuple[Any, ...]]
+    ) -> list[tuple[Any, ...]] | None:
+        """What was declared."""
+        declared = self.options.declared
+        return None if declared is None else list(declared.shapes)
 
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
         """As the user would call it; in a graph as tf.function does, by AutoGraph."""

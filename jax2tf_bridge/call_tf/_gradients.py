@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
 import tensorflow as tf
 
+from jax2tf_bridge._portable import Aval
 from jax2tf_bridge.call_tf import _tf_compat
 from jax2tf_bridge.call_tf._failures import differentiating
 from jax2tf_bridge.call_tf._functions import FlatFunction, Results
@@ -37,6 +39,12 @@ class _Gradient(FlatFunction):
         options = replace(function.options, declared=None)
         super().__init__(f"the gradient of {function.name}", options)
         self._function, self._places, self._results = function, places, results
+
+    def known_shapes(
+        self, avals: Sequence[Aval], shapes: Sequence[tuple[Any, ...]]
+    ) -> list[tuple[Any, ...]]:
+        """Those of the arguments that it differentiates by."""
+        return [shapes[i] for i in self._places]
 
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
         _tf_compat.check_tapes_record(self._function.name)

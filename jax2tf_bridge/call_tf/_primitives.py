@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,17 @@ from jax2tf_bridge._portable import Aval
 from jax2tf_bridge._target import PLATFORMS
 from jax2tf_bridge.call_tf import _jax_compat
 from jax2tf_bridge.call_tf._batches import batch_of
-from jax2tf_bridge.call_tf._compiled import compiled, exported
+from jax2tf_bridge.call_tf._compiled import exported
 from jax2tf_bridge.call_tf._functions import FlatFunction
 from jax2tf_bridge.call_tf._gradients import gradient_of
-from jax2tf_bridge.call_tf._values import aval_of, jax_aval
+from jax2tf_bridge.call_tf._graphs import carried_graph
+from jax2tf_bridge.call_tf._shapes import JaxShape, result_avals, result_shapes
+from jax2tf_bridge.call_tf._values import jax_aval
 from jax2tf_bridge.from_jax._avals import portable_aval
+from jax2tf_bridge.from_jax._graph_calls import graph_call_p
+
+_Type: TypeAlias = tuple[JaxShape, str]
+"""The shape and dtype of a value; sizes may be symbolic."""
 
 
 class Structure:
@@ -36,47 +42,57 @@ call_p = Primitive("call_tf")
 """Calls `function` on its flat arguments, and leaves the pytree of the results in `structure`."""
 call_p.multiple_results = True
 
+call_graph_p = Primitive("call_tf_as_graph")
+"""As call_p, of a function that is carried along as a graph: there is no compiled form of it."""
+call_graph_p.multiple_results = True
+
 tangent_p = Primitive("call_tf_tangent")
 """The tangents of a call: linear in its last arguments, and there to be transposed alone."""
 tangent_p.multiple_results = True
 
 
+def _primitive(function: FlatFunction) -> Primitive:
+    return call_graph_p if function.options.graph else call_p
+
+
 def call(function: FlatFunction, args: Sequence[Any]) -> tuple[list[Any], Any]:
     """The flat results, and the pytree that they form."""
     structure = Structure()
-    results = call_p.bind(*args, function=function, structure=structure)
+    results = _primitive(function).bind(*args, function=function, structure=structure)
     return list(results), structure.found
 
 
-def result_avals(function: FlatFunction, avals: Sequence[Aval]) -> list[Aval]:
-    """The shapes and dtypes of the results.
-
-    Where TensorFlow does not know a size before it compiles, XLA may.
-    """
-    traced = function.traced(avals)
-    if all(t.shape.is_fully_defined() for t in traced.results):
-        return [aval_of(t) for t in traced.results]
-    declared = function.options.declared
-    return list(declared.avals if declared else compiled(function, avals, "cpu").results)
-
-
-@call_p.def_impl
 def _run(*args: Any, function: FlatFunction, structure: Structure) -> list[Any]:
     results, structure.found = function.eager(args)
     return results
 
 
-@call_p.def_effectful_abstract_eval
 def _abstract(*avals: Any, function: FlatFunction, structure: Structure) -> tuple[Any, Any]:
     given = [portable_aval(aval) for aval in avals]
-    results = result_avals(function, given)
-    traced = function.traced(given)
-    structure.found = traced.structure
+    if all(isinstance(size, int) for aval in given for size in aval.shape):
+        results = [jax_aval(a.shape, a.dtype) for a in result_avals(function, given)]
+    else:
+        results = _symbolic_results(function, given, [aval.shape for aval in avals])
+    structure.found = function.traced(given).structure
     effects: frozenset[Any] = frozenset()
-    options = function.options
-    if options.has_side_effects and traced.stateful_operations():
-        effects = _jax_compat.call_effects(ordered=options.ordered)
-    return [jax_aval(aval) for aval in results], set(effects)
+    if _has_side_effects(function, given):
+        # XLA keeps no order among what it compiles of a graph, and only random numbers are left.
+        ordered = function.options.ordered and not function.options.graph
+        effects = _jax_compat.call_effects(ordered=ordered)
+    return results, set(effects)
+
+
+def _symbolic_results(
+    function: FlatFunction, avals: Sequence[Aval], shapes: Sequence[JaxShape]
+) -> list[Any]:
+    traced = function.traced(avals).results
+    found = result_shapes(function, avals, shapes)
+    return [jax_aval(shape, t.dtype.name) for t, shape in zip(traced, found, strict=True)]
+
+
+def _has_side_effects(function: FlatFunction, avals: Sequence[Aval]) -> bool:
+    asked = function.options.has_side_effects
+    return asked and bool(function.traced(avals).stateful_operations())
 
 
 def _jvp(
@@ -86,7 +102,7 @@ def _jvp(
     function: FlatFunction,
     structure: Structure,
 ) -> tuple[list[Any], list[Any]]:
-    results = call_p.bind(*primals, function=function, structure=structure)
+    results = _primitive(function).bind(*primals, function=function, structure=structure)
     avals = [jax.typeof(result) for result in results]
     outs = tuple(i for i, aval in enumerate(avals) if jnp.issubdtype(aval.dtype, jnp.inexact))
     places = tuple(i for i, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero))
@@ -98,14 +114,11 @@ def _jvp(
             function=function,
             places=places,
             outs=outs,
-            avals=tuple(portable_aval(avals[i]) for i in outs),
+            types=tuple((avals[i].shape, avals[i].dtype.name) for i in outs),
         )
         for i, tangent in zip(outs, found, strict=True):
             out_tangents[i] = tangent
     return list(results), out_tangents
-
-
-ad.primitive_jvps[call_p] = _jvp
 
 
 def _no_tangents(*args: Any, function: FlatFunction, **params: Any) -> Any:
@@ -120,8 +133,8 @@ tangent_p.def_impl(_no_tangents)
 
 
 @tangent_p.def_abstract_eval
-def _tangent_avals(*args: Any, avals: Sequence[Aval], **params: Any) -> list[Any]:
-    return [jax_aval(aval) for aval in avals]
+def _tangent_avals(*args: Any, types: Sequence[_Type], **params: Any) -> list[Any]:
+    return [jax_aval(*kind) for kind in types]
 
 
 def _transpose(
@@ -130,7 +143,7 @@ def _transpose(
     function: FlatFunction,
     places: tuple[int, ...],
     outs: tuple[int, ...],
-    avals: Sequence[Aval],
+    types: Sequence[_Type],
 ) -> list[Any]:
     primals = args[: len(args) - len(places)]
     given = [i for i, ct in enumerate(cotangents) if not isinstance(ct, ad.Zero)]
@@ -164,11 +177,9 @@ def _batch(
     args: Sequence[Any], dims: Sequence[Any], *, function: FlatFunction, structure: Structure
 ) -> tuple[list[Any], list[int]]:
     moved, batched = _rows_first(args, dims)
-    results = call_p.bind(*moved, function=batch_of(function, batched), structure=structure)
+    batch = batch_of(function, batched)
+    results = _primitive(function).bind(*moved, function=batch, structure=structure)
     return list(results), [0] * len(results)
-
-
-batching.primitive_batchers[call_p] = _batch
 
 
 def _batch_tangents(
@@ -178,7 +189,7 @@ def _batch_tangents(
     function: FlatFunction,
     places: tuple[int, ...],
     outs: tuple[int, ...],
-    avals: Sequence[Aval],
+    types: Sequence[_Type],
 ) -> tuple[list[Any], list[int]]:
     moved, batched = _rows_first(args, dims)
     count = len(args) - len(places)
@@ -195,7 +206,7 @@ def _batch_tangents(
         function=batch_of(function, batched[:count]),
         places=places,
         outs=outs,
-        avals=tuple(Aval((size, *aval.shape), aval.dtype) for aval in avals),
+        types=tuple(((size, *shape), dtype) for shape, dtype in types),
     )
     return list(results), [0] * len(results)
 
@@ -211,6 +222,27 @@ def _lower(
     return mlir.lower_fun(lambda *xs: made.call(*xs), multiple_results=True)(ctx, *args)
 
 
+def _lower_graph(ctx: Any, *args: Any, function: FlatFunction, structure: Structure) -> Any:
+    avals = list(map(portable_aval, ctx.avals_in))
+    carried = carried_graph(function, avals, list(map(portable_aval, ctx.avals_out)))
+    params = {
+        "function": carried.function,
+        "avals": tuple(ctx.avals_out),
+        "has_side_effects": _has_side_effects(function, avals),
+    }
+
+    def call(*xs: Any) -> Any:
+        return graph_call_p.bind(*xs, *map(jnp.asarray, carried.values), **params)
+
+    return mlir.lower_fun(call, multiple_results=True)(ctx, *args)
+
+
+for _call in (call_p, call_graph_p):
+    _call.def_impl(_run)
+    _call.def_effectful_abstract_eval(_abstract)
+    ad.primitive_jvps[_call] = _jvp
+    batching.primitive_batchers[_call] = _batch
+mlir.register_lowering(call_graph_p, _lower_graph)
 for _platform in PLATFORMS:
     mlir.register_lowering(call_p, functools.partial(_lower, _platform), platform=_platform)
 mlir.register_lowering(tangent_p, lambda ctx, *args, **params: _no_tangents(*args, **params))

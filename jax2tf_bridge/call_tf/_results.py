@@ -9,10 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 import tensorflow as tf
+from jax.export import is_symbolic_dim
 
 from jax2tf_bridge._errors import DTypeError, ShapeError, StructureError
 from jax2tf_bridge._portable import Aval
-from jax2tf_bridge.call_tf._values import canonical_dtype
+from jax2tf_bridge.call_tf._values import canonical_dtype, tensor_spec
+from jax2tf_bridge.from_jax._symbols import dim_from_jax
 from jax2tf_bridge.to_tf import _tf_compat
 
 
@@ -23,14 +25,21 @@ class Declared:
     Attributes:
       structure: the pytree that they form.
       avals: their shapes and dtypes.
+      shapes: their shapes as JAX has them.
     """
 
     structure: Any
     avals: tuple[Aval, ...]
+    shapes: tuple[tuple[Any, ...], ...]
 
     @staticmethod
-    def of(output_shape_dtype: Any, name: str) -> Declared | None:
+    def of(output_shape_dtype: Any, name: str, *, graph: bool) -> Declared | None:
         """The declaration in the user's words; None for none.
+
+        Args:
+          output_shape_dtype: what the user gave.
+          name: of the function, for messages.
+          graph: whether sizes may be symbolic, since the function is carried along as a graph.
 
         Raises:
           ShapeError: a size in it is not a number.
@@ -39,7 +48,7 @@ class Declared:
         if output_shape_dtype is None:
             return None
         leaves, structure = jax.tree_util.tree_flatten(output_shape_dtype)
-        avals = []
+        avals, shapes = [], []
         for leaf in leaves:
             is_type = isinstance(leaf, type)  # np.float32 has these attributes too
             if is_type or not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
@@ -48,14 +57,20 @@ class Declared:
                     f"jax.ShapeDtypeStruct. Got: {leaf!r} of type {type(leaf).__name__}."
                 )
             sizes = tuple(leaf.shape)
-            if not all(isinstance(size, (int, np.integer)) for size in sizes):
+            if not all(
+                isinstance(size, (int, np.integer)) or (graph and is_symbolic_dim(size))
+                for size in sizes
+            ):
+                symbolic = any(map(is_symbolic_dim, sizes))
+                hint = " Symbolic sizes need call_tf_graph=True." if symbolic else ""
                 raise ShapeError(
                     f"output_shape_dtype of call_tf({name}) must have numbers as sizes. Got: "
-                    f"{sizes}."
+                    f"{sizes}.{hint}"
                 )
             dtype = np.dtype(jax.dtypes.canonicalize_dtype(leaf.dtype)).name
-            avals.append(Aval(tuple(map(int, sizes)), dtype))
-        return Declared(structure, tuple(avals))
+            avals.append(Aval(tuple(map(dim_from_jax, sizes)), dtype))
+            shapes.append(sizes)
+        return Declared(structure, tuple(avals), tuple(shapes))
 
     def check(self, found: Sequence[tf.Tensor], structure: Any, name: str) -> None:
         """Raises unless the results are as declared, as far as their shapes are known.
@@ -70,7 +85,7 @@ class Declared:
             )
         labels = result_labels(structure)
         for label, tensor, aval in zip(labels, found, self.avals, strict=True):
-            if not tensor.shape.is_compatible_with(aval.shape):
+            if not tensor.shape.is_compatible_with(tensor_spec(aval).shape):
                 raise ShapeError(
                     f"{label} of the TensorFlow function {name} has another shape than "
                     f"output_shape_dtype declares. Declared: {aval.shape}. Got: {tensor.shape}."

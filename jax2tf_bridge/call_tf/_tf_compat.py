@@ -15,7 +15,8 @@ _OP_DEFINITIONS = SeamName(
     "tensorflow.python.framework.op_def_registry",
     "get",
     "2.20 to 2.21",
-    "every function counts as one with side effects where has_side_effects is set",
+    "every function counts as one with side effects where has_side_effects is set, and graphs keep "
+    "attributes at their defaults, which an older TensorFlow may not know",
 )
 _STOP_TAPES = SeamName(
     "tensorflow.python.pywrap_tfe",
@@ -29,7 +30,6 @@ _RESTART_TAPES = SeamName(
     "2.20 to 2.21",
     _STOP_TAPES.without,
 )
-
 SEAM: Sequence[SeamName] = (_OP_DEFINITIONS, _STOP_TAPES, _RESTART_TAPES)
 
 # Stateful by their definition, and yet a second call is as good as none: what they call is looked
@@ -102,6 +102,17 @@ def stateful_operations(graph: Any) -> tuple[str, ...]:
     if definition is None:
         return (_UNKNOWN,)
     return tuple(kind for kind in kinds if _is_stateful(definition(kind)))
+
+
+def drop_defaults(node: Any) -> None:
+    """Drops what a node says of itself by default, which an older TensorFlow may not know."""
+    definition: Callable[[str], Any] | None = _OP_DEFINITIONS.get()
+    known = definition(node.op) if definition is not None else None
+    for attribute in known.attr if known is not None else ():
+        name = attribute.name
+        has_default = attribute.HasField("default_value") and name in node.attr
+        if has_default and node.attr[name] == attribute.default_value:
+            del node.attr[name]
 
 
 def _is_stateful(definition: Any) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import tensorflow as tf
+from jax.export import is_symbolic_dim
 
 from jax2tf_bridge._errors import DTypeError
 from jax2tf_bridge._portable import Aval
@@ -71,8 +73,9 @@ def _exists(name: str) -> bool:
 
 
 def tensor_spec(aval: Aval) -> tf.TensorSpec:
-    """How TensorFlow describes an array of this shape and dtype."""
-    return tf.TensorSpec(aval.shape, tf.as_dtype(aval.dtype))
+    """How TensorFlow describes an array of this shape and dtype; symbolic sizes are unknown."""
+    sizes = [size if isinstance(size, int) else None for size in aval.shape]
+    return tf.TensorSpec(sizes, tf.as_dtype(aval.dtype))
 
 
 def aval_of(value: Any) -> Aval:
@@ -108,8 +111,8 @@ def canonical_dtype(dtype: tf.DType) -> tf.DType:
     return tf.as_dtype(jax.dtypes.canonicalize_dtype(dtype.as_numpy_dtype))
 
 
-def jax_aval(aval: Aval) -> Any:
-    """JAX's abstract value of this shape and dtype."""
-    dtype = tf.as_dtype(aval.dtype).as_numpy_dtype
-    sizes = tuple(size for size in aval.shape if isinstance(size, int))
-    return jax.typeof(np.broadcast_to(np.zeros((), dtype), sizes))
+def jax_aval(shape: Sequence[Any], dtype: str) -> Any:
+    """JAX's abstract value of this dtype and shape, whose sizes may be symbolic ones of JAX's."""
+    zero = np.zeros((), tf.as_dtype(dtype).as_numpy_dtype)
+    sizes = tuple(1 if is_symbolic_dim(size) else size for size in shape)
+    return jax.typeof(np.broadcast_to(zero, sizes)).update(shape=tuple(shape))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from jax2tf_bridge._checks import DisabledSafetyCheck
+from jax2tf_bridge._checks import DisabledSafetyCheck, shared_checks
 from jax2tf_bridge._errors import FileFormatError, SerializationError, bullet_list
 from jax2tf_bridge._portable import Aval, PortableFunction
 from jax2tf_bridge._pytree import TreeSpec
@@ -63,6 +63,12 @@ def writable(record: PortableFunction) -> Writable:
             "no place for them: where JAX is installed, to_exported(record).serialize() puts them "
             "into the module. Or write a .jaxfn file"
         )
+    if record.graph_functions:
+        names = ", ".join(dict.fromkeys(function.name for function in record.graph_functions))
+        problems.append(
+            f"it calls TensorFlow graphs ({names}), which JAX cannot run: export it with call_tf "
+            "without call_tf_graph, or write a .jaxfn file"
+        )
     if record.calling_convention_version < _OLDEST_CONVENTION:
         problems.append(
             f"its calling convention is {record.calling_convention_version}, and JAX calls modules "
@@ -80,7 +86,7 @@ def writable(record: PortableFunction) -> Writable:
     ]
     problems += [
         f"the disabled safety check {str(check)!r} is unknown to the format"
-        for check in record.disabled_checks
+        for check in shared_checks(record.disabled_checks)
         if check != DisabledSafetyCheck.platform() and check.is_custom_call() is None
     ]
     every = dict.fromkeys((*record.in_shardings, *record.out_shardings))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from flatbuffers.builder import BuilderSizeError
 
+from jax2tf_bridge._checks import shared_checks
 from jax2tf_bridge._errors import SerializationError
 from jax2tf_bridge._portable import Aval, PortableFunction, as_record
 from jax2tf_bridge._sharding import Sharding
@@ -71,7 +72,7 @@ def _exported(tables: Tables, function: Writable, vjp: int | None) -> int:
     effects = [
         [tables.effect(e) for e in es] for es in (record.ordered_effects, record.unordered_effects)
     ]
-    checks = [tables.disabled_check(check) for check in record.disabled_checks]
+    checks = [tables.disabled_check(check) for check in shared_checks(record.disabled_checks)]
     references: dict[int, int | None] = {
         ExportedField.FUNCTION_NAME: tables.string(record.name),
         ExportedField.IN_TREE: tables.tree(function.in_tree),

@@ -29,6 +29,7 @@ IDENTIFIER = b"JXFN"
 
 HISTORY = {
     1: "November 2026, the first: all of a PortableFunction with its VJPs and lifted arrays",
+    2: "November 2026: TensorFlow graphs that modules call; written only where there are any",
 }
 """Each version of the format, when it came, and why.
 
@@ -38,7 +39,13 @@ So there are no additions that an older bridge may pass over, and it refuses a n
 """
 
 VERSION = max(HISTORY)
-"""What is written."""
+"""The newest that is read."""
+
+FIRST_VERSION = 1
+"""What is written, unless a file needs a later one."""
+
+GRAPH_FUNCTIONS_VERSION = 2
+"""What a file with TensorFlow graphs needs."""
 
 MAX_STRUCTURE_SIZE = 2**31 - 1
 """FlatBuffers' offsets reach no further. Modules and arrays lie behind and have no limit."""
@@ -136,11 +143,17 @@ def array_start(end: int) -> int:
     return end + -end % ARRAY_ALIGNMENT
 
 
-def fill_header(structure: bytearray, rest_size: int) -> None:
-    """Writes the header into a finished structure, which left room for it."""
+def fill_header(structure: bytearray, rest_size: int, version: int = FIRST_VERSION) -> None:
+    """Writes the header into a finished structure, which left room for it.
+
+    Args:
+      structure: of the file.
+      rest_size: the bytes behind it.
+      version: of the format.
+    """
     root, identifier = struct.unpack_from("<I4s", structure)
     sizes = len(structure), len(structure) + rest_size
-    _HEADER.pack_into(structure, 0, root, identifier, VERSION, 0, *sizes)
+    _HEADER.pack_into(structure, 0, root, identifier, version, 0, *sizes)
     struct.pack_into("<I", structure, _CHECKSUM_AT, _structure_checksum(structure))
 
 

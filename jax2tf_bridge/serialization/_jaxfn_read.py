@@ -9,6 +9,7 @@ from typing import Any
 
 from jax2tf_bridge._checks import DisabledSafetyCheck
 from jax2tf_bridge._errors import FileFormatError
+from jax2tf_bridge._graph_function import GraphFunction
 from jax2tf_bridge._portable import Aval, LazyVjp, LiftedConstant, PortableFunction
 from jax2tf_bridge._pytree import TreeSpec
 from jax2tf_bridge._sharding import AbstractDevice, AbstractMesh, Sharding
@@ -87,7 +88,8 @@ def read_structure(
     """
     _format.check_structure(header, structure, file)
     try:
-        return _FileReader(Reader(structure, what=_format.place(file)).root()).stored(header)
+        root = Reader(structure, what=_format.place(file)).root()
+        return _FileReader(root, header.version).stored(header)
     except FileFormatError as e:
         e.file = file
         raise
@@ -96,7 +98,7 @@ def read_structure(
 class _FileReader:
     """Reads the tables of one file."""
 
-    def __init__(self, root: Table) -> None:
+    def __init__(self, root: Table, version: int) -> None:
         self._root = root
         texts = self._texts = decode_texts(root)
         tree_reader = TreeReader(root, texts)
@@ -109,6 +111,7 @@ class _FileReader:
         self._shardings = [None, *(_sharding(table, meshes, texts) for table in shardings)]
         lowerings = root.tables(schema.File.LOWERINGS)
         self._lowerings = [_lowering(table, texts) for table in lowerings]
+        self._graph_functions = _graph_functions(root, version, texts)
         self._comparisons = Comparisons()
 
     def stored(self, header: _format.Header) -> Stored:
@@ -163,6 +166,7 @@ class _FileReader:
             "out_shardings": self._one_sharding_each(table, fields.OUT_SHARDINGS, out_avals),
             "uses_global_constants": table.boolean(fields.USES_GLOBAL_CONSTANTS),
             "lifted_constants": self._lifted(table),
+            "graph_functions": each(table, fields.GRAPH_FUNCTIONS, self._graph_functions),
             **one(table, fields.LOWERING, self._lowerings),
         }
         record = PortableFunction(**found, module=b"")
@@ -191,6 +195,20 @@ class _FileReader:
                 f"{len(avals)}, {len(digests)} and {len(names)}",
             )
         return tuple(map(LiftedConstant, avals, digests, names))
+
+
+def _graph_functions(root: Table, version: int, texts: Sequence[str]) -> list[GraphFunction]:
+    field = schema.File.GRAPH_FUNCTIONS
+    tables = root.tables(field)
+    if tables and version < _format.GRAPH_FUNCTIONS_VERSION:
+        raise root.error(field, f"none in a file of version {version}", f"{len(tables)}")
+    found = []
+    for table in tables:
+        graph = optional_bytes(table, schema.GraphFunction.GRAPH)
+        if not graph:
+            raise table.error(schema.GraphFunction.GRAPH, "a graph", "no bytes")
+        found.append(GraphFunction(one(table, schema.GraphFunction.NAME, texts), graph))
+    return found
 
 
 def _modules(tables: Sequence[Table], end: int) -> list[Part]:

@@ -115,6 +115,13 @@ class Lowering(IntEnum):
     TARGET_CALLING_CONVENTION = 13
 
 
+class GraphFunction(IntEnum):
+    """A TensorFlow graph that modules call."""
+
+    NAME = 0
+    GRAPH = 1
+
+
 class Function(IntEnum):
     """A function, or a VJP."""
 
@@ -135,6 +142,7 @@ class Function(IntEnum):
     LIFTED_NAMES = 14
     MODULE_SIZE = 15
     MODULE_CRC32 = 16
+    GRAPH_FUNCTIONS = 17
 
 
 class File(IntEnum):
@@ -154,3 +162,4 @@ class File(IntEnum):
     MESHES = 11
     ARRAY_DIGESTS = 12
     ARRAY_SIZES = 13
+    GRAPH_FUNCTIONS = 14

@@ -10,6 +10,7 @@ from typing import Any
 from flatbuffers.builder import BuilderSizeError
 
 from jax2tf_bridge._errors import SerializationError
+from jax2tf_bridge._graph_function import GraphFunction
 from jax2tf_bridge._portable import Aval, PortableFunction, as_record
 from jax2tf_bridge._sharding import AbstractMesh, Sharding
 from jax2tf_bridge._version import __version__
@@ -56,7 +57,9 @@ def file_parts(
         raise _too_large(record.name)
     behind = [function.module for function in functions]
     behind += laid_out(writer.arrays.values(), len(structure) + sum(map(len, behind)))
-    _format.fill_header(structure, sum(map(len, behind)))
+    has_graphs = any(function.graph_functions for function in functions)
+    version = _format.GRAPH_FUNCTIONS_VERSION if has_graphs else _format.FIRST_VERSION
+    _format.fill_header(structure, sum(map(len, behind)), version)
     return [structure, *behind]
 
 
@@ -96,6 +99,7 @@ class _Writer:
         self._avals = Pool[Aval]()
         self._comparisons = Comparisons()
         self._shardings = Pool[Sharding]()
+        self._graph_functions = Pool[GraphFunction]()
         self._lowerings: dict[tuple[Any, ...], int] = {}
         self._lowering_tables: list[Offset] = []
 
@@ -125,6 +129,16 @@ class _Writer:
             "bridge_version": self._texts.index(__version__),
             "array_digests": self._text_indices(list(self.arrays)),
             "array_sizes": builder.integers(list(map(len, self.arrays.values())), "<u8"),
+            "graph_functions": builder.offsets(
+                [
+                    builder.table(
+                        "GraphFunction",
+                        name=self._texts.index(found.name),
+                        graph=builder.bytes(found.graph),
+                    )
+                    for found in self._graph_functions.values()
+                ]
+            ),
         }
         # Last, when all of them are known.
         texts = encode_texts(self._texts.values())
@@ -169,6 +183,9 @@ class _Writer:
             lifted_names=self._text_indices([constant.name for constant in constants]),
             module_size=_in_range(len(record.module), _U64, "the module's size"),
             module_crc32=zlib.crc32(record.module),
+            graph_functions=builder.integers(
+                [self._graph_functions.index(found) for found in record.graph_functions], "<u4"
+            ),
         )
 
     def _lowering(self, record: PortableFunction) -> int:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from jax2tf_bridge._sharding import AbstractMesh, Sharding
 
 # Of xla.OpSharding, a protocol buffer.
-_TYPE, _TILE_DIMENSIONS, _REPLICATE_ON_LAST = 1, 3, 6
+_TYPE, _TILE_DIMENSIONS, _TILE_DEVICES, _REPLICATE_ON_LAST = 1, 3, 4, 6
+_LAST_TILE_KINDS = 8
 _IOTA_RESHAPE, _IOTA_PERMUTATION = 9, 10
 _REPLICATED, _OTHER = 0, 3
 _UNDERSTOOD = {_TYPE, _TILE_DIMENSIONS, _REPLICATE_ON_LAST, _IOTA_RESHAPE, _IOTA_PERMUTATION}
@@ -43,6 +44,30 @@ def op_sharding(sharding: Sharding, rank: int) -> bytes | None:
         message += _integer(_REPLICATE_ON_LAST, 1)
     message += _integers(_IOTA_RESHAPE, sizes)
     return message + _integers(_IOTA_PERMUTATION, permutation)
+
+
+def with_device_list(hlo: bytes) -> bytes:
+    """A serialized xla.OpSharding with its devices one by one, as readers of before 2022 want them.
+
+    JAX writes how they count up instead: the sizes of a grid, and in which order its axes come.
+
+    Returns:
+      `hlo` itself, if it lists them already or has none.
+    """
+    fields = _fields(hlo) or {}
+    sizes = fields.pop(_IOTA_RESHAPE, [])
+    axes = fields.pop(_IOTA_PERMUTATION, [])
+    if not sizes or _TILE_DEVICES in fields:
+        return hlo
+    strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    devices = [0]
+    for axis in axes or range(len(sizes)):
+        devices = [d + i * strides[axis] for d in devices for i in range(sizes[axis])]
+    message = b""
+    for field, values in sorted({**fields, _TILE_DEVICES: devices}.items()):
+        lists = field in (_TILE_DIMENSIONS, _TILE_DEVICES, _LAST_TILE_KINDS)
+        message += _integers(field, values) if lists else _integer(field, values[-1])
+    return message
 
 
 def named_sharding(hlo: bytes, rank: int, devices: int) -> Sharding | None:

@@ -19,6 +19,7 @@ from jax2tf_bridge import (
     Sharding,
     TreeSpec,
 )
+from jax2tf_bridge._graph_function import GraphFunction
 from jax2tf_bridge._pytree import LEAF
 from jax2tf_bridge.serialization import _format, deserialize, serialize
 from jax2tf_bridge.serialization._jaxfn_builder import Builder
@@ -54,6 +55,7 @@ def everything() -> PortableFunction:
         out_shardings=(Sharding(hlo=b"op"),),
         uses_global_constants=True,
         lifted_constants=(constant(Aval((3,), "int16"), b"abcdef", "weights"),),
+        graph_functions=(GraphFunction("sine", b"a graph"), GraphFunction("", b"another")),
     )
     return with_vjps(record, b"the module of the VJP")
 

@@ -20,6 +20,7 @@ from jax2tf_bridge import (
     Target,
     TreeSpec,
 )
+from jax2tf_bridge._graph_function import GraphFunction
 from jax2tf_bridge._portable import LazyVjp
 from jax2tf_bridge._pytree import LEAF
 from jax2tf_bridge.serialization._array_sizes import array_size
@@ -149,6 +150,9 @@ def _lifted(aval: Aval, name: str, data: bytes) -> LiftedConstant:
 lifted_constants = st.builds(
     _lifted, _constant_types, texts, st.sampled_from((b"\0", b"\1", b"ab", b"abc"))
 )
+graph_functions = st.builds(
+    GraphFunction, texts, st.sampled_from((b"\0", b"a graph", bytes(range(256))))
+)
 constraints = comparisons.map(str) | st.just("mod( 2*(a+b), 3)==0")
 targets = st.builds(Target, texts, tuples(versions), u32)
 
@@ -202,6 +206,7 @@ def single_records(draw: st.DrawFn) -> PortableFunction:
         constraints_known=draw(st.booleans()),
         uses_global_constants=draw(st.booleans()),
         lifted_constants=draw(tuples(lifted_constants)),
+        graph_functions=draw(tuples(graph_functions, most=2)),
         lazy_vjp=LazyVjp(missing_because=draw(texts)),
     )
 

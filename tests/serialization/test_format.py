@@ -86,7 +86,7 @@ def test_script_is_executable_python() -> None:
 def test_layout_is_the_documented_one() -> None:
     data = serialize(simple())
     root, identifier, version, checksum, structure, size = struct.unpack_from("<I4sIIQQ", data)
-    assert (identifier, version, size) == (b"JXFN", _format.VERSION, len(data))
+    assert (identifier, version, size) == (b"JXFN", _format.FIRST_VERSION, len(data))
     assert data[structure:] == b"the module"
     assert checksum == zlib.crc32(data[16:structure], zlib.crc32(data[:12]))
     assert _format.HEADER_SIZE == 32 <= root < structure

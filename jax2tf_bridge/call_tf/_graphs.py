@@ -1,0 +1,217 @@
+"""TensorFlow functions as graphs that a record carries along."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge._errors import UnsupportedByTargetError
+from jax2tf_bridge._graph_function import GraphFunction
+from jax2tf_bridge._portable import Aval
+from jax2tf_bridge.call_tf import _tf_compat
+from jax2tf_bridge.call_tf._compiled import refuse_updates
+from jax2tf_bridge.call_tf._functions import FlatFunction, Traced, in_eager_mode
+from jax2tf_bridge.call_tf._size_checks import SizeChecks
+from jax2tf_bridge.call_tf._values import canonical_dtype, uses_64_bits
+from jax2tf_bridge.call_tf._variable_values import NotAValueError, take_values
+
+# What is of this process; what names gradients, which nobody asks a graph for that a module calls,
+# since its gradient is another graph; and what has a session take loops apart, which XLA cannot.
+_LEFT_OUT = (
+    "_gradient_op_type",
+    "forward_function_name",
+    "backward_function_name",
+    "_construction_context",
+    "_collective_manager_ids",
+    "config_proto",
+    "_XlaMustCompile",
+    "_lower_using_switch_merge",
+)
+
+
+@dataclass(frozen=True)
+class CarriedGraph:
+    """A graph with what it takes beside the function's arguments.
+
+    Attributes:
+      function: the graph.
+      values: of variables, as they are now, behind the arguments.
+    """
+
+    function: GraphFunction
+    values: tuple[np.ndarray, ...] = ()
+
+
+def carried_graph(
+    function: FlatFunction, avals: Sequence[Aval], results: Sequence[Aval]
+) -> CarriedGraph:
+    """The graph of the function, with the values that its variables have now.
+
+    Args:
+      function: to be carried along.
+      avals: of its arguments; sizes may be symbolic.
+      results: what the caller takes its results for.
+
+    Raises:
+      ShapeError: a size of a result does not follow from those of the arguments.
+      CallTfError: the function raised.
+      UnsupportedByTargetError: it changes variables, or uses what is no constant.
+    """
+    traced = function.traced(avals)
+    refuse_updates(function.name, traced)
+    if traced.concrete.captured_inputs:
+        return _carried(function.name, traced, avals, results)
+    made: CarriedGraph = function.module(
+        ("graph", *avals, *results, uses_64_bits()),
+        lambda: _carried(function.name, traced, avals, results),
+    )
+    return made
+
+
+def _carried(
+    name: str, traced: Traced, avals: Sequence[Aval], results: Sequence[Aval]
+) -> CarriedGraph:
+    concrete = traced.concrete
+    graph_def = concrete.graph.as_graph_def()
+    inputs = [tensor.op.name for tensor in concrete.inputs]
+    captures = list(zip(inputs[len(traced.specs) :], concrete.captured_inputs, strict=True))
+    values, constants = _captured(name, concrete, captures)
+    specs = {place: tf.TensorSpec(value.shape, value.dtype) for place, value in values.items()}
+    try:
+        take_values(graph_def, specs)
+    except NotAValueError as e:
+        raise _not_constant(name, f"a tf.Variable that {e.operation} uses") from e
+    _drop_control_inputs(graph_def, inputs)
+    passed = {place: value for place, value in values.items() if _is_of_jax(value)}
+    constants |= {place: value for place, value in values.items() if place not in passed}
+    with in_eager_mode(), tf.Graph().as_default() as graph:
+        arguments = [
+            tf.compat.v1.placeholder(spec.dtype, spec.shape, f"x{i}")
+            for i, spec in enumerate([*traced.specs, *(specs[place] for place in passed)])
+        ]
+        given = dict(zip(inputs, arguments, strict=False))
+        given |= dict(zip(passed, arguments[len(traced.specs) :], strict=True))
+        given |= {place: tf.constant(value) for place, value in constants.items()}
+        found = tf.graph_util.import_graph_def(
+            graph_def,
+            input_map={f"{place}:0": tensor for place, tensor in given.items()},
+            return_elements=[tensor.name for tensor in concrete.outputs[: len(results)]],
+            name="f",
+        )
+        checks = SizeChecks(name, arguments[: len(avals)], avals)
+        for i, (result, aval) in enumerate(zip(found, results, strict=True)):
+            tf.identity(checks.checked(result, i, aval), f"y{i}")
+    carried = GraphFunction(name, _portable(graph.as_graph_def()))
+    return CarriedGraph(carried, tuple(passed.values()))
+
+
+def _drop_control_inputs(graph_def: Any, placeholders: Sequence[str]) -> None:
+    """Lets nothing wait for placeholders, in whose place other nodes come."""
+    waits = {f"^{place}" for place in placeholders}
+    for node in graph_def.node:
+        kept = [reference for reference in node.input if reference not in waits]
+        if len(kept) < len(node.input):
+            node.input[:] = kept
+
+
+def _captured(
+    name: str, concrete: Any, captures: Sequence[tuple[str, Any]]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The values of the variables and of the tensors that a function captured, by placeholder."""
+    values: dict[str, np.ndarray] = {}
+    constants: dict[str, np.ndarray] = {}
+    with in_eager_mode():
+        for place, tensor in captures:
+            variable = next((v for v in concrete.variables if v.handle is tensor), None)
+            if variable is not None:
+                values[place] = variable.numpy()
+            elif tensor.dtype in (tf.resource, tf.variant):
+                raise _not_constant(name, f"a resource that is no tf.Variable ({tensor!r:.80})")
+            else:
+                constants[place] = tensor.numpy()
+    return values, constants
+
+
+def _is_of_jax(value: np.ndarray) -> bool:
+    """Whether it can cross as an array of JAX: neither text nor what JAX makes narrower."""
+    try:
+        return bool(canonical_dtype(tf.as_dtype(value.dtype)) == tf.as_dtype(value.dtype))
+    except TypeError:
+        return False
+
+
+def _not_constant(name: str, what: str) -> UnsupportedByTargetError:
+    return UnsupportedByTargetError(
+        f"The TensorFlow function {name} cannot be carried along as a graph (call_tf_graph=True), "
+        f"since it captures {what}. Pass it as an argument; or call the TensorFlow function around "
+        "the converted one.",
+        operation="",
+        source=None,
+    )
+
+
+def _portable(graph_def: Any) -> bytes:
+    """The graph without what is of this process: devices, gradients, names of functions.
+
+    The functions' names follow from what the graph holds: graphs of other processes in the same
+    program never mean another function by them.
+    """
+    library = {function.signature.name: function for function in graph_def.library.function}
+    reached: dict[str, Any] = {}
+    waiting = [graph_def.node]
+    while waiting:
+        for node in waiting.pop():
+            for name in _called(node):
+                if name in library and name not in reached:
+                    reached[name] = library[name]
+                    waiting.append(library[name].node_def)
+    del graph_def.library.gradient[:], graph_def.library.registered_gradients[:]
+    del graph_def.library.function[:]
+    for function in reached.values():
+        for key in _LEFT_OUT:
+            function.attr.pop(key, None)
+    every = [*reached.values()]
+    for node in [*graph_def.node, *(n for function in every for n in function.node_def)]:
+        node.device = ""
+        node.ClearField("experimental_debug_info")
+        node.ClearField("experimental_type")
+        for key in _LEFT_OUT:
+            node.attr.pop(key, None)
+        _tf_compat.drop_defaults(node)
+    names = {name: f"f{i}" for i, name in enumerate(reached)}
+    _rename(graph_def.node, every, names)
+    content = b"".join(part.SerializeToString(deterministic=True) for part in (graph_def, *every))
+    digest = hashlib.sha256(content).hexdigest()[:32]
+    final = {name: f"call_tf_{digest}_{name}" for name in names.values()}
+    _rename(graph_def.node, every, final)
+    graph_def.library.function.extend(every)
+    return bytes(graph_def.SerializeToString(deterministic=True))
+
+
+def _rename(nodes: Sequence[Any], functions: Sequence[Any], names: Mapping[str, str]) -> None:
+    for function in functions:
+        function.signature.name = names[function.signature.name]
+    for node in [*nodes, *(n for function in functions for n in function.node_def)]:
+        node.op = names.get(node.op, node.op)
+        for callee in _callees(node):
+            callee.name = names.get(callee.name, callee.name)
+
+
+def _called(node: Any) -> Iterator[str]:
+    yield node.op
+    yield from (callee.name for callee in _callees(node))
+
+
+def _callees(node: Any) -> Iterator[Any]:
+    for key in sorted(node.attr):
+        value = node.attr[key]
+        kind = value.WhichOneof("value")
+        if kind == "func":
+            yield value.func
+        elif kind == "list":
+            yield from value.list.func

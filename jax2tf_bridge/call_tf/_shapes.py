@@ -1,0 +1,178 @@
+"""Symbolic sizes of results, for functions that are carried along as graphs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from jax2tf_bridge._errors import BridgeError, ShapeError
+from jax2tf_bridge._portable import Aval
+from jax2tf_bridge.call_tf._compiled import compiled
+from jax2tf_bridge.call_tf._functions import FlatFunction
+from jax2tf_bridge.call_tf._values import aval_of
+from jax2tf_bridge.from_jax._symbols import dim_from_jax
+from shape_poly import Dim, DimExpr
+
+JaxShape: TypeAlias = tuple[Any, ...]
+"""A shape of JAX's: of integers and of symbolic dimensions of its own."""
+
+# Sizes at which a function is tried: those that many functions take, and odd ones.
+_TRIED = (24, 48, 120, 35, 53, 50, 49)
+_MOST_STRIDES = 4
+_FEWEST = 3
+
+
+def result_shapes(
+    function: FlatFunction, avals: Sequence[Aval], shapes: Sequence[JaxShape]
+) -> list[JaxShape]:
+    """The shapes of the results, as JAX has them.
+
+    Args:
+      function: to be called.
+      avals: of its arguments.
+      shapes: of these, as JAX has them.
+
+    Raises:
+      CallTfError: the function raised.
+      ShapeError: a size of a result is neither declared nor found.
+    """
+    known = function.known_shapes(avals, shapes)
+    if known is not None:
+        _check_variables(function, avals, known)
+        return known
+    found: list[JaxShape | None] = [
+        tuple(t.shape) if t.shape.rank is not None and t.shape.is_fully_defined() else None
+        for t in function.traced(avals).results
+    ]
+    if all(shape is not None for shape in found):
+        return [shape for shape in found if shape is not None]
+    return _inferred(function, avals, shapes)
+
+
+def result_avals(function: FlatFunction, avals: Sequence[Aval]) -> list[Aval]:
+    """The shapes and dtypes of the results, for arguments of known sizes.
+
+    Where TensorFlow does not know a size before it compiles, XLA may.
+    """
+    traced = function.traced(avals)
+    if all(t.shape.is_fully_defined() for t in traced.results):
+        return [aval_of(t) for t in traced.results]
+    declared = function.options.declared
+    return list(declared.avals if declared else compiled(function, avals, "cpu").results)
+
+
+def _check_variables(
+    function: FlatFunction, avals: Sequence[Aval], known: Sequence[JaxShape]
+) -> None:
+    """Raises where a size of a result has nothing to do with those of the arguments."""
+    given = {name for aval in avals for d in aval.shape for name in _variables(d)}
+    for i, shape in enumerate(known):
+        for size in map(dim_from_jax, shape):
+            missing = _variables(size) - given
+            if missing:
+                raise ShapeError(
+                    f"The result {i} of the TensorFlow function {function.name} is declared with "
+                    f"the size {size}, which does not follow from the sizes of its arguments: "
+                    f"none of these has {', '.join(sorted(missing))}."
+                )
+
+
+def _variables(dimension: Dim) -> frozenset[str]:
+    return dimension.variables() if isinstance(dimension, DimExpr) else frozenset()
+
+
+def _inferred(
+    function: FlatFunction, avals: Sequence[Aval], shapes: Sequence[JaxShape]
+) -> list[JaxShape]:
+    """The sizes of results from those at which the function was tried.
+
+    A wrong guess is no wrong result: the graph holds checks of its sizes.
+    """
+    every = (d for aval in avals for d in aval.shape)
+    symbolic = list(dict.fromkeys(d for d in every if isinstance(d, DimExpr)))
+    variables = sorted({name for d in symbolic for name in d.variables()})
+    trials: list[tuple[dict[str, int], list[tuple[int, ...]]]] = []
+    failure: BridgeError | None = None
+    for trial in range(len(_TRIED)):
+        # So that none is a multiple of another at all of them.
+        count = len(_TRIED)
+        sizes = {
+            name: _TRIED[(trial + i) % count] + _TRIED[0] * (i // count)
+            for i, name in enumerate(variables)
+        }
+        try:
+            concrete = [
+                replace(aval, shape=tuple(_at(d, sizes) for d in aval.shape)) for aval in avals
+            ]
+            results = result_avals(function, concrete)
+        except BridgeError as e:
+            failure = e
+            continue
+        trials.append((sizes, [tuple(_at(d, {}) for d in aval.shape) for aval in results]))
+    if len(trials) < _FEWEST:
+        raise _unknown(function, "the function was tried at some, and failed") from failure
+    in_jax = {dim_from_jax(d): d for shape in shapes for d in shape}
+    inferred: list[JaxShape] = []
+    for columns in zip(*(results for _, results in trials), strict=True):
+        if len(set(map(len, columns))) > 1:
+            raise _unknown(function, "its number of dimensions depends on sizes")
+        inferred.append(
+            tuple(
+                _fitting(function, [sizes for sizes, _ in trials], column, symbolic, in_jax)
+                for column in zip(*columns, strict=True)
+            )
+        )
+    return inferred
+
+
+def _fitting(
+    function: FlatFunction,
+    trials: Sequence[dict[str, int]],
+    column: Sequence[int],
+    symbolic: Sequence[DimExpr],
+    in_jax: dict[Any, Any],
+) -> Any:
+    """What has these values at these sizes: a number, or JAX's expression of arguments' sizes."""
+    if len(set(column)) == 1:
+        return column[0]
+    for found, values in _candidates(trials, symbolic, in_jax):
+        (first, second), (low, high) = column[:2], values[:2]
+        if first == second or low == high:
+            continue
+        factor, rest = divmod(second - first, high - low)
+        offset = first - factor * low
+        if not rest and all(factor * v + offset == c for v, c in zip(values, column, strict=True)):
+            return factor * found + offset
+    raise _unknown(function, f"at sizes {list(trials)} it is {list(column)}")
+
+
+def _candidates(
+    trials: Sequence[dict[str, int]], symbolic: Sequence[DimExpr], in_jax: dict[Any, Any]
+) -> Iterator[tuple[Any, list[int]]]:
+    """Sizes of arguments, parts of them, and products and sums of two, with their values."""
+    values = {d: [d.evaluate(sizes) for sizes in trials] for d in symbolic}
+    for d in symbolic:
+        yield in_jax[d], values[d]
+    for d in symbolic:
+        for k in range(2, _MOST_STRIDES + 1):
+            for c in range(k):
+                yield (in_jax[d] + c) // k, [(v + c) // k for v in values[d]]
+    for i, d in enumerate(symbolic):
+        for e in symbolic[i:]:
+            pairs = list(zip(values[d], values[e], strict=True))
+            yield in_jax[d] * in_jax[e], list(map(math.prod, pairs))
+            yield in_jax[d] + in_jax[e], list(map(sum, pairs))
+
+
+def _at(dimension: Dim, sizes: dict[str, int]) -> int:
+    return dimension.evaluate(sizes) if isinstance(dimension, DimExpr) else dimension
+
+
+def _unknown(function: FlatFunction, why: str) -> ShapeError:
+    return ShapeError(
+        f"The size of a result of the TensorFlow function {function.name} is not known for "
+        f"arguments of symbolic sizes: {why}. Declare the results where it is called, as "
+        "output_shape_dtype=jax.ShapeDtypeStruct((x.shape[0], 10), x.dtype)."
+    )

@@ -1,0 +1,209 @@
+"""Graphs that take the values of variables in the place of variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+_Value: TypeAlias = tuple[int, Any]
+"""The dtype and shape of a variable, as the protocol buffers have them."""
+
+# Which attributes hold functions, after how many inputs their arguments begin, and which holds the
+# inputs' types, which the results'.
+_CALLS: Mapping[str, tuple[tuple[str, ...], int, str, str]] = {
+    "PartitionedCall": (("f",), 0, "Tin", "Tout"),
+    "StatefulPartitionedCall": (("f",), 0, "Tin", "Tout"),
+    "If": (("then_branch", "else_branch"), 1, "Tin", "Tout"),
+    "StatelessIf": (("then_branch", "else_branch"), 1, "Tin", "Tout"),
+    "Case": (("branches",), 1, "Tin", "Tout"),
+    "StatelessCase": (("branches",), 1, "Tin", "Tout"),
+    "While": (("cond", "body"), 0, "T", "T"),
+    "StatelessWhile": (("cond", "body"), 0, "T", "T"),
+}
+# What an operation on a variable is on its value, and how its result and the dtype are called.
+_READS = {
+    "ReadVariableOp": ("Identity", "T", ("dtype",)),
+    "ResourceGather": ("Gather", "Tparams", ("dtype", "batch_dims")),
+    "VariableShape": ("Shape", "T", ()),
+}
+_RESULT_OF = {"ReadVariableOp": "value"}
+
+
+class NotAValueError(Exception):
+    """An operation needs the variable itself; `operation` is its kind."""
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(operation)
+        self.operation = operation
+
+
+@dataclass
+class _Scope:
+    """One graph or function.
+
+    Attributes:
+      nodes: of it.
+      typed: what was a variable and is a value, as inputs of nodes refer to it.
+      of_function: whether they refer to results by name.
+      renamed: results that have another name now.
+    """
+
+    nodes: Sequence[Any]
+    typed: dict[str, _Value]
+    of_function: bool
+    renamed: dict[str, str] = field(default_factory=dict)
+
+    def reference(self, node: Any, i: int, result: str) -> str:
+        return f"{node.name}:{result}:{i}" if self.of_function else f"{node.name}:{i}"
+
+    def value(self, reference: str) -> _Value | None:
+        if not self.of_function and ":" not in reference:
+            reference += ":0"
+        return self.typed.get(reference)
+
+
+def take_values(graph_def: Any, variables: Mapping[str, tf.TensorSpec]) -> None:
+    """Rewrites a graph so that placeholders of variables are those of their values.
+
+    Args:
+      graph_def: a tf.compat.v1.GraphDef, which is changed, with the functions that it calls.
+      variables: the values' types, by the placeholders' names.
+
+    Raises:
+      NotAValueError: something else is done with a variable than to read it.
+    """
+    types = {
+        f"{name}:0": (spec.dtype.as_datatype_enum, spec.shape.as_proto())
+        for name, spec in variables.items()
+    }
+    for node in graph_def.node:
+        if node.name in variables:
+            dtype, shape = types[f"{node.name}:0"]
+            node.attr["dtype"].type = dtype
+            node.attr["shape"].shape.CopyFrom(shape)
+    _Rewriting(graph_def.library).rewrite(_Scope(graph_def.node, types, of_function=False))
+
+
+class _Rewriting:
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self._functions = {f.signature.name: f for f in library.function}
+        self._made: dict[Any, tuple[str, dict[int, _Value]]] = {}
+
+    def rewrite(self, scope: _Scope) -> None:
+        """Rewrites what uses values, and what uses its results in turn."""
+        waiting = True
+        done: set[str] = set()
+        while waiting:
+            waiting = False
+            for node in scope.nodes:
+                values = {
+                    i: value
+                    for i, reference in enumerate(_data_inputs(node))
+                    if (value := scope.value(reference)) is not None
+                }
+                if values and node.name not in done:
+                    done.add(node.name)
+                    waiting = True
+                    self._rewrite_node(scope, node, values)
+
+    def _rewrite_node(self, scope: _Scope, node: Any, values: Mapping[int, _Value]) -> None:
+        for key in [k for k in node.attr if k.startswith(("_handle", "_read_only_resource"))]:
+            del node.attr[key]
+        if node.op == "Identity":
+            node.attr["T"].type = values[0][0]
+            node.attr.pop("_output_shapes", None)
+            scope.typed[scope.reference(node, 0, "output")] = values[0]
+        elif node.op in _READS and not (node.op == "ResourceGather" and node.attr["batch_dims"].i):
+            self._read(scope, node, values[0])
+        elif node.op in _CALLS:
+            self._call(scope, node, values)
+        else:
+            raise NotAValueError(node.op)
+
+    def _read(self, scope: _Scope, node: Any, value: _Value) -> None:
+        old = node.op
+        node.op, attribute, dropped = _READS[old]
+        for key in dropped:
+            node.attr.pop(key, None)
+        node.attr[attribute].type = value[0]
+        if scope.of_function and old in _RESULT_OF:
+            read = f"{node.name}:{_RESULT_OF[old]}:0"
+            _replace_inputs(scope.nodes, read, f"{node.name}:output:0")
+            scope.renamed[read] = f"{node.name}:output:0"
+
+    def _call(self, scope: _Scope, node: Any, values: Mapping[int, _Value]) -> None:
+        keys, first, in_types, out_types = _CALLS[node.op]
+        if any(i < first for i in values):
+            raise NotAValueError(node.op)
+        given = {i - first: value for i, value in values.items()}
+        for i, (dtype, _) in given.items():
+            node.attr[in_types].list.type[i] = dtype
+        results: dict[int, _Value] = {}
+        for callee in _callees(node, keys):
+            callee.name, found = self._function(callee.name, given)
+            results |= found
+        if in_types == out_types:  # a loop gives what it takes
+            results = given
+        node.attr.pop("_output_shapes", None)
+        shapes = node.attr["output_shapes"].list.shape if "output_shapes" in node.attr else ()
+        for i, value in results.items():
+            node.attr[out_types].list.type[i] = value[0]
+            if i < len(shapes):
+                shapes[i].CopyFrom(value[1])
+            scope.typed[scope.reference(node, i, "output")] = value
+
+    def _function(self, name: str, values: Mapping[int, _Value]) -> tuple[str, dict[int, _Value]]:
+        """The function that takes these values, and which of its results are values."""
+        key = name, tuple(sorted((i, str(value)) for i, value in values.items()))
+        if key in self._made:
+            return self._made[key]
+        if name not in self._functions:
+            raise NotAValueError(name)
+        function = self._library.function.add()
+        function.CopyFrom(self._functions[name])
+        function.signature.name = f"{name}_of_values_{len(self._made)}"
+        function.resource_arg_unique_id.clear()
+        typed = {}
+        for i, value in values.items():
+            argument = function.signature.input_arg[i]
+            argument.type = value[0]
+            argument.ClearField("handle_data")
+            function.arg_attr[i].attr.pop("_output_shapes", None)
+            typed[argument.name] = value
+        scope = _Scope(function.node_def, typed, of_function=True)
+        self.rewrite(scope)
+        results: dict[int, _Value] = {}
+        for i, result in enumerate(function.signature.output_arg):
+            reference = function.ret[result.name]
+            if reference in scope.renamed:
+                function.ret[result.name] = scope.renamed[reference]
+            elif (found := scope.value(reference)) is not None:
+                result.type = found[0]
+                result.ClearField("handle_data")
+                results[i] = found
+        self._made[key] = function.signature.name, results
+        return self._made[key]
+
+
+def _data_inputs(node: Any) -> Iterator[str]:
+    return (reference for reference in node.input if not reference.startswith("^"))
+
+
+def _replace_inputs(nodes: Sequence[Any], old: str, new: str) -> None:
+    for node in nodes:
+        for i, reference in enumerate(node.input):
+            if reference == old:
+                node.input[i] = new
+
+
+def _callees(node: Any, keys: Sequence[str]) -> Iterator[Any]:
+    for key in keys:
+        value = node.attr[key]
+        if value.WhichOneof("value") == "func":
+            yield value.func
+        else:
+            yield from value.list.func

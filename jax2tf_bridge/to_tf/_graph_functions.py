@@ -1,0 +1,77 @@
+"""The TensorFlow graphs that a module calls, as functions that TensorFlow knows by name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge._errors import ModuleError
+from jax2tf_bridge._graph_function import CUSTOM_CALL, GraphFunction
+from jax2tf_bridge._portable import PortableFunction
+
+_ARGUMENT, _RESULT = re.compile(r"x(\d+)"), re.compile(r"y(\d+)")
+
+
+def check_graph_functions(record: PortableFunction, calls: bool) -> None:
+    """Raises unless a record's graphs can be functions here.
+
+    Args:
+      record: what is to be called.
+      calls: whether its module calls any.
+
+    Raises:
+      ModuleError: it calls graphs and has none, or one cannot be read.
+    """
+    if calls and not record.graph_functions:
+        raise ModuleError(
+            f"The module of {record.name} calls TensorFlow functions ({CUSTOM_CALL}) that its "
+            "record does not hold: it was not exported by this bridge. Export the function again "
+            "with jax2tf_bridge.export and call_tf(..., call_tf_graph=True)."
+        )
+    for function in record.graph_functions:
+        _built_function(record, function)
+
+
+def function_names(record: PortableFunction) -> list[str]:
+    """The names of a record's graphs as functions, known where the current graph is run."""
+    functions = [_built_function(record, function) for function in record.graph_functions]
+    if not tf.executing_eagerly():
+        for function in functions:
+            function.add_to_graph(tf.compat.v1.get_default_graph())
+    return [_name(function) for function in functions]
+
+
+def _name(function: Any) -> str:
+    name = function.name
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
+def _built_function(record: PortableFunction, function: GraphFunction) -> Any:
+    try:
+        # Outside of what is being traced: all graphs share it.
+        with tf.init_scope():
+            return function.made(_build)
+    except Exception as e:  # of types that differ between damages and releases
+        raise ModuleError(
+            f"The TensorFlow function {function.name} that {record.name} calls cannot be read by "
+            f"the installed TensorFlow {tf.__version__}: {e}"
+        ) from e
+
+
+def _build(function: GraphFunction) -> Any:
+    graph_def = tf.compat.v1.GraphDef.FromString(function.graph)
+    names = [node.name for node in graph_def.node]
+    wrapped = tf.compat.v1.wrap_function(
+        lambda: tf.graph_util.import_graph_def(graph_def, name=""), []
+    )
+
+    def tensors(kind: re.Pattern[str]) -> list[tf.Tensor]:
+        found = sorted(int(match[1]) for match in map(kind.fullmatch, names) if match)
+        if found != list(range(len(found))):
+            raise ValueError(f"of {kind.pattern} there are {found}")
+        prefix = kind.pattern[0]
+        return [wrapped.graph.get_tensor_by_name(f"{prefix}{i}:0") for i in found]
+
+    return wrapped.prune(tensors(_ARGUMENT), tensors(_RESULT))

@@ -1,0 +1,77 @@
+"""TensorFlow graphs that a module calls, in .jaxfn files and in JAX's format."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import pytest
+
+from jax2tf_bridge import PortableFunction, SerializationError
+from jax2tf_bridge._graph_function import GraphFunction
+from jax2tf_bridge.serialization import _format, deserialize, serialize
+from jax2tf_bridge.serialization._exported_write import serialize_exported
+from jax2tf_bridge.serialization._jaxfn_builder import Builder
+from tests.serialization.equality import assert_equal
+from tests.serialization.forging import refused, sealed
+from tests.serialization.records import simple, with_vjps
+
+SINE, COSINE = GraphFunction("sine", b"graph of sine"), GraphFunction("cosine", b"\x00\xff" * 9)
+
+
+def with_graphs() -> PortableFunction:
+    """A function that calls two graphs, and a VJP that calls one of them and another."""
+    record = replace(simple(), graph_functions=(SINE, COSINE))
+    record = with_vjps(record, b"the module of the VJP")
+    vjp = replace(record.vjp(), graph_functions=(COSINE, GraphFunction("sine", b"its gradient")))
+    object.__setattr__(record.lazy_vjp, "_made", vjp)
+    return record
+
+
+def _version(data: bytes) -> int:
+    return int(struct.unpack_from("<I", data, 8)[0])
+
+
+def test_graphs_come_back_in_their_order_those_of_the_vjp_too() -> None:
+    record = with_graphs()
+    data = serialize(record)
+    assert_equal(deserialize(data), record)
+    assert serialize(deserialize(data)) == data
+
+
+def test_a_graph_that_several_modules_call_is_written_once() -> None:
+    assert serialize(with_graphs()).count(COSINE.graph) == 1
+
+
+def test_only_files_with_graphs_need_the_version_that_knows_them() -> None:
+    assert _version(serialize(with_graphs())) == _format.GRAPH_FUNCTIONS_VERSION == 2
+    assert _version(serialize(simple())) == 1
+
+
+def test_an_older_version_with_graphs_is_refused() -> None:
+    data = bytearray(serialize(with_graphs()))
+    struct.pack_into("<I", data, 8, 1)
+    refused(sealed(data), "expected none in a file of version 1, got 3")
+
+
+def test_a_place_that_no_graph_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = serialize(with_graphs())
+    # The vector of the VJP's two indices, 1 and 2.
+    indices = struct.pack("<III", 2, 1, 2)
+    assert data.count(indices) == 1
+    forged = data.replace(indices, struct.pack("<III", 2, 1, 3))
+    refused(sealed(forged), "graph_functions: expected indices below 3, got 3")
+
+
+def test_an_empty_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = Builder.bytes
+    monkeypatch.setattr(
+        Builder, "bytes", lambda self, data: written(self, b"" if data == SINE.graph else data)
+    )
+    data = serialize(with_graphs())
+    refused(data, "graph: expected a graph, got no bytes")
+
+
+def test_jax_has_no_place_for_graphs() -> None:
+    with pytest.raises(SerializationError, match=r"calls TensorFlow graphs \(sine, cosine\)"):
+        serialize_exported(with_graphs(), vjp_order=0)
