@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _CUSTOM_CALL = "custom_call:"
+_SHARDINGS = "shardings"
+_DEBUG_EFFECTS = "debug_effects"
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,22 @@ class DisabledSafetyCheck:
         """Lets the module hold a custom call that is not known to be stable or registered."""
         return cls(f"{_CUSTOM_CALL}{target_name}")
 
+    @classmethod
+    def shardings(cls) -> DisabledSafetyCheck:
+        """Lets TensorFlow run a sharded function as a whole on one device, where it ignores them.
+
+        The values are the same. JAX knows no such check, and its files drop it.
+        """
+        return cls(_SHARDINGS)
+
+    @classmethod
+    def debug_effects(cls) -> DisabledSafetyCheck:
+        """Leaves calls of jax.debug (print, callback, breakpoint) out of an export.
+
+        They give the function no values. JAX knows no such check, and its files drop it.
+        """
+        return cls(_DEBUG_EFFECTS)
+
     def is_custom_call(self) -> str | None:
         """The custom call that this allows, or None."""
         name = self.directive.removeprefix(_CUSTOM_CALL)
@@ -43,6 +61,11 @@ class DisabledSafetyCheck:
 def canonical_checks(checks: Sequence[object]) -> tuple[DisabledSafetyCheck, ...]:
     """`checks` as ours; jax.export's own are taken by their text."""
     return tuple(DisabledSafetyCheck(str(check)) for check in checks)
+
+
+def shared_checks(checks: Iterable[DisabledSafetyCheck]) -> tuple[DisabledSafetyCheck, ...]:
+    """Those that JAX and TensorFlow know too."""
+    return tuple(c for c in checks if c.directive not in (_SHARDINGS, _DEBUG_EFFECTS))
 
 
 # Of the form that jaxlib registers no longer, up to 0.5.0.

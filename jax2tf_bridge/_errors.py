@@ -190,7 +190,7 @@ class SavingError(BridgeError, ValueError):
 
 
 class ShardingError(BridgeError, ValueError):
-    """A function over several devices is used where TensorFlow cannot shard it."""
+    """A function over several devices runs where TensorFlow cannot shard, or is not clear."""
 
 
 class DeviceError(BridgeError, ValueError):

@@ -49,6 +49,12 @@ _XLA_CUSTOM_CALLS = frozenset(
         "Eigh",
         "ProductOfElementaryHouseholderReflectors",
         "tf.call_tf_function",
+        # What Shardy's operations are called for readers that do not know them.
+        "xla.sdy.FuncResultSharding",
+        "xla.sdy.GlobalToLocalShape",
+        "xla.sdy.LocalToGlobalShape",
+        "xla.sdy.PropagationBarrier",
+        "xla.sdy.ShardingGroup",
     }
 )
 _TPU_CUSTOM_CALLS = frozenset(

@@ -109,12 +109,12 @@ def _geev(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...
     vectors = [computed.pop(0) if each else _zeros(a.shape, values) for each in wanted]
     n = a.shape[-1]
     if np.issubdtype(a.dtype, np.complexfloating):
-        results = (values, *vectors, _success(a))
-        workspaces = (_zeros((n, n), a), lax.real(_zeros((2 * n,), a)))
+        results = [values, *vectors, _success(a)]
+        workspaces = [_zeros((n, n), a), lax.real(_zeros((2 * n,), a))]
     else:
-        results = (lax.real(values), lax.imag(values), *vectors, _success(a))
-        workspaces = (_zeros((n, n), a),) * 3
-    return results if len(shapes) == len(results) else (*workspaces, *results)
+        results = [lax.real(values), lax.imag(values), *vectors, _success(a)]
+        workspaces = [_zeros((n, n), a)] * 3
+    return tuple(results if len(shapes) == len(results) else [*workspaces, *results])
 
 
 def _gees(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:

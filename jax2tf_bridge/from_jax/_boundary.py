@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.extend as jex
 import numpy as np
 
+from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._avals import cotangent_spec, is_narrow, portable_aval
+
+VjpShardings: TypeAlias = tuple[tuple[Any, ...], tuple[Any, ...]] | None
+"""For each argument and each result of a VJP a jax.sharding.Sharding; None for none at all."""
 
 
 def flat_function(traced: jax.stages.Traced) -> Callable[..., list[Any]]:
@@ -19,8 +23,15 @@ def flat_function(traced: jax.stages.Traced) -> Callable[..., list[Any]]:
 
 
 def flat_specs(traced: jax.stages.Traced) -> list[jax.ShapeDtypeStruct]:
-    """The shapes and dtypes of the flat arguments."""
-    return [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in traced.jaxpr.in_avals]
+    """The shapes and dtypes of the flat arguments, and where these say it, their shardings."""
+    return [_spec(aval, aval.dtype) for aval in traced.jaxpr.in_avals]
+
+
+def _spec(aval: Any, dtype: Any) -> jax.ShapeDtypeStruct:
+    # Over a mesh with explicit axes, a sharding is part of the type.
+    sharding = getattr(aval, "sharding", None)
+    explicit = sharding is not None and any(axis is not None for axis in sharding.spec)
+    return jax.ShapeDtypeStruct(aval.shape, dtype, sharding=sharding if explicit else None)
 
 
 def widened(traced: jax.stages.Traced) -> jax.stages.Traced:
@@ -48,18 +59,23 @@ def widened(traced: jax.stages.Traced) -> jax.stages.Traced:
         ]
 
     wide_specs = [
-        jax.ShapeDtypeStruct(spec.shape, np.dtype(aval.op_dtype)) if is_narrow(aval) else spec
-        for spec, aval in zip(specs, ins, strict=True)
+        _spec(traced_aval, np.dtype(aval.op_dtype)) if is_narrow(aval) else spec
+        for traced_aval, spec, aval in zip(traced.jaxpr.in_avals, specs, ins, strict=True)
     ]
     wide.__name__ = traced.fun_name
-    return jax.jit(wide).trace(*wide_specs)
+    shardings: dict[str, Any] = {
+        name: tuple(each) if name == "in_shardings" else list(each)
+        for name, each in _jax_compat.jit_shardings(traced).items()
+    }
+    return jax.jit(wide, **shardings).trace(*wide_specs)
 
 
-def trace_vjp(traced: jax.stages.Traced) -> jax.stages.Traced:
+def trace_vjp(traced: jax.stages.Traced, shardings: VjpShardings = None) -> jax.stages.Traced:
     """The trace of the VJP, over the flat arguments and then one cotangent for each result.
 
     It gives one cotangent for each flat argument: float0 for those that are not differentiable.
     The user's function is not traced again: its derivative rules are in the jaxpr.
+    `shardings` are those of `vjp_shardings`.
     """
     primal = flat_function(traced)
     specs = flat_specs(traced)
@@ -70,5 +86,8 @@ def trace_vjp(traced: jax.stages.Traced) -> jax.stages.Traced:
         return tuple(pullback(list(args[count:])))
 
     vjp.__name__ = f"{traced.fun_name}_vjp"
-    cotangents = [cotangent_spec(a) for a in traced.jaxpr.out_avals]
-    return jax.jit(vjp).trace(*specs, *cotangents)
+    cotangents = [_spec(aval, cotangent_spec(aval).dtype) for aval in traced.jaxpr.out_avals]
+    if shardings is None:
+        return jax.jit(vjp).trace(*specs, *cotangents)
+    ins, outs = shardings
+    return jax.jit(vjp, in_shardings=ins, out_shardings=outs).trace(*specs, *cotangents)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.extend.mlir as portable_artifacts
 import numpy as np
 from jax import export as jax_export
 
@@ -24,7 +25,7 @@ from jax2tf_bridge._errors import (
 from jax2tf_bridge._module_types import check_types
 from jax2tf_bridge._portable import Aval, LazyVjp, PortableFunction, as_record
 from jax2tf_bridge._pytree import LEAF, TreeSpec
-from jax2tf_bridge._target import Target
+from jax2tf_bridge._target import Target, version_text
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._archive_calls import is_retired
 from jax2tf_bridge.from_jax._archive_calls_rewriting import rewrite_calls
@@ -53,6 +54,8 @@ from shape_poly import SymbolicScope, is_symbolic_dim, parse_comparison
 _LINEAR_ALGEBRA = re.compile(rb"(?:lapack|blas)_[sdcz][a-z]+")
 _ELEMENTS = {"int2": "i2", "int4": "i4", "uint2": "ui2", "uint4": "ui4"}
 _CONVENTION = 9
+_MESHES = b"xla.sdy.meshes"
+_MESHES_FROM_TEXT = "builtin.module(xla-sdy-round-trip-import-shardy-attrs)"
 
 
 def to_exported(record: PortableFunction) -> jax_export.Exported:
@@ -63,6 +66,9 @@ def to_exported(record: PortableFunction) -> jax_export.Exported:
 
     Args:
       record: of an export, a file or one of JAX's archives.
+
+    Returns:
+      The same object for each call with this record, so that JAX compiles it once a shape.
 
     Raises:
       StructureError: a pytree node's type is not known here; register it for files
@@ -75,7 +81,33 @@ def to_exported(record: PortableFunction) -> jax_export.Exported:
       SerializationError: JAX has no place for what the record holds.
       FunctionError: it is no record.
     """
-    as_record(record, "to_exported")
+    in_jax = as_record(record, "to_exported").in_jax
+    with in_jax.lock:
+        if in_jax.exported is not None:
+            made: jax_export.Exported = in_jax.exported
+            return made
+        exported = _exported(record)
+        # Where JAX has no place for a VJP that is made later, another one may be there later.
+        if exported.has_vjp() == record.has_vjp:
+            in_jax.exported = exported
+        return exported
+
+
+def module_in_jax(record: PortableFunction, *, as_text: bool) -> Any:
+    """The module of a record in the current MLIR context, or what MLIR prints of it.
+
+    Raises:
+      ModuleError: the installed JAX cannot read the module, or its types are not the record's.
+    """
+    _check_types(record)  # without MLIR, which may crash or hang on damaged bytes
+    read_module(record)  # or says why it cannot be read
+    if not as_text:
+        return _jax_compat.deserialize_module(record.module)
+    with _jax_compat.make_ir_context():
+        return str(_jax_compat.deserialize_module(record.module))
+
+
+def _exported(record: PortableFunction) -> jax_export.Exported:
     forward_registrations()
     in_tree, out_tree = (
         _treedef(record, record.in_tree, "arguments"),
@@ -210,7 +242,7 @@ def _todays_module(record: PortableFunction) -> bytes:
     narrow = any(map(is_narrow, (*record.in_avals, *record.out_avals)))
     readable = record.stablehlo_version <= _jax_compat.current_stablehlo_version()
     if readable and not narrow and not _LINEAR_ALGEBRA.search(record.module):
-        return record.module
+        return _with_meshes(record.module)
     _load_lapack()
     module = read_module(record)
     rewrite_calls(module, record.name, keep_current=True)
@@ -228,7 +260,26 @@ def _todays_module(record: PortableFunction) -> bytes:
         kept = [record.in_avals[i] for i in record.module_kept_var_idx]
         inputs = narrow_places(kept, ins, _ELEMENTS)
         module.retype_main(inputs, narrow_places(record.out_avals, outs, _ELEMENTS))
-    return module.serialize(_jax_compat.current_stablehlo_version())
+    return _with_meshes(module.serialize(_jax_compat.current_stablehlo_version()))
+
+
+def _with_meshes(module: bytes) -> bytes:
+    """The module with its meshes as operations, not as the text that TensorFlow has for them.
+
+    JAX 0.8 looks for the operations alone; later releases read both.
+    """
+    if _MESHES not in module:
+        return module
+    version = version_text(_jax_compat.current_stablehlo_version())
+    with _jax_compat.make_ir_context():
+        read = _jax_compat.deserialize_module(module)
+        _jax_compat.run_passes(read, _MESHES_FROM_TEXT)
+        try:
+            written = portable_artifacts.serialize_portable_artifact(read, version, True)
+        except TypeError:  # JAX 0.8 takes bytecode
+            bytecode: Any = _jax_compat.module_bytecode(read)
+            written = portable_artifacts.serialize_portable_artifact(bytecode, version, True)
+    return bytes(written)
 
 
 def _check_types(record: PortableFunction) -> None:

@@ -99,13 +99,17 @@ def freeze(
         requirements=knowledge.requirement_texts(),
         disabled_checks=options.disabled_checks,
         ordered_effects=effect_names(exported.ordered_effects),
-        unordered_effects=effect_names(exported.unordered_effects),
+        unordered_effects=effect_names(
+            exported.unordered_effects, without_debug=options.without_debug_effects
+        ),
         nr_devices=exported.nr_devices,
         in_shardings=in_shardings,
         out_shardings=out_shardings,
         target=options.target,
         producer=f"JAX {jax.__version__}",
         lifted_constants=lifted,
+        graph_functions=lowered.graph_functions,
         lazy_vjp=lazy_vjp,
         types_checked=True,
+        uses_global_constants=exported.uses_global_constants,
     )

@@ -65,6 +65,7 @@ def question_of(error: BaseException, variables: frozenset[str]) -> Question | N
 _COMPARED = re.compile(r"Symbolic dimension comparison '(.+?)' (>=|<=|==|>|<|!=) '(.+?)' is")
 _MUST_EQUAL = re.compile(r"must (?:be )?equal (?:the )?.*?, but (.+?) != (.+?)\.?$", re.MULTILINE)
 _MUST_DIVIDE = re.compile(r"must divide .*?, but (.+?) does not divide (.+?)\.?$", re.MULTILINE)
+_PARTITIONED = re.compile(r"is partitioned (\d+) times, but the dimension size is (.+?) \(full")
 _PADDING = re.compile(r"padding argument to conv_general_dilated should be .*, got \[(.*)\]")
 _NUMPY_INTEGER = re.compile(r"np\.int\d+\((-?\d+)\)")
 _REMAINDER = re.compile(
@@ -112,7 +113,7 @@ def _said_to_differ(text: str, variables: frozenset[str]) -> Question | None:
 
 
 def _said_not_to_divide(text: str, variables: frozenset[str]) -> Question | None:
-    found = _MUST_DIVIDE.search(text)
+    found = _MUST_DIVIDE.search(text) or _PARTITIONED.search(text)
     if found is None:
         return None
     divisor, dividend = (_dimension(found[i], variables) for i in (1, 2))

@@ -34,6 +34,7 @@ __all__ = [
     "deserialize_module",
     "inside_transformation",
     "ir",
+    "jit_shardings",
     "known_platforms",
     "make_ir_context",
     "module_bytecode",
@@ -78,6 +79,10 @@ _GET_VJP = "_get_vjp"
 """A field of jax.export.Exported, in 0.8 to 0.12; without it VJPs are made before they are asked
 for."""
 
+_PARAMS = "_params"
+"""An attribute of jax.stages.Traced, in 0.8 to 0.12; without it a sharded function with 4-bit
+integers as arguments loses its shardings, and in 0.8 and 0.9 a gradient takes the first devices."""
+
 
 def inside_transformation() -> bool:
     """Whether a JAX transformation (jit, grad, vmap) is tracing in this thread."""
@@ -111,6 +116,12 @@ def static_arguments(function: Any) -> tuple[frozenset[int], frozenset[str]]:
     numbers = getattr(info, "static_argnums", None) or ()
     names = getattr(info, "static_argnames", None) or ()
     return frozenset(numbers), frozenset(names)
+
+
+def jit_shardings(traced: Any) -> dict[str, Any]:
+    """The shardings of the jit that was traced, flat, as keyword arguments of another jit."""
+    params = getattr(traced, _PARAMS, {})
+    return {k: params[k] for k in ("in_shardings", "out_shardings") if k in params}
 
 
 def source_of_equation(equation: Any) -> str | None:

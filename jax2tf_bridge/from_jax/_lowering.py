@@ -15,11 +15,15 @@ from jax2tf_bridge._errors import (
     BridgeError,
     PlatformError,
     ShapeError,
+    ShardingError,
     UnsupportedByTargetError,
     bullet_list,
 )
+from jax2tf_bridge._graph_function import GraphFunction
 from jax2tf_bridge._target import PLATFORMS, Target
 from jax2tf_bridge.from_jax._callables import Pretraced
+from jax2tf_bridge.from_jax._effects import debug_rules, is_debug_effect
+from jax2tf_bridge.from_jax._graph_calls import graph_call_rules, take_graph_functions
 from jax2tf_bridge.from_jax._overrides import lowering_overrides
 from jax2tf_bridge.from_jax._stablehlo import FoundOperation, StableHloModule
 from shape_poly import SymbolicScope
@@ -27,14 +31,6 @@ from shape_poly import SymbolicScope
 _LOWERING_ERRORS = (TypeError, ValueError, NotImplementedError)
 
 _UNSOLVABLE = "Cannot solve for values of dimension variables"
-
-_ONLY_IN_LAPACK = {
-    "eig": "jax.numpy.linalg.eig",
-    "schur": "jax.scipy.linalg.schur",
-    "hessenberg": "jax.scipy.linalg.hessenberg",
-    "geqp3": "a pivoted QR decomposition",
-    "tridiagonal": "a reduction to tridiagonal form",
-}
 
 
 @dataclass(frozen=True)
@@ -56,6 +52,11 @@ class ExportOptions:
     infer: bool
     call: str
 
+    @property
+    def without_debug_effects(self) -> bool:
+        """Whether calls for debugging are left out."""
+        return DisabledSafetyCheck.debug_effects() in self.disabled_checks
+
     def allowed_custom_calls(self, platforms: Sequence[str]) -> frozenset[str]:
         """The custom calls that the target runs or the user vouches for."""
         vouched = (check.is_custom_call() for check in self.disabled_checks)
@@ -64,10 +65,11 @@ class ExportOptions:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A module as JAX lowered it, and the default platforms that it cannot serve."""
+    """A module as JAX lowered it, what it calls, and the default platforms it cannot serve."""
 
     exported: jax_export.Exported
     module: StableHloModule
+    graph_functions: tuple[GraphFunction, ...] = ()
     dropped_platforms: tuple[tuple[str, str], ...] = ()
 
 
@@ -77,10 +79,13 @@ def lower(traced: jax.stages.Traced, name: str, options: ExportOptions) -> Lower
     Raises:
       PlatformError: one of the platforms asked for, or every default one, fails.
       UnsupportedByTargetError: as it, where the reason is a custom call.
+      ShardingError: JAX lowered for one device what takes more.
     """
     platforms = options.platforms or PLATFORMS
     try:
         return _attempt(traced, name, platforms, options)
+    except ShardingError:
+        raise
     except _LOWERING_ERRORS as e:
         if _UNSOLVABLE in str(e):
             raise ShapeError(
@@ -123,6 +128,11 @@ def _attempt(
     # The custom calls are checked here, by what the target runs; JAX checks by what it promises
     # to keep stable ("ALL" turns that off from JAX 0.9 on; 0.8 needs the names, one by one).
     disabled = {"ALL"}
+    rules = (
+        *lowering_overrides(platforms, options.target.stablehlo_versions[0]),
+        *graph_call_rules(),
+        *(debug_rules(traced) if options.without_debug_effects else ()),
+    )
     while True:
         checks = [jax_export.DisabledSafetyCheck.custom_call(c) for c in sorted(disabled)]
         try:
@@ -130,9 +140,7 @@ def _attempt(
                 Pretraced(traced),
                 platforms=platforms,
                 disabled_checks=checks,
-                _override_lowering_rules=lowering_overrides(
-                    platforms, options.target.stablehlo_versions[0]
-                ),
+                _override_lowering_rules=rules,
             )()
             break
         except ValueError as e:
@@ -142,29 +150,30 @@ def _attempt(
             disabled |= set(found)
     module = StableHloModule(exported.mlir_module_serialized)
     if exported.nr_devices == 1:
+        left = module.drop_collectives()
         module.drop_shardings()
+        if left is not None:
+            raise ShardingError(
+                f"{name} speaks of a mesh of several devices ({left}), but no argument or result "
+                "of it is spread over them, so that JAX lowers it for one. Give jax.jit "
+                "in_shardings and out_shardings over the mesh, or use a mesh of one device."
+            )
     module.narrow_platform_index()
+    graph_functions = take_graph_functions(module)
     module.expand()
     allowed = options.allowed_custom_calls(platforms)
     for call in module.custom_calls():
         if call.name not in allowed:
             raise _unregistered(name, call, platforms, options.target)
-    return Lowered(exported, module)
+    return Lowered(exported, module, graph_functions)
 
 
 def _unregistered(
     name: str, call: FoundOperation, platforms: Sequence[str], target: Target
 ) -> UnsupportedByTargetError:
-    only_lapack = _ONLY_IN_LAPACK.get(call.primitive or "")
-    hint = (
-        f"{only_lapack} has no form in StableHLO alone: compute it before or after this function "
-        "in TensorFlow"
-        if only_lapack
-        else "Replace it by JAX operations"
-    )
     reason = (
-        f"TensorFlow registers no handler for the custom call {call}. {hint}; or, if the runtime "
-        "that serves the model registers it, allow it with "
+        f"TensorFlow registers no handler for the custom call {call}. Replace it by "
+        "JAX operations; or, if the runtime that serves the model registers it, allow it with "
         f"DisabledSafetyCheck.custom_call({call.name!r})."
     )
     return UnsupportedByTargetError(
@@ -209,7 +218,11 @@ def _first_line(error: Exception) -> str:
 _OF_TRACING = frozenset({"jax2tf_bridge.call_tf._jax_compat.CallTfEffect"})
 
 
-def effect_names(effects: Sequence[Any]) -> tuple[str, ...]:
-    """The effects by module and class, by which jax.export finds them again."""
+def effect_names(effects: Sequence[Any], *, without_debug: bool = False) -> tuple[str, ...]:
+    """The effects by module and class, by which jax.export finds them again.
+
+    `without_debug` leaves out that of calls for debugging.
+    """
     names = (f"{type(e).__module__}.{type(e).__qualname__}" for e in effects)
+    names = (name for name in names if not (without_debug and is_debug_effect(name)))
     return tuple(name for name in names if name not in _OF_TRACING)

@@ -48,6 +48,7 @@ def retarget_record(record: PortableFunction, target: Target | None = None) -> P
     rewrite_calls(module, record.name, keep_current=False)
     if record.nr_devices == 1:
         module.drop_shardings()
+        module.drop_collectives()
     module.narrow_platform_index()
     module.expand()
     _widen(module, record)

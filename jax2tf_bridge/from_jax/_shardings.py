@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jax2tf_bridge._errors import ShardingError
 from jax2tf_bridge._sharding import AbstractDevice, AbstractMesh, AxisType, Sharding
+from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax._effects import equations
+from jax2tf_bridge.serialization._xla_shardings import REPLICATED, named_sharding
 
 _AXIS_TYPES: dict[str, AxisType] = {"Auto": "auto", "Explicit": "explicit", "Manual": "manual"}
 
@@ -25,14 +34,131 @@ def exported_shardings(
     return tuple(map(_of_jax, ins)), tuple(map(_of_jax, outs))
 
 
-def _of_xla(sharding: Any) -> Sharding | None:
-    if sharding is None or sharding.is_replicated():
+def check_jitted(name: str, exported: Any, *, was_jitted: bool) -> None:
+    """Raises if a function has shardings and the user has not jitted it.
+
+    Raises:
+      ShardingError: nobody said how its arguments and results are spread.
+    """
+    if exported.nr_devices == 1 or was_jitted:
+        return
+    raise ShardingError(
+        f"{name} has shardings over {exported.nr_devices} devices within it or on its arguments, "
+        "but it is not jitted itself: nothing says how its arguments and results are spread. Wrap "
+        "it in jax.jit(f, in_shardings=..., out_shardings=...). If it should run on one device, "
+        "leave out what speaks of a larger mesh: jax.lax.with_sharding_constraint, jax.shard_map, "
+        "jit within it with shardings, jax.set_mesh, a jax.ShapeDtypeStruct with a sharding."
+    )
+
+
+def vjp_shardings(
+    traced: jax.stages.Traced, exported: Any, name: str
+) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+    """How the arguments and the results of a function's VJP are spread, as jax.jit takes it.
+
+    The VJP takes what the function takes and gives, and gives what the function takes. Where some
+    have a sharding, what has none is on every device as a whole.
+
+    Args:
+      traced: the trace of the function.
+      exported: what came of it, a jax.export.Exported.
+      name: of the function, for messages.
+
+    Returns:
+      None where nothing has a sharding.
+
+    Raises:
+      ShardingError: it is spread as no mesh can say.
+    """
+    if exported.nr_devices == 1:
         return None
-    return Sharding(hlo=sharding.to_proto().SerializeToString())
+    if any(exported.in_shardings_hlo) or any(exported.out_shardings_hlo):
+        ins, outs = _of_meshes(traced, exported, name)
+    else:
+        abstract_mesh: Any = None
+        ins = tuple(exported.in_shardings_jax(abstract_mesh))
+        outs = tuple(exported.out_shardings_jax(abstract_mesh))
+    given = [s for s in (*ins, *outs) if s is not None]
+    if not given:
+        return None
+    # Over one mesh, where meshes were made up.
+    spread = next((s for s in given if not s.is_fully_replicated), given[0])
+    everywhere = NamedSharding(spread.mesh, PartitionSpec())
+    ins, outs = (
+        tuple(everywhere if s is None or s.is_fully_replicated else s for s in of)
+        for of in (ins, outs)
+    )
+    return (*ins, *outs), ins
+
+
+def _of_meshes(
+    traced: jax.stages.Traced, exported: Any, name: str
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """XLA's shardings over the mesh that the function names, or over one with made-up names."""
+    count = exported.nr_devices
+    found = [mesh for mesh in _meshes(traced) if mesh.size == count]
+    for mesh in found:
+        try:
+            return tuple(exported.in_shardings_jax(mesh)), tuple(exported.out_shardings_jax(mesh))
+        except (KeyError, ValueError):
+            continue  # it speaks of several, and these are over another
+    concrete = next((mesh for mesh in found if isinstance(mesh, Mesh)), None)
+    devices = jax.devices()[:count] if concrete is None else list(concrete.devices.flat)
+    ins, outs = (
+        tuple(
+            _over_mesh(s, aval.ndim, devices, count, name)
+            for s, aval in zip(of, avals, strict=True)
+        )
+        for of, avals in (
+            (exported.in_shardings_hlo, exported.in_avals),
+            (exported.out_shardings_hlo, exported.out_avals),
+        )
+    )
+    return ins, outs
+
+
+def _over_mesh(
+    sharding: Any, rank: int, devices: Sequence[Any], count: int, name: str
+) -> NamedSharding | None:
+    """XLA's sharding as one over a mesh of these devices, or of none if they are too few."""
+    known = _of_xla(sharding)
+    if known is None:
+        return None
+    named = named_sharding(known.hlo, rank, count)
+    if named is None or named.mesh is None:
+        raise ShardingError(
+            f"{name} has an argument or a result that is spread as {sharding}, which no mesh can "
+            "say, so that its gradient cannot be exported. Use shardings over a jax.sharding.Mesh "
+            "(NamedSharding), or convert it with with_gradient=False."
+        )
+    sizes, names = named.mesh.axis_sizes, named.mesh.axis_names
+    mesh: Any = jax.sharding.AbstractMesh(sizes, names)
+    if len(devices) == count:
+        mesh = Mesh(np.array(devices).reshape(sizes), names)
+    return NamedSharding(mesh, PartitionSpec(*(axes or None for axes in named.partitions)))
+
+
+def _meshes(traced: jax.stages.Traced) -> Iterator[Any]:
+    """The meshes that its shardings and operations name."""
+    params = [_jax_compat.jit_shardings(traced)]
+    params += [equation.params for equation in equations(traced.jaxpr.jaxpr)]
+    for each in params:
+        for value in each.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                mesh = getattr(inner, "mesh", inner)
+                if isinstance(mesh, (Mesh, jax.sharding.AbstractMesh)):
+                    yield mesh
+
+
+def _of_xla(sharding: Any) -> Sharding | None:
+    if sharding is None:
+        return None
+    # All of its fields at their defaults, "replicated" is no bytes at all.
+    return Sharding(hlo=sharding.to_proto().SerializeToString() or REPLICATED)
 
 
 def _of_jax(sharding: Any) -> Sharding | None:
-    if sharding is None or sharding.is_fully_replicated:
+    if sharding is None:
         return None
     spec = sharding.spec
     return Sharding(

@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from jax2tf_bridge._target import Version, version_text
-from jax2tf_bridge.from_jax import _jax_compat, _stablehlo_constants
+from jax2tf_bridge.from_jax import (
+    _jax_compat,
+    _single_device_collectives,
+    _stablehlo_constants,
+)
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax._stablehlo_operations import (
     attribute,
     below,
     function_type,
     main_of,
+    zeros,
 )
 
 _INLINE_COMPOSITES = (
@@ -26,6 +31,9 @@ _EXPAND = "builtin.module(stablehlo-compatibility-expander{{target={version}}})"
 
 _PLATFORM_INDEX = "_platform_index"
 _SHARDING = "sdy.sharding"
+
+_LONGEST_PLACE = 1000
+"""Characters of a file's name and a line number in a message of MLIR's."""
 _NARROW = re.compile(r"\bu?i[24]>|xu?i[24]>")
 
 _ILLEGAL_OP = re.compile(r"'vhlo\.(\w+?)_v\d+'")
@@ -109,6 +117,11 @@ class StableHloModule:
         if not any(op.name.startswith("sdy.") and op.name != "sdy.mesh" for op in self._walk()):
             for mesh in meshes:
                 mesh.erase()
+
+    def drop_collectives(self) -> str | None:
+        """Removes collectives, which change nothing on one device; names one that takes more."""
+        with self._context:
+            return _single_device_collectives.drop_collectives(self._module)
 
     def _drop_shardings_of(self, op: Any) -> None:
         """Removes the shardings of an operation's results and of a function's arguments."""
@@ -238,7 +251,7 @@ class StableHloModule:
                     loc=call.location,
                 )
                 values = list(answer.results)[: len(given)]
-                values += [_zeros(kind) for kind in results[len(given) :]]
+                values += [zeros(kind) for kind in results[len(given) :]]
             for old, new in zip(call.results, values, strict=True):
                 old.replace_all_uses_with(new)
             call.operation.erase()
@@ -309,23 +322,6 @@ def _convert(value: Any, kind: Any) -> Any:
     return ir.Operation.create("stablehlo.convert", results=[kind], operands=[value])
 
 
-def _zeros(kind: Any) -> Any:
-    """Zeros of a tensor type of static shape."""
-    tensor = ir.RankedTensorType(kind)
-    element = tensor.element_type
-    if isinstance(element, ir.ComplexType):
-        # The bindings fail on attributes with complex numbers.
-        part = _zeros(ir.RankedTensorType.get(tensor.shape, element.element_type))
-        return ir.Operation.create(
-            "stablehlo.complex", results=[kind], operands=[part, part]
-        ).results[0]
-    zero = "0" if isinstance(element, ir.IntegerType) else "0.0"
-    value = ir.Attribute.parse(f"dense<{zero}> : {kind}")
-    return ir.Operation.create(
-        "stablehlo.constant", results=[kind], attributes={"value": value}
-    ).results[0]
-
-
 def _without_sharding(attributes: Any) -> Any:
     every: Any = ir.DictAttr(attributes)
     return ir.DictAttr.get({named.name: named.attr for named in every if named.name != _SHARDING})
@@ -372,7 +368,9 @@ def _lossy(error: Exception) -> LossyError:
     name = f"stablehlo.{match.group(1)}" if match else "an operation"
     if name == "stablehlo.func":
         name = "the type of an argument or result of a function"
-    source = re.search(r"(\S+\.\w+):(\d+):\d+: error", detail)
+    # The text holds whole functions with their constants: searching through all takes seconds.
+    before = detail.partition(": error")[0][-_LONGEST_PLACE:]
+    source = re.search(r"(\S+\.\w+):(\d+):\d+$", before)
     place = f"{source.group(1)}:{source.group(2)}" if source else None
     return LossyError(FoundOperation(name, None, place), detail)
 

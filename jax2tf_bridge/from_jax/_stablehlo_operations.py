@@ -41,3 +41,22 @@ def main_of(module: Any) -> Any:
         if symbol_name(op.operation) == "main":
             return op.operation
     raise AssertionError("JAX exported a module without main")
+
+
+def zeros(kind: Any) -> Any:
+    """Zeros of a tensor type of static shape, at the current insertion point."""
+    tensor = ir.RankedTensorType(kind)
+    element = tensor.element_type
+    if isinstance(element, ir.ComplexType):
+        # The bindings fail on attributes with complex numbers.
+        part = zeros(ir.RankedTensorType.get(tensor.shape, element.element_type))
+        return ir.Operation.create(
+            "stablehlo.complex", results=[kind], operands=[part, part]
+        ).results[0]
+    zero = "0" if isinstance(element, ir.IntegerType) else "0.0"
+    if str(element) == "i1":
+        zero = "false"
+    value = ir.Attribute.parse(f"dense<{zero}> : {kind}")
+    return ir.Operation.create(
+        "stablehlo.constant", results=[kind], attributes={"value": value}
+    ).results[0]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import jax
 
-from jax2tf_bridge.from_jax._boundary import trace_vjp
+from jax2tf_bridge.from_jax._boundary import VjpShardings, trace_vjp
 from jax2tf_bridge.from_jax._callables import JaxCallable
 from jax2tf_bridge.from_jax._knowledge import Knowledge
 from jax2tf_bridge.from_jax._specs import Specs
@@ -48,14 +48,15 @@ class Tracer:
 
 @dataclass(frozen=True)
 class VjpTracer:
-    """Traces the VJP of what another traces."""
+    """Traces the VJP of what another traces, spread over devices as `spread` says."""
 
     primal: Tracing
+    spread: Callable[[], VjpShardings]
 
     def under(self, knowledge: Knowledge) -> jax.stages.Traced:
         """The trace under what is known of the sizes."""
-        return trace_vjp(self.primal.under(knowledge))
+        return trace_vjp(self.primal.under(knowledge), self.spread())
 
     def at(self, sizes: Mapping[str, int]) -> jax.stages.Traced:
         """The trace with these numbers in the place of the dimension variables."""
-        return trace_vjp(self.primal.at(sizes))
+        return trace_vjp(self.primal.at(sizes), self.spread())

@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import TypeVar
 
 import jax
+from jax import export as jax_export
 
 from jax2tf_bridge._errors import GradientError, InconclusiveShapeError, ShardingError
 from jax2tf_bridge._portable import LazyVjp, PortableFunction
 from jax2tf_bridge._pytree import LEAF, TreeSpec
 from jax2tf_bridge.from_jax._boundary import trace_vjp, widened
+from jax2tf_bridge.from_jax._effects import refuse_host_callbacks
 from jax2tf_bridge.from_jax._freeze import freeze
 from jax2tf_bridge.from_jax._granted import granted
 from jax2tf_bridge.from_jax._implied import with_implied
@@ -21,6 +23,7 @@ from jax2tf_bridge.from_jax._inference import Inferred, Subject, infer
 from jax2tf_bridge.from_jax._knowledge import Knowledge
 from jax2tf_bridge.from_jax._lifting import ConstantPool
 from jax2tf_bridge.from_jax._lowering import ExportOptions, Lowered, lower
+from jax2tf_bridge.from_jax._shardings import vjp_shardings
 from jax2tf_bridge.from_jax._tracing import Tracing, VjpTracer
 from shape_poly import Dim
 
@@ -37,7 +40,7 @@ def lazy_vjp(
     *,
     constraints: tuple[str, ...],
     constants: ConstantPool,
-    nr_devices: int,
+    exported: jax_export.Exported,
 ) -> LazyVjp:
     """The VJP of a function that was exported already.
 
@@ -53,21 +56,27 @@ def lazy_vjp(
       options: of its export.
       constraints: on its dimension variables, as the user wrote them.
       constants: the large arrays of the function, which the VJP may hold as well.
-      nr_devices: over how many devices it is sharded.
+      exported: of the function; only how it is spread over devices is looked at.
     """
     # The gradient may be asked for where JAX is configured otherwise.
     x64 = bool(jax.config.read("jax_enable_x64"))
     name, vjp_name = subject.name, f"the gradient of {subject.name}"
-    again = VjpTracer(tracing)
+    # Its module may be large, and what is asked later lives as long as the record.
+    bare = replace(exported, mlir_module_serialized=b"", _get_vjp=None)
+    spread = functools.cache(lambda: vjp_shardings(traced, bare, name))
+    again = VjpTracer(tracing, spread)
     vjp_subject = replace(subject, name=vjp_name, trace_at=again.at)
 
     @_once
     def traced_vjp() -> Inferred[jax.stages.Traced]:
-        attempt = _first_as_it_is(lambda: trace_vjp(traced), again.under)
+        attempt = _first_as_it_is(lambda: trace_vjp(traced, spread()), again.under)
         try:
             with jax.enable_x64(x64):
                 inferred = infer(attempt, knowledge, vjp_subject)
-        except InconclusiveShapeError:
+            refuse_host_callbacks(
+                inferred.value, vjp_name, without_debug_effects=options.without_debug_effects
+            )
+        except (InconclusiveShapeError, ShardingError):
             raise
         except Exception as e:
             raise GradientError(f"{name} has no gradient: {e}") from e
@@ -78,11 +87,6 @@ def lazy_vjp(
         return vjp, lower(widened(vjp), vjp_name, options)
 
     def make() -> PortableFunction:
-        if nr_devices > 1:
-            raise ShardingError(
-                f"{name} is sharded over {nr_devices} devices: its gradient cannot be exported "
-                "yet. Convert it with with_gradient=False."
-            )
         begun = traced_vjp()
         attempt = _first_as_it_is(
             lambda: lowered_vjp(begun.value), lambda known: lowered_vjp(again.under(known))
@@ -121,7 +125,7 @@ def lazy_vjp(
                 options,
                 constraints=constraints,
                 constants=constants,
-                nr_devices=nr_devices,
+                exported=lowered.exported,
             ),
         )
 

@@ -10,7 +10,16 @@ from jax2tf_bridge.inspecting._contents import ModuleContents, is_linear_algebra
 from jax2tf_bridge.inspecting._finding import Finding, in_units, shortened, some
 
 _LARGE, _HUGE = 1_000_000, 10_000_000
-_SHARDINGS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"})
+_SHARDINGS = frozenset(
+    {
+        "Sharding",
+        "SPMDFullToShardShape",
+        "SPMDShardToFullShape",
+        "xla.sdy.FuncResultSharding",
+        "xla.sdy.GlobalToLocalShape",
+        "xla.sdy.LocalToGlobalShape",
+    }
+)
 _NEWEST_RELEASE = list(TENSORFLOW_RELEASES)[-1]
 _NEWEST, _NEWEST_CONVENTION = TENSORFLOW_RELEASES[_NEWEST_RELEASE]
 

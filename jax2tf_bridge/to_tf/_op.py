@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from jax2tf_bridge._errors import FileFormatError, ModuleError, ShardingError
+from jax2tf_bridge._checks import shared_checks
+from jax2tf_bridge._errors import FileFormatError, ModuleError
+from jax2tf_bridge._graph_function import CUSTOM_CALL
 from jax2tf_bridge._module_types import check_types
 from jax2tf_bridge._portable import PortableFunction
 from jax2tf_bridge._runs_on import unhandled_calls
@@ -15,7 +17,9 @@ from jax2tf_bridge.serialization._bytecode import ModuleSummary, read_module
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._constants import constant_array
 from jax2tf_bridge.to_tf._dtypes import op_dtype
+from jax2tf_bridge.to_tf._graph_functions import check_graph_functions, function_names
 from jax2tf_bridge.to_tf._shapes import CheckedBefore, check_shapes
+from jax2tf_bridge.to_tf._sharding import annotated, check_devices
 
 
 def check_versions(record: PortableFunction) -> None:
@@ -87,6 +91,7 @@ def _check_module(record: PortableFunction, *, of: PortableFunction) -> None:
         has_platform_index=len(record.platforms) > 1,
     )
     _check_custom_calls(record, summary, of=of)
+    check_graph_functions(record, CUSTOM_CALL in summary.custom_calls)
 
 
 def _check_custom_calls(
@@ -139,16 +144,11 @@ def call_op(
       before: what another call has checked of their shapes.
 
     Raises:
-      ShardingError: the function is sharded and TF runs eagerly.
+      ShardingError: the function is sharded, and TF would run it on one device.
       tf.errors.InvalidArgumentError: the known sizes contradict the record or each other. It is
         also what the function fails with when it runs, where the others do.
     """
-    if record.nr_devices > 1 and tf.executing_eagerly():
-        raise ShardingError(
-            f"{record.name} is sharded over {record.nr_devices} devices, and eager TensorFlow "
-            "cannot shard. Call it inside tf.function(..., jit_compile=True) on a mesh of "
-            "devices, or export it without shardings."
-        )
+    check_devices(record)
     shapes, guards = check_shapes(record, args, paths, before)
     attributes = {
         "version": record.calling_convention_version,
@@ -156,10 +156,12 @@ def call_op(
         "Tout": [op_dtype(aval, "a result") for aval in record.out_avals],
         "Sout": shapes,
         "platforms": [p.upper() for p in record.platforms],
-        "function_list": [],
+        "function_list": function_names(record),
         "has_token_input_output": False,
-        "disabled_checks": [str(check) for check in record.disabled_checks],
+        "disabled_checks": [str(check) for check in shared_checks(record.disabled_checks)],
     }
     with tf.control_dependencies(guards):
-        taken = [*(args[i] for i in record.module_kept_var_idx), *constants]
-        return _tf_compat.call_module(taken, attributes)
+        spread = annotated(record, args, record.in_shardings, record.in_avals)
+        taken = [*(spread[i] for i in record.module_kept_var_idx), *constants]
+        results = _tf_compat.call_module(taken, attributes)
+        return annotated(record, results, record.out_shardings, record.out_avals)

@@ -36,6 +36,15 @@ _SAVED_MODEL = SeamName(
     "defaults of inputs cannot be saved: SavingError",
 )
 
+_SHARDING = SeamName(
+    _XLA,
+    "sharding",
+    "2.15 to 2.21",
+    "sharded functions cannot be called in graphs: ModuleError",
+)
+_SET_ATTRIBUTE = "_set_attr"
+"""What operations in a graph have for attributes beyond those of their kind, in 2.15 to 2.21."""
+
 _TRACKABLE = "_trackable_children"
 """What all has that TensorFlow saves with a model, in 2.15 to 2.21; without it, what a user's
 functions need has to be named in `resources`."""
@@ -52,6 +61,7 @@ SEAM: Sequence[SeamName] = (
     _TUPLE_WRAPPER,
     _DICT_WRAPPER,
     _SAVED_MODEL,
+    _SHARDING,
 )
 
 
@@ -78,6 +88,28 @@ def call_module(args: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]
     known = _parameters(op)
     results = op(args, **{k: v for k, v in attributes.items() if k in known})
     return list(results)
+
+
+def xla_sharding(value: tf.Tensor, sharding: bytes, attributes: Mapping[str, bytes]) -> tf.Tensor:
+    """The XlaSharding op on a tensor of a graph.
+
+    Args:
+      value: the tensor.
+      sharding: a serialized xla.OpSharding.
+      attributes: more of the kind, by the names that TensorFlow's passes look for.
+
+    Raises:
+      ModuleError: this TF has no XlaSharding.
+    """
+    op = _SHARDING.get()
+    if op is None:
+        raise ModuleError(
+            f"TensorFlow {tf.__version__} has no XlaSharding op, which sharded functions need."
+        )
+    result = op(value, sharding=sharding)
+    for name, content in attributes.items():
+        getattr(result.op, _SET_ATTRIBUTE)(name, tf.compat.v1.AttrValue(s=content))
+    return result
 
 
 @functools.lru_cache(maxsize=1)

@@ -92,6 +92,12 @@ MESSAGES = [
         "does not divide c.",
         [["mod(c, 2) == 0"]],
     ),
+    (
+        "One of pjit arguments with pytree key path x was given the sharding NamedSharding(mesh="
+        "Mesh('x': 2)) implies that array axis 0 is partitioned 2 times, but the dimension size is "
+        "b (full shape: (b, 8), per-dimension tiling factors: (2, 1) should evenly divide it)",
+        [["mod(b, 2) == 0"]],
+    ),
 ]
 
 

@@ -22,6 +22,7 @@ from jax2tf_bridge._seam import SeamName
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._tf_compat import SEAM
 from tests.house.seams import has_release, take_away
+from tests.sharding.meshes import X, spread_product
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +97,18 @@ def _saved_model(without: Callable[[], None], record: PortableFunction) -> None:
             save(f"{folder}/2", signature)
 
 
+def _sharding(without: Callable[[], None], record: PortableFunction) -> None:
+    spread = export(spread_product(), platforms=["tpu"])(X, X)
+
+    def build() -> None:
+        tf.function(to_tf(spread)).get_concrete_function(tf.constant(X), tf.constant(X))
+
+    build()
+    without()
+    with pytest.raises(ModuleError, match="has no XlaSharding op, which sharded functions need"):
+        build()
+
+
 BEHAVIOURS: dict[str, Callable[[Callable[[], None], PortableFunction], None]] = {
     "call_module": _call_module,
     "call_module_maximum_supported_version": _max_convention,
@@ -104,6 +117,7 @@ BEHAVIOURS: dict[str, Callable[[Callable[[], None], PortableFunction], None]] = 
     "_TupleWrapper": _tuple_wrapper,
     "_DictWrapper": _dict_wrapper,
     "SavedModel": _saved_model,
+    "sharding": _sharding,
 }
 
 

@@ -1,0 +1,90 @@
+"""eval_polymorphic_shape(): the shapes of a function's results, without lowering it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+
+from jax2tf_bridge._errors import ShapeError
+from jax2tf_bridge.from_jax._callables import JaxCallable
+from jax2tf_bridge.from_jax._export import call_text, export_options
+from jax2tf_bridge.from_jax._granted import granted
+from jax2tf_bridge.from_jax._implied import with_implied
+from jax2tf_bridge.from_jax._inference import Subject, infer
+from jax2tf_bridge.from_jax._knowledge import Knowledge
+from jax2tf_bridge.from_jax._specs import symbolic_specs
+from jax2tf_bridge.from_jax._symbols import dim_to_jax
+from jax2tf_bridge.from_jax._tracing import Tracer
+from shape_poly import shape_text
+
+
+def eval_polymorphic_shape(
+    f: Callable[..., Any],
+    *,
+    polymorphic_shapes: Any = None,
+    polymorphic_constraints: Sequence[str] | Literal["infer"] = (),
+) -> Callable[..., tuple[Any, Any]]:
+    """The shapes and dtypes of the results where sizes of the arguments stay open.
+
+    Args:
+      f: the function, jitted or not.
+      polymorphic_shapes: which dimensions stay open, as in `export`; not AUTO.
+      polymorphic_constraints: as in `export`.
+
+    Returns:
+      A function that takes the arguments of `f` (arrays, jax.ShapeDtypeStruct, or whatever has a
+      shape and a dtype) and gives two pytrees of the form of the results: of
+      jax.ShapeDtypeStruct, whose dimensions are JAX's symbolic ones, and of texts as "(b, 28)"
+      to pass on as polymorphic_shapes.
+
+    Raises:
+      FunctionError: `f` is not callable.
+      ShapeError, DTypeError, StructureError: the arguments do not fit polymorphic_shapes.
+      InconclusiveShapeError: the function only works for some of the sizes; it says for which.
+
+    >>> import jax.numpy as jnp
+    >>> x = jax.ShapeDtypeStruct((3, 4), jnp.float32)
+    >>> specs, shapes = eval_polymorphic_shape(jnp.transpose, polymorphic_shapes="(b, 4)")(x)
+    >>> shapes
+    '(4, b)'
+    """
+    function = JaxCallable.of(f, caller="eval_polymorphic_shape")
+    options = export_options(
+        None,
+        polymorphic_constraints,
+        (),
+        None,
+        argument="platforms",
+        call=call_text("eval_polymorphic_shape", function, polymorphic_shapes),
+    )
+
+    def evaluate(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        specs = symbolic_specs(function, args, kwargs, polymorphic_shapes)
+        if not specs.decided:
+            raise ShapeError(
+                "eval_polymorphic_shape takes no AUTO, since what AUTO finds depends on the "
+                "export: write the entries of polymorphic_shapes, or read out_avals of the record "
+                "that export(f, polymorphic_shapes=AUTO) gives."
+            )
+        tracing = Tracer(function, specs)
+        given = Knowledge(options.scope.with_constraints(*specs.constraints))
+        subject = Subject(
+            function.name, specs.variables(), tracing.at, specs.example(), function.source
+        )
+        inferred = infer(tracing.under, given, subject)
+        traced = inferred.value
+        known = with_implied(inferred.knowledge, traced, function.name)
+        known = granted(given, known, subject, options)
+        shapes = [known.shape_from_jax(aval) for aval in traced.jaxpr.out_avals]
+        tree: Any
+        leaves, tree = jax.tree_util.tree_flatten(traced.out_info)
+        scope = given.new_scope()
+        results = [
+            jax.ShapeDtypeStruct(tuple(dim_to_jax(d, scope) for d in shape), leaf.dtype)
+            for shape, leaf in zip(shapes, leaves, strict=True)
+        ]
+        return tree.unflatten(results), tree.unflatten(map(shape_text, shapes))
+
+    return evaluate

@@ -1,0 +1,43 @@
+"""The seam to TensorFlow for what it says to XLA about devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jax2tf_bridge._errors import ShardingError
+from jax2tf_bridge._seam import SeamName
+
+_SHARDING = "tensorflow.python.compiler.xla.experimental.xla_sharding"
+
+_TILE = SeamName(_SHARDING, "tile", "2.15 to 2.21", "no tensor can be split: ShardingError")
+_REPLICATE = SeamName(
+    _SHARDING, "replicate", "2.15 to 2.21", "no tensor can be replicated: ShardingError"
+)
+
+SEAM: Sequence[SeamName] = (_TILE, _REPLICATE)
+
+
+def with_sharding(tensor: Any, tiles: Sequence[int] | None) -> Any:
+    """The tensor through an XlaSharding op, which no public function of TensorFlow's makes.
+
+    Args:
+      tensor: of a graph.
+      tiles: in how many parts each dimension is split, over devices that count up along them; or
+        None, for a copy on each.
+
+    Raises:
+      ShardingError: this TF has no such op.
+    """
+    function = (_REPLICATE if tiles is None else _TILE).get()
+    if function is None:
+        raise ShardingError(
+            "This TensorFlow cannot annotate tensors for XLA. Leave out the call of "
+            "split_to_logical_devices, or use a TensorFlow from 2.15 to 2.21."
+        )
+    if tiles is None:
+        return function(tensor, use_sharding_op=True)
+    devices = np.arange(int(np.prod(tiles))).reshape(tiles)
+    return function(tensor, devices, use_sharding_op=True)

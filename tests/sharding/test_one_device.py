@@ -1,0 +1,88 @@
+"""Over a mesh of one device, shard_map and all collectives run in TensorFlow as in JAX."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+
+import jax2tf_bridge as bridge
+from tests.sharding.meshes import X
+
+ONE = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("x", "y"))
+
+CASES: dict[str, Callable[[Any], Any]] = {
+    "no collective": lambda a: a * 2,
+    "psum": lambda a: lax.psum(a, ("x", "y")),
+    "psum of several": lambda a: sum(lax.psum((a, 2 * a), "x")),
+    "pmean": lambda a: lax.pmean(a, "x"),
+    "all_gather": lambda a: lax.all_gather(a, "x"),
+    "all_gather tiled": lambda a: lax.all_gather(a, "x", axis=1, tiled=True),
+    "ppermute": lambda a: lax.ppermute(a, "x", [(0, 0)]),
+    "ppermute to nobody": lambda a: lax.ppermute(a, "x", []) + a,
+    "all_to_all": lambda a: lax.all_to_all(a[None], "x", 0, 0),
+    "all_to_all tiled": lambda a: lax.all_to_all(a, "x", 0, 1, tiled=True),
+    "psum_scatter": lambda a: lax.psum_scatter(a, "x", tiled=True),
+    "axis_index": lambda a: a * (1 + lax.axis_index(("x", "y"))),
+    "axis_size": lambda a: a * lax.axis_size("x"),
+}
+WITHOUT_GRADIENT: dict[str, Callable[[Any], Any]] = {
+    "pmax": lambda a: lax.pmax(a, "x"),
+    "pmin": lambda a: lax.pmin(a, ("x", "y")),
+}
+
+
+def mapped(function: Callable[[Any], Any]) -> Any:
+    spec = PartitionSpec("x", "y")
+    return jax.jit(
+        jax.shard_map(function, mesh=ONE, in_specs=spec, out_specs=PartitionSpec(), check_vma=False)
+    )
+
+
+@pytest.mark.parametrize("name", [*CASES, *WITHOUT_GRADIENT])
+def test_values(name: str) -> None:
+    function = mapped({**CASES, **WITHOUT_GRADIENT}[name])
+    record = bridge.export(function)(X)
+    assert record.nr_devices == 1
+    assert record.platforms == ("cpu", "cuda", "rocm", "tpu")
+    assert record.tensorflow_releases[0] == "2.15"
+    found = tf.function(bridge.to_tf(record, with_gradient=False))(X)
+    np.testing.assert_allclose(found, function(X), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["psum", "all_gather", "ppermute", "psum_scatter", "axis_index"])
+def test_gradients(name: str) -> None:
+    function = mapped(CASES[name])
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        total = tf.reduce_sum(bridge.convert(function)(x) ** 2)
+    expected = jax.grad(lambda a: jnp.sum(function(a) ** 2))(X)
+    np.testing.assert_allclose(tape.gradient(total, x), expected, rtol=1e-5)
+
+
+def test_open_sizes() -> None:
+    function = mapped(lambda a: lax.psum(lax.all_gather(a, "x", tiled=True), "y"))
+    converted = bridge.convert(function, polymorphic_shapes="(b, 8)")
+    np.testing.assert_allclose(converted(X[:3]), X[:3], rtol=1e-6)
+
+
+def test_a_permutation_to_nobody_gives_zeros_of_every_kind() -> None:
+    def nothing(a: Any) -> Any:
+        kinds = (a, a > 1, a.astype(jnp.int32), a + 1j)
+        return tuple(lax.ppermute(kind, "x", []) for kind in kinds)
+
+    for zeros in bridge.to_tf(bridge.export(mapped(nothing))(X), with_gradient=False)(X):
+        assert not np.any(zeros.numpy())
+
+
+def test_a_record_of_jax_runs_too() -> None:
+    function = mapped(lambda a: lax.all_gather(a, "x", tiled=True))
+    theirs = jax.export.export(function, platforms=["cpu"])(X)
+    record = bridge.from_exported(theirs)
+    np.testing.assert_allclose(bridge.to_tf(record)(X), X, rtol=1e-6)

@@ -1,0 +1,162 @@
+"""What a record says of how its values are spread, and its VJP; functions that do not say it."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import jax2tf_bridge as bridge
+from jax2tf_bridge import PortableFunction, Sharding
+from jax2tf_bridge.serialization._xla_shardings import REPLICATED, op_sharding
+from tests.sharding.meshes import X, by_parts, mesh, over, product, spread_product
+
+
+def words(shardings: tuple[Sharding | None, ...]) -> list[bytes | None]:
+    """In XLA's words, which all releases of JAX share."""
+    return [None if s is None else op_sharding(s, 2) for s in shardings]
+
+
+def exported(function: Any, *args: Any) -> PortableFunction:
+    return bridge.export(function, platforms=["cpu"])(*args)
+
+
+def test_a_record_says_how_arguments_and_results_are_spread() -> None:
+    record = exported(spread_product(), X, X)
+    assert record.nr_devices == 8
+    ins, outs = words(record.in_shardings), words(record.out_shardings)
+    assert None not in (*ins, *outs)
+    assert len({*ins, *outs}) == 3
+
+
+def test_on_every_device_as_a_whole_is_not_the_same_as_not_said() -> None:
+    function = jax.jit(product, in_shardings=(over("x"), None), out_shardings=over())
+    record = exported(function, X, X)
+    assert [s is None for s in record.in_shardings] == [False, True]
+    assert words(record.out_shardings) == [REPLICATED]
+    again = bridge.deserialize(bridge.serialize(record))
+    assert again.in_shardings == record.in_shardings
+    assert again.out_shardings == record.out_shardings
+
+
+def test_a_vjp_is_spread_as_its_function() -> None:
+    record = exported(spread_product(), X, X)
+    vjp = record.vjp()
+    assert vjp.nr_devices == 8
+    given = words((*record.in_shardings, *record.out_shardings))
+    assert words(vjp.in_shardings) == given
+    assert words(vjp.out_shardings) == words(record.in_shardings)
+    second = vjp.vjp()
+    assert words(second.out_shardings) == given
+
+
+def test_what_is_not_said_is_on_every_device_in_the_vjp() -> None:
+    function = jax.jit(product, in_shardings=(over("x"), None))
+    record = exported(function, X, X)
+    vjp = record.vjp()
+    rows = words(record.in_shardings)[0]
+    assert words(vjp.in_shardings) == [rows, REPLICATED, REPLICATED]
+    assert words(vjp.out_shardings) == [rows, REPLICATED]
+
+
+def test_an_argument_that_the_module_dropped_has_a_sharding_in_the_vjp() -> None:
+    function = jax.jit(lambda a, unused, w: a * w, in_shardings=(over("x"), over("y"), None))
+    record = exported(function, X, X, X)
+    assert record.module_kept_var_idx == (0, 2)
+    rows = words(record.in_shardings)[0]
+    assert words(record.vjp().out_shardings) == [rows, REPLICATED, REPLICATED]
+
+
+def test_four_bit_arguments_keep_the_shardings_of_all() -> None:
+    function = jax.jit(
+        lambda a, i: a * i.astype(a.dtype),
+        in_shardings=(over("x"), over("x")),
+        out_shardings=over("x"),
+    )
+    record = exported(function, X, jax.ShapeDtypeStruct((8, 8), "int4"))
+    rows = words(exported(jax.jit(jnp.sin, in_shardings=over("x")), X).in_shardings)
+    assert words((*record.in_shardings, *record.out_shardings)) == rows * 3
+
+
+def test_open_sizes_may_be_spread_where_they_divide() -> None:
+    record = bridge.export(
+        jax.jit(jnp.sin, in_shardings=over("x")), polymorphic_shapes="(2*b, 8)", platforms=["cpu"]
+    )(X)
+    assert words(record.in_shardings) == words(
+        exported(jax.jit(jnp.sin, in_shardings=over("x")), X).in_shardings
+    )
+    assert record.vjp().nr_devices == 8
+
+
+def test_the_spec_of_an_argument_counts_and_where_an_array_lies_does_not() -> None:
+    spec = jax.ShapeDtypeStruct(X.shape, X.dtype, sharding=over("x"))
+    record = exported(jax.jit(jnp.sin), spec)
+    assert record.nr_devices == 8
+    assert record.in_shardings[0] is not None
+    one = Mesh(np.array(jax.devices()[:1]), ("x",))
+    array = jax.device_put(X, NamedSharding(one, PartitionSpec("x")))
+    assert exported(jax.jit(jnp.sin), array).in_shardings == (None,)
+
+
+@pytest.mark.parametrize(
+    ("function", "argument"),
+    [
+        (jnp.sin, jax.ShapeDtypeStruct(X.shape, X.dtype, sharding=over("x"))),
+        (lambda a: jax.jit(jnp.sin, in_shardings=over("x"))(a) + 1, X),
+    ],
+    ids=["argument", "inner jit"],
+)
+def test_shardings_need_a_jitted_function(function: Any, argument: Any) -> None:
+    with pytest.raises(bridge.ShardingError) as caught:
+        exported(lambda a: function(a), argument)
+    text = str(caught.value)
+    assert text.startswith("<lambda> ")
+    assert "jit" in text
+    assert "in_shardings" in text
+
+
+def test_the_error_says_to_jit() -> None:
+    spec = jax.ShapeDtypeStruct(X.shape, X.dtype, sharding=over("x"))
+    with pytest.raises(
+        bridge.ShardingError,
+        match=r"<lambda> has shardings over 8 devices within it or on its arguments, but it is not "
+        r"jitted itself: .* Wrap it in jax\.jit\(f, in_shardings=\.\.\., out_shardings=\.\.\.\)",
+    ):
+        exported(lambda a: jnp.sin(a), spec)
+
+
+def test_what_jax_lowers_for_one_device_must_not_speak_of_several() -> None:
+    constrained = jax.jit(lambda a: jax.lax.with_sharding_constraint(a * 2, over("x")))
+    with pytest.raises(
+        bridge.ShardingError, match=r"speaks of a mesh of several devices .* Give jax\.jit in_shard"
+    ):
+        exported(constrained, X)
+    spec = PartitionSpec("x", "y")
+    mapped = jax.shard_map(lambda a: a * 2, mesh=mesh(), in_specs=spec, out_specs=spec)
+    with pytest.raises(bridge.ShardingError, match="speaks of a mesh of several devices"):
+        exported(jax.jit(mapped), X)
+
+
+def test_shard_map_is_exported_with_its_devices() -> None:
+    record = exported(by_parts(), X)
+    assert record.nr_devices == 8
+    assert record.vjp().nr_devices == 8
+
+
+def _spread_sine() -> Any:
+    sharding = NamedSharding(Mesh(jax.devices()[:1], ("x",)), PartitionSpec("x"))
+    return jax.jit(jnp.sin, in_shardings=sharding, out_shardings=sharding)
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_mesh_of_one_device_is_no_mesh(inner: bool) -> None:
+    sine = _spread_sine()
+    function = (lambda x: sine(x) * 1) if inner else sine
+    np.testing.assert_allclose(bridge.convert(function)(X), np.sin(X), rtol=1e-5)
+    record = bridge.export(function)(X)
+    assert b"sdy" not in record.module
+    assert record.tensorflow_releases[0] == "2.15"
+    (slope,) = bridge.to_tf(record.vjp())(X, np.ones_like(X))
+    np.testing.assert_allclose(slope, np.cos(X), rtol=1e-5)

@@ -1,0 +1,199 @@
+"""Sharded functions in TensorFlow: what it ignores has to be allowed; the TPU's annotations."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import jax2tf_bridge as bridge
+from jax2tf_bridge import DisabledSafetyCheck
+from tests.sharding.meshes import X, by_parts, over, product, spread_product
+
+ALLOWED = (DisabledSafetyCheck.shardings(),)
+
+
+def converted(function: Any, checks: Sequence[DisabledSafetyCheck] = (), **options: Any) -> Any:
+    return bridge.convert(function, native_serialization_disabled_checks=checks, **options)
+
+
+def test_eager_mode_refuses() -> None:
+    with pytest.raises(
+        bridge.ShardingError,
+        match=r"<lambda> is sharded over 8 devices, and eager TensorFlow runs it as a whole on "
+        r"one, without its shardings\. .* allow it with DisabledSafetyCheck\.shardings\(\)",
+    ):
+        converted(jax.jit(lambda a: a * 2, in_shardings=over("x")))(X)
+
+
+def test_graphs_refuse_for_platforms_that_ignore_shardings() -> None:
+    function = tf.function(converted(spread_product()))
+    with pytest.raises(
+        bridge.ShardingError, match=r"TensorFlow on cpu and cuda and rocm runs it as a whole"
+    ):
+        function(X, X)
+    platforms = ["cpu", "tpu"]
+    two = converted(spread_product(), native_serialization_platforms=platforms)
+    with pytest.raises(bridge.ShardingError, match=r"TensorFlow on cpu runs it as a whole"):
+        tf.function(two)(X, X)
+
+
+@pytest.mark.parametrize("how", ["eager", "graph", "compiled"])
+def test_allowed_it_gives_the_same_values_and_gradients(how: str) -> None:
+    function = converted(spread_product(), ALLOWED)
+
+    def value_and_slopes(a: tf.Tensor, w: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([a, w])
+            result = function(a, w)
+        return result, tape.gradient(result, [a, w])
+
+    run: Any = value_and_slopes
+    if how != "eager":
+        run = tf.function(value_and_slopes, jit_compile=how == "compiled")
+    found, slopes = run(tf.constant(X), tf.constant(X))
+    expected, pull = jax.vjp(product, X, X)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    for slope, wanted in zip(slopes, pull(np.ones_like(X)), strict=True):
+        np.testing.assert_allclose(slope, wanted, atol=1e-4)
+
+
+@pytest.fixture
+def gspmd() -> Iterator[None]:
+    """JAX's older partitioner, whose modules older releases of TensorFlow read too."""
+    before = getattr(jax.config, "jax_use_shardy_partitioner")  # noqa: B009 - not in its type
+    jax.config.update("jax_use_shardy_partitioner", False)
+    yield
+    jax.config.update("jax_use_shardy_partitioner", before)
+
+
+def test_modules_of_gspmd_run_on_every_release(gspmd: None) -> None:
+    record = bridge.export(spread_product(), disabled_checks=ALLOWED)(X, X)
+    assert record.tensorflow_releases[0] == "2.15"
+    np.testing.assert_allclose(bridge.to_tf(record)(X, X), product(X, X), atol=1e-5)
+    slopes = bridge.to_tf(record.vjp())(X, X, np.ones_like(X))
+    for slope, wanted in zip(slopes, jax.vjp(product, X, X)[1](np.ones_like(X)), strict=True):
+        np.testing.assert_allclose(slope, wanted, atol=1e-4)
+    with pytest.raises(bridge.ShardingError, match=r"computes on the part of each by itself"):
+        converted(by_parts(), ALLOWED)(X)
+
+
+def test_modules_of_shardy_need_a_release_that_reads_them() -> None:
+    record = bridge.export(spread_product(), disabled_checks=ALLOWED)(X, X)
+    assert record.tensorflow_releases == ("2.20", "2.21")
+
+
+def test_a_model_of_it_is_saved_and_loaded(tmp_path: Path) -> None:
+    module = tf.Module()
+    signature = [tf.TensorSpec([8, 8]), tf.TensorSpec([8, 8])]
+    function = converted(spread_product(), ALLOWED)
+    module.f = tf.function(function, input_signature=signature, autograph=False)
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+    tf.saved_model.save(module, str(tmp_path), options=options)
+    loaded = tf.saved_model.load(str(tmp_path))
+    np.testing.assert_allclose(loaded.f(X, X), product(X, X), atol=1e-5)
+
+
+def test_what_computes_by_parts_cannot_be_allowed() -> None:
+    function = converted(by_parts(), ALLOWED)
+    text = r"computes on the part of each by itself \(jax\.shard_map\), so that it cannot run on"
+    for run in (function, tf.function(function)):
+        with pytest.raises(bridge.ShardingError, match=text):
+            run(X)
+    record = bridge.export(by_parts(), platforms=["cpu"], disabled_checks=ALLOWED)(X)
+    stored = bridge.deserialize(bridge.serialize(record))
+    with pytest.raises(bridge.ShardingError, match=text):
+        bridge.to_tf(stored, with_gradient=False)(X)
+
+
+def test_the_check_is_stored_and_jax_is_not_told() -> None:
+    record = bridge.export(spread_product(), platforms=["cpu"], disabled_checks=ALLOWED)(X, X)
+    stored = bridge.deserialize(bridge.serialize(record.with_vjp()))
+    assert stored.disabled_checks == ALLOWED
+    found = bridge.to_tf(stored)(X, X)
+    np.testing.assert_allclose(found, product(X, X), atol=1e-5)
+    assert bridge.to_exported(record).disabled_safety_checks == ()
+    (op,) = _nodes(tf.function(bridge.to_tf(record)), "XlaCallModule", X, X)
+    assert list(op.attr["disabled_checks"].list.s) == []
+
+
+def _nodes(function: Any, kind: str, *args: Any) -> Iterator[Any]:
+    graph = function.get_concrete_function(*map(tf.constant, args)).graph.as_graph_def()
+    nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+    return (node for node in nodes if node.op == kind)
+
+
+def for_tpu(function: Any) -> Any:
+    return tf.function(converted(function, native_serialization_platforms=["tpu"]))
+
+
+def test_for_the_tpu_arguments_and_results_are_annotated() -> None:
+    nodes = list(_nodes(for_tpu(spread_product()), "XlaSharding", X, X))
+    listed = [node.attr["_XlaSharding"].s for node in nodes]
+    assert [node.attr["sharding"].s for node in nodes] == listed
+    # Of xla.OpSharding: type OTHER, sizes of the tiles, devices, the last dimension is of copies.
+    last = b"\x30\x01"
+    rows = b"\x08\x03\x1a\x03\x02\x01\x04\x22\x08\x00\x01\x02\x03\x04\x05\x06\x07" + last
+    columns = b"\x08\x03\x1a\x03\x01\x04\x02\x22\x08\x00\x04\x01\x05\x02\x06\x03\x07" + last
+    blocks = b"\x08\x03\x1a\x02\x02\x04\x22\x08\x00\x01\x02\x03\x04\x05\x06\x07"
+    assert listed == [rows, columns, blocks]
+    grids = [node.attr["_XlaShardingV2"].s for node in nodes]
+    # The same with a grid, that is transposed, in the place of the list.
+    assert grids[1] == b"\x08\x03\x1a\x03\x01\x04\x02" + last + b"\x4a\x02\x02\x04\x52\x02\x01\x00"
+    assert all(grids)
+
+
+def test_the_annotation_of_what_is_everywhere_has_no_devices() -> None:
+    function = jax.jit(product, in_shardings=(over("x"), over()), out_shardings=None)
+    nodes = list(_nodes(for_tpu(function), "XlaSharding", X, X))
+    assert len(nodes) == 2
+    assert nodes[1].attr["_XlaSharding"].s in (b"\x08\x00", b"")
+    assert nodes[1].attr["_XlaShardingV2"].s == b""
+
+
+def test_gradients_for_the_tpu_are_annotated_too() -> None:
+    function = for_tpu(spread_product())
+
+    @tf.function
+    def slope(a: tf.Tensor, w: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(a)
+            result = function(a, w)
+        return tape.gradient(result, a)
+
+    assert len(list(_nodes(slope, "XlaSharding", X, X))) >= 3 + 3 + 2
+
+
+def test_shard_map_may_be_built_for_the_tpu_and_runs_nowhere_else() -> None:
+    function = for_tpu(by_parts())
+    assert len(list(_nodes(function, "XlaSharding", X))) == 2
+    with pytest.raises(tf.errors.NotFoundError, match="platform CPU is not among the platforms"):
+        function(X)
+
+
+def test_models_are_saved_for_the_tpu_or_with_leave(tmp_path: Path) -> None:
+    everywhere = bridge.export(spread_product())(X, X)
+    with pytest.raises(bridge.ShardingError, match=r"allow it with DisabledSafetyCheck\.shardings"):
+        bridge.save(tmp_path / "everywhere", everywhere)
+    bridge.save(tmp_path / "tpu", bridge.export(by_parts(), platforms=["tpu"])(X))
+    assert b"_XlaShardingV2" in (tmp_path / "tpu" / "saved_model.pb").read_bytes()
+
+
+def test_without_the_ops_a_function_on_one_device_has_no_annotation() -> None:
+    function = tf.function(converted(jax.jit(product)))
+    assert list(_nodes(function, "XlaSharding", X, X)) == []
+
+
+def test_what_xla_has_no_words_for_is_an_error() -> None:
+    record = bridge.export(spread_product(), platforms=["tpu"])(X, X)
+    mesh = bridge.AbstractMesh(("x", "y"), (2, 4), ("auto", "auto"))
+    partial = bridge.Sharding(mesh, (("x",), ()), unreduced=("y",))
+    odd = replace(record, in_shardings=(partial, None))
+    with pytest.raises(bridge.ShardingError, match=r"unreduced=\{'y'\}.* have no words for"):
+        tf.function(bridge.to_tf(odd, with_gradient=False)).get_concrete_function(
+            tf.constant(X), tf.constant(X)
+        )
