@@ -10,6 +10,8 @@ from typing import Any, Literal, TypeAlias
 
 from jax2tf_bridge._checks import DisabledSafetyCheck
 from jax2tf_bridge._errors import FunctionError, GradientError, InconclusiveShapeError
+from jax2tf_bridge._exported_surface import ExportedSurface
+from jax2tf_bridge._graph_function import GraphFunction
 from jax2tf_bridge._pytree import TreeSpec
 from jax2tf_bridge._runs_on import custom_calls_of, releases_that_run, unhandled_anywhere
 from jax2tf_bridge._sharding import Sharding
@@ -142,7 +144,7 @@ class LazyVjp:
           GradientError: there is none, with the reason.
           InconclusiveShapeError: it only works for some of the sizes; it says for which.
           PlatformError, UnsupportedByTargetError: the target cannot run it.
-          ShardingError: the function is sharded over several devices.
+          ShardingError: it is spread over devices as no mesh can say.
         """
         with self._lock:
             if self._made is None and self._make is not None:
@@ -166,11 +168,11 @@ def _stored_vjp(made: PortableFunction | None, reason: str) -> LazyVjp:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class PortableFunction:
+class PortableFunction(ExportedSurface):
     """A JAX function, frozen as StableHLO, with its types, structure and gradient.
 
-    Made by `jax2tf_bridge.export`; `jax2tf_bridge.to_tf` makes a TF function of it.  It can be
-    pickled; VJPs that were not materialised by `with_vjp` are then left behind.
+    Made by `jax2tf_bridge.export`; `jax2tf_bridge.to_tf` makes a TF function of it, and `call` runs
+    it in JAX.  It can be pickled; VJPs that were not materialised by `with_vjp` are left behind.
 
     Attributes:
       name: the function's name, for messages.
@@ -201,6 +203,7 @@ class PortableFunction:
         it is called.
       lifted_constants: arrays that the module takes after its kept arguments, which were
         captured by the function.
+      graph_functions: the TensorFlow graphs that the module calls, by their places here.
     """
 
     name: str
@@ -229,22 +232,18 @@ class PortableFunction:
     constraints_known: bool = True
     uses_global_constants: bool = False
     lifted_constants: tuple[LiftedConstant, ...] = ()
+    graph_functions: tuple[GraphFunction, ...] = ()
     lazy_vjp: LazyVjp = field(default_factory=LazyVjp)
     types_checked: bool = False
     """Whether in_avals and out_avals were compared with the module in this process."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "types_checked": False}
+        return {**super().__getstate__(), "types_checked": False}
 
     @property
     def tensorflow_releases(self) -> tuple[str, ...]:
         """The known TF releases that can run it."""
         return releases_that_run(self, custom_calls_of(self))
-
-    @property
-    def has_vjp(self) -> bool:
-        """Whether a VJP is stored or can be made."""
-        return self.lazy_vjp.available
 
     def gradient_problem(self) -> str | None:
         """Why `vjp` would fail, as far as that is known without exporting it; None otherwise."""
@@ -261,7 +260,7 @@ class PortableFunction:
           GradientError: the function has none; the text says why.
           InconclusiveShapeError: it only works for some of the sizes; it says for which.
           PlatformError, UnsupportedByTargetError: the target cannot run it.
-          ShardingError: the function is sharded over several devices.
+          ShardingError: it is spread over devices as no mesh can say.
         """
         return self.lazy_vjp.get(self.name)
 

@@ -1,0 +1,79 @@
+"""jax.export's names, with records that TensorFlow runs too in the place of its Exported.
+
+`from jax2tf_bridge import jax_export as export` is for programs that were written for `jax.export`;
+docs/jax-export.md says what is the same and what is not. The names of the older
+`jax.experimental.export` are here as well.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from jax2tf_bridge._errors import MissingDependencyError
+
+try:
+    import jax as _jax  # noqa: F401
+except ModuleNotFoundError as e:
+    if e.name != "jax":
+        raise
+    raise MissingDependencyError("JAX", "jax", "jax2tf_bridge.jax_export") from e
+
+from jax.export import SymbolicScope, default_export_platform, symbolic_args_specs, symbolic_shape
+
+from jax2tf_bridge._checks import DisabledSafetyCheck
+from jax2tf_bridge._portable import PortableFunction as Exported
+from jax2tf_bridge.jax_export._export import (
+    deserialize,
+    export,
+    maximum_supported_calling_convention_version,
+    minimum_supported_calling_convention_version,
+)
+from jax2tf_bridge.jax_export._missing import missing_name
+from jax2tf_bridge.jax_export._older import (
+    args_specs,
+    call,
+    call_exported,
+    default_lowering_platform,
+    maximum_supported_serialization_version,
+    minimum_supported_serialization_version,
+    poly_spec,
+    poly_specs,
+    serialize,
+    shape_and_dtype_jax_array,
+)
+from jax2tf_bridge.jax_export._sizes import is_symbolic_dim, symbolic_dim_bounds
+from jax2tf_bridge.serialization import (
+    register_namedtuple_serialization,
+    register_pytree_node_serialization,
+)
+
+__all__ = [
+    "DisabledSafetyCheck",
+    "Exported",
+    "SymbolicScope",
+    "args_specs",
+    "call",
+    "call_exported",
+    "default_export_platform",
+    "default_lowering_platform",
+    "deserialize",
+    "export",
+    "is_symbolic_dim",
+    "maximum_supported_calling_convention_version",
+    "maximum_supported_serialization_version",
+    "minimum_supported_calling_convention_version",
+    "minimum_supported_serialization_version",
+    "poly_spec",
+    "poly_specs",
+    "register_namedtuple_serialization",
+    "register_pytree_node_serialization",
+    "serialize",
+    "shape_and_dtype_jax_array",
+    "symbolic_args_specs",
+    "symbolic_dim_bounds",
+    "symbolic_shape",
+]
+
+
+if not TYPE_CHECKING:  # else a misspelt name would pass for Any
+
+    def __getattr__(name: str) -> Any:
+        raise missing_name(__name__, name)
