@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jax2tf_bridge._auto import AUTO
     from jax2tf_bridge._checks import DisabledSafetyCheck
     from jax2tf_bridge._convert import convert
+    from jax2tf_bridge._convert_dtypes import dtype_of_val
     from jax2tf_bridge._errors import (
         ArgumentsError,
         BridgeError,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         UntrustedMessageError,
         WorkerDiedError,
     )
+    from jax2tf_bridge._poly_shape import PolyShape
     from jax2tf_bridge._portable import Aval, LiftedConstant, PortableFunction
     from jax2tf_bridge._publish import publish
     from jax2tf_bridge._pytree import TreeSpec
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
         export_many,
     )
     from jax2tf_bridge.from_jax import export, from_exported, retarget_record, to_exported
+    from jax2tf_bridge.from_jax._eval_shape import eval_polymorphic_shape
     from jax2tf_bridge.loading import LoadedModel, load
     from jax2tf_bridge.saving import (
         Published,
@@ -83,6 +86,7 @@ if TYPE_CHECKING:
         write_function,
     )
     from jax2tf_bridge.to_tf import to_tf
+    from jax2tf_bridge.to_tf._logical_devices import split_to_logical_devices
     from jax2tf_bridge.weights import (
         LeafInfo,
         WeightsFile,
@@ -108,6 +112,7 @@ _MODULES = {
     "_auto": ["AUTO"],
     "_checks": ["DisabledSafetyCheck"],
     "_convert": ["convert"],
+    "_convert_dtypes": ["dtype_of_val"],
     "_errors": [
         "ArgumentsError",
         "BridgeError",
@@ -138,6 +143,7 @@ _MODULES = {
         "UntrustedMessageError",
         "WorkerDiedError",
     ],
+    "_poly_shape": ["PolyShape"],
     "_portable": ["Aval", "LiftedConstant", "PortableFunction"],
     "_pytree": ["TreeSpec"],
     "_publish": ["publish"],
@@ -153,6 +159,7 @@ _MODULES = {
         "export_many",
     ],
     "from_jax": ["export", "from_exported", "retarget_record", "to_exported"],
+    "from_jax._eval_shape": ["eval_polymorphic_shape"],
     "loading": ["LoadedModel", "load"],
     "saving": [
         "Published",
@@ -175,6 +182,7 @@ _MODULES = {
         "write_function",
     ],
     "to_tf": ["to_tf"],
+    "to_tf._logical_devices": ["split_to_logical_devices"],
     "weights": [
         "LeafInfo",
         "WeightsFile",
@@ -196,14 +204,17 @@ _MODULES = {
 }
 _NEEDED = {
     "_convert": ("jax", "tensorflow"),
+    "_convert_dtypes": ("jax", "tensorflow"),
     "_publish": ("tensorflow",),
     "_save": ("tensorflow",),
     "call_tf": ("jax", "tensorflow"),
     "exporting": ("jax",),
     "from_jax": ("jax",),
+    "from_jax._eval_shape": ("jax",),
     "loading": ("jax",),
     "saving": ("tensorflow",),
     "to_tf": ("tensorflow",),
+    "to_tf._logical_devices": ("tensorflow",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -235,6 +246,7 @@ __all__ = [
     "NotExportableError",
     "NotPicklableError",
     "PlatformError",
+    "PolyShape",
     "PortableFunction",
     "Published",
     "RayExecutor",
@@ -264,6 +276,8 @@ __all__ = [
     "convert",
     "current_path",
     "deserialize",
+    "dtype_of_val",
+    "eval_polymorphic_shape",
     "export",
     "export_many",
     "flatten_state",
@@ -286,6 +300,7 @@ __all__ = [
     "save",
     "serialize",
     "serialize_exported",
+    "split_to_logical_devices",
     "to_bytes",
     "to_exported",
     "to_state_dict",

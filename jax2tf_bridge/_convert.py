@@ -30,6 +30,8 @@ from jax2tf_bridge.to_tf._constants import CapturedArrays, SharedConstants
 from jax2tf_bridge.to_tf._gradient import call_flat
 
 _DEPRECATED: Any = object()
+_JAX2TF_DEFAULT = "_DefaultNativeSerialization"
+"""The type of what stands in jax2tf for an argument that was not given."""
 
 
 @opaque_to_autograph
@@ -81,10 +83,13 @@ def convert(
     [5.0, 25.0]
     """
     for name, value in (("enable_xla", enable_xla), ("native_serialization", native_serialization)):
+        if type(value).__name__ == _JAX2TF_DEFAULT:
+            continue
         if value is not _DEPRECATED:
+            asked = "" if value else " A graph of TensorFlow's own operations cannot be had."
             warnings.warn(
                 f"The argument {name} of convert has no effect and will be removed: the module is "
-                "always serialized natively.",
+                f"always serialized natively.{asked}",
                 DeprecationWarning,
                 stacklevel=3,  # through AutoGraph's wrapper
             )

@@ -63,7 +63,7 @@ class CallArguments:
         if any(map(_tf_compat.is_wrapper, leaves)):
             dynamic = tree.unflatten(map(_without_wrappers, leaves))
             leaves, tree = jax.tree_util.tree_flatten(dynamic)
-        values = tuple(map(_array, leaves))
+        values = tuple(map(array_of, leaves))
         for i, (value, leaf) in enumerate(zip(values, leaves, strict=True)):
             if value is None:
                 path = _paths(function, dynamic)[i]
@@ -116,7 +116,7 @@ def _without_wrappers(leaf: Any) -> Any:
     return jax.tree_util.tree_map(_without_wrappers, plain, is_leaf=_tf_compat.is_wrapper)
 
 
-def _array(leaf: Any) -> Any:
+def array_of(leaf: Any) -> Any:
     """A leaf as a tf.Tensor, an array of JAX or NumPy, or a number; None if it is none."""
     if isinstance(leaf, (*_ARRAYS, *_NUMBERS)):
         return leaf
@@ -181,8 +181,12 @@ def _spec(value: Any, path: str) -> OpenSpec:
     if isinstance(value, _ARRAYS):
         return OpenSpec(tuple(value.shape), jax_dtype(value.dtype, path))
     # Its value is looked at when it becomes a tensor.
-    kind = next(kind for kind in _NUMBERS if isinstance(value, kind))
-    return OpenSpec((), jax_dtype(jax.typeof(kind()).dtype, path))
+    return OpenSpec((), jax_dtype(jax.typeof(number_kind(value)()).dtype, path))
+
+
+def number_kind(value: Any) -> type:
+    """The type of Python's that a number is of, the narrowest first: a bool is an int too."""
+    return next(kind for kind in _NUMBERS if isinstance(value, kind))
 
 
 def _tensor(value: Any, dtype: tf.DType) -> tf.Tensor:

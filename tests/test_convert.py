@@ -172,10 +172,12 @@ def test_unknown_platform() -> None:
         convert(double, native_serialization_platforms=["cdua"])
 
 
+@pytest.mark.parametrize("value", [True, False])
 @pytest.mark.parametrize("name", ["enable_xla", "native_serialization"])
-def test_deprecated_argument(name: str) -> None:
-    options: dict[str, Any] = {name: False}
-    with pytest.warns(DeprecationWarning, match=f"The argument {name} of convert") as caught:
+def test_deprecated_argument(name: str, value: bool) -> None:
+    options: dict[str, Any] = {name: value}
+    text = f"The argument {name} of convert.*natively\\.{'' if value else ' A graph of .*'}$"
+    with pytest.warns(DeprecationWarning, match=text) as caught:
         f = convert(double, **options)
     assert [w.filename for w in caught] == [__file__]
     np.testing.assert_allclose(f(X), 2 * X)

@@ -208,6 +208,67 @@ def test_types_of_values(value: Any, x64: bool) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+RESULTS: dict[str, Callable[[Any], Any]] = {
+    "number of Python": lambda x: 3.0,
+    "scalar of NumPy": lambda x: np.float64(2),
+    "array of NumPy": lambda x: np.array([1, 2]),
+    "weakly typed": lambda x: jnp.asarray(2) + 1,
+    "bool": lambda x: x > 0,
+    "bfloat16": lambda x: x.astype(jnp.bfloat16),
+    "complex": lambda x: jax.lax.complex(x, x),
+    "widened": lambda x: x.astype("float64"),
+    "index": lambda x: jnp.argmax(x),
+    "raw key": lambda x: jax.random.PRNGKey(0),
+    "nothing": lambda x: None,
+    "empty": lambda x: x[:0],
+}
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype:UserWarning")
+@pytest.mark.parametrize("x64", [False, True], ids=["32 bits", "64 bits"])
+@pytest.mark.parametrize("f", RESULTS.values(), ids=RESULTS.keys())
+def test_types_of_results(f: Callable[[Any], Any], x64: bool) -> None:
+    def call(converter: Converter) -> Any:
+        with jax.enable_x64(x64):
+            return converter(lambda x: {"result": f(x)})(X)
+
+    theirs, ours = both(call)
+    assert ours.keys() == theirs.keys()
+    for a, b in zip(tf.nest.flatten(theirs), tf.nest.flatten(ours), strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            assert (a.dtype, a.shape) == (b.dtype, b.shape)
+            np.testing.assert_array_equal(a, b)
+
+
+# What jax2tf refuses, or gives wrong results for.
+MORE: dict[str, tuple[Any, Any]] = {
+    "key": (jax.random.key(7), jnp.uint32([0, 7])),
+    "float0": (np.zeros((2,), jax.dtypes.float0), np.zeros(2, bool)),
+    "float beyond float32": (1e40, np.float32(np.inf)),
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_values_that_the_bridge_alone_takes(name: str) -> None:
+    value, expected = MORE[name]
+
+    def pass_on(x: Any) -> Any:
+        return x
+
+    with pytest.raises(TypeError, match=r"should be NumPy array, scalar, tf\.Variable"):
+        jax2tf.convert(pass_on)(value)
+    np.testing.assert_array_equal(convert(pass_on)(value), expected)
+
+
+def test_keys_that_the_bridge_alone_gives() -> None:
+    with pytest.raises(ValueError, match="safe_zip"):
+        jax2tf.convert(lambda seed: jax.random.key(seed))(7)
+    words = convert(lambda seed: jax.random.key(seed))(7)
+    assert words.dtype == tf.uint32
+    np.testing.assert_array_equal(words, [0, 7])
+
+
 def test_number_that_does_not_fit_is_refused_by_both() -> None:
     with pytest.raises(OverflowError):
         jax2tf.convert(lambda x: x)(2**40)

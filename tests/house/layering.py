@@ -25,17 +25,21 @@ STAGES: dict[str, frozenset[str]] = {
     "loading": frozenset({"shape_poly", "record", "serialization", "from_jax", "inspecting"}),
     "verifying": frozenset({"shape_poly", "record", "serialization", "loading"}),
     "call_tf": frozenset({"shape_poly", "record", "serialization", "from_jax", "to_tf"}),
+    "jax_export": frozenset({"shape_poly", "record", "serialization", "from_jax"}),
 }
 # These stand above the stages and may import them all: the facade, what takes JAX functions to
 # TensorFlow in one call (convert, save, publish), and the command.
-ABOVE = frozenset({"facade", "convert", "cli"})
+ABOVE = frozenset({"facade", "convert", "cli", "compat"})
 _ABOVE_BOTH = frozenset({"_convert", "_save", "_publish"})
-# Those that look up, within a function: Target.installed() asks the TensorFlow half, and what is
-# printed of a record says which custom calls its module has.
+# Those that look up, within a function: Target.installed() asks the TensorFlow half, what is
+# printed of a record says which custom calls its module has, and a record is called in JAX and
+# written.
 LOOKS_UP = frozenset(
     {
         ("jax2tf_bridge._target", "jax2tf_bridge.to_tf._tf_compat"),
         ("jax2tf_bridge._runs_on", "jax2tf_bridge.serialization._bytecode"),
+        ("jax2tf_bridge._exported_surface", "jax2tf_bridge.from_jax._exported_objects"),
+        ("jax2tf_bridge._exported_surface", "jax2tf_bridge.serialization"),
     }
 )
 
@@ -50,6 +54,7 @@ NEVER: dict[str, frozenset[str]] = {
     "loading": TENSORFLOW,
     "colocated": TENSORFLOW,
     "exporting": TENSORFLOW,
+    "jax_export": TENSORFLOW,
 }
 NOT_AT_MODULE_LEVEL: dict[str, frozenset[str]] = {
     "record": JAX | TENSORFLOW,
@@ -58,6 +63,7 @@ NOT_AT_MODULE_LEVEL: dict[str, frozenset[str]] = {
     "inspecting": JAX | TENSORFLOW,
     "facade": JAX | TENSORFLOW,
     "cli": JAX | TENSORFLOW,
+    "compat": JAX | TENSORFLOW,
 }
 
 JAX_SEAM = re.compile(r"jax2tf_bridge\.(from_jax|call_tf)\._jax_compat(_\w+)?")
@@ -91,7 +97,7 @@ def stage_of(module: str) -> str:
         return "facade"
     if parts[1] == "__main__":
         return "cli"
-    if parts[1] in STAGES or parts[1] == "cli":
+    if parts[1] in STAGES or parts[1] in {"cli", "compat"}:
         return parts[1]
     if parts[1] in _ABOVE_BOTH or parts[1].startswith("_convert_"):
         return "convert"

@@ -14,6 +14,10 @@ import jax2tf_bridge
 # The public interface. A name that goes or comes is a line in CHANGELOG.md.
 PUBLIC = {
     "AUTO",
+    "PolyShape",
+    "dtype_of_val",
+    "eval_polymorphic_shape",
+    "split_to_logical_devices",
     "LeafInfo",
     "WeightsFile",
     "current_path",
@@ -164,21 +168,22 @@ print(*(n for n in dir() if not n.startswith("__") and n not in ("sys", "Blocker
 """
 OF_JAX = {
     *("LoadedModel", "export", "from_exported", "load", "retarget_record", "to_exported"),
-    *("ExportJob", "ExportWorkers", "RayExecutor", "export_many"),
+    *("ExportJob", "ExportWorkers", "RayExecutor", "export_many", "eval_polymorphic_shape"),
 }
 OF_TENSORFLOW = {
     *("to_tf", "save", "publish", "latest", "versions", "choose_buckets"),
     *("Published", "SavedModel", "SavedSignature", "ServingInstructions"),
-    *("WeightsReport", "assign_weights"),
+    *("WeightsReport", "assign_weights", "split_to_logical_devices"),
 }
+OF_BOTH = {"call_tf", "convert", "dtype_of_val"}
 
 
 @pytest.mark.parametrize(
     ("blocked", "missing"),
     [
-        ({"jax", "jaxlib"}, OF_JAX | {"call_tf", "convert"}),
-        ({"tensorflow", "keras"}, OF_TENSORFLOW | {"call_tf", "convert"}),
-        ({"jax", "jaxlib", "tensorflow", "keras"}, OF_JAX | OF_TENSORFLOW | {"call_tf", "convert"}),
+        ({"jax", "jaxlib"}, OF_JAX | OF_BOTH),
+        ({"tensorflow", "keras"}, OF_TENSORFLOW | OF_BOTH),
+        ({"jax", "jaxlib", "tensorflow", "keras"}, OF_JAX | OF_TENSORFLOW | OF_BOTH),
     ],
     ids=["without JAX", "without TensorFlow", "without both"],
 )

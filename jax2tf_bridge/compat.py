@@ -1,0 +1,181 @@
+"""Lets code that calls jax.experimental.jax2tf use the bridge, for as long as the user says."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+_PACKAGE = "jax.experimental.jax2tf"
+_CONVERTER, _CALLER = f"{_PACKAGE}.jax2tf", f"{_PACKAGE}.call_tf"
+_WITHOUT_EFFECT = ("enable_xla", "native_serialization")
+_NOTHING = object()
+
+
+@contextlib.contextmanager
+def as_jax2tf() -> Iterator[types.ModuleType]:
+    """While it is open, jax.experimental.jax2tf is the bridge, for all code of this process.
+
+    The public names of that module, and of its submodules jax2tf and call_tf, give the bridge's
+    functions, also to libraries that imported it before: orbax-export, Keras' JaxLayer and Keras'
+    export. Functions that they converted meanwhile stay the bridge's. Where this JAX has no
+    jax2tf, or one that cannot be imported, a module takes its place. On leaving, also by an
+    exception, all is as it was before.
+
+    It holds in every thread: one that converts meanwhile uses the bridge too. Contexts may be
+    nested, and open in several threads: the last one that closes puts jax2tf back. Code that
+    takes a name out of the module meanwhile (`from jax.experimental.jax2tf import convert`) keeps
+    the bridge's. What is given for enable_xla and native_serialization has no effect, as in
+    jax2tf.
+
+    Yields:
+      The module jax.experimental.jax2tf as it is now.
+
+    Raises:
+      MissingDependencyError: JAX or TensorFlow is not installed.
+
+    >>> with as_jax2tf() as jax2tf:
+    ...     f = jax2tf.convert(lambda x: x + 1, polymorphic_shapes="(b,)")
+    >>> import numpy as np
+    >>> f(np.zeros(2)).numpy().tolist()
+    [1.0, 1.0]
+    """
+    _SWAP.begin(_names_of_the_bridge())
+    try:
+        yield sys.modules[_PACKAGE]
+    finally:
+        _SWAP.end()
+
+
+def _names_of_the_bridge() -> Mapping[str, Any]:
+    """The bridge's objects under jax2tf's public names."""
+    from jax2tf_bridge._checks import DisabledSafetyCheck
+    from jax2tf_bridge._convert import convert
+    from jax2tf_bridge._convert_dtypes import dtype_of_val
+    from jax2tf_bridge._poly_shape import PolyShape
+    from jax2tf_bridge.call_tf import call_tf
+    from jax2tf_bridge.from_jax._eval_shape import eval_polymorphic_shape
+    from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
+    from jax2tf_bridge.to_tf._logical_devices import split_to_logical_devices
+
+    return {
+        "DisabledSafetyCheck": DisabledSafetyCheck,
+        "PolyShape": PolyShape,
+        "call_tf": call_tf,
+        "convert": opaque_to_autograph(_called_as_jax2tf(convert)),
+        "dtype_of_val": dtype_of_val,
+        "eval_polymorphic_shape": eval_polymorphic_shape,
+        "split_to_logical_devices": split_to_logical_devices,
+    }
+
+
+def _called_as_jax2tf(bridge_convert: Callable[..., Any]) -> Callable[..., Any]:
+    def convert(fun_jax: Callable[..., Any], **options: Any) -> Any:
+        """`jax2tf_bridge.convert`, for libraries that give what has had no effect for long."""
+        for name in _WITHOUT_EFFECT:
+            options.pop(name, None)
+        return bridge_convert(fun_jax, **options)
+
+    return convert
+
+
+class _Swap:
+    """Puts the bridge into jax2tf's place when the first context opens, and back with the last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._open = 0
+        self._undo = contextlib.ExitStack()
+
+    def begin(self, names: Mapping[str, Any]) -> None:
+        """One more context is open."""
+        with self._lock:
+            if not self._open:
+                with contextlib.ExitStack() as undo:
+                    _put(names, undo)
+                    self._undo = undo.pop_all()
+            self._open += 1
+
+    def end(self) -> None:
+        """One less is."""
+        with self._lock:
+            self._open -= 1
+            if not self._open:
+                self._undo.close()
+
+
+_SWAP = _Swap()
+
+
+class _StandIn(types.ModuleType):
+    """A module in the place of one that this JAX lacks; its names come and go with the context."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        if name == _PACKAGE:
+            self.__path__ = []  # its submodules are in sys.modules
+
+    def __getattr__(self, name: str) -> Any:
+        message = (
+            f"module {self.__name__!r} has no attribute {name!r}: this JAX has no jax2tf that can "
+            "be imported. Within `with jax2tf_bridge.compat.as_jax2tf():` the bridge stands in."
+        )
+        raise AttributeError(message, name=name, obj=self)
+
+
+# Made once, since libraries keep the module that they imported.
+_STAND_INS = {name: _StandIn(name) for name in (_PACKAGE, _CONVERTER, _CALLER)}
+
+
+def _put(names: Mapping[str, Any], undo: contextlib.ExitStack) -> None:
+    before = {name: module for name, module in sys.modules.items() if _is_part(name)}
+    if not _can_be_imported():
+        undo.callback(_restore_modules, before)
+        _restore_modules(_STAND_INS)
+        experimental = importlib.import_module("jax.experimental")
+        _set(experimental, "jax2tf", _STAND_INS[_PACKAGE], undo)
+        _set(_STAND_INS[_PACKAGE], "jax2tf", _STAND_INS[_CONVERTER], undo)
+    for module_name, own in (
+        (_PACKAGE, names),
+        (_CONVERTER, names.keys() - {"call_tf"}),
+        (_CALLER, {"call_tf"}),
+    ):
+        module = sys.modules.get(module_name)
+        if module is not None:
+            for name in own:
+                _set(module, name, names[name], undo)
+
+
+def _can_be_imported() -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            importlib.import_module("jax.experimental.jax2tf")
+        except Exception:  # of any type: it uses what a JAX or TensorFlow may no longer have
+            return False
+    return True
+
+
+def _is_part(module_name: str) -> bool:
+    return f"{module_name}.".startswith(f"{_PACKAGE}.")
+
+
+def _restore_modules(modules: Mapping[str, types.ModuleType]) -> None:
+    """Makes them the only ones, also where an import that failed left some of its parts."""
+    for name in filter(_is_part, list(sys.modules)):
+        del sys.modules[name]
+    sys.modules.update(modules)
+
+
+def _set(owner: types.ModuleType, name: str, value: Any, undo: contextlib.ExitStack) -> None:
+    before = vars(owner).get(name, _NOTHING)
+    if before is _NOTHING:
+        undo.callback(delattr, owner, name)
+    else:
+        undo.callback(setattr, owner, name, before)
+    setattr(owner, name, value)

@@ -1,0 +1,1 @@
+"""jax2tf_bridge.compat, with the libraries that it is for."""

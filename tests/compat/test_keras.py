@@ -1,0 +1,104 @@
+"""Keras converts by the bridge: JaxLayer in TensorFlow's backend, export in JAX's."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.fresh_process import run_python
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="Keras is not installed"),
+]
+
+SERVES = """
+import sys
+import numpy as np, tensorflow as tf
+values = np.load(sys.argv[1] + ".npz")
+loaded = tf.saved_model.load(sys.argv[1])
+serve = getattr(loaded, sys.argv[2])
+np.testing.assert_allclose(serve(tf.constant(values["x"])), values["y"], rtol=1e-4, atol=1e-5)
+assert serve(tf.constant(values["x"][:1])).shape[0] == 1
+print("served")
+"""
+LAYER = """
+import sys
+import jax, jax.numpy as jnp, keras, numpy as np, tensorflow as tf
+from jax2tf_bridge.compat import as_jax2tf
+
+def init_fn(rng, inputs):
+    return {"w": jax.random.normal(rng, (inputs.shape[-1], 3)), "b": jnp.zeros(3)}
+
+def call_fn(params, inputs):
+    padded = jnp.pad(inputs, ((0, -inputs.shape[0] % 8), (0, 0)))  # JAX alone cannot decide it
+    chunks = padded.reshape(-1, 8, inputs.shape[-1]).sum()
+    return jax.nn.gelu(inputs @ params["w"] + params["b"]) + 0.0 * chunks
+
+keras.utils.set_random_seed(0)
+with as_jax2tf():
+    inputs = keras.Input((4,))
+    layer = keras.layers.JaxLayer(call_fn=call_fn, init_fn=init_fn)
+    model = keras.Model(inputs, keras.layers.Dense(2)(layer(inputs)))
+x = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
+before = [w.numpy() for w in layer.weights]
+model.compile("sgd", "mse")
+history = model.fit(x, np.ones((10, 2), np.float32), epochs=5, batch_size=4, verbose=0)
+losses = history.history["loss"]
+assert losses[-1] < losses[0], losses
+assert all(np.abs(w.numpy() - b).max() > 0 for w, b in zip(layer.weights, before))
+y = model.predict(x, verbose=0)
+w, b = (next(v.numpy() for v in layer.weights if len(v.shape) == rank) for rank in (2, 1))
+kernel, bias = (v.numpy() for v in model.layers[-1].weights)
+expected = jax.nn.gelu(x @ w + b) @ kernel + bias
+np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+model.export(sys.argv[1], verbose=False)
+np.savez(sys.argv[1] + ".npz", x=x, y=y)
+model.save(sys.argv[1] + ".keras")
+custom = {"call_fn": call_fn, "init_fn": init_fn}
+with as_jax2tf():
+    again = keras.models.load_model(sys.argv[1] + ".keras", custom_objects=custom, safe_mode=False)
+np.testing.assert_allclose(again.predict(x, verbose=0), y, rtol=1e-5)
+"""
+BACKEND = """
+import sys
+import keras, numpy as np, tensorflow as tf
+from keras.export import ExportArchive
+from jax2tf_bridge.compat import as_jax2tf
+
+keras.utils.set_random_seed(0)
+model = keras.Sequential([
+    keras.Input((None, 4)),
+    keras.layers.Dense(8, activation="gelu"),
+    keras.layers.BatchNormalization(),
+    keras.layers.LSTM(6, return_sequences=True),
+    keras.layers.GlobalAveragePooling1D(),
+    keras.layers.Dropout(0.5),
+    keras.layers.Dense(2),
+])
+x = np.random.default_rng(0).normal(size=(5, 7, 4)).astype(np.float32)
+y = model.predict(x, verbose=0)
+with as_jax2tf():
+    model.export(sys.argv[1], verbose=False)
+    archive = ExportArchive()
+    archive.track(model)
+    archive.add_endpoint(
+        "call", model.call, [tf.TensorSpec((None, 7, 4))], jax2tf_kwargs={"with_gradient": False}
+    )
+    archive.write_out(sys.argv[1] + "_archive", verbose=False)
+for name in ("", "_archive"):
+    np.savez(sys.argv[1] + name + ".npz", x=x, y=y)
+"""
+
+
+def test_jax_layer_trains_and_is_served_without_jax(tmp_path: Path) -> None:
+    model = str(tmp_path / "model")
+    run_python(LAYER, model, env={"KERAS_BACKEND": "tensorflow"})
+    assert run_python(SERVES, model, "serve", without_jax=True) == "served"
+
+
+def test_models_of_the_jax_backend_are_served_without_jax(tmp_path: Path) -> None:
+    model = str(tmp_path / "model")
+    run_python(BACKEND, model, env={"KERAS_BACKEND": "jax"})
+    for name, endpoint in (("", "serve"), ("_archive", "call")):
+        assert run_python(SERVES, model + name, endpoint, without_jax=True) == "served"
