@@ -1,0 +1,100 @@
+"""Loads what `expected` wrote and compares values and gradients; needs TensorFlow, not JAX."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tests.consumers.exchange import read_arrays
+
+_SMALLEST = 1e-3
+"""Of the largest gradient: below that, what is left of sums that cancel is not compared."""
+
+
+def served_differences(folder: Path) -> list[str]:
+    """What differs from JAX's answers, one line each: by the method, the signature, a gradient."""
+    return list(_differences(folder))
+
+
+def _differences(folder: Path) -> Iterator[str]:
+    facts = json.loads((folder / "model.json").read_text())
+    model = tf.saved_model.load(str(folder / "model"))
+    weights = [model.params[name] for name in facts["weights"]]
+    signature = model.signatures["serving_default"]
+    for i in range(facts["calls"]):
+        arrays = read_arrays(folder / f"call-{i}.npz")
+        inputs = [tf.constant(array) for array in arrays["inputs"]]
+        sources = [*(inputs[j] for j in facts["sources"]), *weights]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(sources)
+            results = tf.nest.flatten(model.serving_default(*_filled(facts["arguments"], inputs)))
+        targets = [r for r in results if r.dtype.is_floating]
+        cotangents = [tf.constant(c) for c in arrays["cotangents"]]
+        gradients = tape.gradient(targets, sources, cotangents, tf.UnconnectedGradients.ZERO)
+        named = signature(**dict(zip(facts["inputs"], inputs, strict=True)))
+        tolerance = facts["tolerance"]
+        names = facts["outputs"]
+        yield from compare(f"call {i}, ", names, results, arrays["results"], tolerance)
+        by_name = [named[name] for name in names]
+        yield from compare(f"signature, call {i}, ", names, by_name, arrays["results"], tolerance)
+        names = [*(facts["inputs"][j] for j in facts["sources"]), *facts["weights"]]
+        expected = arrays["gradients"]
+        tolerance = facts["gradient_tolerance"]
+        floor = _SMALLEST * max(map(_largest, expected))
+        where = f"call {i}, gradient of "
+        yield from compare(where, names, gradients, expected, tolerance, floor=floor)
+
+
+def _filled(structure: Any, values: Sequence[Any]) -> Any:
+    """A structure of indices with the values in their places."""
+    if isinstance(structure, Mapping):
+        return {key: _filled(child, values) for key, child in structure.items()}
+    if isinstance(structure, list):
+        return [_filled(child, values) for child in structure]
+    return values[structure]
+
+
+def compare(
+    where: str,
+    names: Sequence[str],
+    got: Sequence[Any],
+    expected: Sequence[Any],
+    tolerance: float,
+    *,
+    floor: float = 0.0,
+) -> Iterator[str]:
+    """What differs by more than the tolerance, relative to the largest number of an array.
+
+    Args:
+      where: what the lines begin with.
+      names: of the arrays.
+      got: tensors, or what NumPy makes arrays of.
+      expected: arrays; those of integers must be equal.
+      tolerance: relative.
+      floor: what the tolerance is relative to, at least.
+    """
+    if len(got) != len(expected):
+        yield f"{where}: expected {len(expected)} arrays, got {len(got)}"
+        return
+    for name, tensor, wanted in zip(names, got, expected, strict=True):
+        array = np.asarray(tensor)
+        if (array.dtype, array.shape) != (wanted.dtype, wanted.shape):
+            kinds = [f"{a.dtype.name}{list(a.shape)}" for a in (wanted, array)]
+            yield f"{where}{name}: expected {kinds[0]}, got {kinds[1]}"
+        elif wanted.dtype.kind in "biu":
+            if (array != wanted).any():
+                yield f"{where}{name}: {np.sum(array != wanted)} of {wanted.size} differ"
+        elif wanted.size:
+            apart = _largest(array.astype(np.float64) - wanted.astype(np.float64))
+            scale = max(_largest(wanted), floor)
+            if not apart <= tolerance * scale:
+                yield f"{where}{name}: differs by {apart:.2g} of {scale:.2g} (at most {tolerance})"
+
+
+def _largest(array: Any) -> float:
+    return float(np.max(np.abs(array.astype(np.float64)), initial=0.0))
