@@ -45,6 +45,12 @@ _REDUCE_SCATTER = SeamName(
     "0.8 to 0.12",
     "over an axis of one device, psum_scatter and the gradient of all_gather fail at open sizes",
 )
+_COMPOSITE = SeamName(
+    "jax._src.lax.lax",
+    "composite_p",
+    "0.8 to 0.12",
+    "before 0.12, composites are refused for several platforms at once",
+)
 _PLATFORMS = SeamName("jax._src.interpreters.mlir", "_platforms_for_eqn", "0.8 to 0.12", _NO_RULES)
 _PER_PLATFORM = SeamName(
     "jax._src.interpreters.mlir", "lower_per_platform", "0.8 to 0.12", _NO_RULES
@@ -71,6 +77,7 @@ SEAM: Sequence[SeamName] = (
     _GEQP3,
     _RAGGED,
     _REDUCE_SCATTER,
+    _COMPOSITE,
     _PLATFORMS,
     _PER_PLATFORM,
     _RULES,
@@ -90,6 +97,9 @@ ragged_dot_general_p: Any = _RAGGED.get()
 
 # What psum_scatter is made of.
 reduce_scatter_p: Any = _REDUCE_SCATTER.get()
+
+# In jax.lax only as a function.
+composite_p: Any = _COMPOSITE.get()
 
 # From 0.9 on the first parameter is the module context.
 _AVAL_TO_IR_TAKES_CONTEXT = len(inspect.signature(mlir.aval_to_ir_type).parameters) == 2
@@ -119,6 +129,11 @@ def ragged_dot_possible() -> bool:
 def reduce_scatter_possible() -> bool:
     """Whether there is a rule to give for reduce_scatter_p."""
     return _REDUCE_SCATTER.get() is not None
+
+
+def composite_possible() -> bool:
+    """Whether there is a rule to give for composite_p."""
+    return _COMPOSITE.get() is not None
 
 
 def custom_calls_possible() -> bool:

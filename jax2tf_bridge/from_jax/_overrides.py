@@ -6,6 +6,7 @@ from typing import Any
 from jax2tf_bridge.from_jax._accuracy import RESULT_ACCURACY_SINCE, accuracy_rules
 from jax2tf_bridge.from_jax._bitcast import bitcast_rules
 from jax2tf_bridge.from_jax._collectives import collective_rules
+from jax2tf_bridge.from_jax._composites import composite_rules
 from jax2tf_bridge.from_jax._convolutions import convolution_rules
 from jax2tf_bridge.from_jax._indexing import BATCHING_DIMS_SINCE, indexing_rules
 from jax2tf_bridge.from_jax._jax_compat_lowering import rules_possible
@@ -36,6 +37,7 @@ def lowering_overrides(
         *convolution_rules(),
         *linalg_rules(platforms),
         *ragged_rules(),
+        *composite_rules(),
     )
     if stablehlo_version < BATCHING_DIMS_SINCE:
         pairs += indexing_rules()

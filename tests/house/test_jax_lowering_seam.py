@@ -114,6 +114,23 @@ def no_reduce_scatter(without: Callable[[], None]) -> None:
     exported(jnp.linalg.qr)
 
 
+def no_composite(without: Callable[[], None]) -> None:
+    double = jax.lax.composite(lambda x: x * 2, "tests.double")
+
+    def for_every_platform() -> str:
+        lowering_overrides.cache_clear()
+        try:
+            return str(export(double)(MATRIX).out_avals[0])
+        except BridgeError as e:
+            return type(e).__name__
+
+    assert for_every_platform() == "float32[3,3]"
+    without()
+    by_jax = "float32[3,3]" if jax.__version_info__ >= (0, 12) else "PlatformError"
+    assert for_every_platform() == by_jax
+    exported(jnp.linalg.qr)
+
+
 def no_eigh(without: Callable[[], None]) -> None:
     exported(lambda x: jnp.linalg.eigh(x)[0])
     exported(jnp.linalg.svd)
@@ -128,6 +145,7 @@ BEHAVIOURS: dict[str, Callable[[Callable[[], None]], None]] = {
     "geqrf_p": no_qr,
     "geqp3_p": no_pivoted_qr,
     "ragged_dot_general_p": no_ragged_dot,
+    "composite_p": no_composite,
     "reduce_scatter_p": no_reduce_scatter,
     "custom_call": no_eigh,
     "eval_dynamic_shape_as_tensor": no_eigh,

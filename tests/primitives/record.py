@@ -51,6 +51,7 @@ class Case:
       open_gradient_needs: what JAX asks of the open size b for the gradient, as "b >= 2".
       depends_on_batch: why a row has other results in a batch of another size, where it has.
       needs: another public name without which the case does not exist.
+      since: the first release of JAX in which it works, where older ones have a fault.
     """
 
     target: str
@@ -65,6 +66,7 @@ class Case:
     open_gradient_needs: str = ""
     depends_on_batch: str = ""
     needs: str = ""
+    since: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -78,9 +80,10 @@ class Case:
 
     @property
     def exists(self) -> bool:
-        """Whether the installed JAX has the function."""
+        """Whether the installed JAX has the function, without faults."""
         needed = (self.target, self.needs) if self.needs else (self.target,)
-        return all(find(name) is not None for name in needed)
+        is_new_enough = jax.__version_info__ >= self.since
+        return is_new_enough and all(find(name) is not None for name in needed)
 
     @property
     def relative_tolerance(self) -> float:
