@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import jax2tf_bridge
-from jax2tf_bridge import ExportError, convert
+from jax2tf_bridge import convert
 from jax2tf_bridge.compat import as_jax2tf
 
 # In JAX 0.8.2 to 0.12.0.1, for each what it takes by keyword.
@@ -93,10 +93,10 @@ def test_checks_of_jax_are_taken_by_their_text(jax2tf: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["enable_xla", "native_serialization"])
-def test_graphs_of_tensorflows_own_operations_are_refused(name: str) -> None:
+def test_graphs_of_tensorflows_own_operations_are_not_to_be_had(name: str) -> None:
     asked: dict[str, Any] = {name: False}
-    with pytest.raises(ExportError, match=rf"convert\({name}=False\) asks for .* leave the arg"):
-        convert(jnp.sin, **asked)
+    with pytest.warns(DeprecationWarning, match=rf"{name} .* A graph of TensorFlow's own op"):
+        assert convert(jnp.sin, **asked)(np.float32(0)).numpy() == 0
     with as_jax2tf() as jax2tf:
         assert jax2tf.convert(jnp.sin, **asked)(np.float32(0)).numpy() == 0
 

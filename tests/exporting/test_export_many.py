@@ -284,7 +284,7 @@ def sharded(x):
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec("i")))
 
 assert len(jax.devices()) == 1
-jobs = [ExportJob(sharded, [np.ones(4)])]
+jobs = [ExportJob(jax.jit(sharded), [np.ones(4)])]
 flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
 print(export_many(jobs, environment=flags)["sharded"].nr_devices)
 """

@@ -92,4 +92,5 @@ def test_a_part_of_the_eigenvalues_is_refused() -> None:
 
 
 def test_eigenvalues_of_general_matrices_need_no_lapack() -> None:
-    assert custom_calls(export_function(jnp.linalg.eigvals, matrix(3, 3))) == set()
+    names = custom_calls(export_function(jnp.linalg.eigvals, matrix(3, 3)))
+    assert not any(name.startswith("lapack_") for name in names)
