@@ -216,6 +216,7 @@ _NEEDED = {
     "to_tf": ("tensorflow",),
     "to_tf._logical_devices": ("tensorflow",),
 }
+_SUBPACKAGES = ("colocated", "compat", "jax_export")
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
@@ -315,6 +316,8 @@ __all__ = [
 if not TYPE_CHECKING:  # else a misspelt name would pass for Any
 
     def __getattr__(name: str) -> Any:
+        if name in _SUBPACKAGES:
+            return importlib.import_module(f"{__name__}.{name}")
         if name not in _HOME:
             # With name and obj, Python proposes the nearest of dir().
             message = f"module {__name__!r} has no attribute {name!r}"

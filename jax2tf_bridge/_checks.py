@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from jax2tf_bridge._errors import FunctionError
+
 _CUSTOM_CALL = "custom_call:"
 _SHARDINGS = "shardings"
 _DEBUG_EFFECTS = "debug_effects"
@@ -59,7 +61,23 @@ class DisabledSafetyCheck:
 
 
 def canonical_checks(checks: Sequence[object]) -> tuple[DisabledSafetyCheck, ...]:
-    """`checks` as ours; jax.export's own are taken by their text."""
+    """`checks` as ours; jax.export's own are taken by their text.
+
+    Raises:
+      FunctionError: they are no sequence of checks.
+    """
+    example = "[DisabledSafetyCheck.custom_call('my_kernel')]"
+    if not isinstance(checks, Sequence) or isinstance(checks, str):
+        raise FunctionError(
+            f"The disabled checks must be a list, as {example}. Got: {checks!r} of type "
+            f"{type(checks).__name__}"
+        )
+    for i, check in enumerate(checks):
+        if type(check).__name__ != DisabledSafetyCheck.__name__:  # JAX has its own of that name
+            raise FunctionError(
+                f"The disabled check {i} must be a DisabledSafetyCheck, as in {example}. Got: "
+                f"{check!r} of type {type(check).__name__}"
+            )
     return tuple(DisabledSafetyCheck(str(check)) for check in checks)
 
 

@@ -130,7 +130,8 @@ class ExportedSurface:
             of devices do not fit.
           StructureError, UnsupportedByTargetError, ModuleError, SerializationError: as
             `to_exported`.
-          GradientError, and what else `vjp` raises: under differentiation.
+          ValueError: of JAX as well, under differentiation where no VJP is stored or can be made;
+            `vjp` says why.
 
         >>> import jax, jax.numpy as jnp
         >>> from jax2tf_bridge import export

@@ -59,6 +59,11 @@ class Aval:
         return self.shape + self.element_shape
 
     @property
+    def ndim(self) -> int:
+        """How many dimensions it has."""
+        return len(self.shape)
+
+    @property
     def is_differentiable(self) -> bool:
         """Whether its cotangent is an array of its own dtype; else it is float0."""
         return self.dtype.startswith(("float", "bfloat", "complex")) and self.dtype != "float0"

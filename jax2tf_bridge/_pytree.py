@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 from collections import namedtuple
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -79,8 +79,9 @@ class TreeSpec:
         _refuse(differences)
         return leaves
 
-    def unflatten(self, leaves: Iterator[Any]) -> Any:
+    def unflatten(self, leaves: Iterable[Any]) -> Any:
         """The tree of this structure with the next of `leaves` at its leaves."""
+        leaves = iter(leaves)
         if self.kind == "leaf":
             return next(leaves)
         if self.kind == "none":

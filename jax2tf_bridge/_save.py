@@ -187,6 +187,7 @@ def _with_record(
         polymorphic_shapes=_shapes(signature, takes=takes),
         polymorphic_constraints=signature.polymorphic_constraints,
         platforms=platforms,
+        disabled_checks=signature.disabled_checks,
         target=target,
     )
     weights = params.tree() if isinstance(params, PathWeights) else params
@@ -235,9 +236,18 @@ def _call_text(signature: Signature, takes: bool) -> str:
     return f"{name}({', '.join(given)})"
 
 
+_EXPORT_OPTIONS = (
+    "args",
+    "kwargs",
+    "polymorphic_shapes",
+    "polymorphic_constraints",
+    "disabled_checks",
+)
+
+
 def _refuse_export_options(name: str, signature: Signature) -> None:
     default = Signature(None)
-    for option in ("args", "kwargs", "polymorphic_shapes", "polymorphic_constraints"):
+    for option in _EXPORT_OPTIONS:
         given = getattr(signature, option)
         if given != getattr(default, option) and (given or given is AUTO):
             raise SavingError(

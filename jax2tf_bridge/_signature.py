@@ -21,6 +21,7 @@ class Signature:
       kwargs: the same of its keyword arguments, all of which become inputs.
       polymorphic_shapes: as in `export`, for `args`.
       polymorphic_constraints: as in `export`.
+      disabled_checks: as in `export`, of DisabledSafetyCheck.
       takes_params: whether its first argument is the `params` of `save`; None: if they are given.
       input_names: other names than those that follow from the arguments, by these or by paths:
         {"x": "image"}.
@@ -48,6 +49,7 @@ class Signature:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     polymorphic_shapes: Any = None
     polymorphic_constraints: Sequence[str] | Literal["infer"] = ()
+    disabled_checks: Sequence[Any] = ()
     takes_params: bool | None = None
     input_names: Mapping[str, str] = field(default_factory=dict)
     output_names: Mapping[str, str] | Sequence[str] = field(default_factory=dict)

@@ -223,6 +223,9 @@ def test_flax_nnx_state() -> None:
     doubled = convert(shift)(state)
     assert structure(doubled) == structure(state)
 
+    jitted = nnx.jit(lambda x: x * 2)
+    np.testing.assert_allclose(convert(jitted, polymorphic_shapes="(b,)")(X), 2 * X)
+
 
 def test_equinox_module() -> None:
     eqx = pytest.importorskip("equinox", reason="equinox is not installed")

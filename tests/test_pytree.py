@@ -29,6 +29,7 @@ VALUE = {"a": [1, None], "b": (2, Point(3, 4))}
 def test_flatten_and_unflatten() -> None:
     assert NESTED.flatten(VALUE) == [1, 2, 3, 4]
     assert NESTED.unflatten(iter([1, 2, 3, 4])) == VALUE
+    assert NESTED.unflatten([1, 2, 3, 4]) == VALUE
     assert NESTED.leaf_count == 4
     assert list(NESTED.leaf_paths("p")) == ["p['a'][0]", "p['b'][0]", "p['b'][1].x", "p['b'][1].y"]
     assert str(NESTED) == "{'a': [*, None], 'b': (*, Point(*, *))}"

@@ -116,6 +116,8 @@ def _summary(error: BaseException) -> str:
         # Frames, and then the exception's own text.
         tail = [line for line in lines if re.match(r"\w*(Error|Exception|Warning)\b.*: ", line)]
         return tail[-1].partition(": ")[2] if tail else lines[-1]
+    if lines and lines[0].startswith("Exception encountered when calling "):
+        lines = lines[1:] or lines  # Keras says what, and which layer, in the lines that follow
     text = lines[0] if lines else repr(error)
     text = re.sub(r"\{\{function_node \S+\}\} ?", "", text)
     return re.sub(r" ?\[Op:\w+\] ?(name:.*)?$", "", text).removeprefix("Failed getting HLO text: ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,10 +10,16 @@ from typing import Any
 import jax
 import tensorflow as tf
 
+from jax2tf_bridge._errors import BridgeError, GradientError
 from jax2tf_bridge._portable import Aval
 from jax2tf_bridge.call_tf import _tf_compat
 from jax2tf_bridge.call_tf._failures import differentiating
 from jax2tf_bridge.call_tf._functions import FlatFunction, Results
+from jax2tf_bridge.call_tf._values import aval_of
+
+_DRAWING = re.compile(
+    r"^(Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal|Rng|Stateful(?!Partitioned))"
+)
 
 
 def gradient_of(
@@ -70,7 +77,49 @@ class _Gradient(FlatFunction):
             tf.cast(_conjugate(tf.convert_to_tensor(gradient)), tensor.dtype)
             for gradient, tensor in zip(gradients, watched, strict=True)
         ]
+        self._refuse_random_numbers(tensors, dense)
         return dense, jax.tree_util.tree_structure(dense)
+
+    def _refuse_random_numbers(self, tensors: Sequence[tf.Tensor], results: Sequence[Any]) -> None:
+        """Raises where gradients depend on numbers that were drawn anew for them."""
+        if not tf.executing_eagerly():
+            drawing = _drawing_before(results)
+            if drawing is None:
+                return
+            raise GradientError(
+                f"The TensorFlow function {self._function.name} draws random numbers ({drawing}) "
+                "that its gradient depends on. The gradient runs it again, with others: it would "
+                "be wrong. Draw them by tf.random.stateless_uniform and its like, with a seed that "
+                "is an argument."
+            )
+        count = len(tensors) - len(self._results)
+        avals = [aval_of(t) for t in tensors]
+        try:
+            operations = self._function.traced(avals[:count]).stateful_operations()
+        except BridgeError:
+            return  # it runs eagerly alone, where nobody can tell
+        if any(map(_DRAWING.search, operations)):
+            self.traced(avals)
+
+
+def _drawing_before(results: Sequence[tf.Tensor]) -> str | None:
+    """A kind of operation that draws numbers on which tensors of a graph depend."""
+    if not results:
+        return None
+    drawing = list(filter(_DRAWING.search, _tf_compat.stateful_operations(results[0].graph)))
+    if not drawing:
+        return None
+    waiting, seen = [t.op for t in results], set()
+    while waiting:
+        op = waiting.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        # Of calls it is not looked at what they draw.
+        if _DRAWING.search(op.type) or op.type == "StatefulPartitionedCall":
+            return drawing[0]
+        waiting += [t.op for t in op.inputs]
+    return None
 
 
 def _conjugate(value: tf.Tensor) -> tf.Tensor:

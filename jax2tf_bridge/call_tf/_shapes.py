@@ -18,8 +18,9 @@ from shape_poly import Dim, DimExpr
 JaxShape: TypeAlias = tuple[Any, ...]
 """A shape of JAX's: of integers and of symbolic dimensions of its own."""
 
-# Sizes at which a function is tried: those that many functions take, and odd ones.
-_TRIED = (24, 48, 120, 35, 53, 50, 49)
+# Sizes at which a function is tried: those that many functions take, odd ones, and small and large
+# ones, where others may begin to cut or to pad.
+_TRIED = (24, 48, 120, 35, 53, 50, 49, 1, 2, 7, 1031, 4100)
 _MOST_STRIDES = 4
 _FEWEST = 3
 

@@ -60,7 +60,7 @@ class JaxCallable:
         signature = _signature(function)
         jitted: Any = function
         numbers, names = frozenset[int](), frozenset[str]()
-        if isinstance(function, jax.stages.Wrapped):
+        if _is_jitted(function):
             numbers, names = _jax_compat.static_arguments(function)
             count = _positional_count(signature)
             numbers = frozenset(n + count if n < 0 else n for n in numbers)
@@ -94,6 +94,12 @@ class JaxCallable:
             names.append(parameter.name)
         named = names[:count]
         return (*named, *(f"{variadic}[{i}]" for i in range(count - len(named))))
+
+
+def _is_jitted(function: object) -> bool:
+    # What flax.nnx.jit gives looks like it, and is traced to objects of Flax's own.
+    is_of_flax = type(function).__module__.partition(".")[0] == "flax"
+    return isinstance(function, jax.stages.Wrapped) and not is_of_flax
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -38,7 +38,7 @@ from jax2tf_bridge.from_jax._retarget_record import (
     read_module,
     retarget_record,
 )
-from jax2tf_bridge.from_jax._shardings import exported_shardings
+from jax2tf_bridge.from_jax._shardings import check_readable, exported_shardings
 from jax2tf_bridge.from_jax._symbols import dim_to_jax, scope_from_jax, scope_to_jax
 from jax2tf_bridge.from_jax._trees import tree_spec
 from jax2tf_bridge.serialization import serialize_exported
@@ -79,6 +79,7 @@ def to_exported(record: PortableFunction) -> jax_export.Exported:
       ModuleError: the installed JAX cannot read the module, its types are not the record's, or
         the record was written without the arrays that the function captured.
       SerializationError: JAX has no place for what the record holds.
+      ShardingError: JAX cannot run it, since it computes by parts in more forms than one.
       FunctionError: it is no record.
     """
     in_jax = as_record(record, "to_exported").in_jax
@@ -109,6 +110,7 @@ def module_in_jax(record: PortableFunction, *, as_text: bool) -> Any:
 
 def _exported(record: PortableFunction) -> jax_export.Exported:
     forward_registrations()
+    check_readable(record)
     in_tree, out_tree = (
         _treedef(record, record.in_tree, "arguments"),
         _treedef(record, record.out_tree, "results"),

@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jax2tf_bridge._checks import vouched_calls
-from jax2tf_bridge._errors import GradientError, ModuleError, UnsupportedByTargetError
+from jax2tf_bridge._errors import (
+    GradientError,
+    ModuleError,
+    ShardingError,
+    UnsupportedByTargetError,
+)
 from jax2tf_bridge._module_types import check_types
 from jax2tf_bridge._portable import WIDENED, Aval, LazyVjp, PortableFunction, as_record
 from jax2tf_bridge._target import Target, as_target, version_text
@@ -36,6 +41,7 @@ def retarget_record(record: PortableFunction, target: Target | None = None) -> P
       The record. VJPs that are there are retargeted with it, others when they are asked for.
 
     Raises:
+      ShardingError: it is for one device, and speaks of several.
       UnsupportedByTargetError: the target cannot run an operation or custom call of the module.
       ModuleError: the installed JAX cannot read the module, a call of LAPACK has no form in
         StableHLO, or the module's types are not the record's.
@@ -47,8 +53,14 @@ def retarget_record(record: PortableFunction, target: Target | None = None) -> P
     module = read_module(record)
     rewrite_calls(module, record.name, keep_current=False)
     if record.nr_devices == 1:
+        left = module.drop_collectives()
         module.drop_shardings()
-        module.drop_collectives()
+        if left is not None:
+            raise ShardingError(
+                f"{record.name} speaks of a mesh of several devices ({left}), though it was "
+                "exported for one. Export the function again, jitted with in_shardings and "
+                "out_shardings over the mesh, or over a mesh of one device."
+            )
     module.narrow_platform_index()
     module.expand()
     _widen(module, record)

@@ -10,12 +10,17 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jax2tf_bridge._errors import ShardingError
+from jax2tf_bridge._portable import PortableFunction
 from jax2tf_bridge._sharding import AbstractDevice, AbstractMesh, AxisType, Sharding
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._effects import equations
 from jax2tf_bridge.serialization._xla_shardings import REPLICATED, named_sharding
 
 _AXIS_TYPES: dict[str, AxisType] = {"Auto": "auto", "Explicit": "explicit", "Manual": "manual"}
+
+
+# What Shardy's computation by parts is, as a custom call.
+_BY_PARTS = b"xla.sdy.GlobalToLocalShape"
 
 
 def exported_shardings(
@@ -32,6 +37,23 @@ def exported_shardings(
     ins = exported.in_shardings_jax(abstract_mesh)
     outs = exported.out_shardings_jax(abstract_mesh)
     return tuple(map(_of_jax, ins)), tuple(map(_of_jax, outs))
+
+
+def check_readable(record: PortableFunction) -> None:
+    """Raises for a module that XLA in JAX would not take back, or even end the process on.
+
+    Raises:
+      ShardingError: it computes by parts, and for several platforms or open sizes.
+    """
+    several = len(record.platforms) > 1 or record.uses_shape_polymorphism
+    if record.nr_devices > 1 and several and _BY_PARTS in record.module:
+        raise ShardingError(
+            f"{record.name} computes on the part of each device by itself (jax.shard_map), and was "
+            f"exported for {', '.join(record.platforms)}"
+            f"{' with open sizes' if record.uses_shape_polymorphism else ''}: JAX cannot run such "
+            "a module. To call it in JAX, export it for one platform and known sizes, as "
+            'export(f, platforms=["cpu"]).'
+        )
 
 
 def check_jitted(name: str, exported: Any, *, was_jitted: bool) -> None:

@@ -47,17 +47,18 @@ def drop_collectives(module: Any) -> str | None:
       The name of an operation that takes more than one device; None if there is none.
     """
     left = None
-    for op in list(below(module.operation)):
+    # From within: an operation that is erased takes those of its region along.
+    for op in reversed(list(below(module.operation))):
         name = str(op.name)
         if name == "stablehlo.custom_call":
             name = str(ir.StringAttr(op.attributes["call_target_name"]).value)
         if name == _MESH and _mesh_size(op) > 1:
-            left = left or name
+            left = name
         values = _on_one_device(op, name)
         if values is None:
             continue
         if [value.type for value in values] != [result.type for result in op.results]:
-            left = left or name
+            left = name
             continue
         for old, new in zip(op.results, values, strict=True):
             old.replace_all_uses_with(new)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -14,24 +15,36 @@ from jax2tf_bridge._portable import PortableFunction
 _ARGUMENT, _RESULT = re.compile(r"x(\d+)"), re.compile(r"y(\d+)")
 
 
-def check_graph_functions(record: PortableFunction, calls: bool) -> None:
+def check_graph_functions(record: PortableFunction, most_results: int | None) -> None:
     """Raises unless a record's graphs can be functions here.
+
+    TensorFlow reads stray memory where a call has more results than its function. So each function
+    gets as many as any call has, and one has them already.
 
     Args:
       record: what is to be called.
-      calls: whether its module calls any.
+      most_results: how many results a call in its module has at most; None if it calls no graph.
 
     Raises:
-      ModuleError: it calls graphs and has none, or one cannot be read.
+      ModuleError: it calls graphs and has none, or one cannot be read, or has too few results.
     """
-    if calls and not record.graph_functions:
+    if most_results is not None and not record.graph_functions:
         raise ModuleError(
             f"The module of {record.name} calls TensorFlow functions ({CUSTOM_CALL}) that its "
             "record does not hold: it was not exported by this bridge. Export the function again "
             "with jax2tf_bridge.export and call_tf(..., call_tf_graph=True)."
         )
+    most = 0
     for function in record.graph_functions:
-        _built_function(record, function)
+        _built_function(record, function, most_results or 0)
+        nodes = tf.compat.v1.GraphDef.FromString(function.graph).node
+        most = max(most, sum(1 for node in nodes if _RESULT.fullmatch(node.name)))
+    if most < (most_results or 0):
+        raise ModuleError(
+            f"The module of {record.name} takes {most_results} results from a TensorFlow function, "
+            f"and those that its record holds have {most} at most: they do not belong together. "
+            "Export the function again."
+        )
 
 
 def function_names(record: PortableFunction) -> list[str]:
@@ -48,11 +61,11 @@ def _name(function: Any) -> str:
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
-def _built_function(record: PortableFunction, function: GraphFunction) -> Any:
+def _built_function(record: PortableFunction, function: GraphFunction, n_results: int = 0) -> Any:
     try:
         # Outside of what is being traced: all graphs share it.
         with tf.init_scope():
-            return function.made(_build)
+            return function.made(functools.partial(_build, n_results))
     except Exception as e:  # of types that differ between damages and releases
         raise ModuleError(
             f"The TensorFlow function {function.name} that {record.name} calls cannot be read by "
@@ -60,7 +73,7 @@ def _built_function(record: PortableFunction, function: GraphFunction) -> Any:
         ) from e
 
 
-def _build(function: GraphFunction) -> Any:
+def _build(n_results: int, function: GraphFunction) -> Any:
     graph_def = tf.compat.v1.GraphDef.FromString(function.graph)
     names = [node.name for node in graph_def.node]
     wrapped = tf.compat.v1.wrap_function(
@@ -74,4 +87,7 @@ def _build(function: GraphFunction) -> Any:
         prefix = kind.pattern[0]
         return [wrapped.graph.get_tensor_by_name(f"{prefix}{i}:0") for i in found]
 
-    return wrapped.prune(tensors(_ARGUMENT), tensors(_RESULT))
+    results = tensors(_RESULT)
+    with wrapped.graph.as_default():
+        results += [tf.zeros([]) for _ in range(n_results - len(results))]
+    return wrapped.prune(tensors(_ARGUMENT), results)

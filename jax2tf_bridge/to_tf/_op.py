@@ -91,7 +91,7 @@ def _check_module(record: PortableFunction, *, of: PortableFunction) -> None:
         has_platform_index=len(record.platforms) > 1,
     )
     _check_custom_calls(record, summary, of=of)
-    check_graph_functions(record, CUSTOM_CALL in summary.custom_calls)
+    check_graph_functions(record, summary.call_results.get(CUSTOM_CALL))
 
 
 def _check_custom_calls(

@@ -265,3 +265,10 @@ def test_symbolic_sizes_say_what_to_do() -> None:
         BridgeError, match=r"function identity .* symbolic shape: float32\[b\].*known shapes"
     ):
         converted(X)
+
+
+def test_what_keras_says_is_kept() -> None:
+    model = tf.keras.Sequential([tf.keras.layers.Input((4,)), tf.keras.layers.Dense(2)])
+    text = r"sequential.*raised ValueError: .*(incompatible|expected)"
+    with pytest.raises(CallTfError, match=text):
+        call_tf(model)(np.ones((2, 3), np.float32))

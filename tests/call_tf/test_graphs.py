@@ -17,6 +17,7 @@ import tensorflow as tf
 from jax2tf_bridge import (
     AUTO,
     CallTfError,
+    GradientError,
     ModuleError,
     NotExportableError,
     SerializationError,
@@ -356,3 +357,44 @@ def test_threads_convert_at_the_same_time() -> None:
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         for i, found in enumerate(pool.map(one, range(6))):
             np.testing.assert_allclose(found, (X * i + KERNEL[0]) * i + KERNEL[0], rtol=1e-5)
+
+
+def test_a_graph_with_fewer_results_than_its_call_ends_in_an_error() -> None:
+    """And not in memory of somebody else's."""
+    record = export(as_graph(lambda x: (x + 1, x * 2)), platforms=["cpu"])(X)
+    (made,) = record.graph_functions
+    graph = tf.compat.v1.GraphDef.FromString(made.graph)
+    kept = [node for node in graph.node if node.name != "y1"]
+    fewer = tf.compat.v1.GraphDef(node=kept, library=graph.library, versions=graph.versions)
+    forged = replace(record, graph_functions=(GraphFunction("f", fewer.SerializeToString()),))
+    read = deserialize(serialize(forged))
+    with pytest.raises(ModuleError, match=r"takes 2 results from a .* have 1 at"):
+        to_tf(read)
+
+
+@pytest.mark.parametrize("crop", [16, 1000])
+def test_sizes_that_are_cut_or_padded_are_not_guessed(crop: int) -> None:
+    for f in (
+        lambda x: x[:, : tf.minimum(tf.shape(x)[1], crop)],
+        lambda x: tf.pad(x, [[0, 0], [0, tf.maximum(0, crop - tf.shape(x)[1])]]),
+    ):
+        with pytest.raises(ShapeError, match="Declare the results"):
+            export(as_graph(f), polymorphic_shapes="b, n")(np.ones((2, 5), np.float32))
+
+
+@pytest.mark.parametrize("carried", [True, False])
+def test_gradients_of_random_numbers_are_refused(carried: bool) -> None:
+    """They would be those of other numbers."""
+    f = call_tf(lambda x: x * tf.random.uniform([2]), call_tf_graph=carried)
+    record = export(lambda x: f(x))(X)
+    with pytest.raises(GradientError, match=r"draws random numbers \(RandomUniform\).*stateless"):
+        record.vjp()
+    with pytest.raises(GradientError, match="draws random numbers"):
+        jax.grad(lambda x: f(x).sum())(X)
+
+    def seeded(x: Any, seed: Any) -> Any:
+        return x * tf.random.stateless_uniform([2], seed)
+
+    g = call_tf(seeded, call_tf_graph=carried)
+    found = jax.grad(lambda x: g(x, np.array([1, 2], np.int32)).sum())(X)
+    np.testing.assert_allclose(found, g(np.ones_like(X), np.array([1, 2], np.int32)), rtol=1e-6)

@@ -157,6 +157,12 @@ def test_unknown_name_is_an_attribute_error() -> None:
         _ = jax2tf_bridge.no_such_name  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("name", ["colocated", "compat", "jax_export"])
+def test_packages_beside_the_names_are_there_without_an_import_of_their_own(name: str) -> None:
+    code = f"import jax2tf_bridge; print(jax2tf_bridge.{name}.__name__)"
+    assert run(code) == f"jax2tf_bridge.{name}"
+
+
 def test_star_import_binds_every_name() -> None:
     code = "from jax2tf_bridge import *; print(*(n for n in dir() if not n.startswith('__')))"
     assert set(run(code).split()) == PUBLIC

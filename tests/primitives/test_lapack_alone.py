@@ -203,3 +203,21 @@ def test_they_are_exported_for_every_platform(name: str) -> None:
 def test_empty_matrices_stay_empty(name: str) -> None:
     record = bridge.export(FUNCTIONS[name])(np.zeros((2, 0, 0), np.float32))
     assert record.out_avals[-1].shape == (2, 0, 0)
+
+
+@pytest.mark.parametrize("large", [1e4, 1e6])
+def test_eigenvalues_of_badly_scaled_matrices(large: float) -> None:
+    """Which nobody finds without balancing rows and columns first."""
+    a = np.array([[1, large, 0], [1 / large, 1, large], [0, 1 / large, 1]])
+    for dtype in (np.float64, np.complex128):
+        with jax.enable_x64(True):
+            values, left, right = eig(
+                a.astype(dtype), compute_left_eigenvectors=True, compute_right_eigenvectors=True
+            )
+        values = np.asarray(values)
+        expected = np.array([1 - np.sqrt(2), 1, 1 + np.sqrt(2)])
+        order = np.argsort(np.real(values))
+        np.testing.assert_allclose(values[order], expected, rtol=1e-12)
+        for vectors, matrix in ((np.asarray(right), a), (np.asarray(left), a.T)):
+            factors = np.abs(matrix) @ np.abs(vectors) + np.abs(vectors * values)
+            assert np.max(np.abs(matrix @ vectors - vectors * values) / factors) < 1e-12

@@ -13,6 +13,8 @@ import tensorflow as tf
 
 from jax2tf_bridge import (
     AUTO,
+    DisabledSafetyCheck,
+    FunctionError,
     GradientError,
     Signature,
     export,
@@ -351,3 +353,17 @@ def test_names_that_tensorflow_takes(tmp_path: Path) -> None:
     results = signature(**{n: tf.constant(X) + i for i, n in enumerate(saved.inputs)})
     for i, name in enumerate(saved.outputs):
         np.testing.assert_array_equal(results[name], X + i + 1)
+
+
+def test_checks_are_disabled_for_a_signature(tmp_path: Path) -> None:
+    def chatty(x: Any) -> Any:
+        jax.debug.print("{}", x)
+        return x * 2
+
+    quiet = Signature(chatty, args=[X], disabled_checks=[DisabledSafetyCheck.debug_effects()])
+    save(tmp_path / "m", quiet)
+    np.testing.assert_allclose(tf.saved_model.load(tmp_path / "m").serving_default(X), 2 * X)
+    wrong: Any = [DisabledSafetyCheck.debug_effects]
+    for checks, text in ((wrong, "disabled check 0 must be"), ("debug_effects", "must be a list")):
+        with pytest.raises(FunctionError, match=rf"{text}.*DisabledSafetyCheck.*Got: "):
+            save(tmp_path / "n", Signature(chatty, args=[X], disabled_checks=checks))

@@ -54,7 +54,7 @@ def test_an_older_version_with_graphs_is_refused() -> None:
     refused(sealed(data), "expected none in a file of version 1, got 3")
 
 
-def test_a_place_that_no_graph_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_that_no_graph_has_is_refused() -> None:
     data = serialize(with_graphs())
     # The vector of the VJP's two indices, 1 and 2.
     indices = struct.pack("<III", 2, 1, 2)

@@ -12,7 +12,8 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 import jax2tf_bridge as bridge
-from tests.sharding.meshes import X
+from tests.fresh_process import run_python
+from tests.sharding.meshes import X, by_parts, mesh
 
 ONE = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("x", "y"))
 
@@ -86,3 +87,44 @@ def test_a_record_of_jax_runs_too() -> None:
     theirs = jax.export.export(function, platforms=["cpu"])(X)
     record = bridge.from_exported(theirs)
     np.testing.assert_allclose(bridge.to_tf(record)(X), X, rtol=1e-6)
+
+
+_PERTURBED = """
+import jax, numpy as np
+from jax.sharding import Mesh, PartitionSpec as P
+from jax2tf_bridge import export
+
+one = Mesh(np.array(jax.devices()[:1]), ("x",))
+f = jax.shard_map(lambda a: jax.lax.psum(a, "x"), mesh=one, in_specs=P("x"), out_specs=P())
+print(export(f)(np.ones(4, np.float32)).nr_devices)
+"""
+
+
+def test_operations_that_were_erased_are_left_alone() -> None:
+    """With memory that is filled when it is freed, so that reading it shows."""
+    assert run_python(_PERTURBED, env={"MALLOC_PERTURB_": "165"}) == "1"
+
+
+def test_exports_for_one_device_that_speak_of_several_are_refused() -> None:
+    spec = PartitionSpec("x", "y")
+    parts = jax.shard_map(
+        lambda a: lax.psum(a, "x"), mesh=mesh(), in_specs=spec, out_specs=PartitionSpec(None, "y")
+    )
+    exported = jax.export.export(jax.jit(parts), platforms=["cpu"])(X)
+    if exported.nr_devices > 1:
+        pytest.skip("this JAX exports it for the devices of the mesh")
+    with pytest.raises(bridge.ShardingError, match=r"parts|<lambda>.* mesh of several devices"):
+        bridge.from_exported(exported)
+
+
+def test_parts_for_several_platforms_are_not_handed_to_jax() -> None:
+    """XLA would end the process."""
+    several: dict[str, Any] = {}
+    for options in (several, {"platforms": ["cpu"], "polymorphic_shapes": "(8*b, 8)"}):
+        record = bridge.export(by_parts(), **options)(X)
+        if b"xla.sdy.GlobalToLocalShape" not in record.module:
+            pytest.skip("this JAX writes computations by parts in another way")
+        with pytest.raises(
+            bridge.ShardingError, match=r"by itself \(jax\.shard_map\).*cpu.*export"
+        ):
+            record.call(X)

@@ -22,6 +22,8 @@ from jax2tf_bridge.from_jax._linalg._arrays import (
 )
 from jax2tf_bridge.from_jax._linalg._schur import schur_of_matrix
 
+_MOST_BALANCING = 20
+
 
 def eig(
     a: Any, *, compute_left_eigenvectors: bool, compute_right_eigenvectors: bool, **options: Any
@@ -44,6 +46,7 @@ def eig(
 
 
 def _eig(a: Any, *, left: bool, right: bool) -> tuple[Any, ...]:
+    a, scales = _balanced(a)
     t, z = schur_of_matrix(a)
     size = lax.abs(t)
     largest = lax.reduce(size, np.zeros((), size.dtype), lax.max, (0, 1))
@@ -59,10 +62,60 @@ def _eig(a: Any, *, left: bool, right: bool) -> tuple[Any, ...]:
         # y^H T = w y^H: T^H is upper triangular in reverse order.
         mirrored = lax.rev(adjoint(t), (0, 1))
         vectors = lax.rev(_of_triangular(mirrored, lax.rev(lax.conj(values), (0,))), (0, 1))
-        results.append(_normalized(matmul(z, vectors), values, was_real))
+        unscaled = matmul(z, vectors) / columns(lax.convert_element_type(scales, z.dtype))
+        results.append(_normalized(unscaled, values, was_real))
     if right:
-        results.append(_normalized(matmul(z, _of_triangular(t, values)), values, was_real))
+        vectors = matmul(z, _of_triangular(t, values))
+        unscaled = vectors * columns(lax.convert_element_type(scales, z.dtype))
+        results.append(_normalized(unscaled, values, was_real))
     return tuple(results)
+
+
+def _balanced(a: Any) -> tuple[Any, Any]:
+    """D^-1 A D and the diagonal D [n] that makes rows and columns of A about equally long.
+
+    As LAPACK's gebal does before it looks for eigenvalues: those of badly scaled matrices would be
+    lost in the rounding errors of their largest entries.
+    """
+    n = a.shape[0]
+    dtype = real_dtype(a.dtype)
+    ones = lax.full((n,), 1, dtype)
+    if n < 2:
+        return a, ones
+    index = lax.iota(np.int32, n)
+
+    def length(entries: Any, i: Any) -> Any:
+        others = where(index == i, 0, lax.abs(lax.reshape(entries, (n,))))
+        return lax.reduce(others, np.zeros((), dtype), lax.add, (0,))
+
+    def scale_one(i: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        a, scales, changed = state
+        column = lax.dynamic_slice_in_dim(a, i, 1, 1)
+        c, r = length(column, i), length(lax.dynamic_slice_in_dim(a, i, 1, 0), i)
+        possible = (c > 0) & (r > 0) & lax.is_finite(c) & lax.is_finite(r)
+        halves = lax.log(where(possible, r, 1)) - lax.log(where(possible, c, 1))
+        power = lax.round(halves / np.array(2 * np.log(2), dtype))
+        factor = lax.exp2(lax.clamp(np.array(-40, dtype), power, np.array(40, dtype)))
+        shorter = possible & (c * factor + r / factor < 0.95 * (c + r))
+        factor = where(shorter, factor, 1)
+        wide = lax.convert_element_type(factor, a.dtype)
+        a = lax.dynamic_update_slice_in_dim(a, column * wide, i, 1)
+        row = lax.dynamic_slice_in_dim(a, i, 1, 0)
+        a = lax.dynamic_update_slice_in_dim(a, row / wide, i, 0)
+        return a, where(index == i, scales * factor, scales), changed | shorter
+
+    def sweep(state: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
+        a, scales, _, count = state
+        start = (a, scales, np.array(False))
+        a, scales, changed = loop(n, scale_one, start)
+        return a, scales, changed, count + np.int32(1)
+
+    balanced, scales, _, _ = lax.while_loop(
+        lambda state: state[2] & (state[3] < np.int32(_MOST_BALANCING)),
+        sweep,
+        (a, ones, np.array(True), np.array(0, np.int32)),
+    )
+    return balanced, scales
 
 
 def _complex_schur(t: Any, z: Any) -> tuple[Any, Any, Any]:

@@ -35,12 +35,14 @@ class Found:
       attributes: the index of its dictionary of attributes.
       properties: the index of its native properties.
       depth: how many operations are around it.
+      results: how many it has.
     """
 
     name: int
     attributes: int | None
     properties: int | None
     depth: int
+    results: int
 
 
 @dataclass(slots=True)
@@ -170,7 +172,7 @@ class _Walker:
             self._walk.counts_in_sought[name] += 1
         if name in self._names:
             found = self._walk.found
-            found[Found(name, attributes, properties, depth)] += 1
+            found[Found(name, attributes, properties, depth, n_results)] += 1
             if len(found) > _MOST_FOUND:
                 cursor.fail(f"there are more than {_MOST_FOUND} functions, constants and calls")
         return self._inside(name, depth) if mask & _REGIONS else None

@@ -96,6 +96,7 @@ class ModuleSummary:
       largest_constants: the largest of them, the largest first.
       unknown: what stands in the module that this version knows nothing of, for people; the
         operations above are complete nevertheless.
+      call_results: how many results a call of each target has at most.
     """
 
     stablehlo_version: Version | None
@@ -109,6 +110,7 @@ class ModuleSummary:
     unknown: tuple[str, ...]
     _calls: Mapping[str, tuple[Mapping[str, str], ...]] = field(repr=False, compare=False)
     _strings: Strings = field(repr=False, compare=False)
+    call_results: Mapping[str, int] = field(default_factory=dict)
 
     def strings(self) -> tuple[str, ...]:
         """All strings of the module: names, attributes, places in the source."""
@@ -170,7 +172,7 @@ class _Reader:
         names = (self._text(op, "sym_name") for op in self._found(_FUNCTION))
         functions = tuple(name for name in names if name is not None)
         constants = self._constants()
-        counts, calls = self._custom_calls()
+        counts, calls, results = self._custom_calls()
         return ModuleSummary(
             _version(self._layout.producer),
             _sorted(_operations(self._layout, self._walk)),
@@ -183,6 +185,7 @@ class _Reader:
             tuple(self._unknown),
             calls,
             self._layout.strings,
+            MappingProxyType(results),
         )
 
     def main_types(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -275,15 +278,18 @@ class _Reader:
 
     def _custom_calls(
         self,
-    ) -> tuple[Counter[str], Mapping[str, tuple[Mapping[str, str], ...]]]:
+    ) -> tuple[Counter[str], Mapping[str, tuple[Mapping[str, str], ...]], dict[str, int]]:
         counts: Counter[str] = Counter()
+        results: dict[str, int] = {}
         calls: dict[str, list[Mapping[str, str]]] = {}
         for op in self._found(_CUSTOM_CALL):
             texts = dict(self._texts(self._named(op).items()))
             name = texts.get("call_target_name", "")
             counts[name] += self._walk.found[op]
+            results[name] = max(results.get(name, 0), op.results)
             calls.setdefault(name, []).append(texts)
-        return counts, MappingProxyType({name: tuple(found) for name, found in calls.items()})
+        attributes = {name: tuple(found) for name, found in calls.items()}
+        return counts, MappingProxyType(attributes), results
 
     def _texts(self, named: Iterable[tuple[str, int]]) -> Iterator[tuple[str, str]]:
         """The attributes that are strings, and those within dictionaries."""
