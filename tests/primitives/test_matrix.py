@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
 
 import jax.numpy as jnp
 import pytest
 
+from tests.fresh_process import run_python
 from tests.primitives.arguments import normal
-from tests.primitives.record import Case, cases
+from tests.primitives.groups import GROUPS, processes
+from tests.primitives.record import cases
 from tests.primitives.running import disagreements
-from tests.primitives.table import SUBJECTS
+from tests.primitives.table import CASES, SUBJECTS
 
-_LARGEST_GROUP = 12
-
-
-def _groups(subject: str, subject_cases: Sequence[Case]) -> Iterator[object]:
-    """Cases of one precision that run as one module."""
-    for x64 in (False, True):
-        chosen = [case for case in subject_cases if case.x64 == x64]
-        for start in range(0, len(chosen), _LARGEST_GROUP):
-            group = chosen[start : start + _LARGEST_GROUP]
-            name = f"{subject}-{'64' if x64 else '32'}-{start // _LARGEST_GROUP}"
-            yield pytest.param(group, id=name)
-
-
-_GROUPS = [group for name, found in SUBJECTS.items() for group in _groups(name, found)]
+_RUN = "import sys; from tests.primitives.groups import main; main(sys.argv[1:])"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", _GROUPS)
-def test_values_and_gradients_are_those_of_jax(group: list[Case]) -> None:
-    assert not (found := disagreements(group)), "\n".join(map(str, found))
+@pytest.mark.parametrize("names", processes(), ids=lambda names: f"{names[0]}-and-on")
+def test_values_and_gradients_are_those_of_jax(names: list[str]) -> None:
+    assert run_python(_RUN, *names) == ""
+
+
+def test_groups_hold_every_case_once() -> None:
+    assert [name for names in processes() for name in names] == list(GROUPS)
+    assert Counter(case.name for group in GROUPS.values() for case in group) == Counter(
+        case.name for case in CASES
+    )
 
 
 def test_a_sample_of_every_subject() -> None:
