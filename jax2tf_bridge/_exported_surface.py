@@ -127,11 +127,10 @@ class ExportedSurface:
 
         Raises:
           ValueError: of JAX, where structure, shapes, dtypes, constraints, platform or the number
-            of devices do not fit.
+            of devices do not fit; or under differentiation where there is no VJP, of which `vjp`
+            says why.
           StructureError, UnsupportedByTargetError, ModuleError, SerializationError: as
             `to_exported`.
-          ValueError: of JAX as well, under differentiation where no VJP is stored or can be made;
-            `vjp` says why.
 
         >>> import jax, jax.numpy as jnp
         >>> from jax2tf_bridge import export

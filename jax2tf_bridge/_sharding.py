@@ -9,6 +9,17 @@ AxisType: TypeAlias = Literal["auto", "explicit", "manual"]
 """Who decides about a mesh axis: the compiler, the types of the values, or the function."""
 
 
+CALLS_OF_PARTS = frozenset(
+    {
+        "SPMDFullToShardShape",
+        "SPMDShardToFullShape",
+        "xla.sdy.GlobalToLocalShape",
+        "xla.sdy.LocalToGlobalShape",
+    }
+)
+"""Custom calls between a whole array and the part of it on a device, as jax.shard_map has them."""
+
+
 @dataclass(frozen=True)
 class AbstractDevice:
     """What kind of device a mesh is of.

@@ -6,6 +6,7 @@ import math
 import re
 from typing import Any
 
+from jax2tf_bridge._sharding import CALLS_OF_PARTS
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax._stablehlo_operations import attribute, below, zeros
 
@@ -21,15 +22,6 @@ _IDENTITIES = frozenset(
 )
 _NUMBERS = frozenset({"stablehlo.partition_id", "stablehlo.replica_id"})
 _PERMUTE = "stablehlo.collective_permute"
-# From a whole array to the part on a device, and back.
-_PART = frozenset(
-    {
-        "SPMDFullToShardShape",
-        "SPMDShardToFullShape",
-        "xla.sdy.GlobalToLocalShape",
-        "xla.sdy.LocalToGlobalShape",
-    }
-)
 _MANUAL, _MESH = "sdy.manual_computation", "sdy.mesh"
 _AXIS_SIZE = re.compile(r'"=(\d+)')
 
@@ -75,7 +67,7 @@ def _on_one_device(op: Any, name: str) -> list[Any] | None:
         return _zeros(op)
     if name == _MANUAL:
         return []
-    if name in _PART:
+    if name in CALLS_OF_PARTS:
         return list(op.operands)
     if name in _IDENTITIES:
         return list(op.operands) if _is_alone(op) else []

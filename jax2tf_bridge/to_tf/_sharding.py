@@ -9,7 +9,7 @@ import tensorflow as tf
 from jax2tf_bridge._checks import DisabledSafetyCheck
 from jax2tf_bridge._errors import ShardingError
 from jax2tf_bridge._portable import Aval, PortableFunction
-from jax2tf_bridge._sharding import Sharding
+from jax2tf_bridge._sharding import CALLS_OF_PARTS, Sharding
 from jax2tf_bridge.serialization._bytecode import ModuleSummary, read_module
 from jax2tf_bridge.serialization._xla_shardings import op_sharding, with_device_list
 from jax2tf_bridge.to_tf import _tf_compat
@@ -18,15 +18,7 @@ from jax2tf_bridge.to_tf import _tf_compat
 _WITH_DEVICE_LIST, _AS_GRID = "_XlaSharding", "_XlaShardingV2"
 
 # Where a function begins and ends to compute on the part of one device, as jax.shard_map has it.
-_MANUAL = frozenset(
-    {
-        "SPMDFullToShardShape",
-        "SPMDShardToFullShape",
-        "xla.sdy.GlobalToLocalShape",
-        "xla.sdy.LocalToGlobalShape",
-        "sdy.manual_computation",
-    }
-)
+_MANUAL = CALLS_OF_PARTS | {"sdy.manual_computation"}
 
 
 def check_devices(record: PortableFunction) -> None:
