@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.consumers.summary import pytest_terminal_summary as pytest_terminal_summary
+from tests.plugins.quick_compilation import compile_quickly
 
-# Read when TensorFlow is first imported, so before any test module.
+# Both are read when JAX and TensorFlow are first used, so before any test module.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+compile_quickly()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

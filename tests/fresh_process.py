@@ -6,6 +6,8 @@ import sys
 import textwrap
 from collections.abc import Mapping
 
+from tests.plugins.quick_compilation import with_quick_flags
+
 _BLOCKER = """
 import sys
 class _Blocker:
@@ -30,3 +32,9 @@ def run_python(
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def several_devices(count: int) -> dict[str, str]:
+    """The variables of a process in which JAX has that many devices, all of them the CPU."""
+    flags = with_quick_flags(f"--xla_force_host_platform_device_count={count}")
+    return {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}

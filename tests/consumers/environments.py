@@ -72,8 +72,11 @@ def _ask(path: str) -> Interpreter | None:
 
 
 def process_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables for other interpreters: the caller's, without what belongs to its own."""
-    own = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "PIP_USER"}
+    """The variables for other interpreters: the caller's, without what belongs to its own.
+
+    Nor with XLA_FLAGS: consumers compile as XLA does by default.
+    """
+    own = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "PIP_USER", "XLA_FLAGS"}
     kept = {
         name: value
         for name, value in os.environ.items()

@@ -1,0 +1,1 @@
+"""Pytest plugins of this test suite; tests/conftest.py loads them."""

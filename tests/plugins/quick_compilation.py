@@ -1,0 +1,69 @@
+"""Makes XLA compile quickly rather than well: most tests look at a result once.
+
+The consumers' processes (tests/consumers) compile as XLA does by default, so that what is served
+is tested as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import mmap
+import os
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+
+VARIABLE = "XLA_FLAGS"
+
+# Against XLA's defaults these take 50 to 80% off the CPU time of a compilation.
+FLAGS = (
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+    "--xla_cpu_use_fusion_emitters=false",
+)
+
+# Where JAX and TensorFlow keep their copies of XLA.
+_LIBRARIES = (("jaxlib", "libjax_common.so"), ("tensorflow", "libtensorflow_cc.so.2"))
+
+
+def compile_quickly(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Adds the flags to XLA_FLAGS, unless the variable names any of them already.
+
+    Has to run before JAX and TensorFlow compile anything. A process ends at a flag that its XLA
+    does not know, so only those are added that are found in the libraries.
+    """
+    present = environ.get(VARIABLE, "")
+    if not any(_name(flag) in present for flag in FLAGS):
+        environ[VARIABLE] = with_quick_flags(present)
+
+
+def with_quick_flags(flags: str) -> str:
+    """Puts the flags that both XLAs know before others, for the environment of a process.
+
+    >>> with_quick_flags("--xla_force_host_platform_device_count=8").split()[-1]
+    '--xla_force_host_platform_device_count=8'
+    """
+    return " ".join([*_known_flags(), flags]).strip()
+
+
+def _name(flag: str) -> str:
+    return flag.removeprefix("--").partition("=")[0]
+
+
+@functools.cache
+def _known_flags() -> tuple[str, ...]:
+    known = set(FLAGS)
+    for library in _libraries():
+        with library.open("rb") as file:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                known &= {flag for flag in known if content.find(_name(flag).encode()) >= 0}
+    return tuple(flag for flag in FLAGS if flag in known)
+
+
+def _libraries() -> Iterator[Path]:
+    """Yields the libraries with XLA in them that are installed here."""
+    for package, name in _LIBRARIES:
+        spec = importlib.util.find_spec(package)
+        for folder in (spec.submodule_search_locations or ()) if spec else ():
+            if (path := Path(folder, name)).exists():
+                yield path
