@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from _env import (
     TENSORFLOW,
     Environment,
     Python,
+    demonstration,
     development,
     fail,
     find_pythons,
@@ -29,6 +29,7 @@ from _env import (
     released,
     say,
 )
+from _times import BUDGETS, Clock, TestTime, over_limit, read_test_times, table
 
 PACKAGES = ("jax2tf_bridge", "shape_poly")
 # The oldest JAX that is supported: those before it compare products of sizes in reshapes. With the
@@ -44,15 +45,31 @@ OLDEST_PINS = (
     "tqdm==4.66.0",
     f"{TENSORFLOW}==2.20.0",
 )
-FAST_ON_A_WHEEL = "not slow and not checkout"
+DURATION_OF_ALL = "about two hours on two cores"
+FAST = "not slow and not complete"
+SLOW = "slow and not complete"
+
+
+@dataclass(frozen=True)
+class Row:
+    """How a step came out: its title, success, seconds, and the last line that it printed."""
+
+    title: str
+    passed: bool
+    wall: float
+    cpu: float
+    last: str
 
 
 @dataclass
 class Steps:
     """Runs commands one after another, and remembers how each came out."""
 
-    rows: list[tuple[str, bool, float, str]] = field(default_factory=list)
+    script: str
+    rows: list[Row] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    times: list[TestTime] = field(default_factory=list)
 
     def run(
         self,
@@ -64,7 +81,7 @@ class Steps:
     ) -> bool:
         """Runs a command with its output shown, and keeps its last line for the summary."""
         say(title)
-        start = time.monotonic()
+        clock = Clock()
         last = ""
         with subprocess.Popen(
             command,
@@ -80,8 +97,37 @@ class Steps:
             for line in process.stdout:
                 print(line, end="", flush=True)
                 last = line.strip() or last
-        self.rows.append((title, process.returncode == 0, time.monotonic() - start, last))
-        return process.returncode == 0
+        passed = process.returncode == 0
+        self.rows.append(Row(title, passed, clock.wall(), clock.cpu(), last))
+        return passed
+
+    def pytest(
+        self,
+        title: str,
+        environment: Environment,
+        arguments: Sequence[str],
+        *,
+        cwd: Path = ROOT,
+        limited: bool = True,
+    ) -> bool:
+        """Runs pytest and keeps the time of each test.
+
+        Args:
+            title: of the step.
+            environment: whose pytest.
+            arguments: of pytest.
+            cwd: where it runs.
+            limited: whether a test that takes longer than a fast one may is a failure.
+        """
+        command = [environment.python, "-m", "pytest", "-n", _workers(), "--dist", "worksteal"]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "times.json")
+            passed = self.run(title, [*command, "--cpu-times", str(path), *arguments], cwd=cwd)
+            times = read_test_times(path)
+        self.times += times
+        if limited:
+            self.failures += over_limit(times)
+        return passed
 
     def warn(self, text: str) -> None:
         """Says loudly, now and in the summary, what this machine could not run."""
@@ -90,15 +136,27 @@ class Steps:
 
     def finish(self, environments: Sequence[Environment]) -> None:
         """Prints the summary and ends the script: with status 1 if a step failed."""
+        if self.times:
+            print("\n== time by folder of tests")
+            for line in table(self.times):
+                print(f"   {line}")
         print("\n== summary")
         for environment in environments:
             print(f"   {environment.folder}: {environment.versions()}")
-        for title, passed, seconds, last in self.rows:
-            outcome = "ok" if passed else "FAILED"
-            print(f"   {outcome:<7}{seconds:7.1f} s  {title:<34} {last.strip('= ')[:90]}")
+        print("            wall s    CPU s")
+        for row in self.rows:
+            outcome = "ok" if row.passed else "FAILED"
+            last = row.last.strip("= ")[:80]
+            print(f"   {outcome:<7}{row.wall:8.1f} {row.cpu:8.1f}  {row.title:<34} {last}")
+        wall, cpu = sum(row.wall for row in self.rows), sum(row.cpu for row in self.rows)
+        print(f"   {'':<7}{wall:8.1f} {cpu:8.1f}  in all")
+        if self.script in BUDGETS:
+            print(f"   {BUDGETS[self.script].verdict(wall)}")
         for text in self.warnings:
             print(f"   WARNING: {text}")
-        sys.exit(0 if all(passed for _, passed, _, _ in self.rows) else 1)
+        for text in self.failures:
+            print(f"   FAILED: {text}")
+        sys.exit(0 if all(row.passed for row in self.rows) and not self.failures else 1)
 
 
 def _workers() -> str:
@@ -120,7 +178,7 @@ def _lint(steps: Steps, environment: Environment) -> None:
 
 def _typecheck(steps: Steps, environment: Environment) -> None:
     mypy = [environment.python, "-m", "mypy", "--python-executable", environment.python]
-    steps.run("mypy --strict", [*mypy, *_typed_paths()])
+    steps.run("mypy --strict", [*mypy, "--num-workers", _workers(), *_typed_paths()])
     # The scripts import each other from their own folder, not from the checkout's root.
     scripts = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
     command = [*mypy, "--config-file", str(ROOT / "pyproject.toml"), *scripts]
@@ -128,20 +186,16 @@ def _typecheck(steps: Steps, environment: Environment) -> None:
     steps.run("mypy --strict (scripts)", command, cwd=ROOT / "scripts", extra=root)
 
 
-def _pytest(
-    steps: Steps,
-    title: str,
-    environment: Environment,
-    arguments: Sequence[str],
+def _against_wheel(
+    steps: Steps, title: str, environment: Environment, expression: str, rest: Sequence[str]
 ) -> None:
-    """Runs pytest in the checkout, or, against a wheel, where the checkout can't be imported."""
-    command = [environment.python, "-m", "pytest", "-n", _workers(), "--dist", "worksteal"]
-    command += ["--durations=10", "--durations-min=5"]
-    if environment.is_editable:
-        steps.run(title, [*command, *arguments])
-        return
+    """Runs what the releases of JAX and TensorFlow can change, with the wheel as the packages.
+
+    The tests that need neither ran in scripts/test, and those of the checkout need its files.
+    """
+    arguments = ["--against-wheel", "--not-pure", "-m", f"({expression}) and not checkout", *rest]
     with _tests_alone() as folder:
-        steps.run(title, [*command, "--against-wheel", *arguments], cwd=folder)
+        steps.pytest(title, environment, arguments, cwd=folder, limited=False)
 
 
 @contextlib.contextmanager
@@ -197,54 +251,69 @@ def _newest_python(steps: Steps) -> Python:
 
 def test(options: argparse.Namespace, rest: list[str]) -> None:
     """Lints, checks the types and runs the fast tests."""
-    steps = Steps()
+    steps = Steps("test")
     environment = development(main_python())
     environment.ensure(fresh=options.fresh)
     if not (options.no_lint or options.fast):
         _lint(steps, environment)
         _typecheck(steps, environment)
-    fast = ["--exitfirst", "--failed-first"] if options.fast else []
-    _pytest(steps, "pytest", environment, [*fast, *rest])
+    if options.fast or rest:
+        fast = ["--exitfirst", "--failed-first"] if options.fast else []
+        steps.pytest("pytest", environment, [*fast, *rest])
+    else:
+        steps.pytest("pytest --pure", environment, ["--pure"])
+        steps.pytest("pytest --not-pure", environment, ["--not-pure"])
     steps.finish([environment])
 
 
 def wheel(options: argparse.Namespace, rest: list[str]) -> None:
     """Builds the wheel and runs the fast tests against it, on the newest Python found."""
-    steps = Steps()
+    steps = Steps("wheel")
     environment = development(main_python())
     environment.ensure(fresh=options.fresh)
-    built = _build_wheel(environment)
-    newest = released("newest", _newest_python(steps), built)
+    newest = released("newest", _newest_python(steps), _build_wheel(environment))
     newest.ensure(fresh=options.fresh)
-    _pytest(steps, "pytest, wheel, newest", newest, ["-m", FAST_ON_A_WHEEL, *rest])
+    _against_wheel(steps, "pytest, wheel, newest", newest, FAST, rest)
     steps.finish([newest])
 
 
 def slow(options: argparse.Namespace, rest: list[str]) -> None:
     """Runs the slow tests, and the fast ones on the oldest JAX with its oldest TensorFlow.
 
-    The slow tests make environments of their own: TensorFlow alone, and the newest JAX.
+    The slow tests make environments of their own: TensorFlow alone, and other releases of JAX.
+    With --all it adds those that prove tables complete, on the newest pair too: that is what to
+    run before a release, and takes hours.
     """
-    steps = Steps()
+    if options.all:
+        say(f"everything, on three pairs of JAX and TensorFlow: {DURATION_OF_ALL}")
+    steps = Steps("all" if options.all else "slow")
     environment = development(main_python())
     environment.ensure(fresh=options.fresh)
     environments = [environment]
-    _newest_python(steps)
-    _pytest(steps, "pytest -m slow", environment, ["-m", "slow", *rest])
+    newest_python = _newest_python(steps)
+    slow_ones = "slow or complete" if options.all else SLOW
+    steps.pytest(f'pytest -m "{slow_ones}"', environment, ["-m", slow_ones, *rest], limited=False)
+    built = _build_wheel(environment)
+    fast_ones = "not slow" if options.all else FAST
+    if options.all:
+        newest = released("newest", newest_python, built)
+        newest.ensure(fresh=options.fresh)
+        environments.append(newest)
+        _against_wheel(steps, "pytest, wheel, newest", newest, fast_ones, rest)
     oldest_python = find_pythons()[0]
     if oldest_python.minor > (3, 12):
         steps.warn(f"no Python 3.11 or 3.12 found: {' and '.join(OLDEST_PINS)} were NOT tested")
     else:
-        oldest = released("oldest", oldest_python, _build_wheel(environment), *OLDEST_PINS)
+        oldest = released("oldest", oldest_python, built, *OLDEST_PINS)
         oldest.ensure(fresh=options.fresh)
         environments.append(oldest)
-        _pytest(steps, "pytest, wheel, oldest", oldest, ["-m", FAST_ON_A_WHEEL, *rest])
+        _against_wheel(steps, "pytest, wheel, oldest", oldest, fast_ones, rest)
     steps.finish(environments)
 
 
 def lint(options: argparse.Namespace, rest: list[str]) -> None:
     """Runs ruff: its rules and its format."""
-    steps = Steps()
+    steps = Steps("lint")
     environment = development(main_python())
     environment.ensure(fresh=options.fresh)
     _lint(steps, environment)
@@ -253,7 +322,7 @@ def lint(options: argparse.Namespace, rest: list[str]) -> None:
 
 def typecheck(options: argparse.Namespace, rest: list[str]) -> None:
     """Runs mypy in its strict mode."""
-    steps = Steps()
+    steps = Steps("typecheck")
     environment = development(main_python())
     environment.ensure(fresh=options.fresh)
     _typecheck(steps, environment)
@@ -262,7 +331,7 @@ def typecheck(options: argparse.Namespace, rest: list[str]) -> None:
 
 def format(options: argparse.Namespace, rest: list[str]) -> None:
     """Lets ruff format the code and mend what it can, and writes BUILD anew."""
-    steps = Steps()
+    steps = Steps("format")
     environment = development(main_python())
     environment.ensure(fresh=options.fresh)
     ruff = [environment.python, "-m", "ruff"]
@@ -274,12 +343,14 @@ def format(options: argparse.Namespace, rest: list[str]) -> None:
 
 def demo(options: argparse.Namespace, rest: list[str]) -> None:
     """Trains, converts, saves and serves a small model: examples/digits."""
-    environment = development(main_python())
+    clock = Clock()
+    environment = demonstration(main_python())
     environment.ensure(fresh=options.fresh)
     say("running examples/digits/main.py")
     command = [environment.python, str(ROOT / "examples" / "digits" / "main.py"), *rest]
     quiet = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3")}
     status = subprocess.run(command, cwd=ROOT, env=process_environment(quiet), check=False)
+    say(BUDGETS["demo"].verdict(clock.wall()))
     sys.exit(status.returncode)
 
 
@@ -299,6 +370,8 @@ def main(name: str) -> None:
         epilog="Other arguments go to pytest." if takes_rest and name != "demo" else None,
     )
     parser.add_argument("--fresh", action="store_true", help="make the environments anew")
+    if name == "slow":
+        parser.add_argument("--all", action="store_true", help="everything, before a release")
     if name == "test":
         parser.add_argument("--no-lint", action="store_true", help="only the tests")
         parser.add_argument(

@@ -290,6 +290,12 @@ def development(python: Python) -> Environment:
     return Environment("development", ".venv", python, ("{project}[" + extras + "]",))
 
 
+def demonstration(python: Python) -> Environment:
+    """The environment of scripts/demo: what examples/digits needs, and the checkout."""
+    extras = f"demo,{TENSORFLOW}"
+    return Environment("demo", ".venvs/demo", python, ("{project}[" + extras + "]",))
+
+
 def released(name: str, python: Python, wheel: Path, *pins: str) -> Environment:
     """An environment with the built wheel in it, and other packages pinned to given versions."""
     extras = f"jax,{TENSORFLOW},test"

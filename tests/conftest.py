@@ -8,6 +8,8 @@ import pytest
 from tests.consumers.summary import pytest_terminal_summary as pytest_terminal_summary
 from tests.plugins.quick_compilation import compile_quickly
 
+pytest_plugins = ("tests.plugins.cpu_times", "tests.plugins.pure")
+
 # Both are read when JAX and TensorFlow are first used, so before any test module.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 compile_quickly()

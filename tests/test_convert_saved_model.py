@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from jax2tf_bridge import convert, export
 from jax2tf_bridge.to_tf import to_tf
-from tests.fresh_process import run_python
+from tests.tensorflow_process import run_in_tensorflow
 
 X = np.array([[0.5, 1.0, 2.0]], np.float32)
 
@@ -82,7 +82,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     }
     for name, (f, options) in models.items():
         save(root / name, f, **options)
-    out = run_python(CONSUMER, *(str(root / n) for n in models), without_jax=True).splitlines()
+    out = run_in_tensorflow(CONSUMER, *(str(root / name) for name in models)).splitlines()
     return {name: out[3 * i : 3 * i + 3] for i, name in enumerate(models)}
 
 

@@ -24,13 +24,18 @@ def _check(program: Program, results: list[tf.Tensor], expected: Reference) -> N
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=str)
 def test_values_and_gradients_are_those_of_jax(program: Program) -> None:
+    """Eagerly at the first call, and in a traced function at the others, gradients with it.
+
+    The consumers run every call both ways (tests/consumers).
+    """
     with program.precision():
         example = program.build()
-        references = [reference(program, example, call) for call in example.calls]
+        first, *others = [reference(program, example, call) for call in example.calls]
         flat = flat_function(program, example)
-        traced = tf.function(flat, input_signature=input_signature(references), autograph=False)
-        for expected in references:
-            _check(program, flat(*map(tf.constant, expected.inputs)), expected)
+        _check(program, flat(*map(tf.constant, first.inputs)), first)
+        signature = input_signature([first, *others])
+        traced = tf.function(flat, input_signature=signature, autograph=False)
+        for expected in others or [first]:
             results, gradients = results_and_gradients(traced, expected.inputs, expected)
             _check(program, results, expected)
             got = [g.numpy() for g in gradients]

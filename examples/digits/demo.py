@@ -20,12 +20,13 @@ from jax2tf_bridge import convert
 
 _DIFFERENTIATED = 64
 _LARGEST_DIFFERENCE = 1e-4
+_LEAST_ACCURACY = 0.85
 
 
 def run(output: Path, steps: int) -> None:
     """Does all of it, with what it finds printed and written to `output`.
 
-    Ends the process with a message if JAX and the served model do not agree.
+    Ends the process with a message if JAX and the served model do not agree, or classify badly.
     """
     output.mkdir(parents=True, exist_ok=True)
 
@@ -50,7 +51,7 @@ def run(output: Path, steps: int) -> None:
         differentiated=_DIFFERENTIATED,
     )
     answers = _serve(path, held_out_path, output / "answers.npz")
-    _compare(params, held_out, answers, output)
+    compare(params, held_out, answers, output)
     request = output / "request.json"
     request.write_text(json.dumps({"instances": held_out.images[:3].tolist()}))
     _say("Done")
@@ -89,10 +90,13 @@ def _serve(path: Path, held_out: Path, answers: Path) -> dict[str, Any]:
         return dict(found)
 
 
-def _compare(
+def compare(
     params: model.Params, held_out: train.Digits, answers: dict[str, Any], output: Path
 ) -> None:
-    """Prints how the two agree, draws the picture, and ends the demo if they do not."""
+    """Prints how the two agree, and draws the picture.
+
+    Ends the demo if they do not agree, if they classify badly, or if JAX was loaded.
+    """
     report = json.loads(str(answers["report"]))
     if report["loaded_of_blocked"]:
         sys.exit(f"The fresh process loaded {report['loaded_of_blocked']}")
@@ -122,6 +126,8 @@ def _compare(
     )
     if max(difference, worst) > _LARGEST_DIFFERENCE:
         sys.exit(f"The two differ by more than {_LARGEST_DIFFERENCE}")
+    if min(right_ours, right_theirs) < _LEAST_ACCURACY:
+        sys.exit(f"Less than {_LEAST_ACCURACY:.0%} of the held-out digits are right")
 
 
 def _compare_gradients(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 import numpy.typing as npt
-from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 from examples.digits import model
 
@@ -29,6 +28,8 @@ class Digits:
 
 def digits() -> tuple[Digits, Digits]:
     """The images to train with, and those held out; shuffled, the same way each time."""
+    from sklearn.datasets import load_digits
+
     data = load_digits()
     order = np.random.default_rng(0).permutation(len(data.target))
     images = data.images[order].astype(np.float32)

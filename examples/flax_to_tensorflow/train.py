@@ -14,7 +14,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 _HELD_OUT = 360
 
@@ -42,6 +41,8 @@ def main() -> None:
 
 def write(folder: Path, steps: int, seed: int) -> None:
     """Trains, and writes the files."""
+    from sklearn.datasets import load_digits
+
     from examples.flax_to_tensorflow import model
     from jax2tf_bridge import export, write_function, write_weights
 

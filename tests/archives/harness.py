@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tests.consumers.environments import environment, find_interpreter
@@ -53,15 +53,20 @@ class Archives:
         """With the environments and the copy of the packages of `harness`."""
         self._harness = harness
 
-    def failures(self, release: str, program: str) -> list[str]:
+    def failures(self, release: str, program: str, wanted: Collection[str]) -> list[str]:
         """What failed in the first of the stages that failed, after running what has not run.
+
+        Args:
+          release: that wrote the archive.
+          program: that was archived.
+          wanted: the releases that are asked for in this run.
 
         Raises:
           NotAvailableError: a Python that a stage needs is missing.
           RuntimeError: an environment cannot be made, or a stage does not start.
         """
         # Where another worker is at this release, one that nobody is at is run meanwhile.
-        for candidate in (release, *RELEASES):
+        for candidate in (release, *(r for r in RELEASES if r in wanted)):
             if not self._is_finished(release):
                 self._complete(candidate, wait=False)
         self._complete(release, wait=True)

@@ -62,8 +62,14 @@ def _equal(found: Any, expected: Any) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", [lambda f: f, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(lambda f: f, marks=pytest.mark.complete),
+        pytest.param(jax.jit, marks=pytest.mark.slow),
+    ],
+    ids=["eager", "jit"],
+)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values_and_gradients_are_those_of_jax2tf(name: str, way: Callable[..., Any]) -> None:
     jax2tf = pytest.importorskip("jax.experimental.jax2tf", reason="this JAX has no jax2tf")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import jax2tf_bridge
-from jax2tf_bridge.cli import main
+from jax2tf_bridge.cli import _module_texts, main
 
 FINDS_PACKAGES = {"PYTHONPATH": str(Path(jax2tf_bridge.__file__).parents[1])}
 """The variable with which another process finds the packages under test, from any folder."""
@@ -58,3 +61,19 @@ def ok(run: Run) -> Callable[..., str]:
         return ended.out
 
     return run_command
+
+
+@pytest.fixture
+def prints_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has JAX print modules in this process, where another one is not the point."""
+    from jax2tf_bridge.from_jax._module_text import write_texts
+
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[bytes]:
+        assert command[:3] == [sys.executable, "-c", _module_texts._PROGRAM]
+        folder, longest = command[3:]
+        write_texts(Path(folder), int(longest))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(
+        _module_texts, "subprocess", SimpleNamespace(**vars(subprocess) | {"run": run})
+    )

@@ -17,8 +17,10 @@ import jax2tf_bridge
 from jax2tf_bridge._errors import MissingDependencyError
 from jax2tf_bridge.cli import _inspect, main
 from jax2tf_bridge.cli._console import Console, one_line
+from jax2tf_bridge.serialization import write_function
 from tests.cli.conftest import FINDS_PACKAGES, Run
 from tests.fresh_process import run_python
+from tests.serialization.records import simple
 
 COMMANDS = ("export", "save", "inspect", "retarget", "serve-check")
 
@@ -150,8 +152,8 @@ def test_ends(
     assert capsys.readouterr() == ("", f"jax2tf-bridge: error: {text}\n" if text else "")
 
 
-def test_broken_pipe_is_quiet(tmp_path: Path, ok: Callable[..., str]) -> None:
-    ok("export", "tests.cli.models:cube", "--args", "f32[b]", "-o", "f.jaxfn")
+def test_broken_pipe_is_quiet(tmp_path: Path) -> None:
+    write_function(tmp_path / "f.jaxfn", simple())
     command = [sys.executable, "-m", "jax2tf_bridge", "inspect", "--json", "f.jaxfn"]
     reader, writer = os.pipe()
     os.close(reader)

@@ -9,9 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
+import ml_dtypes
+import numpy as np
 import pytest
 
 from jax2tf_bridge import PortableFunction
+from jax2tf_bridge.cli._argument_specs import DTYPES
 from jax2tf_bridge.serialization import read_function
 from tests.cli import models
 from tests.cli.conftest import Run
@@ -393,3 +396,11 @@ def test_without_jax(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         "jax2tf-bridge export needs JAX, which is not installed here. Install it with: pip install "
         "'jax2tf-bridge[jax]'",
     )
+
+
+def test_every_dtype_is_one_of_jax() -> None:
+    missing = [name for name in set(DTYPES.values()) if not hasattr(jax.numpy, name)]
+    # ml_dtypes has them; JAX does not offer them all.
+    assert all(hasattr(ml_dtypes, name) for name in missing)
+    assert {DTYPES[short] for short in ("f16", "i2", "u64", "bf16")} <= set(DTYPES.values())
+    assert np.dtype(DTYPES["i64"]) == np.int64

@@ -201,6 +201,13 @@ def assert_stands_alone(page: str) -> Elements:
     return elements
 
 
+@pytest.mark.slow
+def test_another_process_prints_the_modules(ok: Ok, sine: Path) -> None:
+    ok("inspect", "sine", "--html", "page.html")
+    assert "func.func public @main" in Elements(Path("page.html").read_text()).text
+
+
+@pytest.mark.usefixtures("prints_here")
 def test_a_page(ok: Ok, sine: Path) -> None:
     assert ok("inspect", "sine", "--html", "page.html") == "page.html: a page about sine\n"
     page = Path("page.html").read_text()
@@ -225,6 +232,7 @@ def test_a_page(ok: Ok, sine: Path) -> None:
         assert ": " in (chart["aria-label"] or "")
 
 
+@pytest.mark.usefixtures("prints_here")
 def test_names_in_the_file_are_text_on_the_page(ok: Ok, tmp_path: Path) -> None:
     functions = {
         "main": [call(), differentiable(HOSTILE, HOSTILE)],
@@ -249,6 +257,7 @@ def test_names_in_the_file_are_text_on_the_page(ok: Ok, tmp_path: Path) -> None:
     assert "\x1b" not in ok("inspect", "m")
 
 
+@pytest.mark.usefixtures("prints_here")
 def test_a_page_about_a_file(ok: Ok) -> None:
     words = ("--args", "@tests.cli.models:params", "f32[b,3]", "-o", "predict.jaxfn")
     ok("export", "tests.cli.models:predict", *words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 import warnings
 from collections.abc import Callable
@@ -20,8 +21,7 @@ from jax2tf_bridge._signature import Signature
 from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.saving import save_records
 from jax2tf_bridge.serialization import read_function
-from tests.cli.conftest import FINDS_PACKAGES, Run
-from tests.fresh_process import run_python
+from tests.cli.conftest import Run
 from tests.inspecting.by_hand import INT4, INT32, Call, Model
 
 Ok = Callable[..., str]
@@ -83,11 +83,18 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-@pytest.fixture
-def new(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def newest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose modules are at the version of the installed TensorFlow."""
-    shapes = [None, "(b, _)"]
-    save(Net(convert(predict, polymorphic_shapes=shapes, target=NEW), None), tmp_path / "new")
+    path = tmp_path_factory.mktemp("models") / "newest"
+    save(Net(convert(predict, polymorphic_shapes=[None, "(b, _)"], target=NEW), None), path)
+    return path
+
+
+@pytest.fixture
+def new(newest: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    shutil.copytree(newest, tmp_path / "new")
     return tmp_path / "new"
 
 
@@ -171,16 +178,16 @@ def test_linear_algebra_becomes_stablehlo(ok: Ok, tmp_path: Path) -> None:
 
 
 def test_large_constants_take_bounded_time(ok: Ok, tmp_path: Path) -> None:
-    weights = np.random.default_rng(0).normal(size=(3, 4_200_000)).astype(np.float32)
+    weights = np.random.default_rng(0).normal(size=(3, 1_000_000)).astype(np.float32)
     exported = jax.export.export(jax.jit(lambda x: x @ weights), platforms=["cpu"])(X)
-    assert len(exported.mlir_module_serialized) > 50_000_000
+    assert len(exported.mlir_module_serialized) > 10_000_000
     model = Model({"main": [Call(exported.mlir_module_serialized, version=9).node()]})
     model.write(tmp_path / "large")
     begun = time.monotonic()
     ok("retarget", "large", "--tensorflow", "2.15", "-o", "mended")
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 10
     (module,) = read_saved_model("mended").modules
-    assert len(module.module) > 50_000_000
+    assert len(module.module) > 10_000_000
 
 
 SINE = export(jnp.sin, platforms=["cpu"])(X).module
@@ -268,15 +275,3 @@ def test_a_function_beside_the_model_that_is_lost(run: Run, tmp_path: Path) -> N
         f"The SavedModel ours has lost {file.name}, which holds a function of it: copy the whole "
         "folder."
     )
-
-
-def test_tensorflow_is_not_needed(new: Path) -> None:
-    code = """
-        import sys
-        from jax2tf_bridge.cli import main
-        sys.modules["tensorflow"] = None
-        assert main(["retarget", sys.argv[1], "--tensorflow", "2.15", "--overwrite"]) == 0
-    """
-    output = run_python(code, str(new), env=FINDS_PACKAGES)
-    assert output == f"{new}: 2 modules retargeted; runs on TensorFlow 2.15 to 2.21"
-    assert_right(new)

@@ -11,9 +11,8 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import write_weights
-from tests.cli.conftest import FINDS_PACKAGES, Run
+from tests.cli.conftest import Run
 from tests.cli.models import params as PARAMS
-from tests.fresh_process import run_python
 
 Ok = Callable[..., str]
 X = np.ones((5, 3), np.float32)
@@ -58,20 +57,6 @@ def test_versions_with_other_weights(ok: Ok, run: Run, files: tuple[str, str]) -
         "models/3: version 2 with the weights in weights.msgpack\n",
     )
     assert ended.err == "jax2tf-bridge: note: removed the versions 1, 2\n"
-
-
-def test_without_jax_in_a_process_of_its_own(files: tuple[str, str]) -> None:
-    function, weights = files
-    code = """
-    import sys
-    from jax2tf_bridge.cli import main
-    assert main(sys.argv[1:]) == 0
-    assert not {"jax", "flax"} & set(sys.modules)
-    """
-    words = ("save", function, "-o", "1", "--params", weights)
-    printed = run_python(code, *words, without_jax=True, env=FINDS_PACKAGES)
-    assert printed.startswith("1: serving_default(x: float32[b,3])")
-    np.testing.assert_allclose(answer("1"), expected(2), rtol=1e-6)
 
 
 def test_weights_that_do_not_fit(run: Run, files: tuple[str, str]) -> None:

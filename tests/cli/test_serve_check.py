@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,6 +19,7 @@ import tensorflow as tf
 
 from jax2tf_bridge import Signature, Target, convert, save
 from jax2tf_bridge._errors import BridgeError, FileFormatError
+from jax2tf_bridge.cli import _serve_check_runs, _serve_check_script
 from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli._serve_check import what_mends
 from jax2tf_bridge.cli._serve_check_calls import calls_of
@@ -77,6 +80,48 @@ class Plain(tf.Module):  # type: ignore[misc]  # tf.Module has no types
             return {"y": tf.identity(text)}
 
 
+@pytest.fixture
+def calls_here(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """Makes calls for the running interpreter in this process, which spares starting TensorFlow.
+
+    Gives the variables that processes would be started with.
+    """
+    environments = []
+    start = subprocess.run
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if command[0] != sys.executable:
+            return start(command, **options)
+        assert command[1] == _serve_check_script.__file__
+        environments.append(options["env"])
+        _serve_check_script.main(*command[2:])
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    stand_in = SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL)
+    monkeypatch.setattr(_serve_check_runs, "subprocess", stand_in)
+    return environments
+
+
+def test_the_calls_are_made_in_both(
+    ok: Ok, model: Path, calls_here: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/packages/of/this/process")
+    facts = json.loads(ok("serve-check", model, "--python", sys.executable, "--json"))
+    (signature,) = facts["signatures"]
+    assert [(c["kind"], c["ran"], c["ok"]) for c in signature["calls"]] == [
+        *[("sizes", True, True)] * 3,
+        *[("warm-up", True, True)] * 2,
+    ]
+    there, here = calls_here
+    assert here["PYTHONPATH"] == "/packages/of/this/process"
+    assert "PYTHONPATH" not in there
+    for variables in (there, here):
+        assert variables["CUDA_VISIBLE_DEVICES"] == "-1"
+        assert variables["TF_ENABLE_ONEDNN_OPTS"] == "0"
+
+
+@pytest.mark.slow
 def test_a_model_runs_and_gives_the_same(ok: Ok, model: Path) -> None:
     text = ok("serve-check", model, "--python", sys.executable)
     lines = text.splitlines()
@@ -92,7 +137,7 @@ def test_a_model_runs_and_gives_the_same(ok: Ok, model: Path) -> None:
     assert all("ran, " in line and "BEYOND" not in line for line in calls)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("calls_here")
 def test_what_fails_is_told_by_its_call(run: Run, tmp_path: Path) -> None:
     plain = Plain()
     signatures = {"pairs": plain.pairs, "never": plain.never}
@@ -111,6 +156,19 @@ def test_what_fails_is_told_by_its_call(run: Run, tmp_path: Path) -> None:
     ]
     assert [(c["kind"], c["ran"], c["ok"]) for c in calls["never"]] == [("sizes", False, False)]
     assert "not this text" in calls["never"][0]["error"]
+
+
+@pytest.mark.usefixtures("calls_here")
+def test_an_environment_in_which_tensorflow_does_not_start(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    broken = _script(
+        tmp_path / "python",
+        "case \"$1\" in -c) echo '[[3, 11], \"2.17.1\"]';; *) echo 'no AVX' >&2; exit 3;; esac",
+    )
+    ended = run("serve-check", model, "--python", broken)
+    assert ended.code == 1
+    assert "TensorFlow does not start: exit code 3, no AVX" in ended.error
 
 
 def test_sizes_satisfy_the_constraints(newest: Path) -> None:

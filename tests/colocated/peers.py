@@ -8,32 +8,35 @@ from typing import Any
 from jax2tf_bridge.colocated import Channel
 
 # The worker calls what it gets and answers with what that gives, on the devices that it has.
+# After a message of size 0 comes the token of another channel.
 WORKER = """
 import sys
 from jax2tf_bridge.colocated import TOKEN_SIZE, Channel
 
 pipe, answers = sys.stdin.buffer, sys.stdout.buffer
-channel = Channel(pipe.read(TOKEN_SIZE), end="worker")
-while size := pipe.read(8):
-    message = pipe.read(int.from_bytes(size))
-    try:
-        function, args = channel.unpack(message)
-        answer = ("value", function(*args))
-    except Exception as e:
-        answer = ("error", f"{type(e).__name__}: {e}")
-    data = channel.pack(answer)
-    answers.write(len(data).to_bytes(8) + data)
-    answers.flush()
+while token := pipe.read(TOKEN_SIZE):
+    channel = Channel(token, end="worker")
+    while size := int.from_bytes(pipe.read(8)):
+        message = pipe.read(size)
+        try:
+            function, args = channel.unpack(message)
+            answer = ("value", function(*args))
+        except Exception as e:
+            answer = ("error", f"{type(e).__name__}: {e}")
+        data = channel.pack(answer)
+        answers.write(len(data).to_bytes(8) + data)
+        answers.flush()
 """
 
 
 class Worker:
     """A fresh interpreter with its own devices, which is called through a channel."""
 
-    def __init__(self, devices: int, *, token: bytes | None = None) -> None:
+    def __init__(self, devices: int) -> None:
         import os
 
-        flags = f"--xla_force_host_platform_device_count={devices}"
+        # Of two such flags the last one counts.
+        flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
         self.channel = Channel.with_new_token()
         self.process = subprocess.Popen(
             [sys.executable, "-c", WORKER],
@@ -44,7 +47,7 @@ class Worker:
         assert self.process.stdin
         assert self.process.stdout
         self.pipe, self.answers = self.process.stdin, self.process.stdout
-        self.pipe.write(token or self.channel.token)
+        self.pipe.write(self.channel.token)
 
     def __enter__(self) -> "Worker":
         return self
@@ -58,6 +61,11 @@ class Worker:
         self.pipe.close()
         self.answers.close()
         assert self.process.wait(60) == 0
+
+    def begin_channel(self, *, token: bytes | None = None) -> None:
+        """Takes a new channel; with a token, the worker gets that one instead of the right one."""
+        self.channel = Channel.with_new_token()
+        self.pipe.write((0).to_bytes(8) + (token or self.channel.token))
 
     def send(self, message: bytes) -> bytes:
         """The answer to a message, as it came."""

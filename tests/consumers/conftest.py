@@ -25,4 +25,7 @@ def harness(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
         with capture.global_and_fixture_disabled():
             print(f"-- {text}", file=sys.stderr, flush=True)
 
-    return Harness(folder, say)
+    # One process serves many tests: it runs a sample, unless a test of the rest is among them.
+    names = ("consumers", "complete")
+    whole = any(all(map(item.get_closest_marker, names)) for item in request.session.items)
+    return Harness(folder, say, whole=whole)

@@ -26,7 +26,7 @@ from tests.consumers.environments import (
     plain_requirements,
     process_environment,
 )
-from tests.consumers.exchange import Outcome, Report
+from tests.consumers.exchange import SERVED, Outcome, Report
 
 TENSORFLOW_RELEASES = ("2.15.1", "2.17.1", "2.19.1", "2.21.0")
 EXPORTERS = ("current", "newest")
@@ -80,9 +80,15 @@ class Pair:
 class Harness:
     """Both sides, with their files in one folder; safe to use from several processes."""
 
-    def __init__(self, folder: Path, say: Say = print) -> None:
-        """`folder` is shared by those who share the runs."""
-        self.folder, self.say = folder, say
+    def __init__(self, folder: Path, say: Say = print, *, whole: bool = True) -> None:
+        """Prepares the runs.
+
+        Args:
+          folder: shared by those who share the runs.
+          say: takes a line of progress.
+          whole: whether all programs and models are run, or a sample of them.
+        """
+        self.folder, self.say, self.whole = folder, say, whole
 
     def pair(self, exporter: str, release: str) -> Pair:
         """Runs what has not run yet of one pair.
@@ -96,7 +102,8 @@ class Harness:
         report = Report(self.folder / f"{exporter}-{release}.jsonl")
         module = "tests.consumers.consume_programs"
         title = f"TensorFlow {release} on what the {exporter} environment exported"
-        self._complete(title, [str(python), "-m", module, str(exported), str(report.path)], report)
+        command = [str(python), "-m", module, str(exported), str(report.path), *self._names()]
+        self._complete(title, command, report)
         exports = Report(exported / "export.jsonl")
         return Pair(exports.versions(), report.versions(), exports.outcomes(), report.outcomes())
 
@@ -108,7 +115,7 @@ class Harness:
         report = Report(folder / "export.jsonl")
         module = "tests.consumers.export_programs"
         title = f"exporting from the {exporter} environment"
-        self._complete(title, [python, "-m", module, str(folder)], report)
+        self._complete(title, [python, "-m", module, str(folder), *self._names()], report)
         return folder
 
     def consumer_python(self, release: str) -> Path:
@@ -141,6 +148,10 @@ class Harness:
                 partial.rename(stage)
         return stage
 
+    def _names(self) -> tuple[str, ...]:
+        """The programs that are run; none stands for all."""
+        return () if self.whole else sampled_programs()
+
     def _complete(self, title: str, command: Sequence[str], report: Report) -> None:
         """Runs a command to its end, unless that was done already."""
         finished = report.path.with_suffix(".finished")
@@ -170,6 +181,15 @@ def run_to_the_end(
         report.finish(Outcome(died_at, (f"the process ended with {status}:\n{tail}",)))
 
 
+def sampled_programs() -> tuple[str, ...]:
+    """The programs of a run that is not of all: the seventeen, the served one, every fourth."""
+    from tests.programs import PROGRAMS
+
+    return tuple(
+        p.name for i, p in enumerate(PROGRAMS) if p.seventeen or p.name == SERVED or i % 4 == 0
+    )
+
+
 def newer_python() -> Interpreter | None:
     """A Python that can have the newest JAX, where the running one cannot."""
     return find_interpreter(*NEWER_PYTHON)
@@ -178,6 +198,11 @@ def newer_python() -> Interpreter | None:
 def newest_is_current() -> bool:
     """Whether the running Python can have the newest JAX itself."""
     return sys.version_info[:2] >= NEWER_PYTHON[0]
+
+
+def newest_exporter() -> str:
+    """The exporting side with the newest JAX that this machine can have."""
+    return "current" if newest_is_current() or newer_python() is None else "newest"
 
 
 def _caches(_: str, names: Sequence[str]) -> set[str]:

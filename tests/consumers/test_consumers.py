@@ -5,6 +5,8 @@ One file each for all TensorFlow releases, exported by the JAX at hand and by th
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.consumers.harness import (
@@ -16,6 +18,7 @@ from tests.consumers.harness import (
     Pair,
     newer_python,
     newest_is_current,
+    sampled_programs,
 )
 from tests.programs import PROGRAMS, SEVENTEEN, Program
 
@@ -23,6 +26,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
 # Where the running Python has the newest JAX, it is the current one.
 _EXPORTERS = EXPORTERS[:1] if newest_is_current() else EXPORTERS
+_SAMPLE = sampled_programs()
+
+
+_PAIRS = [(exporter, release) for exporter in _EXPORTERS for release in TENSORFLOW_RELEASES]
+
+
+def _parameters(exporter: str, *rest: Any, kept: bool = True) -> Any:
+    """Has CI run every release, on a sample of what the newest JAX exports; nothing else."""
+    is_sampled = kept and exporter == _EXPORTERS[-1]
+    marks = () if is_sampled else pytest.mark.complete
+    return pytest.param(exporter, *rest, marks=marks)
 
 
 def _pair(harness: Harness, exporter: str, release: str) -> Pair:
@@ -34,17 +48,18 @@ def _pair(harness: Harness, exporter: str, release: str) -> Pair:
         pytest.skip(str(e))
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=str)
-@pytest.mark.parametrize("release", TENSORFLOW_RELEASES)
-@pytest.mark.parametrize("exporter", _EXPORTERS)
+@pytest.mark.parametrize(
+    ("exporter", "release", "program"),
+    [_parameters(*pair, p, kept=p.name in _SAMPLE) for pair in _PAIRS for p in PROGRAMS],
+    ids=str,
+)
 def test_program(harness: Harness, exporter: str, release: str, program: Program) -> None:
     pair = _pair(harness, exporter, release)
     failures = pair.failures(program.name)
     assert not failures, "\n".join([f"{program.name}, {pair}:", *failures])
 
 
-@pytest.mark.parametrize("release", TENSORFLOW_RELEASES)
-@pytest.mark.parametrize("exporter", _EXPORTERS)
+@pytest.mark.parametrize(("exporter", "release"), [_parameters(*pair) for pair in _PAIRS])
 def test_all_seventeen_run(harness: Harness, exporter: str, release: str) -> None:
     pair = _pair(harness, exporter, release)
     assert pair.consumer["tensorflow"] == release

@@ -12,7 +12,7 @@ import pytest
 from tests.consumers.comparison import differences
 from tests.consumers.environments import locked, process_environment
 from tests.consumers.exchange import SERVED, Array, read_arrays
-from tests.consumers.harness import Harness, NotAvailableError
+from tests.consumers.harness import Harness, NotAvailableError, newest_exporter
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
@@ -52,7 +52,7 @@ def _compile(package: Path, program: Path) -> None:
 @pytest.fixture
 def exported(harness: Harness) -> Path:
     """The folder of the served program: its SavedModel, and what JAX answers."""
-    return harness.exported("current") / SERVED
+    return harness.exported(newest_exporter()) / SERVED
 
 
 def _serve(

@@ -10,10 +10,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.consumers import consume_programs
 from tests.consumers.comparison import differences
 from tests.consumers.environments import find_interpreter
-from tests.consumers.exchange import Outcome, Report, read_arrays, write_arrays
+from tests.consumers.exchange import SERVED, Outcome, Report, read_arrays, write_arrays
 from tests.consumers.harness import Harness, run_to_the_end
+from tests.programs import PROGRAMS, SEVENTEEN
 
 CRASHING = """
 import os, sys
@@ -55,13 +57,11 @@ def test_a_process_that_does_not_start_is_an_error(tmp_path: Path) -> None:
         run_to_the_end("starting", command, report, tmp_path, say=lambda _: None)
 
 
-def test_the_consumer_refuses_an_environment_that_has_jax(tmp_path: Path) -> None:
-    report = Report(tmp_path / "report.jsonl")
-    stage = Harness(tmp_path).stage()
-    module = "tests.consumers.consume_programs"
-    command = [sys.executable, "-m", module, str(tmp_path), str(report.path)]
+def test_the_consumer_refuses_an_environment_that_has_jax() -> None:
+    finders = list(sys.meta_path)
     with pytest.raises(RuntimeError, match="jax is installed in this environment"):
-        run_to_the_end("consuming", command, report, stage, say=lambda _: None)
+        consume_programs.main(Path("exported"), Path("report.jsonl"))
+    assert sys.meta_path == finders
 
 
 def test_the_stage_holds_our_packages_and_nothing_else(tmp_path: Path) -> None:
@@ -124,3 +124,10 @@ def test_the_running_python_is_found() -> None:
     assert found is not None
     assert found.minor == own
     assert find_interpreter((3, 98), (3, 99)) is None
+
+
+def test_a_sample_has_what_other_tests_ask_of_it(tmp_path: Path) -> None:
+    sample = Harness(tmp_path, whole=False)._names()
+    assert {SERVED, *(p.name for p in SEVENTEEN)} <= set(sample)
+    assert 25 < len(sample) < len(PROGRAMS) / 2
+    assert Harness(tmp_path)._names() == ()

@@ -28,6 +28,7 @@ from tests.consumers.harness import (
     NotAvailableError,
     newer_python,
 )
+from tests.sampling import sampled
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
@@ -86,7 +87,7 @@ def _names(signature: str) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", sampled(RELEASES, every=len(RELEASES)))
 def test_values_and_gradients(harness: Harness, release: str, tmp_path: Path) -> None:
     folder = _exported(harness)
     try:

@@ -1,94 +1,124 @@
-"""The demo does what it says, with a short training."""
+"""The demo checks what it shows; scripts/demo runs the whole of it, with digits of scikit-learn."""
 
+from __future__ import annotations
+
+import importlib
 import json
-import re
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
 
-ROOT = Path(__file__).resolve().parents[2]
-MAIN = ROOT / "examples" / "digits" / "main.py"
-SERVE = MAIN.with_name("serve.py")
+from examples.digits import demo, main, model, serve, train
 
 pytestmark = pytest.mark.checkout
 
 
-def test_demo(tmp_path: Path) -> None:
-    """One test, since the training is the long part of it."""
-    done = subprocess.run(
-        [sys.executable, str(MAIN), "--steps", "60", "--output", "here"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    printed, folder = done.stdout, tmp_path / "here"
-    assert done.returncode == 0, printed + done.stderr
+Answered = tuple[model.Params, train.Digits, dict[str, Any]]
 
-    accuracies = re.search(r"held-out digits: JAX ([\d.]+)%, SavedModel ([\d.]+)%", printed)
-    assert accuracies is not None
-    assert float(accuracies[1]) > 85
-    assert abs(float(accuracies[1]) - float(accuracies[2])) < 0.5
-    assert re.search(r"largest difference of the logits: \d", printed)
-    assert re.search(r"by the images \d\S*, by the 8 weights \d", printed)
 
-    with np.load(folder / "answers.npz") as answers:
-        report = json.loads(str(answers["report"]))
-        assert answers["logits"].shape == (360, 10)
-        assert answers["d images"].shape == (64, 8, 8)
-        assert np.abs(answers["d conv1/kernel"]).max() > 0
-    assert report["loaded_of_blocked"] == []
-    assert set(report["blocked"]) >= {"jax", "jaxlib", "jax2tf_bridge"}
+def _gradients(params: model.Params, digits: train.Digits) -> dict[str, Any]:
+    gradients = jax.jit(jax.grad(model.loss, argnums=(0, 1)))
+    by_weight, by_image = gradients(params, digits.images, digits.labels)
+    named = {f"d {k}/{n}": g for k, layer in by_weight.items() for n, g in layer.items()}
+    return {**named, "d images": by_image}
 
-    assert (folder / "digits" / "1" / "saved_model.pb").is_file()
-    assert str(folder / "digits" / "1") in printed
-    assert f"--model_base_path={folder / 'digits'}" in printed
-    request = json.loads((folder / "request.json").read_text())
-    assert np.shape(request["instances"]) == (3, 8, 8)
-    with Image.open(folder / "digits.png") as picture:
+
+@pytest.fixture(scope="module")
+def answered() -> Answered:
+    """Weights, made-up digits that they are right about, and what a right server answers."""
+    params = model.init(jax.random.key(0))
+    images = np.random.default_rng(0).uniform(0, 16, (20, 8, 8)).astype(np.float32)
+    answers = {k: np.asarray(v) for k, v in jax.jit(model.predict)(params, images).items()}
+    digits = train.Digits(images, answers["digit"].astype(np.int32))
+    report = {"tensorflow": "2", "modules": 1, "blocked": ["jax"], "loaded_of_blocked": []}
+    answers["report"] = np.array(json.dumps(report))
+    return params, digits, {**answers, **_gradients(params, digits)}
+
+
+def test_right_answers_are_compared_and_drawn(
+    answered: Answered, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    params, digits, answers = answered
+    demo.compare(params, digits, answers, tmp_path)
+    printed = capsys.readouterr().out
+    assert "held-out digits: JAX 100.00%, SavedModel 100.00%" in printed
+    assert "by the 8 weights " in printed
+    with Image.open(tmp_path / "digits.png") as picture:
         assert min(picture.size) > 800
         colors = picture.convert("RGB").getcolors(maxcolors=1 << 24)
         assert colors is not None
         assert len(colors) > 100
 
 
-def test_blocker_stops_jax() -> None:
-    code = (
-        f"import sys; sys.path.insert(0, {str(SERVE.parent)!r})\n"
-        "import serve; sys.meta_path.insert(0, serve._Blocker())\n"
-        "for name in ('jax', 'jaxlib', 'jax2tf_bridge._convert'):\n"
-        "    try: __import__(name)\n"
-        "    except ModuleNotFoundError as e: assert 'blocked' in str(e)\n"
-        "    else: sys.exit(f'{name} was imported')\n"
-        "import json.tool\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize(
+    ("changed", "by", "problem"),
+    [
+        ("logits", 1e-3, "The two differ by more than"),
+        ("d images", 1e-3, "The two differ by more than"),
+        ("d conv1/kernel", 1e-3, "The two differ by more than"),
+        ("labels", 1, "Less than 85% of the held-out digits are right"),
+    ],
+)
+def test_wrong_answers_end_the_demo(
+    answered: Answered, changed: str, by: float, problem: str, tmp_path: Path
+) -> None:
+    params, digits, answers = answered
+    if changed == "labels":
+        digits = train.Digits(digits.images, (digits.labels + 1) % 10)
+        answers = {**answers, **_gradients(params, digits)}
+    else:
+        answers = {**answers, changed: answers[changed] + by}
+    with pytest.raises(SystemExit, match=problem):
+        demo.compare(params, digits, answers, tmp_path)
+
+
+def test_jax_in_the_server_ends_the_demo(answered: Answered, tmp_path: Path) -> None:
+    params, digits, answers = answered
+    report = {**json.loads(str(answers["report"])), "loaded_of_blocked": ["jax"]}
+    answers = {**answers, "report": np.array(json.dumps(report))}
+    with pytest.raises(SystemExit, match=r"The fresh process loaded \['jax'\]"):
+        demo.compare(params, digits, answers, tmp_path)
+
+
+@pytest.fixture
+def blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("jax", "jaxlib", "jax2tf_bridge", "jax2tf_bridge._convert"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [serve._Blocker(), *sys.meta_path])
+
+
+@pytest.mark.usefixtures("blocked")
+@pytest.mark.parametrize("name", ["jax", "jaxlib", "jax2tf_bridge._convert"])
+def test_blocker_stops_jax(name: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match="blocked"):
+        importlib.import_module(name)
+    serve._check_that_jax_is_blocked()
+    importlib.import_module("json.tool")
 
 
 def test_check_fails_where_nothing_blocks_jax() -> None:
     """The proof that JAX is blocked is one: without the blocker it fails."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(SERVE.parent)!r})\n"
-        "import serve; serve._check_that_jax_is_blocked()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "AssertionError: jax could be imported" in done.stderr
+    with pytest.raises(AssertionError, match="jax could be imported"):
+        serve._check_that_jax_is_blocked()
+    assert {"jax", "jax2tf_bridge"} <= {*serve._loaded_of_blocked()}
 
 
 @pytest.mark.parametrize("steps", ["0", "many"])
-def test_bad_steps_are_refused(steps: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(MAIN), "--steps", steps],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "--steps" in done.stderr
+def test_bad_steps_are_refused(
+    steps: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["main.py", "--steps", steps])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main.main()
+    assert stopped.value.code == 2
+    assert "--steps" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())

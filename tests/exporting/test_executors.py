@@ -97,14 +97,13 @@ def test_processes() -> None:
         assert isinstance(cause, DTypeError)
         assert "JAX_ENABLE_X64=1" in str(cause)
 
-
-def test_processes_that_die_take_the_executor_with_them() -> None:
-    with _spawning(1) as executor, pytest.raises(ExportManyError) as caught:
-        export_many([ExportJob(functions.dies, [X])], executor=executor)
-    error = caught.value.errors["dies"]
-    assert isinstance(error, WorkerDiedError)
-    assert error.exit_code is None
-    assert "The bridge's own workers (executor=None) do" in str(error)
+        # A process that dies takes the executor with it, so this comes last.
+        with pytest.raises(ExportManyError) as caught:
+            export_many([ExportJob(functions.dies, [X])], executor=executor)
+        error = caught.value.errors["dies"]
+        assert isinstance(error, WorkerDiedError)
+        assert error.exit_code is None
+        assert "The bridge's own workers (executor=None) do" in str(error)
 
 
 class _Task:

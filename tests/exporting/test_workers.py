@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,14 +17,20 @@ import pytest
 
 from jax2tf_bridge import JobError, NotPicklableError, WorkerDiedError
 from jax2tf_bridge.exporting import ExportJob, ExportWorkers, export_many
+from tests.exporting import functions
 from tests.exporting.functions import environment_of, process_of, sleeps
+from tests.fresh_process import several_devices
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and process numbers of POSIX")
 
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[ExportWorkers]:
-    with ExportWorkers(1, environment={"OF_THE_WORKER": "yes"}) as made:
+    def initializer() -> None:
+        functions.INITIALIZED.append("by the workers")
+
+    environment = {"OF_THE_WORKER": "yes", **several_devices(2)}
+    with ExportWorkers(1, environment=environment, initializer=initializer) as made:
         yield made
 
 
@@ -80,6 +87,12 @@ def test_workers_have_the_environment_and_no_accelerator(workers: ExportWorkers)
     assert workers.submit(environment_of, "JAX_PLATFORMS").result() == "cpu"
 
 
+def test_the_initializer_is_called_once_in_a_worker(workers: ExportWorkers) -> None:
+    found = [workers.submit(lambda: functions.INITIALIZED).result() for _ in range(2)]
+    assert found == [["by the workers"]] * 2
+    assert functions.INITIALIZED == []
+
+
 def test_calls_see_the_configuration_of_the_thread(workers: ExportWorkers) -> None:
     with jax.enable_x64(True):
         wide = workers.submit(lambda: jax.numpy.ones(1))
@@ -95,15 +108,26 @@ def test_the_secret_of_a_worker_is_not_in_its_command(workers: ExportWorkers) ->
     assert [word for word in words[5:] if word] == []
 
 
-def test_a_call_that_takes_too_long_is_ended() -> None:
+def test_a_call_that_takes_too_long_is_ended_and_kill_ends_what_runs() -> None:
     x = np.ones(2, np.float32)
-    with ExportWorkers(1, timeout=1.5) as workers:
-        first = workers.submit(process_of)
-        late = workers.submit(sleeps, x)
-        after = workers.submit(process_of)
-        with pytest.raises(JobError, match=r"'sleeps' took longer than 1.5 s, and its process was"):
-            late.result()
-        assert after.result() != first.result()
+    workers = ExportWorkers(1, timeout=2)
+    first = workers.submit(process_of)
+    late = workers.submit(sleeps, x)
+    after = workers.submit(process_of)
+    with pytest.raises(JobError, match=r"'sleeps' took longer than 2 s, and its process was"):
+        late.result()
+    process = after.result()
+    assert process != first.result()
+
+    running, waiting = workers.submit(time.sleep, 600), workers.submit(process_of)
+    while not running.running():
+        time.sleep(0.01)
+    workers.kill()
+    with pytest.raises(WorkerDiedError, match="was ended by SIGKILL, as the system does where mem"):
+        running.result()
+    with pytest.raises(CancelledError):
+        waiting.result()
+    assert _ends(process)
 
 
 def test_a_worker_that_cannot_start_says_why() -> None:
@@ -124,16 +148,7 @@ def test_an_initializer_that_fails_is_named() -> None:
         assert isinstance(caught.value.__cause__, KeyError)
 
 
-def test_shutdown_lets_calls_finish_and_takes_no_more() -> None:
-    workers = ExportWorkers(1)
-    futures = [workers.submit(process_of) for _ in range(3)]
-    workers.shutdown()
-    assert len({future.result() for future in futures}) == 1
-    assert _ends(futures[0].result())
-    with pytest.raises(RuntimeError, match="were shut down"):
-        workers.submit(process_of)
-
-
+@pytest.mark.slow
 def test_shutdown_can_cancel_what_has_not_begun() -> None:
     workers = ExportWorkers(1)
     first = workers.submit(time.sleep, 1)
@@ -143,20 +158,6 @@ def test_shutdown_can_cancel_what_has_not_begun() -> None:
     workers.shutdown(cancel_futures=True)
     assert first.result() is None
     assert all(future.cancelled() for future in rest)
-
-
-def test_kill_ends_what_runs() -> None:
-    workers = ExportWorkers(1)
-    process = workers.submit(process_of).result()
-    running, waiting = workers.submit(time.sleep, 600), workers.submit(process_of)
-    while not running.running():
-        time.sleep(0.01)
-    workers.kill()
-    with pytest.raises(WorkerDiedError, match="SIGKILL"):
-        running.result()
-    with pytest.raises(CancelledError):
-        waiting.result()
-    assert _ends(process)
 
 
 def test_a_forgotten_executor_leaves_no_process() -> None:
@@ -188,8 +189,9 @@ export_many([ExportJob(run, [np.ones(2)])], workers=1)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_no_process_is_left_behind_a_parent_that_ends(how: signal.Signals, tmp_path: Any) -> None:
+def test_no_process_is_left_behind_a_parent_that_ends(how: signal.Signals, tmp_path: Path) -> None:
     """In the middle of an export that would take for ever."""
     path = tmp_path / "process"
     parent = subprocess.Popen(
@@ -211,6 +213,33 @@ def test_no_process_is_left_behind_a_parent_that_ends(how: signal.Signals, tmp_p
     assert _ends(worker)
 
 
+def test_ctrl_c_ends_the_processes_of_an_export(tmp_path: Path) -> None:
+    path = tmp_path / "process"
+
+    def sleeps(x: Any) -> None:
+        path = Path(os.environ["PATH_FOR_THE_PROCESS"])
+        path.with_suffix(".begun").write_text(str(os.getpid()))
+        path.with_suffix(".begun").rename(path)
+        time.sleep(600)
+
+    def press() -> None:
+        while not path.exists():
+            time.sleep(0.1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    presser = threading.Thread(target=press, daemon=True)
+    presser.start()
+    # What runs the tests in the background has it ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    environment = {"PATH_FOR_THE_PROCESS": str(path)}
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            export_many([ExportJob(sleeps, [np.ones(2)])], workers=1, environment=environment)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert _ends(int(path.read_text()))
+
+
 def test_ctrl_c_in_a_terminal_is_for_the_parent_alone(workers: ExportWorkers) -> None:
     process = workers.submit(process_of).result()
     os.kill(process, signal.SIGINT)
@@ -221,3 +250,24 @@ def test_export_many_leaves_given_workers_running(workers: ExportWorkers) -> Non
     before = workers.submit(process_of).result()
     export_many([ExportJob(lambda x: x + 1, [np.ones(2)])] * 2, executor=workers)
     assert workers.submit(process_of).result() == before
+
+
+def test_workers_may_have_devices_that_this_process_lacks(workers: ExportWorkers) -> None:
+    def sharded(x: Any) -> Any:
+        mesh = jax.sharding.Mesh(np.array(jax.devices()), "i")
+        sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("i"))
+        return jax.lax.with_sharding_constraint(x, sharding)
+
+    assert len(jax.devices()) == 1
+    record = export_many([ExportJob(jax.jit(sharded), [np.ones(4)])], executor=workers)["sharded"]
+    assert record.nr_devices == 2
+
+
+def test_shutdown_lets_calls_finish_and_takes_no_more(workers: ExportWorkers) -> None:
+    """It comes last, since it ends what the tests share."""
+    futures = [workers.submit(process_of) for _ in range(3)]
+    workers.shutdown()
+    assert len({future.result() for future in futures}) == 1
+    assert _ends(futures[0].result())
+    with pytest.raises(RuntimeError, match="were shut down"):
+        workers.submit(process_of)

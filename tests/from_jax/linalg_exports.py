@@ -1,7 +1,7 @@
 """What the tests of linear algebra share: exports that are checked, and matrices of each kind."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -44,9 +44,13 @@ def check_portable(exported: export.Exported) -> None:
         assert portable_artifacts.serialize_portable_artifact(module, "0.14.24", False)
 
 
-def run(f: Function, *args: Any) -> list[Any]:
-    """The outputs of the exported function; exporting it for all platforms is checked too."""
+def check_everywhere(f: Function, *args: Any) -> None:
+    """The function is exported for all platforms at once, and portable."""
     check_portable(export_function(f, *args, platforms=ALL))
+
+
+def run(f: Function, *args: Any) -> list[Any]:
+    """The outputs of the function exported for the CPU."""
     exported = export_function(f, *args)
     check_portable(exported)
     return [np.asarray(x) for x in jax.tree.leaves(jax.jit(exported.call)(*args))]
@@ -54,14 +58,23 @@ def run(f: Function, *args: Any) -> list[Any]:
 
 def compare(f: Function, *args: Any) -> None:
     """Against JAX's own f on CPU."""
-    got = run(f, *args)
-    want = [np.asarray(x) for x in jax.tree.leaves(f(*args))]
+    check_results(run(f, *args), jax.tree.leaves(jax.jit(f)(*args)))
+
+
+def compare_each(f: Function, *matrices: Any) -> None:
+    """As `compare` for a function of one matrix, of each of these in one module."""
+    compare(lambda *matrices: [f(a) for a in matrices], *matrices)
+
+
+def check_results(got: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Equal but for roundings, relative to each result's largest number."""
+    want = list(map(np.asarray, expected))
     assert len(got) == len(want)
-    for g, w in zip(got, want, strict=True):
+    for i, (g, w) in enumerate(zip(got, want, strict=True)):
         assert g.dtype == w.dtype
         assert g.shape == w.shape
-        scale = np.max(np.abs(w), initial=0)
-        np.testing.assert_allclose(g, w, rtol=0, atol=tolerance(w.dtype) * max(scale, 1e-30))
+        atol = tolerance(w.dtype) * max(np.max(np.abs(w), initial=0), 1e-30)
+        np.testing.assert_allclose(g, w, rtol=0, atol=atol, err_msg=f"result {i}")
 
 
 def tolerance(dtype: Any) -> float:

@@ -60,7 +60,7 @@ def test_results_are_those_of_concrete_sizes(name: str, with_gradient: bool) -> 
     # JAX asks whether there is more than one group when it differentiates.
     specs = export.symbolic_args_specs(rows, "b, ...", constraints=["b >= 2"])
     got = jax.jit(exported(function, *specs).call)(*rows)
-    for g, e in zip(jax.tree.leaves(got), jax.tree.leaves(function(*rows)), strict=True):
+    for g, e in zip(jax.tree.leaves(got), jax.tree.leaves(jax.jit(function)(*rows)), strict=True):
         np.testing.assert_allclose(g, e, atol=2e-5, rtol=2e-5)
 
 

@@ -42,17 +42,30 @@ def serialized(exported: export.Exported) -> bytes:
 
 
 def check(f: Function, *args: Any) -> str:
-    """Portable on all platforms, equal to JAX on CPU; the module's text."""
-    assert serialized(export_function(f, *args, platforms=ALL))
+    """Portable on CPU and equal to JAX there; the module's text."""
     exported = export_function(f, *args)
     assert serialized(exported)
     got = jax.tree.leaves(jax.jit(exported.call)(*args))
-    for g, w in zip(got, jax.tree.leaves(f(*args)), strict=True):
+    for g, w in zip(got, jax.tree.leaves(jax.jit(f)(*args)), strict=True):
         if jnp.issubdtype(w.dtype, jax.dtypes.prng_key):
             g, w = jax.random.key_data(g), jax.random.key_data(w)
         np.testing.assert_array_equal(g, w)
         assert g.dtype == w.dtype
     return str(exported.mlir_module())
+
+
+def check_each(*calls: tuple[Any, ...]) -> str:
+    """The same of several functions with their arguments, in one module."""
+
+    def all_of_them(rows: list[Any]) -> list[Any]:
+        return [f(*row) for (f, *_), row in zip(calls, rows, strict=True)]
+
+    return check(all_of_them, [args for _, *args in calls])
+
+
+def check_everywhere(f: Function, *args: Any) -> None:
+    """Portable on all platforms at once."""
+    assert serialized(export_function(f, *args, platforms=ALL))
 
 
 def numbers(*shape: int, dtype: Any = np.float32) -> Any:
@@ -114,51 +127,60 @@ def test_a_batched_gather_of_an_archive_needs_tensorflow_2_18() -> None:
 
 def test_gather() -> None:
     x, i = numbers(3, 7, 5), positions(3, 4, bound=7)
-    assert "batching_dims" not in check(jax.vmap(lambda x, i: x[i]), x, i)
-    check(jax.vmap(lambda x, i: x[i, ::2]), x, i)
-    check(jax.vmap(jax.vmap(lambda x, i: x[i])), x, positions(3, 7, 2, bound=5))
-    check(jax.vmap(lambda x, i: x[:, i], in_axes=(1, 0)), x, positions(7, 2, bound=5))
-    check(lambda x, i: jnp.take_along_axis(x, i, 1), x, positions(3, 2, 5, bound=7))
-    check(jax.vmap(lambda x, i: lax.dynamic_slice(x, (i, 0), (2, 3))), x, i[:, 0] * 2)
+    text = check_each(
+        (jax.vmap(lambda x, i: x[i]), x, i),
+        (jax.vmap(lambda x, i: x[i, ::2]), x, i),
+        (jax.vmap(jax.vmap(lambda x, i: x[i])), x, positions(3, 7, 2, bound=5)),
+        (jax.vmap(lambda x, i: x[:, i], in_axes=(1, 0)), x, positions(7, 2, bound=5)),
+        (lambda x, i: jnp.take_along_axis(x, i, 1), x, positions(3, 2, 5, bound=7)),
+        (jax.vmap(lambda x, i: lax.dynamic_slice(x, (i, 0), (2, 3))), x, i[:, 0] * 2),
+    )
+    assert "batching_dims" not in text
 
 
-@pytest.mark.parametrize("mode", ["fill", "clip", "promise_in_bounds"])
-def test_modes_of_gather(mode: str) -> None:
-    inside = mode == "promise_in_bounds"
-    i = positions(3, 9, bound=7) if inside else positions(3, 9, bound=40) - 20
-    check(jax.vmap(lambda x, i: x.at[i].get(mode=mode)), numbers(3, 7), i)
+def test_modes_of_gather() -> None:
+    inside, outside = positions(3, 9, bound=7), positions(3, 9, bound=40) - 20
+    check_each(
+        (jax.vmap(lambda x, i: x.at[i].get(mode="fill")), numbers(3, 7), outside),
+        (jax.vmap(lambda x, i: x.at[i].get(mode="clip")), numbers(3, 7), outside),
+        (jax.vmap(lambda x, i: x.at[i].get(mode="promise_in_bounds")), numbers(3, 7), inside),
+    )
 
 
 SCATTERS = ["set", "add", "subtract", "multiply", "min", "max"]
+MODES = ["drop", "clip", "promise_in_bounds"]
 
 
 @pytest.mark.parametrize("method", SCATTERS)
-@pytest.mark.parametrize("mode", ["drop", "clip", "promise_in_bounds"])
-def test_scatter(method: str, mode: str) -> None:
-    def f(x: Any, i: Any, u: Any) -> Any:
-        return getattr(x.at[i], method)(u, mode=mode)
+def test_scatter(method: str) -> None:
+    def scatter(mode: str) -> Function:
+        return jax.vmap(lambda x, i, u: getattr(x.at[i], method)(u, mode=mode))
 
     # Equal indices would leave the result of `set` open.
-    distinct = np.stack([np.random.default_rng(k).permutation(7)[:4] for k in range(3)])
-    i = distinct if mode == "promise_in_bounds" else np.where(distinct == 6, 11, distinct)
+    inside = np.stack([np.random.default_rng(k).permutation(7)[:4] for k in range(3)])
+    distinct = inside.astype(np.int32)
+    outside = np.where(distinct == 6, 11, distinct)
     x, u = numbers(3, 7, 2), numbers(3, 4, 2)
-    assert "batching_dims" not in check(jax.vmap(f), x, i.astype(np.int32), u)
+    calls = [(scatter(m), x, distinct if m == MODES[-1] else outside, u) for m in MODES]
+    assert "batching_dims" not in check_each(*calls)
 
 
 def test_scatter_of_windows_and_repeated_indices() -> None:
     x, i = numbers(3, 7, 5), positions(3, 6, bound=3)
-    check(jax.vmap(lambda x, i: x.at[i, 1:3].add(2)), x, i)
-    check(jax.vmap(jax.vmap(lambda x, i: x.at[i].max(9))), x, positions(3, 7, 2, bound=5))
     update = jax.vmap(lambda x, u, i: lax.dynamic_update_slice(x, u, (i, 1)))
-    check(update, x, numbers(3, 2, 2), i[:, 0] * 2)
-    f = jax.vmap(lambda x, i: x.at[i].apply(jnp.abs))
-    check(f, x, positions(3, 1, bound=7))
+    check_each(
+        (jax.vmap(lambda x, i: x.at[i, 1:3].add(2)), x, i),
+        (jax.vmap(jax.vmap(lambda x, i: x.at[i].max(9))), x, positions(3, 7, 2, bound=5)),
+        (update, x, numbers(3, 2, 2), i[:, 0] * 2),
+        (jax.vmap(lambda x, i: x.at[i].apply(jnp.abs)), x, positions(3, 1, bound=7)),
+    )
 
 
 def test_complex_scatter_on_every_platform() -> None:
     with jax.enable_x64(True):
         x = numbers(3, 7, dtype=np.complex128) * 1j
         f = jax.vmap(lambda x, i: x.at[i].add(2j))
+        check_everywhere(f, x, positions(3, 2, bound=7))
         check(f, x, positions(3, 2, bound=7))
 
 
@@ -168,25 +190,34 @@ def test_platforms_share_one_scatter() -> None:
     assert "stablehlo.case" not in export_function(f, *args, platforms=ALL).mlir_module()
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32"])
-def test_narrow_indices_of_a_long_batch(dtype: str) -> None:
-    x, i = numbers(300, 5), positions(300, 2, bound=5, dtype=dtype)
-    check(jax.vmap(lambda x, i: x.at[i].get(mode="clip")), x, i)
-    check(jax.vmap(lambda x, i: x.at[i].add(1, mode="drop")), x, i)
+def test_narrow_indices_of_a_long_batch() -> None:
+    x, calls = numbers(300, 5), []
+    for dtype in ("int8", "uint8", "int16", "uint32"):
+        i = positions(300, 2, bound=5, dtype=dtype)
+        calls.append((jax.vmap(lambda x, i: x.at[i].get(mode="clip")), x, i))
+        calls.append((jax.vmap(lambda x, i: x.at[i].add(1, mode="drop")), x, i))
+    check_each(*calls)
 
 
 def test_empty_batches() -> None:
     x, i = numbers(0, 7), positions(0, 2, bound=7)
-    check(jax.vmap(lambda x, i: x[i]), x, i)
-    check(jax.vmap(lambda x, i: x.at[i].add(1)), x, i)
-    check(jax.vmap(lambda x, i: x[i]), numbers(3, 7), positions(3, 0, bound=7))
+    check_each(
+        (jax.vmap(lambda x, i: x[i]), x, i),
+        (jax.vmap(lambda x, i: x.at[i].add(1)), x, i),
+        (jax.vmap(lambda x, i: x[i]), numbers(3, 7), positions(3, 0, bound=7)),
+    )
 
 
 def test_typed_keys() -> None:
     keys = jax.vmap(lambda k: jax.random.split(k, 5))(jax.random.split(jax.random.key(0), 3))
     i = positions(3, 2, bound=5)
-    assert "batching_dims" not in check(jax.vmap(lambda k, i: k[i]), keys, i)
-    assert "batching_dims" not in check(jax.vmap(lambda k, i: k.at[i].set(k[0])), keys, i[:, :1])
+    calls = (
+        (jax.vmap(lambda k, i: k[i]), keys, i),
+        (jax.vmap(lambda k, i: k.at[i].set(k[0])), keys, i[:, :1]),
+    )
+    assert "batching_dims" not in check_each(*calls)
+    for f, *args in calls:
+        check_everywhere(f, *args)
 
 
 def gathers(f: Function, *args: Any) -> list[bool]:
@@ -230,12 +261,11 @@ def test_sorted_stays_true_only_where_it_is() -> None:
     assert gathers(batched(True, (1,), (0,)), numbers(3, 7), swapped) == [False]
     # The batch is the operand's second dimension: sorted by it first, not by the first one.
     assert gathers(batched(True, (0,), (1,)), numbers(7, 3), i) == [False]
-    for batching_dims, operand_dims, x, indices in (
-        ((0,), (0,), numbers(3, 7), i),
-        ((1,), (0,), numbers(3, 7), swapped),
-        ((0,), (1,), numbers(7, 3), i),
-    ):
-        check(batched(True, batching_dims, operand_dims), x, indices)
+    check_each(
+        (batched(True, (0,), (0,)), numbers(3, 7), i),
+        (batched(True, (1,), (0,)), numbers(3, 7), swapped),
+        (batched(True, (0,), (1,)), numbers(7, 3), i),
+    )
 
 
 def test_unique_indices_stay_unique() -> None:
@@ -260,8 +290,7 @@ def test_gradients() -> None:
     assert "batching_dims" not in check(vjp, x, i, numbers(3, 4))
 
 
-@pytest.mark.parametrize("size", [1, 4])
-def test_symbolic_batch(size: int) -> None:
+def test_symbolic_batch() -> None:
     def f(x: Any, i: Any) -> Any:
         taken = jnp.take_along_axis(x, i, 1)
         return taken, jax.vmap(lambda x, i, t: x.at[i].add(t, mode="drop"))(x, i, taken)
@@ -271,12 +300,13 @@ def test_symbolic_batch(size: int) -> None:
         jax.ShapeDtypeStruct((b, 7), np.float32),
         jax.ShapeDtypeStruct((b, 3), np.int32),
     )
-    assert serialized(export_function(f, *specs, platforms=ALL))
+    check_everywhere(f, *specs)
     exported = export_function(f, *specs)
     assert serialized(exported)
-    args = (numbers(size, 7), positions(size, 3, bound=7))
-    for g, w in zip(exported.call(*args), f(*args), strict=True):
-        np.testing.assert_array_equal(g, w)
+    for size in (1, 4):
+        args = (numbers(size, 7), positions(size, 3, bound=7))
+        for g, w in zip(exported.call(*args), jax.jit(f)(*args), strict=True):
+            np.testing.assert_array_equal(g, w)
 
 
 def test_two_symbolic_dimensions() -> None:

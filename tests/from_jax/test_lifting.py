@@ -5,7 +5,8 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ import jax2tf_bridge as bridge
 from jax2tf_bridge import LiftedConstant, ModuleError, PortableFunction, Target
 from jax2tf_bridge.from_jax._stablehlo_constants import LEAST_BYTES
 from jax2tf_bridge.serialization._bytecode import read_main_types, read_module
+from tests.sampling import sampled
 
 SIZE = 32
 random = np.random.default_rng(0)
@@ -175,15 +177,25 @@ def _total(f: Callable[..., Any]) -> Callable[..., Any]:
 def _runs(record: PortableFunction, f: Callable[..., Any], *args: Any) -> None:
     """Values and first gradients are those of the function."""
     exported = bridge.to_exported(record)
-    _same(exported.call(*args), f(*args))
-    _same(jax.grad(_total(exported.call))(*args), jax.grad(_total(f))(*args))
+    got, expected = (jax.jit(_with_gradients(g))(*args) for g in (exported.call, f))
+    _same(got, expected)
+
+
+def _with_gradients(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: (f(*args), jax.grad(_total(f))(*args))
+
+
+@cache
+def _record(f: Callable[..., Any]) -> PortableFunction:
+    """The function for the CPU, exported once for several tests."""
+    return bridge.export(f, platforms=["cpu"])(X)
 
 
 @WITH_IDS
 def test_captured_arrays_become_arguments(
     f: Callable[..., Any], arrays: Sequence[Any], of_vjp: Sequence[Any]
 ) -> None:
-    record = bridge.export(f)(X)
+    record = _record(f)
     vjp = record.vjp()
     _holds(record, arrays)
     _holds(vjp, of_vjp)
@@ -195,7 +207,7 @@ def test_captured_arrays_become_arguments(
 def test_each_array_is_there_once_for_all_orders(
     f: Callable[..., Any], arrays: Sequence[Any], of_vjp: Sequence[Any]
 ) -> None:
-    record = bridge.export(f, platforms=["cpu"])(X)
+    record = _record(f)
     orders = [record, record.vjp(), record.vjp().vjp()]
     every = [c for order in orders for c in order.lifted_constants]
     assert len({id(c.data) for c in every}) == len({c.digest for c in every}) == len(of_vjp)
@@ -205,26 +217,36 @@ def test_each_array_is_there_once_for_all_orders(
 
 
 def test_a_loop_without_a_gradient() -> None:
-    record = bridge.export(while_loop)(X)
+    record = _record(while_loop)
     _holds(record, [A, B])
     _same(bridge.to_exported(record).call(X), while_loop(X))
 
 
+def test_they_are_arguments_on_all_platforms() -> None:
+    record = bridge.export(top_level)(X)
+    assert len(record.platforms) > 1
+    _holds(record, [A, B])
+    _holds(record.vjp(), [A, B])
+    _runs(record, top_level, X)
+
+
 @pytest.mark.parametrize("f", [own_jit, scan, remat])
 def test_second_gradients(f: Callable[..., Any]) -> None:
-    record = bridge.export(f)(X)
-    exported = bridge.to_exported(record)
+    exported = bridge.to_exported(_record(f))
 
     def slope(f: Callable[..., Any]) -> Callable[..., Any]:
         return lambda x: jnp.mean(jax.grad(_total(f))(x) ** 2)
 
-    _same(jax.grad(slope(exported.call))(X), jax.grad(slope(f))(X))
+    _same(*(jax.jit(jax.grad(slope(g)))(X) for g in (exported.call, f)))
+
+
+COMBINATIONS = list(product([own_jit, scan, cond], [["cpu"], ["cpu", "tpu"], None]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("platforms", [["cpu"], ["cpu", "tpu"], None])
-@pytest.mark.parametrize("f", [own_jit, scan, cond])
-def test_symbolic_shapes_and_platforms(f: Callable[..., Any], platforms: Any) -> None:
+@pytest.mark.parametrize("case", sampled(COMBINATIONS, every=4))
+def test_symbolic_shapes_and_platforms(case: tuple[Callable[..., Any], Any]) -> None:
+    f, platforms = case
     record = bridge.export(f, polymorphic_shapes=f"(b, {SIZE})", platforms=platforms)(X)
     for rows in (1, 3, 5):
         _runs(record, f, np.resize(X, (rows, SIZE)))
@@ -303,7 +325,7 @@ def test_arrays_that_are_arguments_stay_arguments() -> None:
 
 
 def test_pickling_keeps_the_arrays_once() -> None:
-    record = bridge.export(own_jit)(X).with_vjp(1)
+    record = _record(own_jit).with_vjp(1)
     data = pickle.dumps(record)
     assert data.count(A.tobytes()) == data.count(B.tobytes()) == 1
     stored = pickle.loads(data)
@@ -345,11 +367,11 @@ def test_linear_algebra_beside_them() -> None:
 
 
 def test_jax_reads_them_in_what_it_wrote() -> None:
-    record = bridge.export(own_jit)(X)
+    record = _record(own_jit)
     exported = bridge.to_exported(record)
     back = jax.export.deserialize(exported.serialize(vjp_order=1))
-    _same(back.call(X), own_jit(X))
-    _same(jax.grad(_total(back.call))(X), jax.grad(_total(own_jit))(X))
+    got, expected = (jax.jit(_with_gradients(f))(X) for f in (back.call, own_jit))
+    _same(got, expected)
     with pytest.raises(
         bridge.SerializationError, match=r"to_exported\(record\)\.serialize\(\) puts"
     ):
@@ -358,12 +380,12 @@ def test_jax_reads_them_in_what_it_wrote() -> None:
 
 def test_gradients_where_jax_takes_no_maker_of_a_vjp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jax2tf_bridge.from_jax._jax_compat._GET_VJP", "no_such_field")
-    record = bridge.export(custom_vjp)(X).with_vjp(2)
+    record = bridge.export(custom_vjp, platforms=["cpu"])(X).with_vjp(2)
     _runs(record, custom_vjp, X)
 
 
 def test_arrays_that_were_left_out_are_missed() -> None:
-    record = bridge.export(own_jit)(X)
+    record = _record(own_jit)
     without = tuple(replace(c, data=None) for c in record.lifted_constants)
     message = (
         r"own_jit captured the array constant_0 \(float32\[32,32\]\), which its record does not "

@@ -14,6 +14,7 @@ from tests.from_jax.linalg_exports import (
     ALL,
     CPU,
     WIDEST,
+    check_everywhere,
     check_portable,
     compare,
     custom_calls,
@@ -78,6 +79,7 @@ def test_random_numbers_without_the_gpu_kernel() -> None:
     before = jax.config.values["jax_threefry_gpu_kernel_lowering"]
     jax.config.update("jax_threefry_gpu_kernel_lowering", True)
     try:
+        check_everywhere(f, matrix(4, 4))
         compare(f, matrix(4, 4))
     finally:
         jax.config.update("jax_threefry_gpu_kernel_lowering", before)

@@ -11,7 +11,9 @@ from jax import lax
 
 from tests.from_jax.linalg_exports import (
     Function,
+    check_everywhere,
     compare,
+    compare_each,
     definite,
     export_function,
     hermitian,
@@ -20,43 +22,59 @@ from tests.from_jax.linalg_exports import (
     tolerance,
     with_spectrum,
 )
+from tests.sampling import sampled
 
 SHAPES = [(1, 1), (2, 2), (5, 3), (3, 5), (40, 40), (64, 30), (30, 64)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("m", "n"), SHAPES)
-def test_qr(m: int, n: int) -> None:
+def test_qr() -> None:
     def f(a: Any) -> Any:
         return [jnp.linalg.qr(a, mode=mode) for mode in ("reduced", "complete", "r")]
 
-    compare(f, matrix(m, n))
+    compare_each(f, *(matrix(*shape) for shape in [(1, 1), (5, 3), (3, 5)]))
 
 
-@pytest.mark.parametrize(("m", "n"), [*SHAPES, (200, 200)])
-def test_lu(m: int, n: int) -> None:
-    compare(lax.linalg.lu, matrix(m, n))
+@pytest.mark.slow
+def test_qr_of_larger_matrices() -> None:
+    compare_each(jnp.linalg.qr, *(matrix(*shape) for shape in SHAPES[4:]))
 
 
-@pytest.mark.parametrize(
-    ("m", "n", "full_matrices"),
-    [
-        (1, 1, True),
-        (3, 3, True),
-        (5, 3, True),
-        (3, 5, True),
-        (5, 3, False),
-        (30, 64, False),
-        (64, 30, True),
-    ],
-)
-def test_svd(m: int, n: int, full_matrices: bool) -> None:
+def test_lu() -> None:
+    compare_each(lax.linalg.lu, *(matrix(*shape) for shape in [*SHAPES, (140, 130)]))
+
+
+SVDS = [
+    (1, 1, True),
+    (3, 3, True),
+    (5, 3, True),
+    (3, 5, True),
+    (5, 3, False),
+    (18, 24, False),
+]
+
+
+def test_svd() -> None:
+    def f(*matrices: Any) -> Any:
+        return [
+            jnp.linalg.svd(a, full_matrices=full)
+            for a, (_, _, full) in zip(matrices, SVDS, strict=True)
+        ]
+
+    matrices = [matrix(m, n) for m, n, _ in SVDS]
+    results = iter(run(f, *matrices))
+    for a, (m, n, full_matrices) in zip(matrices, SVDS, strict=True):
+        u, s, vh = next(results), next(results), next(results)
+        assert (u.shape, vh.shape) == (
+            ((m, m), (n, n)) if full_matrices else ((m, s.size), (s.size, n))
+        )
+        check_svd(a, u, s, vh)
+
+
+@pytest.mark.complete
+@pytest.mark.parametrize(("m", "n", "full_matrices"), [(30, 64, False), (64, 30, True)])
+def test_svd_of_larger_matrices(m: int, n: int, full_matrices: bool) -> None:
     a = matrix(m, n)
-    u, s, vh = run(functools.partial(jnp.linalg.svd, full_matrices=full_matrices), a)
-    assert (u.shape, vh.shape) == (
-        ((m, m), (n, n)) if full_matrices else ((m, s.size), (s.size, n))
-    )
-    check_svd(a, u, s, vh)
+    check_svd(a, *run(functools.partial(jnp.linalg.svd, full_matrices=full_matrices), a))
 
 
 def check_svd(a: Any, u: Any, s: Any, vh: Any) -> None:
@@ -74,9 +92,12 @@ def check_orthonormal(q: Any) -> None:
     np.testing.assert_allclose(gram, np.eye(len(gram)), rtol=0, atol=tolerance(q.dtype))
 
 
-@pytest.mark.slow
+OTHER_SIZES = [(1, "L"), (2, "U"), (3, "L"), (32, "U"), (64, "L"), (200, "L")]
+
+
 @pytest.mark.parametrize(
-    ("n", "triangle"), [(1, "L"), (2, "U"), (3, "L"), (32, "U"), (33, "U"), (64, "L"), (200, "L")]
+    ("n", "triangle"),
+    [(33, "U"), *(pytest.param(*row, marks=pytest.mark.slow) for row in OTHER_SIZES)],
 )
 def test_eigh(n: int, triangle: str) -> None:
     # The other triangle must not be read.
@@ -120,7 +141,7 @@ SPECTRA = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("dtype", sampled(["float32", "complex128"], every=2))
 def test_spectra_that_are_hard(dtype: str) -> None:
     with jax.enable_x64(True):
         example = np.eye(40, dtype=dtype)
@@ -139,62 +160,73 @@ def test_small_singular_values_keep_their_size() -> None:
     np.testing.assert_allclose(s, [1, 1e-2, 1e-4, 1e-6], rtol=0, atol=3e-7)
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e30])
-def test_sizes_near_the_ends_of_the_range(scale: float) -> None:
-    a = np.asarray(hermitian(matrix(40, 40))) * np.float32(scale)
-    values, vectors = run(jnp.linalg.eigh, a)
-    check_eigh(a, values, vectors)
+def test_sizes_near_the_ends_of_the_range() -> None:
+    exported = jax.jit(export_function(jnp.linalg.eigh, matrix(34, 34)).call)
+    for scale in (1e-30, 1e30):
+        a = np.asarray(hermitian(matrix(34, 34))) * np.float32(scale)
+        check_eigh(a, *(np.asarray(x) for x in exported(a)))
 
 
-@pytest.mark.parametrize("n", [1, 24, 25, 64, 200])
-def test_cholesky(n: int) -> None:
-    a = np.asarray(definite(matrix(n, n)))
-    compare(jnp.linalg.cholesky, a)
-    compare(functools.partial(jnp.linalg.cholesky, upper=True), a)
+def test_cholesky() -> None:
+    def both(a: Any) -> Any:
+        return jnp.linalg.cholesky(a), jnp.linalg.cholesky(a, upper=True)
+
+    compare_each(both, *(np.asarray(definite(matrix(n, n))) for n in (1, 24, 25, 64, 90)))
 
 
-@pytest.mark.parametrize("n", [3, 40])
-def test_cholesky_of_an_indefinite_matrix_is_nan(n: int) -> None:
-    good = np.asarray(definite(matrix(n, n)))
-    bad = good - 100 * np.eye(n, dtype="float32")
-    lower = np.tri(n, dtype=bool)
-    got = run(jnp.linalg.cholesky, np.stack([good, bad]))[0]
-    assert np.isfinite(got[0]).all()
-    assert np.isnan(got[1][lower]).all()
+def test_cholesky_of_an_indefinite_matrix_is_nan() -> None:
+    pairs = []
+    for n in (3, 40):
+        good = np.asarray(definite(matrix(n, n)))
+        pairs.append(np.stack([good, good - 100 * np.eye(n, dtype="float32")]))
+    for got in run(lambda *pairs: [jnp.linalg.cholesky(a) for a in pairs], *pairs):
+        lower = np.tri(got.shape[-1], dtype=bool)
+        assert np.isfinite(got[0]).all()
+        assert np.isnan(got[1][lower]).all()
 
 
-@pytest.mark.parametrize("n", [3, 40])
-@pytest.mark.parametrize("f", [jnp.linalg.eigh, jnp.linalg.svd])
-def test_not_finite_gives_nan(f: Function, n: int) -> None:
-    a = np.stack([np.asarray(hermitian(matrix(n, n)))] * 2)
-    a[1, 0, 0] = np.nan
-    for got in run(f, a):
+def test_not_finite_gives_nan() -> None:
+    def f(small: Any, large: Any) -> Any:
+        return [jnp.linalg.svd(small), *(jnp.linalg.eigh(a) for a in (small, large))]
+
+    pairs = [np.stack([np.asarray(hermitian(matrix(n, n)))] * 2) for n in (3, 34)]
+    for pair in pairs:
+        pair[1, 0, 0] = np.nan
+    results = run(f, *pairs)
+    assert len(results) == 7
+    for got in results:
         assert np.isfinite(got[0]).all()
         assert np.isnan(got[1]).all()
 
 
 def test_singular_matrices() -> None:
     # As in LAPACK: the factorisation exists, and has zeros on the diagonal of U.
+    def f(a: Any, zeros: Any, reflection: Any) -> Any:
+        lu = lax.linalg.lu
+        return lu(a), lu(zeros), jnp.linalg.det(a), jnp.linalg.slogdet(reflection)
+
     a = np.array([[1, 2, 3], [2, 4, 6], [1, 1, 1]], "float32")
-    compare(lax.linalg.lu, a)
-    compare(lax.linalg.lu, np.zeros((5, 5), "float32"))
-    compare(jnp.linalg.det, a)
-    compare(jnp.linalg.slogdet, np.diag(np.array([-1, 2, 3], "float32")))
-    for singular in (np.zeros((3, 3), "float32"), np.array([[1, 2], [2, 4]], "float32")):
-        assert not np.isfinite(run(jnp.linalg.inv, singular)[0]).any()
-        assert not np.isfinite(np.asarray(jnp.linalg.inv(singular))).any()
-        assert np.linalg.matrix_rank(singular) == run(jnp.linalg.matrix_rank, singular)[0]
+    reflection = np.diag(np.array([-1, 2, 3], "float32"))
+    compare(f, a, np.zeros((5, 5), "float32"), reflection)
+
+
+def test_inverses_and_ranks_of_singular_matrices() -> None:
+    def f(*matrices: Any) -> Any:
+        return [(jnp.linalg.inv(a), jnp.linalg.matrix_rank(a)) for a in matrices]
+
+    singular = np.zeros((3, 3), "float32"), np.array([[1, 2], [2, 4]], "float32")
+    for results in (run(f, *singular), jax.tree.leaves(jax.jit(f)(*singular))):
+        assert not any(np.isfinite(np.asarray(inverse)).any() for inverse in results[0::2])
+        assert results[1::2] == [np.linalg.matrix_rank(a) for a in singular]
 
 
 @pytest.mark.parametrize(("m", "n"), [(0, 0), (0, 3), (3, 0)])
 def test_matrices_without_elements(m: int, n: int) -> None:
-    a = np.zeros((m, n), "float32")
-    compare(lax.linalg.lu, a)
-    compare(jnp.linalg.svd, a)
-    compare(jnp.linalg.qr, a)
-    if m == n:
-        compare(jnp.linalg.eigh, a)
-        compare(jnp.linalg.cholesky, a)
+    def f(a: Any) -> Any:
+        square = [jnp.linalg.eigh(a), jnp.linalg.cholesky(a)] if m == n else []
+        return lax.linalg.lu(a), jnp.linalg.svd(a), jnp.linalg.qr(a), square
+
+    compare(f, np.zeros((m, n), "float32"))
 
 
 def test_tridiagonal_systems_that_need_pivoting() -> None:
@@ -202,10 +234,13 @@ def test_tridiagonal_systems_that_need_pivoting() -> None:
     d = np.array([0, 1e-8, 2, 0], "float32")
     du = np.array([2, 1, 3, 0], "float32")
     b = matrix(4, 2)
-    compare(lax.linalg.tridiagonal_solve, dl, d, du, b)
-    compare(lax.linalg.tridiagonal_solve, dl[:1], d[:1] + 3, du[:1], b[:1])
+
+    def f(*systems: Any) -> Any:
+        return [lax.linalg.tridiagonal_solve(*system) for system in systems]
+
+    compare(f, (dl, d, du, b), (dl[:1], d[:1] + 3, du[:1], b[:1]))
     zero = np.zeros(4, "float32")
-    assert np.isnan(run(lax.linalg.tridiagonal_solve, zero, zero, zero, b)[0]).all()
+    assert np.isnan(run(f, (zero, zero, zero, b))[0]).all()
 
 
 @pytest.mark.skipif(
@@ -214,5 +249,9 @@ def test_tridiagonal_systems_that_need_pivoting() -> None:
 def test_qr_multiply() -> None:
     a = matrix(7, 4)
     multiply: Function = getattr(jax.scipy.linalg, "qr_multiply")  # noqa: B009
-    compare(functools.partial(multiply, mode="left"), a, matrix(4, 2))
-    compare(functools.partial(multiply, mode="right"), a, matrix(3, 7))
+
+    def f(a: Any, left: Any, right: Any) -> Any:
+        return multiply(a, left, mode="left"), multiply(a, right, mode="right")
+
+    check_everywhere(f, a, matrix(4, 2), matrix(3, 7))
+    compare(f, a, matrix(4, 2), matrix(3, 7))

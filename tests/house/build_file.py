@@ -10,7 +10,7 @@ Standard library only, so that scripts/update_build.py runs without an environme
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,11 +71,10 @@ class _Groups:
         self.library_of[module_name(path)] = library
 
 
-def _internal(entry: Import, modules: Iterable[str]) -> str | None:
+def _internal(entry: Import, modules: Container[str]) -> str | None:
     """The module of the checkout that an import loads, the deepest one."""
-    known = set(modules)
     for name in (entry.target, entry.module):
-        if name in known:
+        if name in modules:
             return name
     return None
 
@@ -98,6 +97,7 @@ class BuildFile:
             for module, path in self.paths.items()
         }
         self.groups = _Groups()
+        self._bases: dict[str, set[str]] = {}
         self.test_files = [path for path in sources if _is_test(path)]
         for module, path in self.paths.items():
             if not _is_test(path) and str(path.relative_to(ROOT)) != RUNNER:
@@ -107,18 +107,17 @@ class BuildFile:
         package = path.parent.relative_to(ROOT).as_posix()
         if path.name == "__main__.py":  # above everything else in its package
             return f"{package}/main"
-        return f"{package}/base" if module in self._base(package) else package
+        if package not in self._bases:
+            self._bases[package] = self._base(package)
+        return f"{package}/base" if module in self._bases[package] else package
 
     def _base(self, package: str) -> set[str]:
         """The modules directly in a package that its subpackages need, and what those need."""
-        dotted = package.replace("/", ".")
-        direct = {
-            module
-            for module, path in self.paths.items()
-            if path.parent == ROOT / package and path.name != "__init__.py"
-        }
-        below = [m for m, path in self.paths.items() if (ROOT / package) in path.parent.parents]
-        queue = [m for m in below if m.startswith(f"{dotted}.")]
+        dotted, folder = package.replace("/", "."), ROOT / package
+        within = {m: path for m, path in self.paths.items() if m.startswith(f"{dotted}.")}
+        direct = {m for m, path in within.items() if path.parent == folder}
+        direct -= {m for m, path in within.items() if path.name == "__init__.py"}
+        queue = [m for m, path in within.items() if path.parent != folder]
         base: set[str] = set()
         while queue:
             for entry in self.imports[queue.pop()]:

@@ -6,6 +6,7 @@ Standard library only, so that scripts/update_build.py runs without an environme
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,8 +168,9 @@ def read(source: str, module: str, *, is_package: bool = False) -> ImportVisitor
     return visitor
 
 
+@functools.cache
 def read_file(path: Path) -> ImportVisitor:
-    """The imports of a file of the checkout."""
+    """The imports of a file of the checkout; it is read once."""
     return read(path.read_text(), module_name(path), is_package=path.name == "__init__.py")
 
 

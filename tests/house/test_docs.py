@@ -8,8 +8,10 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import types
 from pathlib import Path
 
+import jax
 import pytest
 
 import jax2tf_bridge
@@ -39,13 +41,40 @@ MODULES = sorted(
 )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_python_runs(page: Path, tmp_path: Path) -> None:
+# These start processes, or set variables before what reads them is imported.
+ALONE = {"docs/exporting-in-parallel.md", "docs/models.md"}
+HERE = [
+    pytest.param(page, id=name)
+    for page, name in zip(PAGES, IDS, strict=True)
+    if name not in ALONE and python_program(page.read_text())
+]
+
+# Their doctests start processes that export.
+START_PROCESSES = {"jax2tf_bridge.exporting._many", "jax2tf_bridge.exporting._workers"}
+
+
+@pytest.mark.parametrize("page", HERE)
+def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The snippets of a page are one program: later ones use what earlier ones made."""
-    program = python_program(page.read_text())
+    program = compile(python_program(page.read_text()), str(page), "exec")
+    # What a page defines is in its main module, which other processes cannot import.
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.chdir(tmp_path)
+    settings = dict(jax.config.values)
+    exec(program, main.__dict__)
+    assert jax.config.values == settings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["README.md", *sorted(ALONE)])
+def test_python_runs_in_a_process_of_its_own(name: str, tmp_path: Path) -> None:
+    """Nothing that a page needs has been imported or set by another one."""
+    program = python_program((ROOT / name).read_text())
+    assert program
     code = "import sys; path, text = sys.argv[1:]; exec(compile(text, path, 'exec'))"
     done = subprocess.run(
-        [sys.executable, "-c", code, str(page), program],
+        [sys.executable, "-c", code, str(ROOT / name), program],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(PACKAGES[0].parent)},
         capture_output=True,
@@ -107,10 +136,20 @@ def test_readme_shows_the_two_commands_and_some_python() -> None:
     assert any(snippet.language in PYTHON for snippet in found)
 
 
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize(
+    "module",
+    [
+        pytest.param(module, marks=pytest.mark.slow if module in START_PROCESSES else ())
+        for module in MODULES
+    ],
+)
 def test_doctests(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))
     assert result.failed == 0
+
+
+def test_modules_that_start_processes_are_there() -> None:
+    assert set(MODULES) >= START_PROCESSES
 
 
 def test_some_doctests_were_found() -> None:

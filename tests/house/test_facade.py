@@ -2,14 +2,15 @@
 
 import importlib
 import inspect
-import subprocess
+import json
 import sys
-import textwrap
 import types
+from typing import Any
 
 import pytest
 
 import jax2tf_bridge
+from tests.fresh_process import run_python
 
 # The public interface. A name that goes or comes is a line in CHANGELOG.md.
 PUBLIC = {
@@ -107,30 +108,115 @@ PUBLIC = {
 }
 
 
-def run(code: str) -> str:
-    """What a fresh interpreter prints when it runs the code."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+START = """
+import json, sys
 
-
-BLOCKED = """
-import sys
 class Blocker:
+    def __init__(self, *blocked):
+        self.blocked = blocked
+
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {blocked!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        if name.split(".")[0] in self.blocked:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return None
-sys.meta_path.insert(0, Blocker())
+
+def block(*names):
+    sys.meta_path.insert(0, Blocker(*names))
+
+def heavy():
+    return sorted({"jax", "jaxlib", "tensorflow", "keras"} & set(sys.modules))
+
+def star():
+    names = {}
+    exec("from jax2tf_bridge import *", names)
+    return sorted(set(names) - {"__builtins__"})
+
+def errors(*uses):
+    found = []
+    for use in uses:
+        try:
+            eval(f"jax2tf_bridge.{use}", {"jax2tf_bridge": jax2tf_bridge})
+        except ImportError as error:
+            assert isinstance(error, jax2tf_bridge.MissingDependencyError)
+            found.append(str(error))
+    return found
+
+found = {}
+"""
+
+IN_STEPS = """
+import jax2tf_bridge, shape_poly
+found["listed first"] = dir(jax2tf_bridge)
+found["loaded by the import"] = heavy()
+
+from jax2tf_bridge import Aval, BridgeError, DisabledSafetyCheck, PortableFunction, TreeSpec
+jax2tf_bridge.Target.widest()
+found["loaded by the record and errors"] = heavy()
+
+found["subpackages"] = {}
+for name in ("compat", "colocated", "jax_export"):
+    is_bound = name in vars(jax2tf_bridge)
+    found["subpackages"][name] = is_bound, getattr(jax2tf_bridge, name).__name__
+
+jax2tf_bridge.export
+found["loaded by export"] = heavy()
+
+block("tensorflow", "keras")
+found["star"] = star()
+found["listed"] = dir(jax2tf_bridge)
+record = jax2tf_bridge.export(lambda x: x + 1, platforms=["cpu"])(1.0)
+found["exported"] = str(record.out_avals[0])
+found["errors"] = errors("to_tf", "convert", "Target.installed()")
+"""
+
+WITHOUT_JAX = """
+block("jax", "jaxlib")
 import jax2tf_bridge
+found["star"] = jax2tf_bridge.__all__  # what an import of * would bind, with TensorFlow to do so
+found["listed"] = dir(jax2tf_bridge)
+found["errors"] = errors("export", "convert")
+"""
+
+# In a process that imports TensorFlow.
+ONLY_TENSORFLOW = """
+block("jax", "jaxlib")
+import jax2tf_bridge
+# Before the facade has looked the function up: importing the subpackage binds its name.
+import jax2tf_bridge.to_tf
+found["type of to_tf"] = type(jax2tf_bridge.to_tf).__name__
+found["name of to_tf"] = jax2tf_bridge.to_tf.__name__
+found["star"] = star()
+"""
+
+WITHOUT_BOTH = """
+block("jax", "jaxlib", "tensorflow", "keras")
+import jax2tf_bridge
+found["star"] = star()
+found["listed"] = dir(jax2tf_bridge)
+found["errors"] = errors("convert")
 """
 
 
-def run_without(blocked: set[str], code: str) -> str:
-    """`run`, in an interpreter that finds none of the blocked packages."""
-    return run(BLOCKED.format(blocked=blocked) + textwrap.dedent(code))
+def run(code: str) -> dict[str, Any]:
+    """What the code puts into `found`, in a fresh interpreter."""
+    found: dict[str, Any] = json.loads(run_python(START + code + "print(json.dumps(found))"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def in_steps() -> dict[str, Any]:
+    """What is loaded when, with all installed; at last without TensorFlow."""
+    return run(IN_STEPS)
+
+
+@pytest.fixture(scope="module")
+def without_jax() -> dict[str, Any]:
+    return run(WITHOUT_JAX)
+
+
+@pytest.fixture(scope="module")
+def without_both() -> dict[str, Any]:
+    return run(WITHOUT_BOTH)
 
 
 def test_exports_are_the_documented_ones() -> None:
@@ -145,8 +231,8 @@ def test_name_resolves_to_something_documented(name: str) -> None:
     assert inspect.getdoc(value), f"{name} has no docstring"
 
 
-def test_dir_shows_every_name_before_it_is_used() -> None:
-    listed = run("import jax2tf_bridge; print(*dir(jax2tf_bridge))").split()
+def test_dir_shows_every_name_before_it_is_used(in_steps: dict[str, Any]) -> None:
+    listed = in_steps["listed first"]
     assert set(listed) >= PUBLIC
     assert listed == sorted(listed)
 
@@ -158,20 +244,18 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 
 @pytest.mark.parametrize("name", ["colocated", "compat", "jax_export"])
-def test_packages_beside_the_names_are_there_without_an_import_of_their_own(name: str) -> None:
-    code = f"import jax2tf_bridge; print(jax2tf_bridge.{name}.__name__)"
-    assert run(code) == f"jax2tf_bridge.{name}"
+def test_packages_beside_the_names_are_there_without_an_import_of_their_own(
+    in_steps: dict[str, Any], name: str
+) -> None:
+    assert in_steps["subpackages"][name] == [False, f"jax2tf_bridge.{name}"]
 
 
 def test_star_import_binds_every_name() -> None:
-    code = "from jax2tf_bridge import *; print(*(n for n in dir() if not n.startswith('__')))"
-    assert set(run(code).split()) == PUBLIC
+    names: dict[str, Any] = {}
+    exec("from jax2tf_bridge import *", names)
+    assert set(names) - {"__builtins__"} == PUBLIC
 
 
-STAR = """
-from jax2tf_bridge import *
-print(*(n for n in dir() if not n.startswith("__") and n not in ("sys", "Blocker")))
-"""
 OF_JAX = {
     *("LoadedModel", "export", "from_exported", "load", "retarget_record", "to_exported"),
     *("ExportJob", "ExportWorkers", "RayExecutor", "export_many", "eval_polymorphic_shape"),
@@ -185,91 +269,67 @@ OF_BOTH = {"call_tf", "convert", "dtype_of_val"}
 
 
 @pytest.mark.parametrize(
-    ("blocked", "missing"),
+    ("process", "missing"),
     [
-        ({"jax", "jaxlib"}, OF_JAX | OF_BOTH),
-        ({"tensorflow", "keras"}, OF_TENSORFLOW | OF_BOTH),
-        ({"jax", "jaxlib", "tensorflow", "keras"}, OF_JAX | OF_TENSORFLOW | OF_BOTH),
+        ("without_jax", OF_JAX | OF_BOTH),
+        ("in_steps", OF_TENSORFLOW | OF_BOTH),
+        ("without_both", OF_JAX | OF_TENSORFLOW | OF_BOTH),
     ],
     ids=["without JAX", "without TensorFlow", "without both"],
 )
-def test_star_import_leaves_out_what_needs_more(blocked: set[str], missing: set[str]) -> None:
-    names = set(run_without(blocked, STAR).split()) - {"jax2tf_bridge"}
-    assert names == PUBLIC - missing
-    code = """
-    print(*sorted(set(dir(jax2tf_bridge)) & {"export", "to_tf", "convert"}))
-    try:
-        jax2tf_bridge.convert
-    except jax2tf_bridge.MissingDependencyError as error:
-        print(error)
-    """
-    listed, error = run_without(blocked, code).splitlines()
-    assert listed == "convert export to_tf"
-    assert error.startswith("convert needs ")
+def test_star_import_leaves_out_what_needs_more(
+    process: str, missing: set[str], request: pytest.FixtureRequest
+) -> None:
+    found = request.getfixturevalue(process)
+    assert set(found["star"]) == PUBLIC - missing
+    assert set(found["listed"]) >= {"convert", "export", "to_tf"}
+    assert any(error.startswith("convert needs ") for error in found["errors"])
 
 
-HEAVY = """
-import sys
-print(*sorted({"jax", "jaxlib", "tensorflow", "keras"} & set(sys.modules)))
-"""
+def test_import_loads_neither_jax_nor_tensorflow(in_steps: dict[str, Any]) -> None:
+    assert in_steps["loaded by the import"] == []
 
 
-def test_import_loads_neither_jax_nor_tensorflow() -> None:
-    assert run("import jax2tf_bridge, shape_poly" + HEAVY) == ""
+def test_record_and_errors_load_neither_jax_nor_tensorflow(in_steps: dict[str, Any]) -> None:
+    assert in_steps["loaded by the record and errors"] == []
 
 
-def test_record_and_errors_load_neither_jax_nor_tensorflow() -> None:
-    names = "Aval, PortableFunction, Target, BridgeError, DisabledSafetyCheck, TreeSpec"
-    assert run(f"from jax2tf_bridge import {names}\nTarget.widest()" + HEAVY) == ""
+def test_export_does_not_load_tensorflow(in_steps: dict[str, Any]) -> None:
+    assert in_steps["loaded by export"] == ["jax", "jaxlib"]
 
 
-def test_export_does_not_load_tensorflow() -> None:
-    assert "tensorflow" not in run("from jax2tf_bridge import export" + HEAVY).split()
-
-
-def test_without_tensorflow_the_other_half_works() -> None:
-    code = """
-    print(jax2tf_bridge.export(lambda x: x + 1, platforms=["cpu"])(1.0).out_avals[0])
-    for use in ("to_tf", "convert", "Target.installed()"):
-        try:
-            eval(f"jax2tf_bridge.{use}")
-        except ImportError as error:
-            assert isinstance(error, jax2tf_bridge.MissingDependencyError)
-            print(error)
-    """
-    first, *errors = run_without({"tensorflow", "keras"}, code).splitlines()
-    assert first == "float32[]"
-    assert len(errors) == 3
-    for error in errors:
+def test_without_tensorflow_the_other_half_works(in_steps: dict[str, Any]) -> None:
+    assert in_steps["exported"] == "float32[]"
+    assert len(in_steps["errors"]) == 3
+    for error in in_steps["errors"]:
         assert "needs TensorFlow, which is not installed here" in error
         assert "pip install 'jax2tf-bridge[tensorflow-cpu]'" in error
 
 
-def test_without_jax_the_other_half_works() -> None:
-    code = """
-    print(jax2tf_bridge.to_tf.__name__)
-    for use in ("export", "convert"):
-        try:
-            eval(f"jax2tf_bridge.{use}")
-        except ImportError as error:
-            assert isinstance(error, jax2tf_bridge.MissingDependencyError)
-            print(error)
-    """
-    first, *errors = run_without({"jax", "jaxlib"}, code).splitlines()
-    assert first == "to_tf"
-    assert len(errors) == 2
-    for error in errors:
+def test_without_jax_the_error_names_it(without_jax: dict[str, Any]) -> None:
+    assert len(without_jax["errors"]) == 2
+    for error in without_jax["errors"]:
         assert "needs JAX, which is not installed here" in error
         assert "pip install 'jax2tf-bridge[jax]'" in error
 
 
-@pytest.mark.parametrize(
-    "before", ["import jax2tf_bridge.to_tf", "from jax2tf_bridge import convert"]
-)
-def test_function_is_not_hidden_by_the_package_of_its_name(before: str) -> None:
+@pytest.mark.slow
+def test_without_jax_the_other_half_works() -> None:
+    found = run(ONLY_TENSORFLOW)
+    assert found["name of to_tf"] == "to_tf"
+    assert found["type of to_tf"] == "function"
+    assert set(found["star"]) == PUBLIC - OF_JAX - OF_BOTH
+
+
+def test_function_is_not_hidden_by_the_package_of_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Importing the subpackage to_tf binds it as an attribute of the package."""
-    code = "import jax2tf_bridge\nprint(type(jax2tf_bridge.to_tf).__name__)"
-    assert run(f"{before}\n{code}") == "function"
+    function = jax2tf_bridge.to_tf
+    monkeypatch.delitem(vars(jax2tf_bridge), "to_tf")
+    jax2tf_bridge.to_tf = sys.modules["jax2tf_bridge.to_tf"]  # type: ignore[assignment]
+    assert vars(jax2tf_bridge)["to_tf"] is function
+    assert isinstance(function, types.FunctionType)
 
 
 def test_public_packages_say_what_they_export() -> None:

@@ -64,10 +64,23 @@ def test_what_is_declared_is_imported() -> None:
     assert plain | runtime <= imported, "pyproject.toml declares what no module imports"
 
 
-def test_tests_and_examples_import_only_what_the_test_extra_brings() -> None:
+def test_tests_import_only_what_the_test_extra_brings() -> None:
     declared = _names(PROJECT["dependencies"]) | _names(["jax2tf-bridge[all,tensorflow,test]"])
-    for name, place in _third_parties("tests", "examples").items():
+    for name, place in _third_parties("tests").items():
         assert name in declared, f"{place}: {name} is not in the extra 'test'"
+
+
+def test_the_demo_imports_what_the_demo_extra_brings() -> None:
+    plain = _names(PROJECT["dependencies"]) | {"tensorflow"}
+    imported = set(_third_parties("examples/digits"))
+    assert imported - plain == _names(EXTRAS["demo"]) - {"z3-solver"}
+
+
+def test_examples_import_only_what_some_extra_brings() -> None:
+    declared = _names(PROJECT["dependencies"])
+    declared |= _names(["jax2tf-bridge[all,tensorflow,test,demo]"])
+    for name, place in _third_parties("examples").items():
+        assert name in declared, f"{place}: {name} is in no extra"
 
 
 def test_no_extra_but_its_own_brings_a_tensorflow() -> None:
@@ -79,7 +92,17 @@ def test_no_extra_but_its_own_brings_a_tensorflow() -> None:
 
 def test_extras_are_the_documented_ones() -> None:
     assert set(EXTRAS) == {
-        *("all", "dev", "jax", "parallel", "safetensors", "tensorflow", "tensorflow-cpu", "test")
+        *(
+            "all",
+            "demo",
+            "dev",
+            "jax",
+            "parallel",
+            "safetensors",
+            "tensorflow",
+            "tensorflow-cpu",
+            "test",
+        )
     }
     for extra in ("jax", "parallel", "safetensors"):
         assert _names(EXTRAS["all"]) >= _names(EXTRAS[extra])

@@ -73,7 +73,7 @@ def test_a_bit_of_each_byte_flipped(tmp_path: Path) -> None:
     assert 0 < read < len(data)  # a name may be another one
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_bytes_put_in_taken_away_or_repeated(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -7,7 +7,6 @@ import struct
 from collections.abc import Callable
 
 import pytest
-import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,15 +17,6 @@ from jax2tf_bridge.serialization._protobuf_writing import bytes_field, tag, vari
 
 def message(data: bytes) -> Message:
     return Message(data, "the test", "model.pb")
-
-
-@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1))
-def test_numbers_are_those_that_protobuf_writes(values: list[int]) -> None:
-    theirs = tf.train.Int64List(value=values).SerializeToString()
-    assert [n for field in message(theirs).fields() for n in message(theirs).integers(field)] == (
-        values
-    )
-    assert theirs == bytes_field(1, b"".join(map(varint, values)))
 
 
 @given(st.integers(0, 2**64 - 1))
@@ -40,22 +30,6 @@ def test_numbers_without_a_sign(value: int) -> None:
 def test_texts(text: str) -> None:
     data = bytes_field(1, text)
     assert message(data).text_of(1) == text
-    assert data == tf.train.BytesList(value=[text.encode()]).SerializeToString()
-
-
-@given(st.dictionaries(st.text(), st.floats(width=32, allow_nan=False)))
-def test_maps(values: dict[str, float]) -> None:
-    features = {
-        k: tf.train.Feature(float_list=tf.train.FloatList(value=[v])) for k, v in values.items()
-    }
-    root = message(tf.train.Features(feature=features).SerializeToString())
-    found = {}
-    for field in root.fields():
-        key, feature = root.entry(field, "an entry")
-        (floats,) = feature.messages(2, "numbers")
-        (packed,) = floats.fields()
-        (found[key],) = struct.unpack("<f", floats.content(packed))
-    assert found == values
 
 
 def test_every_kind_of_field() -> None:

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from jax import export as jax_export
 
 from jax2tf_bridge import jax_export as of_the_bridge
-from tests.fresh_process import run_python
+from tests.fresh_process import run_python, several_devices
 from tests.jax_export.documented import PROGRAMS, as_json
 from tests.jax_export.documented_devices import OVER_EIGHT_DEVICES
 
@@ -23,14 +24,30 @@ def test_programs_give_the_same(program: Callable[[Any], Any]) -> None:
     assert as_json(program(of_the_bridge)) == as_json(program(jax_export))
 
 
-def test_programs_over_eight_devices_give_the_same() -> None:
-    flags = {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(ROOT),
-    }
-    printed = run_python("from tests.jax_export.documented_devices import main; main()", env=flags)
-    found = json.loads(printed.splitlines()[-1])
-    assert list(found) == [program.__name__ for program in OVER_EIGHT_DEVICES]
-    for name, (theirs, ours) in found.items():
-        assert ours == theirs, name
+@pytest.fixture(scope="module")
+def over_eight_devices() -> dict[str, Any]:
+    """What a process with eight devices prints."""
+    printed = run_python(
+        "from tests.jax_export.documented_devices import main; main()",
+        env={**several_devices(8), "PYTHONPATH": str(ROOT)},
+    )
+    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("name", [program.__name__ for program in OVER_EIGHT_DEVICES])
+def test_programs_over_eight_devices_give_the_same(
+    over_eight_devices: dict[str, Any], name: str
+) -> None:
+    theirs, ours = over_eight_devices["programs"][name]
+    assert ours == theirs
+
+
+def test_gradients_of_what_was_lowered_for_several_devices(
+    over_eight_devices: dict[str, Any],
+) -> None:
+    expected = -np.sin(np.arange(32, dtype=np.float32).reshape(8, 4) / 9)
+    assert len(over_eight_devices["gradients"]) == 2
+    for axis, got in over_eight_devices["gradients"]:
+        assert axis == "a"
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)

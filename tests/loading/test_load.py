@@ -23,7 +23,9 @@ from jax2tf_bridge import (
     load,
     save,
 )
+from jax2tf_bridge.cli import main
 from tests.fresh_process import run_python
+from tests.saving.blocked import blocked
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(4, 3)).astype(np.float32)
@@ -279,16 +281,40 @@ def test_a_newer_sidecar_is_told(folder: Path, tmp_path: Path) -> None:
         load(copied)
 
 
-def test_tensorflow_is_not_needed(folder: Path) -> None:
+def test_nothing_of_tensorflow_is_needed(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither to load a model nor to retarget it."""
+    copied = _copy(folder, tmp_path / "1")
+    with blocked("tensorflow", "keras"):
+        with pytest.raises(ImportError):
+            import tensorflow.saved_model  # noqa: F401
+        assert main(["retarget", str(copied), "--tensorflow", "2.15", "--overwrite"]) == 0
+        found = load(copied).encode(X)
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{copied}: ")
+    assert printed.endswith(" modules retargeted; runs on TensorFlow 2.15 to 2.21\n")
+    np.testing.assert_allclose(found, encode(PARAMS, X), rtol=1e-5)
+    retargeted = tf.saved_model.load(str(copied))
+    np.testing.assert_allclose(retargeted.encode(X), encode(PARAMS, X), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_tensorflow_is_not_needed(folder: Path, tmp_path: Path) -> None:
+    """Neither to load a model nor to retarget it."""
     code = """
     import sys
     sys.modules["tensorflow"] = None
     import numpy as np
     from jax2tf_bridge import load
+    from jax2tf_bridge.cli import main
+    assert main(["retarget", sys.argv[1], "--tensorflow", "2.15", "--overwrite"]) == 0
     model = load(sys.argv[1])
     print(model.encode(np.ones((5, 3), np.float32)).shape)
     """
-    assert run_python(code, str(folder)) == "(5, 2)"
+    copied = _copy(folder, tmp_path / "1")
+    _, shape = run_python(code, str(copied)).splitlines()
+    assert shape == "(5, 2)"
 
 
 def _copy(source: Path, target: Path) -> Path:

@@ -54,9 +54,11 @@ def _name(flag: str) -> str:
 def _known_flags() -> tuple[str, ...]:
     known = set(FLAGS)
     for library in _libraries():
-        with library.open("rb") as file:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                known &= {flag for flag in known if content.find(_name(flag).encode()) >= 0}
+        with (
+            library.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            known &= {flag for flag in known if content.find(_name(flag).encode()) >= 0}
     return tuple(flag for flag in FLAGS if flag in known)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -17,19 +18,27 @@ from jax2tf_bridge.from_jax._linalg._eig import eig
 from jax2tf_bridge.from_jax._linalg._reflectors import hessenberg, pivoted_qr, tridiagonal
 from jax2tf_bridge.from_jax._linalg._schur import schur
 from jax2tf_bridge.from_jax._linalg._tridiagonal_solve import tridiagonal_solve
+from tests.sampling import sampled
 
 Matrix = np.ndarray[Any, np.dtype[Any]]
 
-_SIZES = (1, 2, 3, 8, 21)
+_DTYPES = ("float32", "complex128", "float64", "complex64")
+# Of a few small sizes, since each is a compilation; the large one has all kinds of steps.
+_SIZES_OF_DTYPES = {("float32", 1), ("float32", 2), ("float32", 21), ("complex128", 8)}
+_SIZES = sampled(
+    [(name, n) for name in _DTYPES for n in (1, 2, 3, 8, 21)], every=100, keep=_SIZES_OF_DTYPES
+)
 
 
-_SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("float64", "complex64")]
-
-
-@pytest.fixture(params=["float32", "complex128", *_SLOW])
+@pytest.fixture(params=sampled(_DTYPES, every=100, keep=_DTYPES[:2]))
 def dtype(request: pytest.FixtureRequest) -> Iterator[Any]:
-    with jax.enable_x64(request.param in ("float64", "complex128")):
+    with _enough_bits(request.param):
         yield np.dtype(request.param)
+
+
+def _enough_bits(name: str) -> AbstractContextManager[Any]:
+    bits: AbstractContextManager[Any] = jax.enable_x64(name in ("float64", "complex128"))
+    return bits
 
 
 def _normal(*shape: int, dtype: Any) -> Matrix:
@@ -74,13 +83,18 @@ def _both(a: Any) -> Any:
     return form, eig(a, compute_left_eigenvectors=True, compute_right_eigenvectors=True)
 
 
-@pytest.mark.parametrize("n", _SIZES)
-def test_schur_forms_and_eigenvectors_of_every_kind(n: int, dtype: Any) -> None:
-    run = jax.jit(_both)
+# Once, so that tests of matrices of one size share what is compiled.
+_run_both = jax.jit(_both)
+
+
+@pytest.mark.parametrize("case", _SIZES, ids=lambda case: f"{case[1]}-{case[0]}")
+def test_schur_forms_and_eigenvectors_of_every_kind(case: tuple[str, int]) -> None:
+    dtype, n = np.dtype(case[0]), case[1]
     for name, make in MATRICES.items():
         a = np.asarray(make(_normal(n, n, dtype=dtype))).astype(dtype)
         scale = float(np.max(np.abs(a)))
-        (t, z), (w, left, right) = jax.device_get(run(a))
+        with _enough_bits(dtype.name):
+            (t, z), (w, left, right) = jax.device_get(_run_both(a))
         bound = 40 * n
         assert _error(z @ t @ _adjoint(z) - a, scale) < bound, name
         assert _error(_adjoint(z) @ z - np.eye(n, dtype=dtype), 1) < bound, name
@@ -103,9 +117,13 @@ def _check_form(t: Matrix, name: str) -> None:
         assert i + 2 == len(t) or below[i + 1] == 0, name
 
 
+def _right_only(a: Any) -> Any:
+    return eig(a, compute_left_eigenvectors=False, compute_right_eigenvectors=True)
+
+
 def test_eigenvalues_of_a_real_matrix_are_real_or_in_conjugate_pairs() -> None:
     a = _normal(9, 9, dtype=np.dtype("float32"))
-    w, right = eig(a, compute_left_eigenvectors=False, compute_right_eigenvectors=True)
+    w, right = jax.jit(_right_only)(a)
     values, vectors = np.asarray(w), np.asarray(right)
     places = np.nonzero(values.imag > 0)[0]
     assert len(places) == np.count_nonzero(values.imag < 0) > 0
@@ -119,51 +137,65 @@ def test_eigenvalues_of_a_real_matrix_are_real_or_in_conjugate_pairs() -> None:
 
 def test_the_largest_entries_of_eigenvectors_are_real_and_positive(dtype: Any) -> None:
     """As LAPACK has them; JAX's derivative of eigenvectors counts on it."""
-    _, vectors = eig(
-        _normal(7, 7, dtype=dtype), compute_left_eigenvectors=False, compute_right_eigenvectors=True
-    )
-    vectors = np.asarray(vectors)
-    largest = vectors[np.argmax(np.abs(vectors), 0), np.arange(7)]
-    assert np.all(largest.real > 0)
-    assert _error(largest.imag, 1) < 10
+    n = 8 if dtype.kind == "c" else 21
+    _, (_, *both) = jax.device_get(_run_both(_normal(n, n, dtype=dtype)))
+    for vectors in both:
+        largest = vectors[np.argmax(np.abs(vectors), 0), np.arange(n)]
+        assert np.all(largest.real > 0)
+        assert _error(largest.imag, 1) < 10
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf])
-def test_matrices_that_are_not_finite_give_nan(wrong: float, dtype: Any) -> None:
-    a = _normal(2, 4, 4, dtype=dtype)
-    a[1, 2, 1] = wrong
-    for result in jax.tree.leaves(jax.jit(_both)(a)):
+def test_matrices_that_are_not_finite_give_nan(dtype: Any) -> None:
+    a = _normal(3, 3, 3, dtype=dtype)
+    a[1, 2, 1], a[2, 2, 1] = np.nan, np.inf
+    for result in jax.tree.leaves(_run_both(a)):
         assert np.all(np.isfinite(result[0]))
-        assert np.all(np.isnan(result[1]))
+        assert np.all(np.isnan(result[1:]))
 
 
 def test_hessenberg_and_tridiagonal_forms_are_packed_as_by_lapack(dtype: Any) -> None:
     tolerance = 50 * np.finfo(dtype).eps
-    for n in (1, 2, 7):
-        a = _normal(2, n, n, dtype=dtype)
-        hermitian = a + _adjoint(a)
-        pairs: list[tuple[Any, Any]] = [(hessenberg(a), lax.linalg.hessenberg(a))]
-        for lower in (True, False):
-            theirs = lax.linalg.tridiagonal(hermitian, lower=lower)
-            pairs.append((tridiagonal(hermitian, lower=lower), theirs))
-        for pair in pairs:
-            for got, expected in zip(*pair, strict=True):
-                np.testing.assert_allclose(got, expected, atol=tolerance, rtol=tolerance)
+
+    @jax.jit
+    def pairs(*matrices: Any) -> list[tuple[Any, Any]]:
+        found: list[tuple[Any, Any]] = []
+        for a in matrices:
+            found.append((hessenberg(a), lax.linalg.hessenberg(a)))
+            hermitian = a + jnp.swapaxes(a, -1, -2).conj()
+            for lower in (True, False):
+                theirs = lax.linalg.tridiagonal(hermitian, lower=lower)
+                found.append((tridiagonal(hermitian, lower=lower), theirs))
+        return found
+
+    found = pairs(*(_normal(2, n, n, dtype=dtype) for n in (1, 2, 7)))
+    assert len(found) == 9
+    for pair in found:
+        for got, expected in zip(*pair, strict=True):
+            np.testing.assert_allclose(got, expected, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5), (1, 3), (3, 1)])
-def test_pivoted_qr_is_that_of_lapack(shape: tuple[int, int], dtype: Any) -> None:
-    a = _normal(2, *shape, dtype=dtype)
-    _, r, order = lax.linalg.qr(a, pivoting=True, full_matrices=False)
-    packed, pivots, _ = pivoted_qr(a, np.zeros((2, shape[1]), np.int32))
-    np.testing.assert_array_equal(np.asarray(pivots) - 1, order)
-    upper = np.triu(np.asarray(packed))[:, : min(shape)]
-    np.testing.assert_allclose(upper, r, atol=50 * np.finfo(dtype).eps)
+def test_pivoted_qr_is_that_of_lapack(dtype: Any) -> None:
+    @jax.jit
+    def both(*matrices: Any) -> list[Any]:
+        return [
+            (
+                lax.linalg.qr(a, pivoting=True, full_matrices=False)[1:],
+                pivoted_qr(a, np.zeros((2, a.shape[2]), np.int32))[:2],
+            )
+            for a in matrices
+        ]
+
+    shapes = [(6, 4), (4, 6), (5, 5), (1, 3), (3, 1)]
+    results = both(*(_normal(2, *shape, dtype=dtype) for shape in shapes))
+    for shape, ((r, order), (packed, pivots)) in zip(shapes, results, strict=True):
+        np.testing.assert_array_equal(np.asarray(pivots) - 1, order)
+        upper = np.triu(np.asarray(packed))[:, : min(shape)]
+        np.testing.assert_allclose(upper, r, atol=50 * np.finfo(dtype).eps)
 
 
 def test_pivoted_qr_shows_the_rank() -> None:
     a = np.outer(np.arange(1.0, 6), [1.0, 3, 2]).astype(np.float32)
-    packed, pivots, _ = pivoted_qr(a, np.zeros(3, np.int32))
+    packed, pivots, _ = jax.jit(pivoted_qr)(a, np.zeros(3, np.int32))
     assert np.asarray(pivots)[0] == 2
     assert np.max(np.abs(np.triu(np.asarray(packed))[1:])) < 1e-5
 
@@ -171,11 +203,17 @@ def test_pivoted_qr_shows_the_rank() -> None:
 def test_a_perturbed_singular_system_has_a_finite_solution() -> None:
     zero, one = np.zeros(4, np.float32), np.ones((4, 1), np.float32)
     d = np.array([1, 0, 2, 1], np.float32)
-    x = np.asarray(tridiagonal_solve(zero, d, zero, one, perturb_singular=True))
+    x, without = jax.jit(
+        lambda d: [
+            tridiagonal_solve(zero, d, zero, one, perturb_singular=perturb)
+            for perturb in (True, False)
+        ]
+    )(d)
+    x = np.asarray(x)
     assert np.all(np.isfinite(x))
     assert x[1, 0] > 1e5  # along the null space
     np.testing.assert_allclose(x[[0, 2, 3], 0], [1, 0.5, 1])
-    assert np.all(np.isnan(np.asarray(tridiagonal_solve(zero, d, zero, one))))
+    assert np.all(np.isnan(np.asarray(without)))
 
 
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
@@ -208,19 +246,16 @@ def test_empty_matrices_stay_empty(name: str) -> None:
     assert record.out_avals[-1].shape == (2, 0, 0)
 
 
-@pytest.mark.parametrize("large", [1e4, 1e6])
-def test_eigenvalues_of_badly_scaled_matrices(large: float) -> None:
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_eigenvalues_of_badly_scaled_matrices(dtype: str) -> None:
     """Which nobody finds without balancing rows and columns first."""
-    a = np.array([[1, large, 0], [1 / large, 1, large], [0, 1 / large, 1]])
-    for dtype in (np.float64, np.complex128):
-        with jax.enable_x64(True):
-            values, left, right = eig(
-                a.astype(dtype), compute_left_eigenvectors=True, compute_right_eigenvectors=True
-            )
-        values = np.asarray(values)
+    both = np.array([[[1, x, 0], [1 / x, 1, x], [0, 1 / x, 1]] for x in (1e4, 1e5, 1e6)])
+    with _enough_bits(dtype):
+        found = jax.device_get(_run_both(both.astype(dtype))[1])
+    for a, values, left, right in zip(both, *found, strict=True):
         expected = np.array([1 - np.sqrt(2), 1, 1 + np.sqrt(2)])
         order = np.argsort(np.real(values))
         np.testing.assert_allclose(values[order], expected, rtol=1e-12)
-        for vectors, matrix in ((np.asarray(right), a), (np.asarray(left), a.T)):
+        for vectors, matrix in ((right, a), (left, a.T)):
             factors = np.abs(matrix) @ np.abs(vectors) + np.abs(vectors * values)
             assert np.max(np.abs(matrix @ vectors - vectors * values) / factors) < 1e-12

@@ -13,12 +13,15 @@ from tests.primitives.groups import GROUPS, processes
 from tests.primitives.record import cases
 from tests.primitives.running import disagreements
 from tests.primitives.table import CASES, SUBJECTS
+from tests.sampling import sampled
 
 _RUN = "import sys; from tests.primitives.groups import main; main(sys.argv[1:])"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("names", processes(), ids=lambda names: f"{names[0]}-and-on")
+@pytest.mark.parametrize(
+    "names", sampled(processes(), every=16), ids=lambda names: f"{names[0]}-and-on"
+)
 def test_values_and_gradients_are_those_of_jax(names: list[str]) -> None:
     assert run_python(_RUN, *names) == ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,30 +41,30 @@ def reference(program: Program, example: Example, call: Call) -> Reference:
         arguments = (args, dict(call.kwargs))
         leaves, tree = jax.tree_util.tree_flatten(arguments)
 
-        @jax.jit
-        def flat(*values: Any) -> list[Any]:
+        def function(*values: Any) -> list[Any]:
             flat_args, flat_kwargs = jax.tree_util.tree_unflatten(tree, values)
             return jax.tree_util.tree_leaves(example.function(*flat_args, **flat_kwargs))
 
-        results = flat(*leaves)
+        flat = jax.jit(function)
+
+        shapes = jax.eval_shape(flat, *leaves)
         sources = _inexact(leaves)
-        targets = _inexact(results)
-        cotangents = [
-            normal(*results[i].shape, seed=17 + i).astype(results[i].dtype) for i in targets
-        ]
-        gradients = (
-            _gradients(flat, leaves, results, dict(zip(targets, cotangents, strict=True)))
-            if program.differentiable and targets
-            else {}
-        )
+        targets = _inexact(shapes)
+        cotangents = {
+            i: normal(*shapes[i].shape, seed=17 + i).astype(shapes[i].dtype) for i in targets
+        }
+        if program.differentiable and targets:
+            results, gradients = _results_and_gradients(flat, leaves, cotangents, sources)
+        else:
+            results, gradients = flat(*leaves), []
         return Reference(
             tuple(map(crossing, leaves)),
             tuple(map(crossing, results)),
             sources,
             targets,
-            tuple(map(crossing, cotangents)),
+            tuple(map(crossing, cotangents.values())),
             # TensorFlow's gradients of complex arguments are the conjugates of JAX's.
-            tuple(conjugate(crossing(gradients[i])) for i in sources if gradients),
+            tuple(conjugate(crossing(g)) for g in gradients),
         )
 
 
@@ -115,17 +115,24 @@ def _inexact(values: Sequence[Any]) -> tuple[int, ...]:
     return tuple(i for i, v in enumerate(values) if jax.dtypes.issubdtype(v.dtype, np.inexact))
 
 
-def _gradients(
+def _results_and_gradients(
     flat: Callable[..., Any],
     leaves: Sequence[Any],
-    results: Sequence[Any],
-    cotangents: dict[int, Array],
-) -> dict[int, Any]:
-    _, pull_back = jax.vjp(flat, *leaves)
-    pulled = pull_back(
-        [
-            cotangents[i] if i in cotangents else np.zeros(result.shape, jax.dtypes.float0)
-            for i, result in enumerate(results)
-        ]
-    )
-    return dict(enumerate(pulled))
+    cotangents: Mapping[int, Array],
+    sources: Sequence[int],
+) -> tuple[list[Any], list[Any]]:
+    """Computes both in one program, so that JAX compiles once for a call."""
+
+    @jax.jit
+    def both(*values: Any) -> tuple[list[Any], list[Any]]:
+        results, pull_back = jax.vjp(flat, *values)
+        pulled = pull_back(
+            [
+                cotangents[i] if i in cotangents else np.zeros(result.shape, jax.dtypes.float0)
+                for i, result in enumerate(results)
+            ]
+        )
+        return results, [pulled[i] for i in sources]
+
+    results, gradients = both(*leaves)
+    return results, gradients

@@ -39,8 +39,8 @@ class NamedFunction:
 
 
 def named(f: Callable[..., Any], *args: Any, shapes: Any = "(b, ...)", **options: Any) -> Any:
-    """The function with its arguments and results by name."""
-    record = export(f, polymorphic_shapes=shapes, **options)(*args)
+    """The function with its arguments and results by name, for the CPU alone."""
+    record = export(f, polymorphic_shapes=shapes, platforms=["cpu"], **options)(*args)
     inputs = valid_names(record.in_paths(), "input")
     outputs = valid_names(record.out_tree.leaf_paths(), "output")
     return NamedFunction(

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 import tempfile
-import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _NOBODY = 65534
@@ -22,37 +19,37 @@ def folder_for_all() -> Iterator[Path]:
         yield Path(os.path.realpath(name))
 
 
-def as_another_user(folder: Path, modules: str, code: str) -> str:
-    """The error that code raises which may read `folder`, its variable `path`, but not write it.
+def as_another_user(folder: Path, run: Callable[[Path], object]) -> str:
+    """Gives the error of `run`, which may read `folder`, but not write it.
 
     Args:
       folder: one of `folder_for_all`.
-      modules: the statements that import what the code needs.
-      code: what runs then.
+      run: takes the folder. What it imports has to be imported before.
     """
-    program = f"""
-import os, sys
-from pathlib import Path
-{modules}
-path = Path(sys.argv[1])
-if os.geteuid() == 0:
-    os.setgroups([])
-    os.setresuid(*[{_NOBODY}] * 3)
-try:
-{textwrap.indent(textwrap.dedent(code), "    ")}
-except Exception as e:
-    print(f"{{type(e).__name__}}: {{e}}")
-"""
     os.chmod(folder, 0o555)
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(folder)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        )
+        with _nobody():
+            run(folder)
+    except Exception as e:
+        return f"{type(e).__name__}: {e}"
     finally:
         os.chmod(folder, 0o755)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return ""
+
+
+@contextlib.contextmanager
+def _nobody() -> Iterator[None]:
+    """Makes root, if this process runs as root, a user without rights for a while."""
+    if os.geteuid() != 0:
+        yield
+        return
+    groups, group = os.getgroups(), os.getegid()
+    os.setgroups([])
+    os.setegid(_NOBODY)
+    os.seteuid(_NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+        os.setgroups(groups)

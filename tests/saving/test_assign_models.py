@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow import keras
 
 from jax2tf_bridge import Signature, save
 from jax2tf_bridge._errors import ShapeError, StructureError
@@ -22,12 +21,12 @@ from tests.saving.saved_functions import DENSE, PARAMS, X, dense
 OTHER: Any = jax.tree_util.tree_map(lambda leaf: leaf * 2, PARAMS)
 
 
-@pytest.fixture(autouse=True)
-def fresh_names() -> Iterator[None]:
-    """Keras counts the layers of a process in their names."""
-    keras.backend.clear_session()
-    yield
-    keras.backend.clear_session()
+@pytest.fixture
+def keras() -> Iterator[Any]:
+    """Imports Keras, which counts the layers of a process in their names, and forgets them."""
+    tf.keras.backend.clear_session()
+    yield tf.keras
+    tf.keras.backend.clear_session()
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +71,7 @@ def test_names_that_tensorflow_does_not_take(tmp_path: Path) -> None:
     np.testing.assert_allclose(model.serving_default(X), X + 110)
 
 
-def layers() -> list[Any]:
+def layers(keras: Any) -> list[Any]:
     return [keras.layers.Dense(2, name="first"), keras.layers.BatchNormalization(name="norm")]
 
 
@@ -96,9 +95,9 @@ def assert_assigned(model: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_functional_model_of_keras() -> None:
+def test_a_functional_model_of_keras(keras: Any) -> None:
     inputs = outputs = keras.Input((3,))
-    for layer in layers():
+    for layer in layers(keras):
         outputs = layer(outputs)
     model = keras.Model(inputs, outputs)
     report = assign_weights(model, WEIGHTS)
@@ -110,8 +109,8 @@ def test_a_functional_model_of_keras() -> None:
 
 
 @pytest.mark.slow
-def test_a_sequential_model_of_keras_with_and_without_its_name() -> None:
-    model = keras.Sequential(layers())
+def test_a_sequential_model_of_keras_with_and_without_its_name(keras: Any) -> None:
+    model = keras.Sequential(layers(keras))
     with pytest.raises(StructureError, match="a model of Keras has them once it was built"):
         assign_weights(model, WEIGHTS)
     model.build((None, 3))
@@ -123,9 +122,9 @@ def test_a_sequential_model_of_keras_with_and_without_its_name() -> None:
 
 
 @pytest.mark.slow
-def test_keras_within_a_module() -> None:
+def test_keras_within_a_module(keras: Any) -> None:
     module = tf.Module()
-    module.head = keras.Sequential(layers())
+    module.head = keras.Sequential(layers(keras))
     module.head.build((None, 3))
     module.scale = tf.Variable(1.0)
     assign_weights(module, {"head": WEIGHTS, "scale": 2.0})
@@ -134,8 +133,8 @@ def test_keras_within_a_module() -> None:
 
 
 @pytest.mark.slow
-def test_a_trained_model_keeps_the_state_of_its_optimizer() -> None:
-    model = keras.Sequential(layers())
+def test_a_trained_model_keeps_the_state_of_its_optimizer(keras: Any) -> None:
+    model = keras.Sequential(layers(keras))
     model.compile("adam", "mse")
     model.fit(X, np.ones((2, 2)), verbose=0)
     before = [np.asarray(v) for v in model.optimizer.variables]
@@ -162,9 +161,9 @@ def test_a_saved_module_of_someone_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_keras_model_that_was_exported(tmp_path: Path) -> None:
+def test_a_keras_model_that_was_exported(keras: Any, tmp_path: Path) -> None:
     inputs = outputs = keras.Input((3,))
-    for layer in layers():
+    for layer in layers(keras):
         outputs = layer(outputs)
     keras.Model(inputs, outputs).export(tmp_path / "m", verbose=False)
     model = tf.saved_model.load(tmp_path / "m")

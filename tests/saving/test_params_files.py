@@ -20,6 +20,7 @@ from jax2tf_bridge import (
     ShapeError,
     Signature,
     StructureError,
+    assign_weights,
     export,
     flatten_state,
     open_weights,
@@ -30,8 +31,10 @@ from jax2tf_bridge import (
     write_function,
     write_weights,
 )
+from jax2tf_bridge.cli import main
 from jax2tf_bridge.saving import leaf_names
 from tests.fresh_process import run_python
+from tests.saving.blocked import blocked
 
 
 class Affine(NamedTuple):
@@ -264,7 +267,35 @@ def test_files_that_cannot_be_read(record: Path, root: Path, tmp_path: Path) -> 
     assert [p.name for p in root.iterdir()] == ["1"]
 
 
+def test_two_files_and_nothing_of_jax(
+    record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_weights(tmp_path / "w", PARAMS)
+    write_weights(tmp_path / "w2", scaled(2))
+    with blocked("jax", "jaxlib", "flax"):
+        with pytest.raises(ImportError):
+            import jax.numpy  # noqa: F401
+        assert main(["save", str(record), "-o", str(tmp_path / "plain")]) == 0
+        words = ["--params", str(tmp_path / "w2")]
+        assert main(["save", str(record), "-o", str(tmp_path / "command"), *words]) == 0
+        assert main(["publish", str(record), "-o", str(tmp_path / "root"), *words]) == 0
+        save(tmp_path / "m", record, params=tmp_path / "w")
+        publish(tmp_path / "root", params=tmp_path / "w")
+        model = tf.saved_model.load(tmp_path / "m")
+        assert str(assign_weights(model, tmp_path / "w2")) == "6 variables assigned"
+        y = model.serving_default(X)
+    plain, with_params, published = capsys.readouterr().out.splitlines()
+    assert plain.startswith(f"{tmp_path}/plain: serving_default(params_layers_0_kernel: float32[")
+    assert with_params.startswith(f"{tmp_path}/command: serving_default(x: float32[b,3])")
+    assert published.startswith(f"{tmp_path}/root/1: serving_default(x: float32[b,3])")
+    np.testing.assert_allclose(y, net(scaled(2), X), rtol=1e-5)
+    assert_answers(tmp_path / "command", scaled(2))
+    assert_answers(tmp_path / "root" / "2", PARAMS)
+
+
+@pytest.mark.slow
 def test_two_files_where_jax_cannot_be_imported(record: Path, tmp_path: Path) -> None:
+    """Of the command as well: starting TensorFlow once more would take longest."""
     write_weights(tmp_path / "w", PARAMS)
     write_weights(tmp_path / "w2", scaled(2))
     code = """
@@ -272,7 +303,10 @@ def test_two_files_where_jax_cannot_be_imported(record: Path, tmp_path: Path) ->
     import numpy as np
     import tensorflow as tf
     from jax2tf_bridge import assign_weights, publish, save
+    from jax2tf_bridge.cli import main
     record, folder = sys.argv[1:]
+    assert main(["save", record, "-o", f"{folder}/plain"]) == 0
+    assert main(["save", record, "-o", f"{folder}/command", "--params", f"{folder}/w2"]) == 0
     save(f"{folder}/m", record, params=f"{folder}/w")
     publish(f"{folder}/root", record, params=f"{folder}/w")
     publish(f"{folder}/root", params=f"{folder}/w2")
@@ -282,9 +316,17 @@ def test_two_files_where_jax_cannot_be_imported(record: Path, tmp_path: Path) ->
     np.save(f"{folder}/y.npy", model.serving_default(x))
     assert not {"jax", "flax"} & set(sys.modules)
     """
-    assert run_python(code, str(record), str(tmp_path), without_jax=True).endswith(
-        "6 variables assigned"
-    )
+    printed = run_python(code, str(record), str(tmp_path), without_jax=True)
+    plain, with_params, assigned = printed.splitlines()
+    assert plain.startswith(f"{tmp_path}/plain: serving_default(params_layers_0_kernel: float32[")
+    assert with_params.startswith(f"{tmp_path}/command: serving_default(x: float32[b,3])")
+    assert assigned == "6 variables assigned"
+    paths = flatten_state(PARAMS)
+    inputs = {f"params_{path.replace('/', '_')}": leaf for path, leaf in paths.items()} | {"x": X}
+    serve = tf.saved_model.load(tmp_path / "plain").signatures["serving_default"]
+    answer = serve(**{name: tf.constant(value) for name, value in inputs.items()})["output_0"]
+    np.testing.assert_allclose(answer, net(PARAMS, X), rtol=1e-5)
+    assert_answers(tmp_path / "command", scaled(2))
     assert_answers(tmp_path / "m", PARAMS)
     assert_answers(tmp_path / "root" / "2", scaled(2))
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), net(scaled(2), X), rtol=1e-5)

@@ -423,16 +423,13 @@ def test_root_relative_to_where_the_writer_was(
 
 
 def test_root_without_the_right_to_write() -> None:
+    def try_to_publish(path: Path) -> None:
+        assert latest(path) == path / "1"
+        publish_version(path, lambda p: None)
+
     with folder_for_all() as folder:
         publish_version(folder, write)
-        text = as_another_user(
-            folder,
-            "from jax2tf_bridge.saving._publish import latest, publish_version",
-            """
-            assert latest(path) == path / "1"
-            publish_version(path, lambda p: None)
-            """,
-        )
+        text = as_another_user(folder, try_to_publish)
         expected = f"[Errno 13] cannot be written to (Permission denied): {str(folder)!r}"
         assert text == f"PermissionError: {expected}"
         assert names(folder) == ["1"]

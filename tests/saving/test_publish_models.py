@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from jax2tf_bridge import SavingError, Signature, StructureError, latest, publish
 from jax2tf_bridge.saving import SavedModel, weights_by_name
+from tests.saving.precompiling import in_this_process
 
 X = np.ones((2, 3), np.float32)
 W = {"w": np.ones((3, 2), np.float32)}
@@ -31,7 +32,8 @@ def answer(path: Path) -> Any:
     return loaded.serving_default(X).numpy()
 
 
-def test_a_new_checkpoint_reuses_the_graph(tmp_path: Path) -> None:
+def test_a_new_checkpoint_reuses_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_this_process(monkeypatch)
     first = publish(tmp_path / "m", DENSE, params=W, buckets={"b": [1, 4]}, precompile=True)
     assert isinstance(first.result, SavedModel)
     assert first.result.path == first.path == tmp_path / "m" / "1"

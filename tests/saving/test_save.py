@@ -16,6 +16,7 @@ from jax2tf_bridge import (
     DisabledSafetyCheck,
     FunctionError,
     GradientError,
+    PortableFunction,
     Signature,
     export,
     save,
@@ -28,6 +29,11 @@ from tests.saving.saved_functions import DENSE, PARAMS, X, dense
 class Moments(NamedTuple):
     mean: Any
     count: Any
+
+
+@pytest.fixture(scope="module")
+def dense_record() -> PortableFunction:
+    return export(dense, polymorphic_shapes=[None, "(b, 3)"])(PARAMS, X)
 
 
 def test_names_dtypes_values_and_gradients(tmp_path: Path) -> None:
@@ -101,8 +107,10 @@ def test_weights_are_variables_shared_by_all_signatures(tmp_path: Path) -> None:
         (["dense", "steps"], ("dense/bias", "dense/kernel")),
     ],
 )
-def test_which_weights_are_trainable(trainable: Any, names: Any, tmp_path: Path) -> None:
-    saved = save(tmp_path / "m", DENSE, params=PARAMS, trainable=trainable)
+def test_which_weights_are_trainable(
+    dense_record: PortableFunction, trainable: Any, names: Any, tmp_path: Path
+) -> None:
+    saved = save(tmp_path / "m", dense_record, params=PARAMS, trainable=trainable, vjp_order=0)
     assert saved.trainable == names
     loaded = tf.saved_model.load(tmp_path / "m")
     assert [v.name for v in loaded.trainable_variables] == [f"{name}:0" for name in names]
@@ -231,7 +239,7 @@ def test_specifications_are_for_the_arguments_alone(tmp_path: Path) -> None:
     with_weights = [None, "(b, 3)"]
     for i, shapes in enumerate(["(b, 3)", ["(b, 3)"], [AUTO], AUTO, with_weights]):
         signature = Signature(dense, args=[X], polymorphic_shapes=shapes)
-        saved = save(tmp_path / f"{i}", signature, params=PARAMS)
+        saved = save(tmp_path / f"{i}", signature, params=PARAMS, vjp_order=0)
         assert str(saved.signatures["serving_default"]).startswith("(x: float32[b,3]) -> ")
 
 

@@ -56,7 +56,14 @@ def test_every_size_gives_what_jax_gives(above: Any, tmp_path: Path) -> None:
 
 
 def test_buckets_chosen_from_expected_sizes(tmp_path: Path) -> None:
-    save(tmp_path / "m", DENSE, params=W, buckets="auto", expected_sizes=[1] * 50 + [7, 30])
+    save(
+        tmp_path / "m",
+        DENSE,
+        params=W,
+        buckets="auto",
+        expected_sizes=[1] * 50 + [7, 30],
+        vjp_order=0,
+    )
     found = read_sidecar(tmp_path / "m")
     assert found is not None
     assert found[0].signatures["serving_default"].buckets == {"b": (1, 7, 30)}
@@ -64,7 +71,7 @@ def test_buckets_chosen_from_expected_sizes(tmp_path: Path) -> None:
 
 def test_signatures_without_the_variable_are_left_as_they_are(tmp_path: Path) -> None:
     one = Signature(dense, args=[X])
-    save(tmp_path / "m", {"a": DENSE, "b": one}, params=W, buckets={"b": [4]})
+    save(tmp_path / "m", {"a": DENSE, "b": one}, params=W, buckets={"b": [4]}, vjp_order=0)
     loaded = tf.saved_model.load(tmp_path / "m")
     assert loaded.a(inputs(3)).shape == (3, 2)
     assert [str(r) for r in read_warm_up(tmp_path / "m")] == [
@@ -149,7 +156,7 @@ def test_weights_that_hide_what_rows_do(value: float, tmp_path: Path) -> None:
     with pytest.raises(UnsoundBucketsError):
         save(tmp_path / "m", signature, params=params, buckets={"b": [4]})
     plain = Signature(lambda p, x: x @ p["w"] + p["b"], [X], polymorphic_shapes="(b, 3)")
-    save(tmp_path / "m", plain, params=params, buckets={"b": [4]})
+    save(tmp_path / "m", plain, params=params, buckets={"b": [4]}, vjp_order=0)
     kept = tf.saved_model.load(tmp_path / "m").params
     np.testing.assert_array_equal(kept["w"], params["w"])
     np.testing.assert_array_equal(kept["b"], params["b"])

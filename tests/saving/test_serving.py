@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,13 +15,15 @@ import tensorflow as tf
 
 from jax2tf_bridge._errors import SavingError
 from jax2tf_bridge._portable import Aval
+from jax2tf_bridge.saving import _precompile
 from jax2tf_bridge.saving._buckets import Bucketing, make_bucketing
-from jax2tf_bridge.saving._precompile import CACHE_FOLDER, precompile
+from jax2tf_bridge.saving._precompile import CACHE_FOLDER, CompileCache, precompile
 from jax2tf_bridge.saving._serving import BatchingParameters, serving_instructions
 from jax2tf_bridge.saving._warm_up import WarmUpRequest, Zeros, requests_of
 from shape_poly import symbolic_shape
 from tests.fresh_process import run_python
 from tests.saving.bucketed_functions import named
+from tests.saving.precompiling import in_this_process
 
 
 def aval(shape: str, dtype: str = "float32") -> Aval:
@@ -161,19 +166,23 @@ print([f(x=tf.ones((n, 28)))["output_0"].shape.as_list() for n in map(int, sys.a
 """
 
 
-def test_a_second_process_compiles_nothing(
-    model: tuple[Path, tuple[WarmUpRequest, ...]], tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def cache(
+    model: tuple[Path, tuple[WarmUpRequest, ...]], tmp_path_factory: pytest.TempPathFactory
+) -> CompileCache:
+    """What is compiled of the model, in a folder elsewhere."""
     path, requests = model
-    cache = precompile(path, requests)
-    assert cache.folder == path / CACHE_FOLDER
-    files = {file.name: file.stat().st_mtime_ns for file in cache.folder.iterdir()}
+    return precompile(path, requests, cache=tmp_path_factory.mktemp("elsewhere") / "cache")
+
+
+@pytest.mark.slow
+def test_a_second_process_compiles_nothing(
+    model: tuple[Path, tuple[WarmUpRequest, ...]], cache: CompileCache
+) -> None:
+    path, _ = model
     # One for each bucket, as sessions run it and as Python does.
-    assert cache.programs == len(files) == 4
-    assert str(cache).startswith(
-        f"4 compiled programs in {cache.folder}. To use them, start the process that serves with "
-        f"TF_XLA_FLAGS='--tf_xla_persistent_cache_directory={cache.folder} "
-    )
+    assert cache.programs == len(list(cache.folder.iterdir())) == 4
+    files = {file.name: file.stat().st_mtime_ns for file in cache.folder.iterdir()}
     # What is compiled is written, unless the cache is read only; so is what does not fit.
     writing = {
         name: value.replace(" --tf_xla_persistent_cache_read_only=true", "")
@@ -182,20 +191,61 @@ def test_a_second_process_compiles_nothing(
     printed = run_python(RUN, str(path), "1", "3", "4", env=writing)
     assert printed == "[[1, 10], [3, 10], [4, 10]]"
     assert {file.name: file.stat().st_mtime_ns for file in cache.folder.iterdir()} == files
-    # A damaged program is noticed, so it was read.
-    for file in cache.folder.iterdir():
-        file.write_bytes(b"damaged")
-    with pytest.raises(AssertionError, match=r"damaged|parse|corrupt|Unable"):
-        run_python(RUN, str(path), "1", env=cache.environment())
-    elsewhere = precompile(path, requests, cache=tmp_path / "cache")
-    assert elsewhere.folder == tmp_path / "cache"
-    assert elsewhere.programs == 4
-    (setting,) = elsewhere.environment("/on/the/server").values()
-    assert "=/on/the/server " in setting
 
 
-def test_a_model_that_does_not_run(model: tuple[Path, tuple[WarmUpRequest, ...]]) -> None:
+@pytest.mark.slow
+def test_a_damaged_program_is_noticed_so_it_was_read(
+    model: tuple[Path, tuple[WarmUpRequest, ...]], cache: CompileCache, tmp_path: Path
+) -> None:
     path, _ = model
+    for file in cache.folder.iterdir():
+        (tmp_path / file.name).write_bytes(b"damaged")
+    with pytest.raises(AssertionError, match=r"damaged|parse|corrupt|Unable"):
+        run_python(RUN, str(path), "1", env=cache.environment(tmp_path))
+
+
+def test_what_was_compiled_is_counted_and_described(
+    model: tuple[Path, tuple[WarmUpRequest, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, requests = model
+    in_this_process(monkeypatch)
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "of another version").touch()
+    made = precompile(path, requests, cache=cache)
+    assert made == CompileCache(cache, 1)
+    assert not (path / CACHE_FOLDER).exists()
+    read_only = "--tf_xla_persistent_cache_read_only=true"
+    assert str(made).startswith(
+        f"1 compiled programs in {cache}. To use them, start the process that serves with "
+        f"TF_XLA_FLAGS='--tf_xla_persistent_cache_directory={cache} {read_only}', with TensorFlow "
+    )
+    assert made.environment("/on/the/server") == {
+        "TF_XLA_FLAGS": f"--tf_xla_persistent_cache_directory=/on/the/server {read_only}"
+    }
+
+
+def test_the_cache_lies_in_the_model_if_nothing_else_is_said(
+    model: tuple[Path, tuple[WarmUpRequest, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, requests = model
+    monkeypatch.setenv("TF_XLA_FLAGS", "--another=1")
+    monkeypatch.setenv("PYTHONPATH", "/packages")
+    environments = in_this_process(monkeypatch)
+    cache = precompile(path, requests[:1])
+    assert cache == CompileCache(path / CACHE_FOLDER, 0)
+    cache.folder.rmdir()
+    (variables,) = environments
+    flags = f"--another=1 --tf_xla_persistent_cache_directory={cache.folder}"
+    assert variables["TF_XLA_FLAGS"] == flags
+    assert variables["PYTHONPATH"].endswith(f"{os.pathsep}/packages")
+
+
+def test_a_model_that_does_not_run(
+    model: tuple[Path, tuple[WarmUpRequest, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = model
+    in_this_process(monkeypatch)
     wrong = WarmUpRequest("f", {"x": Zeros((2, 29), "float32")})
     with pytest.raises(SavingError) as caught:
         precompile(path, [wrong])
@@ -204,3 +254,21 @@ def test_a_model_that_does_not_run(model: tuple[Path, tuple[WarmUpRequest, ...]]
     assert "\n" not in str(caught.value)
     with pytest.raises(SavingError, match="could not be run to compile it ahead: KeyError: 'g'"):
         precompile(path, [WarmUpRequest("g", {})])
+
+
+@pytest.mark.parametrize(
+    ("ended", "told"), [((3, ""), "it ended with 3"), ((1, "a trace\nthe error\n"), "the error")]
+)
+def test_a_process_that_fails(
+    ended: tuple[int, str],
+    told: str,
+    model: tuple[Path, tuple[WarmUpRequest, ...]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path, requests = model
+    code, stderr = ended
+    done = subprocess.CompletedProcess([], code, "", stderr)
+    monkeypatch.setattr(_precompile, "subprocess", SimpleNamespace(run=lambda *_, **__: done))
+    with pytest.raises(SavingError, match=f"to compile it ahead: {told}$"):
+        precompile(path, requests, cache=tmp_path / "cache")

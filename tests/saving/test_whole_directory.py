@@ -112,15 +112,12 @@ def test_what_cannot_be_a_new_folder(
 
 
 def test_folder_without_the_right_to_write() -> None:
+    def try_to_write(path: Path) -> None:
+        with whole_directory(path / "m"):
+            raise AssertionError("nothing is to be written")
+
     with folder_for_all() as folder:
-        text = as_another_user(
-            folder,
-            "from jax2tf_bridge.saving._whole_directory import whole_directory",
-            """
-            with whole_directory(path / "m"):
-                raise AssertionError("nothing is to be written")
-            """,
-        )
+        text = as_another_user(folder, try_to_write)
         expected = f"[Errno 13] cannot be written to (Permission denied): {str(folder)!r}"
         assert text == f"PermissionError: {expected}"
         assert contents(folder) == []

@@ -26,6 +26,7 @@ from tests.fresh_process import run_python
 from tests.program_cases.record import Program
 from tests.program_cases.reference import jax_arguments
 from tests.programs import PROGRAMS, SEVENTEEN, by_name
+from tests.sampling import sampled
 
 VERSIONS = (
     *("0.9.0", "0.10.0", "0.12.0", "0.14.0", "0.14.24", "0.15.0", "0.17.7", "0.20.0"),
@@ -146,6 +147,7 @@ def _record(program: Program) -> bridge.PortableFunction:
             example.function,
             polymorphic_shapes=program.polymorphic_shapes,
             polymorphic_constraints=program.constraints,
+            platforms=["cpu"],
         )(*jax_arguments(program, call), **call.kwargs)
 
 
@@ -164,7 +166,17 @@ def _at_version(artifact: bytes, version: str) -> bytes:
         return _jax_compat.serialize_module(_jax_compat.deserialize_module(artifact), version)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+# Regions, dimensions of convolutions, gather and scatter, custom calls, narrow and complex types.
+KINDS = (
+    *("conv_net", "control_flow", "sort_top_k_symbolic", "prng", "fft", "gather_in_batches"),
+    *("scatter_in_batches", "booleans", "int4_arguments", "fp8_arguments", "complex64"),
+    *("no_results", "related_dimensions", "qr"),
+)
+
+
+@pytest.mark.parametrize(
+    "program", sampled(PROGRAMS, every=len(PROGRAMS), keep=lambda p: p.name in KINDS), ids=str
+)
 def test_agrees_with_mlir(program: Program) -> None:
     for version, artifact in _artifacts(program):
         summary = _check(artifact)
@@ -187,29 +199,41 @@ def _as_jax_writes_it(program: Program) -> bytes:
         return bytes(exported.mlir_module_serialized)
 
 
-@pytest.mark.parametrize("program", [*SEVENTEEN, by_name("dropout")], ids=str)
+@pytest.mark.parametrize(
+    "program",
+    sampled(
+        [*SEVENTEEN, by_name("dropout")],
+        every=9,
+        keep=lambda p: p.name in ("dropout", "eigh", "attention"),
+    ),
+    ids=str,
+)
 def test_what_jax_writes_agrees_with_mlir(program: Program) -> None:
     summary = _check(_as_jax_writes_it(program))
     if program.name == "dropout":
         assert summary.operations["sdy.sharding_constraint"] == 1
 
 
-def test_every_version_of_stablehlo_and_of_bytecode() -> None:
-    layouts = set()
-    for program in SEVENTEEN:
-        artifact = _as_jax_writes_it(program)
-        if "stablehlo.composite" in read_module(artifact).operations:
-            artifact = _record(program).module
-        for version in VERSIONS:
-            try:
-                older = _at_version(artifact, version)
-            except (ir.MLIRError, RuntimeError, ValueError):
-                continue  # this version cannot express the program
-            summary = _check(older)
-            assert version_text(summary.stablehlo_version or (0, 0, 0)) == version
-            layouts.add(older[4] >> 1)
-        layouts |= _check_bytecode_versions(artifact)
-    assert layouts == set(BYTECODE_VERSIONS)
+@pytest.mark.parametrize(
+    "program",
+    sampled(SEVENTEEN, every=17, keep=lambda p: p.name in ("control_flow", "qr")),
+    ids=str,
+)
+def test_every_version_of_stablehlo_and_of_bytecode(program: Program) -> None:
+    artifact = _as_jax_writes_it(program)
+    if "stablehlo.composite" in read_module(artifact).operations:
+        artifact = _record(program).module
+    expressed = 0
+    for version in VERSIONS:
+        try:
+            older = _at_version(artifact, version)
+        except (ir.MLIRError, RuntimeError, ValueError):
+            continue  # this version cannot express the program
+        summary = _check(older)
+        assert version_text(summary.stablehlo_version or (0, 0, 0)) == version
+        expressed += 1
+    assert expressed >= 3
+    assert _check_bytecode_versions(artifact) == set(BYTECODE_VERSIONS)
 
 
 def _check_bytecode_versions(artifact: bytes) -> set[int]:

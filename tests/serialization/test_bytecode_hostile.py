@@ -20,6 +20,7 @@ from jax2tf_bridge import FileFormatError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.serialization._bytecode import ModuleSummary, read_main_types, read_module
 from jax2tf_bridge.serialization._bytecode._cursor import Cursor
+from tests.sampling import sampled
 from tests.serialization.bytecode_by_hand import HUGE, Module, varint, varints
 
 
@@ -33,7 +34,7 @@ def artifacts() -> tuple[bytes, ...]:
 
         return lax.scan(step, jnp.zeros(4), x * jnp.arange(4.0))
 
-    record = bridge.export(f, polymorphic_shapes="(b, 4)")(jnp.ones((2, 4)))
+    record = bridge.export(f, polymorphic_shapes="(b, 4)", platforms=["cpu"])(jnp.ones((2, 4)))
     found = []
     for version in ("0.9.0", "0.10.0", "0.12.0", "0.14.24", "1.13.1"):
         with _jax_compat.make_ir_context():
@@ -115,34 +116,39 @@ def test_messages(data: bytes, message: str) -> None:
         read_module(data)
 
 
-@pytest.mark.parametrize("version", range(5))
+# The oldest and the newest layout in every run.
+LAYOUTS = sampled(range(5), every=4)
+
+
+@pytest.mark.parametrize("version", LAYOUTS)
 def test_truncated_anywhere(version: int) -> None:
     artifact = artifacts()[version]
     assert _read(artifact) is not None
-    for size in range(len(artifact)):
+    for size in {*range(100), *range(100, len(artifact), 3), len(artifact) - 1}:
         assert _read(artifact[:size]) is None
 
 
-def test_every_byte_changed() -> None:
+def test_bytes_changed() -> None:
     artifact = artifacts()[-1]
     read = 0
-    for i in range(len(artifact)):
+    places = range(0, len(artifact), 3)
+    for i in places:
         changed = bytes([artifact[i] ^ 1 << i % 8])
         read += _read(artifact[:i] + changed + artifact[i + 1 :]) is not None
-    assert len(artifact) // 4 < read < len(artifact)  # strings and locations may be anything
+    assert len(places) // 4 < read < len(places)  # strings and locations may be anything
 
 
-@pytest.mark.parametrize("version", range(5))
-def test_every_number_made_huge(version: int) -> None:
+@pytest.mark.parametrize("version", LAYOUTS)
+def test_numbers_made_huge(version: int) -> None:
     artifact = artifacts()[version]
-    for i in range(5, len(artifact)):
+    for i in {*range(5, 100), *range(100, len(artifact), 3)}:
         _read(artifact[:i] + varint(HUGE) + artifact[i + 1 :])
 
 
 _change = st.tuples(st.integers(0, 1 << 20), st.integers(0, 8), st.binary(max_size=12))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 4), st.lists(_change, min_size=1, max_size=6))
 def test_mutated(which: int, changes: list[tuple[int, int, bytes]]) -> None:
     data = bytearray(artifacts()[which])
@@ -152,14 +158,14 @@ def test_mutated(which: int, changes: list[tuple[int, int, bytes]]) -> None:
     _read(bytes(data))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 4), st.integers(0, 4), st.floats(0, 1), st.floats(0, 1))
 def test_spliced(left: int, right: int, end: float, start: float) -> None:
     first, second = artifacts()[left], artifacts()[right]
     _read(first[: int(end * len(first))] + second[int(start * len(second)) :])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200))
 @example(b"\x0d")
 def test_random_after_the_magic(data: bytes) -> None:
@@ -283,7 +289,7 @@ def test_dictionary_that_is_shared() -> None:
     module = Module()
     module.body.append(module.function("main", []))
     name = module.text("f")
-    keys = [module.text(f"k{i}") for i in range(20_000)]
+    keys = [module.text(f"k{i}") for i in range(5_000)]
     large = module.attribute(6, len(keys), *(i for key in keys for i in (key, name)))
     module.body += [module.custom_call(name, large) for _ in range(3000)]
     data = module.build()

@@ -113,7 +113,7 @@ CONTENTS = [
 ]
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.data())
 def test_mutated_files(data: st.DataObject) -> None:
     content = bytearray(data.draw(st.sampled_from(CONTENTS)))

@@ -17,13 +17,13 @@ import pytest
 
 from jax2tf_bridge import AbstractMesh, GradientError, PortableFunction, Sharding
 from jax2tf_bridge.serialization._exported_read import read_exported
+from tests.fresh_process import several_devices
 from tests.program_cases.reference import jax_arguments
 from tests.programs import PROGRAMS, Program
 from tests.serialization import write_archives
 from tests.serialization.read_archives import describe
 
 QUICK = (
-    "mlp",
     "small_integers",
     "complex64",
     "nested_dicts",
@@ -34,8 +34,19 @@ QUICK = (
     "keys_in_and_out",
     "fp8_arguments",
 )
+# In CI, besides; the others are one row of a table each.
+THOROUGH = (
+    *("mlp_symbolic", "conv_symbolic_image", "attention", "control_flow", "custom_vjp"),
+    *("float64", "int4_arguments", "mixed_arguments", "empty_arrays", "dropout"),
+)
 # Named tuples and dataclasses have to be registered first, which other tests do.
 UNREGISTERED = ("named_tuples", "dataclasses_and_none")
+
+
+def marks(program: Program) -> Any:
+    if program.name in QUICK:
+        return ()
+    return pytest.mark.slow if program.name in THOROUGH else pytest.mark.complete
 
 
 def check(exported: Any, order: int) -> PortableFunction:
@@ -49,11 +60,7 @@ def check(exported: Any, order: int) -> PortableFunction:
 
 @pytest.mark.parametrize(
     "program",
-    [
-        pytest.param(p, marks=() if p.name in QUICK else pytest.mark.slow, id=p.name)
-        for p in PROGRAMS
-        if p.name not in UNREGISTERED
-    ],
+    [pytest.param(p, marks=marks(p), id=p.name) for p in PROGRAMS if p.name not in UNREGISTERED],
 )
 def test_programs(program: Program) -> None:
     with program.precision():
@@ -119,18 +126,14 @@ def test_memory_spaces() -> None:
 RECIPE = Path(write_archives.__file__)
 
 
+@pytest.mark.slow
 def test_the_recipe_of_the_archives_still_works(tmp_path: Path) -> None:
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-    }
     done = subprocess.run(
         [sys.executable, str(RECIPE), str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,
-        env=environment,
+        env={**os.environ, **several_devices(2)},
     )
     assert done.returncode == 0, done.stderr
     (folder,) = tmp_path.iterdir()

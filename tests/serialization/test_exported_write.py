@@ -33,7 +33,7 @@ from jax2tf_bridge.serialization._exported_write import WRITTEN_VERSION, seriali
 from jax2tf_bridge.serialization._flatbuffer import Reader
 from tests.archives.register_types import register_types
 from tests.consumers.comparison import differences
-from tests.fresh_process import run_python
+from tests.fresh_process import run_python, several_devices
 from tests.program_cases.reference import jax_arguments, reference
 from tests.programs import PROGRAMS, Example, Program
 from tests.serialization import records
@@ -45,14 +45,24 @@ register_types()
 NARROW = ("int4_arguments",)
 QUICK = (
     "mixed_arguments",
-    "complex64",
     "named_tuples",
     "dataclasses_and_none",
-    "no_results",
     "no_arguments",
     "unused_and_untouched",
     "related_dimensions",
     "keys_in_and_out",
+)
+# In CI, besides; the others are one row of a table each.
+THOROUGH = (
+    "mlp_vjp",
+    "attention",
+    "control_flow",
+    "complex64",
+    "no_results",
+    "float64",
+    "fp8_arguments",
+    "empty_arrays",
+    "eigh",
     "matrix_exponential",
 )
 
@@ -67,13 +77,15 @@ def in_jax(data: bytes) -> Any:
     return jax.export.deserialize(bytearray(data))
 
 
+def marks(program: Program) -> Any:
+    if program.name in QUICK:
+        return ()
+    return pytest.mark.slow if program.name in THOROUGH else pytest.mark.complete
+
+
 @pytest.mark.parametrize(
     "program",
-    [
-        pytest.param(p, marks=() if p.name in QUICK else pytest.mark.slow, id=p.name)
-        for p in PROGRAMS
-        if p.name not in NARROW
-    ],
+    [pytest.param(p, marks=marks(p), id=p.name) for p in PROGRAMS if p.name not in NARROW],
 )
 def test_programs_run_in_jax(program: Program) -> None:
     with program.precision():
@@ -83,6 +95,7 @@ def test_programs_run_in_jax(program: Program) -> None:
             example.function,
             polymorphic_shapes=program.polymorphic_shapes,
             polymorphic_constraints=program.constraints,
+            platforms=["cpu"],
         )(*jax_arguments(program, first), **first.kwargs)
         back = in_jax(serialize_exported(record, vjp_order=int(program.differentiable)))
         again = Example(back.call, example.calls)
@@ -290,11 +303,11 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_archives_of_several_devices_run_in_jax() -> None:
     releases = ("0.4.30", "0.7.2", "0.8.3")
     files = [str(ARCHIVES / release / "sharded.exported") for release in releases]
-    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
-    lines = run_python(SHARDED, *files, env=devices).splitlines()
+    lines = run_python(SHARDED, *files, env=several_devices(2)).splitlines()
     assert lines == ["16.0 60.0 (2, 2)"] * len(releases)
 
 

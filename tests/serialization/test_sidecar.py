@@ -345,7 +345,7 @@ _values = st.recursive(
 @given(st.data())
 @settings(
     deadline=None,
-    max_examples=150,
+    max_examples=50,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_any_value_anywhere_is_read_or_refused(saved: Path, data: st.DataObject) -> None:

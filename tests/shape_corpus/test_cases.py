@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from jax import export as jax_export
 
+from tests.sampling import sampled
 from tests.shape_corpus import CASES, VJP_CASES, labelled, record
 from tests.shape_corpus.record import (
     ShapeCase,
@@ -110,7 +111,7 @@ def test_jax_exports_the_function_whose_gradient_it_rejects(case: ShapeCase) -> 
 
 
 @pytest.mark.slow
-@each_case
+@pytest.mark.parametrize("case", sampled(ALL, every=6), ids=str)
 def test_label(case: ShapeCase) -> None:
     assert problem_with_label(case) is None
 

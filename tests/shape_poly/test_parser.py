@@ -1,13 +1,10 @@
 """Reading dimensions: the inverse of printing, what users write, and errors with the column."""
 
-import contextlib
 import doctest
 import inspect
 import keyword
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -43,7 +40,7 @@ def python_texts(draw: st.DrawFn) -> str:
             st.tuples(inner, inner).map(lambda p: f"max({p[0]}, {p[1]})"),
         )
 
-    return draw(st.recursive(atoms, combine, max_leaves=10))
+    return draw(st.recursive(atoms, combine, max_leaves=7))
 
 
 @given(python_texts(), strategies.assignments)
@@ -174,32 +171,26 @@ def test_any_text_is_a_dimension_or_an_error_in_it(text: str) -> None:
     assert 1 <= column <= len(text) + 1
 
 
-def timed(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    with contextlib.suppress(DimensionSyntaxError):
-        call()
-    return time.perf_counter() - start
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("(" * 65 + "b" + ")" * 65, "parentheses nested more than 64 deep at column 65"),
-        ("(" * 100_000 + "b", "parentheses nested more than 64 deep at column 65"),
+        ("(" * 10_000 + "b", "parentheses nested more than 64 deep at column 65"),
         ("max(b, " * 5000, "parentheses nested more than 64 deep"),
         ("(a + b + c + d + e + f + g + h)^64", "a dimension of more than 10000 terms"),
         ("(((a + b + 1)^20)^20)^20", "products of too many terms at column 18"),
         ("*".join(f"v{i}" for i in range(300)), "a dimension of a degree above 256"),
-        ("+".join(f"v{i}" for i in range(20_000)), "a dimension of more than 10000 terms"),
+        ("+".join(f"v{i}" for i in range(10_001)), "a dimension of more than 10000 terms"),
         ("+" * 1_000_001, "text of more than 1000000 characters"),
     ],
 )
 def test_what_is_too_large_is_an_error_soon(text: str, message: str) -> None:
+    start = time.perf_counter()
     with pytest.raises(DimensionSyntaxError) as raised:
         parse_dimension(text)
+    assert time.perf_counter() - start < 10
     assert message in str(raised.value)
     assert len(str(raised.value)) < 600  # not all of the text
-    assert timed(lambda: parse_dimension(text)) < 10
 
 
 def test_the_part_that_is_shown_of_a_long_text_has_the_error() -> None:
@@ -210,8 +201,9 @@ def test_the_part_that_is_shown_of_a_long_text_has_the_error() -> None:
 
 def test_thousands_of_terms_take_no_time_to_speak_of() -> None:
     terms = " + ".join(f"{i}*v{i}" for i in range(1, 5001))
-    assert timed(lambda: parse_dimension(terms)) < 10
+    start = time.perf_counter()
     dimension = parse_dimension(terms)
+    assert time.perf_counter() - start < 10
     assert isinstance(dimension, DimExpr)
     assert len(dimension.terms) == 5000
     assert parse_dimension(f"floordiv({terms}, 3)", simplify=True) == dimension // 3

@@ -55,7 +55,7 @@ def test_the_table_is_worth_its_name() -> None:
 
 
 @given(comparisons(), _constraint_lists, st.lists(_sizes, max_size=10))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_verdicts_agree_with_python(
     comparison: Comparison, constraints: list[Comparison], larger: list[Mapping[str, int]]
 ) -> None:
@@ -87,7 +87,7 @@ def _order(values: Mapping[str, int]) -> tuple[int, list[int]]:
 
 
 @given(_constraint_lists, comparisons(3) | st.none())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_enumeration_finds_the_smallest(
     constraints: list[Comparison], refuted: Comparison | None
 ) -> None:

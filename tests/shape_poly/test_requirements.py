@@ -81,7 +81,7 @@ def test_requirements_are_simple(
 
 
 @given(comparisons(3), st.lists(comparisons(2), max_size=1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_requirements_are_equivalent(comparison: Comparison, given_: list[Comparison]) -> None:
     try:
         scope = SymbolicScope(given_)

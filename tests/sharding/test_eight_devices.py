@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from tests.fresh_process import run_python
+from tests.fresh_process import run_python, several_devices
 
 CODE = """
 import sys
@@ -100,11 +100,7 @@ OLDEST_WITHOUT_GSPMD = (0, 10)
 
 
 def agreeing(partitioner: str) -> list[str]:
-    environment = {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "JAX_PLATFORMS": "cpu",
-    }
-    return run_python(CODE, partitioner, env=environment).splitlines()
+    return run_python(CODE, partitioner, env=several_devices(8)).splitlines()
 
 
 @pytest.mark.slow

@@ -100,6 +100,7 @@ print(export(f)(np.ones(4, np.float32)).nr_devices)
 """
 
 
+@pytest.mark.slow
 def test_operations_that_were_erased_are_left_alone() -> None:
     """With memory that is filled when it is freed, so that reading it shows."""
     assert run_python(_PERTURBED, env={"MALLOC_PERTURB_": "165"}) == "1"

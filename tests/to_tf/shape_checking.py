@@ -35,9 +35,13 @@ def record_of(
     def example(shape: str) -> Any:
         return jnp.zeros(evaluate_shape(symbolic_shape(shape), sizes), jnp.float32)
 
-    record = export(f, polymorphic_shapes=shapes, polymorphic_constraints=constraints)(
-        *map(example, shapes)
+    exporting = export(
+        f,
+        polymorphic_shapes=shapes,
+        polymorphic_constraints=constraints,
+        platforms=["cpu"],
     )
+    record = exporting(*map(example, shapes))
     return replace(record, requirements=tuple(requirements))
 
 

@@ -58,13 +58,22 @@ def loop(step: Any, x: Any) -> Any:
     return result
 
 
-@pytest.mark.parametrize("around", [branch, nested, loop])
-@pytest.mark.parametrize("function", [layer, strange])
-@pytest.mark.parametrize("kind", ["converted", "saved"])
-@pytest.mark.parametrize("jit_compile", [False, True])
-def test_gradients(
-    around: Any, function: Any, kind: str, jit_compile: bool, tmp_path: Path
-) -> None:
+AROUND = (branch, nested, loop)
+# Each kind with each function, and each with compilation.
+CASES = [
+    (layer, "converted", False),
+    (layer, "saved", True),
+    (strange, "converted", True),
+    (strange, "saved", False),
+]
+OTHER_CASES = [(function, kind, not jit_compile) for function, kind, jit_compile in CASES]
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "jit_compile"),
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.complete) for case in OTHER_CASES)],
+)
+def test_gradients(function: Any, kind: str, jit_compile: bool, tmp_path: Path) -> None:
     if kind == "converted":
         weight: Any = tf.Variable(W)
         converted = convert(function)
@@ -72,18 +81,24 @@ def test_gradients(
         def step(x: Any) -> Any:
             return converted(weight, x)
     else:
-        save(tmp_path / "m", Signature(function, args=[X]), params=W)
+        save(tmp_path / "m", Signature(function, args=[X]), params=W, platforms=["cpu"])
         loaded = tf.saved_model.load(tmp_path / "m")
         (weight,), step = loaded.trainable_variables, loaded.serving_default
 
     @tf.function(jit_compile=jit_compile, autograph=False)
-    def gradient(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(around(step, x))
-        return tape.gradient(loss, weight)
+    def gradients(x: Any) -> Any:
+        found = []
+        for around in AROUND:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(around(step, x))
+            found.append(tape.gradient(loss, weight))
+        return found
 
     expected = jax.grad(lambda w: function(w, function(w, X)).sum())(W)
-    np.testing.assert_allclose(gradient(X), expected, rtol=1e-4, atol=1e-4)
+    for around, gradient in zip(AROUND, gradients(X), strict=True):
+        np.testing.assert_allclose(
+            gradient, expected, rtol=1e-4, atol=1e-4, err_msg=around.__name__
+        )
 
 
 def test_second_order_in_a_branch(tmp_path: Path) -> None:

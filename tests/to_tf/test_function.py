@@ -22,7 +22,7 @@ from jax2tf_bridge import (
     export,
 )
 from jax2tf_bridge.to_tf import to_tf
-from tests.fresh_process import run_python
+from tests.tensorflow_process import run_in_tensorflow
 
 X = np.ones((2, 3), np.float32)
 
@@ -246,7 +246,7 @@ def test_without_jax(record: PortableFunction, tmp_path: Path) -> None:
     (tmp_path / "records").write_bytes(pickle.dumps(records))
     expected = jax.random.uniform(jax.random.key(1), (2,))
     words = jax.random.key_data(jax.random.key(1)).tolist()
-    out = run_python(
+    out = run_in_tensorflow(
         """
         import pickle, sys
         import numpy as np, tensorflow as tf
@@ -275,7 +275,6 @@ def test_without_jax(record: PortableFunction, tmp_path: Path) -> None:
         """,
         str(tmp_path / "records"),
         str(words),
-        without_jax=True,
     )
     value, first, second, third, sample = out.splitlines()
     assert eval(value) == [[6.0] * 4] * 2

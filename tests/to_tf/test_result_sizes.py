@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jax2tf_bridge import PortableFunction, ShapeError, convert, export, to_tf
@@ -101,6 +101,7 @@ sizes = st.integers(1, 100) | st.integers(40_000, 2**31 - 1)
 
 
 @pytest.mark.parametrize("text", EXPRESSIONS)
+@settings(max_examples=30, deadline=None)
 @given(sizes, sizes)
 def test_arithmetic_knows_whether_it_wrapped_around(text: str, b: int, c: int) -> None:
     dimension = parse_dimension(text)

@@ -1,6 +1,8 @@
 """Shapes against the record's: one text in every mode."""
 
+import functools
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import export
+from jax2tf_bridge import PortableFunction, export
 from jax2tf_bridge.to_tf import to_tf
-from tests.fresh_process import run_python
+from tests.tensorflow_process import run_in_tensorflow
 from tests.to_tf.shape_checking import (
     CONSTRAINT,
     SPECIFICATION,
@@ -99,14 +101,37 @@ WRONG: dict[str, Any] = {
 }
 
 
+@functools.cache
+def wrong_record(name: str) -> PortableFunction:
+    specs, constraints, *_ = WRONG[name]
+    return record_of(double, specs, constraints)
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A function for each of WRONG, of one SavedModel."""
+    module = tf.Module()
+    module.functions = {
+        name: tf.function(
+            to_tf(wrong_record(name)), input_signature=open_specs(shapes), autograph=False
+        )
+        for name, (_, _, shapes, _) in WRONG.items()
+    }
+    path = str(tmp_path_factory.mktemp("wrong"))
+    tf.saved_model.save(module, path)
+    return tf.saved_model.load(path)
+
+
 @pytest.mark.parametrize("mode", ["eager", "static", "jit", "open", "loaded"])
-@pytest.mark.parametrize(
-    ("specs", "constraints", "shapes", "text"), WRONG.values(), ids=WRONG.keys()
-)
+@pytest.mark.parametrize("name", WRONG)
 def test_text_is_the_same_in_every_mode(
-    mode: str, specs: Any, constraints: Any, shapes: Any, text: str, tmp_path: Path
+    mode: str, name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    f = in_mode(mode, to_tf(record_of(double, specs, constraints)), shapes, tmp_path)
+    *_, shapes, text = WRONG[name]
+    if mode == "loaded":
+        f = request.getfixturevalue("loaded").functions[name]
+    else:
+        f = in_mode(mode, to_tf(wrong_record(name)), shapes, tmp_path)
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         f(*ones(shapes))
     message = str(caught.value)
@@ -119,25 +144,36 @@ def test_text_is_the_same_in_every_mode(
     assert "refinement" not in message
 
 
+FITTING: list[tuple[list[str], Sequence[str], list[tuple[int, ...]]]] = [
+    (["b, b"], (), [(2, 2)]),
+    (["2*b, n", "b, 3"], ["b >= 2", "n > 1", "n < 9"], [(6, 2), (3, 3)]),
+    (["b", "min(b, 8)", "max(b, 8)"], (), [(20,), (8,), (20,)]),
+    (["b", "mod(b, 4)"], (), [(6,), (2,)]),
+    (["b", "floordiv(8, b - 1)"], ["b >= 2"], [(3,), (4,)]),
+    (["a", "a + b", "a*b + 1"], ["a*b != 7"], [(2,), (5,), (7,)]),
+    (["- b + 9"], ["b <= 5"], [(6,)]),
+    (["a + b"], ["a == b"], [(6,)]),
+]
+
+
+@functools.cache
+def fitting_records() -> list[PortableFunction]:
+    return [record_of(double, specs, constraints) for specs, constraints, _ in FITTING]
+
+
 @pytest.mark.parametrize("mode", ["eager", "static", "jit", "open", "loaded", "jit open"])
-@pytest.mark.parametrize(
-    ("specs", "constraints", "shapes"),
-    [
-        (["b, b"], (), [(2, 2)]),
-        (["2*b, n", "b, 3"], ["b >= 2", "n > 1", "n < 9"], [(6, 2), (3, 3)]),
-        (["b", "min(b, 8)", "max(b, 8)"], (), [(20,), (8,), (20,)]),
-        (["b", "mod(b, 4)"], (), [(6,), (2,)]),
-        (["b", "floordiv(8, b - 1)"], ["b >= 2"], [(3,), (4,)]),
-        (["a", "a + b", "a*b + 1"], ["a*b != 7"], [(2,), (5,), (7,)]),
-        (["- b + 9"], ["b <= 5"], [(6,)]),
-        (["a + b"], ["a == b"], [(6,)]),
-    ],
-    ids=str,
-)
-def test_sizes_that_fit(
-    mode: str, specs: Any, constraints: Any, shapes: Any, tmp_path: Path
-) -> None:
-    f = in_mode(mode, to_tf(record_of(double, specs, constraints)), shapes, tmp_path)
+def test_sizes_that_fit(mode: str, tmp_path: Path) -> None:
+    functions = [to_tf(record) for record in fitting_records()]
+
+    def all_of_them(*arrays: Any) -> Any:
+        left = list(arrays)
+        results = []
+        for f, (specs, _, _) in zip(functions, FITTING, strict=True):
+            results += f(*(left.pop(0) for _ in specs))
+        return results
+
+    shapes = [shape for _, _, several in FITTING for shape in several]
+    f = in_mode(mode, all_of_them, shapes, tmp_path)
     for result, shape in zip(f(*ones(shapes)), shapes, strict=True):
         np.testing.assert_array_equal(result, np.full(shape, 2, np.float32))
 
@@ -233,7 +269,7 @@ def test_loaded_without_jax_and_by_its_signature(tmp_path: Path) -> None:
         lambda x: {"y": f(x)[0]}, input_signature=[tf.TensorSpec([None, None])], autograph=False
     )
     tf.saved_model.save(module, str(tmp_path), signatures=module.f)
-    out = run_python(
+    out = run_in_tensorflow(
         """
         import sys
         import tensorflow as tf
@@ -248,7 +284,6 @@ def test_loaded_without_jax_and_by_its_signature(tmp_path: Path) -> None:
                     print(next(l for l in str(e).splitlines() if "assertion failed" in l))
         """,
         str(tmp_path),
-        without_jax=True,
     ).splitlines()
     assert out[0] == "(4, 2)"
     odd = f"{SPECIFICATION}arrays[0]: expected shape (2*b, n), got (3, 2): Division had remainder 1"

@@ -121,7 +121,7 @@ def test_constants_that_need_64_bits() -> None:
     assert words("5000000000*b is 20000000000 for b = 4") in words(str(caught.value))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(strategies.expressions, strategies.assignments, st.sets(st.sampled_from("abc")))
 def test_tensors_compute_as_python_does(
     x: DimExpr, values: dict[str, int], known: set[str]

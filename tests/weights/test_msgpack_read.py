@@ -20,7 +20,7 @@ from jax2tf_bridge import FileFormatError, StateDictError
 from jax2tf_bridge.weights import from_bytes, msgpack_restore
 from tests.fresh_process import run_python
 from tests.weights import msgpack_by_hand as by_hand
-from tests.weights.trees import same, state_dicts, trees
+from tests.weights.trees import same, state_dicts, trees, unhurried
 
 
 def _flax_restore(data: bytes) -> Any:
@@ -36,11 +36,13 @@ def _as_flax_reads(data: bytes) -> Any:
     return tree
 
 
+@unhurried
 @given(state_dicts())
 def test_state_dicts_come_back_as_flax_gives_them(tree: Any) -> None:
     _as_flax_reads(flax.serialization.msgpack_serialize(tree))
 
 
+@unhurried
 @given(trees())
 def test_what_to_bytes_writes_comes_back_as_flax_gives_it(tree: Any) -> None:
     _as_flax_reads(flax.serialization.to_bytes(tree))
@@ -60,6 +62,7 @@ _objects = st.recursive(
 )
 
 
+@unhurried
 @given(_objects)
 def test_every_object_of_msgpack_is_what_flax_reads(tree: Any) -> None:
     _as_flax_reads(msgpack.packb(tree))

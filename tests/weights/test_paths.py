@@ -146,8 +146,8 @@ def test_keys_that_are_the_same_text_are_an_error() -> None:
 
 def test_depth_is_no_limit() -> None:
     deep: dict[str, Any] = {"leaf": 1}
-    for _ in range(20_000):
+    for _ in range(5_000):
         deep = {"k": deep}
     flat = flatten_state(deep)
-    assert flat == {"k/" * 20_000 + "leaf": 1}
+    assert flat == {"k/" * 5_000 + "leaf": 1}
     assert flatten_state(unflatten_state(flat)) == flat

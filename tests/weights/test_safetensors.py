@@ -202,7 +202,7 @@ def test_any_text_for_a_header_is_read_or_refused(tmp_path: Path) -> None:
         st.text(max_size=3) | st.just("__metadata__"), entry | junk, max_size=3
     )
 
-    @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
     @given(headers, st.binary(max_size=20))
     def check(header: Any, data: bytes) -> None:
         write(file, header, data)

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import flax.serialization
 import numpy as np
 import pytest
 
 from jax2tf_bridge import FileFormatError
-from jax2tf_bridge.weights import _sources, open_weights, read_weights
+from jax2tf_bridge.weights import _sources, msgpack_serialize, open_weights, read_weights
 
 TREE = {"a": np.arange(50_000.0), "b": np.arange(50_000, dtype=np.int32), "step": np.int32(1)}
 OTHER = {"a": np.zeros(50_000), "b": np.zeros(50_000, np.int32), "step": np.int32(2)}
@@ -26,7 +25,7 @@ OTHER = {"a": np.zeros(50_000), "b": np.zeros(50_000, np.int32), "step": np.int3
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     file = tmp_path / "weights.msgpack"
-    file.write_bytes(flax.serialization.msgpack_serialize(TREE))
+    file.write_bytes(msgpack_serialize(TREE))
     # Long ago, so that a change has another time however coarse the clock is.
     os.utime(file, ns=(10**18, 10**18))
     return file
@@ -47,7 +46,7 @@ def _grow(path: Path) -> None:
 
 def _rewrite(path: Path) -> None:
     """With what has the same size."""
-    data = flax.serialization.msgpack_serialize(OTHER)
+    data = msgpack_serialize(OTHER)
     assert len(data) == path.stat().st_size
     path.write_bytes(data)
 
@@ -97,7 +96,7 @@ def test_a_change_while_the_structure_is_read_is_an_error(
             read_weights(path, mmap=mmap)
         if change is not _rewrite:
             return
-        path.write_bytes(flax.serialization.msgpack_serialize(TREE))
+        path.write_bytes(msgpack_serialize(TREE))
         with pytest.raises(FileFormatError, match="changed while it was open"):
             open_weights(path)
 
@@ -140,7 +139,7 @@ def test_copies_do_not_change_with_the_file(path: Path) -> None:
 def test_a_file_that_is_replaced_or_removed_is_still_the_one_that_was_opened(path: Path) -> None:
     with open_weights(path) as weights:
         new = path.with_suffix(".new")
-        new.write_bytes(flax.serialization.msgpack_serialize(OTHER))
+        new.write_bytes(msgpack_serialize(OTHER))
         os.replace(new, path)
         assert weights["step"] == 1
         assert weights["a"].tolist() == TREE["a"].tolist()

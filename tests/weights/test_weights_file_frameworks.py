@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge.weights import open_weights, write_weights
+from tests.sampling import sampled
 
 NAMES = (
     *("bool", "int8", "uint16", "int32", "int64", "float16", "bfloat16", "float32", "float64"),
@@ -27,7 +28,11 @@ def _array(name: str) -> np.ndarray:
     return (np.arange(1001) % 2 if name == "bool" else np.arange(1001) % 100).astype(dtype)
 
 
-@pytest.fixture(params=NAMES)
+# Numbers of one, two, four and sixteen bytes, and one that NumPy lacks.
+FEW = ("bool", "uint16", "bfloat16", "float32", "complex128")
+
+
+@pytest.fixture(params=sampled(NAMES, every=len(NAMES), keep=FEW))
 def views(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[list[np.ndarray], np.ndarray]:
     """The same array at several distances from aligned addresses, and as it was written."""
     array = _array(request.param).reshape(7, 11, 13)

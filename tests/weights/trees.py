@@ -33,7 +33,7 @@ BIG_ENDIAN_DTYPES = tuple(d.newbyteorder(">") for d in NUMPY_DTYPES if d.itemsiz
 _PART_OF_A_BYTE = ("int4", "uint4", "int2", "uint2")
 
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+unhurried = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """For tests over trees: other work on the machine is no failure."""
 
 

@@ -1,0 +1,150 @@
+"""How the tests are run: their budgets, the limit on a test, and the plugins."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.consumers.environments import process_environment
+from tests.house.imports import ROOT
+from tests.plugins import pure
+from tests.plugins.quick_compilation import FLAGS, compile_quickly
+from tests.sampling import sampled
+
+pytestmark = pytest.mark.checkout
+
+
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The scripts' module of that name; they are no package."""
+    spec = importlib.util.spec_from_file_location("_times", ROOT / "scripts" / "_times.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "_times", module)  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_contributing_states_the_budgets(times: ModuleType) -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    stated = dict(re.findall(r"\| `(?:scripts/)?(\S+?)` \|[^|\n]*\| (\d+ (?:s|min)) \|", text))
+    for script, budget in times.BUDGETS.items():
+        wall = f"{budget.wall:.0f} s" if budget.wall < 60 else f"{budget.wall / 60:.0f} min"
+        assert stated[script] == wall, script
+    assert f"{times.TEST_LIMIT:.0f} CPU seconds" in text
+
+
+def test_a_test_over_the_limit_is_named(times: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "times.json"
+    assert times.read_test_times(path) == []  # pytest ended before it could write them
+    rows = [
+        {"test": "tests/a/test_x.py::test_quick", "cpu": 9.9, "wall": 30.0},
+        {"test": "tests/a/test_x.py::test_dear[1]", "cpu": 10.1, "wall": 4.0},
+    ]
+    path.write_text(json.dumps(rows))
+    found = times.read_test_times(path)
+    assert times.over_limit(found) == [
+        "tests/a/test_x.py::test_dear[1] took 10.1 CPU seconds, more than 10"
+    ]
+    lines = list(times.table(found))
+    assert lines[1].split() == ["20.0", "34.0", "2", "tests/a"]
+    assert lines[3].endswith("test_dear[1]")
+
+
+def test_a_budget_says_when_it_is_exceeded(times: ModuleType) -> None:
+    budget = times.Budget("test", 300)
+    assert budget.verdict(301).endswith(", OVER BUDGET")
+    assert "on two cores: 5.0 min; took 99 s" in budget.verdict(99)
+    assert "OVER" not in budget.verdict(300)
+
+
+MEASURED = """
+import subprocess, sys, time
+
+def burn():
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        pass
+
+def test_itself():
+    burn()
+
+def test_child():
+    code = "import time\\nwhile time.process_time() < 0.5: pass"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+def test_sleeps():
+    time.sleep(0.3)
+"""
+
+
+def test_times_are_those_of_the_test_and_its_children(tmp_path: Path) -> None:
+    (tmp_path / "test_measured.py").write_text(MEASURED)
+    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "tests.plugins.cpu_times"]
+    command += ["-n", "1", "--cpu-times", "times.json", "--rootdir", str(tmp_path)]
+    environment = process_environment(
+        {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    )
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    rows = {row["test"]: row for row in json.loads((tmp_path / "times.json").read_text())}
+    cpu = {name.split("::")[1]: row["cpu"] for name, row in rows.items()}
+    assert cpu["test_itself"] >= 0.25  # the kernel counts in ticks
+    assert cpu["test_child"] >= 0.45
+    assert cpu["test_sleeps"] < 0.25 <= rows["test_measured.py::test_sleeps"]["wall"]
+
+
+def test_pure_names_exist_and_decide() -> None:
+    for name in pure.PURE:
+        assert (pure.TESTS / name).exists(), f"tests/plugins/pure.py: no tests/{name}"
+    assert pure.is_pure(pure.TESTS / "shape_poly" / "test_parser.py")
+    assert not pure.is_pure(pure.TESTS / "test_programs.py")
+
+
+@pytest.fixture
+def blocker() -> Iterator[None]:
+    blocks = pure.Blocker()
+    sys.meta_path.insert(0, blocks)
+    yield
+    sys.meta_path.remove(blocks)
+
+
+@pytest.mark.usefixtures("blocker")
+def test_pure_tests_cannot_import_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'jax' \(pytest --pure\)"):
+        import jax  # noqa: F401
+
+
+def test_flags_for_quick_compilation_leave_those_that_were_given() -> None:
+    environ = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    compile_quickly(environ)
+    *added, given = environ["XLA_FLAGS"].split()
+    assert given == "--xla_force_host_platform_device_count=8"
+    assert set(added) <= set(FLAGS)
+    again = dict(environ)
+    compile_quickly(again)
+    assert again == environ
+    chosen = {"XLA_FLAGS": "--xla_backend_optimization_level=3"}
+    compile_quickly(chosen)
+    assert chosen == {"XLA_FLAGS": "--xla_backend_optimization_level=3"}
+
+
+def test_consumers_compile_as_xla_does_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    assert "XLA_FLAGS" not in process_environment()
+
+
+def test_a_sample_keeps_every_row_in_some_run() -> None:
+    rows = sampled(range(10), every=4, keep=lambda row: row == 9)
+    assert [row.values[0] for row in rows] == list(range(10))
+    assert [row.values[0] for row in rows if not row.marks] == [0, 4, 8, 9]
+    assert {mark.name for row in rows for mark in row.marks} == {"complete"}

@@ -1,0 +1,93 @@
+"""Runs the tests that need neither JAX nor TensorFlow in processes that can import neither.
+
+`pytest --pure` runs them alone, within seconds, `pytest --not-pure` all others, and `pytest` all.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+
+PURE = (
+    "cli/test_argument_specs.py",
+    "cli/test_command_line.py",
+    "inspecting/test_damage.py",
+    "inspecting/test_new_directory.py",
+    "inspecting/test_patching.py",
+    "inspecting/test_wire.py",
+    "serialization/test_consistency.py",
+    "serialization/test_exported_errors.py",
+    "serialization/test_exported_hostile.py",
+    "serialization/test_exported_limits.py",
+    "serialization/test_exported_read.py",
+    "serialization/test_flatbuffer.py",
+    "serialization/test_format.py",
+    "serialization/test_jaxfn_arrays.py",
+    "serialization/test_jaxfn_damage.py",
+    "serialization/test_jaxfn_errors.py",
+    "serialization/test_jaxfn_forged.py",
+    "serialization/test_jaxfn_graphs.py",
+    "serialization/test_jaxfn_round_trip.py",
+    "serialization/test_protobuf.py",
+    "serialization/test_sidecar.py",
+    "serialization/test_xla_shardings.py",
+    "shape_poly",
+    "weights/test_msgpack_hostile.py",
+    "weights/test_other_formats.py",
+    "weights/test_paths.py",
+    "weights/test_safetensors.py",
+    "weights/test_state_dicts.py",
+    "weights/test_state_dicts_misfits.py",
+    "weights/test_weights_file.py",
+    "weights/test_weights_file_changed.py",
+)
+"""Folders and files below tests/ that are pure."""
+
+BLOCKED = frozenset({"jax", "jaxlib", "tensorflow", "flax", "keras", "orbax"})
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--pure",
+        action="store_true",
+        help="only the tests that need neither JAX nor TensorFlow, with both out of reach",
+    )
+    parser.addoption("--not-pure", action="store_true", help="only the other tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--pure"):
+        sys.meta_path.insert(0, Blocker())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out test modules before they are imported, since importing is what costs."""
+    if collection_path.is_dir() or collection_path.suffix != ".py":
+        return None
+    unwanted = (config.getoption("--pure") and not is_pure(collection_path)) or (
+        config.getoption("--not-pure") and is_pure(collection_path)
+    )
+    return True if unwanted else None
+
+
+def is_pure(path: Path) -> bool:
+    """Says whether a test module is one of PURE or within one."""
+    return any((TESTS / name) in (path, *path.parents) for name in PURE)
+
+
+class Blocker:
+    """Fails imports of JAX, TensorFlow and what stands on them, as if they were not installed."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"No module named {name!r} (pytest --pure)", name=name)
+        return None

@@ -1,0 +1,33 @@
+"""Makes packages impossible to import for a while, where a process without them would take long.
+
+What imports them at its top has done so before: the tests of layers (tests/house) look at that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from unittest import mock
+
+
+class _Blocker:
+    """Finds none of the packages."""
+
+    def __init__(self, packages: tuple[str, ...]) -> None:
+        self.packages = packages
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name.partition(".")[0] in self.packages:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+@contextlib.contextmanager
+def blocked(*packages: str) -> Iterator[None]:
+    """Behaves as if these packages were neither imported nor installed."""
+    with mock.patch.dict(sys.modules), mock.patch.object(sys, "meta_path", list(sys.meta_path)):
+        for name in list(sys.modules):
+            if name.partition(".")[0] in packages:
+                del sys.modules[name]
+        sys.meta_path.insert(0, _Blocker(packages))
+        yield

@@ -1,0 +1,64 @@
+"""One process with TensorFlow and without JAX, in which several tests run code."""
+
+import atexit
+import functools
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+_PROCESS = """
+import contextlib, io, json, sys, traceback
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("jax", "jaxlib", "flax"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+for line in sys.stdin:
+    code, *sys.argv[1:] = json.loads(line)
+    printed, error = io.StringIO(), None
+    with contextlib.redirect_stdout(printed):
+        try:
+            exec(code, {"__name__": "__main__"})
+        except Exception:
+            error = traceback.format_exc()
+    print(json.dumps([printed.getvalue(), error]), flush=True)
+"""
+
+
+def run_in_tensorflow(code: str, *args: str) -> str:
+    """What the code prints in the process that all tests share, with `args` as sys.argv[1:].
+
+    No name is left to what runs there next, but what TensorFlow keeps is.
+    """
+    process = _process()
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write(json.dumps([textwrap.dedent(code), *args]) + "\n")
+    process.stdin.flush()
+    answer = process.stdout.readline()
+    assert answer, f"the process ended with exit code {process.wait()}"
+    printed, error = json.loads(answer)
+    assert error is None, error
+    return str(printed).strip()
+
+
+@functools.cache
+def _process() -> subprocess.Popen[str]:
+    """It is started once, and ends when this process does."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _PROCESS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    atexit.register(_end, process)
+    return process
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.communicate()
