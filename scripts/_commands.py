@@ -45,6 +45,8 @@ OLDEST_PINS = (
     "tqdm==4.66.0",
     f"{TENSORFLOW}==2.20.0",
 )
+# Those that need neither JAX nor TensorFlow first: they are quicker to answer, by themselves.
+_PARTS = ("--pure", "--not-pure")
 DURATION_OF_ALL = "about two hours on two cores"
 FAST = "not slow and not complete"
 SLOW = "slow and not complete"
@@ -189,13 +191,15 @@ def _typecheck(steps: Steps, environment: Environment) -> None:
 def _against_wheel(
     steps: Steps, title: str, environment: Environment, expression: str, rest: Sequence[str]
 ) -> None:
-    """Runs what the releases of JAX and TensorFlow can change, with the wheel as the packages.
-
-    The tests that need neither ran in scripts/test, and those of the checkout need its files.
-    """
-    arguments = ["--against-wheel", "--not-pure", "-m", f"({expression}) and not checkout", *rest]
+    """Runs the tests with the wheel as the packages, without those that need the checkout."""
+    chosen = ["--against-wheel", "-m", f"({expression}) and not checkout"]
     with _tests_alone() as folder:
-        steps.pytest(title, environment, arguments, cwd=folder, limited=False)
+        if rest:
+            steps.pytest(title, environment, [*chosen, *rest], cwd=folder, limited=False)
+            return
+        for part in _PARTS:
+            arguments = [*chosen, part]
+            steps.pytest(f"{title} {part}", environment, arguments, cwd=folder, limited=False)
 
 
 @contextlib.contextmanager
@@ -261,8 +265,8 @@ def test(options: argparse.Namespace, rest: list[str]) -> None:
         fast = ["--exitfirst", "--failed-first"] if options.fast else []
         steps.pytest("pytest", environment, [*fast, *rest])
     else:
-        steps.pytest("pytest --pure", environment, ["--pure"])
-        steps.pytest("pytest --not-pure", environment, ["--not-pure"])
+        for part in _PARTS:
+            steps.pytest(f"pytest {part}", environment, [part])
     steps.finish([environment])
 
 
@@ -273,7 +277,7 @@ def wheel(options: argparse.Namespace, rest: list[str]) -> None:
     environment.ensure(fresh=options.fresh)
     newest = released("newest", _newest_python(steps), _build_wheel(environment))
     newest.ensure(fresh=options.fresh)
-    _against_wheel(steps, "pytest, wheel, newest", newest, FAST, rest)
+    _against_wheel(steps, "newest wheel", newest, FAST, rest)
     steps.finish([newest])
 
 
@@ -299,7 +303,7 @@ def slow(options: argparse.Namespace, rest: list[str]) -> None:
         newest = released("newest", newest_python, built)
         newest.ensure(fresh=options.fresh)
         environments.append(newest)
-        _against_wheel(steps, "pytest, wheel, newest", newest, fast_ones, rest)
+        _against_wheel(steps, "newest wheel", newest, fast_ones, rest)
     oldest_python = find_pythons()[0]
     if oldest_python.minor > (3, 12):
         steps.warn(f"no Python 3.11 or 3.12 found: {' and '.join(OLDEST_PINS)} were NOT tested")
@@ -307,7 +311,7 @@ def slow(options: argparse.Namespace, rest: list[str]) -> None:
         oldest = released("oldest", oldest_python, built, *OLDEST_PINS)
         oldest.ensure(fresh=options.fresh)
         environments.append(oldest)
-        _against_wheel(steps, "pytest, wheel, oldest", oldest, fast_ones, rest)
+        _against_wheel(steps, "oldest wheel", oldest, fast_ones, rest)
     steps.finish(environments)
 
 

@@ -58,8 +58,17 @@ def _known_flags() -> tuple[str, ...]:
             library.open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
         ):
-            known &= {flag for flag in known if content.find(_name(flag).encode()) >= 0}
+            known = {flag for flag in known if content.find(_as_c_string(flag)) >= 0}
     return tuple(flag for flag in FLAGS if flag in known)
+
+
+def _as_c_string(flag: str) -> bytes:
+    r"""The name as code refers to it; where a flag has gone, XLA's protocol buffers still name it.
+
+    >>> _as_c_string("--xla_x=1")
+    b'\x00xla_x\x00'
+    """
+    return b"\0" + _name(flag).encode() + b"\0"
 
 
 def _libraries() -> Iterator[Path]:
