@@ -48,6 +48,8 @@ OLDEST_PINS = (
 # Those that need neither JAX nor TensorFlow first: they are quicker to answer, by themselves.
 _PARTS = ("--pure", "--not-pure")
 DURATION_OF_ALL = "about two hours on two cores"
+# Laws are then tried on more examples: tests/sampling.py reads it.
+THOROUGH = "JAX2TF_BRIDGE_THOROUGH"
 FAST = "not slow and not complete"
 SLOW = "slow and not complete"
 
@@ -124,7 +126,9 @@ class Steps:
         command = [environment.python, "-m", "pytest", "-n", _workers(), "--dist", "worksteal"]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "times.json")
-            passed = self.run(title, [*command, "--cpu-times", str(path), *arguments], cwd=cwd)
+            command += ["--cpu-times", str(path), *arguments]
+            extra = {THOROUGH: "1"} if self.script == "all" else None
+            passed = self.run(title, command, cwd=cwd, extra=extra)
             times = read_test_times(path)
         self.times += times
         if limited:

@@ -4,15 +4,19 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.consumers.summary import pytest_terminal_summary as pytest_terminal_summary
 from tests.plugins.quick_compilation import compile_quickly
+from tests.sampling import examples
 
 pytest_plugins = ("tests.plugins.cpu_times", "tests.plugins.pure")
 
 # Both are read when JAX and TensorFlow are first used, so before any test module.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 compile_quickly()
+settings.register_profile("jax2tf-bridge", max_examples=examples(50))
+settings.load_profile("jax2tf-bridge")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -17,7 +17,7 @@ from tests.consumers.environments import process_environment
 from tests.house.imports import ROOT
 from tests.plugins import pure
 from tests.plugins.quick_compilation import FLAGS, compile_quickly
-from tests.sampling import sampled
+from tests.sampling import THOROUGH, examples, sampled
 
 pytestmark = pytest.mark.checkout
 
@@ -148,3 +148,11 @@ def test_a_sample_keeps_every_row_in_some_run() -> None:
     assert [row.values[0] for row in rows] == list(range(10))
     assert [row.values[0] for row in rows if not row.marks] == [0, 4, 8, 9]
     assert {mark.name for row in rows for mark in row.marks} == {"complete"}
+
+
+def test_laws_are_tried_on_more_examples_before_a_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(THOROUGH, raising=False)
+    assert examples(20) == 20
+    monkeypatch.setenv(THOROUGH, "1")
+    assert examples(20) == 100
+    assert f'"{THOROUGH}"' in (ROOT / "scripts" / "_commands.py").read_text()

@@ -22,6 +22,7 @@ from tests.inspecting.by_hand import (
     differentiable,
     preventing,
 )
+from tests.sampling import examples
 
 GOLDEN = sorted(p for p in (Path(__file__).parents[2] / "saved_models").glob("*/saved_model.pb"))
 
@@ -73,7 +74,7 @@ def test_a_bit_of_each_byte_flipped(tmp_path: Path) -> None:
     assert 0 < read < len(data)  # a name may be another one
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(data=st.data())
 def test_bytes_put_in_taken_away_or_repeated(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

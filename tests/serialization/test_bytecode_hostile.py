@@ -20,7 +20,7 @@ from jax2tf_bridge import FileFormatError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.serialization._bytecode import ModuleSummary, read_main_types, read_module
 from jax2tf_bridge.serialization._bytecode._cursor import Cursor
-from tests.sampling import sampled
+from tests.sampling import examples, sampled
 from tests.serialization.bytecode_by_hand import HUGE, Module, varint, varints
 
 
@@ -148,7 +148,7 @@ def test_numbers_made_huge(version: int) -> None:
 _change = st.tuples(st.integers(0, 1 << 20), st.integers(0, 8), st.binary(max_size=12))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 4), st.lists(_change, min_size=1, max_size=6))
 def test_mutated(which: int, changes: list[tuple[int, int, bytes]]) -> None:
     data = bytearray(artifacts()[which])
@@ -158,14 +158,14 @@ def test_mutated(which: int, changes: list[tuple[int, int, bytes]]) -> None:
     _read(bytes(data))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 4), st.integers(0, 4), st.floats(0, 1), st.floats(0, 1))
 def test_spliced(left: int, right: int, end: float, start: float) -> None:
     first, second = artifacts()[left], artifacts()[right]
     _read(first[: int(end * len(first))] + second[int(start * len(second)) :])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.binary(max_size=200))
 @example(b"\x0d")
 def test_random_after_the_magic(data: bytes) -> None:

@@ -21,6 +21,7 @@ from jax2tf_bridge.serialization._exported_schema import (
     TreeField,
 )
 from jax2tf_bridge.serialization._exported_tables import Tables
+from tests.sampling import examples
 from tests.serialization.exported_by_hand import Write, avals, by_hand, tree
 from tests.serialization.exported_parts_by_hand import aval
 from tests.serialization.read_archives import FILES, archive
@@ -113,7 +114,7 @@ CONTENTS = [
 ]
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.data())
 def test_mutated_files(data: st.DataObject) -> None:
     content = bytearray(data.draw(st.sampled_from(CONTENTS)))

@@ -17,13 +17,14 @@ from jax2tf_bridge._pytree import LEAF
 from jax2tf_bridge.serialization import deserialize, serialize
 from shape_poly import DimExpr
 from tests.fresh_process import run_python
+from tests.sampling import examples
 from tests.serialization.equality import FIELDS, assert_equal
 from tests.serialization.records import call_tree, simple, vjp_of, with_vjps
 from tests.serialization.strategies import records, single_records
 
 thorough = settings(
     deadline=None,
-    max_examples=40,
+    max_examples=examples(40),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
@@ -38,7 +39,7 @@ def test_round_trip(record: PortableFunction) -> None:
 
 
 @given(single_records(), st.sampled_from((bytearray, memoryview)))
-@settings(thorough, max_examples=5)
+@settings(thorough, max_examples=examples(5))
 def test_other_buffers(record: PortableFunction, kind: type) -> None:
     buffer = kind(serialize(record))
     found = deserialize(buffer)
@@ -48,7 +49,7 @@ def test_other_buffers(record: PortableFunction, kind: type) -> None:
 
 
 @given(records())
-@settings(thorough, max_examples=10)
+@settings(thorough, max_examples=examples(10))
 def test_what_was_read_can_be_pickled(record: PortableFunction) -> None:
     assert_equal(pickle.loads(pickle.dumps(deserialize(serialize(record)))), record)
 
@@ -63,7 +64,7 @@ def test_every_field_is_drawn_and_compared() -> None:
     drawn: dict[str, set[str]] = {name: set() for name in FIELDS}
 
     @given(single_records())
-    @settings(thorough, max_examples=40, database=None, derandomize=True)
+    @settings(thorough, max_examples=examples(40), database=None, derandomize=True)
     def collect(record: PortableFunction) -> None:
         for name in FIELDS:
             drawn[name].add(repr(getattr(record, name)))

@@ -36,6 +36,7 @@ from jax2tf_bridge.serialization._sidecar import (
     read_sidecar,
     write_sidecar,
 )
+from tests.sampling import examples
 from tests.serialization.records import constant, simple, vjp_of, with_vjps
 
 TABLE = constant(Aval((2, 3), "float32"), bytes(range(24)), "table")
@@ -345,7 +346,7 @@ _values = st.recursive(
 @given(st.data())
 @settings(
     deadline=None,
-    max_examples=50,
+    max_examples=examples(50),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_any_value_anywhere_is_read_or_refused(saved: Path, data: st.DataObject) -> None:

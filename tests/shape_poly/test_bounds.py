@@ -18,6 +18,7 @@ from shape_poly import (
     symbolic_dim_bounds,
 )
 from tests import strategies
+from tests.sampling import examples
 
 
 @given(strategies.written, strategies.assignments)
@@ -53,7 +54,7 @@ def test_every_value_under_the_constraints_is_within_the_bounds(
 
 
 @given(strategies.expressions, strategies.comparisons, strategies.assignments)
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 def test_every_value_under_any_constraint_is_within_the_bounds(
     x: DimExpr, constraint: Comparison, values: dict[str, int]
 ) -> None:

@@ -18,6 +18,7 @@ from shape_poly._ranges import least_values, ranges_from
 from shape_poly._requirements import weakest_requirement
 from shape_poly._rewriting import rewritten
 from shape_poly._scope import SymbolicScope
+from tests.sampling import examples
 from tests.shape_poly.proving import GRID, VARIABLES, as_written, grid, products_compared
 
 _FOREVER = math.inf
@@ -38,7 +39,7 @@ _constraint_lists = st.lists(_constraints, max_size=2)
 
 
 @given(products_compared, _constraint_lists)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_without_factors_a_fact_says_the_same(
     comparison: Comparison, constraints: list[Comparison]
 ) -> None:
@@ -57,7 +58,7 @@ def test_without_factors_a_fact_says_the_same(
 
 
 @given(products_compared, _constraint_lists)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_bounds_from_facts_follow_from_them(
     comparison: Comparison, constraints: list[Comparison]
 ) -> None:
@@ -69,7 +70,7 @@ def test_bounds_from_facts_follow_from_them(
 
 
 @given(products_compared, _constraint_lists)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_rewritten_comparisons_are_equivalent(
     comparison: Comparison, constraints: list[Comparison]
 ) -> None:
@@ -82,7 +83,7 @@ def test_rewritten_comparisons_are_equivalent(
 
 
 @given(products_compared, _constraint_lists)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_verdicts_about_products_agree_with_python(
     comparison: Comparison, constraints: list[Comparison]
 ) -> None:

@@ -26,6 +26,7 @@ from shape_poly._prover import Proven, Refuted, Unknown, prove
 from shape_poly._ranges import ranges_from
 from shape_poly._scope import SymbolicScope
 from tests.fresh_process import run_python
+from tests.sampling import examples
 from tests.shape_poly.comparison_table import CASES, Case
 from tests.shape_poly.proving import comparisons, grid
 
@@ -55,7 +56,7 @@ def test_the_table_is_worth_its_name() -> None:
 
 
 @given(comparisons(), _constraint_lists, st.lists(_sizes, max_size=10))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_verdicts_agree_with_python(
     comparison: Comparison, constraints: list[Comparison], larger: list[Mapping[str, int]]
 ) -> None:
@@ -87,7 +88,7 @@ def _order(values: Mapping[str, int]) -> tuple[int, list[int]]:
 
 
 @given(_constraint_lists, comparisons(3) | st.none())
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=examples(75), deadline=None)
 def test_enumeration_finds_the_smallest(
     constraints: list[Comparison], refuted: Comparison | None
 ) -> None:

@@ -14,6 +14,7 @@ from shape_poly._comparisons import Comparison, parse_comparison
 from shape_poly._deciding import touching
 from shape_poly._requirements import weakest_requirement
 from shape_poly._scope import ContradictionError, SymbolicScope
+from tests.sampling import examples
 from tests.shape_poly.proving import as_written, comparisons, grid
 
 
@@ -81,7 +82,7 @@ def test_requirements_are_simple(
 
 
 @given(comparisons(3), st.lists(comparisons(2), max_size=1))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_requirements_are_equivalent(comparison: Comparison, given_: list[Comparison]) -> None:
     try:
         scope = SymbolicScope(given_)

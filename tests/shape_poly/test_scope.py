@@ -14,6 +14,7 @@ from shape_poly import _scope as scope_module
 from shape_poly._comparisons import Comparison, parse_comparison
 from shape_poly._scope import ContradictionError, SymbolicScope
 from tests.fresh_process import run_python
+from tests.sampling import examples
 from tests.shape_poly.proving import comparisons, grid
 
 
@@ -103,7 +104,7 @@ def test_adding_a_constraint_looks_for_contradictions_too() -> None:
 
 
 @given(st.lists(comparisons(), min_size=1, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_contradictory_constraints_have_no_witness(constraints: list[Comparison]) -> None:
     conflict: tuple[Comparison, ...] = ()
     try:

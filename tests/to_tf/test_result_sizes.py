@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from jax2tf_bridge import PortableFunction, ShapeError, convert, export, to_tf
 from jax2tf_bridge.to_tf._result_sizes import CheckedArithmetic
 from shape_poly import DimExpr, parse_dimension
+from tests.sampling import examples
 
 ROW = np.ones(3, np.int8)
 
@@ -101,7 +102,7 @@ sizes = st.integers(1, 100) | st.integers(40_000, 2**31 - 1)
 
 
 @pytest.mark.parametrize("text", EXPRESSIONS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(sizes, sizes)
 def test_arithmetic_knows_whether_it_wrapped_around(text: str, b: int, c: int) -> None:
     dimension = parse_dimension(text)

@@ -16,6 +16,7 @@ from jax2tf_bridge.to_tf import to_tf
 from jax2tf_bridge.to_tf._shape_guards import SizeAlgebra
 from shape_poly import DimExpr
 from tests import strategies
+from tests.sampling import examples
 from tests.to_tf.shape_checking import (
     assertions,
     double,
@@ -121,7 +122,7 @@ def test_constants_that_need_64_bits() -> None:
     assert words("5000000000*b is 20000000000 for b = 4") in words(str(caught.value))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(strategies.expressions, strategies.assignments, st.sets(st.sampled_from("abc")))
 def test_tensors_compute_as_python_does(
     x: DimExpr, values: dict[str, int], known: set[str]

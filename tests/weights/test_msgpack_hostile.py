@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge import FileFormatError, open_weights
 from jax2tf_bridge.weights import msgpack_restore, msgpack_serialize
+from tests.sampling import examples
 from tests.weights.msgpack_by_hand import (
     array,
     binary,
@@ -339,7 +340,7 @@ def test_any_bytes_are_a_value_or_an_error(data: bytes) -> None:
     _restored_or_refused(data)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     state_dicts(),
     st.lists(

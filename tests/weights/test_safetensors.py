@@ -20,6 +20,7 @@ from jax2tf_bridge._errors import FileFormatError, MissingDependencyError, State
 from jax2tf_bridge.weights._open import open_weights, read_weights
 from jax2tf_bridge.weights._safetensors import SafetensorsContents, looks_like_safetensors
 from jax2tf_bridge.weights._sources import MappedSource
+from tests.sampling import examples
 
 PAIR = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
@@ -202,7 +203,7 @@ def test_any_text_for_a_header_is_read_or_refused(tmp_path: Path) -> None:
         st.text(max_size=3) | st.just("__metadata__"), entry | junk, max_size=3
     )
 
-    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
     @given(headers, st.binary(max_size=20))
     def check(header: Any, data: bytes) -> None:
         write(file, header, data)

@@ -28,6 +28,7 @@ from jax2tf_bridge.weights import (
     read_weights,
 )
 from jax2tf_bridge.weights._msgpack_plan import plan
+from tests.sampling import examples
 from tests.weights import msgpack_by_hand as by_hand
 from tests.weights.trees import arrays, same, state_dicts
 
@@ -105,7 +106,7 @@ def test_copies_are_aligned_and_may_be_written_to(path: Path) -> None:
         assert leaf.flags.owndata
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(state_dicts())
 def test_files_hold_what_their_bytes_do(
     tmp_path_factory: pytest.TempPathFactory, tree: Any
@@ -123,7 +124,7 @@ def test_files_hold_what_their_bytes_do(
         assert same(dict(weights), flatten_state(expected))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 5000), st.lists(arrays(), max_size=4), st.integers(0, 5000))
 def test_windows_end_anywhere(
     tmp_path_factory: pytest.TempPathFactory, before: int, leaves: list[Any], after: int

@@ -12,6 +12,8 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from tests.sampling import examples
+
 Tree: TypeAlias = Any
 
 _NUMPY_NAMES = (
@@ -33,7 +35,9 @@ BIG_ENDIAN_DTYPES = tuple(d.newbyteorder(">") for d in NUMPY_DTYPES if d.itemsiz
 _PART_OF_A_BYTE = ("int4", "uint4", "int2", "uint2")
 
 
-unhurried = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+unhurried = settings(
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 """For tests over trees: other work on the machine is no failure."""
 
 
