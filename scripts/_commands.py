@@ -267,7 +267,8 @@ def test(options: argparse.Namespace, rest: list[str]) -> None:
         _typecheck(steps, environment)
     if options.fast or rest:
         fast = ["--exitfirst", "--failed-first"] if options.fast else []
-        steps.pytest("pytest", environment, [*fast, *rest])
+        chosen = any(argument.startswith("-m") for argument in rest)  # not only fast ones
+        steps.pytest("pytest", environment, [*fast, *rest], limited=not chosen)
     else:
         for part in _PARTS:
             steps.pytest(f"pytest {part}", environment, [part])
@@ -289,8 +290,8 @@ def slow(options: argparse.Namespace, rest: list[str]) -> None:
     """Runs the slow tests, and the fast ones on the oldest JAX with its oldest TensorFlow.
 
     The slow tests make environments of their own: TensorFlow alone, and other releases of JAX.
-    With --all it adds those that prove tables complete, on the newest pair too: that is what to
-    run before a release, and takes hours.
+    With --all it runs every test, those that prove tables complete among them, and all but the
+    slow ones on the newest pair too: that is what to run before a release, and takes hours.
     """
     if options.all:
         say(f"everything, on three pairs of JAX and TensorFlow: {DURATION_OF_ALL}")
@@ -299,8 +300,9 @@ def slow(options: argparse.Namespace, rest: list[str]) -> None:
     environment.ensure(fresh=options.fresh)
     environments = [environment]
     newest_python = _newest_python(steps)
-    slow_ones = "slow or complete" if options.all else SLOW
-    steps.pytest(f'pytest -m "{slow_ones}"', environment, ["-m", slow_ones, *rest], limited=False)
+    title = "pytest, all" if options.all else "pytest, slow"
+    expression = "" if options.all else SLOW
+    steps.pytest(title, environment, ["-m", expression, *rest], limited=False)
     built = _build_wheel(environment)
     fast_ones = "not slow" if options.all else FAST
     if options.all:

@@ -24,9 +24,9 @@ def _check(program: Program, results: list[tf.Tensor], expected: Reference) -> N
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=str)
 def test_values_and_gradients_are_those_of_jax(program: Program) -> None:
-    """Eagerly at the first call, and in a traced function at the others, gradients with it.
+    """Values eagerly at the first call, and with gradients in a traced function at the others.
 
-    The consumers run every call both ways (tests/consumers).
+    The consumers run every call of a model that was saved (tests/consumers).
     """
     with program.precision():
         example = program.build()

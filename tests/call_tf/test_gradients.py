@@ -62,7 +62,7 @@ def test_gradients_of_any_order(way: Callable[..., Any], function: Any) -> None:
 @WAYS
 def test_jacrev_of_jacrev(way: Callable[..., Any]) -> None:
     def orders(f: Callable[..., Any]) -> Callable[..., Any]:
-        # Eagerly the second is dear, and nothing but the gradients and vmaps that others test.
+        # Eagerly the second is dear, and is gradients and vmaps as test_vmap.py has them.
         found = [jax.jacrev(f), jax.jacrev(jax.jacrev(f))]
         return lambda x: [g(x) for g in (found if way is jax.jit else found[:1])]
 

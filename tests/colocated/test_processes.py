@@ -34,12 +34,14 @@ mesh = Mesh(np.array(jax.devices()).reshape(4, 2)[::-1], ("x", "y"), axis_types=
 with Worker(10) as worker:
     for line in sys.stdin:
         worker.begin_channel()
+        _failure, _known = None, {{*globals(), "_failure", "_known", "_name"}}
         try:
             exec(json.loads(line))
         except Exception:
-            print(json.dumps(traceback.format_exc()), flush=True)
-        else:
-            print(json.dumps(None), flush=True)
+            _failure = traceback.format_exc()
+        for _name in globals().keys() - _known:  # so that no text needs what another defined
+            del globals()[_name]
+        print(json.dumps(_failure), flush=True)
 """
 
 
@@ -58,7 +60,9 @@ def run() -> Iterator[Run]:
         def run(code: str) -> None:
             texts.write(json.dumps(code) + "\n")
             texts.flush()
-            error = json.loads(answers.readline())
+            answer = answers.readline()
+            assert answer, f"the parent ended with {parent.wait()}"
+            error = json.loads(answer)
             assert error is None, error
 
         yield run

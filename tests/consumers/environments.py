@@ -74,7 +74,7 @@ def _ask(path: str) -> Interpreter | None:
 def process_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The variables for other interpreters: the caller's, without what belongs to its own.
 
-    Nor with XLA_FLAGS: consumers compile as XLA does by default.
+    XLA_FLAGS is left out too: consumers compile as XLA does by default.
     """
     own = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "PIP_USER", "XLA_FLAGS"}
     kept = {

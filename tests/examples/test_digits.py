@@ -122,3 +122,25 @@ def test_bad_steps_are_refused(
     assert stopped.value.code == 2
     assert "--steps" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_run_leaves_what_it_says_it_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = np.random.default_rng(1).uniform(0, 16, (80, 8, 8)).astype(np.float32)
+    digits = train.Digits(images, np.arange(80, dtype=np.int32) % 10)
+    monkeypatch.setattr(train, "digits", lambda: (digits, digits))
+    monkeypatch.setattr(demo, "_LEAST_ACCURACY", 0.0)
+    demo.run(tmp_path, steps=5)
+    printed = capsys.readouterr().out
+    assert f"--model_base_path={tmp_path / 'digits'}" in printed
+    assert (tmp_path / "digits" / "1" / "saved_model.pb").exists()
+    request = json.loads((tmp_path / "request.json").read_text())
+    assert np.shape(request["instances"]) == (3, 8, 8)
+    with np.load(tmp_path / "answers.npz") as answers:
+        report = json.loads(str(answers["report"]))
+        assert {"jax", "jaxlib", "jax2tf_bridge"} <= set(report["blocked"])
+        assert report["loaded_of_blocked"] == []
+        assert answers["probabilities"].shape == (80, 10)
+        assert np.abs(answers["d conv1/kernel"]).max() > 0

@@ -300,7 +300,7 @@ with ExportWorkers(1) as workers:
         assert "not all of Layer are pytrees there" in str(error.errors["apply"])
         assert "ExportWorkers(initializer=register)" in str(error.errors["apply"])
         assert type(error.errors["fails"].__cause__) is Mine
-    workers.submit(register).result()
+with ExportWorkers(1, initializer=register) as workers:
     jobs = [ExportJob(apply, [Layer(x), x]), ExportJob(shift, [x])]
     records = export_many(jobs, executor=workers)
 print(records["shift"].out_tree.unflatten(iter([1, 2])))
@@ -314,7 +314,7 @@ print(records["shift"].out_tree.unflatten(iter([1, 2])))
 
 
 def test_a_process_that_dies_is_reported_and_replaced(workers: ExportWorkers) -> None:
-    """It comes last, since it takes two processes from those that the tests share."""
+    """The two processes that it ends are replaced, so that others can share the workers."""
     jobs = {
         "left": ExportJob(functions.dies, [X]),
         "crashed": ExportJob(functions.crashes, [X]),

@@ -29,7 +29,7 @@ def workers() -> Iterator[ExportWorkers]:
     def initializer() -> None:
         functions.INITIALIZED.append("by the workers")
 
-    environment = {"OF_THE_WORKER": "yes", **several_devices(2)}
+    environment = {"OF_THE_WORKER": "yes", "XLA_FLAGS": several_devices(2)["XLA_FLAGS"]}
     with ExportWorkers(1, environment=environment, initializer=initializer) as made:
         yield made
 
@@ -263,8 +263,8 @@ def test_workers_may_have_devices_that_this_process_lacks(workers: ExportWorkers
     assert record.nr_devices == 2
 
 
-def test_shutdown_lets_calls_finish_and_takes_no_more(workers: ExportWorkers) -> None:
-    """It comes last, since it ends what the tests share."""
+def test_shutdown_lets_calls_finish_and_takes_no_more() -> None:
+    workers = ExportWorkers(1)
     futures = [workers.submit(process_of) for _ in range(3)]
     workers.shutdown()
     assert len({future.result() for future in futures}) == 1

@@ -221,7 +221,7 @@ def of_svd(b: Any, u: Any, s: Any, vh: Any) -> Any:
 
 
 # The others are made of the same factorizations.
-FAST = {"solve", "cholesky", "qr", "eigh", "svd", "triangular", "tridiagonal"}
+FAST = {"solve", "lu", "cholesky", "qr", "eigh", "svd", "triangular", "tridiagonal"}
 
 
 @pytest.mark.parametrize("name", sampled(list(DIFFERENTIABLE), every=100, keep=FAST))

@@ -17,7 +17,7 @@ from tests.consumers.environments import process_environment
 from tests.house.imports import ROOT
 from tests.plugins import pure
 from tests.plugins.quick_compilation import FLAGS, compile_quickly
-from tests.sampling import THOROUGH, examples, sampled
+from tests.sampling import THOROUGH, examples, sampled, stride
 
 pytestmark = pytest.mark.checkout
 
@@ -148,11 +148,13 @@ def test_a_sample_keeps_every_row_in_some_run() -> None:
     assert [row.values[0] for row in rows] == list(range(10))
     assert [row.values[0] for row in rows if not row.marks] == [0, 4, 8, 9]
     assert {mark.name for row in rows for mark in row.marks} == {"complete"}
+    with pytest.raises(AssertionError, match=r"no rows of the table: \['qr'\]"):
+        sampled(["lu"], every=2, keep=["qr"])
 
 
 def test_laws_are_tried_on_more_examples_before_a_release(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(THOROUGH, raising=False)
-    assert examples(20) == 20
+    assert (examples(20), stride(3)) == (20, 3)
     monkeypatch.setenv(THOROUGH, "1")
-    assert examples(20) == 100
+    assert (examples(20), stride(3)) == (100, 1)
     assert f'"{THOROUGH}"' in (ROOT / "scripts" / "_commands.py").read_text()

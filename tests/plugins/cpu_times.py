@@ -1,7 +1,8 @@
 """Measures the CPU time of each test, child processes included, and writes it to a file.
 
-CPU time does not depend on what else the machine does, so a limit on it can fail a run; scripts/
-has the limit and prints the table.
+CPU time hardly depends on what else the machine does, so a limit on it can fail a run; scripts/
+has the limit and prints the table. What tests share is charged to one of them: a fixture to the
+test that makes it, a process to the one at whose end it is waited for.
 """
 
 from __future__ import annotations

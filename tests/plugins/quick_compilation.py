@@ -54,6 +54,8 @@ def _name(flag: str) -> str:
 def _known_flags() -> tuple[str, ...]:
     known = set(FLAGS)
     for library in _libraries():
+        if not library.exists():
+            return ()
         with (
             library.open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
@@ -72,9 +74,8 @@ def _as_c_string(flag: str) -> bytes:
 
 
 def _libraries() -> Iterator[Path]:
-    """Yields the libraries with XLA in them that are installed here."""
+    """Yields where the installed packages keep XLA, if they do as they do on Linux."""
     for package, name in _LIBRARIES:
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations or ()) if spec else ():
-            if (path := Path(folder, name)).exists():
-                yield path
+            yield Path(folder, name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from unittest import mock
 
 
 class _Blocker:
@@ -25,9 +24,15 @@ class _Blocker:
 @contextlib.contextmanager
 def blocked(*packages: str) -> Iterator[None]:
     """Behaves as if these packages were neither imported nor installed."""
-    with mock.patch.dict(sys.modules), mock.patch.object(sys, "meta_path", list(sys.meta_path)):
-        for name in list(sys.modules):
-            if name.partition(".")[0] in packages:
-                del sys.modules[name]
-        sys.meta_path.insert(0, _Blocker(packages))
+    hidden = {
+        name: sys.modules.pop(name)
+        for name in list(sys.modules)
+        if name.partition(".")[0] in packages
+    }
+    blocker = _Blocker(packages)
+    sys.meta_path.insert(0, blocker)
+    try:
         yield
+    finally:
+        sys.meta_path.remove(blocker)
+        sys.modules.update(hidden)

@@ -233,8 +233,8 @@ def test_the_cache_lies_in_the_model_if_nothing_else_is_said(
     monkeypatch.setenv("PYTHONPATH", "/packages")
     environments = in_this_process(monkeypatch)
     cache = precompile(path, requests[:1])
+    cache.folder.rmdir()  # other tests share the model
     assert cache == CompileCache(path / CACHE_FOLDER, 0)
-    cache.folder.rmdir()
     (variables,) = environments
     flags = f"--another=1 --tf_xla_persistent_cache_directory={cache.folder}"
     assert variables["TF_XLA_FLAGS"] == flags

@@ -24,6 +24,7 @@ from jax2tf_bridge.saving._warm_up import (
 )
 from jax2tf_bridge.serialization._protobuf_writing import bytes_field
 from shape_poly import parse_comparison, symbolic_shape
+from tests.sampling import stride
 
 DTYPES = (
     *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
@@ -202,13 +203,13 @@ def test_no_file_means_no_requests(tmp_path: Path) -> None:
 def test_damaged_files(tmp_path: Path) -> None:
     path = write_warm_up(tmp_path, all_dtypes()[:2])
     data = path.read_bytes()
-    for at in {*range(16), *range(16, len(data), 7)}:
+    for at in {*range(16), *range(16, len(data), stride(7))}:
         path.write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
         with pytest.raises(FileFormatError, match="not a warm-up file of TensorFlow Serving, or"):
             read_warm_up(tmp_path)
     # A record is its length, a checksum, its bytes, and another checksum.
     first = 16 + int.from_bytes(data[:8], "little")
-    for length in {*range(1, len(data), 7), first - 1, first + 1, len(data) - 1} - {first}:
+    for length in {*range(1, len(data), stride(7)), first - 1, first + 1, len(data) - 1} - {first}:
         path.write_bytes(data[:length])
         with pytest.raises(FileFormatError, match="not a warm-up file"):
             read_warm_up(tmp_path)
