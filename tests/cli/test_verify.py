@@ -49,6 +49,7 @@ def test_another_function_is_an_error_with_the_place(run: Run, model: Path) -> N
     assert f"is not {__name__}:one_percent_off" in ended.error
     assert "of its largest number at b = " in ended.error
     assert "1e-04 are allowed" in ended.error
+    assert ended.error.rstrip().endswith(f", and {ended.out.count('BEYOND IT') - 1} more")
     wide = ("--tolerance", "0.05", "--rounds", "0")
     assert run("verify", model, "--against", f"{__name__}:one_percent_off", *wide).code == 0
 

@@ -9,7 +9,9 @@ import pytest
 from jax import lax
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge import DisabledSafetyCheck, Target
+from jax2tf_bridge import DisabledSafetyCheck, Target, UnsupportedByTargetError
+from jax2tf_bridge.from_jax._retarget import retarget
+from jax2tf_bridge.from_jax._stablehlo import StableHloModule
 
 x32 = np.ones((3, 3), np.float32)
 
@@ -51,6 +53,19 @@ def test_what_the_target_cannot_express_is_named_with_its_line() -> None:
         bridge.export(accurate_tanh, platforms=["tpu"], target=Target.tensorflow("2.17"))(x32)
     assert info.value.operation == "stablehlo.tanh"
     assert "test_lowering.py" in str(info.value.source)
+
+
+def test_a_calling_convention_that_the_target_lacks_is_refused() -> None:
+    module = StableHloModule(jax.export.export(jax.jit(jnp.sin))(x32).mlir_module_serialized)
+    oldest = Target.tensorflow("2.15")
+    message = (
+        "sin cannot run on TensorFlow 2.15: it holds ordered effects, which need calling "
+        "convention 9, and the target reads 8"
+    )
+    with pytest.raises(UnsupportedByTargetError, match=f"^{message}"):
+        retarget(module, oldest, function_name="sin", has_effects=True)
+    made = retarget(module, oldest, function_name="sin", has_effects=False)
+    assert made.calling_convention_version == 8
 
 
 def test_dtypes_that_no_tensorflow_reads() -> None:

@@ -23,6 +23,8 @@ from jax2tf_bridge import (
     convert,
     load,
 )
+from jax2tf_bridge.loading._saved_graph import _capture
+from jax2tf_bridge.serialization._protobuf import WireError
 
 X = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(3, 2)).astype(np.float32)
@@ -284,3 +286,9 @@ def test_models_that_jax2tf_saved(tmp_path: Path) -> None:
     gradient = jax.grad(lambda p: function(p, x=X)["output_0"].sum())(model.params)
     expected = jax.grad(lambda w: jnp.sin(X @ w).sum())(W)
     np.testing.assert_allclose(gradient["params/w"], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("index", [-1, 1])
+def test_a_captured_object_that_is_not_there(index: int) -> None:
+    with pytest.raises(WireError, match=rf"^it names the object {index} of 1"):
+        _capture([memoryview(b"")], index)
