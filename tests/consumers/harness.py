@@ -8,6 +8,7 @@ runs every pair and prints the table.
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib.util
 import shutil
 import subprocess
@@ -200,6 +201,7 @@ def newest_is_current() -> bool:
     return sys.version_info[:2] >= NEWER_PYTHON[0]
 
 
+@functools.cache  # it starts every Python that there is
 def newest_exporter() -> str:
     """The exporting side with the newest JAX that this machine can have."""
     return "current" if newest_is_current() or newer_python() is None else "newest"
