@@ -58,11 +58,10 @@ class TestTime:
         return "/".join(self.test.split("::")[0].split("/")[:2])
 
 
-@dataclass
 class Clock:
     """Measures wall seconds and the CPU seconds of child processes, from when it is made."""
 
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         self._wall, self._cpu = time.monotonic(), _children()
 
     def wall(self) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tests.plugins.quick_compilation import with_quick_flags
 
-_BLOCKER = """
+WITHOUT_JAX = """
 import sys
 class _Blocker:
     def find_spec(self, name, path=None, target=None):
@@ -22,7 +22,7 @@ def run_python(
     code: str, *args: str, without_jax: bool = False, env: Mapping[str, str] | None = None
 ) -> str:
     """What a fresh interpreter prints when it runs the code with `args` as sys.argv[1:]."""
-    text = (_BLOCKER if without_jax else "") + textwrap.dedent(code)
+    text = (WITHOUT_JAX if without_jax else "") + textwrap.dedent(code)
     done = subprocess.run(
         [sys.executable, "-c", text, *args],
         capture_output=True,

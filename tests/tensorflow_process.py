@@ -8,18 +8,14 @@ import subprocess
 import sys
 import textwrap
 
+from tests.fresh_process import WITHOUT_JAX
+
 _PROCESS = """
 import contextlib, io, json, os, sys, traceback
 
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # what C++ prints is no answer
 
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("jax", "jaxlib", "flax"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Blocker())
 for line in sys.stdin:
     code, *sys.argv[1:] = json.loads(line)
     printed, error = io.StringIO(), None
@@ -55,7 +51,7 @@ def run_in_tensorflow(code: str, *args: str) -> str:
 def _process() -> subprocess.Popen[str]:
     """It is started once, and ends when this process does."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _PROCESS],
+        [sys.executable, "-c", WITHOUT_JAX + _PROCESS],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -111,7 +111,7 @@ def test_pure_names_exist_and_decide() -> None:
 
 @pytest.fixture
 def blocker() -> Iterator[None]:
-    blocks = pure.Blocker()
+    blocks = pure.Blocker(pure.BLOCKED, " (pytest --pure)")
     sys.meta_path.insert(0, blocks)
     yield
     sys.meta_path.remove(blocks)

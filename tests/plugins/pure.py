@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -64,7 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--pure"):
-        sys.meta_path.insert(0, Blocker())
+        sys.meta_path.insert(0, Blocker(BLOCKED, " (pytest --pure)"))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -83,11 +83,15 @@ def is_pure(path: Path) -> bool:
 
 
 class Blocker:
-    """Fails imports of JAX, TensorFlow and what stands on them, as if they were not installed."""
+    """Fails imports of some packages as if they were not installed."""
+
+    def __init__(self, packages: Collection[str], why: str = "") -> None:
+        """`why` ends the error's text."""
+        self.packages, self.why = packages, why
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name.partition(".")[0] in BLOCKED:
-            raise ModuleNotFoundError(f"No module named {name!r} (pytest --pure)", name=name)
+        if name.partition(".")[0] in self.packages:
+            raise ModuleNotFoundError(f"No module named {name!r}{self.why}", name=name)
         return None

@@ -9,16 +9,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-
-class _Blocker:
-    """Finds none of the packages."""
-
-    def __init__(self, packages: tuple[str, ...]) -> None:
-        self.packages = packages
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name.partition(".")[0] in self.packages:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+from tests.plugins.pure import Blocker
 
 
 @contextlib.contextmanager
@@ -29,7 +20,7 @@ def blocked(*packages: str) -> Iterator[None]:
         for name in list(sys.modules)
         if name.partition(".")[0] in packages
     }
-    blocker = _Blocker(packages)
+    blocker = Blocker(packages)
     sys.meta_path.insert(0, blocker)
     try:
         yield
