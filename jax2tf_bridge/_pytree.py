@@ -17,8 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from jax2tf_bridge._errors import (
-    FileFormatError,
-    SerializationError,
     StructureError,
     bullet_list,
 )
@@ -91,15 +89,10 @@ class TreeSpec:
     stored_type: StoredType | None = field(default=None, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A codec holds functions of this process: another one finds the type by its name.
-        from jax2tf_bridge.serialization._stored_types import stored
-
-        try:
-            node = stored(self)
-        except SerializationError:  # the children still stand for it
-            node = self
-        fields = (node.kind, node.name, node.keys, node.children, node.serialized_name)
-        return (_unpickled, (*fields, node.auxdata, node.stored_type))
+        # A codec holds functions of this process.  Where types can be found, in
+        # serialization._stored_types, pickles say how.
+        fields = (self.kind, self.name, self.keys, self.children)
+        return (TreeSpec, (*fields, None, self.serialized_name, self.auxdata, self.stored_type))
 
     @property
     def leaf_count(self) -> int:
@@ -227,26 +220,6 @@ class TreeSpec:
         return f"a {self.name} of {count} children{stand_in}"
 
 
-def _unpickled(
-    kind: NodeKind,
-    name: str,
-    keys: tuple[Hashable, ...],
-    children: tuple[TreeSpec, ...],
-    serialized_name: str,
-    auxdata: bytes | None,
-    stored_type: StoredType | None,
-) -> TreeSpec:
-    """The structure that was pickled, of the types that are known here."""
-    from jax2tf_bridge.serialization._stored_types import codec_of
-
-    spec = TreeSpec(kind, name, keys, children, None, serialized_name, auxdata, stored_type)
-    try:
-        codec = codec_of(spec)
-    except FileFormatError:  # said where the types are needed
-        codec = None
-    return spec if codec is None else replace(spec, codec=codec)
-
-
 def _stand_in(name: str, fields: Sequence[Hashable]) -> Callable[..., Any]:
     """A named tuple for one whose type is not known here; a file may name it anything."""
     usable = name if name.isidentifier() and not keyword.iskeyword(name) else "NamedTuple"
@@ -285,7 +258,7 @@ def call_without(
 
 
 def _without(tree: TreeSpec, path: str, left_out: Collection[str]) -> TreeSpec | None:
-    """A structure without the leaves at some paths; None if nothing else was in it."""
+    """Drops the leaves at some paths; None if nothing else was in the structure."""
     if not left_out:
         return tree
     if tree.kind == "leaf":
@@ -297,12 +270,17 @@ def _without(tree: TreeSpec, path: str, left_out: Collection[str]) -> TreeSpec |
     ]
     if not children or all(a is b for a, b in zip(children, tree.children, strict=True)):
         return tree
+    if all(child is None for child in children):
+        return None
     if not tree.keys:
         none = TreeSpec("none")
         return replace(tree, children=tuple(none if c is None else c for c in children))
     kept = [(k, c) for k, c in zip(tree.keys, children, strict=True) if c is not None]
     keys = tuple(key for key, _ in kept)
-    return replace(tree, kind="dict", keys=keys, children=tuple(c for _, c in kept), codec=None)
+    # No object of a type lacks some of its children: those that are left stand for it, by their
+    # names and in its order, as those of a type that is not known.
+    kind: NodeKind = "dict" if tree.kind == "dict" else "custom"
+    return TreeSpec(kind, tree.name, keys, tuple(child for _, child in kept))
 
 
 def flatten_call(

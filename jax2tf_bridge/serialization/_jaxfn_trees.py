@@ -19,7 +19,7 @@ from jax2tf_bridge.serialization._jaxfn_keys import (
 from jax2tf_bridge.serialization._jaxfn_pools import Pool
 from jax2tf_bridge.serialization._jaxfn_texts import one, optional, optional_bytes
 from jax2tf_bridge.serialization._static_data import read_definition, write_definition
-from jax2tf_bridge.serialization._stored_types import codec_of, stored
+from jax2tf_bridge.serialization._stored_types import codec_if_it_fits, stored
 
 _NONE = TreeSpec("none")
 _KEYED = (schema.DICT, schema.NAMEDTUPLE, schema.NAMED_CUSTOM)
@@ -251,7 +251,7 @@ class TreeReader:
         )
         key = (found, spec.kind, spec.keys, len(spec.children))
         if key not in self._codecs:
-            self._codecs[key] = codec_of(typed)
+            self._codecs[key] = codec_if_it_fits(typed)
         return replace(typed, codec=self._codecs[key])
 
 

@@ -62,11 +62,34 @@ class _Registry:
         return self._by_type.get(node_type)
 
     def of_definition(self, name: str) -> Registration | None:
-        """What is registered for the type that is defined under a name, as "optax.EmptyState"."""
+        """Finds the registration of the type that is defined under a name ("optax.EmptyState")."""
         with self._lock:
             every = list(self._by_name.values())
         # A notebook's cell that runs again defines the type anew.
         return next((r for r in reversed(every) if name in names_of(r.node_type)), None)
+
+    def of_class(self, name: str, fields: Sequence[str] | None) -> Registration | None:
+        """Finds the registration of the only type whose class has a name ("EmptyState").
+
+        Args:
+          name: of the class, without its module.
+          fields: of a named tuple, in any order; None for a custom node.
+
+        Raises:
+          FileFormatError: types of several modules have this name.
+        """
+        with self._lock:
+            every = list(self._by_name.values())
+        of_kind = [r for r in every if r.node_type.__name__ == name and _has_fields(r, fields)]
+        found = {_name(r.node_type): r for r in of_kind}
+        if len(found) > 1:
+            raise FileFormatError(
+                f"The type {name} is stored by the name of its class alone, and several types of "
+                f"that name are registered: {', '.join(found)}. Read it in a process that "
+                "registers only the right one, or write the function again: files now say where "
+                "a type is defined."
+            )
+        return next(iter(found.values()), None)
 
     def has_rebuilders(self) -> bool:
         """Whether any type has from_children."""
@@ -286,9 +309,20 @@ def rebuilder(node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
     return None if registration is None else registration.from_children
 
 
-def registration_of(name: str) -> Registration | None:
-    """What is registered under a name, or for the type that is defined there."""
-    return _REGISTRY.of_name(name) or _REGISTRY.of_definition(name)
+def registration_of(name: str, fields: Sequence[str] | None) -> Registration | None:
+    """Finds the registration of a type that was not registered when its node was stored.
+
+    Args:
+      name: where the type is defined; or, in old files, the name of its class alone.
+      fields: of a named tuple, in any order; None for a custom node.
+
+    Raises:
+      FileFormatError: there is only the name of the class, and several types have it.
+    """
+    if "." not in name:
+        return _REGISTRY.of_class(name, fields)
+    # A type that was moved may be registered under the name that files know.
+    return _REGISTRY.of_definition(name) or _REGISTRY.of_name(name)
 
 
 def has_rebuilders() -> bool:
@@ -342,6 +376,12 @@ def _plain_auxdata(static: Any) -> bytes:
 def _no_auxdata(static: Any) -> bytes:
     """Marks named tuples: what is written is their fields."""
     raise AssertionError("the fields of a named tuple are written by write_fields")
+
+
+def _has_fields(registration: Registration, fields: Sequence[str] | None) -> bool:
+    """Tells whether a type is a named tuple of these fields; or for None, that it is none."""
+    here = getattr(registration.node_type, "_fields", None)
+    return here is None if fields is None else set(here or ()) == set(fields)
 
 
 def _name(node_type: type) -> str:

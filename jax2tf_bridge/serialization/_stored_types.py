@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copyreg
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
-from jax2tf_bridge._errors import FileFormatError
-from jax2tf_bridge._pytree import NodeCodec, StoredType, TreeSpec
+from jax2tf_bridge._errors import FileFormatError, SerializationError
+from jax2tf_bridge._pytree import NodeCodec, NodeKind, StoredType, TreeSpec
 from jax2tf_bridge.serialization import _jax_registrations as in_jax
 from jax2tf_bridge.serialization._fields import fields_codec, write_fields
 from jax2tf_bridge.serialization._registry import (
@@ -39,22 +41,43 @@ def stored(spec: TreeSpec) -> TreeSpec:
 
 
 def codec_of(spec: TreeSpec) -> NodeCodec | None:
-    """How a node that was stored comes apart and together here; None if its type is not known.
+    """Finds how a node that was stored comes apart and together; None if its type is not known.
 
     Raises:
       FileFormatError: the type does not fit what is stored.
     """
     if spec.kind not in ("namedtuple", "custom"):
         return None
-    known = spec.stored_type or StoredType(spec.name, is_registered=False)
-    if spec.serialized_name:
-        known = StoredType(spec.serialized_name, is_registered=True, auxdata=spec.auxdata)
+    known = _stored_type(spec)
     if not known.is_registered:
         return _codec_of_unregistered(spec, known)
     auxdata = known.auxdata
     if auxdata is None:
         auxdata = write_fields([str(k) for k in spec.keys]) if spec.kind == "namedtuple" else b""
     return codec_for(known.name, auxdata, len(spec.children), spec.children)
+
+
+def codec_if_it_fits(spec: TreeSpec) -> NodeCodec | None:
+    """Finds the codec of a node that is read, as `codec_of`; None also for a type that does not fit.
+
+    For types that were not registered when the node was written: a registration that was made
+    since must not keep the rest from being read.  `with_types` raises, where the type is needed.
+
+    Raises:
+      FileFormatError: the node was written with a registration, and the one here does not fit.
+    """
+    try:
+        return codec_of(spec)
+    except FileFormatError:
+        if _stored_type(spec).is_registered:
+            raise
+        return None
+
+
+def _stored_type(spec: TreeSpec) -> StoredType:
+    if spec.serialized_name:
+        return StoredType(spec.serialized_name, is_registered=True, auxdata=spec.auxdata)
+    return spec.stored_type or StoredType(spec.name, is_registered=False)
 
 
 def with_types(spec: TreeSpec) -> TreeSpec:
@@ -98,30 +121,31 @@ def registration_call(spec: TreeSpec) -> str:
 
 
 def _codec_of_unregistered(spec: TreeSpec, stored: StoredType) -> NodeCodec | None:
-    """How a node comes apart and together whose type was not registered when it was stored.
+    """Finds the codec of a node whose type was not registered when it was stored.
 
-    Found are types that are registered now, under the name in the file or under another, and the
-    named tuples of jax.numpy and jax.scipy.
+    Found are types that are registered now, and the named tuples of jax.numpy and jax.scipy.
 
     Raises:
-      FileFormatError: a named tuple has other fields here, or the static data cannot be had.
+      FileFormatError: a named tuple has other fields here, the static data cannot be had, or the
+        node is named by its class alone and several types have that name.
     """
-    registration = registration_of(stored.name)
+    fields = tuple(str(key) for key in spec.keys) if spec.kind == "namedtuple" else None
+    registration = registration_of(stored.name, fields)
     children = len(spec.children)
-    if spec.kind == "namedtuple":
-        fields = tuple(str(key) for key in spec.keys)
-        if registration is not None:
-            return fields_codec(registration.node_type, fields, children)
-        if not in_jax.is_imported():
+    if fields is None:
+        if registration is None:
             return None
-        of_jax = in_jax.named_tuple_of_jax(stored.name, fields)
-        if of_jax is not None:
-            return fields_codec(of_jax, fields, children)
-        return codec_for(stored.name, write_fields(fields), children)
-    if registration is None:
+        return codec_by(registration, _static_of_unregistered(stored, registration), children)
+    if registration is not None:
+        return fields_codec(registration.node_type, fields, children)
+    if not in_jax.is_imported():
         return None
-    static = _static_of_unregistered(stored, registration)
-    return codec_by(registration, static, children)
+    of_jax = in_jax.named_tuple_of_jax(stored.name, fields)
+    if of_jax is not None:
+        return fields_codec(of_jax, fields, children)
+    if "." not in stored.name:  # under which jax.export may know an unrelated type
+        return None
+    return codec_for(stored.name, write_fields(fields), children)
 
 
 def _static_of_unregistered(stored: StoredType, registration: Registration) -> Any:
@@ -138,3 +162,35 @@ def _static_of_unregistered(stored: StoredType, registration: Registration) -> A
             f"given them, and raised {type(e).__name__}: {e}. Register the type before the "
             "function is written, or have deserialize_auxdata return its static data for None."
         ) from e
+
+
+def _pickled(spec: TreeSpec) -> tuple[Any, ...]:
+    """Reduces a structure for pickles: its types are found by their names where it is read."""
+    try:
+        node = stored(spec)
+    except SerializationError:  # the children still stand for it
+        node = spec
+    fields = (node.kind, node.name, node.keys, node.children, node.serialized_name)
+    return (_unpickled, (*fields, node.auxdata, node.stored_type))
+
+
+def _unpickled(
+    kind: NodeKind,
+    name: str,
+    keys: tuple[Hashable, ...],
+    children: tuple[TreeSpec, ...],
+    serialized_name: str,
+    auxdata: bytes | None,
+    stored_type: StoredType | None,
+) -> TreeSpec:
+    """Makes the structure that was pickled, of the types that are known here."""
+    spec = TreeSpec(kind, name, keys, children, None, serialized_name, auxdata, stored_type)
+    try:
+        codec = codec_of(spec)
+    except FileFormatError:  # said where the types are needed
+        codec = None
+    return spec if codec is None else replace(spec, codec=codec)
+
+
+# Whatever makes structures of types, imports this module: from_jax and the readers of files.
+copyreg.pickle(TreeSpec, _pickled)  # type: ignore[arg-type]

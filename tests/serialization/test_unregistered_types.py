@@ -6,6 +6,7 @@ import importlib
 import pickle
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -128,6 +129,22 @@ class Closed(Labelled):
     """As Active; its deserialize_auxdata cannot do without data."""
 
 
+class Late(Labelled):
+    """As Closed, registered after it was written."""
+
+
+class InJax(NamedTuple):
+    only: Any
+
+
+class Moved(NamedTuple):
+    only: Any
+
+
+class Defined(NamedTuple):
+    only: Any
+
+
 def register_with_jax(kind: type[Labelled]) -> None:
     jax.tree_util.register_pytree_node(
         kind,
@@ -139,6 +156,7 @@ def register_with_jax(kind: type[Labelled]) -> None:
 register_with_jax(Labelled)
 register_with_jax(Active)
 register_with_jax(Closed)
+register_with_jax(Late)
 
 
 def paste_advice(error: StructureError) -> list[str]:
@@ -229,8 +247,87 @@ def test_static_data_that_cannot_be_had() -> None:
         "and raised AttributeError: 'NoneType' object has no attribute 'decode'. Register the type "
         "before the function is written, or have deserialize_auxdata return its static data for"
     ) in str(caught.value)
-    # A pickle is read nevertheless: TensorFlow needs no types.
-    assert through_pickle(on_cpu(lambda c: c.value)(Closed(ONE, jnp.sin))).in_tree is not None
+
+
+def test_a_registration_made_later_does_not_keep_a_function_from_being_read() -> None:
+    record = on_cpu(lambda late: {"late": late, "twice": 2 * late.value})(Late(ONE, jnp.sin))
+    written, pickled = bridge.serialize(record), pickle.dumps(record)
+    bridge.register_pytree_node_serialization(
+        Late,
+        serialized_name="test_unregistered_types.Late",
+        serialize_auxdata=lambda label: label.__name__.encode(),
+        deserialize_auxdata=lambda data: getattr(jnp, data.decode()),
+    )
+    for read in (bridge.deserialize(written), pickle.loads(pickled)):
+        # In TensorFlow the children stand for it, as if it were not registered.
+        assert read.out_tree.unflatten([1, 2]) == {"late": (1,), "twice": 2}
+        assert through_file(read).out_tree.children[0].stored_type == (
+            read.out_tree.children[0].stored_type
+        )
+        with pytest.raises(FileFormatError, match=r"The static data of a .*\.Late are not stored"):
+            to_exported(read)
+
+
+def by_class(name: str, fields: tuple[str, ...]) -> TreeSpec:
+    """The structure of a named tuple of a file that names its class alone."""
+    return TreeSpec("namedtuple", name, fields, (LEAF,) * len(fields))
+
+
+class OldName(NamedTuple):
+    only: Any
+
+
+class First:
+    class Twice(NamedTuple):
+        only: Any
+
+
+class Second:
+    class Twice(NamedTuple):
+        only: Any
+
+    class Other(NamedTuple):
+        only: Any
+
+
+def test_files_that_name_the_class_alone_find_no_other_class() -> None:
+    bridge.register_namedtuple_serialization(Second.Other, serialized_name="OldName")
+    jax.export.register_namedtuple_serialization(InJax, serialized_name="KnownToJax")
+    assert codec_of(by_class("OldName", ("only",))) is None
+    assert codec_of(by_class("KnownToJax", ("only",))) is None
+    bridge.register_namedtuple_serialization(OldName, serialized_name="any name")
+    found = codec_of(by_class("OldName", ("only",)))
+    assert found is not None and found.node_type is OldName
+    assert codec_of(by_class("OldName", ("other",))) is None
+    assert codec_of(TreeSpec("custom", "OldName", (), (LEAF,))) is None
+
+
+def test_several_classes_of_the_name_that_a_file_has() -> None:
+    bridge.register_namedtuple_serialization(First.Twice, serialized_name="first")
+    spec = by_class("Twice", ("only",))
+    found = codec_of(spec)
+    assert found is not None and found.node_type is First.Twice
+    bridge.register_namedtuple_serialization(Second.Twice, serialized_name="second")
+    with pytest.raises(FileFormatError) as caught:
+        codec_of(spec)
+    module = __name__
+    assert str(caught.value) == (
+        "The type Twice is stored by the name of its class alone, and several types of that name "
+        f"are registered: {module}.First.Twice, {module}.Second.Twice. Read it in a process that "
+        "registers only the right one, or write the function again: files now say where a type is "
+        "defined."
+    )
+
+
+def test_where_a_type_is_defined_is_asked_before_names_that_were_registered() -> None:
+    name = f"{__name__}.Defined"
+    bridge.register_namedtuple_serialization(Moved, serialized_name=name)
+    spec = replace(by_class("Defined", ("only",)), stored_type=StoredType(name, False))
+    found = codec_of(spec)
+    assert found is not None and found.node_type is Moved
+    bridge.register_namedtuple_serialization(Defined, serialized_name="defined")
+    found = codec_of(spec)
+    assert found is not None and found.node_type is Defined
 
 
 PLAIN = [None, True, 3, 2.5, float("inf"), "ä", b"\0\xff", (), (1, ("x",)), [1, [2]], {"a": (1,)}]
