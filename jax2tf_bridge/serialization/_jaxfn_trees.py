@@ -19,7 +19,7 @@ from jax2tf_bridge.serialization._jaxfn_keys import (
 from jax2tf_bridge.serialization._jaxfn_pools import Pool
 from jax2tf_bridge.serialization._jaxfn_texts import one, optional, optional_bytes
 from jax2tf_bridge.serialization._static_data import read_definition, write_definition
-from jax2tf_bridge.serialization._stored_types import codec_if_it_fits, stored
+from jax2tf_bridge.serialization._stored_types import StoredNames, codec_if_it_fits
 
 _NONE = TreeSpec("none")
 _KEYED = (schema.DICT, schema.NAMEDTUPLE, schema.NAMED_CUSTOM)
@@ -65,8 +65,7 @@ class TreeWriter:
         self._texts = texts
         self.keys = Pool[EncodedKey]()
         self.types = Pool[EncodedType]()
-        # Asking JAX for a type's registration costs a file.
-        self._named_tuples: dict[tuple[type, tuple[Hashable, ...]], EncodedType] = {}
+        self._names = StoredNames()
 
     def add(self, spec: TreeSpec, root: Root) -> int:
         """Encodes a structure behind the others, and gives the number of its leaves.
@@ -123,18 +122,10 @@ class TreeWriter:
         return schema.KEY_IS_NO_TEXT | self.keys.index(encoded)
 
     def _type(self, node: TreeSpec, where: _Place) -> EncodedType:
-        if node.kind == "namedtuple" and node.codec is not None:
-            known = self._named_tuples.get((node.codec.node_type, node.keys))
-            if known is not None:
-                return known
         try:
-            found = stored(node)
+            return _encoded_type(self._names.stored(node))
         except SerializationError as e:
             raise SerializationError(f"{_path(where)}: {e}") from e
-        encoded = _encoded_type(found)
-        if node.kind == "namedtuple" and node.codec is not None:
-            self._named_tuples[node.codec.node_type, node.keys] = encoded
-        return encoded
 
 
 def _encoded_type(node: TreeSpec) -> EncodedType:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from jax2tf_bridge._errors import FileFormatError, SerializationError
-from jax2tf_bridge._pytree import NodeCodec, NodeKind, StoredType, TreeSpec
+from jax2tf_bridge._pytree import NodeCodec, StoredType, TreeSpec
 from jax2tf_bridge.serialization import _jax_registrations as in_jax
 from jax2tf_bridge.serialization._fields import fields_codec, write_fields
 from jax2tf_bridge.serialization._registry import (
@@ -21,23 +21,44 @@ from jax2tf_bridge.serialization._registry import (
 from jax2tf_bridge.serialization._static_data import defined_name, read_static, write_static
 
 
-def stored(spec: TreeSpec) -> TreeSpec:
-    """A node as files and pickles have it: with how another process finds its type.
+class StoredNames:
+    """How another process finds the types of one record's nodes, each type looked up once.
 
-    A type that is not registered is named by where it is defined, with its static data if they
-    are plain values.
-
-    Raises:
-      SerializationError: the registered function failed on the static data.
+    Looking up a type that the bridge does not know has JAX read and write a file.
     """
-    if spec.kind not in ("namedtuple", "custom") or spec.serialized_name or spec.codec is None:
-        return spec
-    found = serialization_of(spec)
-    if found is not None:
-        return replace(spec, stored_type=StoredType(found[0], True, found[1]))
-    static = None if spec.kind == "namedtuple" else write_static(spec.codec.static)
-    name = defined_name(spec.codec.node_type)
-    return replace(spec, stored_type=StoredType(name, False, static))
+
+    def __init__(self) -> None:
+        # By type, and for named tuples their fields in the order of the record.
+        self._named_tuples: dict[tuple[type, tuple[Hashable, ...]], StoredType] = {}
+        self._unregistered: dict[type, str] = {}
+
+    def stored(self, spec: TreeSpec) -> TreeSpec:
+        """Gives a node as files and pickles have it: with how another process finds its type.
+
+        A type that is not registered is named by where it is defined, with its static data if they
+        are plain values.
+
+        Raises:
+          SerializationError: the registered function failed on the static data.
+        """
+        if spec.kind not in ("namedtuple", "custom") or spec.serialized_name or spec.codec is None:
+            return spec
+        if spec.kind == "custom":
+            return replace(spec, stored_type=self._stored_type(spec, spec.codec))
+        key = spec.codec.node_type, spec.keys
+        if key not in self._named_tuples:
+            self._named_tuples[key] = self._stored_type(spec, spec.codec)
+        return replace(spec, stored_type=self._named_tuples[key])
+
+    def _stored_type(self, spec: TreeSpec, codec: NodeCodec) -> StoredType:
+        name = self._unregistered.get(codec.node_type)
+        if name is None:
+            found = serialization_of(spec)
+            if found is not None:
+                return StoredType(found[0], True, found[1])
+            name = self._unregistered[codec.node_type] = defined_name(codec.node_type)
+        static = None if spec.kind == "namedtuple" else write_static(codec.static)
+        return StoredType(name, False, static)
 
 
 def codec_of(spec: TreeSpec) -> NodeCodec | None:
@@ -58,10 +79,10 @@ def codec_of(spec: TreeSpec) -> NodeCodec | None:
 
 
 def codec_if_it_fits(spec: TreeSpec) -> NodeCodec | None:
-    """Finds the codec of a node that is read, as `codec_of`; None also for a type that does not fit.
+    """Finds the codec of a node that is read, as `codec_of`; None as well where none fits.
 
-    For types that were not registered when the node was written: a registration that was made
-    since must not keep the rest from being read.  `with_types` raises, where the type is needed.
+    That is for types that were not registered when the node was written: a registration that was
+    made since must not keep the rest from being read.  `with_types` raises, where they are needed.
 
     Raises:
       FileFormatError: the node was written with a registration, and the one here does not fit.
@@ -166,31 +187,38 @@ def _static_of_unregistered(stored: StoredType, registration: Registration) -> A
 
 def _pickled(spec: TreeSpec) -> tuple[Any, ...]:
     """Reduces a structure for pickles: its types are found by their names where it is read."""
+    return _unpickled, (_as_tuples(spec, StoredNames()),)
+
+
+def _as_tuples(spec: TreeSpec, names: StoredNames) -> tuple[Any, ...]:
     try:
-        node = stored(spec)
+        node = names.stored(spec)
     except SerializationError:  # the children still stand for it
         node = spec
-    fields = (node.kind, node.name, node.keys, node.children, node.serialized_name)
-    return (_unpickled, (*fields, node.auxdata, node.stored_type))
+    children = tuple(_as_tuples(child, names) for child in spec.children)
+    fields = (node.kind, node.name, node.keys, children, node.serialized_name, node.auxdata)
+    return (*fields, node.stored_type)
 
 
-def _unpickled(
-    kind: NodeKind,
-    name: str,
-    keys: tuple[Hashable, ...],
-    children: tuple[TreeSpec, ...],
-    serialized_name: str,
-    auxdata: bytes | None,
-    stored_type: StoredType | None,
-) -> TreeSpec:
+def _unpickled(fields: tuple[Any, ...]) -> TreeSpec:
     """Makes the structure that was pickled, of the types that are known here."""
+    return _from_tuples(fields, {})
+
+
+def _from_tuples(fields: tuple[Any, ...], codecs: dict[Hashable, NodeCodec | None]) -> TreeSpec:
+    kind, name, keys, nested, serialized_name, auxdata, stored_type = fields
+    children = tuple(_from_tuples(child, codecs) for child in nested)
     spec = TreeSpec(kind, name, keys, children, None, serialized_name, auxdata, stored_type)
-    try:
-        codec = codec_of(spec)
-    except FileFormatError:  # said where the types are needed
-        codec = None
-    return spec if codec is None else replace(spec, codec=codec)
+    if kind not in ("namedtuple", "custom"):
+        return spec
+    key = (kind, name, keys, len(children), serialized_name, auxdata, stored_type)
+    if key not in codecs:
+        try:
+            codecs[key] = codec_of(spec)
+        except FileFormatError:  # said where the types are needed
+            codecs[key] = None
+    return replace(spec, codec=codecs[key])
 
 
-# Whatever makes structures of types, imports this module: from_jax and the readers of files.
+# Whatever makes structures of types imports this module: from_jax and the readers of files.
 copyreg.pickle(TreeSpec, _pickled)  # type: ignore[arg-type]

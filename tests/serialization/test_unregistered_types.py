@@ -26,6 +26,7 @@ from jax2tf_bridge import (
 )
 from jax2tf_bridge._pytree import LEAF, StoredType
 from jax2tf_bridge.from_jax._trees import tree_spec
+from jax2tf_bridge.serialization import _jax_registrations
 from jax2tf_bridge.serialization._static_data import (
     read_definition,
     read_static,
@@ -133,6 +134,15 @@ class Late(Labelled):
     """As Closed, registered after it was written."""
 
 
+class Often(Labelled):
+    """A node that a record has many times."""
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
 class InJax(NamedTuple):
     only: Any
 
@@ -157,6 +167,7 @@ register_with_jax(Labelled)
 register_with_jax(Active)
 register_with_jax(Closed)
 register_with_jax(Late)
+register_with_jax(Often)
 
 
 def paste_advice(error: StructureError) -> list[str]:
@@ -273,40 +284,54 @@ def by_class(name: str, fields: tuple[str, ...]) -> TreeSpec:
     return TreeSpec("namedtuple", name, fields, (LEAF,) * len(fields))
 
 
+def type_of(spec: TreeSpec) -> type | None:
+    """Finds the type of a node that was stored."""
+    codec = codec_of(spec)
+    return None if codec is None else codec.node_type
+
+
 class OldName(NamedTuple):
     only: Any
 
 
 class First:
+    """Has a class of the same name as Second has."""
+
     class Twice(NamedTuple):
+        """Of one field, as all of these."""
+
         only: Any
 
 
 class Second:
+    """Has a class of the same name as First has."""
+
     class Twice(NamedTuple):
+        """Of one field, as all of these."""
+
         only: Any
 
     class Other(NamedTuple):
+        """Of one field, as all of these."""
+
         only: Any
 
 
 def test_files_that_name_the_class_alone_find_no_other_class() -> None:
     bridge.register_namedtuple_serialization(Second.Other, serialized_name="OldName")
     jax.export.register_namedtuple_serialization(InJax, serialized_name="KnownToJax")
-    assert codec_of(by_class("OldName", ("only",))) is None
-    assert codec_of(by_class("KnownToJax", ("only",))) is None
+    assert type_of(by_class("OldName", ("only",))) is None
+    assert type_of(by_class("KnownToJax", ("only",))) is None
     bridge.register_namedtuple_serialization(OldName, serialized_name="any name")
-    found = codec_of(by_class("OldName", ("only",)))
-    assert found is not None and found.node_type is OldName
-    assert codec_of(by_class("OldName", ("other",))) is None
-    assert codec_of(TreeSpec("custom", "OldName", (), (LEAF,))) is None
+    assert type_of(by_class("OldName", ("only",))) is OldName
+    assert type_of(by_class("OldName", ("other",))) is None
+    assert type_of(TreeSpec("custom", "OldName", (), (LEAF,))) is None
 
 
 def test_several_classes_of_the_name_that_a_file_has() -> None:
     bridge.register_namedtuple_serialization(First.Twice, serialized_name="first")
     spec = by_class("Twice", ("only",))
-    found = codec_of(spec)
-    assert found is not None and found.node_type is First.Twice
+    assert type_of(spec) is First.Twice
     bridge.register_namedtuple_serialization(Second.Twice, serialized_name="second")
     with pytest.raises(FileFormatError) as caught:
         codec_of(spec)
@@ -323,11 +348,27 @@ def test_where_a_type_is_defined_is_asked_before_names_that_were_registered() ->
     name = f"{__name__}.Defined"
     bridge.register_namedtuple_serialization(Moved, serialized_name=name)
     spec = replace(by_class("Defined", ("only",)), stored_type=StoredType(name, False))
-    found = codec_of(spec)
-    assert found is not None and found.node_type is Moved
+    assert type_of(spec) is Moved
     bridge.register_namedtuple_serialization(Defined, serialized_name="defined")
-    found = codec_of(spec)
-    assert found is not None and found.node_type is Defined
+    assert type_of(spec) is Defined
+
+
+@pytest.mark.parametrize("write", [bridge.serialize, pickle.dumps])
+@pytest.mark.parametrize("node", [Often(ONE, jnp.cos), Pair(ONE, ONE)], ids=["custom", "tuple"])
+def test_a_type_is_looked_up_once_a_file(
+    write: Callable[..., Any], node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = on_cpu(lambda nodes: nodes[0])([node] * 9)
+    asked, ask = [], _jax_registrations.serialization_of
+
+    def counting(spec: TreeSpec) -> tuple[str, bytes] | None:
+        asked.append(spec.name)
+        return ask(spec)
+
+    monkeypatch.setattr(_jax_registrations, "serialization_of", counting)
+    write(record)
+    # Of the arguments and of the results.
+    assert 1 <= len(asked) <= 2
 
 
 PLAIN = [None, True, 3, 2.5, float("inf"), "ä", b"\0\xff", (), (1, ("x",)), [1, [2]], {"a": (1,)}]
