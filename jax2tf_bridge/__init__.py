@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from jax2tf_bridge._publish import publish
     from jax2tf_bridge._pytree import TreeSpec
     from jax2tf_bridge._save import save
+    from jax2tf_bridge._serialize_exported import serialize_exported
     from jax2tf_bridge._sharding import AbstractDevice, AbstractMesh, Sharding
     from jax2tf_bridge._signature import Signature
     from jax2tf_bridge._target import Target
@@ -83,7 +84,6 @@ if TYPE_CHECKING:
         register_namedtuple_serialization,
         register_pytree_node_serialization,
         serialize,
-        serialize_exported,
         write_function,
     )
     from jax2tf_bridge.to_tf import to_tf
@@ -149,6 +149,7 @@ _MODULES = {
     "_pytree": ["TreeSpec"],
     "_publish": ["publish"],
     "_save": ["save"],
+    "_serialize_exported": ["serialize_exported"],
     "_sharding": ["AbstractDevice", "AbstractMesh", "Sharding"],
     "_signature": ["Signature"],
     "_target": ["Target"],
@@ -180,7 +181,6 @@ _MODULES = {
         "register_namedtuple_serialization",
         "register_pytree_node_serialization",
         "serialize",
-        "serialize_exported",
         "write_function",
     ],
     "to_tf": ["to_tf"],

@@ -13,24 +13,27 @@ from jax2tf_bridge.from_jax._avals import is_narrow
 from jax2tf_bridge.from_jax._retarget_record import WIDE, narrow_places, read_module
 from jax2tf_bridge.from_jax._stablehlo import StableHloModule
 from jax2tf_bridge.serialization._bytecode import read_main_types
+from jax2tf_bridge.serialization._exported_limits import Writable
 
 _ELEMENTS = {"int2": "i2", "int4": "i4", "uint2": "ui2", "uint4": "ui4"}
 
 
-def as_jax_has_it(record: PortableFunction) -> PortableFunction:
-    """The record with its module as jax.export would write it; its VJPs are left as they are.
+def as_jax_has_it(function: Writable) -> Writable:
+    """Changes a function's module to what jax.export would write; the VJPs are left as they are.
 
     Raises:
-      ModuleError: the record does not hold the arrays, the installed JAX cannot read the module, or
-        its types are not the record's.
+      ModuleError: the arrays are not there, the installed JAX cannot read the module, or the types
+        of the module are not the function's.
     """
-    check_stored_types(record)
-    record = embedded(record)
-    if not any(map(is_narrow, (*record.in_avals, *record.out_avals))):
-        return record
-    module = read_module(record)
-    narrow_main(module, record)
-    return replace(record, module=module.serialize(record.stablehlo_version))
+    if not function.needs_jax:
+        return function
+    check_stored_types(function.record)
+    record = embedded(function.record)
+    if any(map(is_narrow, (*record.in_avals, *record.out_avals))):
+        module = read_module(record)
+        narrow_main(module, record)
+        record = replace(record, module=module.serialize(record.stablehlo_version))
+    return replace(function, record=record, needs_jax="")
 
 
 def narrow_main(module: StableHloModule, record: PortableFunction) -> None:

@@ -27,19 +27,24 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._archive_calls import is_retired
 from jax2tf_bridge.from_jax._archive_calls_rewriting import rewrite_calls
 from jax2tf_bridge.from_jax._avals import is_narrow, portable_aval
-from jax2tf_bridge.from_jax._embedding import check_stored_types, embedded, narrow_main
+from jax2tf_bridge.from_jax._embedding import (
+    as_jax_has_it,
+    check_stored_types,
+    embedded,
+    narrow_main,
+)
 from jax2tf_bridge.from_jax._lowering import effect_names
 from jax2tf_bridge.from_jax._retarget_record import read_module, retarget_record
 from jax2tf_bridge.from_jax._shardings import check_readable, exported_shardings
 from jax2tf_bridge.from_jax._structures import jax_structures
 from jax2tf_bridge.from_jax._symbols import dim_to_jax, scope_from_jax, scope_to_jax
 from jax2tf_bridge.from_jax._trees import spec_of_structure
-from jax2tf_bridge.serialization import serialize_exported
 from jax2tf_bridge.serialization._argument_names import argument_names
 from jax2tf_bridge.serialization._exported_modules import (
     asserted_constraints,
     stablehlo_version,
 )
+from jax2tf_bridge.serialization._exported_write import writable_chain, write_exported
 from jax2tf_bridge.serialization._registry import forward_registrations
 from shape_poly import SymbolicScope, is_symbolic_dim, parse_comparison
 
@@ -219,8 +224,8 @@ def _flat_exported(record: PortableFunction, vjp_order: int) -> jax_export.Expor
         # The module takes 4-bit values as they are now.
         constraints_known=False,
     )
-    data = serialize_exported(flat, vjp_order=vjp_order)
-    return jax_export.deserialize(bytearray(data))
+    functions = map(as_jax_has_it, writable_chain(flat, vjp_order))
+    return jax_export.deserialize(bytearray(write_exported(list(functions))))
 
 
 def _todays_module(record: PortableFunction) -> bytes:

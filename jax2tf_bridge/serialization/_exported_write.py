@@ -1,15 +1,13 @@
-"""Writes records as JAX's exported functions, which jax.export.deserialize reads."""
+"""Writes portable functions as JAX's exported functions, which jax.export.deserialize reads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from flatbuffers.builder import BuilderSizeError
 
-from jax2tf_bridge._as_portable import HoldsPortable, as_record
 from jax2tf_bridge._checks import shared_checks
-from jax2tf_bridge._errors import MissingDependencyError, SerializationError
+from jax2tf_bridge._errors import SerializationError
 from jax2tf_bridge._portable import Aval, PortableFunction
 from jax2tf_bridge._sharding import Sharding
 from jax2tf_bridge.serialization._exported_limits import Writable, writable
@@ -18,8 +16,6 @@ from jax2tf_bridge.serialization._exported_tables import Scalars, Tables
 from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH
 from jax2tf_bridge.serialization._vjp_chain import vjp_chain
 from jax2tf_bridge.serialization._xla_shardings import named_sharding, op_sharding
-
-__all__ = ["WRITTEN_VERSION", "serialize_exported"]
 
 # JAX 0.4.30 and later read these conventions; 9 differs from 8 only for functions with effects.
 _LOWEST_CONVENTION = 9
@@ -30,32 +26,27 @@ _ROOM = 1 << 16
 _MOST_VJPS = MAX_DEPTH - 20
 
 
-def serialize_exported(
-    record: PortableFunction | HoldsPortable, *, vjp_order: int | None = None
-) -> bytes:
-    """`record` as bytes that jax.export.deserialize of JAX 0.8 to 0.12 reads.
-
-    They say that they are of serialization version 12 (WRITTEN_VERSION), without naming a release
-    of JAX, since none wrote them; what older releases look for stands in them as well.  The format
-    has neither constraints nor requirements, argument names, dropped platforms and the target:
-    they are left out; what the module checks itself it still checks.  Arrays that the function
-    captured become constants of each module, and 4-bit integers cross as such: both need JAX.
+def writable_chain(record: PortableFunction, vjp_order: int | None) -> list[Writable]:
+    """Checks that the format can hold a function and its VJPs, before anything is written.
 
     Args:
       record: the function.
-      vjp_order: how many VJPs are written with it, and made if they are not there; None for
-        those that are there: of `with_vjp`, of a file, or asked for before.
+      vjp_order: how many VJPs, which are made if they are not there; None for those that are.
 
     Raises:
-      SerializationError: the format cannot hold the record, JAX is needed for it and not
-        installed, or it has fewer VJPs than asked for; nothing is written.
-      ModuleError: JAX is needed, and cannot read the module, or its types are not the record's.
+      SerializationError: the format cannot hold the function, or it has fewer VJPs.
       InconclusiveShapeError: making a VJP asked something about the sizes.
       ValueError: vjp_order is negative.
-      FunctionError: it is no record.
     """
-    record = as_record(record, "serialize_exported")
-    functions = [_as_jax_has_it(writable(f)) for f in vjp_chain(record, vjp_order, _MOST_VJPS)]
+    return [writable(function) for function in vjp_chain(record, vjp_order, _MOST_VJPS)]
+
+
+def write_exported(functions: Sequence[Writable]) -> bytes:
+    """Writes a function and its VJPs, of which JAX has nothing to change any more.
+
+    Raises:
+      SerializationError: they are too large.
+    """
     size = sum(len(f.record.module) for f in functions)
     try:
         tables = Tables(size + _ROOM)
@@ -66,30 +57,10 @@ def serialize_exported(
         return tables.finish(place)
     except BuilderSizeError as e:
         raise SerializationError(
-            f"{record.name} cannot be written as JAX's exported function: its modules have {size} "
-            f"bytes, and the format holds {_LARGEST_FILE}, with all else. Pass large arrays as "
-            "arguments."
+            f"{functions[0].record.name} cannot be written as JAX's exported function: its modules "
+            f"have {size} bytes, and the format holds {_LARGEST_FILE}, with all else. Pass large "
+            "arrays as arguments."
         ) from e
-
-
-def _as_jax_has_it(function: Writable) -> Writable:
-    """The function with its module as JAX takes it.
-
-    Raises:
-      SerializationError: that needs JAX, which is not installed.
-      ModuleError: JAX cannot read the module, or its types are not the record's.
-    """
-    if not function.needs_jax:
-        return function
-    try:
-        from jax2tf_bridge.from_jax._embedding import as_jax_has_it
-    except MissingDependencyError as e:
-        raise SerializationError(
-            f"{function.record.name} cannot be written as JAX's exported function without JAX: "
-            f"{function.needs_jax}. Install JAX (pip install 'jax2tf-bridge[jax]'), or write a "
-            ".jaxfn file with write_function."
-        ) from e
-    return replace(function, record=as_jax_has_it(function.record))
 
 
 def _exported(tables: Tables, function: Writable, vjp: int | None) -> int:

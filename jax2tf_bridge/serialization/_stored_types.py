@@ -221,4 +221,4 @@ def _from_tuples(fields: tuple[Any, ...], codecs: dict[Hashable, NodeCodec | Non
 
 
 # Whatever makes structures of types imports this module: from_jax and the readers of files.
-copyreg.pickle(TreeSpec, _pickled)  # type: ignore[arg-type]
+copyreg.pickle(TreeSpec, _pickled)

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from jax2tf_bridge import Aval, FileFormatError, PortableFunction, SerializationError, TreeSpec
+from jax2tf_bridge import (
+    Aval,
+    FileFormatError,
+    PortableFunction,
+    SerializationError,
+    TreeSpec,
+    serialize_exported,
+)
 from jax2tf_bridge._portable import LazyVjp
 from jax2tf_bridge._pytree import LEAF
 from jax2tf_bridge.serialization import (
@@ -18,7 +25,6 @@ from jax2tf_bridge.serialization import (
     _vjp_chain,
     deserialize,
     serialize,
-    serialize_exported,
 )
 from jax2tf_bridge.serialization._consistency import record_problem, vjp_problem
 from jax2tf_bridge.serialization._exported_modules import asserted_constraints

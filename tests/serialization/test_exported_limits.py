@@ -15,10 +15,10 @@ from jax2tf_bridge import (
     SerializationError,
     Sharding,
     TreeSpec,
+    serialize_exported,
 )
 from jax2tf_bridge._portable import LazyVjp
 from jax2tf_bridge._pytree import LEAF
-from jax2tf_bridge.serialization._exported_write import serialize_exported
 from tests.serialization import records
 from tests.serialization.exported_by_hand import writable
 

@@ -25,12 +25,17 @@ from jax2tf_bridge import (
     Sharding,
     TreeSpec,
     export,
+    serialize_exported,
 )
 from jax2tf_bridge._pytree import LEAF
 from jax2tf_bridge.serialization import deserialize, serialize
 from jax2tf_bridge.serialization._exported_read import read_exported
-from jax2tf_bridge.serialization._exported_schema import DTYPES, KEY_SHAPES, ExportedField
-from jax2tf_bridge.serialization._exported_write import WRITTEN_VERSION, serialize_exported
+from jax2tf_bridge.serialization._exported_schema import (
+    DTYPES,
+    KEY_SHAPES,
+    WRITTEN_VERSION,
+    ExportedField,
+)
 from jax2tf_bridge.serialization._flatbuffer import Reader
 from tests.archives.register_types import register_types
 from tests.consumers.comparison import differences
@@ -345,7 +350,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax2tf_bridge.serialization import deserialize, serialize
 from jax2tf_bridge.serialization._exported_read import read_exported
-from jax2tf_bridge.serialization._exported_write import serialize_exported
+from jax2tf_bridge import serialize_exported
 
 mesh = jax.sharding.Mesh(np.array(jax.devices()), ("m",))
 everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())

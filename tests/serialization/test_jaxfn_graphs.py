@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from jax2tf_bridge import PortableFunction, SerializationError
+from jax2tf_bridge import PortableFunction, SerializationError, serialize_exported
 from jax2tf_bridge._graph_function import GraphFunction
 from jax2tf_bridge.serialization import _format, deserialize, serialize
-from jax2tf_bridge.serialization._exported_write import serialize_exported
 from jax2tf_bridge.serialization._jaxfn_builder import Builder
 from tests.serialization.equality import assert_equal
 from tests.serialization.forging import refused, sealed
