@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -70,6 +71,61 @@ def put_together(keys: Any, children: Any) -> Words:
 
 jax.tree_util.register_pytree_node(Words, taken_apart, put_together)
 
+
+class Checked:
+    """A pytree whose constructor refuses abstract arrays."""
+
+    def __init__(self, x: Any, label: str) -> None:
+        if not isinstance(x, (jax.Array, np.ndarray)):
+            raise TypeError(f"expected an array, got {type(x).__name__}")
+        self.x, self.label = x, label
+
+
+class Registered(Checked):
+    """As Checked, registered for files without from_children."""
+
+
+class KnownToJax(Checked):
+    """As Checked, registered for files with jax.export alone."""
+
+
+class Computing(Checked):
+    """As Checked, with an attribute that its constructor computes."""
+
+    def __init__(self, x: Any, label: str) -> None:
+        super().__init__(x, label)
+        self.size = np.size(x) * 1.0
+
+
+def register_checked(kind: type[Checked]) -> None:
+    jax.tree_util.register_pytree_node(
+        kind,
+        lambda node: ((node.x,), (node.label,)),
+        lambda static, children: kind(children[0], static[0]),
+    )
+
+
+for each in (Checked, Registered, KnownToJax, Computing):
+    register_checked(each)
+bridge.register_pytree_node_serialization(Registered, serialized_name="test_advice.Registered")
+jax.export.register_pytree_node_serialization(
+    KnownToJax,
+    serialized_name="test_advice.KnownToJax",
+    serialize_auxdata=lambda static: static[0].encode(),
+    deserialize_auxdata=lambda data: (data.decode(),),
+)
+
+
+def doubled(node: Any) -> Any:
+    return type(node)(2 * node.x, node.label)
+
+
+def called_in_jax(node: Any) -> Any:
+    record = bridge.deserialize(bridge.serialize(export(doubled)(node)))
+    result = bridge.to_exported(record).call(node)
+    return type(result), result.label, result.x[0, 0]
+
+
 model = linen.Dense(2)
 variables = {"params": {"kernel": np.ones((3, 2), np.float32), "bias": np.zeros(2, np.float32)}}
 
@@ -92,6 +148,11 @@ class Advice:
 
 
 SHAPES = r"Write: polymorphic_shapes=(.*)\Z"
+REBUILT = r"nothing[^\n]*:\n((?s:.*))\Z"
+NAMED: dict[str, Any] = {
+    "tests": importlib.import_module("tests"),
+    "register_pytree_node_serialization": bridge.register_pytree_node_serialization,
+}
 PARTIAL = r"(functools\.partial\(.*\))\."
 ADVICE = {
     "one entry for all, and weights": Advice(
@@ -211,6 +272,18 @@ ADVICE = {
         r"save\(\.\.\., (overwrite=True)\) replaces",
         "saved({})",
     ),
+    "a constructor that checks": Advice(
+        lambda: export(doubled)(Checked(X, "a")),
+        REBUILT,
+        "{}\nassert called_in_jax(Checked(X, 'a')) == (Checked, 'a', 2)",
+        NAMED,
+    ),
+    "a constructor that checks, of a registered type": Advice(
+        lambda: export(doubled)(Registered(X, "a")),
+        REBUILT,
+        "{}\nassert called_in_jax(Registered(X, 'a')) == (Registered, 'a', 2)",
+        NAMED,
+    ),
     "no size of request": Advice(
         lambda: save("unsized", Signature(jnp.sin, args=[X]), buckets="auto"),
         r"expected_sizes, as (\[.*?\]):",
@@ -272,3 +345,27 @@ def test_no_code_where_none_would_help() -> None:
     assert message.endswith("dimension 1 is 2 and not 5.")
     message = said(lambda: export(lambda *x: x)(X, "a"))
     assert message.endswith("with numbers alone. Close over it.")
+
+
+def test_registrations_that_are_there_are_to_be_completed() -> None:
+    message = said(lambda: export(doubled)(KnownToJax(X, "a")))
+    assert message.startswith(
+        "A tests.test_advice.KnownToJax cannot be made of abstract arrays, which have a shape and "
+        "dtype and no values: its constructor refuses them with TypeError: expected an array, got "
+        "ArraySpec. Add a from_children that checks nothing to its registration for files:\n"
+        "def make_knowntojax(static, children):\n"
+    )
+    assert message.endswith(
+        "\nregister_pytree_node_serialization(tests.test_advice.KnownToJax, "
+        "serialized_name='test_advice.KnownToJax', serialize_auxdata=..., "
+        "deserialize_auxdata=..., from_children=make_knowntojax)"
+    )
+
+
+def test_constructors_that_compute_get_no_code_for_it() -> None:
+    message = said(lambda: export(doubled)(Computing(X, "a")))
+    assert message.endswith(
+        "Register the type with a from_children that checks nothing: "
+        "register_pytree_node_serialization(tests.test_advice.Computing, "
+        "serialized_name='tests.test_advice.Computing', from_children=...)."
+    )

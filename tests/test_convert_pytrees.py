@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import convert, export, register_pytree_node_serialization
+from jax2tf_bridge import convert, export
 from jax2tf_bridge.to_tf import to_tf
+from tests.checking_types import Strict
 
 X = np.array([1.0, 2.0], np.float32)
 
@@ -39,29 +39,6 @@ class Box:
 
 jax.tree_util.register_pytree_node(
     Box, lambda b: ((b.content,), b.label), lambda label, children: Box(children[0], label)
-)
-
-
-class Strict:
-    """Checks what it is made of; its registration for files does not."""
-
-    x: Any
-
-    def __init__(self, x: Any) -> None:
-        if not isinstance(x, (jax.Array, np.ndarray)):
-            raise TypeError(f"Strict wants an array, got {type(x).__name__}")
-        self.x = x
-
-
-def _unchecked(_: None, children: Sequence[Any]) -> Strict:
-    made = object.__new__(Strict)
-    (made.x,) = children
-    return made
-
-
-jax.tree_util.register_pytree_node(Strict, lambda s: ((s.x,), None), lambda _, c: Strict(*c))
-register_pytree_node_serialization(
-    Strict, serialized_name="test_convert_pytrees.Strict", from_children=_unchecked
 )
 
 

@@ -10,6 +10,7 @@ import jax
 
 from jax2tf_bridge._errors import StructureError
 from jax2tf_bridge._pytree import LEAF, NodeCodec, TreeSpec
+from jax2tf_bridge.from_jax._rebuilding_advice import from_children_advice
 from jax2tf_bridge.serialization._jax_registrations import structure
 from jax2tf_bridge.serialization._registry import has_rebuilders, rebuilder
 from jax2tf_bridge.serialization._static_data import defined_name
@@ -119,12 +120,10 @@ def _made(one_level: Any, children: Sequence[Any]) -> Any:
         return one_level.unflatten(children)
     except Exception as e:
         how = "from_children refuses" if from_children is not None else "its constructor refuses"
-        name = defined_name(node_type)
         raise StructureError(
-            f"A {name} cannot be made of abstract arrays, which have a shape and dtype and no "
-            f"values: {how} them with {type(e).__name__}: {e}. Register the type with a function "
-            "that checks nothing: register_pytree_node_serialization"
-            f"({name.removeprefix('__main__.')}, serialized_name={name!r}, from_children=...)."
+            f"A {defined_name(node_type)} cannot be made of abstract arrays, which have a shape "
+            f"and dtype and no values: {how} them with {type(e).__name__}: {e}. "
+            f"{from_children_advice(one_level, children)}"
         ) from e
 
 

@@ -214,6 +214,17 @@ def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
     return None if name is None else (name, bytes(auxdata or b""))
 
 
+def jax_export_name(node_type: type, static: Any, children: Sequence[Any]) -> str | None:
+    """Gives the name under which jax.export knows a type; None if it knows none, or fails."""
+    codec = NodeCodec(node_type, lambda value: None, lambda values: None, static)
+    spec = TreeSpec("custom", node_type.__name__, (), (LEAF,) * len(children), codec)
+    try:
+        found = serialization_of(spec)
+    except SerializationError:
+        return None
+    return None if found is None else found[0]
+
+
 def _exported(in_tree: TreeSpec) -> Any:
     """A jax.export.Exported of this structure, without a module."""
     import jax.export

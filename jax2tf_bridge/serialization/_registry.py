@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from jax2tf_bridge._errors import FileFormatError, SerializationError, StructureError
@@ -97,7 +97,7 @@ class _Registry:
             return any(r.from_children is not None for r in self._by_type.values())
 
     def add(self, registration: Registration) -> None:
-        """Registers a type, with jax.export too.
+        """Registers a type, with jax.export too; or completes a registration.
 
         Raises:
           SerializationError: the name is no text, or the type or the name is registered.
@@ -109,10 +109,18 @@ class _Registry:
                 f"{name!r}"
             )
         with self._lock:
-            if node_type in self._by_type:
+            existing = self._by_type.get(node_type)
+            if existing is not None and _completes(registration, existing):
+                added = registration.to_children or existing.to_children
+                completed = replace(
+                    existing, from_children=registration.from_children, to_children=added
+                )
+                self._by_name[name] = self._by_type[node_type] = completed
+                return
+            if existing is not None:
                 raise SerializationError(
                     f"{_name(node_type)} is registered for files already, as "
-                    f"{self._by_type[node_type].serialized_name!r}; it cannot be {name!r} too."
+                    f"{existing.serialized_name!r}; it cannot be {name!r} too."
                 )
             if name in self._by_name:
                 raise SerializationError(
@@ -157,7 +165,8 @@ def register_pytree_node_serialization(
     """Registers a custom pytree node for files, as jax.export's function of this name does.
 
     Where JAX is imported it registers the type there too: one call is enough. A function that was
-    written before its types were registered finds those that are registered when it is called.
+    written before its types were registered finds those that are registered when it is called. A
+    second call for the same type and name may add the from_children that the first one left out.
 
     Args:
       nodetype: the type of the node; in a process with JAX, one that JAX knows as a pytree.
@@ -303,6 +312,12 @@ def codec_for(
         ) from e
 
 
+def serialized_name_of(node_type: type) -> str | None:
+    """Gives the name under which a type is registered for files here; None if it is not."""
+    registration = _REGISTRY.of_type(node_type)
+    return None if registration is None else registration.serialized_name
+
+
 def rebuilder(node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
     """The from_children that a type was registered with, here; None if there is none."""
     registration = _REGISTRY.of_type(node_type)
@@ -376,6 +391,17 @@ def _plain_auxdata(static: Any) -> bytes:
 def _no_auxdata(static: Any) -> bytes:
     """Marks named tuples: what is written is their fields."""
     raise AssertionError("the fields of a named tuple are written by write_fields")
+
+
+def _completes(registration: Registration, existing: Registration) -> bool:
+    """Tells whether a registration only adds the from_children that an earlier one lacks."""
+    return (
+        registration.serialized_name == existing.serialized_name
+        and registration.from_children is not None
+        and existing.from_children is None
+        and not existing.is_namedtuple
+        and registration.serialize_auxdata in (_plain_auxdata, existing.serialize_auxdata)
+    )
 
 
 def _has_fields(registration: Registration, fields: Sequence[str] | None) -> bool:

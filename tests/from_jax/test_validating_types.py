@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,59 +17,15 @@ import jax2tf_bridge as bridge
 from jax2tf_bridge import PortableFunction, StructureError, TreeSpec, to_exported
 from jax2tf_bridge._pytree import LEAF
 from jax2tf_bridge.jax_export import export as bridge_export
+from tests.checking_types import Shaped, Strict, Stricter
 
 X = np.arange(3, dtype=np.float32)
-
-
-class Shaped:
-    """Wants children of a shape."""
-
-    def __init__(self, x: Any) -> None:
-        if len(x.shape) != 1:
-            raise TypeError(f"Shaped wants a vector, got {x!r}")
-        self.x = x
-
-
-class Strict:
-    """Wants arrays with values; from_children does not."""
-
-    x: Any
-
-    def __init__(self, x: Any) -> None:
-        if not isinstance(x, (jax.Array, np.ndarray)):
-            raise TypeError(f"Strict wants an array, got {type(x).__name__}")
-        self.x = x
-
-
-class Stricter(Strict):
-    """Registered without from_children."""
 
 
 class Crate:
     """Registered for files, and not with JAX."""
 
 
-def register_with_jax(kind: Callable[[Any], Any]) -> None:
-    jax.tree_util.register_pytree_node(
-        kind,  # type: ignore[arg-type]
-        lambda node: ((node.x,), None),
-        lambda _, children: kind(*children),
-    )
-
-
-def lenient(_: None, children: Sequence[Any]) -> Strict:
-    made = object.__new__(Strict)
-    (made.x,) = children
-    return made
-
-
-register_with_jax(Shaped)
-register_with_jax(Strict)
-register_with_jax(Stricter)
-bridge.register_pytree_node_serialization(Shaped, serialized_name="test_validating_types.Shaped")
-bridge.register_pytree_node_serialization(
-    Strict, serialized_name="test_validating_types.Strict", from_children=lenient
-)
 bridge.register_pytree_node_serialization(
     Partial,
     serialized_name="test_validating_types.Partial",
@@ -136,12 +92,17 @@ def test_what_auto_finds_is_told_in_texts() -> None:
 def test_a_constructor_that_refuses_abstract_values_is_told() -> None:
     with pytest.raises(StructureError) as caught:
         bridge.export(double)(Stricter(X))
-    name = "tests.from_jax.test_validating_types.Stricter"
+    name = "tests.checking_types.Stricter"
     assert str(caught.value) == (
         f"A {name} cannot be made of abstract arrays, which have a shape and dtype and no values: "
         "its constructor refuses them with TypeError: Strict wants an array, got ArraySpec. "
-        "Register the type with a function that checks nothing: register_pytree_node_serialization"
-        f"({name}, serialized_name='{name}', from_children=...)."
+        "Register the type with a from_children that checks nothing:\n"
+        "def make_stricter(static, children):\n"
+        f"    made = object.__new__({name})\n"
+        "    vars(made).update(x=children[0])\n"
+        "    return made\n"
+        f"register_pytree_node_serialization({name}, serialized_name='{name}', "
+        "from_children=make_stricter)"
     )
     assert isinstance(caught.value.__cause__, TypeError)
 

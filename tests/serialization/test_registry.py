@@ -226,6 +226,34 @@ def register(kind: type[Any], name: str) -> None:
     )
 
 
+def test_a_registration_can_be_completed_once() -> None:
+    kind = new_box("Completed")
+    register(kind, "completed")
+
+    def build(label: str, children: Any) -> Any:
+        return kind(children[0], f"{label}, built")
+
+    for name, how in (
+        ("other name", {"from_children": build}),
+        ("completed", {}),
+        (
+            "completed",
+            {"serialize_auxdata": repr, "deserialize_auxdata": eval, "from_children": build},
+        ),
+    ):
+        options: dict[str, Any] = how
+        with pytest.raises(SerializationError, match="is registered for files already"):
+            register_pytree_node_serialization(kind, serialized_name=name, **options)
+    register_pytree_node_serialization(kind, serialized_name="completed", from_children=build)
+    # With the functions for static data that were given first.
+    assert serialization_of(tree_spec(kind(1, "a"))) == ("completed", b"a")
+    codec = codec_for("completed", b"a", 1)
+    assert codec is not None
+    assert codec.unflatten([1]).label == "a, built"
+    with pytest.raises(SerializationError, match="is registered for files already"):
+        register_pytree_node_serialization(kind, serialized_name="completed", from_children=build)
+
+
 def test_double_registrations_name_the_other() -> None:
     another = new_box("Another")
     with pytest.raises(
