@@ -26,7 +26,7 @@ NodeKind: TypeAlias = Literal["leaf", "none", "tuple", "list", "dict", "namedtup
 
 @dataclass(frozen=True)
 class NodeCodec:
-    """How objects of a registered node type come apart and together in this process.
+    """Two functions that take objects of a registered node type apart and make them.
 
     `flatten` gives None for an object whose static data differ from the exported one's; `static`
     are these data, as the type's registration with JAX gives them.
@@ -40,7 +40,7 @@ class NodeCodec:
 
 @dataclass(frozen=True)
 class StoredType:
-    """How the type of a node is found in another process than the one that stored it.
+    """A name by which another process finds the type of a node that was stored.
 
     Attributes:
       name: under which it was registered for files; else where it is defined, as
@@ -96,11 +96,11 @@ class TreeSpec:
 
     @property
     def leaf_count(self) -> int:
-        """The number of leaves."""
+        """Counts the leaves."""
         return 1 if self.kind == "leaf" else sum(c.leaf_count for c in self.children)
 
     def flatten(self, value: Any, path: str = "") -> list[Any]:
-        """The leaves of `value`, in order.
+        """Takes `value` apart into its leaves, in order.
 
         Raises:
           StructureError: `value` has another structure; every difference is listed.
@@ -112,7 +112,7 @@ class TreeSpec:
         return leaves
 
     def unflatten(self, leaves: Iterable[Any]) -> Any:
-        """The tree of this structure with the next of `leaves` at its leaves."""
+        """Makes the tree of this structure, with the next of `leaves` at its leaves."""
         leaves = iter(leaves)
         if self.kind == "leaf":
             return next(leaves)
@@ -132,7 +132,7 @@ class TreeSpec:
         return tuple(children)
 
     def leaf_paths(self, path: str = "") -> Iterator[str]:
-        """For each leaf the path to it, as Python would write it after `path`."""
+        """Yields the path to each leaf, as Python would write it after `path`."""
         if self.kind == "leaf":
             yield path
         for step, child in zip(self.steps(), self.children, strict=True):
@@ -151,7 +151,7 @@ class TreeSpec:
         return f"{self.name}({', '.join(map(str, self.children))})"
 
     def steps(self) -> list[str]:
-        """For each child how Python writes the way to it: "[0]", "['w']", ".mean"."""
+        """Lists how Python writes the way to each child: "[0]", "['w']", ".mean"."""
         if self.kind == "dict":
             return [f"[{k!r}]" for k in self.keys]
         if self.keys:
@@ -170,7 +170,7 @@ class TreeSpec:
                 spec._collect(child, path + step, leaves, problems)
 
     def _children_of(self, value: Any, path: str, problems: list[str]) -> Sequence[Any] | None:
-        """The children of `value`, or None after adding to `problems` why it does not fit."""
+        """Gives the children of `value`, or None after adding to `problems` why it does not fit."""
         if self.kind == "none":
             if value is not None:
                 problems.append(_difference(path, "None", value))
@@ -221,7 +221,7 @@ class TreeSpec:
 
 
 def _stand_in(name: str, fields: Sequence[Hashable]) -> Callable[..., Any]:
-    """A named tuple for one whose type is not known here; a file may name it anything."""
+    """Makes a named tuple for one whose type is not known here; a file may name it anything."""
     usable = name if name.isidentifier() and not keyword.iskeyword(name) else "NamedTuple"
     return namedtuple(usable, [str(f) for f in fields], rename=True)
 
@@ -232,7 +232,7 @@ LEAF = TreeSpec("leaf")
 def call_without(
     in_tree: TreeSpec, names: Sequence[str], left_out: Collection[str]
 ) -> tuple[TreeSpec, tuple[str, ...]]:
-    """The structure of (args, kwargs), and the arguments' names, without the leaves at some paths.
+    """Drops the leaves at some paths from the structure of (args, kwargs) and the arguments' names.
 
     An argument in which nothing else was is left out.
     """
@@ -286,7 +286,7 @@ def _without(tree: TreeSpec, path: str, left_out: Collection[str]) -> TreeSpec |
 def flatten_call(
     in_tree: TreeSpec, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Any]:
-    """The leaves of the arguments of a call, in order.
+    """Takes the arguments of a call apart into their leaves, in order.
 
     Args:
       in_tree: the structure of (args, kwargs).

@@ -1,4 +1,4 @@
-"""How many bytes an array takes where records and files hold it."""
+"""Sizes in bytes of arrays that portable functions and files hold."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ITEM_SIZES = MappingProxyType(
 
 
 def array_size(aval: Aval) -> int | str:
-    """The bytes of an array of this type, or why it cannot be held: the end of a sentence.
+    """Counts an array's bytes, or says why it cannot be held: the end of a sentence.
 
     >>> array_size(Aval((2, 3), "bfloat16")), array_size(Aval((3,), "int4"))
     (12, 'its dtype is int4, of which an element is not a known number of bytes')

@@ -1,4 +1,4 @@
-"""What the parts of a record must have in common, so that it can be called, shown and written."""
+"""Checks that the parts of a function fit each other: it can be called, shown and written then."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shape_poly import Comparison, DimExpr
 def record_problem(
     record: PortableFunction, in_leaves: int, out_leaves: int, comparisons: Comparisons
 ) -> str | None:
-    """Where the parts of a record do not agree; None if they do.
+    """Says where the parts of a portable function do not agree; None if they do.
 
     Args:
       record: its module and its VJP are not looked at.
@@ -151,7 +151,7 @@ def _constants_problem(constants: Sequence[LiftedConstant]) -> str | None:
 
 
 def is_digest(text: str) -> bool:
-    """Whether it may be a SHA-256, in hexadecimal and lower case."""
+    """Tells whether a text may be a SHA-256, in hexadecimal and lower case."""
     return len(text) == 64 and not text.strip("0123456789abcdef")
 
 

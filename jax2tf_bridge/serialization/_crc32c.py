@@ -23,7 +23,7 @@ _ALONE = 1 << 14
 
 
 def crc32c(data: _Bytes) -> int:
-    """The checksum of bytes.
+    """Computes the checksum of bytes.
 
     >>> hex(crc32c(b"123456789"))
     '0xe3069283'
@@ -50,7 +50,7 @@ def crc32c(data: _Bytes) -> int:
 
 
 def unmasked(stored: int) -> int:
-    """The checksum that TensorFlow has stored: it stores them rotated, plus a number.
+    """Undoes how TensorFlow stores a checksum: rotated, plus a number.
 
     >>> hex(unmasked(0xC78AB0E5))
     '0xe3069283'
@@ -61,7 +61,7 @@ def unmasked(stored: int) -> int:
 
 @functools.cache
 def _byte_table() -> _Words:
-    """The state after each byte, from the state 0."""
+    """Tabulates the state after each byte, from the state 0."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, table >> 1 ^ np.uint32(_POLYNOMIAL), table >> 1)
@@ -70,7 +70,7 @@ def _byte_table() -> _Words:
 
 @functools.cache
 def _wide_tables() -> tuple[_Words, _Words]:
-    """The state after four bytes, by the upper and the lower half of state and bytes."""
+    """Tabulates the state after four bytes, by the upper and the lower half of state and bytes."""
     upper = np.arange(1 << 16, dtype=np.uint32) << np.uint32(16)
     lower = np.arange(1 << 16, dtype=np.uint32)
     table = _byte_table()
@@ -81,7 +81,7 @@ def _wide_tables() -> tuple[_Words, _Words]:
 
 
 def _joined(lanes: _Words, length: int) -> int:
-    """The state after lanes of so many bytes each, one behind the other."""
+    """Joins the states of lanes of so many bytes each, one behind the other."""
     behind = _zeros(length)
     while len(lanes) > 1:
         lanes = _applied(behind, lanes[::2]) ^ lanes[1::2]
@@ -90,7 +90,7 @@ def _joined(lanes: _Words, length: int) -> int:
 
 
 def _zeros(count: int) -> _Words:
-    """What so many zero bytes make of the state, as the image of each of its bits."""
+    """Computes what so many zero bytes make of the state: the image of each of its bits."""
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     result, power = bits, _byte_table()[bits & 0xFF] ^ bits >> 8
     while count:

@@ -1,4 +1,4 @@
-"""What JAX's format of exported functions cannot hold: found before a byte is written."""
+"""Finds what JAX's format of exported functions cannot hold, before a byte is written."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Writable:
 
 
 def writable(record: PortableFunction) -> Writable:
-    """`record`, ready to be written.
+    """Checks that the format can hold a function, and names its types for it.
 
     Raises:
       SerializationError: the format cannot hold it; every reason is listed.
@@ -116,7 +116,7 @@ def _is_too_deep(spec: TreeSpec, depth: int) -> bool:
 
 
 def _is_widened(record: PortableFunction) -> bool:
-    """Whether the module takes 4-bit integers as 8-bit ones, as the bridge makes it for TF."""
+    """Tells whether the module takes 4-bit integers as 8-bit ones, as the bridge does for TF."""
     if not any(aval.dtype in _NARROW for aval in (*record.in_avals, *record.out_avals)):
         return False
     try:
@@ -127,7 +127,7 @@ def _is_widened(record: PortableFunction) -> bool:
 
 
 def _work_for_jax(record: PortableFunction) -> str:
-    """What JAX has to change in the module, as a sentence; "" for nothing."""
+    """Says what JAX has to change in the module, as a sentence; "" for nothing."""
     work = []
     if record.lifted_constants:
         work.append(f"captured arrays ({len(record.lifted_constants)}) lie beside its module")
@@ -145,7 +145,7 @@ def _check_dtype(path: str, aval: Aval, problems: list[str]) -> None:
 
 
 def _tree(spec: TreeSpec, path: str, depth: int, problems: list[str]) -> TreeSpec:
-    """`spec` with the serialized names of its nodes."""
+    """Adds the serialized names of the nodes to a structure."""
     if spec.kind in ("leaf", "none"):
         return spec
     if depth == _DEEPEST_TREE:

@@ -1,4 +1,4 @@
-"""What the bytes of a StableHLO module tell without being parsed: its version, JAX's assertions."""
+"""Reads from a StableHLO module without parsing it: its version, and JAX's assertions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GIVEN_AS = "Using the following polymorphic shapes specifications: "
 
 
 def stablehlo_version(module: memoryview) -> Version | None:
-    """The StableHLO version that a module is written at; None if it is no portable artifact."""
+    """Reads the StableHLO version of a module; None if it is no portable artifact."""
     match = _ARTIFACT.match(module)
     if match is None:
         return None
@@ -34,7 +34,7 @@ def stablehlo_version(module: memoryview) -> Version | None:
 def asserted_constraints(
     module: memoryview, shapes: Sequence[Sequence[str]], in_avals: Sequence[Aval]
 ) -> tuple[str, ...]:
-    """The constraints on the arguments' sizes that a module checks itself, as the user wrote them.
+    """Reads which constraints on sizes a module checks itself, as the user wrote them.
 
     A module may hold others, of functions that it calls: their sizes are given otherwise.
 
@@ -71,7 +71,7 @@ def asserted_constraints(
 
 
 def _assertions(module: memoryview) -> Iterator[str]:
-    """What follows the beginning of each assertion's message."""
+    """Finds what follows the beginning of each assertion's message."""
     position = 0
     while match := _ASSERTION.search(module, position):
         limit = match.end() + _LONGEST_MESSAGE
@@ -82,7 +82,7 @@ def _assertions(module: memoryview) -> Iterator[str]:
 
 
 def _are_own(given: str, own: Sequence[str]) -> bool:
-    """Whether the sizes that an assertion names are exactly the function's own, in order."""
+    """Tells whether an assertion names exactly the function's own sizes, in order."""
     if given.count(".shape = (") < len(own):
         return False
     position = 0
@@ -96,7 +96,7 @@ def _are_own(given: str, own: Sequence[str]) -> bool:
 
 
 def _as_multiples(comparison: Comparison) -> Iterator[Comparison]:
-    """What JAX adds to `mod(b, 2) == 0`: `2*floordiv(b, 2) == b`, in the forms that it may have."""
+    """Writes what JAX adds to `mod(b, 2) == 0`: `2*floordiv(b, 2) == b`, in all its forms."""
     left = comparison.left
     if comparison.operator != "==" or comparison.right != 0 or isinstance(left, int):
         return

@@ -41,7 +41,7 @@ class StoredVjp(LazyVjp):
 
     @property
     def made(self) -> PortableFunction | None:
-        """The VJP's record."""
+        """Reads the VJP."""
         return self.get("the function") if self.available else None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -50,7 +50,7 @@ class StoredVjp(LazyVjp):
 
 
 def read_exported(data: Readable, *, file: str | None = None) -> PortableFunction:
-    """The record of what jax.export.Exported.serialize wrote, of JAX 0.4.30 and later.
+    """Reads what jax.export.Exported.serialize of JAX 0.4.30 and later wrote.
 
     Serialization versions 2 to 12 are read, and later ones as long as they only add fields.  The
     format has neither constraints nor the names of positional arguments: the constraints that the
@@ -99,7 +99,7 @@ def _function(
     only_check: bool = False,
     checked: bool = False,
 ) -> PortableFunction:
-    """The record of a function, or of the VJP of `primal`.
+    """Reads a function, or the VJP of `primal`.
 
     With `only_check` it is without its module, which is not copied.  With `checked` its VJP was
     read that way already.
@@ -172,7 +172,7 @@ class _AvalTables:
         self._shared = tuple(map(self._read, exported.tables(ExportedField.UNIQUE_AVALS)))
 
     def avals(self, field: ExportedField) -> tuple[tuple[Aval, ...], tuple[tuple[str, ...], ...]]:
-        """The abstract values of the arguments or of the results, and their shapes as written."""
+        """Reads the abstract values of arguments or results, and their shapes as written."""
         indices = self._exported.integers(_INDICES[field], "u32")
         if indices and max(indices) >= len(self._shared):
             raise self._exported.error(

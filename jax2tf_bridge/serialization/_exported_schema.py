@@ -74,7 +74,7 @@ class TreeField(IntEnum):
 
 
 class TreeKind(IntEnum):
-    """What a node is; named tuples are custom nodes."""
+    """Kinds of nodes; named tuples are custom nodes."""
 
     LEAF = 0
     NONE = 1
@@ -155,7 +155,7 @@ class CheckField(IntEnum):
 
 
 class CheckKind(IntEnum):
-    """Which safety check is disabled; shape assertions cannot be disabled since 2024."""
+    """Kinds of disabled safety checks; shape assertions cannot be disabled since 2024."""
 
     PLATFORM = 0
     CUSTOM_CALL = 1

@@ -43,7 +43,7 @@ class ShardingReader:
         self._shardings = (None, *map(self._named, shardings))
 
     def shardings(self, field: ExportedField, count: int) -> tuple[Sharding | None, ...]:
-        """The shardings of the arguments or of the results, of which there are `count`."""
+        """Reads the shardings of the arguments or of the results, of which there are `count`."""
         exported, by_index = self._exported, _INDICES[field]
         indices = exported.integers(by_index, "u32")
         found: tuple[Sharding | None, ...]

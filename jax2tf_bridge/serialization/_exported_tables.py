@@ -56,13 +56,13 @@ class Tables:
         self._builder = flatbuffers.Builder(size)
 
     def finish(self, root: int) -> bytes:
-        """The bytes."""
+        """Gives the bytes of the file."""
         self._builder.Finish(root)
         # As Output() does, with one copy less.
         return bytes(memoryview(self._builder.Bytes)[self._builder.Head() :])
 
     def table(self, fields: int, references: Mapping[int, int | None], scalars: Scalars) -> int:
-        """A table of so many fields; references that are None are left out."""
+        """Writes a table of so many fields; references that are None are left out."""
         builder = self._builder
         builder.StartObject(fields)
         for field, place in references.items():
@@ -73,7 +73,7 @@ class Tables:
         return int(builder.EndObject())
 
     def string(self, text: str) -> int:
-        """A string.
+        """Writes a string.
 
         Raises:
           SerializationError: it has a lone surrogate, which no UTF-8 has.
@@ -84,22 +84,22 @@ class Tables:
             raise SerializationError(f"{text!r} cannot be written as UTF-8: {e.reason}") from e
 
     def strings(self, texts: Iterable[str]) -> int:
-        """A vector of strings."""
+        """Writes a vector of strings."""
         return self.references([self.string(text) for text in texts])
 
     def byte_vector(self, data: bytes) -> int:
-        """A vector of bytes."""
+        """Writes a vector of bytes."""
         return int(self._builder.CreateByteVector(data))
 
     def references(self, places: Sequence[int]) -> int:
-        """A vector of what was written at these places."""
+        """Writes a vector of what was written at these places."""
         self._builder.StartVector(4, len(places), 4)
         for place in reversed(places):
             self._builder.PrependUOffsetTRelative(place)
         return int(self._builder.EndVector())
 
     def scalars(self, kind: ScalarKind, values: Sequence[int]) -> int:
-        """A vector of integers."""
+        """Writes a vector of integers."""
         self._builder.StartVector(_SIZES[kind], len(values), _SIZES[kind])
         prepend = getattr(self._builder, f"Prepend{kind}")
         for value in reversed(values):
@@ -107,7 +107,7 @@ class Tables:
         return int(self._builder.EndVector())
 
     def tree(self, spec: TreeSpec) -> int:
-        """A pytree; named tuples and custom nodes have their serialized names."""
+        """Writes a pytree, whose named tuples and custom nodes have their serialized names."""
         children = [self.tree(child) for child in spec.children]
         is_custom = spec.kind in ("namedtuple", "custom")
         return self.table(
@@ -126,7 +126,7 @@ class Tables:
         )
 
     def aval(self, aval: Aval) -> int:
-        """An abstract value, of a dtype that the format has."""
+        """Writes an abstract value, of a dtype that the format has."""
         return self.table(
             len(AvalField),
             {AvalField.SHAPE: self.strings(map(str, aval.shape))},
@@ -138,7 +138,7 @@ class Tables:
         )
 
     def mesh(self, mesh: AbstractMesh) -> int:
-        """An abstract mesh."""
+        """Writes an abstract mesh."""
         device = None if mesh.device is None else self._device(mesh.device)
         types = [AXIS_TYPES.index(kind, 1) for kind in mesh.axis_types]
         return self.table(
@@ -166,7 +166,7 @@ class Tables:
         )
 
     def named_sharding(self, sharding: Sharding, meshes: Sequence[AbstractMesh]) -> int:
-        """A sharding over a mesh, which is one of `meshes`."""
+        """Writes a sharding over a mesh, which is one of `meshes`."""
         assert sharding.mesh is not None
         partitions = [
             self.table(len(PartitionField), {PartitionField.AXES: self.strings(axes)}, {})
@@ -195,7 +195,7 @@ class Tables:
     def sharding(
         self, hlo: bytes | None, named: Sharding | None, meshes: Sequence[AbstractMesh]
     ) -> int:
-        """How one array is spread: in XLA's words and by name, or not at all."""
+        """Writes how one array is spread: in XLA's words and by name, or not at all."""
         kind = _UNSPECIFIED if hlo is None and named is None else _HLO
         return self.table(
             len(ShardingField),
@@ -209,12 +209,12 @@ class Tables:
         )
 
     def effect(self, name: str) -> int:
-        """An effect."""
+        """Writes an effect."""
         text = self.string(effect_text(name))
         return self.table(len(EffectField), {EffectField.TYPE_NAME: text}, {})
 
     def disabled_check(self, check: DisabledSafetyCheck) -> int:
-        """A disabled safety check: of the platform, or of a custom call."""
+        """Writes a disabled safety check: of the platform, or of a custom call."""
         target = check.is_custom_call()
         kind = CheckKind.PLATFORM if target is None else CheckKind.CUSTOM_CALL
         return self.table(
@@ -225,7 +225,7 @@ class Tables:
 
 
 def write_structure(in_tree: TreeSpec) -> bytearray:
-    """A file that is all structure: what it says of `in_tree` is all that is right in it."""
+    """Writes a file that is all structure: what it says of `in_tree` is all that is right in it."""
     tables = Tables()
     avals = [tables.aval(Aval((), "float32")) for _ in range(in_tree.leaf_count)]
     shardings = [tables.sharding(None, None, ()) for _ in avals]

@@ -37,7 +37,7 @@ class TreeReader:
         self._codecs: dict[tuple[str, bytes, int], NodeCodec | None] = {}
 
     def tree(self, table: Table) -> TreeSpec:
-        """The pytree below a node."""
+        """Reads the pytree below a node."""
         kind = table.integer(TreeField.KIND, "i8")
         if kind == TreeKind.LEAF:
             return LEAF
@@ -97,7 +97,7 @@ def _keys(table: Table, count: int) -> tuple[str, ...]:
 
 
 def _fields(auxdata: bytes, count: int) -> tuple[str, ...] | None:
-    """The fields of a named tuple, which jax.export writes in this form; None otherwise."""
+    """Reads the fields of a named tuple, as jax.export writes them; None for anything else."""
     try:
         fields = read_fields(auxdata)
     except FileFormatError:
@@ -118,7 +118,7 @@ class AvalReader:
         self._characters = 0
 
     def aval(self, table: Table) -> Aval:
-        """The abstract value of a table."""
+        """Reads the abstract value of a table."""
         kind = table.integer(AvalField.KIND, "i8")
         if kind != 0:
             raise table.error(AvalField.KIND, "0, an array", f"{kind}")
@@ -172,7 +172,7 @@ class AvalReader:
 
 
 def effect_name(table: Table) -> str:
-    """The class of an effect, as "jax._src.debugging.OrderedDebugEffect"."""
+    """Reads the class of an effect, as "jax._src.debugging.OrderedDebugEffect"."""
     text = table.string(EffectField.TYPE_NAME)
     if not text:
         raise table.error(EffectField.TYPE_NAME, "the class of an effect", "none")
@@ -182,7 +182,7 @@ def effect_name(table: Table) -> str:
 
 
 def effect_text(name: str) -> str:
-    """The class of an effect as JAX writes it."""
+    """Writes the class of an effect as JAX does."""
     return f"{_OPENING}{name}{_CLOSING}" if _is_qualified(name) else name
 
 
@@ -192,7 +192,7 @@ def _is_qualified(name: str) -> bool:
 
 
 def disabled_checks(tables: Sequence[Table]) -> tuple[DisabledSafetyCheck, ...]:
-    """The disabled checks; shape assertions, which can't be disabled any more, are left out."""
+    """Reads the disabled checks; shape assertions can't be disabled any more and are left out."""
     checks: list[DisabledSafetyCheck] = []
     for table in tables:
         match table.integer(CheckField.KIND, "i8"):

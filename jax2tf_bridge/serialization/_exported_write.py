@@ -147,7 +147,7 @@ class _Shardings:
         self._meshes = list(dict.fromkeys(s.mesh for s in self._shared if s.mesh is not None))
 
     def in_tables(self) -> dict[int, int | None]:
-        """The tables of all shardings."""
+        """Writes the tables of all shardings."""
         tables, meshes = self._tables, self._meshes
         written: dict[int, int | None] = {
             ExportedField.IN_SHARDINGS: self._inline(self._ins),
@@ -174,7 +174,7 @@ class _Shardings:
 
 
 class _Spread:
-    """How one array is spread, in both forms as far as they are known."""
+    """A sharding of one array, in both forms as far as they are known."""
 
     def __init__(self, sharding: Sharding | None, aval: Aval, devices: int) -> None:
         self.sharding = sharding

@@ -12,12 +12,12 @@ from jax2tf_bridge._pytree import NodeCodec
 
 
 def write_fields(fields: Sequence[str]) -> bytes:
-    """The fields of a named tuple, or the keys of an OrderedDict, as jax.export writes them."""
+    """Writes the fields of a named tuple, or the keys of an OrderedDict, as jax.export does."""
     return json.dumps(list(fields)).encode()
 
 
 def read_fields(auxdata: bytes) -> tuple[str, ...]:
-    """The fields of a named tuple, or the keys of an OrderedDict.
+    """Reads the fields of a named tuple, or the keys of an OrderedDict.
 
     Raises:
       FileFormatError: it is no list of texts.
@@ -35,7 +35,7 @@ def read_fields(auxdata: bytes) -> tuple[str, ...]:
 
 
 def fields_codec(node_type: type, fields: tuple[str, ...], children: int) -> NodeCodec:
-    """The codec of a named tuple whose fields stand in the file in this order.
+    """Makes the codec of a named tuple whose fields stand in the file in this order.
 
     Raises:
       FileFormatError: the type has other fields here.
@@ -58,7 +58,7 @@ def fields_codec(node_type: type, fields: tuple[str, ...], children: int) -> Nod
 
 
 def ordered_dict_codec(keys: tuple[str, ...], children: int) -> NodeCodec:
-    """The codec of an OrderedDict of these keys.
+    """Makes the codec of an OrderedDict of these keys.
 
     Raises:
       FileFormatError: they are not one for each child.

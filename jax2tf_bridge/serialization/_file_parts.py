@@ -27,7 +27,7 @@ class _Checksum(Protocol):
         """Takes the next bytes."""
 
     def hexdigest(self) -> str:
-        """The checksum of all that came."""
+        """Gives the checksum of all that came."""
 
 
 class _Crc32:
@@ -44,7 +44,7 @@ class _Crc32:
 
 
 def crc32_text(value: int) -> str:
-    """A CRC-32 as messages show it.
+    """Prints a CRC-32 for messages.
 
     >>> crc32_text(255)
     '000000ff'
@@ -73,7 +73,7 @@ class Part(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the bytes behind it begin."""
+        """Gives the place where the bytes behind it begin."""
         return self.start + self.size
 
     def check(self, found: str, file: str | None) -> None:
@@ -99,7 +99,7 @@ class Part(NamedTuple):
 
 
 def read_part(handle: io.FileIO, size: int, file: str) -> bytes:
-    """The next `size` bytes of a file that had them a moment ago.
+    """Reads the next `size` bytes of a file that had them a moment ago.
 
     Raises:
       FileFormatError: they are no longer there, or do not fit into memory.
@@ -112,10 +112,10 @@ def read_part(handle: io.FileIO, size: int, file: str) -> bytes:
 
 
 def read_parts(handle: io.FileIO, parts: Sequence[Part], file: str) -> list[bytes]:
-    """The parts of a file, which stands where it has been read to; they are what was written.
+    """Reads the parts of a file from where it stands, and verifies them.
 
     Raises:
-      FileFormatError: they are not, or as for `read_part`.
+      FileFormatError: they are not what was written, or as for `read_part`.
     """
     checksums = [_Crc32() if part.kind == "module" else hashlib.sha256() for part in parts]
     rooms: list[io.BytesIO] = []
@@ -138,10 +138,10 @@ def read_parts(handle: io.FileIO, parts: Sequence[Part], file: str) -> list[byte
 
 
 def copied_parts(data: memoryview, parts: Sequence[Part], file: str | None) -> list[bytes]:
-    """The parts of a file in memory; they are what was written.
+    """Copies the parts of a file in memory, and verifies them.
 
     Raises:
-      FileFormatError: they are not.
+      FileFormatError: they are not what was written.
     """
     found = []
     start = parts[0].start
@@ -157,7 +157,7 @@ def copied_parts(data: memoryview, parts: Sequence[Part], file: str | None) -> l
 
 
 def hexdigests(kinds: Sequence[Kind], contents: Sequence[bytes]) -> list[str]:
-    """The checksum of each of the contents."""
+    """Computes the checksum of each of the contents."""
     if sum(map(len, contents)) < _ALONE:
         return list(map(_hexdigest, kinds, contents))
     from concurrent.futures import ThreadPoolExecutor
@@ -222,7 +222,7 @@ class _Checksums:
             worker.finish()
 
     def begin(self, checksum: _Checksum, size: int) -> Update:
-        """What takes the next bytes of a checksum of `size` bytes; they must stay as they are."""
+        """Begins a checksum of `size` bytes, which must not change; what comes back takes them."""
         if not self._workers:
             return checksum.update
         worker = min(self._workers, key=lambda worker: worker.load)

@@ -22,7 +22,7 @@ _FIRST_READ = 1 << 16
 def serialize(
     record: PortableFunction | HoldsPortable, *, vjp_order: int | None = None, arrays: bool = True
 ) -> bytes:
-    """A record as the bytes of a .jaxfn file; equal records give equal bytes.
+    """Writes a portable function as the bytes of a .jaxfn file; equal ones give equal bytes.
 
     They hold all of the record, and every later version of the bridge reads them.
 
@@ -44,7 +44,7 @@ def serialize(
 def deserialize(
     data: bytes | bytearray | memoryview, *, file: str | None = None
 ) -> PortableFunction:
-    """The record that `serialize` or jax.export.Exported.serialize wrote.
+    """Reads the portable function that `serialize` or jax.export.Exported.serialize wrote.
 
     Node types are rebuilt where they are registered (register_pytree_node_serialization,
     register_namedtuple_serialization); elsewhere a node's children stand for it, as a dict if
@@ -145,7 +145,7 @@ def _stored(start: memoryview, size: int, file: str | None) -> Stored:
 
 
 def _read_other(data: bytes, file: str | None) -> PortableFunction:
-    """What has no identifier of ours: JAX's files have none at all."""
+    """Reads what has no identifier of ours: JAX's files have none at all."""
     _check_size(data[:8], len(data), file)
     if len(data) < 8:
         raise FileFormatError(

@@ -61,23 +61,23 @@ class Reader:
 
     @property
     def identifier(self) -> bytes:
-        """The four bytes that name the format of the file."""
+        """Reads the four bytes that name the format of the file."""
         if self.size < 8:
             raise self.error("", "at least 8 bytes", f"{self.size}")
         return bytes(self.view[4:8])
 
     def root(self) -> Table:
-        """The table that everything hangs on."""
+        """Reads the table that everything hangs on."""
         return Table(self, self.follow(0, ""), "", 1)
 
     def again(self) -> Reader:
-        """A reader of the same bytes that has read nothing yet."""
+        """Makes a reader of the same bytes that has read nothing yet."""
         return Reader(self.view, what=self.what, file=self.file)
 
     def error(
         self, path: str, expected: str, got: str, position: int | None = None
     ) -> FileFormatError:
-        """What to raise when `expected` is not at `path`, or at the byte `position`."""
+        """Makes the error for when `expected` is not at `path`, or at the byte `position`."""
         where = "" if position is None else f" (byte {position})"
         return self.problem(
             f"{path or 'the start'}{where}",
@@ -86,7 +86,7 @@ class Reader:
         )
 
     def problem(self, path: str, problem: str) -> FileFormatError:
-        """What to raise for a problem at `path` that is no fault of the bytes."""
+        """Makes the error for a problem at `path` that is no fault of the bytes."""
         what = self.what if self.file is None else f"{self.what} in {self.file}"
         return FileFormatError(f"{what} cannot be read: {path}: {problem}", file=self.file)
 
@@ -111,7 +111,7 @@ class Reader:
             )
 
     def follow(self, position: int, path: str) -> int:
-        """Where the offset at `position` points."""
+        """Follows the offset at `position`."""
         self.within(position, 4, path, "an offset")
         (offset,) = _U32.unpack_from(self.view, position)
         if offset == 0:
@@ -119,7 +119,7 @@ class Reader:
         return position + int(offset)
 
     def vector(self, position: int, width: int, path: str) -> tuple[int, int]:
-        """Where the elements of the vector at `position` begin, and how many there are."""
+        """Finds where the elements of the vector at `position` begin, and how many there are."""
         self.within(position, 4, path, "the length of a vector")
         (length,) = _U32.unpack_from(self.view, position)
         if length * width > self.size - position - 4:
@@ -133,7 +133,7 @@ class Reader:
         return position + 4, int(length)
 
     def string_at(self, position: int, path: str) -> str:
-        """The string at `position`."""
+        """Reads the string at `position`."""
         start, length = self.vector(position, 1, path)
         self.spend(4 + length, path)
         self.within(start + length, 1, path, "the zero after a string")
@@ -159,7 +159,7 @@ class Table:
     __slots__ = ("_depth", "_fields", "_position", "_reader", "_size", "_vtable", "path")
 
     def __init__(self, reader: Reader, position: int, path: str, depth: int) -> None:
-        """The table at `position`; use Reader.root and Table.table."""
+        """Takes the table at `position`; use Reader.root and Table.table."""
         self._reader, self._position, self.path, self._depth = reader, position, path, depth
         if depth > MAX_DEPTH:
             raise reader.error(path, f"at most {MAX_DEPTH} tables within each other", "more")
@@ -183,17 +183,17 @@ class Table:
         self._vtable, self._fields = vtable, (vtable_size - 4) // 2
 
     def field_path(self, field: int) -> str:
-        """How `field` is reached from the root."""
+        """Writes how `field` is reached from the root."""
         name = field.name.lower() if isinstance(field, IntEnum) else f"field_{field}"
         return f"{self.path}.{name}" if self.path else name
 
     def error(self, field: int | None, expected: str, got: str) -> FileFormatError:
-        """What to raise when `field`, or the table itself, holds something else than expected."""
+        """Makes the error for a `field`, or the table itself, that holds something else."""
         path = self.path if field is None else self.field_path(field)
         return self._reader.error(path, expected, got)
 
     def problem(self, field: int, problem: str) -> FileFormatError:
-        """What to raise for a problem with `field` that is no fault of the bytes."""
+        """Makes the error for a problem with `field` that is no fault of the bytes."""
         return self._reader.problem(self.field_path(field), problem)
 
     def spend(self, field: int, cost: int) -> None:
@@ -204,31 +204,31 @@ class Table:
         self._reader.spend(cost, self.field_path(field))
 
     def has(self, field: int) -> bool:
-        """Whether the field was written."""
+        """Tells whether the field was written."""
         return self._place(field, 0) is not None
 
     def boolean(self, field: int, default: bool = False) -> bool:
-        """A bool."""
+        """Reads a bool."""
         value = self.integer(field, "u8", int(default))
         if value > 1:
             raise self.error(field, "0 or 1", f"{value}")
         return bool(value)
 
     def integer(self, field: int, kind: IntegerKind, default: int = 0) -> int:
-        """An integer of this width."""
+        """Reads an integer of this width."""
         scalar = _SCALARS[kind]
         place = self._place(field, scalar.size)
         return default if place is None else int(scalar.unpack_from(self._reader.view, place)[0])
 
     def string(self, field: int, default: str | None = None) -> str | None:
-        """A string, which must be UTF-8; `default` if it was not written."""
+        """Reads a string, which must be UTF-8; `default` if it was not written."""
         position = self._target(field)
         if position is None:
             return default
         return self._reader.string_at(position, self.field_path(field))
 
     def strings(self, field: int) -> tuple[str, ...]:
-        """The strings of a vector; none if it was not written."""
+        """Reads the strings of a vector; none if it was not written."""
         path = self.field_path(field)
         return tuple(
             self._reader.string_at(self._reader.follow(place, f"{path}[{i}]"), f"{path}[{i}]")
@@ -236,7 +236,7 @@ class Table:
         )
 
     def bytes(self, field: int) -> memoryview | None:
-        """The bytes of a vector, without copying them; None if it was not written."""
+        """Reads the bytes of a vector, without copying them; None if it was not written."""
         position = self._target(field)
         if position is None:
             return None
@@ -246,21 +246,21 @@ class Table:
         return self._reader.view[start : start + length]
 
     def integers(self, field: int, kind: IntegerKind) -> tuple[int, ...]:
-        """The integers of a vector; none if it was not written."""
+        """Reads the integers of a vector; none if it was not written."""
         places = self._places(field, _SCALARS[kind].size)
         if not places:
             return ()
         return struct.unpack_from(f"<{len(places)}{_CODES[kind]}", self._reader.view, places[0])
 
     def table(self, field: int) -> Table | None:
-        """A table within this one; None if it was not written."""
+        """Reads a table within this one; None if it was not written."""
         position = self._target(field)
         if position is None:
             return None
         return Table(self._reader, position, self.field_path(field), self._depth + 1)
 
     def tables(self, field: int) -> tuple[Table, ...]:
-        """The tables of a vector; none if it was not written."""
+        """Reads the tables of a vector; none if it was not written."""
         path, reader, depth = self.field_path(field), self._reader, self._depth + 1
         found: list[Table] = []
         for i, place in enumerate(self._places(field, 4)):
@@ -273,7 +273,7 @@ class Table:
         return Table(self._reader.again(), self._position, self.path, self._depth)
 
     def _place(self, field: int, width: int) -> int | None:
-        """Where a field's value lies in the table."""
+        """Finds where a field's value lies in the table."""
         if field >= self._fields:
             return None
         entry = self._vtable + 4 + 2 * field
@@ -298,7 +298,7 @@ class Table:
         return place + int(offset) if offset else self._reader.follow(place, self.field_path(field))
 
     def _places(self, field: int, width: int) -> range:
-        """Where the elements of a vector lie."""
+        """Finds where the elements of a vector lie."""
         position = self._target(field)
         if position is None:
             return range(0)

@@ -65,7 +65,7 @@ _VERSION_AT, _CHECKSUM_AT = 8, 12
 
 @dataclass(frozen=True)
 class Header:
-    """What the header says.
+    """A header of a .jaxfn file.
 
     Attributes:
       version: of the format.
@@ -81,7 +81,7 @@ class Header:
 
 
 def damaged(problem: str, file: str | None) -> FileFormatError:
-    """The error for bytes that are not what was written; `problem` says where and what."""
+    """Makes the error for bytes that are not what was written; `problem` says where and what."""
     return FileFormatError(
         f"{place(file)} cannot be read as a .jaxfn file: {problem} The bytes are cut short or "
         "damaged: copy them anew, or write the file again.",
@@ -90,12 +90,12 @@ def damaged(problem: str, file: str | None) -> FileFormatError:
 
 
 def place(file: str | None) -> str:
-    """How messages call what is read."""
+    """Says how messages call what is read."""
     return file or "The data"
 
 
 def parse_header(start: bytes | memoryview, size: int, file: str | None) -> Header:
-    """The header at the start of `size` bytes; the identifier has been looked at.
+    """Reads the header at the start of `size` bytes; the identifier has been looked at.
 
     Raises:
       FileFormatError: the file is of a newer version, or not as long as it says.
@@ -139,7 +139,7 @@ def check_structure(header: Header, structure: bytes | memoryview, file: str | N
 
 
 def array_start(end: int) -> int:
-    """Where an array begins if what comes before it ends at `end`."""
+    """Rounds up to where an array begins if what comes before it ends at `end`."""
     return end + -end % ARRAY_ALIGNMENT
 
 

@@ -17,7 +17,7 @@ from jax2tf_bridge._pytree import LEAF, NodeCodec, TreeSpec
 
 
 def is_imported() -> bool:
-    """Whether this process uses JAX; it is not imported for the sake of a file."""
+    """Tells whether this process uses JAX, which is not imported for the sake of a file."""
     return sys.modules.get("jax") is not None
 
 
@@ -65,7 +65,7 @@ def register_namedtuple(node_type: type, serialized_name: str) -> None:
 def codec_for(
     serialized_name: str, auxdata: bytes, children: Sequence[TreeSpec]
 ) -> NodeCodec | None:
-    """How a node that jax.export knows by this name comes apart and together.
+    """Finds how a node that jax.export knows by this name comes apart and together.
 
     Args:
       serialized_name: as it stands in the file.
@@ -98,7 +98,7 @@ def codec_for(
 
 
 def jax_codec(node_type: type, static: Any, children: int) -> NodeCodec | None:
-    """How a node comes apart and together as JAX knows it; None if it is no pytree there."""
+    """Finds how JAX takes a node apart and makes it; None if it is no pytree there."""
     import jax
 
     try:
@@ -114,7 +114,7 @@ def jax_codec(node_type: type, static: Any, children: int) -> NodeCodec | None:
 
 
 def structure(node_type: type, static: Any, children: Iterable[Any]) -> Any:
-    """JAX's structure of a node, without an object of the type: a constructor may refuse dummies.
+    """Makes JAX's structure of a node, without an object: a constructor may refuse dummies.
 
     Args:
       node_type: of the node.
@@ -132,7 +132,7 @@ def structure(node_type: type, static: Any, children: Iterable[Any]) -> Any:
 
 
 def named_tuple_of_jax(name: str, fields: Sequence[str]) -> type | None:
-    """The named tuple that jax.numpy or jax.scipy returns under a name, as QRResult.
+    """Finds the named tuple that jax.numpy or jax.scipy returns under a name, as QRResult.
 
     Args:
       name: with the module where it was defined, in whatever release of JAX, or without it.
@@ -152,7 +152,7 @@ def named_tuple_of_jax(name: str, fields: Sequence[str]) -> type | None:
 
 
 def _named_tuples(name: str, fields: Sequence[str]) -> set[type]:
-    """Those of the modules of JAX that are imported."""
+    """Finds those of the modules of JAX that are imported."""
     modules = [module for key, module in list(sys.modules.items()) if key.startswith("jax.")]
     named = [vars(module).get(name) for module in modules if module is not None]
     return {kind for kind in named if _is_named_tuple(kind, fields)}
@@ -178,7 +178,7 @@ def _is_named_tuple(kind: Any, fields: Sequence[str]) -> TypeGuard[type]:
 
 
 def _only_registered(spec: TreeSpec) -> TreeSpec:
-    """The structure with leaves in the place of nodes that jax.export cannot know."""
+    """Puts leaves in the place of nodes that jax.export cannot know."""
     if spec.kind in ("namedtuple", "custom") and not spec.serialized_name:
         return LEAF
     if spec.kind == "dict" and not all(isinstance(key, str) for key in spec.keys):
@@ -187,7 +187,7 @@ def _only_registered(spec: TreeSpec) -> TreeSpec:
 
 
 def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
-    """Under which name jax.export writes a node, and with what static data.
+    """Asks jax.export under which name it writes a node, and with what static data.
 
     Raises:
       SerializationError: the functions that were registered for it failed.
@@ -226,7 +226,7 @@ def jax_export_name(node_type: type, static: Any, children: Sequence[Any]) -> st
 
 
 def _exported(in_tree: TreeSpec) -> Any:
-    """A jax.export.Exported of this structure, without a module."""
+    """Makes a jax.export.Exported of this structure, without a module."""
     import jax.export
 
     from jax2tf_bridge.serialization._exported_tables import write_structure

@@ -15,7 +15,7 @@ from jax2tf_bridge.serialization._jaxfn_texts import each
 
 
 def distinct_arrays(constants: Iterable[LiftedConstant]) -> dict[str, bytes]:
-    """The arrays of these constants by their digests, in the order in which they come.
+    """Collects the arrays of these constants by their digests, in the order in which they come.
 
     Raises:
       SerializationError: the digest of one is not that of its bytes.
@@ -44,7 +44,7 @@ def _other_bytes(name: str, digest: str) -> SerializationError:
 
 
 def laid_out(arrays: Iterable[bytes], end: int) -> list[bytes]:
-    """What follows in a file on what ends at `end`: the arrays, with zeros before each."""
+    """Lays the arrays out behind what ends at `end`, with zeros before each."""
     found = []
     for data in arrays:
         start = _format.array_start(end)
@@ -56,7 +56,7 @@ def laid_out(arrays: Iterable[bytes], end: int) -> list[bytes]:
 def array_parts(
     root: Table, texts: Sequence[str], constants: Iterable[LiftedConstant], end: int
 ) -> list[Part]:
-    """Where the arrays lie in a file whose modules end at `end`.
+    """Finds where the arrays lie in a file whose modules end at `end`.
 
     Args:
       root: of the file.
@@ -93,7 +93,7 @@ def array_parts(
 def _names(
     root: Table, constants: Iterable[LiftedConstant], stored: Mapping[str, int]
 ) -> dict[str, str]:
-    """What the arrays that are stored are called, after their sizes were compared."""
+    """Names the arrays that are stored, after comparing their sizes."""
     names: dict[str, str] = {}
     sizes: dict[int, int | str] = {}
     for constant in constants:

@@ -80,7 +80,7 @@ def _dimension_text(dimension: DimExpr) -> str:
 
 
 def decode_avals(table: Table, texts: Sequence[str]) -> list[Aval]:
-    """The abstract values that a table holds, with its file's texts.
+    """Reads the abstract values of a table, with its file's texts.
 
     Raises:
       FileFormatError: it holds none.

@@ -22,11 +22,11 @@ class Builder:
         self._builder: Any = flatbuffers.Builder(1024)
 
     def string(self, data: bytes) -> Offset:
-        """A string of UTF-8."""
+        """Writes a string of UTF-8."""
         return int(self._builder.CreateString(data))
 
     def offsets(self, offsets: Sequence[Offset]) -> Offset | None:
-        """A vector of tables; None, for a field that is not written, if there are none."""
+        """Writes a vector of tables; None, for a field that is not written, if there are none."""
         if not offsets:
             return None
         self._builder.StartVector(4, len(offsets), 4)
@@ -35,11 +35,11 @@ class Builder:
         return int(self._builder.EndVector())
 
     def bytes(self, data: bytes | bytearray | None) -> Offset | None:
-        """A vector of bytes; None for None."""
+        """Writes a vector of bytes; None for None."""
         return None if data is None else int(self._builder.CreateByteVector(bytes(data)))
 
     def integers(self, values: Sequence[int], dtype: str) -> Offset | None:
-        """A vector of integers of a NumPy dtype; None if there are none.
+        """Writes a vector of integers of a NumPy dtype; None if there are none.
 
         Raises:
           SerializationError: one is out of its range.
@@ -55,7 +55,7 @@ class Builder:
         return int(self._builder.CreateNumpyVector(array))
 
     def table(self, name: str, /, **fields: Offset | bool | None) -> Offset:
-        """A table of the schema, by the names of its fields; None for what is not written."""
+        """Writes a table of the schema, by its fields' names; None for what is not written."""
         getattr(jaxfn_generated, f"{name}Start")(self._builder)
         for field, value in fields.items():
             if value is not None:
@@ -64,7 +64,7 @@ class Builder:
         return int(getattr(jaxfn_generated, f"{name}End")(self._builder))
 
     def finished(self, root: Offset) -> bytearray:
-        """The buffer around its root, with room for the header, which is zero."""
+        """Finishes the buffer around its root, with room for the header, which is zero."""
         # So that nothing needs to be filled up between the identifier and the room.
         self._builder.Prep(8, _format.HEADER_ROOM)
         self._builder.Pad(_format.HEADER_ROOM)

@@ -37,7 +37,7 @@ class EncodedKey:
 
 
 def encode_key(key: Hashable, depth: int = 1) -> EncodedKey | None:
-    """A key as a file has it; None if it is of a type that a file cannot hold.
+    """Encodes a key for a file; None if it is of a type that a file cannot hold.
 
     Subclasses would come back as what they derive from, so they are refused.
     """
@@ -73,7 +73,7 @@ def _encoded(kind: str, data: bytes = b"") -> EncodedKey:
 
 
 def unwritable_key(key: Hashable, place: str) -> SerializationError:
-    """The error for a key that a file cannot hold, at `place`."""
+    """Makes the error for a key that a file cannot hold, at `place`."""
     try:
         shown = repr(key)
     except Exception as e:  # whatever the type's own method does, or an integer is too long
@@ -87,7 +87,7 @@ def unwritable_key(key: Hashable, place: str) -> SerializationError:
 
 
 def decode_key(table: Table, depth: int = 1) -> Hashable:
-    """The key that a table of a file holds.
+    """Reads the key that a table of a file holds.
 
     Raises:
       FileFormatError: it holds none.

@@ -1,4 +1,4 @@
-"""What repeats in a .jaxfn file is written once: values get indices in the order they come."""
+"""Pools of values that a .jaxfn file holds once; they get indices in the order they come."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Pool(Generic[T]):
         self._indices: dict[T, int] = {}
 
     def index(self, value: T) -> int:
-        """The index of a value, which is added if it is new."""
+        """Finds the index of a value, which is added if it is new."""
         return self._indices.setdefault(value, len(self._indices))
 
     def values(self) -> tuple[T, ...]:
-        """All values, each at its index."""
+        """Lists all values, each at its index."""
         return tuple(self._indices)

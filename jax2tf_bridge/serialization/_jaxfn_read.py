@@ -34,7 +34,7 @@ from jax2tf_bridge.serialization._symbolic_texts import Comparisons
 
 @dataclass(frozen=True)
 class Stored:
-    """What the structure of a file says, all of it checked; what lies behind is still missing.
+    """A checked structure of a file; what lies behind it is still missing.
 
     Attributes:
       header: of the file.
@@ -52,7 +52,7 @@ class Stored:
     vjp_missing_because: str
 
     def record(self, contents: Sequence[bytes]) -> PortableFunction:
-        """The record, with what the parts hold."""
+        """Makes the portable function, with what the parts hold."""
         count = len(self.functions)
         arrays = {
             part.expected: data
@@ -76,7 +76,7 @@ class Stored:
 def read_structure(
     header: _format.Header, structure: bytes | memoryview, file: str | None
 ) -> Stored:
-    """What the structure of a file says.
+    """Reads the structure of a file.
 
     Args:
       header: what stands at its beginning.
@@ -212,7 +212,7 @@ def _graph_functions(root: Table, version: int, texts: Sequence[str]) -> list[Gr
 
 
 def _modules(tables: Sequence[Table], end: int) -> list[Part]:
-    """Where the modules lie; the structure ends at `end`."""
+    """Finds where the modules lie; the structure ends at `end`."""
     modules = []
     for order, table in enumerate(tables):
         part = Part(

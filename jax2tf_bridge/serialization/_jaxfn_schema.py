@@ -85,7 +85,7 @@ class Mesh(IntEnum):
 
 
 class Sharding(IntEnum):
-    """How an array is spread over devices."""
+    """Fields of how an array is spread over devices."""
 
     MESH = 0
     PARTITION_SIZES = 1
@@ -97,7 +97,7 @@ class Sharding(IntEnum):
 
 
 class Lowering(IntEnum):
-    """How functions were lowered, and for whom."""
+    """Fields of how functions were lowered, and for whom."""
 
     STABLEHLO_VERSION = 0
     CALLING_CONVENTION_VERSION = 1

@@ -27,7 +27,7 @@ def encode_texts(texts: Sequence[str]) -> list[bytes]:
 
 
 def decode_texts(file: Table) -> list[str]:
-    """The texts of a file; `file` is the root.
+    """Reads the texts of a file; `file` is the root.
 
     Raises:
       FileFormatError: they are no UTF-8, or of other sizes.
@@ -53,7 +53,7 @@ def decode_texts(file: Table) -> list[str]:
 
 
 def each(table: Table, field: int, pool: Sequence[T]) -> tuple[T, ...]:
-    """What the indices of a field stand for in a pool.
+    """Looks up what the indices of a field stand for in a pool.
 
     Raises:
       FileFormatError: one of them is none of it.
@@ -68,7 +68,7 @@ def each(table: Table, field: int, pool: Sequence[T]) -> tuple[T, ...]:
 
 
 def one(table: Table, field: int, pool: Sequence[T]) -> T:
-    """What the index in a field stands for in a pool.
+    """Looks up what the index in a field stands for in a pool.
 
     Raises:
       FileFormatError: it is none of it.
@@ -80,7 +80,7 @@ def one(table: Table, field: int, pool: Sequence[T]) -> T:
 
 
 def optional(table: Table, field: int, pool: Sequence[T]) -> T | None:
-    """What the index in a field stands for in a pool; None if it was not written.
+    """Looks up what the index in a field stands for in a pool; None if it was not written.
 
     Raises:
       FileFormatError: it is none of it.
@@ -89,7 +89,7 @@ def optional(table: Table, field: int, pool: Sequence[T]) -> T | None:
 
 
 def optional_bytes(table: Table, field: int) -> bytes | None:
-    """A copy of a field's bytes; None if it was not written.
+    """Copies a field's bytes; None if it was not written.
 
     They count as read, since a file may name the same bytes a million times.
     """

@@ -28,7 +28,7 @@ _TYPED = (schema.NAMEDTUPLE, schema.CUSTOM, schema.NAMED_CUSTOM)
 
 @dataclass(frozen=True)
 class Root:
-    """What messages call a structure, and for (args, kwargs) the names of the arguments."""
+    """A name of a structure for messages, and for (args, kwargs) the names of the arguments."""
 
     text: str
     argument_names: tuple[str, ...] | None = None
@@ -138,7 +138,7 @@ def _encoded_type(node: TreeSpec) -> EncodedType:
 
 
 def _path(where: _Place) -> str:
-    """A place as Python would write it."""
+    """Writes a place as Python would."""
     taken: list[tuple[TreeSpec, int]] = []
     while not isinstance(where, Root):
         where, node, i = where
@@ -168,7 +168,7 @@ class TreeReader:
         self._codecs: dict[tuple[Hashable, ...], NodeCodec | None] = {}
 
     def decode(self, table: Table) -> list[TreeSpec]:
-        """The structures that a table holds.
+        """Reads the structures that a table holds.
 
         Raises:
           FileFormatError: it holds something else, or a registered type cannot read its static
@@ -207,7 +207,7 @@ class TreeReader:
         return done[::-1]
 
     def _taken(self, indices: list[int], count: int, table: Table) -> tuple[Hashable, ...]:
-        """The keys of the last `count` indices, which are taken away."""
+        """Takes away the last `count` indices, and gives their keys."""
         first = len(indices) - count
         if first < 0:
             raise table.error(schema.Trees.KEYS, "a key for each child", f"{-first} too few")

@@ -34,7 +34,7 @@ _U32, _U64 = 2**32 - 1, 2**64 - 1
 def file_parts(
     record: PortableFunction | HoldsPortable, *, vjp_order: int | None, arrays: bool
 ) -> list[bytes | bytearray]:
-    """What a .jaxfn file of a record consists of: the structure, each module, and each array.
+    """Writes the parts of a .jaxfn file: the structure, each module, and each array.
 
     Args:
       record: the record.
@@ -74,7 +74,7 @@ def _too_large(name: str) -> SerializationError:
 def _chain(
     record: PortableFunction, vjp_order: int | None
 ) -> tuple[tuple[PortableFunction, ...], str]:
-    """The record and the VJPs that are written, and why the last of them has none."""
+    """Collects the function and the VJPs that are written, and why the last of them has none."""
     functions = vjp_chain(record, vjp_order, _format.MAX_VJP_ORDER)
     lazy = functions[-1].lazy_vjp
     if lazy.available:
@@ -190,7 +190,7 @@ class _Writer:
         )
 
     def _lowering(self, record: PortableFunction) -> int:
-        """The index of how a record was lowered."""
+        """Finds the index of how a function was lowered."""
         target = record.target
         key = (
             record.stablehlo_version,

@@ -13,7 +13,7 @@ _LARGEST = 2**63 - 1
 
 
 class JsonProblem(Exception):
-    """What is wrong with a value, and where: a sentence without its full stop."""
+    """A problem with a value, and where: a sentence without its full stop."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class JsonValue:
 
     @staticmethod
     def of(text: str) -> JsonValue:
-        """The whole of a text; no object in it has a field twice."""
+        """Reads the whole of a text; no object in it has a field twice."""
         try:
             return JsonValue(json.loads(text, object_pairs_hook=_object), "")
         except RecursionError as e:
@@ -41,19 +41,19 @@ class JsonValue:
             raise JsonProblem(f"it is no JSON: {e}") from e
 
     def problem(self, expected: str) -> JsonProblem:
-        """What to raise where something else is expected."""
+        """Makes the error for where something else is expected."""
         return JsonProblem(
             f"{self.path or 'the whole':.200}: expected {expected}, got {reprlib.repr(self.value)}"
         )
 
     def get(self, name: str) -> JsonValue:
-        """A field of an object."""
+        """Reads a field of an object."""
         if not isinstance(self.value, dict) or name not in self.value:
             raise self.problem(f"an object with the field {name}")
         return JsonValue(self.value[name], f"{self.path}.{name}" if self.path else name)
 
     def fields(self, *names: str) -> list[JsonValue]:
-        """The fields of an object that has these and no others."""
+        """Reads the fields of an object that has these and no others."""
         if not isinstance(self.value, dict):
             raise self.problem("an object")
         if self.value.keys() != set(names):
@@ -62,7 +62,7 @@ class JsonValue:
         return [self.get(name) for name in names]
 
     def items(self) -> Iterator[tuple[str, JsonValue]]:
-        """The fields of an object that may have any."""
+        """Reads the fields of an object that may have any."""
         if not isinstance(self.value, dict):
             raise self.problem("an object")
         for name, value in self.value.items():
@@ -70,20 +70,20 @@ class JsonValue:
             yield JsonValue(name, f"a name in {self.path}").text(), place
 
     def elements(self) -> Iterator[JsonValue]:
-        """The elements of a list."""
+        """Reads the elements of a list."""
         if not isinstance(self.value, list):
             raise self.problem("a list")
         for i, value in enumerate(self.value):
             yield JsonValue(value, f"{self.path}[{i}]")
 
     def text(self) -> str:
-        """A text that can be printed everywhere: no halves of surrogate pairs."""
+        """Reads a text that can be printed everywhere: no halves of surrogate pairs."""
         if not isinstance(self.value, str) or re.search("[\ud800-\udfff]", self.value):
             raise self.problem("text")
         return self.value
 
     def integer(self, least: int, most: int = _LARGEST) -> int:
-        """A number of a range."""
+        """Reads a number of a range."""
         if type(self.value) is not int or not least <= self.value <= most:
             raise self.problem(f"a whole number from {least} to {most}")
         return self.value
@@ -95,7 +95,7 @@ class JsonValue:
         return self.value
 
     def shape(self) -> tuple[int, ...]:
-        """The sizes of an array."""
+        """Reads the sizes of an array."""
         return tuple(size.integer(0) for size in self.elements())
 
 

@@ -20,7 +20,7 @@ class WireError(ValueError):
 
 
 def fields(message: memoryview) -> Iterator[tuple[int, Value]]:
-    """The fields of a message in their order, by number.
+    """Reads the fields of a message in their order, by number.
 
     Numbers come unsigned, whatever the field's type is (see `signed`), others as views.
 
@@ -51,7 +51,7 @@ def fields(message: memoryview) -> Iterator[tuple[int, Value]]:
 
 
 def varint(data: memoryview, position: int) -> tuple[int, int]:
-    """The number at a position, and where the next byte is.
+    """Reads the number at a position, and where the next byte is.
 
     Raises:
       WireError: there is none.
@@ -69,7 +69,7 @@ def varint(data: memoryview, position: int) -> tuple[int, int]:
 
 
 def signed(number: int) -> int:
-    """An int32 or int64, which is on the wire as 64 bits.
+    """Reads an int32 or int64, which is on the wire as 64 bits.
 
     >>> signed(2**64 - 1)
     -1
@@ -78,7 +78,7 @@ def signed(number: int) -> int:
 
 
 def numbers(value: Value) -> Iterator[int]:
-    """The numbers of a repeated field, packed or alone; see `signed`.
+    """Reads the numbers of a repeated field, packed or alone; see `signed`.
 
     Raises:
       WireError: it ends within a number.
@@ -93,7 +93,7 @@ def numbers(value: Value) -> Iterator[int]:
 
 
 def as_number(value: Value) -> int:
-    """A field that must be a number.
+    """Reads a field that must be a number.
 
     Raises:
       WireError: it is none.
@@ -104,7 +104,7 @@ def as_number(value: Value) -> int:
 
 
 def as_bytes(value: Value) -> memoryview:
-    """A field that must be bytes or a message.
+    """Reads a field that must be bytes or a message.
 
     Raises:
       WireError: it is a number.
@@ -115,7 +115,7 @@ def as_bytes(value: Value) -> memoryview:
 
 
 def as_text(value: Value) -> str:
-    """A field that must be text.
+    """Reads a field that must be text.
 
     Raises:
       WireError: it is none.

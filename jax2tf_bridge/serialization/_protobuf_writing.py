@@ -9,7 +9,7 @@ _VARINT, _BYTES = 0, 2
 
 
 def varint(value: int) -> bytes:
-    """A number as it is written; a negative one takes 10 bytes."""
+    """Writes a number; a negative one takes 10 bytes."""
     value &= 2**64 - 1
     written = bytearray()
     while value > 0x7F:
@@ -20,16 +20,16 @@ def varint(value: int) -> bytes:
 
 
 def tag(number: int, kind: int) -> bytes:
-    """What stands before a field's content."""
+    """Writes what stands before a field's content."""
     return varint(number << 3 | kind)
 
 
 def bytes_field(number: int, content: bytes | str) -> bytes:
-    """A field of bytes, text, or a message that is written already."""
+    """Writes a field of bytes, text, or a message that is written already."""
     data = content.encode() if isinstance(content, str) else content
     return tag(number, _BYTES) + varint(len(data)) + data
 
 
 def varint_field(number: int, value: int) -> bytes:
-    """A field of a number."""
+    """Writes a field of a number."""
     return tag(number, _VARINT) + varint(value)

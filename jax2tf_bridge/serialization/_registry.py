@@ -6,10 +6,8 @@ was registered with `jax.export` alone is found.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from jax2tf_bridge._errors import FileFormatError, SerializationError, StructureError
@@ -21,136 +19,16 @@ from jax2tf_bridge.serialization._fields import (
     read_fields,
     write_fields,
 )
-from jax2tf_bridge.serialization._static_data import names_of, read_static, write_static
+from jax2tf_bridge.serialization._registrations import (
+    Registration,
+    Registrations,
+    no_auxdata,
+    plain_auxdata,
+    type_name,
+)
+from jax2tf_bridge.serialization._static_data import read_static
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Registration:
-    """How nodes of one type are written and rebuilt; see register_pytree_node_serialization."""
-
-    node_type: type
-    serialized_name: str
-    serialize_auxdata: Callable[[Any], bytes]
-    deserialize_auxdata: Callable[[bytes], Any]
-    from_children: Callable[[Any, Sequence[Any]], Any] | None
-    to_children: Callable[[Any], Sequence[Any]] | None
-
-    @property
-    def is_namedtuple(self) -> bool:
-        """Whether it was registered by register_namedtuple_serialization."""
-        return self.serialize_auxdata is _no_auxdata
-
-
-class _Registry:
-    """The registrations of this process, as types and serialized names are unique in it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._by_name: dict[str, Registration] = {}
-        self._by_type: dict[type, Registration] = {}
-        # Names that jax.export knows; it brings the first one itself.
-        self._forwarded = {"collections.OrderedDict"}
-
-    def of_name(self, serialized_name: str) -> Registration | None:
-        """What is registered under a name."""
-        return self._by_name.get(serialized_name)
-
-    def of_type(self, node_type: type) -> Registration | None:
-        """What is registered for a type."""
-        return self._by_type.get(node_type)
-
-    def of_definition(self, name: str) -> Registration | None:
-        """Finds the registration of the type that is defined under a name ("optax.EmptyState")."""
-        with self._lock:
-            every = list(self._by_name.values())
-        # A notebook's cell that runs again defines the type anew.
-        return next((r for r in reversed(every) if name in names_of(r.node_type)), None)
-
-    def of_class(self, name: str, fields: Sequence[str] | None) -> Registration | None:
-        """Finds the registration of the only type whose class has a name ("EmptyState").
-
-        Args:
-          name: of the class, without its module.
-          fields: of a named tuple, in any order; None for a custom node.
-
-        Raises:
-          FileFormatError: types of several modules have this name.
-        """
-        with self._lock:
-            every = list(self._by_name.values())
-        of_kind = [r for r in every if r.node_type.__name__ == name and _has_fields(r, fields)]
-        found = {_name(r.node_type): r for r in of_kind}
-        if len(found) > 1:
-            raise FileFormatError(
-                f"The type {name} is stored by the name of its class alone, and several types of "
-                f"that name are registered: {', '.join(found)}. Read it in a process that "
-                "registers only the right one, or write the function again: files now say where "
-                "a type is defined."
-            )
-        return next(iter(found.values()), None)
-
-    def has_rebuilders(self) -> bool:
-        """Whether any type has from_children."""
-        with self._lock:
-            return any(r.from_children is not None for r in self._by_type.values())
-
-    def add(self, registration: Registration) -> None:
-        """Registers a type, with jax.export too; or completes a registration.
-
-        Raises:
-          SerializationError: the name is no text, or the type or the name is registered.
-        """
-        node_type, name = registration.node_type, registration.serialized_name
-        if not isinstance(name, str) or not name:
-            raise SerializationError(
-                f"serialized_name of {_name(node_type)} must be text that is not empty. Got: "
-                f"{name!r}"
-            )
-        with self._lock:
-            existing = self._by_type.get(node_type)
-            if existing is not None and _completes(registration, existing):
-                added = registration.to_children or existing.to_children
-                completed = replace(
-                    existing, from_children=registration.from_children, to_children=added
-                )
-                self._by_name[name] = self._by_type[node_type] = completed
-                return
-            if existing is not None:
-                raise SerializationError(
-                    f"{_name(node_type)} is registered for files already, as "
-                    f"{existing.serialized_name!r}; it cannot be {name!r} too."
-                )
-            if name in self._by_name:
-                raise SerializationError(
-                    f"The name {name!r} is registered for files already, for "
-                    f"{_name(self._by_name[name].node_type)}; {_name(node_type)} needs another."
-                )
-            self._forward(registration)
-            self._by_name[name] = self._by_type[node_type] = registration
-
-    def forward_all(self) -> None:
-        """Registers with jax.export what it does not know yet."""
-        with self._lock:
-            for registration in self._by_name.values():
-                self._forward(registration)
-
-    def _forward(self, registration: Registration) -> None:
-        node_type, name = registration.node_type, registration.serialized_name
-        if name in self._forwarded or not in_jax.is_imported():
-            return
-        if registration.is_namedtuple:
-            in_jax.register_namedtuple(node_type, name)
-        else:
-            in_jax.register_node(
-                node_type,
-                name,
-                registration.serialize_auxdata,
-                registration.deserialize_auxdata,
-                registration.from_children,
-            )
-        self._forwarded.add(name)
 
 
 def register_pytree_node_serialization(
@@ -191,20 +69,20 @@ def register_pytree_node_serialization(
     """
     if from_children is None and not in_jax.is_imported():
         raise SerializationError(
-            f"{_name(nodetype)} cannot be registered without from_children where JAX is not "
+            f"{type_name(nodetype)} cannot be registered without from_children where JAX is not "
             "imported: give it, or import jax and register the type with "
             "jax.tree_util.register_pytree_node first."
         )
     if (serialize_auxdata is None) != (deserialize_auxdata is None):
         raise SerializationError(
-            f"{_name(nodetype)} is registered with one of serialize_auxdata and "
+            f"{type_name(nodetype)} is registered with one of serialize_auxdata and "
             "deserialize_auxdata: give both, or neither for static data that JSON holds."
         )
     _REGISTRY.add(
         Registration(
             nodetype,
             serialized_name,
-            serialize_auxdata or _plain_auxdata,
+            serialize_auxdata or plain_auxdata,
             deserialize_auxdata or read_static,
             from_children,
             to_children,
@@ -229,9 +107,9 @@ def register_namedtuple_serialization(nodetype: type[T], *, serialized_name: str
     """
     if not (issubclass(nodetype, tuple) and hasattr(nodetype, "_fields")):
         raise SerializationError(
-            f"{_name(nodetype)} is not a named tuple: use register_pytree_node_serialization."
+            f"{type_name(nodetype)} is not a named tuple: use register_pytree_node_serialization."
         )
-    _REGISTRY.add(Registration(nodetype, serialized_name, _no_auxdata, read_fields, None, None))
+    _REGISTRY.add(Registration(nodetype, serialized_name, no_auxdata, read_fields, None, None))
     return nodetype
 
 
@@ -241,7 +119,7 @@ def forward_registrations() -> None:
 
 
 def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
-    """Under which name a node's type is registered, and its static data; None if it is not.
+    """Finds under which name a node's type is registered, and its static data; None if it is not.
 
     Args:
       spec: a named tuple or a custom node.
@@ -262,12 +140,12 @@ def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
         auxdata = registration.serialize_auxdata(spec.codec.static)
     except Exception as e:
         raise SerializationError(
-            f"serialize_auxdata, registered for {_name(registration.node_type)}, failed on "
+            f"serialize_auxdata, registered for {type_name(registration.node_type)}, failed on "
             f"{spec.codec.static!r}: {type(e).__name__}: {e}"
         ) from e
     if not isinstance(auxdata, (bytes, bytearray)):
         raise SerializationError(
-            f"serialize_auxdata, registered for {_name(registration.node_type)}, must return "
+            f"serialize_auxdata, registered for {type_name(registration.node_type)}, must return "
             f"bytes. Got: {auxdata!r} of type {type(auxdata).__name__}"
         )
     return registration.serialized_name, bytes(auxdata)
@@ -276,7 +154,7 @@ def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
 def codec_for(
     serialized_name: str, auxdata: bytes, children: int, nested: Sequence[TreeSpec] = ()
 ) -> NodeCodec | None:
-    """How a node of a file comes apart and together here; None if its type is not registered.
+    """Finds how a node of a file comes apart and together; None if its type is not registered.
 
     Args:
       serialized_name: of the type, as it stands in the file.
@@ -319,7 +197,7 @@ def serialized_name_of(node_type: type) -> str | None:
 
 
 def rebuilder(node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
-    """The from_children that a type was registered with, here; None if there is none."""
+    """Finds the from_children that a type was registered with, here; None if there is none."""
     registration = _REGISTRY.of_type(node_type)
     return None if registration is None else registration.from_children
 
@@ -341,12 +219,12 @@ def registration_of(name: str, fields: Sequence[str] | None) -> Registration | N
 
 
 def has_rebuilders() -> bool:
-    """Whether any type was registered with from_children."""
+    """Tells whether any type was registered with from_children."""
     return _REGISTRY.has_rebuilders()
 
 
 def codec_by(registration: Registration, static: Any, children: int) -> NodeCodec | None:
-    """The codec by the registered functions, and by JAX's where it is imported."""
+    """Makes the codec by the registered functions, and by JAX's where it is imported."""
     node_type, from_children = registration.node_type, registration.from_children
     jax_codec = None
     if in_jax.is_imported():
@@ -364,7 +242,7 @@ def codec_by(registration: Registration, static: Any, children: int) -> NodeCode
 
 def _flatten_by(registration: Registration) -> Callable[[Any], Sequence[Any]]:
     """Takes objects of a type apart where JAX does not know it."""
-    to_children, name = registration.to_children, _name(registration.node_type)
+    to_children, name = registration.to_children, type_name(registration.node_type)
 
     def flatten(value: Any) -> Sequence[Any]:
         if to_children is None:
@@ -377,50 +255,13 @@ def _flatten_by(registration: Registration) -> Callable[[Any], Sequence[Any]]:
     return flatten
 
 
-def _plain_auxdata(static: Any) -> bytes:
-    """What is written of static data without serialize_auxdata."""
-    written = write_static(static)
-    if written is None:
-        raise TypeError(
-            "without serialize_auxdata, static data are None, bool, int, float, str, bytes, or "
-            "tuples, lists and dicts of these"
-        )
-    return written
-
-
-def _no_auxdata(static: Any) -> bytes:
-    """Marks named tuples: what is written is their fields."""
-    raise AssertionError("the fields of a named tuple are written by write_fields")
-
-
-def _completes(registration: Registration, existing: Registration) -> bool:
-    """Tells whether a registration only adds the from_children that an earlier one lacks."""
-    return (
-        registration.serialized_name == existing.serialized_name
-        and registration.from_children is not None
-        and existing.from_children is None
-        and not existing.is_namedtuple
-        and registration.serialize_auxdata in (_plain_auxdata, existing.serialize_auxdata)
-    )
-
-
-def _has_fields(registration: Registration, fields: Sequence[str] | None) -> bool:
-    """Tells whether a type is a named tuple of these fields; or for None, that it is none."""
-    here = getattr(registration.node_type, "_fields", None)
-    return here is None if fields is None else set(here or ()) == set(fields)
-
-
-def _name(node_type: type) -> str:
-    return f"{node_type.__module__}.{node_type.__qualname__}"
-
-
 def _write_keys(keys: Sequence[Any]) -> bytes:
     if not all(isinstance(key, str) for key in keys):
         raise TypeError("files hold only text as the keys of an OrderedDict")
     return write_fields(keys)
 
 
-_REGISTRY = _Registry()
+_REGISTRY = Registrations()
 # jax.export knows this one by itself, under the same name and in the same form.
 _REGISTRY.add(
     Registration(OrderedDict, "collections.OrderedDict", _write_keys, read_fields, None, None)

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 @contextlib.contextmanager
 def replaced_file(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[BinaryIO]:
-    """A file to write, which takes the place of the one at `path` when all went well.
+    """Opens a file to write, which takes the place of the one at `path` when all went well.
 
     It is complete on disk then, and has the mode of the one that it replaces. Until then, and for
     good if anything is raised, what was at `path` is still there.

@@ -110,7 +110,7 @@ class ConstantEntry:
 
 @dataclass(frozen=True)
 class Sidecar:
-    """What save() knew.
+    """Facts that save() knew, in the sidecar of a SavedModel.
 
     Attributes:
       bridge: the release of jax2tf-bridge that wrote it.
@@ -160,7 +160,7 @@ def write_sidecar(folder: Path, sidecar: Sidecar, records: Mapping[str, Portable
 
 
 def read_sidecar(folder: Path) -> tuple[Sidecar, Mapping[str, PortableFunction]] | None:
-    """The sidecar of a SavedModel, and the record of each of its signatures; None if it has none.
+    """Reads the sidecar of a SavedModel, and the function of each signature; None if it has none.
 
     The records' arrays are not in them (`data` is None): `Sidecar.constants` says where they are.
 
@@ -189,7 +189,7 @@ class _NewerFormat(JsonProblem):
 
 
 def _file_names(signatures: Iterable[str]) -> dict[str, str]:
-    """A file's name for each signature: its own, as far as file systems take that."""
+    """Names a file for each signature: by its own name, as far as file systems take that."""
     names: dict[str, str] = {}
     taken: set[str] = set()
     for signature in sorted(signatures):
@@ -204,7 +204,7 @@ def _file_names(signatures: Iterable[str]) -> dict[str, str]:
 
 
 def _encoded(sidecar: Sidecar, files: Mapping[str, str]) -> str:
-    """The JSON; `files` has the name of each signature's record."""
+    """Writes the JSON; `files` has the name of each signature's file."""
     value: dict[str, Any] = {
         "format": FORMAT,
         "bridge": sidecar.bridge,
@@ -284,7 +284,7 @@ def _check_records(sidecar: Sidecar, records: Mapping[str, PortableFunction]) ->
 
 
 def _sidecar(root: JsonValue) -> tuple[Sidecar, dict[str, str]]:
-    """What the JSON says, and the name of each signature's record."""
+    """Reads what the JSON says, and the name of each signature's file."""
     version = root.get("format").integer(1)
     if version > FORMAT:
         raise _NewerFormat(

@@ -15,12 +15,12 @@ _CONTAINERS = (tuple, list, dict)
 
 
 def defined_name(node_type: type) -> str:
-    """Where a type can be imported from: the shortest public name, as "optax.EmptyState"."""
+    """Finds where a type can be imported from: the shortest public name, as "optax.EmptyState"."""
     return names_of(node_type)[0]
 
 
 def names_of(node_type: type) -> list[str]:
-    """The names under which a type can be imported, the shortest public one first."""
+    """Finds the names under which a type can be imported, the shortest public one first."""
     defined = f"{node_type.__module__}.{node_type.__qualname__}"
     parts = node_type.__module__.split(".")
     public = itertools.takewhile(lambda part: part == "__main__" or part[:1] != "_", parts)
@@ -36,7 +36,7 @@ def names_of(node_type: type) -> list[str]:
 
 
 def write_static(static: Any) -> bytes | None:
-    """Plain static data as JSON; None if they hold anything else.
+    """Writes plain static data as JSON; None if they hold anything else.
 
     Plain are None, bool, int, float, str, bytes, and tuples, lists and dicts of these; of no type
     that derives from them, as what is read would be of another one.
@@ -52,7 +52,7 @@ def write_static(static: Any) -> bytes | None:
 
 
 def read_static(data: bytes) -> Any:
-    """The static data that `write_static` wrote.
+    """Reads the static data that `write_static` wrote.
 
     Raises:
       ValueError: it wrote something else.
@@ -64,7 +64,7 @@ def read_static(data: bytes) -> Any:
 
 
 def write_definition(known: StoredType) -> bytes:
-    """Where a type is defined, and the static data of its node if they are plain."""
+    """Writes where a type is defined, and the static data of its node if they are plain."""
     definition = {"type": known.name}
     if known.auxdata is not None:
         definition["static"] = known.auxdata.decode()
@@ -72,7 +72,7 @@ def write_definition(known: StoredType) -> bytes:
 
 
 def read_definition(data: bytes | None) -> StoredType | None:
-    """What `write_definition` wrote; None if something else did, as earlier versions."""
+    """Reads what `write_definition` wrote; None if something else did, as earlier versions."""
     try:
         match json.loads(data or b"null"):
             case {"type": str(name), "static": str(static), **others} if name and not others:

@@ -11,8 +11,8 @@ from jax2tf_bridge._errors import FileFormatError, SerializationError
 from jax2tf_bridge._pytree import NodeCodec, StoredType, TreeSpec
 from jax2tf_bridge.serialization import _jax_registrations as in_jax
 from jax2tf_bridge.serialization._fields import fields_codec, write_fields
+from jax2tf_bridge.serialization._registrations import Registration
 from jax2tf_bridge.serialization._registry import (
-    Registration,
     codec_by,
     codec_for,
     registration_of,
@@ -22,7 +22,7 @@ from jax2tf_bridge.serialization._static_data import defined_name, read_static, 
 
 
 class StoredNames:
-    """How another process finds the types of one record's nodes, each type looked up once.
+    """Names for the types of one function's nodes, of which each is looked up once.
 
     Looking up a type that the bridge does not know has JAX read and write a file.
     """
@@ -102,7 +102,7 @@ def _stored_type(spec: TreeSpec) -> StoredType:
 
 
 def with_types(spec: TreeSpec) -> TreeSpec:
-    """The structure with the types that are known here by now.
+    """Finds the types of a structure that are known here by now.
 
     Raises:
       FileFormatError: one of them does not fit what is stored.
@@ -115,7 +115,7 @@ def with_types(spec: TreeSpec) -> TreeSpec:
 
 
 def registration_call(spec: TreeSpec) -> str:
-    """The call that registers a node's type for files, to be pasted."""
+    """Writes the call that registers a node's type for files, to be pasted."""
     if spec.codec is not None:
         static = write_static(spec.codec.static)
         known = StoredType(defined_name(spec.codec.node_type), False, static)
@@ -170,7 +170,7 @@ def _codec_of_unregistered(spec: TreeSpec, stored: StoredType) -> NodeCodec | No
 
 
 def _static_of_unregistered(stored: StoredType, registration: Registration) -> Any:
-    """The static data of a node that was stored before its type was registered."""
+    """Reads the static data of a node that was stored before its type was registered."""
     try:
         if stored.auxdata is not None:
             return read_static(stored.auxdata)

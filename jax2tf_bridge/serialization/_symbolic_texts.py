@@ -18,7 +18,7 @@ _GROUP = re.compile(r"(?<!\w)\(")
 
 
 def has_own_parentheses(text: str) -> bool:
-    """Whether there are parentheses that do not follow the name of a function."""
+    """Tells whether there are parentheses that do not follow the name of a function."""
     return _GROUP.search(text) is not None
 
 
@@ -31,7 +31,7 @@ class Comparisons:
         self._with_parentheses = 0
 
     def parse(self, text: str) -> Comparison | str:
-        """What a text says, or why it cannot be read."""
+        """Parses a text, or says why it cannot be read."""
         if text not in self._found:
             self._found[text] = self._parsed(text)
         return self._found[text]

@@ -120,7 +120,7 @@ class TensorBundle:
             raise self._damaged(str(e)) from e
 
     def read(self, key: str) -> bytes:
-        """The elements of a tensor, in C order and little-endian.
+        """Reads the elements of a tensor, in C order and little-endian.
 
         Raises:
           KeyError: there is none of that name.
@@ -223,7 +223,7 @@ def _handle(data: memoryview, position: int) -> tuple[tuple[int, int], int]:
 
 
 def _entries(block: memoryview) -> Iterator[tuple[bytes, memoryview]]:
-    """What a block holds; each name shares its beginning with the one before."""
+    """Reads the entries of a block; each name shares its beginning with the one before."""
     if len(block) < 4:
         raise WireError("a block has no end")
     restarts = int.from_bytes(block[-4:], "little")
@@ -258,7 +258,7 @@ def _shards(header: memoryview) -> int:
 
 
 def read_shape(message: memoryview) -> tuple[int | None, ...] | None:
-    """The shape in a TensorShapeProto: None for open sizes, None alone for an open rank.
+    """Reads the shape in a TensorShapeProto: None for open sizes, None alone for an open rank.
 
     Raises:
       WireError: it is none.
@@ -280,7 +280,7 @@ def read_shape(message: memoryview) -> tuple[int | None, ...] | None:
 
 
 def known_shape(message: memoryview) -> tuple[int, ...]:
-    """The shape in a TensorShapeProto in which nothing is open.
+    """Reads the shape in a TensorShapeProto in which nothing is open.
 
     Raises:
       WireError: it is none.

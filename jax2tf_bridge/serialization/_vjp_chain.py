@@ -1,4 +1,4 @@
-"""Which VJPs are written with a function; the same for every format."""
+"""Collects the VJPs that are written with a function; the same for every format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jax2tf_bridge.serialization._consistency import vjp_problem
 def vjp_chain(
     record: PortableFunction, vjp_order: int | None, most: int
 ) -> tuple[PortableFunction, ...]:
-    """The record, its VJP, that one's VJP and so on.
+    """Collects a function, its VJP, that one's VJP and so on.
 
     Args:
       record: the record.

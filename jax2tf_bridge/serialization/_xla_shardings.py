@@ -20,7 +20,7 @@ REPLICATED = b"\x08\x00"
 
 
 def op_sharding(sharding: Sharding, rank: int) -> bytes | None:
-    """A serialized xla.OpSharding of an array of this rank; None if XLA's has no words for it."""
+    """Writes an xla.OpSharding of an array of this rank; None if XLA has no words for it."""
     if sharding.mesh is None:
         return sharding.hlo
     if sharding.unreduced or sharding.reduced or len(sharding.partitions) > rank:
@@ -47,14 +47,14 @@ def op_sharding(sharding: Sharding, rank: int) -> bytes | None:
 
 
 def is_replicated(sharding: Sharding, rank: int) -> bool:
-    """Whether every device has the whole of an array of this rank."""
+    """Tells whether every device has the whole of an array of this rank."""
     hlo = op_sharding(sharding, rank)
     fields = None if hlo is None else _fields(hlo)
     return fields is not None and fields.get(_TYPE, [_REPLICATED]) == [_REPLICATED]
 
 
 def with_device_list(hlo: bytes) -> bytes:
-    """A serialized xla.OpSharding with its devices one by one, as readers of before 2022 want them.
+    """Lists an xla.OpSharding's devices one by one, as readers of before 2022 want them.
 
     JAX writes how they count up instead: the sizes of a grid, and in which order its axes come.
 
@@ -78,7 +78,7 @@ def with_device_list(hlo: bytes) -> bytes:
 
 
 def named_sharding(hlo: bytes, rank: int, devices: int) -> Sharding | None:
-    """A serialized xla.OpSharding over a mesh whose axes have made-up names.
+    """Puts an xla.OpSharding over a mesh whose axes have made-up names.
 
     Args:
       hlo: the message.
@@ -136,7 +136,7 @@ def _mesh(sizes: Sequence[int]) -> AbstractMesh:
 
 
 def _fields(message: bytes) -> dict[int, list[int]] | None:
-    """The integers of a protocol buffer by field; None if it is none, or has other values."""
+    """Reads the integers of a protocol buffer by field; None if it is none, or has other values."""
     found: dict[int, list[int]] = {}
     position = 0
     try:

@@ -52,7 +52,7 @@ class Attributes:
         self._known: dict[int, Attribute] = {}
 
     def read(self, index: int) -> Attribute:
-        """The attribute, or None if it is of another kind, known or not.
+        """Reads the attribute; None if it is of another kind, known or not.
 
         Raises:
           FileFormatError: there is none of this index, or its bytes are not what its kind says.
@@ -86,7 +86,7 @@ class Attributes:
         return value
 
     def string(self, index: int) -> str | None:
-        """The string, or None if the attribute is none; it follows no reference."""
+        """Reads the string; None if the attribute is none; it follows no reference."""
         # A dictionary may name itself: so this does not go through `read`.
         entry = self._table[index]
         return self._strings[entry.cursor.varint()] if entry.kind in _STRINGS else None

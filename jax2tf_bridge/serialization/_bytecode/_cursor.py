@@ -43,18 +43,18 @@ class Cursor:
 
     @property
     def left(self) -> int:
-        """How many bytes are left in the section."""
+        """Counts the bytes that are left in the section."""
         return self.end - self.at
 
     def byte(self) -> int:
-        """The next byte."""
+        """Reads the next byte."""
         if self.at >= self.end:
             self.fail("the data ends where a byte was expected")
         self.at += 1
         return self.data[self.at - 1]
 
     def varint(self) -> int:
-        """The next number: 1 to 9 bytes, of 64 bits at most."""
+        """Reads the next number: 1 to 9 bytes, of 64 bits at most."""
         at = self.at
         if at >= self.end:
             self.fail("the data ends where a number was expected")
@@ -71,28 +71,28 @@ class Cursor:
         return int.from_bytes(self.data[at : at + size], "little") >> size
 
     def signed_varint(self) -> int:
-        """The next signed number, of which the lowest bit is the sign."""
+        """Reads the next signed number, of which the lowest bit is the sign."""
         value = self.varint()
         return (value >> 1) ^ -(value & 1)
 
     def flagged(self) -> tuple[int, bool]:
-        """The next number without its lowest bit, and that bit."""
+        """Reads the next number: without its lowest bit, and that bit."""
         value = self.varint()
         return value >> 1, bool(value & 1)
 
     def count(self, of: str, size: int = 1) -> int:
-        """The next number, which says how many things of `size` bytes or more follow."""
+        """Reads how many things of `size` bytes or more follow."""
         value = self.varint()
         if value * size > self.left:
             self.fail(f"{value} {of} are announced, and {self.left} bytes are left")
         return value
 
     def index(self, of: str, length: int) -> int:
-        """The next number, an index into a table of `length` entries."""
+        """Reads an index into a table of `length` entries."""
         return self.checked_index(self.varint(), of, length)
 
     def checked_index(self, index: int, of: str, length: int) -> int:
-        """`index`, if a table of `length` entries has it."""
+        """Gives `index` back, if a table of `length` entries has it."""
         if index >= length:
             self.fail(f"{of} {index} is named, of {length}")
         return index
@@ -111,7 +111,7 @@ class Cursor:
         self.skip(-(self.base + self.at) % alignment, "padding")
 
     def part(self, size: int, what: str) -> Cursor:
-        """A cursor over the next `size` bytes, which this one passes over."""
+        """Passes over the next `size` bytes, and gives a cursor over them."""
         start = self.skip(size, what)
         return Cursor(self.data, what, start, start + size, self.base)
 

@@ -30,7 +30,7 @@ _MOST_NAMES = 1 << 16
 
 
 class Section(enum.IntEnum):
-    """What a section holds, by the number that it begins with."""
+    """Kinds of sections, by the number that a section begins with."""
 
     STRINGS = 0
     DIALECTS = 1
@@ -70,7 +70,7 @@ class Strings:
         return len(self._starts) - 1
 
     def __getitem__(self, index: int) -> str:
-        """The string, in which bytes that are no UTF-8 are replaced."""
+        """Reads the string, in which bytes that are no UTF-8 are replaced."""
         text = self._known.get(index)
         if text is None:
             self._section.checked_index(index, "string", len(self))
@@ -79,7 +79,7 @@ class Strings:
         return text
 
     def name(self, index: int) -> str:
-        """The string as the name of a dialect or an operation."""
+        """Reads the string as the name of a dialect or an operation."""
         text = self[index]
         if len(text) > _LONGEST_NAME:
             self._section.fail(f"a name has {len(text)} characters")
@@ -107,7 +107,7 @@ class Entry:
 
 
 class EntryTable:
-    """Where attributes, or types, lie, and which dialect wrote them how."""
+    """A table of where attributes, or types, lie, and which dialect wrote them how."""
 
     def __init__(
         self, of: str, count: int, offsets: Cursor, data: Cursor, dialects: Sequence[str]
@@ -148,7 +148,7 @@ class EntryTable:
 
 
 class Properties:
-    """What operations hold natively, each in bytes of its own."""
+    """A table of what operations hold natively, each in bytes of its own."""
 
     def __init__(self, section: Cursor | None) -> None:
         """`section` is None where the module has none."""
@@ -240,7 +240,7 @@ def _producer(header: Cursor) -> str:
 
 
 def read_section(cursor: Cursor) -> tuple[int, Cursor]:
-    """The next section: its number and its bytes, which are passed over."""
+    """Reads the next section: its number, and its bytes, which are passed over."""
     number = cursor.byte()
     size = cursor.varint()
     if number & 0x80:
@@ -268,7 +268,7 @@ _UNTOUCHED = frozenset({Section.ATTRIBUTES_AND_TYPES, Section.RESOURCES})
 
 
 def _copy(cursor: Cursor) -> Cursor:
-    """The section as bytes of its own, which are quicker to index than a memoryview."""
+    """Copies the section to bytes of its own, which are quicker to index than a memoryview."""
     data = bytes(cursor.data[cursor.at : cursor.end])
     return Cursor(data, cursor.what, base=cursor.base + cursor.at)
 
@@ -276,7 +276,7 @@ def _copy(cursor: Cursor) -> Cursor:
 def _read_dialects(
     section: Cursor, version: int, strings: Strings
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The dialects' names, and the operations' with them."""
+    """Reads the dialects' names, and the operations' with them."""
     dialects = []
     for _ in range(section.count("dialects")):
         if version < DIALECT_VERSIONS:

@@ -47,7 +47,7 @@ class Found:
 
 @dataclass(slots=True)
 class Walk:
-    """What was seen.
+    """A report of one walk over a module's operations.
 
     Attributes:
       counts: how often each operation was seen, by the index of its name.
@@ -178,7 +178,7 @@ class _Walker:
         return self._inside(name, depth) if mask & _REGIONS else None
 
     def _inside(self, name: int, depth: int) -> _Frame | None:
-        """The regions of an operation; they lie in a section where nothing reaches into them."""
+        """Finds an operation's regions, which lie in a section where nothing reaches into them."""
         cursor = self._cursor
         regions, isolated = cursor.flagged()
         if not isolated or self._version < _layout.LAZY_REGIONS:

@@ -1,4 +1,4 @@
-"""What a StableHLO module holds, read from its bytes alone: neither JAX nor TensorFlow is needed.
+"""Reads what a StableHLO module holds, from its bytes alone, without JAX and TensorFlow.
 
 The module may come from anywhere: every length and index is checked, and time and memory are
 bounded by the size of the module. Constants are passed over, not read.
@@ -83,7 +83,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class ModuleSummary:
-    """What a StableHLO module holds.
+    """A summary of a StableHLO module.
 
     Attributes:
       stablehlo_version: the version it is written at; None if it does not say.
@@ -113,11 +113,11 @@ class ModuleSummary:
     call_results: Mapping[str, int] = field(default_factory=dict)
 
     def strings(self) -> tuple[str, ...]:
-        """All strings of the module: names, attributes, places in the source."""
+        """Reads all strings of the module: names, attributes, places in the source."""
         return tuple(self._strings[i] for i in range(len(self._strings)))
 
     def custom_call_attributes(self, name: str) -> list[dict[str, str]]:
-        """The attributes of the custom calls of a target that are strings, by their names.
+        """Reads the attributes of a target's custom calls that are strings, by their names.
 
         Those within a dictionary are there as "mhlo.backend_config.NAME". Calls that agree in all
         attributes may be given once.
@@ -126,7 +126,7 @@ class ModuleSummary:
 
 
 def read_module(data: Data) -> ModuleSummary:
-    """What a portable artifact holds.
+    """Reads what a portable artifact holds.
 
     Raises:
       FileFormatError: it is none, or damaged, or main's signature is of a kind not known here.
@@ -138,7 +138,7 @@ def read_module(data: Data) -> ModuleSummary:
 def read_main_types(
     data: Data,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The types of main's arguments and results, without looking into the functions.
+    """Reads the types of main's arguments and results, without looking into the functions.
 
     Raises:
       FileFormatError: as for `read_module`.
@@ -148,7 +148,7 @@ def read_main_types(
 
 
 def _flat(view: memoryview) -> memoryview:
-    """The same memory as bytes; copied only if it is scattered."""
+    """Gives the same memory as bytes; copied only if it is scattered."""
     return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
 
 
@@ -212,7 +212,7 @@ class _Reader:
         return (op for op in self._walk.found if self._kinds[op.name] == kind)
 
     def _named(self, op: Found) -> dict[str, int]:
-        """The indices of an operation's attributes by their names."""
+        """Finds the indices of an operation's attributes, by their names."""
         named: dict[str, int] = {}
         name = self._layout.operation_names[op.name]
         if op.properties is not None:
@@ -292,7 +292,7 @@ class _Reader:
         return counts, MappingProxyType(attributes), results
 
     def _texts(self, named: Iterable[tuple[str, int]]) -> Iterator[tuple[str, str]]:
-        """The attributes that are strings, and those within dictionaries."""
+        """Reads the attributes that are strings, and those within dictionaries."""
         for name, index in named:
             value = self._attributes.read(index)
             if isinstance(value, str):
@@ -306,7 +306,7 @@ class _Reader:
 
 
 def _operations(layout: Layout, walked: Walk) -> Counter[str]:
-    """How often each operation is there, by its name in StableHLO."""
+    """Counts each operation, by its name in StableHLO."""
     counts: Counter[str] = Counter()
     for i, name in enumerate(layout.operation_names):
         plain = _kind(name)

@@ -40,7 +40,7 @@ class Types:
         self._unknown: dict[int, str] = {}
 
     def text(self, index: int) -> str:
-        """The type as StableHLO prints it.
+        """Prints the type as StableHLO does.
 
         Raises:
           UnknownTypeError: a type of it is not known, or all are too long.
@@ -49,7 +49,7 @@ class Types:
         return self._text(index, 0)
 
     def function(self, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The types of the arguments and results of a type of functions.
+        """Reads the arguments' and results' types of a type of functions.
 
         Raises:
           UnknownTypeError, FileFormatError: as for `text`.
