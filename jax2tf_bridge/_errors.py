@@ -90,7 +90,7 @@ class ShapeError(BridgeError, ValueError):
 class InconclusiveShapeError(ShapeError, TypeError):
     """Tracing asked something about the sizes that has no single answer.
 
-    A TypeError as JAX's for shapes that do not fit each other, and a ValueError as every ShapeError.
+    A TypeError as JAX's where shapes do not fit each other, a ValueError as every ShapeError.
 
     Attributes:
       comparison: what was asked, as "b >= 5".
