@@ -87,8 +87,10 @@ class ShapeError(BridgeError, ValueError):
     """A shape that does not match the specification or the record."""
 
 
-class InconclusiveShapeError(ShapeError):
+class InconclusiveShapeError(ShapeError, TypeError):
     """Tracing asked something about the sizes that has no single answer.
+
+    A TypeError as JAX's where shapes do not fit each other, a ValueError as every ShapeError.
 
     Attributes:
       comparison: what was asked, as "b >= 5".

@@ -158,6 +158,17 @@ JAX2TF = {
         INCONCLUSIVE,
         converted(lambda x: x[:4] if x.shape[0] > 3 else x, polymorphic_shapes="b, 3"),
     ),
+    "tracing: sizes that do not fit": Row(
+        TypeError,
+        converted(lambda x, y: x + y, X, X, polymorphic_shapes=["v, 3", "4, 3"]),
+    ),
+    "tracing: sizes that do not fit, einsum": Row(
+        AssertionError,
+        converted(
+            lambda x, y: jnp.einsum("ab,cb->ac", x, y), X, X, polymorphic_shapes=["_, b", "_, c"]
+        ),
+        accident="a bare assert",
+    ),
     "tracing: callback": Row(
         NotImplementedError, converted(lambda x: jax.pure_callback(np.sin, x, x))
     ),

@@ -123,6 +123,7 @@ FUNCTIONS: dict[str, tuple[Any, Any, tuple[Any, ...]]] = {
         "(b, h)",
         (spec(2, 3, dtype=jnp.bfloat16),),
     ),
+    "sum": (lambda x, y: jnp.concatenate([x, y]), ["a, _", "b, _"], (spec(2, 3), spec(4, 3))),
     "arithmetic": (lambda x: jnp.concatenate([x, x, x[1:]]), "(b, ...)", (spec(2, 3),)),
     "division": (lambda x: x[::2], "b", (spec(2, dtype=jnp.int32),)),
     "reshape": (lambda x: x.reshape(2, -1), "b, 4", (spec(2, 4),)),

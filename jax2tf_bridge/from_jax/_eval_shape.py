@@ -18,7 +18,6 @@ from jax2tf_bridge.from_jax._specs import symbolic_specs
 from jax2tf_bridge.from_jax._symbols import dim_to_jax
 from jax2tf_bridge.from_jax._tracing import Tracer
 from jax2tf_bridge.from_jax._trees import rebuilt
-from shape_poly import shape_text
 
 
 def eval_polymorphic_shape(
@@ -85,6 +84,7 @@ def eval_polymorphic_shape(
             jax.ShapeDtypeStruct(tuple(dim_to_jax(d, scope) for d in shape), leaf.dtype)
             for shape, leaf in zip(shapes, traced.jaxpr.out_avals, strict=True)
         ]
-        return rebuilt(tree, results), rebuilt(tree, map(shape_text, shapes))
+        # As JAX prints them, so that the texts are those of the structs' shapes, and jax2tf's.
+        return rebuilt(tree, results), rebuilt(tree, [str(r.shape) for r in results])
 
     return evaluate

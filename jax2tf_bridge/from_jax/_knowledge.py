@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -120,13 +121,17 @@ class Knowledge:
 
     def scope_of_jax(self) -> SymbolicScope:
         """All of it, in terms of the variables that JAX gets."""
-        constraints = [
-            Comparison(c.operator, self.to_jax(c.left), self.to_jax(c.right))
-            for c in self.full_scope.constraints
-        ]
+        constraints = [self._constraint_to_jax(c) for c in self.full_scope.constraints]
         return SymbolicScope(
             [c for c in constraints if not isinstance(c.difference(), int)], check=False
         )
+
+    def _constraint_to_jax(self, constraint: Comparison) -> Comparison:
+        """A constraint in terms of the variables that JAX gets."""
+        left, right = self.to_jax(constraint.left), self.to_jax(constraint.right)
+        told = Comparison(constraint.operator, left, right)
+        replaced = (left, right) != (constraint.left, constraint.right)
+        return _with_variable_left(told) if replaced else told
 
     def new_scope(self) -> jax_export.SymbolicScope:
         """A scope of JAX's that knows all of it.
@@ -148,6 +153,25 @@ def _replaces_a_variable(comparison: Comparison) -> bool:
     return comparison.operator == "==" and any(
         isinstance(side, DimExpr) and side.variables() == {str(side)} for side in sides
     )
+
+
+def _with_variable_left(comparison: Comparison) -> Comparison:
+    """Rewrites an equality to say what a variable is, where it does not contain it otherwise.
+
+    JAX replaces the left side of an equality: of 3*b_over_3 == c, it would make an argument of c
+    rows, from which b_over_3 can no longer be computed. c == 3*b_over_3 leaves it.
+    """
+    difference = comparison.difference()
+    if comparison.operator != "==" or isinstance(difference, int):
+        return comparison
+    content = math.gcd(*(coefficient for _, coefficient in difference.terms))
+    for monomial, coefficient in difference.terms:
+        term = DimExpr(((monomial, 1),))
+        value = (coefficient * term - difference) // coefficient
+        is_variable = term.variables() == {str(term)}
+        if is_variable and abs(coefficient) == content and not term.variables() & value.variables():
+            return Comparison("==", term, value)
+    return comparison
 
 
 def _kind(fact: Fact) -> tuple[bool, bool, int]:

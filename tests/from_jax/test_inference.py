@@ -208,6 +208,24 @@ def test_names_that_look_like_the_bridges_own_are_the_users() -> None:
     assert set(re.findall(r"\w*b\w*", requirement)) == {"b", "b_over_2"}
 
 
+@pytest.mark.parametrize(
+    "constraints", [["b >= 4", "b == c", "mod(b, 3) == 0"], ["b >= 4", "infer"]], ids=str
+)
+def test_a_size_of_known_remainder_may_be_equal_to_another(constraints: list[str]) -> None:
+    record = exported(lambda x, y: (x.reshape(3, -1), x + y), 6, 6, constraints=constraints)
+    assert record.requirements == (("mod(b, 3) == 0", "b == c") if "infer" in constraints else ())
+    halves, total = record.out_avals
+    assert (str(halves), str(total)) == ("float32[3,floordiv(b, 3)]", "float32[b]")
+
+
+def test_sizes_of_known_remainders_may_be_equal() -> None:
+    def f(x: Any, y: Any) -> Any:
+        return x.reshape(3, -1), y.reshape(2, -1), x + y
+
+    constraints = ["b >= 4", "b == c", "mod(b, 3) == 0", "mod(c, 2) == 0"]
+    assert exported(f, 6, 6, constraints=constraints).requirements == ()
+
+
 def test_the_bridges_own_names_stay_inside() -> None:
     def f(x: Any, y: Any) -> Any:
         return jnp.split(x, 2)[0] + y, x.view(np.int32).reshape(-1, 2)
