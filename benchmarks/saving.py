@@ -157,7 +157,7 @@ def measure_buckets(rounds: int, json_path: Path | None) -> None:
                 wall[who].append(after[0] - before[0])
                 processor[who].append(after[1] - before[1])
             if answers:
-                np.testing.assert_allclose(*answers, rtol=1e-2, atol=1e-2)
+                np.testing.assert_allclose(answers[0], answers[1], rtol=1e-2, atol=1e-2)
         for who in (_WITH, _WITHOUT):
             row: dict[str, Any] = {
                 "model": name,

@@ -49,9 +49,10 @@ def in_pieces(run: Run, bucketing: Bucketing, variable: str) -> Run:
         rows = {name: part for name, part in first.items() if axes[name] is not None}
         if not rows:
             return first
-        return first | tf.cond(
+        joined = tf.cond(
             size <= largest, lambda: rows, lambda: continued(once, tensors, values, rows)
         )
+        return {**first, **joined}
 
     def piece(
         run: Run, tensors: Mapping[str, Any], values: Mapping[str, Any], start: Any, size: Any
