@@ -1,6 +1,7 @@
 """Saving, loading and asking a model of 75 MB, with captured weights and with variables.
 
 One fresh process each does all of it, in an environment where jax2tf works with symbolic shapes.
+With `--buckets`: what buckets add to the time of a save, in one process.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _CONTESTANTS = (
     "jax2tf, variables",
 )
 _BATCH, _LENGTH, _LAYERS, _WIDTH = 2, 16, 6, 512
+_WITH, _WITHOUT = "with buckets", "without"
+_BUCKETS = {"b": [1, 8, 32]}
 
 
 def _save(who: str, model: Any, folder: str) -> None:
@@ -119,12 +122,77 @@ def _in_a_fresh_process(who: str) -> dict[str, Any]:
     return result
 
 
+def measure_buckets(rounds: int, json_path: Path | None) -> None:
+    """Saves each model with and without buckets, in turn, and prints both times and their ratio."""
+    import numpy as np
+    import tensorflow as tf
+
+    from benchmarks._models import mlp, transformer
+    from jax2tf_bridge import Signature, save
+
+    rows, measured = [], []
+    for name, model in {"MLP": mlp(), "transformer": transformer(2, 64)}.items():
+        x = model.inputs(_BATCH)
+        signature = Signature(model.apply, [x], polymorphic_shapes=model.polymorphic_shape)
+        wall: dict[str, list[float]] = {_WITH: [], _WITHOUT: []}
+        processor: dict[str, list[float]] = {_WITH: [], _WITHOUT: []}
+        for i in range(rounds + 1):
+            _measure.progress(f"{name}, round {i} of {rounds}")
+            answers = []
+            for who in [_WITH, _WITHOUT][:: 1 if i % 2 else -1]:
+                with tempfile.TemporaryDirectory() as folder:
+                    clocks = (time.perf_counter, time.process_time)
+                    before = [clock() for clock in clocks]
+                    save(
+                        Path(folder) / "model",
+                        signature,
+                        params=model.weights,
+                        buckets=_BUCKETS if who == _WITH else None,
+                    )
+                    after = [clock() for clock in clocks]
+                    if i == 0:  # what is paid once; and the results are compared
+                        loaded = tf.saved_model.load(Path(folder) / "model")
+                        answers.append(loaded.serving_default(x).numpy())
+                        continue
+                wall[who].append(after[0] - before[0])
+                processor[who].append(after[1] - before[1])
+            if answers:
+                np.testing.assert_allclose(answers[0], answers[1], rtol=1e-2, atol=1e-2)
+        for who in (_WITH, _WITHOUT):
+            row: dict[str, Any] = {
+                "model": name,
+                "who": who,
+                "wall": _measure.Spread.of(wall[who]),
+                "wall ratio": _measure.ratios(wall, who, _WITHOUT),
+                "cpu": _measure.Spread.of(processor[who]),
+                "cpu ratio": _measure.ratios(processor, who, _WITHOUT),
+            }
+            measured.append(row)
+            texts = [
+                text
+                for kind in ("wall", "cpu")
+                for text in (
+                    _measure.seconds_text(row[kind].median),
+                    row[f"{kind} ratio"].ratio_text() if who == _WITH else "1.00",
+                )
+            ]
+            rows.append([name, who, *texts])
+    header = ["model", "saved", "save", "x without", "CPU time", "x without"]
+    _measure.report("Saving with buckets", header, rows, measured, json_path=json_path)
+
+
 def main() -> None:
     parser = _measure.parser(__doc__, rounds=5)
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--buckets", action="store_true", help="measure what buckets add to a save, and only that"
+    )
     options = parser.parse_args()
     if options.child:
         print(json.dumps(measure_here(options.child)))
+        return
+    if options.buckets:
+        measure_buckets(options.rounds, options.json)
         return
     found: dict[str, list[dict[str, Any]]] = {who: [] for who in _CONTESTANTS}
     for i in range(options.rounds):

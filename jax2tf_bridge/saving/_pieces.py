@@ -35,19 +35,24 @@ def in_pieces(run: Run, bucketing: Bucketing, variable: str) -> Run:
     """
     largest = bucketing.sizes[variable][-1]
     inputs, outputs = bucketing.given(), bucketing.outputs
+    axes = {name: _axis(aval, variable) for name, aval in outputs.items()}
 
     def whole_or_pieces(tensors: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
         size = values[variable]
         if isinstance(size, int):
             return run(tensors, values) if size <= largest else unrolled(tensors, values)
+        # The first piece is computed outside of the branches, so that one of them computes nothing.
+        # TensorFlow's gradient pairs the intermediate tensors of two branches by position, whatever
+        # their dtypes, and logs "Type inference failed" where these differ.
         once = _as_function(run, values)
-        return dict(
-            tf.cond(
-                size <= largest,
-                lambda: once(tensors, values),
-                lambda: looped(once, tensors, values),
-            )
+        first = piece(once, tensors, values, 0, tf.minimum(size, largest))
+        rows = {name: part for name, part in first.items() if axes[name] is not None}
+        if not rows:
+            return first
+        joined = tf.cond(
+            size <= largest, lambda: rows, lambda: continued(once, tensors, values, rows)
         )
+        return {**first, **joined}
 
     def piece(
         run: Run, tensors: Mapping[str, Any], values: Mapping[str, Any], start: Any, size: Any
@@ -65,44 +70,51 @@ def in_pieces(run: Run, bucketing: Bucketing, variable: str) -> Run:
             for start in range(0, size, largest)
         ]
         joined = {}
-        for name, aval in outputs.items():
-            axis = _axis(aval, variable)
+        for name, axis in axes.items():
             parts = [part[name] for part in pieces]
             joined[name] = parts[0] if axis is None else tf.concat(parts, axis)
         return joined
 
-    def looped(once: Run, tensors: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    def continued(
+        once: Run,
+        tensors: Mapping[str, Any],
+        values: Mapping[str, Any],
+        first: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """The results that begin with those of the first piece."""
         size = values[variable]
         count = tf.math.floordiv(size + (largest - 1), largest)
-        arrays = {
-            name: tf.TensorArray(
-                carried_dtype(aval),
-                size=count,
-                infer_shape=False,
-                element_shape=_rows_shape(aval, variable, values),
-            )
-            for name, aval in outputs.items()
-        }
+
+        def write(arrays: Mapping[str, Any], i: Any, part: Mapping[str, Any]) -> dict[str, Any]:
+            return {
+                name: array.write(i, _rows_first(part[name], axes[name]))
+                for name, array in arrays.items()
+            }
 
         def body(i: Any, arrays: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
             start = i * largest
             part = piece(once, tensors, values, start, tf.minimum(largest, size - start))
-            return i + 1, {
-                name: arrays[name].write(i, _rows_first(part[name], _axis(aval, variable)))
-                for name, aval in outputs.items()
-            }
+            return i + 1, write(arrays, i, part)
 
+        arrays = {
+            name: tf.TensorArray(
+                carried_dtype(outputs[name]),
+                size=count,
+                infer_shape=False,
+                element_shape=_rows_shape(outputs[name], variable, values),
+            )
+            for name in first
+        }
         _, arrays = tf.while_loop(
-            lambda i, _: i < count, body, (tf.constant(0), arrays), parallel_iterations=1
+            lambda i, _: i < count,
+            body,
+            (tf.constant(1), write(arrays, 0, first)),
+            parallel_iterations=1,
         )
         joined = {}
-        for name, aval in outputs.items():
-            axis = _axis(aval, variable)
-            if axis is None:
-                joined[name] = arrays[name].read(0)
-            else:
-                joined[name] = _rows_back(arrays[name].concat(), axis)
-            joined[name].set_shape(_known(aval, values))
+        for name, array in arrays.items():
+            joined[name] = _rows_back(array.concat(), axes[name])
+            joined[name].set_shape(_known(outputs[name], values))
         return joined
 
     return whole_or_pieces
@@ -165,7 +177,7 @@ def _rows_first(tensor: Any, axis: int | None) -> Any:
     return tf.transpose(tensor, [axis, *(i for i in range(rank) if i != axis)])
 
 
-def _rows_back(tensor: Any, axis: int) -> Any:
+def _rows_back(tensor: Any, axis: int | None) -> Any:
     if not axis:
         return tensor
     rank = tensor.shape.rank

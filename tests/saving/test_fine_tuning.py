@@ -13,6 +13,7 @@ import pytest
 
 from jax2tf_bridge import Signature, save
 from tests.fresh_process import run_python
+from tests.tensorflow_process import run_in_tensorflow
 
 ORDERS = """
 import json, sys
@@ -58,6 +59,81 @@ def test_gradients_of_three_orders_without_jax(tmp_path: Path) -> None:
     three = jax.grad(lambda w: jnp.sum(two(w, x) ** 2))(w)
     for found, expected in zip(got, (one(w, x), two(w, x), three), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+IN_A_FUNCTION = """
+import json, os, sys, tempfile
+import tensorflow as tf
+
+folder, order, requests = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+model = tf.saved_model.load(folder)
+
+@tf.function(input_signature=[tf.TensorSpec([None, 3])])
+def gradients(x):
+    asked = [x, model.params["params"]]
+
+    def first():
+        with tf.GradientTape() as tape:
+            tape.watch(asked)
+            a, b = model.serving_default(x)
+            y = tf.reduce_sum(tf.sin(a)) + tf.reduce_sum(b)
+        return tape.gradient(y, asked)
+
+    if order == 1:
+        return first()
+    with tf.GradientTape() as tape:
+        tape.watch(asked)
+        found = first()
+        square = tf.reduce_sum(found[0] ** 2)
+    return [*found, *tape.gradient(square, asked)]
+
+saved_stderr = os.dup(2)
+with tempfile.TemporaryFile() as log:
+    os.dup2(log.fileno(), 2)
+    try:
+        answers = [[g.numpy().tolist() for g in gradients(tf.constant(x))] for x in requests]
+    finally:
+        os.dup2(saved_stderr, 2)
+        os.close(saved_stderr)
+    log.seek(0)
+    text = log.read().decode()
+assert "jax" not in sys.modules
+print(json.dumps([answers, text]))
+"""
+
+
+@pytest.mark.parametrize(("above", "order"), [("split", 1), ("as is", 2)])
+def test_gradients_with_buckets_in_a_function_of_tensorflow(
+    above: Any, order: int, tmp_path: Path
+) -> None:
+    w = np.linspace(-1, 1, 6).astype(np.float32).reshape(3, 2)
+    requests = [np.random.default_rng(n).standard_normal((n, 3), np.float32) for n in (3, 4, 9)]
+
+    def f(w: Any, x: Any) -> Any:
+        y = jnp.tanh(x @ w)
+        return y, (y**2).T
+
+    signature = Signature(f, args=[requests[0]], polymorphic_shapes="(b, 3)")
+    buckets = {"b": [2, 4]}
+    save(tmp_path / "m", signature, params=w, buckets=buckets, above=above, vjp_order=order)
+    given = json.dumps([x.tolist() for x in requests])
+    answers, log = json.loads(
+        run_in_tensorflow(IN_A_FUNCTION, str(tmp_path / "m"), str(order), given)
+    )
+    assert "Type inference failed" not in log
+    assert "INVALID_ARGUMENT" not in log
+
+    def total(x: Any, w: Any) -> Any:
+        a, b = f(w, x)
+        return jnp.sin(a).sum() + b.sum()
+
+    def square(x: Any, w: Any) -> Any:
+        return (jax.grad(total)(x, w) ** 2).sum()
+
+    for x, found in zip(requests, answers, strict=True):
+        expected = [g for y in (total, square)[:order] for g in jax.grad(y, (0, 1))(x, w)]
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 TRAIN = """
