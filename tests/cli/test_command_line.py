@@ -64,7 +64,7 @@ COMMANDS = ("export", "save", "inspect", "retarget", "serve-check")
         ),
         (
             ["export", "m:f", "--vjp-order", "x", "-o", "f"],
-            "argument --vjp-order: invalid _order value: 'x' ({} export --help says more)",
+            "argument --vjp-order: expected a number. Got: 'x' ({} export --help says more)",
         ),
     ],
 )
