@@ -199,7 +199,7 @@ def _add_common(parser: argparse.ArgumentParser, *, default: Any) -> None:
 def _add(commands: _Commands, name: str, description: str, examples: str) -> _Parser:
     parser = commands.add_parser(
         name,
-        help=description.partition(". ")[0],
+        help=re.split(r"\.\s|\.\Z", description)[0],
         description=description,
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -274,11 +274,20 @@ def _add_publish(commands: _Commands) -> _Parser:
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="what export wrote")
     _add_output(parser, "ROOT", "the folder of all versions", required=True)
     parser.add_argument(
-        "--keep", type=int, metavar="N", help="remove all but the newest N versions afterwards"
+        "--keep", type=_kept, metavar="N", help="remove all but the newest N versions afterwards"
     )
     _save_options.add_options(parser)
     parser.set_defaults(run=_save.run_publish)
     return parser
+
+
+def _kept(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(
+            f"the newest version always stays, so that N is 1 or more. Got: {number}"
+        )
+    return number
 
 
 def _add_inspect(commands: _Commands) -> _Parser:

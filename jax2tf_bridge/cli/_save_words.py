@@ -54,6 +54,13 @@ _RULES: Sequence[tuple[str, str | Callable[[re.Match[str]], str]]] = (
     ),
     (r"\b(above|unchecked_padding) names '(\w+)'", r"--\1 names '\2'"),
     (r"--unchecked_padding", "--unchecked-padding"),
+    (
+        r"\A\w+: buckets for '(\w+)', which is no dimension variable of its inputs",
+        r"--buckets names '\1', which is no open size of the inputs",
+    ),
+    (r"the first one needs signatures beside params", "the first one needs FILE beside --params"),
+    (r"none of its signatures takes params\b", "its function does not take --params"),
+    (r"Publish it once with its signatures and params\b", "Publish FILE with --params once"),
     (r"\(pad_values\)", "(--pad-values)"),
     (r"precompile=True", "--precompile"),
     (

@@ -182,6 +182,10 @@ def test_options_that_are_not_written_so(run: Run, words: str) -> None:
         ),
         ("pad_values={'flags': True}: f has", "--pad-values flags=true: f has"),
         ("pad with other numbers (pad_values).", "pad with other numbers (--pad-values)."),
+        (
+            "save: buckets for 'x', which is no dimension variable of its inputs (y: float32[b]).",
+            "--buckets names 'x', which is no open size of the inputs (y: float32[b]).",
+        ),
         ("precompile=True has nothing", "--precompile has nothing"),
         (
             "no request stands for the others; give buckets={...}",
