@@ -56,8 +56,10 @@ def one_line(text: str) -> str:
 
     >>> one_line("Two things differ:\n  - x: a\n  - y: b\n")
     'Two things differ: x: a; y: b'
+    >>> one_line("Any helps:\n  - this\n  - that\nTried with x.")
+    'Any helps: this; that. Tried with x.'
     """
-    joined = ""
+    joined, after_item = "", False
     for line in filter(None, map(str.strip, text.splitlines())):
         is_item = line.startswith("- ")
         line = line.removeprefix("- ")
@@ -65,8 +67,11 @@ def one_line(text: str) -> str:
             joined = line
         elif is_item and not joined.endswith((":", ".")):
             joined += f"; {line}"
+        elif after_item and not is_item and not joined.endswith((".", "?", "!", ":", ";")):
+            joined += f". {line}"
         else:
             joined += f" {line}"
+        after_item = is_item
     return printable(joined)
 
 

@@ -65,7 +65,7 @@ def _text(error: Exception, options: argparse.Namespace) -> str:
         return in_option_words(str(error), options)
     if isinstance(error, OSError) and error.strerror:
         if not str(error).startswith("[Errno "):
-            return str(error)  # a sentence of the bridge's
+            return in_option_words(str(error), options)  # a sentence of the bridge's
         name = f"{error.filename}: " if error.filename else ""
         return f"{name}{error.strerror}"
     return f"{type(error).__name__}: {first_line(error)} (--debug shows all of it)"

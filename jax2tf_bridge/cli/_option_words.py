@@ -9,6 +9,8 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 
+from jax2tf_bridge.cli._save_words import in_save_words
+
 _SAY_SO = re.compile(
     r"say so:\s+export\(.*?, polymorphic_constraints=(\[[^\n]*\])\)\s+"
     r'or let polymorphic_constraints="infer" add it',
@@ -33,6 +35,8 @@ def in_option_words(text: str, options: argparse.Namespace) -> str:
     >>> in_option_words('The polymorphic_shapes entry "(b, 3)"', options)
     'The --shapes entry "(b, 3)"'
     """
+    if getattr(options, "command", None) in ("save", "publish"):
+        text = in_save_words(text)
     # Open sizes stand in --args as well.
     shapes = "--shapes" if getattr(options, "shapes", None) else "--args"
     file = shlex.quote(str(getattr(options, "file", "FILE")))

@@ -18,6 +18,7 @@ from jax2tf_bridge.cli import (
     _inspect,
     _retarget,
     _save,
+    _save_options,
     _serve_check,
     _serve_check_options,
     _verify,
@@ -55,7 +56,8 @@ _SAVE_EXAMPLES = """\
 examples:
   jax2tf-bridge save predict.jaxfn -o predict/1
   jax2tf-bridge save predict.jaxfn -o predict/1 --buckets b=1,8,32
-  jax2tf-bridge save predict.jaxfn -o predict/1 --params weights.msgpack"""
+  jax2tf-bridge save predict.jaxfn -o predict/1 --params weights.msgpack
+  jax2tf-bridge save text.jaxfn -o text/1 --buckets b=1,8 --buckets n=16,64 --pad-values ids=1"""
 
 _PUBLISH = """\
 Writes the function in a file as the next version below a folder that TensorFlow Serving watches.
@@ -97,6 +99,8 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if message.endswith("required: module:function"):
             message += ", which goes before --args"
+        # argparse names the function that reads the value.
+        message = re.sub(r": invalid \w+ value: (.*)\Z", r": expected a number. Got: \1", message)
         raise UsageError(f"{message} ({self.prog} --help says more)")
 
     def check_options(self, words: Iterable[str]) -> None:
@@ -195,7 +199,7 @@ def _add_common(parser: argparse.ArgumentParser, *, default: Any) -> None:
 def _add(commands: _Commands, name: str, description: str, examples: str) -> _Parser:
     parser = commands.add_parser(
         name,
-        help=description.partition(". ")[0],
+        help=re.split(r"\.\s|\.\Z", description)[0],
         description=description,
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -243,7 +247,7 @@ def _add_export(commands: _Commands) -> _Parser:
     )
     parser.add_argument(
         "--vjp-order",
-        type=_order,
+        type=_save_options.order,
         metavar="N",
         help="how many orders of gradients to store; by default 1, or 0 if it has no gradient",
     )
@@ -260,7 +264,7 @@ def _add_save(commands: _Commands) -> _Parser:
     parser.add_argument(
         "--overwrite", action="store_true", help="replace the SavedModel that is there"
     )
-    _add_saving(parser)
+    _save_options.add_options(parser)
     parser.set_defaults(run=_save.run)
     return parser
 
@@ -270,65 +274,20 @@ def _add_publish(commands: _Commands) -> _Parser:
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="what export wrote")
     _add_output(parser, "ROOT", "the folder of all versions", required=True)
     parser.add_argument(
-        "--keep", type=int, metavar="N", help="remove all but the newest N versions afterwards"
+        "--keep", type=_kept, metavar="N", help="remove all but the newest N versions afterwards"
     )
-    _add_saving(parser)
+    _save_options.add_options(parser)
     parser.set_defaults(run=_save.run_publish)
     return parser
 
 
-def _add_saving(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--params",
-        type=Path,
-        metavar="WEIGHTS",
-        help="a msgpack or safetensors file: the function's first argument, as variables",
-    )
-    parser.add_argument(
-        "--buckets",
-        action="append",
-        default=[],
-        type=_buckets,
-        metavar="NAME=N,N",
-        help="the sizes to compile for, as b=1,8,32; others are padded. Once a name",
-    )
-    parser.add_argument(
-        "--above",
-        action="append",
-        default=[],
-        type=_above,
-        metavar="[NAME=]KIND",
-        help="sizes above the largest bucket run in pieces (split) or are compiled (as-is): all, "
-        "or of a name, as n=as-is; by default rows are split",
-    )
-    parser.add_argument(
-        "--vjp-order",
-        type=_order,
-        metavar="N",
-        help="how many orders of gradients to save; by default those in the file",
-    )
-    parser.add_argument(
-        "--precompile", action="store_true", help="leave what XLA compiles with the model"
-    )
-
-
-def _buckets(text: str) -> tuple[str, tuple[int, ...]]:
-    name, _, sizes = text.partition("=")
-    try:
-        return name.strip(), tuple(int(size) for size in sizes.split(","))
-    except ValueError:
+def _kept(text: str) -> int:
+    number = int(text)
+    if number < 1:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not of the form NAME=N,N, as b=1,8,32"
-        ) from None
-
-
-def _above(text: str) -> tuple[str, str]:
-    name, _, kind = text.rpartition("=")
-    if kind not in ("split", "as-is"):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is neither split nor as-is, nor one of these for a name, as n=as-is"
+            f"the newest version always stays, so that N is 1 or more. Got: {number}"
         )
-    return name.strip(), kind.replace("-", " ")
+    return number
 
 
 def _add_inspect(commands: _Commands) -> _Parser:
@@ -341,7 +300,11 @@ def _add_inspect(commands: _Commands) -> _Parser:
     )
     form.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page")
     parser.add_argument(
-        "--ops", type=_order, default=10, metavar="N", help="show the N commonest ops (default 10)"
+        "--ops",
+        type=_save_options.order,
+        default=10,
+        metavar="N",
+        help="show the N commonest ops (default 10)",
     )
     parser.set_defaults(run=_inspect.run)
     return parser
@@ -376,10 +339,3 @@ def _add_serve_check(commands: _Commands) -> _Parser:
     _serve_check_options.add_options(parser)
     parser.set_defaults(run=_serve_check.run)
     return parser
-
-
-def _order(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return number

@@ -13,6 +13,13 @@ from jax2tf_bridge._errors import path_error
 from jax2tf_bridge._signature import SERVING_DEFAULT, Signature
 from jax2tf_bridge.cli._console import Console, printable
 from jax2tf_bridge.cli._loading import loading
+from jax2tf_bridge.cli._option_words import in_option_words
+from jax2tf_bridge.cli._save_options import (
+    bucket_options,
+    check_save_options,
+    given_with_function,
+    signature,
+)
 from jax2tf_bridge.cli._usage import UsageError
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.serialization._sidecar import read_sidecar
@@ -29,18 +36,19 @@ def run(options: argparse.Namespace) -> None:
         raise path_error(
             FileExistsError, errno.EEXIST, "is there already; --overwrite replaces it", output
         )
-    signature = _read(options.file)
+    check_save_options(options)
+    signatures = {SERVING_DEFAULT: _read(options)}
     _quiet(options)
     with loading("TensorFlow", "save", console):
         from jax2tf_bridge.saving import save_records
     with console.step(f"saving {output}"):
         saved = save_records(
             output,
-            {SERVING_DEFAULT: signature},
+            signatures,
             overwrite=options.overwrite,
             **_save_options(options),
         )
-    _report(saved, output, console)
+    _report(saved, output, options, console)
 
 
 def run_publish(options: argparse.Namespace) -> None:
@@ -49,7 +57,8 @@ def run_publish(options: argparse.Namespace) -> None:
     if options.file is None:
         _publish_weights(options, console)
         return
-    signature = _read(options.file)
+    check_save_options(options)
+    signatures = {SERVING_DEFAULT: _read(options)}
     _quiet(options)
     with loading("TensorFlow", "publish", console):
         from jax2tf_bridge.saving import publish_version, save_records
@@ -57,29 +66,21 @@ def run_publish(options: argparse.Namespace) -> None:
     with console.step(f"publishing below {options.output}"):
         published = publish_version(
             options.output,
-            lambda folder: save_records(
-                folder, {SERVING_DEFAULT: signature}, **_save_options(options)
-            ),
+            lambda folder: save_records(folder, signatures, **_save_options(options)),
             keep=options.keep,
         )
     for note in (*published.notes, *([dropped] if dropped else [])):
         console.note(note)
     if published.removed:
         console.note(f"removed the versions {', '.join(map(str, published.removed))}")
-    _report(published.result, options.output / str(published.version), console)
+    _report(published.result, options.output / str(published.version), options, console)
 
 
 def _publish_weights(options: argparse.Namespace, console: Console) -> None:
     """Writes the newest version once more, with the weights in a file."""
     if options.params is None:
         raise UsageError("publish needs FILE, or --params for the graph of the newest version")
-    given = {
-        "--buckets": options.buckets,
-        "--precompile": options.precompile,
-        "--vjp-order": options.vjp_order is not None,
-        "--above": options.above,
-    }
-    without = [name for name, value in given.items() if value]
+    without = given_with_function(options)
     if without:
         raise UsageError(
             f"{', '.join(without)}: of a version with other weights all else is that of the one "
@@ -99,15 +100,15 @@ def _publish_weights(options: argparse.Namespace, console: Console) -> None:
     print(printable(f"{path}: version {base.name} with the weights in {options.params}"))
 
 
-def _read(file: Path) -> Signature:
-    if file.is_dir():
+def _read(options: argparse.Namespace) -> Signature:
+    if options.file.is_dir():
         raise path_error(
             IsADirectoryError,
             errno.EISDIR,
             "is a folder, and what is needed is a file that export wrote",
-            file,
+            options.file,
         )
-    return Signature(read_function(file))
+    return signature(read_function(options.file), options)
 
 
 def _buckets_dropped(root: Path, options: argparse.Namespace) -> str | None:
@@ -116,26 +117,25 @@ def _buckets_dropped(root: Path, options: argparse.Namespace) -> str | None:
 
     newest = latest(root)
     found = None if newest is None or options.buckets else read_sidecar(newest)
-    had = [e.buckets for e in found[0].signatures.values() if e.buckets] if found else []
+    had = [e for e in found[0].signatures.values() if e.buckets] if found else []
     if not had or newest is None:
         return None
-    given = " ".join(f"--buckets {v}={','.join(map(str, b))}" for v, b in had[0].items())
+    given = " ".join(
+        [
+            *(f"--buckets {v}={','.join(map(str, b))}" for v, b in (had[0].buckets or {}).items()),
+            *(f"--mask {name}" for name in had[0].masks),
+            *(f"--unchecked-padding {name}" for name in had[0].unchecked_padding),
+        ]
+    )
     return f"version {newest.name} has buckets, and this one has none: to keep them, add {given}"
 
 
 def _save_options(options: argparse.Namespace) -> dict[str, Any]:
     """What the command line says, as save_records takes it."""
-    from jax2tf_bridge.saving import BucketOptions
-
-    above: Any = dict(options.above) or None
-    if above is not None and "" in above:
-        if len(above) > 1:
-            raise UsageError("--above: say it for all sizes once, or for each by its name")
-        above = above[""]
     return {
         "params": options.params,
         "vjp_order": options.vjp_order,
-        "buckets": BucketOptions(dict(options.buckets) or None, above),
+        "buckets": bucket_options(options),
         "precompile": options.precompile,
     }
 
@@ -148,9 +148,9 @@ def _quiet(options: argparse.Namespace) -> None:
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
-def _report(saved: SavedModel, path: Path, console: Console) -> None:
+def _report(saved: SavedModel, path: Path, options: argparse.Namespace, console: Console) -> None:
     for note in saved.notes:
-        console.note(note)
+        console.note(in_option_words(note, options))
     if console.verbose:
         print(printable(str(saved.serving_from(path))))
     print(printable(f"{path}: {SERVING_DEFAULT}{saved.signatures[SERVING_DEFAULT]}"))

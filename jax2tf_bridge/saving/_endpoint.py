@@ -10,6 +10,7 @@ from keyword import iskeyword
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._errors import SavingError
@@ -21,7 +22,7 @@ from jax2tf_bridge.saving._buckets import Bucketing
 from jax2tf_bridge.saving._names import renamed, valid_names
 from jax2tf_bridge.saving._padding import NamedCall
 from jax2tf_bridge.to_tf._constants import Constants
-from jax2tf_bridge.to_tf._dtypes import op_dtype
+from jax2tf_bridge.to_tf._dtypes import fits_dtype, op_dtype
 from jax2tf_bridge.to_tf._gradient import StoredOrders, call_flat
 from shape_poly import is_symbolic_dim
 
@@ -178,8 +179,11 @@ class Endpoint:
     def example(self) -> Mapping[str, Any]:
         """The user's example of a signature without preprocess, which has at most one.
 
+        Values are cast as arguments are: lists take the dtype of their input, and 64 bits become 32
+        where it has 32.
+
         Raises:
-          SavingError: it is no mapping.
+          SavingError: it is no mapping, or a list that is no array of the input's dtype and shape.
         """
         example = self.signature.example
         if not isinstance(example, Mapping):
@@ -187,7 +191,17 @@ class Endpoint:
                 f"example of the signature {self.name} must be a mapping of values by input: "
                 "several are for a signature with a preprocess."
             )
-        return example
+        return {name: self._example_value(name, value) for name, value in example.items()}
+
+    def _example_value(self, name: str, value: Any) -> Any:
+        aval = self.inputs.get(name)
+        if aval is None:  # which is told where the example is used
+            return value
+        if not hasattr(value, "dtype"):
+            return self.fitting("example for", name, value).numpy()
+        if fits_dtype(value, aval.op_dtype):
+            return np.asarray(value).astype(tf.as_dtype(aval.op_dtype).as_numpy_dtype)
+        return value
 
     def fitting(self, what: str, name: str, value: Any) -> tf.Tensor:
         """A value for an input as a tensor; `what` it is, for messages.

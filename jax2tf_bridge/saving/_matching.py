@@ -103,7 +103,9 @@ def differences(
         near = did_you_mean(name, _nearest(name, proposals))
         # What is proposed for one name is not meant by another.
         proposals = [path for path in proposals if not near or path not in near]
-        shown = f"{name:.200} ({described})" if described else f"{name:.200}"
+        # Weights that are an array without a container have no name.
+        label = f"{name:.200}" or "a single array"
+        shown = f"{label} ({described})" if described else label
         lines.append(f"{shown} is missing{near}")
     lines += _and_more(len(missing), "are missing")
     for path in unexpected[:_MOST_SHOWN]:

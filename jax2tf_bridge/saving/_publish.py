@@ -77,6 +77,7 @@ def publish_version(
       ValueError: `keep` is less than 1, or there is no next number.
       TypeError: `keep` is no integer.
       NotADirectoryError: `root` is a file, or below one.
+      FileExistsError: `root` is a SavedModel itself.
       FileNotFoundError: `root` is a link to what is not there, or `write` made no directory.
       PermissionError: `root` cannot be written to.
       OSError: `root` is an address, or the disk is full.
@@ -170,6 +171,9 @@ def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
         text = "is a file, and not the folder of the versions: name the folder above it"
         raise path_error(NotADirectoryError, errno.ENOTDIR, text, folder)
+    if (folder / "saved_model.pb").is_file():
+        text = f"is a SavedModel, and not the folder of its versions: name {folder.parent}"
+        raise path_error(FileExistsError, errno.EEXIST, text, folder)
 
 
 def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:

@@ -380,7 +380,7 @@ def _cut(
     start: Mapping[str, int] | None,
 ) -> Any:
     """The part of a tensor from where the variable is at `start`, as long as `values` say."""
-    if start:
+    if start and aval.op_shape:  # tf.slice takes no scalars
         (variable,) = start
         begin = [start[variable] if str(d) == variable else 0 for d in aval.op_shape]
         tensor = tf.slice(tensor, begin, [-1] * len(begin))

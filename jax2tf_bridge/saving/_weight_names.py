@@ -40,7 +40,10 @@ def weights_by_name(folder: Path, params: Any) -> dict[str, Any]:
             leaves = leaves_for(tree, params, f"the weights of {folder}", PARAMS)
             names |= dict(zip(leaf_names(tree), leaves, strict=True))
     if not names:
-        raise SavingError(f"{folder} has no weights: none of its signatures takes params.")
+        raise SavingError(
+            f"{folder} has no weights: none of its signatures takes params. "
+            "Publish it once with its signatures and params, and weights alone from then on."
+        )
     return names
 
 

@@ -158,9 +158,21 @@ def _read_other(data: bytes, file: str | None) -> PortableFunction:
     except FileFormatError as e:
         raise FileFormatError(
             f"{_format.place(file)} is no .jaxfn file: its bytes 4 to 7 are {data[4:8]!r}, not "
-            f"{_format.IDENTIFIER!r}. Nor can it be read as what jax.export wrote: {e}",
+            f"{_format.IDENTIFIER!r}. Nor can it be read as what jax.export wrote: {e}"
+            f"{_weights_hint(data)}",
             file=file,
         ) from e
+
+
+def _weights_hint(data: bytes) -> str:
+    """Says what bytes that are no function seem to be, if they begin as weights do."""
+    if data[8:9] == b"{":
+        kind = "safetensors"
+    elif 0x80 <= data[0] <= 0x8F or data[0] in (0xDE, 0xDF):  # a mapping
+        kind = "msgpack"
+    else:
+        return ""
+    return f" The bytes seem to be weights in {kind}, which read_weights reads, and no function."
 
 
 def _check_size(start: bytes, size: int, file: str | None) -> None:

@@ -138,7 +138,9 @@ def test_versions_are_published(run: Run, file: str) -> None:
         assert ended.out.startswith(f"models/{version}: serving_default(x: float32[n]) -> ")
     assert ended.err == "jax2tf-bridge: note: removed the versions 1\n"
     assert sorted(p.name for p in Path("models").iterdir()) == ["2", "3"]
-    assert run("publish", file, "-o", "models", "--keep", "0").code == 1
+    ended = run("publish", file, "-o", "models", "--keep", "0")
+    assert ended.code == 2
+    assert "the newest version always stays, so that N is 1 or more. Got: 0" in ended.error
 
 
 def test_more_gradients_than_the_file_has(run: Run, ok: Ok, file: str) -> None:

@@ -83,4 +83,21 @@ def test_what_publish_needs(run: Run, files: tuple[str, str]) -> None:
     assert "--buckets, --precompile: of a version with other weights all else" in ended.error
     ended = run("publish", "-o", "models", "--params", weights)
     assert ended.code == 1
-    assert "models has no version yet, and the first one needs signatures" in ended.error
+    assert "models has no version yet, and the first one needs FILE beside --params" in ended.error
+
+
+def test_files_in_the_wrong_place(run: Run, ok: Ok, files: tuple[str, str]) -> None:
+    function, weights = files
+    ok("export", "tests.cli.models:cube", "--args", "f32[n]", "-o", "cube.jaxfn")
+    ended = run("save", "cube.jaxfn", "-o", "m", "--params", weights)
+    assert "do not fit the argument x of cube: a single array is missing; " in ended.error
+    ended = run("save", weights, "-o", "m")
+    assert ended.error.endswith("weights in msgpack, which read_weights reads, and no function.")
+    ok("publish", function, "-o", "models")
+    ended = run("publish", "-o", "models", "--params", weights)
+    assert ended.error.endswith(
+        "models/1 has no weights: its function does not take --params. Publish FILE with --params "
+        "once, and weights alone from then on."
+    )
+    ended = run("publish", function, "-o", "models/1")
+    assert "models/1 is a SavedModel, and not the folder of its versions: name " in ended.error

@@ -373,6 +373,13 @@ def test_name_that_may_not_last_is_noted(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_root_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
+    (tmp_path / "models/1").mkdir(parents=True)
+    (tmp_path / "models/1/saved_model.pb").touch()
+    for call in (latest, lambda root: publish_version(root, lambda path: path.mkdir())):
+        inside = f"is a SavedModel, and not the folder of its versions: name {tmp_path}/models"
+        with pytest.raises(FileExistsError, match=inside):
+            call(tmp_path / "models/1")
+    assert sorted(p.name for p in (tmp_path / "models/1").iterdir()) == ["saved_model.pb"]
     text = "is a file, and not the folder of the versions: name the folder above it"
     for function in (publish, versions, latest):
         with pytest.raises(NotADirectoryError, match=text):

@@ -120,6 +120,14 @@ def test_rows_that_influence_each_other(f: Function) -> None:
             check_rows(function, function.bucketing({"b": (1, 8, 32)}, above=above))
 
 
+def test_a_masked_scalar_is_not_computed_in_pieces() -> None:
+    x = np.ones(5, np.float32)
+    function = named(lambda x, mask: (x * mask).sum(), x, x, shapes="(b,)")
+    with pytest.raises(UnsoundBucketsError, match=r"^f: running b = .* in pieces, as .* changes"):
+        check_rows(function, function.bucketing({"b": (4,)}, mask="mask"))
+    check_rows(function, function.bucketing({"b": (4,)}, mask="mask", above="as is"))
+
+
 def test_the_error_says_what_where_and_how_to_mend_it() -> None:
     function = named(lambda x: {"scaled": x / x.shape[0]}, X, shapes="(b, 6)")
     with pytest.raises(UnsoundBucketsError) as caught:

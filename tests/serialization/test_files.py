@@ -17,7 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2tf_bridge import FileFormatError, PortableFunction, SerializationError, export
+from jax2tf_bridge import (
+    FileFormatError,
+    PortableFunction,
+    SerializationError,
+    export,
+    write_weights,
+)
 from jax2tf_bridge.serialization import (
     _file_parts,
     _format,
@@ -166,6 +172,13 @@ def test_a_large_file_of_jax(tmp_path: Path) -> None:
     path = tmp_path / "f.bin"
     path.write_bytes(exported.serialize())
     assert read_function(path).module == exported.mlir_module_serialized
+
+
+def test_weights_in_the_place_of_a_function(tmp_path: Path) -> None:
+    write_weights(tmp_path / "w.msgpack", {"w": np.ones(30, np.float32)})
+    hint = "The bytes seem to be weights in msgpack, which read_weights reads, and no function"
+    with pytest.raises(FileFormatError, match=hint):
+        read_function(tmp_path / "w.msgpack")
 
 
 @pytest.mark.parametrize("size", [1000, 1 << 17])

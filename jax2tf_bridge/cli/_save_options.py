@@ -1,0 +1,241 @@
+"""The options that `save` and `publish` share, and the Signature that they make."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jax2tf_bridge._errors import FileFormatError
+from jax2tf_bridge._portable import PortableFunction
+from jax2tf_bridge._signature import Signature
+from jax2tf_bridge.cli._usage import UsageError
+
+if TYPE_CHECKING:
+    from jax2tf_bridge.saving import BucketOptions
+
+_BOOLEANS = {"true": True, "false": False}
+_OF_PADDING = ("above", "mask", "pad_values", "unchecked_padding")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of both commands."""
+    parser.add_argument(
+        "--params",
+        type=Path,
+        metavar="WEIGHTS",
+        help="a msgpack or safetensors file: the function's first argument, as variables",
+    )
+    parser.add_argument(
+        "--buckets",
+        action="append",
+        default=[],
+        type=_buckets,
+        metavar="NAME=N,N",
+        help="the sizes to compile for, as b=1,8,32; others are padded. Once a name",
+    )
+    parser.add_argument(
+        "--above",
+        action="append",
+        default=[],
+        type=_above,
+        metavar="[NAME=]KIND",
+        help="sizes above the largest bucket run in pieces (split) or are compiled (as-is): all, "
+        "or of a name, as n=as-is; by default rows are split",
+    )
+    parser.add_argument(
+        "--mask",
+        metavar="INPUT",
+        help="the input that the buckets fill, with 1 for what is real and 0 for padding; callers "
+        "no longer give it",
+    )
+    parser.add_argument(
+        "--pad-values",
+        action="append",
+        default=[],
+        type=_pad_value,
+        metavar="INPUT=X",
+        help="what an input is padded with, as ids=1; by default 0. Once an input",
+    )
+    parser.add_argument(
+        "--unchecked-padding",
+        action="extend",
+        default=[],
+        type=_names,
+        metavar="NAME,NAME",
+        help="sizes for which it is not checked that padding changes no result: you vouch for them",
+    )
+    parser.add_argument(
+        "--example",
+        type=Path,
+        metavar="FILE",
+        help="values of inputs by name, in a .npz or .json file: buckets are tried with them, and "
+        "warm-up requests hold them",
+    )
+    parser.add_argument(
+        "--vjp-order",
+        type=order,
+        metavar="N",
+        help="how many orders of gradients to save; by default those in the file",
+    )
+    parser.add_argument(
+        "--precompile", action="store_true", help="leave what XLA compiles with the model"
+    )
+
+
+def order(text: str) -> int:
+    """Reads the number of orders of gradients."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return number
+
+
+def check_save_options(options: argparse.Namespace) -> None:
+    """Raises for options that contradict each other, before anything is loaded."""
+    for name in ("buckets", "above", "pad_values"):
+        _check_given_once(flag(name), [key for key, _ in getattr(options, name)])
+    if len(options.above) > 1 and any(not name for name, _ in options.above):
+        raise UsageError("--above: say it for all sizes once, or for each by its name")
+    if options.buckets:
+        return
+    given = [flag(name) for name in _OF_PADDING if getattr(options, name)]
+    if given:
+        verb = "is" if len(given) == 1 else "are"
+        raise UsageError(
+            f"{' and '.join(given)} {verb} for sizes with buckets: add --buckets, as --buckets "
+            "b=1,8,32"
+        )
+
+
+def given_with_function(options: argparse.Namespace) -> list[str]:
+    """Lists the options that say how a function is saved, among those that were given."""
+    names = ("buckets", *_OF_PADDING, "precompile")
+    given = [flag(name) for name in names if getattr(options, name)]
+    given += [flag(n) for n in ("example", "vjp_order") if getattr(options, n) is not None]
+    return given
+
+
+def flag(name: str) -> str:
+    """Writes an attribute of the options as the user does."""
+    return f"--{name.replace('_', '-')}"
+
+
+def signature(function: PortableFunction, options: argparse.Namespace) -> Signature:
+    """Makes the signature of a function with what the options say of it.
+
+    Raises:
+      UsageError, FileFormatError, OSError: the file of --example cannot be read.
+    """
+    return Signature(
+        function,
+        mask=options.mask,
+        pad_values=dict(options.pad_values),
+        unchecked_padding=list(options.unchecked_padding),
+        example={} if options.example is None else _read_example(options.example),
+    )
+
+
+def bucket_options(options: argparse.Namespace) -> BucketOptions:
+    """Makes the bucket options of `save_records`, for which TensorFlow is loaded."""
+    from jax2tf_bridge.saving import BucketOptions
+
+    above: Any = dict(options.above) or None
+    if above is not None and "" in above:
+        above = above[""]
+    return BucketOptions(dict(options.buckets) or None, above)
+
+
+def _check_given_once(option: str, names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{option}: {name or 'it'} is given twice")
+
+
+def _buckets(text: str) -> tuple[str, tuple[int, ...]]:
+    try:
+        name, sizes = _split(text)
+        return name, tuple(int(size) for size in sizes.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not of the form NAME=N,N, as b=1,8,32"
+        ) from None
+
+
+def _above(text: str) -> tuple[str, str]:
+    name, _, kind = text.rpartition("=")
+    if kind not in ("split", "as-is"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither split nor as-is, nor one of these for a name, as n=as-is"
+        )
+    return name.strip(), kind.replace("-", " ")
+
+
+def _pad_value(text: str) -> tuple[str, int | float | bool]:
+    try:
+        name, number = _split(text)
+        return name, _number(number.strip())
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not of the form INPUT=X with a number, true or false, as ids=1"
+        ) from None
+
+
+def _number(text: str) -> int | float | bool:
+    if text.lower() in _BOOLEANS:
+        return _BOOLEANS[text.lower()]
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _names(text: str) -> Sequence[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(name.isidentifier() for name in names):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME,NAME, as n or b,n")
+    return names
+
+
+def _split(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip().isidentifier():
+        raise ValueError
+    return name.strip(), value
+
+
+def _read_example(file: Path) -> Mapping[str, Any]:
+    """Reads values by name; those of JSON have no dtype of their own, and take the inputs'."""
+    kind = file.suffix.lower()
+    if kind not in (".npz", ".json"):
+        raise UsageError(
+            f"--example: expected a file .npz or .json with values of inputs by name. Got: {file}"
+        )
+    try:
+        found = _read_json(file) if kind == ".json" else _read_npz(file)
+    except (ValueError, RecursionError, EOFError, KeyError, zipfile.BadZipFile) as e:
+        raise FileFormatError(
+            f"--example: {file} cannot be read as {kind} with values of inputs by name: {e}",
+            file=str(file),
+        ) from e
+    return found
+
+
+def _read_json(file: Path) -> Mapping[str, Any]:
+    found = json.loads(file.read_bytes())
+    if not isinstance(found, dict):
+        raise ValueError('expected an object, as {"ids": [[4, 8, 15]]}')
+    return found
+
+
+def _read_npz(file: Path) -> Mapping[str, Any]:
+    with file.open("rb") as opened:
+        found = np.load(opened, allow_pickle=False)
+        if not isinstance(found, np.lib.npyio.NpzFile):
+            raise ValueError("it holds one array without a name; write it with np.savez")
+        return {name: found[name] for name in found.files}
