@@ -71,9 +71,17 @@ def signature_text(signature: Mapping[str, Any]) -> str:
     if buckets:
         sizes = (f"{name} {', '.join(map(str, found))}" for name, found in buckets.items())
         parts.append(f"buckets {'; '.join(sizes)}")
+    return "; ".join([*parts, *padding_texts(signature)])
+
+
+def padding_texts(signature: Mapping[str, Any]) -> list[str]:
+    """What is special about the padding of a signature."""
+    texts = [f"{name} padded with {value}" for name, value in signature["pad_values"].items()]
+    if signature["masks"]:
+        texts.append(f"{', '.join(signature['masks'])} filled by the buckets")
     if signature["unchecked_padding"]:
-        parts.append(f"not checked: padding of {', '.join(signature['unchecked_padding'])}")
-    return "; ".join(parts)
+        texts.append(f"not checked: padding of {', '.join(signature['unchecked_padding'])}")
+    return texts
 
 
 def type_text(described: Mapping[str, Any]) -> str:

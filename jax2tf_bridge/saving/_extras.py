@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._portable import Aval
@@ -82,8 +84,18 @@ def _signature(endpoint: Endpoint) -> SignatureEntry:
         for name, path in zip(bucketing.masks, endpoint.masks, strict=True)
     }
     return replace(
-        entry, buckets=dict(bucketing.sizes), masks=masks, unchecked_padding=bucketing.unchecked
+        entry,
+        buckets=dict(bucketing.sizes),
+        masks=masks,
+        unchecked_padding=bucketing.unchecked,
+        pad_values={name: _number_text(value) for name, value in bucketing.pad_values.items()},
     )
+
+
+def _number_text(value: Any) -> str:
+    """A number as Python writes it; flags as 0 and 1."""
+    number = np.asarray(value).item()
+    return repr(int(number) if isinstance(number, bool) else number)
 
 
 def _array(path: str, aval: Aval) -> ArrayEntry:

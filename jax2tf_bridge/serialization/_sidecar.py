@@ -21,7 +21,7 @@ from jax2tf_bridge.serialization._consistency import is_digest
 from jax2tf_bridge.serialization._json_values import JsonProblem, JsonValue
 from jax2tf_bridge.serialization._vjp_chain import vjp_chain
 
-FORMAT = 2
+FORMAT = 3
 """The version of the JSON; raised for every change, also for a field that is added."""
 
 SIDECAR = Path("assets.extra", "jax2tf_bridge.json")
@@ -59,6 +59,8 @@ class SignatureEntry:
       buckets: the sizes of each variable that it runs at, in ascending order; None for any.
       masks: the arguments that the buckets fill, by name: no inputs of the signature.
       unchecked_padding: the variables of buckets whose padding was not tried: the user vouched.
+      pad_values: what the buckets pad inputs with, by name, where that is not 0: a number as Python
+        writes it, since JSON has no "-inf".
     """
 
     inputs: Mapping[str, ArrayEntry]
@@ -68,6 +70,15 @@ class SignatureEntry:
     buckets: Mapping[str, tuple[int, ...]] | None = None
     masks: Mapping[str, ArrayEntry] = field(default_factory=dict)
     unchecked_padding: tuple[str, ...] = ()
+    pad_values: Mapping[str, str] = field(default_factory=dict)
+
+    def pad_numbers(self) -> dict[str, complex]:
+        """The pad values as numbers."""
+        return {name: _number(text) for name, text in self.pad_values.items()}
+
+    def only_buckets(self) -> dict[str, tuple[int, ...]]:
+        """For each variable whose padding was not tried its buckets, which need no padding."""
+        return {v: sizes for v, sizes in (self.buckets or {}).items() if v in self.unchecked_padding}
 
 
 @dataclass(frozen=True)
@@ -219,6 +230,7 @@ def _encoded(sidecar: Sidecar, files: Mapping[str, str]) -> str:
                 "buckets": None if entry.buckets is None else dict(entry.buckets),
                 "masks": {each: asdict(array) for each, array in entry.masks.items()},
                 "unchecked_padding": list(entry.unchecked_padding),
+                "pad_values": dict(entry.pad_values),
             }
             for name, entry in sidecar.signatures.items()
         },
@@ -313,14 +325,17 @@ def _sidecar(root: JsonValue) -> tuple[Sidecar, dict[str, str]]:
 
 _SIGNATURE_FIELDS = ("record", "inputs", "outputs", "takes_params", "vjp_order", "buckets")
 _ADDED_IN_2 = ("masks", "unchecked_padding")
+_ADDED_IN_3 = ("pad_values",)
+_NOT_ADDED = {"masks": {}, "unchecked_padding": [], "pad_values": {}}
 
 
 def _signature(place: JsonValue, version: int) -> tuple[SignatureEntry, str]:
-    added = _ADDED_IN_2 if version >= 2 else ()
+    there = (_ADDED_IN_2 if version >= 2 else ()) + (_ADDED_IN_3 if version >= 3 else ())
     record, inputs, outputs, takes_params, vjp_order, buckets, *rest = place.fields(
-        *_SIGNATURE_FIELDS, *added
+        *_SIGNATURE_FIELDS, *there
     )
-    masks, unchecked = rest or (JsonValue({}, ""), JsonValue([], ""))
+    added = {n: JsonValue(value, "") for n, value in _NOT_ADDED.items()}
+    added |= dict(zip(there, rest, strict=True))
     file = record.text()
     if not _FILE_NAME.fullmatch(file):
         raise record.problem("the name of a .jaxfn file, without a folder")
@@ -332,8 +347,9 @@ def _signature(place: JsonValue, version: int) -> tuple[SignatureEntry, str]:
         buckets=None
         if buckets.value is None
         else {name: _bucket(found) for name, found in buckets.items()},
-        masks={name: _array(found) for name, found in masks.items()},
-        unchecked_padding=tuple(found.text() for found in unchecked.elements()),
+        masks={name: _array(found) for name, found in added["masks"].items()},
+        unchecked_padding=tuple(found.text() for found in added["unchecked_padding"].elements()),
+        pad_values={name: _number_text(found) for name, found in added["pad_values"].items()},
     )
     return entry, file
 
@@ -348,6 +364,29 @@ def _bucket(place: JsonValue) -> tuple[int, ...]:
     if not sizes or any(one >= other for one, other in pairwise(sizes)):
         raise place.problem("sizes in ascending order")
     return sizes
+
+
+def _number_text(place: JsonValue) -> str:
+    text = place.text()
+    try:
+        _number(text)
+    except ValueError:
+        raise place.problem("a number as text") from None
+    return text
+
+
+def _number(text: str) -> complex:
+    """The number that Python writes so.
+
+    Raises:
+      ValueError: it is none.
+    """
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return complex(text)
 
 
 def _variable(place: JsonValue) -> VariableEntry:
