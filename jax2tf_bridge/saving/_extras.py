@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._portable import Aval
@@ -19,6 +17,7 @@ from jax2tf_bridge.saving._served import ServedArray, Sides
 from jax2tf_bridge.saving._serving import ServingInstructions, serving_instructions
 from jax2tf_bridge.saving._variables import ConstantVariables, Weight, checkpoint_key
 from jax2tf_bridge.saving._warm_up import WarmUpRequest, request_without_buckets, requests_of
+from jax2tf_bridge.serialization._number_texts import number_text
 from jax2tf_bridge.serialization._sidecar import (
     ArrayEntry,
     ConstantEntry,
@@ -88,14 +87,8 @@ def _signature(endpoint: Endpoint) -> SignatureEntry:
         buckets=dict(bucketing.sizes),
         masks=masks,
         unchecked_padding=bucketing.unchecked,
-        pad_values={name: _number_text(value) for name, value in bucketing.pad_values.items()},
+        pad_values={name: number_text(value) for name, value in bucketing.pad_values.items()},
     )
-
-
-def _number_text(value: Any) -> str:
-    """A number as Python writes it; flags as 0 and 1."""
-    number = np.asarray(value).item()
-    return repr(int(number) if isinstance(number, bool) else number)
 
 
 def _array(path: str, aval: Aval) -> ArrayEntry:

@@ -19,12 +19,14 @@ from jax2tf_bridge.saving._checks import check_size, check_takes_params, checked
 from jax2tf_bridge.saving._endpoint import Endpoint, saved_orders, some_of
 from jax2tf_bridge.saving._extras import instructions, warm_up_requests, write_metadata
 from jax2tf_bridge.saving._fixed_sizes import fixed_sizes, opened_by
+from jax2tf_bridge.saving._option_names import check_option_names
 from jax2tf_bridge.saving._params import opened
 from jax2tf_bridge.saving._precompile import precompile as precompiled
 from jax2tf_bridge.saving._processing import resources, served_arrays, with_processing
 from jax2tf_bridge.saving._report import SavedModel, SavedSignature, variable_aval
 from jax2tf_bridge.saving._served import ServedArray, Sides
 from jax2tf_bridge.saving._signature_defaults import write_defaults
+from jax2tf_bridge.saving._signature_inputs import SignatureInputs
 from jax2tf_bridge.saving._variables import (
     ConstantVariables,
     Weight,
@@ -112,14 +114,16 @@ def _save_records(
             _endpoint(name, signatures[name], weights, constants, vjp_order, params is not None)
             for name in names
         ]
+        # The exports may have been made elsewhere, or AUTO have found the variables.
+        check_option_names([SignatureInputs(e.name, e.signature, e.inputs) for e in plain], buckets)
         check_size({e.name: _stored(e.record, e.order) for e in plain})
         endpoints = with_buckets(plain, buckets)
+        requests, notes = warm_up_requests(endpoints) if warm_up or precompile else ((), ())
         root = _root(endpoints, weights.weights(), constants)
         served = _save(root, endpoints, folder)
         _check_keys(folder, weights.weights(), constants)
         write_defaults(folder, {e.name: e.defaults() for e in endpoints})
         write_metadata(folder, endpoints, weights.weights(), constants)
-        requests, notes = warm_up_requests(endpoints) if warm_up or precompile else ((), ())
         if precompile and not requests:
             why = notes[0] if notes else "each signature has open sizes and no buckets"
             raise SavingError(

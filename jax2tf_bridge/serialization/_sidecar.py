@@ -19,6 +19,7 @@ from jax2tf_bridge._portable import PortableFunction
 from jax2tf_bridge.serialization import read_function, write_function
 from jax2tf_bridge.serialization._consistency import is_digest
 from jax2tf_bridge.serialization._json_values import JsonProblem, JsonValue
+from jax2tf_bridge.serialization._number_texts import number_of
 from jax2tf_bridge.serialization._vjp_chain import vjp_chain
 
 FORMAT = 3
@@ -74,11 +75,12 @@ class SignatureEntry:
 
     def pad_numbers(self) -> dict[str, complex]:
         """The pad values as numbers."""
-        return {name: _number(text) for name, text in self.pad_values.items()}
+        return {name: number_of(text) for name, text in self.pad_values.items()}
 
     def only_buckets(self) -> dict[str, tuple[int, ...]]:
         """For each variable whose padding was not tried its buckets, which need no padding."""
-        return {v: sizes for v, sizes in (self.buckets or {}).items() if v in self.unchecked_padding}
+        buckets = self.buckets or {}
+        return {v: buckets[v] for v in self.unchecked_padding if v in buckets}
 
 
 @dataclass(frozen=True)
@@ -326,7 +328,7 @@ def _sidecar(root: JsonValue) -> tuple[Sidecar, dict[str, str]]:
 _SIGNATURE_FIELDS = ("record", "inputs", "outputs", "takes_params", "vjp_order", "buckets")
 _ADDED_IN_2 = ("masks", "unchecked_padding")
 _ADDED_IN_3 = ("pad_values",)
-_NOT_ADDED = {"masks": {}, "unchecked_padding": [], "pad_values": {}}
+_NOT_ADDED: Mapping[str, Any] = {"masks": {}, "unchecked_padding": [], "pad_values": {}}
 
 
 def _signature(place: JsonValue, version: int) -> tuple[SignatureEntry, str]:
@@ -369,24 +371,10 @@ def _bucket(place: JsonValue) -> tuple[int, ...]:
 def _number_text(place: JsonValue) -> str:
     text = place.text()
     try:
-        _number(text)
+        number_of(text)
     except ValueError:
         raise place.problem("a number as text") from None
     return text
-
-
-def _number(text: str) -> complex:
-    """The number that Python writes so.
-
-    Raises:
-      ValueError: it is none.
-    """
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return complex(text)
 
 
 def _variable(place: JsonValue) -> VariableEntry:
