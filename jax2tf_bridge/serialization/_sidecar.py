@@ -326,18 +326,21 @@ def _sidecar(root: JsonValue) -> tuple[Sidecar, dict[str, str]]:
 
 
 _SIGNATURE_FIELDS = ("record", "inputs", "outputs", "takes_params", "vjp_order", "buckets")
-_ADDED_IN_2 = ("masks", "unchecked_padding")
-_ADDED_IN_3 = ("pad_values",)
-_NOT_ADDED: Mapping[str, Any] = {"masks": {}, "unchecked_padding": [], "pad_values": {}}
+# With the format that added a field, and what it is for a signature of an older one.
+_ADDED: Mapping[str, tuple[int, Any]] = {
+    "masks": (2, {}),
+    "unchecked_padding": (2, []),
+    "pad_values": (3, {}),
+}
 
 
 def _signature(place: JsonValue, version: int) -> tuple[SignatureEntry, str]:
-    there = (_ADDED_IN_2 if version >= 2 else ()) + (_ADDED_IN_3 if version >= 3 else ())
+    there = [name for name, (since, _) in _ADDED.items() if version >= since]
     record, inputs, outputs, takes_params, vjp_order, buckets, *rest = place.fields(
         *_SIGNATURE_FIELDS, *there
     )
-    added = {n: JsonValue(value, "") for n, value in _NOT_ADDED.items()}
-    added |= dict(zip(there, rest, strict=True))
+    missing = {name: JsonValue(value, "") for name, (_, value) in _ADDED.items()}
+    masks, unchecked, pad_values = {**missing, **dict(zip(there, rest, strict=True))}.values()
     file = record.text()
     if not _FILE_NAME.fullmatch(file):
         raise record.problem("the name of a .jaxfn file, without a folder")
@@ -349,9 +352,9 @@ def _signature(place: JsonValue, version: int) -> tuple[SignatureEntry, str]:
         buckets=None
         if buckets.value is None
         else {name: _bucket(found) for name, found in buckets.items()},
-        masks={name: _array(found) for name, found in added["masks"].items()},
-        unchecked_padding=tuple(found.text() for found in added["unchecked_padding"].elements()),
-        pad_values={name: _number_text(found) for name, found in added["pad_values"].items()},
+        masks={name: _array(found) for name, found in masks.items()},
+        unchecked_padding=tuple(found.text() for found in unchecked.elements()),
+        pad_values={name: found.number_text() for name, found in pad_values.items()},
     )
     return entry, file
 
@@ -366,15 +369,6 @@ def _bucket(place: JsonValue) -> tuple[int, ...]:
     if not sizes or any(one >= other for one, other in pairwise(sizes)):
         raise place.problem("sizes in ascending order")
     return sizes
-
-
-def _number_text(place: JsonValue) -> str:
-    text = place.text()
-    try:
-        number_of(text)
-    except ValueError:
-        raise place.problem("a number as text") from None
-    return text
 
 
 def _variable(place: JsonValue) -> VariableEntry:
