@@ -9,7 +9,7 @@ from jax2tf_bridge.cli._directory_text import (
     gradients_run_on_text,
     module_facts,
     module_title,
-    padding_texts,
+    padding,
     runs_on_text,
     type_text,
     variables_text,
@@ -138,7 +138,7 @@ def _signatures(signatures: Sequence[Mapping[str, Any]]) -> Table:
                 "; ".join(
                     [
                         *(f"{n}: {', '.join(map(str, s))}" for n, s in buckets.items()),
-                        *padding_texts(signature),
+                        *padding(signature),
                     ]
                 )
                 or "none",

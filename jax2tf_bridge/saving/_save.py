@@ -11,10 +11,12 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge._as_portable import as_record
+from jax2tf_bridge._bucket_texts import bucket_texts, padding_texts
 from jax2tf_bridge._errors import GradientError, SavingError
 from jax2tf_bridge._portable import PortableFunction
 from jax2tf_bridge._signature import Signature
 from jax2tf_bridge.saving._bucket_options import BucketOptions, with_buckets
+from jax2tf_bridge.saving._buckets import Bucketing
 from jax2tf_bridge.saving._checks import check_size, check_takes_params, checked_names
 from jax2tf_bridge.saving._endpoint import Endpoint, saved_orders, some_of
 from jax2tf_bridge.saving._extras import instructions, warm_up_requests, write_metadata
@@ -36,6 +38,7 @@ from jax2tf_bridge.saving._variables import (
 )
 from jax2tf_bridge.saving._warm_up import write_warm_up
 from jax2tf_bridge.saving._whole_directory import whole_directory
+from jax2tf_bridge.serialization._number_texts import number_text
 from jax2tf_bridge.to_tf._op import check_record
 
 
@@ -268,7 +271,17 @@ def _saved(
     fixed = fixed_sizes(endpoint)
     code = opened_by(endpoint) if fixed else ""
     problem = _gradient_missing_because(endpoint)
-    return SavedSignature(inputs, outputs, endpoint.order, problem, fixed, code)
+    buckets = _buckets_text(endpoint.bucketing)
+    return SavedSignature(inputs, outputs, endpoint.order, problem, fixed, code, buckets)
+
+
+def _buckets_text(bucketing: Bucketing | None) -> str:
+    if bucketing is None:
+        return ""
+    pads = {name: number_text(value) for name, value in bucketing.pad_values.items()}
+    texts = bucket_texts(bucketing.sizes)
+    texts += padding_texts(pads, bucketing.masks, bucketing.unchecked)
+    return "; ".join(texts)
 
 
 def _gradient_missing_because(endpoint: Endpoint) -> str:

@@ -256,7 +256,11 @@ def test_what_the_user_vouches_for_is_recorded(tmp_path: Path) -> None:
         mask="real",
         pad_values={"ids": np.int8(1), "x": -np.inf, "keep": np.True_},
     )
-    save(tmp_path / "m", signature, buckets={"b": [1, 4], "n": [8]}, vjp_order=0)
+    saved = save(tmp_path / "m", signature, buckets={"b": [1, 4], "n": [8]}, vjp_order=0)
+    assert (
+        "\n    buckets b 1, 4; n 8; ids padded with 1; x padded with -inf; keep padded with 1; "
+        "real filled by the buckets; not checked: padding of n\n"
+    ) in str(saved)
     found = read_sidecar(tmp_path / "m")
     assert found is not None
     entry = found[0].signatures["serving_default"]
