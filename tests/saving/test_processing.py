@@ -35,8 +35,9 @@ def test_what_is_printed_is_what_is_served(saved: SavedModel) -> None:
     line = "(text: string[?]) -> (label: string[?], scores: float32[?,2])"
     (served,) = saved.signatures.values()
     assert str(served) == line
-    assert str(saved).splitlines()[1:3] == [
+    assert str(saved).splitlines()[1:4] == [
         f"  serving_default{line}",
+        "    buckets b 1, 4; l 2, 4; mask filled by the buckets",
         "  weights: 2, 2 trainable",
     ]
     assert saved.notes == ()
