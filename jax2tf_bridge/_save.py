@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jax2tf_bridge._as_portable import unwrapped
 from jax2tf_bridge._auto import AUTO
 from jax2tf_bridge._errors import BridgeError, SavingError
 from jax2tf_bridge._interrupts import ended_by_interrupts
-from jax2tf_bridge._portable import PortableFunction
+from jax2tf_bridge._portable import Aval, PortableFunction
 from jax2tf_bridge._signature import SERVING_DEFAULT, Signature
 from jax2tf_bridge._target import Target
 from jax2tf_bridge.saving import (
@@ -23,10 +24,16 @@ from jax2tf_bridge.saving import (
     ExpectedSizes,
     PathWeights,
     SavedModel,
+    SignatureInputs,
+    check_option_names,
+    named_inputs,
     opened,
     save_records,
 )
 from jax2tf_bridge.serialization import read_function
+
+if TYPE_CHECKING:
+    from jax2tf_bridge.from_jax import PreparedExport
 
 Signatures: TypeAlias = Any
 """A Signature, or what a Signature's function may be; or a mapping of those by name."""
@@ -123,9 +130,16 @@ def save(
         )
     named = signatures if isinstance(signatures, Mapping) else {SERVING_DEFAULT: signatures}
     with ended_by_interrupts() as check_interrupts, opened(params) as weights:
+        options = BucketOptions(buckets, above, expected_sizes)
+        prepared = {
+            name: _prepared(name, given, weights, platforms, target)
+            for name, given in named.items()
+        }
+        # Before what takes long.
+        check_option_names([each.inputs() for each in prepared.values()], options)
         records = {}
-        for name, given in named.items():
-            records[name] = _with_record(name, given, weights, platforms, target)
+        for name, each in prepared.items():
+            records[name] = each.with_record()
             check_interrupts()
         try:
             return save_records(
@@ -134,7 +148,7 @@ def save(
                 params=keys_as_words(weights),
                 trainable=trainable,
                 vjp_order=vjp_order,
-                buckets=BucketOptions(buckets, above, expected_sizes),
+                buckets=options,
                 warm_up=warm_up,
                 precompile=precompile,
                 overwrite=overwrite,
@@ -163,50 +177,94 @@ def keys_as_words(params: Any) -> Any:
     )
 
 
-def _with_record(
+@dataclass(frozen=True)
+class _Prepared:
+    """A signature whose function is a record, or ready to be exported as one."""
+
+    name: str
+    signature: Signature
+    takes_params: bool
+    function: PortableFunction | PreparedExport
+
+    def inputs(self) -> SignatureInputs:
+        """What it takes, by name.
+
+        Raises:
+          SavingError: names clash, or are not there.
+        """
+        function, first = self.function, 1 if self.takes_params else 0
+        if isinstance(function, PortableFunction):
+            weights = function.in_tree.children[0].children[:first]
+            start = sum(child.leaf_count for child in weights)
+            paths, avals = function.in_paths()[start:], function.in_avals[start:]
+            return self._inputs(paths, avals, is_decided=True)
+        return self._inputs(*function.inputs(first), is_decided=function.specs.decided)
+
+    def _inputs(
+        self, paths: Sequence[str], avals: Sequence[Aval], *, is_decided: bool
+    ) -> SignatureInputs:
+        inputs = named_inputs(self.name, self.signature, paths, avals)
+        return SignatureInputs(self.name, self.signature, inputs, is_decided)
+
+    def with_record(self) -> Signature:
+        """The signature with a record in the place of what was given."""
+        function = self.function
+        if not isinstance(function, PortableFunction):
+            with _called_for(self.name, self.signature, takes=self.takes_params):
+                function = function.run()
+        return replace(self.signature, function=function)
+
+
+@contextlib.contextmanager
+def _called_for(name: str, signature: Signature, *, takes: bool) -> Iterator[None]:
+    """Notes how save called the function where this fails in JAX or in the function."""
+    try:
+        yield
+    except Exception as e:
+        if not isinstance(e, BridgeError):
+            call = _call_text(signature, takes)
+            e.add_note(f"save called it for the signature {name} as {call}.")
+        raise
+
+
+def _prepared(
     name: str,
     given: Any,
     params: Any,
     platforms: Sequence[str] | None,
     target: Target | None,
-) -> Signature:
-    """The signature with a record in the place of what was given."""
+) -> _Prepared:
+    """What was given as a signature, checked."""
     signature = given if isinstance(given, Signature) else Signature(given)
+    takes = params is not None if signature.takes_params is None else signature.takes_params
     function = signature.function
     if isinstance(function, (str, os.PathLike)):
         function = read_function(function)
     function = unwrapped(function)
     if isinstance(function, PortableFunction):
         _refuse_export_options(name, signature)
-        return replace(signature, function=function)
+        return _Prepared(name, signature, takes, function)
     if hasattr(function, "get_concrete_function") or hasattr(function, "captured_arrays"):
         raise SavingError(
             f"The function of the signature {name} is a function of TensorFlow. Give the JAX "
             "function itself; what TensorFlow does around it goes into preprocess and postprocess."
         )
-    takes = params is not None if signature.takes_params is None else signature.takes_params
     _check_call(name, signature, takes=takes)
-    from jax2tf_bridge.from_jax import export
+    from jax2tf_bridge.from_jax import PreparedExport
 
-    exporting = export(
-        function,
-        polymorphic_shapes=_shapes(signature, takes=takes),
-        polymorphic_constraints=signature.polymorphic_constraints,
-        platforms=platforms,
-        disabled_checks=signature.disabled_checks,
-        target=target,
-    )
     weights = params.tree() if isinstance(params, PathWeights) else params
-    first = (weights,) if takes else ()
-    try:
-        record = exporting(*first, *signature.args, **dict(signature.kwargs))
-    except Exception as e:
-        if not isinstance(e, BridgeError):
-            e.add_note(
-                f"save called it for the signature {name} as {_call_text(signature, takes)}."
-            )
-        raise
-    return replace(signature, function=record)
+    with _called_for(name, signature, takes=takes):
+        prepared = PreparedExport.of(
+            function,
+            (*((weights,) if takes else ()), *signature.args),
+            dict(signature.kwargs),
+            polymorphic_shapes=_shapes(signature, takes=takes),
+            polymorphic_constraints=signature.polymorphic_constraints,
+            platforms=platforms,
+            disabled_checks=signature.disabled_checks,
+            target=target,
+        )
+    return _Prepared(name, signature, takes, prepared)
 
 
 def _check_call(name: str, signature: Signature, *, takes: bool) -> None:

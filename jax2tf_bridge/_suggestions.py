@@ -17,7 +17,7 @@ def did_you_mean(given: str, known: Iterable[str], *, quoted: bool = False) -> s
     >>> did_you_mean("exprot", ["export", "save"])
     ': did you mean export?'
     """
-    near = difflib.get_close_matches(given, list(known), n=2, cutoff=0.65)
+    near = difflib.get_close_matches(given, list(dict.fromkeys(known)), n=2, cutoff=0.65)
     likeness = [difflib.SequenceMatcher(None, given, word).ratio() for word in near]
     if len(near) == 2 and likeness[0] - likeness[1] > 0.05:
         near.pop()  # the other one is far nearer

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from jax2tf_bridge._bucket_texts import bucket_texts, padding_texts
 from jax2tf_bridge.cli._text import gradients_text, releases_text
 from jax2tf_bridge.inspecting._finding import in_units, some
 
@@ -68,12 +69,14 @@ def signature_text(signature: Mapping[str, Any]) -> str:
     gradient, buckets = signature["gradient"], signature["buckets"]
     parts = [f"{signature['name']}({inputs}) -> ({outputs})"]
     parts.append("runs no module" if gradient is None else gradients_text(gradient["orders"]))
-    if buckets:
-        sizes = (f"{name} {', '.join(map(str, found))}" for name, found in buckets.items())
-        parts.append(f"buckets {'; '.join(sizes)}")
-    if signature["unchecked_padding"]:
-        parts.append(f"not checked: padding of {', '.join(signature['unchecked_padding'])}")
-    return "; ".join(parts)
+    return "; ".join([*parts, *bucket_texts(buckets or {}), *padding(signature)])
+
+
+def padding(signature: Mapping[str, Any]) -> list[str]:
+    """What is special about the padding of a signature."""
+    return padding_texts(
+        signature["pad_values"], signature["masks"], signature["unchecked_padding"]
+    )
 
 
 def type_text(described: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from jax2tf_bridge.cli._directory_text import (
     gradients_run_on_text,
     module_facts,
     module_title,
+    padding,
     runs_on_text,
     type_text,
     variables_text,
@@ -135,9 +136,10 @@ def _signatures(signatures: Sequence[Mapping[str, Any]]) -> Table:
                 "; ".join(f"{p['name']}: {type_text(p)}" for p in signature["outputs"]),
                 "runs no module" if gradient is None else gradients_text(gradient["orders"]),
                 "; ".join(
-                    f"{n}: {', '.join(map(str, s))}"
-                    f"{' (padding not checked)' if n in signature['unchecked_padding'] else ''}"
-                    for n, s in buckets.items()
+                    [
+                        *(f"{n}: {', '.join(map(str, s))}" for n, s in buckets.items()),
+                        *padding(signature),
+                    ]
                 )
                 or "none",
             ]

@@ -107,6 +107,7 @@ def run(options: argparse.Namespace) -> None:
         options.plot.write_text(latency_plot(title, variable or "size", latencies))
     facts = _facts(options, name, samples, differences, variable, latencies, with_gradients)
     facts["has_gradients"] = entry.vjp_order > 0
+    facts["only_buckets"] = list(entry.only_buckets())
     text = json.dumps(facts, indent=2) if options.json else "\n".join(_lines(facts, differences))
     print(printable(text))
     _refuse(options, differences)
@@ -252,6 +253,9 @@ def _lines(facts: dict[str, Any], differences: Sequence[Difference]) -> Iterator
         for s in facts["samples"]
     ]
     yield f"samples: {'; '.join(shown)}"
+    if facts["only_buckets"]:
+        names = ", ".join(facts["only_buckets"])
+        yield f"(of {names} only buckets: save left padding along it unchecked, as it was told)"
     yield ""
     labels = [f"{d.what} {d.name}" for d in differences]
     width = max([20, *map(len, labels)])

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import jax
 
 from jax2tf_bridge._checks import canonical_checks
 from jax2tf_bridge._errors import ShapeError
-from jax2tf_bridge._portable import PortableFunction
+from jax2tf_bridge._portable import Aval, PortableFunction
 from jax2tf_bridge._suggestions import did_you_mean
 from jax2tf_bridge._target import Target, as_target, canonical_platforms
 from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax._argument_specs import ArraySpec
+from jax2tf_bridge.from_jax._avals import portable_aval
 from jax2tf_bridge.from_jax._boundary import widened
 from jax2tf_bridge.from_jax._callables import JaxCallable
 from jax2tf_bridge.from_jax._effects import refuse_host_callbacks
@@ -76,6 +78,72 @@ def export(
     >>> record.out_avals[0].shape, record.stablehlo_version
     ((DimExpr('b'), 2), (0, 14, 24))
     """
+    # What is wrong with these is said before there are arguments.
+    function, options = _function_and_options(
+        f, polymorphic_shapes, polymorphic_constraints, platforms, disabled_checks, target
+    )
+
+    def export_for(*args: Any, **kwargs: Any) -> PortableFunction:
+        specs = symbolic_specs(function, args, kwargs, polymorphic_shapes)
+        return PreparedExport(function, specs, options).run()
+
+    return export_for
+
+
+@dataclass(frozen=True)
+class PreparedExport:
+    """A function whose arguments are known by name and shape, and which is not traced yet."""
+
+    function: JaxCallable
+    specs: Specs
+    options: ExportOptions
+
+    @staticmethod
+    def of(
+        f: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        polymorphic_shapes: Any,
+        polymorphic_constraints: Sequence[str] | Literal["infer"],
+        platforms: Sequence[str] | None,
+        disabled_checks: Sequence[Any],
+        target: Target | None,
+    ) -> PreparedExport:
+        """As `export(f, ...)(*args, **kwargs)` begins, with the same errors."""
+        function, options = _function_and_options(
+            f, polymorphic_shapes, polymorphic_constraints, platforms, disabled_checks, target
+        )
+        specs = symbolic_specs(function, args, kwargs, polymorphic_shapes)
+        return PreparedExport(function, specs, options)
+
+    def run(self) -> PortableFunction:
+        """Exports the function."""
+        return export_specs(self.function, self.specs, self.options)
+
+    def inputs(self, first: int) -> tuple[list[str], list[Aval]]:
+        """The paths and avals of the leaves of all arguments from number `first` on.
+
+        Those whose sizes AUTO has to decide have none.
+        """
+        positional, _ = self.specs.dynamic
+        start = len(jax.tree_util.tree_leaves(positional[:first]))
+        leaves = self.specs.leaves()[start:]
+        avals = [
+            portable_aval(leaf, leaf.shape if isinstance(leaf, ArraySpec) else ())
+            for leaf in leaves
+        ]
+        return self.specs.paths()[start:], avals
+
+
+def _function_and_options(
+    f: Callable[..., Any],
+    polymorphic_shapes: Any,
+    polymorphic_constraints: Sequence[str] | Literal["infer"],
+    platforms: Sequence[str] | None,
+    disabled_checks: Sequence[Any],
+    target: Target | None,
+) -> tuple[JaxCallable, ExportOptions]:
     function = JaxCallable.of(f, caller="export")
     options = export_options(
         platforms,
@@ -85,12 +153,7 @@ def export(
         argument="platforms",
         call=call_text("export", function, polymorphic_shapes),
     )
-
-    def export_for(*args: Any, **kwargs: Any) -> PortableFunction:
-        specs = symbolic_specs(function, args, kwargs, polymorphic_shapes)
-        return export_specs(function, specs, options)
-
-    return export_for
+    return function, options
 
 
 def call_text(caller: str, function: JaxCallable, polymorphic_shapes: Any) -> str:

@@ -110,7 +110,13 @@ def _signature(entry: EntryPoint, known: Mapping[str, object]) -> dict[str, Any]
         "outputs": [_port(p, known.get("outputs")) for p in entry.outputs],
         "buckets": _buckets(buckets),
         "unchecked_padding": _names(known.get("unchecked_padding")),
+        "masks": list(_fields(known.get("masks"))),
+        "pad_values": {n: _text(v) for n, v in _fields(known.get("pad_values")).items()},
     }
+
+
+def _fields(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
 
 
 def _buckets(buckets: object) -> dict[str, list[int]] | None:

@@ -13,6 +13,7 @@ from jax2tf_bridge.saving._assign import Rename, WeightsReport, assign_weights
 from jax2tf_bridge.saving._bucket_choice import choose_buckets
 from jax2tf_bridge.saving._bucket_options import BucketOptions, Buckets, ExpectedSizes
 from jax2tf_bridge.saving._buckets import Above
+from jax2tf_bridge.saving._option_names import check_option_names
 from jax2tf_bridge.saving._params import PathWeights, is_flat, opened
 from jax2tf_bridge.saving._publish import NewVersion, latest, publish_version, versions
 from jax2tf_bridge.saving._published import Published
@@ -20,6 +21,7 @@ from jax2tf_bridge.saving._report import SavedModel, SavedSignature
 from jax2tf_bridge.saving._save import save_records
 from jax2tf_bridge.saving._served import ServedArray
 from jax2tf_bridge.saving._serving import BatchingParameters, ServingInstructions
+from jax2tf_bridge.saving._signature_inputs import SignatureInputs, named_inputs
 from jax2tf_bridge.saving._variables import leaf_names
 from jax2tf_bridge.saving._weight_names import as_variables, weights_by_name
 from jax2tf_bridge.saving._weights import publish_weights
@@ -38,13 +40,16 @@ __all__ = [
     "SavedSignature",
     "ServedArray",
     "ServingInstructions",
+    "SignatureInputs",
     "WeightsReport",
     "as_variables",
     "assign_weights",
+    "check_option_names",
     "choose_buckets",
     "is_flat",
     "latest",
     "leaf_names",
+    "named_inputs",
     "opened",
     "publish_version",
     "publish_weights",

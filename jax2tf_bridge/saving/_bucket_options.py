@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from jax2tf_bridge._errors import SavingError, ShapeError
-from jax2tf_bridge._plausible_inputs import variables_in
 from jax2tf_bridge._progress import progress_bar
 from jax2tf_bridge._suggestions import did_you_mean
 from jax2tf_bridge.saving._bucket_choice import choose_buckets
+from jax2tf_bridge.saving._bucket_names import check_inputs, check_unchecked, check_variables
 from jax2tf_bridge.saving._buckets import Above, Bucketing, make_bucketing
 from jax2tf_bridge.saving._endpoint import Endpoint
 from jax2tf_bridge.saving._example_requests import example_arguments
 from jax2tf_bridge.saving._moved_weights import moved
 from jax2tf_bridge.saving._padding import bucketed
 from jax2tf_bridge.saving._row_independence import Step, check_rows, trial_steps
+from jax2tf_bridge.saving._signature_inputs import SignatureInputs
 from jax2tf_bridge.saving._warm_up import check_example
 
 Buckets: TypeAlias = Mapping[str, Sequence[int]] | Literal["auto"]
@@ -47,14 +49,8 @@ def with_buckets(endpoints: Sequence[Endpoint], options: BucketOptions | None) -
       SavingError: "auto" without sizes, or the like; a mask without buckets.
     """
     options = options or BucketOptions()
-    common = _common_buckets(endpoints, options)
-    known = {variable for e in endpoints for variable in _variables(e)}
-    for variable in common:
-        if variable not in known:
-            # Which says what was probably meant.
-            make_bucketing("save", endpoints[0].inputs, endpoints[0].outputs, common)
+    common = _common_buckets([_inputs(e) for e in endpoints], options)
     bucketings = [_bucketing(endpoint, common, options.above) for endpoint in endpoints]
-    _check_above(options.above, bucketings)
     steps = sum(trial_steps(bucketing) for bucketing in bucketings if bucketing is not None)
     with progress_bar("trying buckets", steps, "trial") as advance:
         return [
@@ -63,35 +59,83 @@ def with_buckets(endpoints: Sequence[Endpoint], options: BucketOptions | None) -
         ]
 
 
+def check_bucket_options(signatures: Sequence[SignatureInputs], options: BucketOptions) -> None:
+    """Raises where options for buckets name what is not there, or contradict each other.
+
+    Where AUTO has still to find variables, what names these is left for later.
+
+    Raises:
+      ShapeError, SavingError: the text says what was probably meant.
+    """
+    decided = all(each.is_decided for each in signatures)
+    common: Mapping[str, Sequence[int]] = {}
+    if decided:
+        common = _common_buckets(signatures, options)
+        known = frozenset[str]().union(*(each.variables for each in signatures))
+        if not set(common) <= known:
+            every = [(s.name, name, aval) for s in signatures for name, aval in s.inputs.items()]
+            labels = len(signatures) > 1
+            inputs = {f"{s}.{name}" if labels else name: aval for s, name, aval in every}
+            check_variables("save", common, inputs)
+    bucketed = [_check_signature(each, common) for each in signatures]
+    if decided:
+        _check_above(options.above, list(itertools.chain(*bucketed)))
+
+
+def _check_signature(each: SignatureInputs, common: Mapping[str, Sequence[int]]) -> list[str]:
+    """The variables with buckets of a signature, after a check of what names its inputs."""
+    name, signature = each.name, each.signature
+    mask = signature.mask
+    masks = (mask,) if isinstance(mask, str) else mask or ()
+    check_inputs(name, each.inputs, masks, signature.pad_values, signature.inputs)
+    chosen = _chosen(each, common)
+    if not each.is_decided:
+        return []
+    if not chosen:
+        for option, given in (
+            ("mask", mask),
+            ("pad_values", dict(signature.pad_values)),
+            ("unchecked_padding", list(signature.unchecked_padding)),
+        ):
+            if given:
+                raise SavingError(
+                    f"The signature {name} has {option}={given!r}, and no buckets: it is for what "
+                    "is padded. Give save buckets={...}, or leave it out."
+                )
+        return []
+    check_variables(name, chosen, each.inputs)
+    check_unchecked(name, signature.unchecked_padding, chosen)
+    return list(chosen)
+
+
+def _chosen(
+    each: SignatureInputs, common: Mapping[str, Sequence[int]]
+) -> Mapping[str, Sequence[int]]:
+    """The buckets of a signature: its own, or those for all that it has variables for."""
+    own = each.signature.buckets
+    return {v: b for v, b in common.items() if v in each.variables} if own is None else own
+
+
+def _inputs(endpoint: Endpoint) -> SignatureInputs:
+    return SignatureInputs(endpoint.name, endpoint.signature, endpoint.inputs)
+
+
 def _bucketing(
     endpoint: Endpoint,
     common: Mapping[str, Sequence[int]],
     above: Above | Mapping[str, Above] | None,
 ) -> Bucketing | None:
     """How a signature is padded; None for one without buckets."""
-    own = endpoint.signature.buckets
-    variables = _variables(endpoint)
-    chosen = {v: b for v, b in common.items() if v in variables} if own is None else own
-    signature, record = endpoint.signature, endpoint.record
+    chosen = _chosen(_inputs(endpoint), common)
     if not chosen:
-        for option, given in (
-            ("mask", signature.mask),
-            ("pad_values", dict(signature.pad_values)),
-            ("unchecked_padding", list(signature.unchecked_padding)),
-        ):
-            if given:
-                raise SavingError(
-                    f"The signature {endpoint.name} has {option}={given!r}, and no buckets: it is "
-                    "for what is padded. Give save buckets={...}, or leave it out."
-                )
         return None
-    kinds = {v: a for v, a in above.items() if v in chosen} if isinstance(above, Mapping) else above
+    signature, record = endpoint.signature, endpoint.record
     bucketing = make_bucketing(
         endpoint.name,
         endpoint.inputs,
         endpoint.outputs,
         chosen,
-        above=kinds,
+        above=above,
         mask=signature.mask,
         constraints=(*record.constraints, *record.requirements),
         pad_values=signature.pad_values,
@@ -108,21 +152,18 @@ def _bucketing(
     return bucketing
 
 
-def _check_above(
-    above: Above | Mapping[str, Above] | None, bucketings: Sequence[Bucketing | None]
-) -> None:
+def _check_above(above: Above | Mapping[str, Above] | None, bucketed: Collection[str]) -> None:
     """Raises if `above` is said of what no signature has buckets for."""
     if above is None:
         return
-    found = dict.fromkeys(v for bucketing in bucketings if bucketing for v in bucketing.sizes)
-    if not found:
+    if not bucketed:
         raise SavingError(
             f"above={above!r} is for sizes above the largest bucket, and no signature has buckets. "
             "Give save buckets={...}, or leave it out."
         )
     for variable in above if isinstance(above, Mapping) else ():
-        if variable not in found:
-            near = did_you_mean(str(variable), found, quoted=True)
+        if variable not in bucketed:
+            near = did_you_mean(str(variable), dict.fromkeys(bucketed), quoted=True)
             raise SavingError(f"above names {variable!r}, which has no buckets{near}")
 
 
@@ -159,7 +200,7 @@ def _bucketed_endpoint(endpoint: Endpoint, bucketing: Bucketing) -> Endpoint:
 
 
 def _common_buckets(
-    endpoints: Sequence[Endpoint], options: BucketOptions
+    signatures: Sequence[SignatureInputs], options: BucketOptions
 ) -> Mapping[str, Sequence[int]]:
     buckets, expected = options.buckets, options.expected_sizes
     if buckets is None:
@@ -176,7 +217,7 @@ def _common_buckets(
                 "buckets='auto' needs expected_sizes, as [1, 1, 3, 8, 120]: of requests, as often "
                 "as they come; or a mapping of them by variable."
             )
-        return {v: choose_buckets(sizes) for v, sizes in _by_variable(endpoints, expected).items()}
+        return {v: choose_buckets(sizes) for v, sizes in _by_variable(signatures, expected).items()}
     if expected is not None:
         raise SavingError("expected_sizes are for buckets='auto', and buckets were given.")
     if not isinstance(buckets, Mapping):
@@ -185,18 +226,14 @@ def _common_buckets(
 
 
 def _by_variable(
-    endpoints: Sequence[Endpoint], expected: ExpectedSizes
+    signatures: Sequence[SignatureInputs], expected: ExpectedSizes
 ) -> Mapping[str, Sequence[int]]:
     if isinstance(expected, Mapping):
         return expected
-    variables = sorted({variable for e in endpoints for variable in _variables(e)})
+    variables = sorted({variable for each in signatures for variable in each.variables})
     if len(variables) != 1:
         raise SavingError(
             f"expected_sizes is one list, and the signatures have {len(variables)} dimension "
             f"variables ({', '.join(variables) or 'none'}): give a mapping of lists by variable."
         )
     return {variables[0]: expected}
-
-
-def _variables(endpoint: Endpoint) -> frozenset[str]:
-    return frozenset[str]().union(*map(variables_in, endpoint.inputs.values()))

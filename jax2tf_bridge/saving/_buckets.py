@@ -14,6 +14,7 @@ from jax2tf_bridge._errors import DTypeError, ShapeError
 from jax2tf_bridge._plausible_inputs import batch_variable, variables_in, variables_of
 from jax2tf_bridge._portable import Aval
 from jax2tf_bridge._suggestions import did_you_mean
+from jax2tf_bridge.saving._bucket_names import check_inputs, check_unchecked, check_variables
 from shape_poly import Comparison, Dim, Plan, make_plan, parse_comparison, shape_text
 
 Above: TypeAlias = Literal["split", "as is"]
@@ -119,8 +120,9 @@ def make_bucketing(
       inputs: what the function takes, by name, with symbolic shapes.
       outputs: what it gives.
       buckets: for each dimension variable its buckets, as `{"b": (1, 8, 32)}`.
-      above: "split" or "as is", for all variables or for each by name; where a variable is not
-        named it is "split" for the variable of the rows, and "as is" for every other.
+      above: "split" or "as is", for all variables or for each by name, of which it may have more;
+        where a variable is not named it is "split" for the variable of the rows, and "as is" for
+        every other.
       mask: an input, or several, of a shape as `(b,)` or `(b, 1, 1, n)`: the caller no longer gives
         it, and the function sees true (1) for what is real and false (0) for padding.
       constraints: the record's constraints and requirements. The buckets must satisfy them; the
@@ -135,10 +137,8 @@ def make_bucketing(
     if not isinstance(buckets, Mapping) or not buckets:
         raise ShapeError(f"{name}: buckets={buckets!r}: expected a dict, as {{'b': (1, 8, 32)}}")
     masks = (mask,) if isinstance(mask, str) else tuple(mask or ())
-    known = _variables(inputs)
-    for variable in buckets:
-        if variable not in known:
-            raise ShapeError(_unknown(name, variable, known, inputs))
+    check_variables(name, buckets, inputs)
+    check_inputs(name, inputs, masks, pad_values or {})
     sizes = {v: _checked_sizes(name, v, given) for v, given in buckets.items()}
     bucketing = Bucketing(
         name,
@@ -149,7 +149,7 @@ def make_bucketing(
         masks,
         tuple(map(parse_comparison, constraints)),
         dict(pad_values or {}),
-        _checked_names(name, "unchecked_padding", unchecked, sizes),
+        check_unchecked(name, unchecked, sizes),
     )
     bucketing = replace(bucketing, above=_checked_above(bucketing, above))
     _check_masks(bucketing)
@@ -170,17 +170,6 @@ def is_plain(dimension: Dim, variable: str) -> bool:
 
 def _variables(avals: Mapping[str, Aval]) -> list[str]:
     return sorted({v for aval in avals.values() for v in variables_in(aval)})
-
-
-def _unknown(name: str, variable: str, known: Sequence[str], inputs: Mapping[str, Aval]) -> str:
-    shapes = ", ".join(f"{n}: {aval}" for n, aval in inputs.items()) or "none"
-    if not known:
-        return (
-            f"{name}: buckets are for dimension variables, and its inputs have none ({shapes}). "
-            f"Export the function with polymorphic_shapes, as '({variable}, ...)'."
-        )
-    near = did_you_mean(variable, known, quoted=True) or f" ({shapes})."
-    return f"{name}: buckets for {variable!r}, which is no dimension variable of its inputs{near}"
 
 
 def _checked_sizes(name: str, variable: str, given: Any) -> tuple[int, ...]:
@@ -211,25 +200,11 @@ def _checked_sizes(name: str, variable: str, given: Any) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _checked_names(
-    name: str, option: str, given: Sequence[str], sizes: Mapping[str, tuple[int, ...]]
-) -> tuple[str, ...]:
-    """Names of bucketed variables."""
-    if isinstance(given, str):
-        raise ShapeError(f"{name}: {option}={given!r}: expected a list, as [{given!r}]")
-    for variable in given:
-        if variable not in sizes:
-            near = did_you_mean(str(variable), sizes, quoted=True)
-            raise ShapeError(f"{name}: {option} names {variable!r}, which has no buckets{near}")
-    return tuple(dict.fromkeys(given))
-
-
 def _checked_above(bucketing: Bucketing, above: Any) -> dict[str, Above]:
     name, sizes = bucketing.name, bucketing.sizes
     if above is None:
         above = {}
     by_variable = above if isinstance(above, Mapping) else dict.fromkeys(sizes, above)
-    _checked_names(name, "above", tuple(by_variable), sizes)
     for kind in by_variable.values():
         if kind not in get_args(Above):
             near = did_you_mean(str(kind), get_args(Above), quoted=True)
@@ -242,9 +217,6 @@ def _checked_above(bucketing: Bucketing, above: Any) -> dict[str, Above]:
 def _check_masks(bucketing: Bucketing) -> None:
     for mask in bucketing.masks:
         place = f"{bucketing.name}: mask={mask!r}"
-        if mask not in bucketing.inputs:
-            near = did_you_mean(mask, bucketing.inputs, quoted=True)
-            raise ShapeError(f"{place}: there is no such input{near or f': {_listed(bucketing)}'}")
         aval = bucketing.inputs[mask]
         if not any(map(bucketing.depends, aval.op_shape)):
             first = next(iter(bucketing.sizes))
@@ -261,9 +233,6 @@ def _check_pad_values(bucketing: Bucketing) -> None:
         place = f"{bucketing.name}: pad_values={{{name!r}: {value!r}}}"
         if name in bucketing.masks:
             raise ShapeError(f"{place}: it is a mask, which is 1 for what is real and 0 beyond.")
-        if name not in bucketing.inputs:
-            near = did_you_mean(name, bucketing.inputs, quoted=True)
-            raise ShapeError(f"{place}: there is no such input{near or f': {_listed(bucketing)}'}")
         aval = bucketing.inputs[name]
         if not any(map(bucketing.depends, aval.op_shape)):
             raise ShapeError(f"{place}: {aval} has no size with buckets, and is never padded.")
@@ -281,10 +250,6 @@ def _holds(dtype: str, value: Any) -> bool:
         limits = np.iinfo(dtype)
         return bool(array.dtype.kind in "biu" and limits.min <= int(array) <= limits.max)
     return dtype.startswith("complex") or array.dtype.kind != "c"
-
-
-def _listed(bucketing: Bucketing) -> str:
-    return ", ".join(map(repr, bucketing.inputs))
 
 
 def _check_that_sizes_tell(bucketing: Bucketing) -> None:

@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from keyword import iskeyword
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,17 +16,20 @@ from jax2tf_bridge._errors import SavingError
 from jax2tf_bridge._portable import Aval, PortableFunction
 from jax2tf_bridge._pytree import TreeSpec, call_without, flatten_call
 from jax2tf_bridge._signature import Signature
-from jax2tf_bridge._suggestions import did_you_mean
 from jax2tf_bridge.saving._buckets import Bucketing
 from jax2tf_bridge.saving._names import renamed, valid_names
 from jax2tf_bridge.saving._padding import NamedCall
+from jax2tf_bridge.saving._signature_inputs import (
+    SEED_REPEATS,
+    crossing,
+    examples_of,
+    named_inputs,
+)
 from jax2tf_bridge.to_tf._constants import Constants
 from jax2tf_bridge.to_tf._dtypes import fits_dtype, op_dtype
 from jax2tf_bridge.to_tf._gradient import StoredOrders, call_flat
 from shape_poly import is_symbolic_dim
 
-# How often jax.random.key repeats the words of the seed in a key.
-_SEEDED = MappingProxyType({"key<fry>": 1, "key<rbg>": 2, "key<urbg>": 2})
 _MOST_TRIED = 5
 
 
@@ -79,11 +81,7 @@ class Endpoint:
         first = len(weights)
         paths = record.in_paths()[first:]
         avals = record.in_avals[first:]
-        names = renamed(valid_names(paths, "input"), paths, signature.input_names, name, "input")
-        if signature.seed == "scalar":
-            _check_seeds(name, avals)
-            avals = tuple(map(_seed_aval, avals))
-        inputs = dict(zip(names, map(crossing, avals), strict=True))
+        inputs = named_inputs(name, signature, paths, avals)
         out_paths = tuple(record.out_tree.leaf_paths())
         out_names = renamed(
             valid_names(out_paths, "output"), out_paths, signature.output_names, name, "output"
@@ -163,18 +161,10 @@ class Endpoint:
         """The defaults of inputs, as tensors.
 
         Raises:
-          SavingError: a default is for no input, or does not fit it.
+          SavingError: a default does not fit its input.
         """
-        specs, values = self.taken(), {}
-        for name, value in self.signature.defaults.items():
-            if name not in specs:
-                near = did_you_mean(name, specs) or "."
-                raise SavingError(
-                    f"defaults of the signature {self.name} names {name!r}, which is no input"
-                    f"{near} The inputs: {', '.join(specs)}."
-                )
-            values[name] = self.fitting("default of", name, value)
-        return values
+        given = self.signature.defaults.items()
+        return {name: self.fitting("default of", name, value) for name, value in given}
 
     def example(self) -> Mapping[str, Any]:
         """The user's example of a signature without preprocess, which has at most one.
@@ -185,12 +175,8 @@ class Endpoint:
         Raises:
           SavingError: it is no mapping, or a list that is no array of the input's dtype and shape.
         """
-        example = self.signature.example
-        if not isinstance(example, Mapping):
-            raise SavingError(
-                f"example of the signature {self.name} must be a mapping of values by input: "
-                "several are for a signature with a preprocess."
-            )
+        examples = examples_of(self.name, self.signature)
+        example = examples[0] if examples else {}
         return {name: self._example_value(name, value) for name, value in example.items()}
 
     def _example_value(self, name: str, value: Any) -> Any:
@@ -285,11 +271,6 @@ def spec(name: str, aval: Aval) -> tf.TensorSpec:
     return tf.TensorSpec(shape, op_dtype(aval, f"The input {name}"), name)
 
 
-def crossing(aval: Aval) -> Aval:
-    """As it crosses to TensorFlow: 4-bit integers as int8, keys as their words."""
-    return Aval(aval.op_shape, aval.op_dtype)
-
-
 def neutral(tree: TreeSpec) -> TreeSpec:
     """The structure in containers that a SavedModel can hold: custom nodes as dicts and tuples."""
     children = tuple(map(neutral, tree.children))
@@ -348,24 +329,8 @@ def some_of(optional: Sequence[str]) -> list[frozenset[str]]:
     return [frozenset(some) for n in counts for some in itertools.combinations(optional, n)]
 
 
-def _check_seeds(name: str, avals: Sequence[Aval]) -> None:
-    keys = [aval.dtype for aval in avals if aval.element_shape]
-    unknown = [dtype for dtype in keys if dtype not in _SEEDED]
-    if unknown or not keys:
-        raise SavingError(
-            f"The signature {name} has seed='scalar', and "
-            + (f"keys of the type {unknown[0]}" if unknown else "no input that is a key")
-            + ": seeds become keys of jax.random.key (threefry2x32, rbg, unsafe_rbg), not those "
-            "of jax.random.PRNGKey, which are arrays. Leave out seed, or use such a key."
-        )
-
-
-def _seed_aval(aval: Aval) -> Aval:
-    return Aval(aval.shape, "uint32") if aval.dtype in _SEEDED else aval
-
-
 def _key_of(seed: tf.Tensor, aval: Aval) -> tf.Tensor:
     """The words of a key from a seed, as jax.random.key makes them."""
-    if aval.dtype not in _SEEDED:
+    if aval.dtype not in SEED_REPEATS:
         return seed
-    return tf.stack([tf.zeros_like(seed), seed] * _SEEDED[aval.dtype], axis=-1)
+    return tf.stack([tf.zeros_like(seed), seed] * SEED_REPEATS[aval.dtype], axis=-1)

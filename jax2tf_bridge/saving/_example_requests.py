@@ -12,15 +12,16 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._errors import SavingError
-from jax2tf_bridge._suggestions import did_you_mean
+from jax2tf_bridge._portable import Aval
 from jax2tf_bridge.saving._buckets import values_text
 from jax2tf_bridge.saving._endpoint import Endpoint
 from jax2tf_bridge.saving._precompile import first_words
 from jax2tf_bridge.saving._processing import arguments, check_preprocess
 from jax2tf_bridge.saving._served import ServedArray
+from jax2tf_bridge.saving._signature_inputs import examples_of
 from jax2tf_bridge.saving._warm_up import WarmUpRequest
 from jax2tf_bridge.to_tf._dtypes import fits_shape
-from shape_poly import solve_dimensions
+from shape_poly import DimExpr, solve_dimensions
 
 _MOST_SHOWN = 3
 """Choices of buckets in a note."""
@@ -74,7 +75,7 @@ def example_arguments(endpoint: Endpoint) -> dict[str, np.ndarray[Any, Any]]:
     Raises:
       SavingError: as `example_requests`.
     """
-    check_preprocess(endpoint)
+    check_preprocess(endpoint.name, endpoint.signature)
     examples = _examples(endpoint)
     if not examples:
         return {}
@@ -102,7 +103,8 @@ class _Probe:
         """What preprocess gives for an example, by the function's inputs.
 
         Raises:
-          SavingError: preprocess fails on it, or gives sizes that the function does not take.
+          SavingError: preprocess fails on it, or gives sizes that the function does not take, or
+            that contradict each other.
         """
         place = f"preprocess of the signature {self.endpoint.name}"
         try:
@@ -121,6 +123,13 @@ class _Probe:
                     f"got {ServedArray.of_tensor(found[name])}. Its sizes are fixed: open them "
                     "with polymorphic_shapes, or pad to them in preprocess."
                 )
+        problem = _contradiction({name: (avals[name], found[name]) for name in avals})
+        if problem is not None:
+            raise SavingError(
+                f"{place} gives sizes that contradict each other, for the example "
+                f"({_text(example)}): {problem} Make them agree in preprocess, or give the "
+                "arguments variables of their own with polymorphic_shapes."
+            )
         return found
 
     def sizes(self, example: _Tensors) -> dict[str, int]:
@@ -130,35 +139,54 @@ class _Probe:
           SavingError: as `arguments`.
         """
         found, avals = self.arguments(example), self.endpoint.inputs
-        return solve_dimensions(
-            [aval.op_shape for aval in avals.values()], [tuple(found[name].shape) for name in avals]
-        )
+        return _solved({name: (avals[name], found[name]) for name in avals})
+
+
+def _solved(arguments: Mapping[str, tuple[Aval, tf.Tensor]]) -> dict[str, int]:
+    """The dimension variables of arguments, as far as they follow from their sizes."""
+    return solve_dimensions(
+        [aval.op_shape for aval, _ in arguments.values()],
+        [tuple(tensor.shape) for _, tensor in arguments.values()],
+    )
+
+
+def _contradiction(arguments: Mapping[str, tuple[Aval, tf.Tensor]]) -> str | None:
+    """Two sizes of arguments that cannot both be, as a sentence; None where all fit."""
+    values = _solved(arguments)
+    source: dict[str, str] = {}
+    wrong: list[tuple[str, int, DimExpr]] = []
+    for name, (aval, tensor) in arguments.items():
+        for axis, dimension in enumerate(aval.op_shape):
+            if not isinstance(dimension, DimExpr) or not dimension.variables() <= values.keys():
+                continue
+            if dimension.evaluate(values) != tensor.shape[axis]:
+                wrong.append((name, axis, dimension))
+                continue
+            for variable in dimension.variables():
+                source.setdefault(variable, f"{name}: {ServedArray.of_tensor(tensor)}")
+    if not wrong:
+        return None
+    name, axis, dimension = wrong[0]
+    variables = sorted(dimension.variables())
+    sources = dict.fromkeys(source[v] for v in variables if v in source)
+    return (
+        f"{' and '.join(sources) or 'The sizes'} {'give' if len(sources) != 1 else 'gives'} "
+        f"{values_text({v: values[v] for v in variables})}, so dimension {axis} of {name} must be "
+        f"{dimension} = {dimension.evaluate(values)}, but {name} is "
+        f"{ServedArray.of_tensor(arguments[name][1])}."
+    )
 
 
 def _examples(endpoint: Endpoint) -> list[dict[str, tf.Tensor]]:
     """The examples as tensors, with defaults for what is left out."""
-    given: Any = endpoint.signature.example
-    several = list(given) if isinstance(given, (list, tuple)) else [given] if given else []
     specs, defaults = endpoint.taken(), endpoint.defaults()
-    place = f"example of the signature {endpoint.name}"
     examples = []
-    for values in several:
-        if not isinstance(values, Mapping):
-            raise SavingError(
-                f"{place} must be a mapping of values by input, or a list of such mappings. "
-                f"Got: {type(values).__name__}."
-            )
-        for name in values:
-            if name not in specs:
-                near = did_you_mean(name, specs) or "."
-                raise SavingError(
-                    f"{place} names {name!r}, which is no input{near} The inputs: "
-                    f"{', '.join(specs)}."
-                )
+    for values in examples_of(endpoint.name, endpoint.signature):
         missing = [name for name in specs if name not in values and name not in defaults]
         if missing:
             raise SavingError(
-                f"{place} has no value for {', '.join(missing)}, which preprocess takes as well."
+                f"example of the signature {endpoint.name} has no value for {', '.join(missing)}, "
+                "which preprocess takes as well."
             )
         fitting = {name: endpoint.fitting("example for", name, v) for name, v in values.items()}
         examples.append({name: fitting.get(name, defaults.get(name)) for name in specs})

@@ -17,6 +17,7 @@ from jax2tf_bridge.saving._served import ServedArray, Sides
 from jax2tf_bridge.saving._serving import ServingInstructions, serving_instructions
 from jax2tf_bridge.saving._variables import ConstantVariables, Weight, checkpoint_key
 from jax2tf_bridge.saving._warm_up import WarmUpRequest, request_without_buckets, requests_of
+from jax2tf_bridge.serialization._number_texts import number_text
 from jax2tf_bridge.serialization._sidecar import (
     ArrayEntry,
     ConstantEntry,
@@ -82,7 +83,11 @@ def _signature(endpoint: Endpoint) -> SignatureEntry:
         for name, path in zip(bucketing.masks, endpoint.masks, strict=True)
     }
     return replace(
-        entry, buckets=dict(bucketing.sizes), masks=masks, unchecked_padding=bucketing.unchecked
+        entry,
+        buckets=dict(bucketing.sizes),
+        masks=masks,
+        unchecked_padding=bucketing.unchecked,
+        pad_values={name: number_text(value) for name, value in bucketing.pad_values.items()},
     )
 
 

@@ -32,14 +32,9 @@ def with_processing(endpoint: Endpoint) -> tuple[NamedCall, dict[str, tf.TensorS
       SavingError: inputs is not what preprocess takes, or the like.
     """
     signature, name = endpoint.signature, endpoint.name
-    if signature.preprocess is None and signature.inputs:
-        raise SavingError(
-            f"The signature {name} has inputs and no preprocess: they are what preprocess takes. "
-            "To rename inputs use input_names."
-        )
+    check_preprocess(name, signature)
     before = endpoint.call
     if signature.preprocess is not None:
-        check_preprocess(endpoint)
         before = functools.partial(_preprocessed, endpoint)
     post = signature.postprocess
     if post is None:
@@ -48,21 +43,25 @@ def with_processing(endpoint: Endpoint) -> tuple[NamedCall, dict[str, tf.TensorS
     return lambda tensors: _outputs(name, post(**before(tensors))), endpoint.taken()
 
 
-def check_preprocess(endpoint: Endpoint) -> None:
+def check_preprocess(name: str, signature: Signature) -> None:
     """Raises unless the preprocess of a signature can be called with its inputs.
 
     Raises:
-      SavingError: it has no inputs, or takes others.
+      SavingError: it has no inputs, or takes others; or there are inputs for no preprocess.
     """
-    signature = endpoint.signature
     if signature.preprocess is None:
+        if signature.inputs:
+            raise SavingError(
+                f"The signature {name} has inputs and no preprocess: they are what preprocess "
+                "takes. To rename inputs use input_names."
+            )
         return
     if not signature.inputs:
         raise SavingError(
-            f"The signature {endpoint.name} has a preprocess: say what it takes, as "
+            f"The signature {name} has a preprocess: say what it takes, as "
             "inputs={'image': tf.TensorSpec([None], tf.string)}."
         )
-    _check_keywords("preprocess", signature.preprocess, signature.inputs, endpoint.name)
+    _check_keywords("preprocess", signature.preprocess, signature.inputs, name)
 
 
 def arguments(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, tf.Tensor]:

@@ -30,6 +30,7 @@ class SavedSignature:
       gradient_missing_because: why there are none, if there are none; "" otherwise.
       fixed_sizes: the arguments of the JAX function by name, if no size of theirs is open.
       opened_by: the code that would leave sizes of them open; "" where nothing is fixed.
+      buckets: the sizes that it runs at, and how it is padded to them, for people; "" for any.
     """
 
     inputs: Mapping[str, ServedArray]
@@ -38,12 +39,15 @@ class SavedSignature:
     gradient_missing_because: str = ""
     fixed_sizes: Mapping[str, ServedArray] = field(default_factory=dict)
     opened_by: str = ""
+    buckets: str = ""
 
     def __str__(self) -> str:
         return f"({served_text(self.inputs)}) -> ({served_text(self.outputs)})"
 
     def lines(self) -> Iterator[str]:
         """What to know of it beside its inputs and outputs."""
+        if self.buckets:
+            yield self.buckets
         if self.fixed_sizes:
             shown = dict(list(self.fixed_sizes.items())[:_MOST_SHOWN])
             more = len(self.fixed_sizes) - len(shown)

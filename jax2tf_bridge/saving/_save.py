@@ -11,20 +11,24 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge._as_portable import as_record
+from jax2tf_bridge._bucket_texts import bucket_texts, padding_texts
 from jax2tf_bridge._errors import GradientError, SavingError
 from jax2tf_bridge._portable import PortableFunction
 from jax2tf_bridge._signature import Signature
 from jax2tf_bridge.saving._bucket_options import BucketOptions, with_buckets
+from jax2tf_bridge.saving._buckets import Bucketing
 from jax2tf_bridge.saving._checks import check_size, check_takes_params, checked_names
 from jax2tf_bridge.saving._endpoint import Endpoint, saved_orders, some_of
 from jax2tf_bridge.saving._extras import instructions, warm_up_requests, write_metadata
 from jax2tf_bridge.saving._fixed_sizes import fixed_sizes, opened_by
+from jax2tf_bridge.saving._option_names import check_option_names
 from jax2tf_bridge.saving._params import opened
 from jax2tf_bridge.saving._precompile import precompile as precompiled
 from jax2tf_bridge.saving._processing import resources, served_arrays, with_processing
 from jax2tf_bridge.saving._report import SavedModel, SavedSignature, variable_aval
 from jax2tf_bridge.saving._served import ServedArray, Sides
 from jax2tf_bridge.saving._signature_defaults import write_defaults
+from jax2tf_bridge.saving._signature_inputs import SignatureInputs
 from jax2tf_bridge.saving._variables import (
     ConstantVariables,
     Weight,
@@ -34,6 +38,7 @@ from jax2tf_bridge.saving._variables import (
 )
 from jax2tf_bridge.saving._warm_up import write_warm_up
 from jax2tf_bridge.saving._whole_directory import whole_directory
+from jax2tf_bridge.serialization._number_texts import number_text
 from jax2tf_bridge.to_tf._op import check_record
 
 
@@ -112,14 +117,16 @@ def _save_records(
             _endpoint(name, signatures[name], weights, constants, vjp_order, params is not None)
             for name in names
         ]
+        # The exports may have been made elsewhere, or AUTO have found the variables.
+        check_option_names([SignatureInputs(e.name, e.signature, e.inputs) for e in plain], buckets)
         check_size({e.name: _stored(e.record, e.order) for e in plain})
         endpoints = with_buckets(plain, buckets)
+        requests, notes = warm_up_requests(endpoints) if warm_up or precompile else ((), ())
         root = _root(endpoints, weights.weights(), constants)
         served = _save(root, endpoints, folder)
         _check_keys(folder, weights.weights(), constants)
         write_defaults(folder, {e.name: e.defaults() for e in endpoints})
         write_metadata(folder, endpoints, weights.weights(), constants)
-        requests, notes = warm_up_requests(endpoints) if warm_up or precompile else ((), ())
         if precompile and not requests:
             why = notes[0] if notes else "each signature has open sizes and no buckets"
             raise SavingError(
@@ -264,7 +271,17 @@ def _saved(
     fixed = fixed_sizes(endpoint)
     code = opened_by(endpoint) if fixed else ""
     problem = _gradient_missing_because(endpoint)
-    return SavedSignature(inputs, outputs, endpoint.order, problem, fixed, code)
+    buckets = _buckets_text(endpoint.bucketing)
+    return SavedSignature(inputs, outputs, endpoint.order, problem, fixed, code, buckets)
+
+
+def _buckets_text(bucketing: Bucketing | None) -> str:
+    if bucketing is None:
+        return ""
+    pads = {name: number_text(value) for name, value in bucketing.pad_values.items()}
+    texts = bucket_texts(bucketing.sizes)
+    texts += padding_texts(pads, bucketing.masks, bucketing.unchecked)
+    return "; ".join(texts)
 
 
 def _gradient_missing_because(endpoint: Endpoint) -> str:

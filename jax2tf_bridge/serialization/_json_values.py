@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from jax2tf_bridge.serialization._number_texts import number_of
+
 _LARGEST = 2**63 - 1
 
 
@@ -87,6 +89,15 @@ class JsonValue:
         if type(self.value) is not int or not least <= self.value <= most:
             raise self.problem(f"a whole number from {least} to {most}")
         return self.value
+
+    def number_text(self) -> str:
+        """A number as text, as `number_text` writes it."""
+        text = self.text()
+        try:
+            number_of(text)
+        except ValueError:
+            raise self.problem("a number as text") from None
+        return text
 
     def flag(self) -> bool:
         """True or false."""

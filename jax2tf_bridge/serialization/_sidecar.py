@@ -19,9 +19,10 @@ from jax2tf_bridge._portable import PortableFunction
 from jax2tf_bridge.serialization import read_function, write_function
 from jax2tf_bridge.serialization._consistency import is_digest
 from jax2tf_bridge.serialization._json_values import JsonProblem, JsonValue
+from jax2tf_bridge.serialization._number_texts import number_of
 from jax2tf_bridge.serialization._vjp_chain import vjp_chain
 
-FORMAT = 2
+FORMAT = 3
 """The version of the JSON; raised for every change, also for a field that is added."""
 
 SIDECAR = Path("assets.extra", "jax2tf_bridge.json")
@@ -59,6 +60,8 @@ class SignatureEntry:
       buckets: the sizes of each variable that it runs at, in ascending order; None for any.
       masks: the arguments that the buckets fill, by name: no inputs of the signature.
       unchecked_padding: the variables of buckets whose padding was not tried: the user vouched.
+      pad_values: what the buckets pad inputs with, by name, where that is not 0: a number as Python
+        writes it, since JSON has no "-inf".
     """
 
     inputs: Mapping[str, ArrayEntry]
@@ -68,6 +71,16 @@ class SignatureEntry:
     buckets: Mapping[str, tuple[int, ...]] | None = None
     masks: Mapping[str, ArrayEntry] = field(default_factory=dict)
     unchecked_padding: tuple[str, ...] = ()
+    pad_values: Mapping[str, str] = field(default_factory=dict)
+
+    def pad_numbers(self) -> dict[str, complex]:
+        """The pad values as numbers."""
+        return {name: number_of(text) for name, text in self.pad_values.items()}
+
+    def only_buckets(self) -> dict[str, tuple[int, ...]]:
+        """For each variable whose padding was not tried its buckets, which need no padding."""
+        buckets = self.buckets or {}
+        return {v: buckets[v] for v in self.unchecked_padding if v in buckets}
 
 
 @dataclass(frozen=True)
@@ -219,6 +232,7 @@ def _encoded(sidecar: Sidecar, files: Mapping[str, str]) -> str:
                 "buckets": None if entry.buckets is None else dict(entry.buckets),
                 "masks": {each: asdict(array) for each, array in entry.masks.items()},
                 "unchecked_padding": list(entry.unchecked_padding),
+                "pad_values": dict(entry.pad_values),
             }
             for name, entry in sidecar.signatures.items()
         },
@@ -312,15 +326,21 @@ def _sidecar(root: JsonValue) -> tuple[Sidecar, dict[str, str]]:
 
 
 _SIGNATURE_FIELDS = ("record", "inputs", "outputs", "takes_params", "vjp_order", "buckets")
-_ADDED_IN_2 = ("masks", "unchecked_padding")
+# With the format that added a field, and what it is for a signature of an older one.
+_ADDED: Mapping[str, tuple[int, Any]] = {
+    "masks": (2, {}),
+    "unchecked_padding": (2, []),
+    "pad_values": (3, {}),
+}
 
 
 def _signature(place: JsonValue, version: int) -> tuple[SignatureEntry, str]:
-    added = _ADDED_IN_2 if version >= 2 else ()
+    there = [name for name, (since, _) in _ADDED.items() if version >= since]
     record, inputs, outputs, takes_params, vjp_order, buckets, *rest = place.fields(
-        *_SIGNATURE_FIELDS, *added
+        *_SIGNATURE_FIELDS, *there
     )
-    masks, unchecked = rest or (JsonValue({}, ""), JsonValue([], ""))
+    missing = {name: JsonValue(value, "") for name, (_, value) in _ADDED.items()}
+    masks, unchecked, pad_values = {**missing, **dict(zip(there, rest, strict=True))}.values()
     file = record.text()
     if not _FILE_NAME.fullmatch(file):
         raise record.problem("the name of a .jaxfn file, without a folder")
@@ -334,6 +354,7 @@ def _signature(place: JsonValue, version: int) -> tuple[SignatureEntry, str]:
         else {name: _bucket(found) for name, found in buckets.items()},
         masks={name: _array(found) for name, found in masks.items()},
         unchecked_padding=tuple(found.text() for found in unchecked.elements()),
+        pad_values={name: found.number_text() for name, found in pad_values.items()},
     )
     return entry, file
 

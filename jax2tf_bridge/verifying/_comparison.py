@@ -78,7 +78,9 @@ class Pair:
         """
         name = loaded.name
         self.record = record = loaded.record
-        self.sampler = Sampler(record, seed)
+        # Nobody promises what padding along these does: only sizes that need none are compared.
+        self.sampler = Sampler(record, seed, entry.only_buckets())
+        self._pad_values = entry.pad_numbers()
         self._in_tree = types.add_to(record.in_tree)
         self._weights: Sequence[Any] = ()
         if loaded.takes_params:
@@ -201,7 +203,7 @@ class Pair:
         batch = batch_variable(given)
         sequences = tuple(v for v in self.sampler.variables if v != batch)
         self._drawn += 1
-        return PlausibleInputs(given, sequences, batch).draw(
+        return PlausibleInputs(given, sequences, batch, self._pad_values).draw(
             DRAWS[self._drawn % len(DRAWS)], sizes, np.random.default_rng(self._drawn)
         )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,8 +24,19 @@ _INTEGERS = 8
 class Sampler:
     """Draws sizes that satisfy what a function demands of them, and arrays of these sizes."""
 
-    def __init__(self, record: PortableFunction, seed: int) -> None:
-        """For the arguments of a record; equal seeds draw the same."""
+    def __init__(
+        self,
+        record: PortableFunction,
+        seed: int,
+        only: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """For the arguments of a record; equal seeds draw the same.
+
+        Args:
+          record: the function.
+          seed: of sizes and values.
+          only: the sizes that are drawn of some variables; of all others any.
+        """
         self._avals = record.in_avals
         self._name = record.name
         self._constraints: tuple[Comparison, ...] = tuple(
@@ -36,6 +48,8 @@ class Sampler:
         self.variables: tuple[str, ...] = tuple(
             dict.fromkeys(name for dim in dims for name in sorted(dim.variables()))
         )
+        only = only or {}
+        self._candidates = {name: tuple(only.get(name, _CANDIDATES)) for name in self.variables}
 
     def sizes(self, count: int) -> list[Sizes]:
         """Different sizes, first the smallest; fewer where there are no more.
@@ -43,11 +57,15 @@ class Sampler:
         Raises:
           ShapeError: none were found.
         """
-        found = [self.with_sizes({})]
+        found, tried = [self.with_sizes({})], set[tuple[int, ...]]()
+        most = math.prod(map(len, self._candidates.values()))
         for _ in range(_MOST_TRIALS):
-            if len(found) >= count or not self.variables:
+            if len(found) >= count or len(tried) == most or not self.variables:
                 break
-            drawn = self._generator.choice(_CANDIDATES, len(self.variables)).tolist()
+            drawn = tuple(int(self._generator.choice(c)) for c in self._candidates.values())
+            if drawn in tried:
+                continue
+            tried.add(drawn)
             sizes = dict(zip(self.variables, drawn, strict=True))
             if sizes not in found and self._allows(sizes):
                 found.append(sizes)
@@ -60,7 +78,7 @@ class Sampler:
           ShapeError: none were found.
         """
         free = [name for name in self.variables if name not in given]
-        trials = itertools.product(_CANDIDATES, repeat=len(free))
+        trials = itertools.product(*(self._candidates[name] for name in free))
         for drawn in itertools.islice(trials, _MOST_TRIALS):
             sizes = {**given, **dict(zip(free, drawn, strict=True))}
             if self._allows(sizes):

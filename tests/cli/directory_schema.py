@@ -30,6 +30,8 @@ DIRECTORY_SCHEMA: dict[str, Any] = {
             "outputs": [_PORT],
             "buckets": (dict, type(None)),
             "unchecked_padding": [str],
+            "masks": [str],
+            "pad_values": dict,
         }
     ],
     "methods": [_ENTRY],

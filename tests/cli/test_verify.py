@@ -108,6 +108,25 @@ def test_integers_buckets_and_what_has_no_gradient(ok: Ok, tmp_path: Path) -> No
     assert "output output_0" in text
 
 
+def mean_of_words(x: Any) -> Any:
+    return x.mean(1)
+
+
+def test_sizes_whose_padding_was_not_checked_are_buckets(ok: Ok, tmp_path: Path) -> None:
+    x = np.ones((2, 5), np.float32)
+    signature = Signature(
+        mean_of_words, args=[x], polymorphic_shapes="(b, n)", unchecked_padding=["n"]
+    )
+    save(tmp_path / "m", signature, buckets={"b": [4], "n": [4, 6]}, vjp_order=0)
+    words = ("--against", f"{__name__}:mean_of_words", "--samples", "4")
+    facts = json.loads(ok("verify", tmp_path / "m", *words, "--json"))
+    assert facts["only_buckets"] == ["n"]
+    assert {sizes["n"] for sizes in facts["samples"]} == {4, 6}
+    assert len({sizes["b"] for sizes in facts["samples"]}) > 1
+    text = ok("verify", tmp_path / "m", *words[:2], "--samples", "1")
+    assert "(of n only buckets: save left padding along it unchecked, as it was told)" in text
+
+
 def attention(params: Any, x: Any) -> Any:
     """Of which the gradient of the key bias is zero in theory, and rounding in practice."""
     query = x @ params["query"]["kernel"] + params["query"]["bias"]

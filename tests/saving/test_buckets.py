@@ -182,7 +182,7 @@ def test_what_cannot_be_split(
     [
         ("as-is", "above='as-is': expected 'split' or 'as is': did you mean 'as is'?"),
         (3, "above=3: expected 'split' or 'as is'"),
-        ({"l": "split"}, "above names 'l', which has no buckets"),
+        ({"b": "spilt"}, "above='spilt': expected 'split' or 'as is': did you mean 'split'?"),
     ],
 )
 def test_what_becomes_of_larger_sizes(above: Any, message: str) -> None:

@@ -35,8 +35,9 @@ def test_what_is_printed_is_what_is_served(saved: SavedModel) -> None:
     line = "(text: string[?]) -> (label: string[?], scores: float32[?,2])"
     (served,) = saved.signatures.values()
     assert str(served) == line
-    assert str(saved).splitlines()[1:3] == [
+    assert str(saved).splitlines()[1:4] == [
         f"  serving_default{line}",
+        "    buckets b 1, 4; l 2, 4; mask filled by the buckets",
         "  weights: 2, 2 trainable",
     ]
     assert saved.notes == ()
@@ -157,6 +158,44 @@ def test_examples_that_preprocess_does_not_take(example: Any, message: str, tmp_
     with pytest.raises(SavingError) as caught:
         quickly(tmp_path / "1", rows(example=example))
     assert str(caught.value).startswith(message)
+    assert contents(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("shapes", "options", "problem"),
+    [
+        (
+            ["(b, n)", "(b, n)"],
+            {"buckets": {"b": [4], "n": [8]}},
+            "ids: float32[1,6] gives n = 6, so dimension 1 of x must be n = 6, but x is "
+            "float32[1,5].",
+        ),
+        (
+            ["(b, n)", "(b, 2*n)"],
+            {},
+            "ids: float32[1,6] gives n = 6, so dimension 1 of x must be 2*n = 12, but x is "
+            "float32[1,5].",
+        ),
+    ],
+)
+def test_sizes_that_preprocess_gives_must_agree(
+    shapes: Any, options: Any, problem: str, tmp_path: Path
+) -> None:
+    two = Signature(
+        lambda ids, x: ids.sum() + x.sum(),
+        args=[np.ones((2, 4), np.float32), np.ones((2, 8 if "2" in shapes[1] else 4), np.float32)],
+        polymorphic_shapes=shapes,
+        preprocess=lambda text: (text, text[:, 1:]),
+        inputs={"text": tf.TensorSpec([None, None])},
+        example={"text": np.zeros((1, 6), np.float32)},
+    )
+    with pytest.raises(SavingError) as caught:
+        quickly(tmp_path / "1", two, **options)
+    assert str(caught.value) == (
+        "preprocess of the signature serving_default gives sizes that contradict each other, for "
+        f"the example (text: float32[1,6]): {problem} Make them agree in preprocess, or give the "
+        "arguments variables of their own with polymorphic_shapes."
+    )
     assert contents(tmp_path) == []
 
 

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import SavingError, Signature, UnsoundBucketsError, load, save
+from jax2tf_bridge.cli._directory_text import signature_text
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.loading import LoadedFunction
 from jax2tf_bridge.saving._row_independence import check_rows
@@ -227,29 +228,53 @@ def test_a_mask_that_buckets_fill_is_no_input_anywhere(tmp_path: Path) -> None:
     assert all(d.within for d in differences), differences
 
 
-def test_verifying_asks_for_no_lengths_that_no_request_has(tmp_path: Path) -> None:
-    signature = Signature(with_lengths, args=[IDS, LENGTHS], polymorphic_shapes=["(b, n)", "(b,)"])
+@pytest.mark.parametrize(
+    ("name", "options"), [("lengths", {}), ("inverted", {"pad_values": {"padding_mask": True}})]
+)
+def test_verifying_asks_for_nothing_that_no_request_has(
+    name: str, options: Any, tmp_path: Path
+) -> None:
+    f, args, shapes = ARGUMENTS[name]
+    signature = Signature(f, args=args, polymorphic_shapes=shapes, **options)
     save(tmp_path / "m", signature, buckets={"b": [4], "n": [8]}, vjp_order=0)
     model, found = load(tmp_path / "m"), read_sidecar(tmp_path / "m")
     assert found is not None
     loaded: Any = model.functions["serving_default"]
     entry = found[0].signatures["serving_default"]
-    types = KnownTypes(with_lengths, f"{__name__}:with_lengths")
-    pair = Pair(tmp_path / "m", None, loaded, entry, with_lengths, [], 0, types)
+    types = KnownTypes(f, f"{__name__}:f")
+    pair = Pair(tmp_path / "m", None, loaded, entry, f, [], 0, types)
     differences = pair.compare(pair.sampler.sizes(5), None, with_gradients=[])
     assert all(d.within for d in differences), differences
 
 
 def test_what_the_user_vouches_for_is_recorded(tmp_path: Path) -> None:
     signature = Signature(
-        lambda ids: TABLE[ids].mean(1), [IDS], polymorphic_shapes="(b, n)", unchecked_padding=["n"]
+        lambda ids, x, keep, real: TABLE[ids].mean(1) + (x * keep * real).mean(1, keepdims=True),
+        [IDS, IDS * 1.0, IDS > 0, IDS > 0],
+        polymorphic_shapes="(b, n)",
+        unchecked_padding=["n"],
+        mask="real",
+        pad_values={"ids": np.int8(1), "x": -np.inf, "keep": np.True_},
     )
-    save(tmp_path / "m", signature, buckets={"b": [1, 4], "n": [8]}, vjp_order=0)
+    saved = save(tmp_path / "m", signature, buckets={"b": [1, 4], "n": [8]}, vjp_order=0)
+    assert (
+        "\n    buckets b 1, 4; n 8; ids padded with 1; x padded with -inf; keep padded with 1; "
+        "real filled by the buckets; not checked: padding of n\n"
+    ) in str(saved)
     found = read_sidecar(tmp_path / "m")
     assert found is not None
-    assert found[0].signatures["serving_default"].unchecked_padding == ("n",)
+    entry = found[0].signatures["serving_default"]
+    assert entry.unchecked_padding == ("n",)
+    assert entry.pad_values == {"ids": "1", "x": "-inf", "keep": "1"}
     facts = describe_saved_model(read_saved_model(tmp_path / "m"))
-    assert facts["signatures"][0]["unchecked_padding"] == ["n"]
+    (described,) = facts["signatures"]
+    assert described["unchecked_padding"] == ["n"]
+    assert described["masks"] == ["real"]
+    assert described["pad_values"] == entry.pad_values
+    assert signature_text(described).endswith(
+        "; buckets b 1, 4; n 8; ids padded with 1; keep padded with 1; x padded with -inf; "
+        "real filled by the buckets; not checked: padding of n"
+    )
 
 
 @pytest.mark.parametrize("option", [{"pad_values": {"ids": 1}}, {"unchecked_padding": ["n"]}])

@@ -179,7 +179,6 @@ def test_an_example_is_repeated_and_cut() -> None:
 @pytest.mark.parametrize(
     ("example", "message"),
     [
-        ({"y": np.zeros(3)}, "score: an example for 'y', which is no input"),
         (
             {"x": np.zeros((2, 2, 4), np.float32)},
             "score: the example for x is float32[2, 2, 4], and x is float32[b,l,3]",

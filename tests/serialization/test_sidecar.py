@@ -54,7 +54,9 @@ SIDECAR_OF_TWO = Sidecar(
     tensorflow="2.21.0",
     signatures={
         "serving_default": signature(
-            masks={"mask": ArrayEntry("mask", "bool", "(b,)")}, unchecked_padding=("b",)
+            masks={"mask": ArrayEntry("mask", "bool", "(b,)")},
+            unchecked_padding=("b",),
+            pad_values={"x": "-inf"},
         ),
         "é / Ü": signature(vjp_order=0, buckets=None),
     },
@@ -108,7 +110,7 @@ def test_the_json_is_the_documented_one(saved: Path) -> None:
     facts = json.loads(text)
     assert text == json.dumps(facts, indent=2, sort_keys=True) + "\n"
     assert facts == {
-        "format": 2,
+        "format": 3,
         "bridge": "0.1.0",
         "tensorflow": "2.21.0",
         "signatures": {
@@ -121,6 +123,7 @@ def test_the_json_is_the_documented_one(saved: Path) -> None:
                 "buckets": {"b": [1, 8]},
                 "masks": {"mask": {"path": "mask", "dtype": "bool", "shape": "(b,)"}},
                 "unchecked_padding": ["b"],
+                "pad_values": {"x": "-inf"},
             },
             "é / Ü": {
                 "record": "_.jaxfn",
@@ -131,6 +134,7 @@ def test_the_json_is_the_documented_one(saved: Path) -> None:
                 "buckets": None,
                 "masks": {},
                 "unchecked_padding": [],
+                "pad_values": {},
             },
         },
         "variables": [
@@ -264,23 +268,38 @@ def test_json_that_is_none(data: bytes, text: str, saved: Path) -> None:
 
 
 def test_a_newer_format(saved: Path) -> None:
-    (saved / SIDECAR).write_text('{"format": 3, "what": "ever"}')
+    (saved / SIDECAR).write_text('{"format": 4, "what": "ever"}')
     assert refusal(saved) == (
-        f"{saved / SIDECAR} is written by format 3, this bridge reads up to 2: upgrade "
+        f"{saved / SIDECAR} is written by format 4, this bridge reads up to 3: upgrade "
         "jax2tf-bridge."
     )
 
 
-def test_the_first_format_is_read(saved: Path) -> None:
+@pytest.mark.parametrize(("version", "masks", "unchecked"), [(1, [], ()), (2, ["mask"], ("b",))])
+def test_older_formats_are_read(
+    version: int, masks: list[str], unchecked: tuple[str, ...], saved: Path
+) -> None:
     facts = json.loads((saved / SIDECAR).read_text())
-    facts["format"] = 1
+    facts["format"] = version
     for entry in facts["signatures"].values():
-        del entry["masks"], entry["unchecked_padding"]
+        del entry["pad_values"]
+        if version == 1:
+            del entry["masks"], entry["unchecked_padding"]
     (saved / SIDECAR).write_text(json.dumps(facts))
     found = read_sidecar(saved)
     assert found is not None
     entry = found[0].signatures["serving_default"]
-    assert (entry.buckets, entry.masks, entry.unchecked_padding) == ({"b": (1, 8)}, {}, ())
+    assert (entry.buckets, list(entry.masks)) == ({"b": (1, 8)}, masks)
+    assert (entry.unchecked_padding, entry.pad_values) == (unchecked, {})
+
+
+def test_pad_values_are_numbers_of_every_kind() -> None:
+    texts = {"a": "-1", "b": "1e-09", "c": "-inf", "d": "(1+2j)", "e": str(2**63)}
+    entry = signature(pad_values=texts, unchecked_padding=("b",))
+    numbers = {"a": -1, "b": 1e-9, "c": float("-inf"), "d": 1 + 2j, "e": 2**63}
+    assert entry.pad_numbers() == numbers
+    assert isinstance(entry.pad_numbers()["a"], int)
+    assert entry.only_buckets() == {"b": (1, 8)}
 
 
 def changed(folder: Path, change: Callable[[Any], object]) -> None:
@@ -307,6 +326,8 @@ def changed(folder: Path, change: Callable[[Any], object]) -> None:
         ("signatures.f.buckets.b", [8, 1], "buckets['b']: expected sizes in ascending order, got"),
         ("signatures.f.buckets.b", [], "buckets['b']: expected sizes in ascending order, got []"),
         ("signatures.f.buckets.b", [0], "buckets['b'][0]: expected a whole number from 1 to "),
+        ("signatures.f.pad_values", {"x": "one"}, "pad_values['x']: expected a number as text, go"),
+        ("signatures.f.pad_values", {"x": 1}, "pad_values['x']: expected text, got 1"),
         ("variables", {}, "variables: expected a list, got {}"),
         ("variables.0.trainable", None, "variables[0].trainable: expected true or false, got None"),
         ("variables.0.shape", [2**63], "variables[0].shape[0]: expected a whole number from 0 to"),

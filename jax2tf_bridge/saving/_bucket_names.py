@@ -1,0 +1,96 @@
+"""Checks that the options for buckets name inputs and dimension variables that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from jax2tf_bridge._errors import ShapeError
+from jax2tf_bridge._plausible_inputs import variables_in
+from jax2tf_bridge._portable import Aval
+from jax2tf_bridge._suggestions import did_you_mean
+
+
+def check_variables(name: str, buckets: Iterable[str], inputs: Mapping[str, Aval]) -> None:
+    """Raises if there are buckets for what is no dimension variable.
+
+    Args:
+      name: the signature's, for messages.
+      buckets: the variables with buckets.
+      inputs: what the function takes, by name.
+
+    Raises:
+      ShapeError: it says what was probably meant.
+    """
+    known = sorted({v for aval in inputs.values() for v in variables_in(aval)})
+    shapes = ", ".join(f"{n}: {aval}" for n, aval in inputs.items()) or "none"
+    for variable in buckets:
+        if variable in known:
+            continue
+        if not known:
+            raise ShapeError(
+                f"{name}: buckets are for dimension variables, and its inputs have none "
+                f"({shapes}). Export the function with polymorphic_shapes, as '({variable}, ...)'."
+            )
+        near = did_you_mean(str(variable), known, quoted=True) or f" ({shapes})."
+        raise ShapeError(
+            f"{name}: buckets for {variable!r}, which is no dimension variable of its inputs{near}"
+        )
+
+
+def check_inputs(
+    name: str,
+    inputs: Collection[str],
+    masks: Sequence[str],
+    pad_values: Mapping[str, Any],
+    before: Collection[str] = (),
+) -> None:
+    """Raises if masks or pad values are for what is no input of the function.
+
+    Args:
+      name: the signature's, for messages.
+      inputs: the names of what the function takes.
+      masks: inputs that the buckets fill.
+      pad_values: by the inputs that are padded with them.
+      before: the names of what a preprocess takes.
+
+    Raises:
+      ShapeError: it says what was probably meant.
+    """
+    if not isinstance(pad_values, Mapping):
+        raise ShapeError(f"{name}: pad_values={pad_values!r}: expected a dict, as {{'ids': 1}}")
+    places = [(mask, f"mask={mask!r}") for mask in masks]
+    places += [(n, f"pad_values={{{n!r}: {value!r}}}") for n, value in pad_values.items()]
+    listed = ", ".join(map(repr, inputs))
+    for given, place in places:
+        if given in inputs:
+            continue
+        if given in before:
+            raise ShapeError(
+                f"{name}: {place}: preprocess takes that. Name what it gives to the function: "
+                f"{listed}"
+            )
+        near = did_you_mean(str(given), inputs, quoted=True) or f": {listed}"
+        raise ShapeError(f"{name}: {place}: there is no such input{near}")
+
+
+def check_unchecked(name: str, given: Sequence[str], bucketed: Collection[str]) -> tuple[str, ...]:
+    """The variables of unchecked_padding, each once.
+
+    Args:
+      name: the signature's, for messages.
+      given: what the user wrote.
+      bucketed: the variables with buckets.
+
+    Raises:
+      ShapeError: one has no buckets, or it is no list.
+    """
+    if isinstance(given, str):
+        raise ShapeError(f"{name}: unchecked_padding={given!r}: expected a list, as [{given!r}]")
+    for variable in given:
+        if variable not in bucketed:
+            near = did_you_mean(str(variable), bucketed, quoted=True)
+            raise ShapeError(
+                f"{name}: unchecked_padding names {variable!r}, which has no buckets{near}"
+            )
+    return tuple(dict.fromkeys(given))

@@ -1,0 +1,34 @@
+"""Numbers as text, for JSON: which has no infinity, and of integers not all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def number_text(number: Any) -> str:
+    """A number of Python or NumPy as Python writes it; flags as 0 and 1.
+
+    >>> number_text(np.float32(0.5)), number_text(True), number_text(-np.inf)
+    ('0.5', '1', '-inf')
+    """
+    plain = np.asarray(number).item()
+    return repr(int(plain) if isinstance(plain, bool) else plain)
+
+
+def number_of(text: str) -> complex:
+    """The number that `number_text` wrote.
+
+    Raises:
+      ValueError: it is none.
+
+    >>> number_of("-1"), number_of("-inf"), number_of("(1+2j)")
+    (-1, -inf, (1+2j))
+    """
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return complex(text)

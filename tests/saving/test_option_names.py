@@ -1,0 +1,183 @@
+"""Names in the options of save: what is misspelt is told before any function is traced."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from jax2tf_bridge import AUTO, ShapeError, Signature, export, save
+from jax2tf_bridge._errors import SavingError
+
+IDS = np.ones((2, 5), np.int32)
+BUCKETS: dict[str, Any] = {"buckets": {"b": [1, 4], "n": [8]}}
+
+
+def never_traced(w: Any, ids: Any, token_mask: Any) -> Any:
+    raise AssertionError("it was traced")
+
+
+def text(**options: Any) -> Signature:
+    given = {"args": [IDS, IDS > 0], "polymorphic_shapes": "(b, n)", **options}
+    return Signature(never_traced, **given)
+
+
+def preprocessed(**options: Any) -> Signature:
+    return text(
+        preprocess=lambda text: (text, text),
+        inputs={"text": tf.TensorSpec([None, None])},
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("signature", "options", "message"),
+    [
+        (
+            text(example={"idss": IDS}),
+            {},
+            "example of the signature serving_default names 'idss', which is no input: "
+            "did you mean "
+            "ids? The inputs: ids, token_mask.",
+        ),
+        (
+            text(example={"token_mask": IDS}, mask="token_mask"),
+            BUCKETS,
+            "example of the signature serving_default names 'token_mask', which the buckets fill "
+            "(mask='token_mask'). Leave it out.",
+        ),
+        (
+            text(defaults={"token_maks": True}),
+            {},
+            "defaults of the signature serving_default names 'token_maks', which is no input: did "
+            "you mean token_mask? The inputs: ids, token_mask.",
+        ),
+        (
+            text(input_names={"idz": "words"}),
+            {},
+            "input_names of the signature serving_default renames 'idz', which is no "
+            "input: did you "
+            "mean ids? The inputs: ids, token_mask.",
+        ),
+        (
+            text(mask="token_maks"),
+            BUCKETS,
+            "serving_default: mask='token_maks': there is no such input: did you mean "
+            "'token_mask'?",
+        ),
+        (
+            text(pad_values={"id": 1}),
+            BUCKETS,
+            "serving_default: pad_values={'id': 1}: there is no such input: did you mean 'ids'?",
+        ),
+        (
+            text(pad_values=1),
+            BUCKETS,
+            "serving_default: pad_values=1: expected a dict, as {'ids': 1}",
+        ),
+        (
+            text(unchecked_padding=["nn"]),
+            BUCKETS,
+            "serving_default: unchecked_padding names 'nn', which has no buckets: did "
+            "you mean 'n'?",
+        ),
+        (
+            text(buckets={"bb": [1]}),
+            {},
+            "serving_default: buckets for 'bb', which is no dimension variable of its inputs: did "
+            "you mean 'b'?",
+        ),
+        (
+            text(),
+            {"buckets": {"bb": [1]}},
+            "save: buckets for 'bb', which is no dimension variable of its inputs: did you mean "
+            "'b'?",
+        ),
+        (
+            text(),
+            {"buckets": "auto", "expected_sizes": {"nn": [1]}},
+            "save: buckets for 'nn', which is no dimension variable of its inputs: did you mean "
+            "'n'?",
+        ),
+        (
+            text(),
+            {**BUCKETS, "above": {"nn": "as is"}},
+            "above names 'nn', which has no buckets: did you mean 'n'?",
+        ),
+        (
+            text(mask="token_mask"),
+            {},
+            "The signature serving_default has mask='token_mask', and no buckets: it is "
+            "for what is "
+            "padded. Give save buckets={...}, or leave it out.",
+        ),
+        (
+            preprocessed(example={"txt": [[1]]}),
+            {},
+            "example of the signature serving_default names 'txt', which is no input: did you mean "
+            "text? The inputs: text.",
+        ),
+        (
+            preprocessed(pad_values={"text": 1}),
+            BUCKETS,
+            "serving_default: pad_values={'text': 1}: preprocess takes that. Name what it gives to "
+            "the function: 'ids', 'token_mask'",
+        ),
+        (
+            text(preprocess=lambda words: words, inputs={"word": tf.TensorSpec([None])}),
+            {},
+            "preprocess of the signature serving_default is called with the inputs by keyword "
+            "(word), and takes (words): missing a required argument: 'words'. Rename its "
+            "parameters.",
+        ),
+        (
+            text(inputs={"word": tf.TensorSpec([None])}),
+            {},
+            "The signature serving_default has inputs and no preprocess: they are what preprocess "
+            "takes. To rename inputs use input_names.",
+        ),
+        (
+            text(seed="scaler"),
+            {},
+            "seed of the signature serving_default must be 'key' or 'scalar'. Got: 'scaler'",
+        ),
+        (
+            text(polymorphic_shapes=AUTO, mask="token_maks"),
+            BUCKETS,
+            "serving_default: mask='token_maks': there is no such input: did you mean "
+            "'token_mask'?",
+        ),
+    ],
+)
+def test_names_are_checked_before_anything_is_traced(
+    signature: Signature, options: Any, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises((SavingError, ShapeError)) as caught:
+        save(tmp_path / "m", signature, params=np.ones(3, np.float32), **options)
+    assert str(caught.value) == message
+    assert os.listdir(tmp_path) == []
+
+
+def test_all_signatures_are_checked_before_the_first_is_traced(tmp_path: Path) -> None:
+    record = export(lambda x: x + 1, polymorphic_shapes="(rows,)", platforms=["cpu"])(np.ones(3))
+    both = {"words": text(args=[*[IDS] * 3]), "rows": Signature(record, example={"y": [1]})}
+    with pytest.raises(SavingError, match="signature rows names 'y', which is no input"):
+        save(tmp_path / "m", both)
+    named = {**both, "rows": Signature(record)}
+    with pytest.raises(ShapeError) as caught:
+        save(tmp_path / "m", named, buckets={"row": [1, 4]})
+    assert str(caught.value) == (
+        "save: buckets for 'row', which is no dimension variable of its inputs: did "
+        "you mean 'rows'?"
+    )
+
+
+def test_variables_that_auto_finds_have_buckets(tmp_path: Path) -> None:
+    found = Signature(lambda x: x * 2, [np.ones((2, 3), np.float32)], polymorphic_shapes=AUTO)
+    with pytest.raises(ShapeError, match=r"save: buckets for 'rows', which is no dimension vari"):
+        save(tmp_path / "m", found, buckets={"rows": [1]}, vjp_order=0)
+    assert os.listdir(tmp_path) == []
