@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks import _measure as measure
 from benchmarks._models import Model, transformer
 from jax2tf_bridge import export, serialize
-from jax2tf_bridge.exporting import ExportJob, ExportWorkers, RayExecutor, export_many
+from jax2tf_bridge.parallel import ExportJob, ExportWorkers, RayExecutor, export_many
 
 PROCESSES = 4
 LAYERS, WIDTH = 12, 256

@@ -13,11 +13,13 @@ import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jax2tf_bridge._auto import AUTO
-    from jax2tf_bridge._checks import DisabledSafetyCheck
-    from jax2tf_bridge._convert import convert
-    from jax2tf_bridge._convert_dtypes import dtype_of_val
-    from jax2tf_bridge._errors import (
+    from jax2tf_bridge.call_tf import call_tf
+    from jax2tf_bridge.converting._convert import convert
+    from jax2tf_bridge.converting._dtypes import dtype_of_val
+    from jax2tf_bridge.converting._publish import publish
+    from jax2tf_bridge.converting._save import save
+    from jax2tf_bridge.converting._serialize_exported import serialize_exported
+    from jax2tf_bridge.errors import (
         ArgumentsError,
         BridgeError,
         CallTfError,
@@ -47,25 +49,23 @@ if TYPE_CHECKING:
         UntrustedMessageError,
         WorkerDiedError,
     )
-    from jax2tf_bridge._poly_shape import PolyShape
-    from jax2tf_bridge._portable import Aval, LiftedConstant, PortableFunction
-    from jax2tf_bridge._publish import publish
-    from jax2tf_bridge._pytree import TreeSpec
-    from jax2tf_bridge._save import save
-    from jax2tf_bridge._serialize_exported import serialize_exported
-    from jax2tf_bridge._sharding import AbstractDevice, AbstractMesh, Sharding
-    from jax2tf_bridge._signature import Signature
-    from jax2tf_bridge._target import Target
-    from jax2tf_bridge.call_tf import call_tf
-    from jax2tf_bridge.exporting import (
+    from jax2tf_bridge.from_jax import export, from_exported, retarget_record, to_exported
+    from jax2tf_bridge.from_jax._eval_shape import eval_polymorphic_shape
+    from jax2tf_bridge.loading import LoadedModel, load
+    from jax2tf_bridge.parallel import (
         ExportJob,
         ExportWorkers,
         RayExecutor,
         export_many,
     )
-    from jax2tf_bridge.from_jax import export, from_exported, retarget_record, to_exported
-    from jax2tf_bridge.from_jax._eval_shape import eval_polymorphic_shape
-    from jax2tf_bridge.loading import LoadedModel, load
+    from jax2tf_bridge.portable._auto import AUTO
+    from jax2tf_bridge.portable._poly_shape import PolyShape
+    from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant, PortableFunction
+    from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
+    from jax2tf_bridge.portable._sharding import AbstractDevice, AbstractMesh, Sharding
+    from jax2tf_bridge.portable._target import Target
+    from jax2tf_bridge.portable._tree_spec import TreeSpec
+    from jax2tf_bridge.saved_model._signature import Signature
     from jax2tf_bridge.saving import (
         Published,
         SavedModel,

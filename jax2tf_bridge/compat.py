@@ -10,7 +10,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from jax2tf_bridge._checks import NOT_STRICT
+from jax2tf_bridge.portable._safety_checks import NOT_STRICT
 
 _PACKAGE = "jax.experimental.jax2tf"
 _CONVERTER, _CALLER = f"{_PACKAGE}.jax2tf", f"{_PACKAGE}.call_tf"
@@ -57,12 +57,12 @@ def as_jax2tf() -> Iterator[types.ModuleType]:
 
 def _names_of_the_bridge() -> Mapping[str, Any]:
     """The bridge's objects under jax2tf's public names."""
-    from jax2tf_bridge._checks import DisabledSafetyCheck
-    from jax2tf_bridge._convert import convert
-    from jax2tf_bridge._convert_dtypes import dtype_of_val
-    from jax2tf_bridge._poly_shape import PolyShape
     from jax2tf_bridge.call_tf import call_tf
+    from jax2tf_bridge.converting._convert import convert
+    from jax2tf_bridge.converting._dtypes import dtype_of_val
     from jax2tf_bridge.from_jax._eval_shape import eval_polymorphic_shape
+    from jax2tf_bridge.portable._poly_shape import PolyShape
+    from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
     from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
     from jax2tf_bridge.to_tf._logical_devices import split_to_logical_devices
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jax2tf_bridge import _errors
-from jax2tf_bridge._errors import (
+from jax2tf_bridge import errors as _errors
+from jax2tf_bridge.errors import (
     BridgeError,
     CallTfError,
     ExportManyError,

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import ShardingError, convert
-from jax2tf_bridge._seam import SeamName
+from jax2tf_bridge._utils._private_names import SeamName
 from jax2tf_bridge.to_tf._logical_devices import split_to_logical_devices
 from jax2tf_bridge.to_tf._tf_compat_logical_devices import SEAM
 from tests.house.seams import has_release, take_away

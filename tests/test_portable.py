@@ -25,7 +25,7 @@ from jax2tf_bridge import (
     to_tf,
     write_function,
 )
-from jax2tf_bridge._as_portable import as_record
+from jax2tf_bridge.portable._as_portable import as_record
 from tests.house.imports import ROOT
 
 LAPACK = ROOT / "saved_models" / "archives" / "2026-11-21-jax-0.4.30-eigh.exported"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jax2tf_bridge import StructureError, TreeSpec
-from jax2tf_bridge._pytree import LEAF, NodeCodec, call_without, flatten_call
+from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, call_without, flatten_call
 
 NONE = TreeSpec("none")
 

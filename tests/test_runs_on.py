@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from jax2tf_bridge import DisabledSafetyCheck
-from jax2tf_bridge._runs_on import releases_that_run, unhandled_anywhere
+from jax2tf_bridge.portable._tensorflow_releases import releases_that_run, unhandled_anywhere
 from tests.serialization.records import simple
 
 ALL = ("2.15", "2.16", "2.17", "2.18", "2.19", "2.20", "2.21")

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from jax2tf_bridge import Target, TargetError
-from jax2tf_bridge._target import as_target, tensorflow_releases
+from jax2tf_bridge.portable._target import as_target, tensorflow_releases
 
 
 def test_the_widest_prefers_the_oldest() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from examples.parallel_export import model
 from jax2tf_bridge import PortableFunction, write_function
-from jax2tf_bridge.exporting import ExportJob
+from jax2tf_bridge.parallel import ExportJob
 
 
 def jobs() -> dict[str, ExportJob]:

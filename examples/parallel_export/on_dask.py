@@ -24,7 +24,7 @@ def main() -> None:
     from dask.distributed import Client, LocalCluster
 
     from examples.parallel_export.jobs import jobs, write
-    from jax2tf_bridge.exporting import export_many
+    from jax2tf_bridge.parallel import export_many
 
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,

@@ -33,7 +33,7 @@ def main() -> None:
     )
     sys.path.insert(0, str(ROOT))
     from examples.parallel_export.jobs import jobs, write
-    from jax2tf_bridge.exporting import RayExecutor, export_many
+    from jax2tf_bridge.parallel import RayExecutor, export_many
 
     with RayExecutor(ray.remote) as executor:
         write(export_many(jobs(), executor=executor), folder)

@@ -18,7 +18,7 @@ def main() -> None:
 
     sys.path.insert(0, str(ROOT))
     from examples.parallel_export.jobs import jobs, write
-    from jax2tf_bridge.exporting import export_many
+    from jax2tf_bridge.parallel import export_many
 
     write(export_many(jobs(), workers=2), folder)
 

@@ -1,6 +1,6 @@
 """TensorFlow functions inside JAX."""
 
-from jax2tf_bridge._errors import MissingDependencyError
+from jax2tf_bridge.errors import MissingDependencyError
 
 try:
     import jax as _jax  # noqa: F401

@@ -8,11 +8,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge._errors import BridgeError
-from jax2tf_bridge._portable import Aval
 from jax2tf_bridge.call_tf._functions import FlatFunction, Results, Traced, in_eager_mode
 from jax2tf_bridge.call_tf._shapes import result_shapes
 from jax2tf_bridge.call_tf._values import aval_of
+from jax2tf_bridge.errors import BridgeError
+from jax2tf_bridge.portable._portable_function import Aval
 
 
 def batch_of(function: FlatFunction, batched: Sequence[bool]) -> FlatFunction:

@@ -8,12 +8,12 @@ from typing import Any
 
 import jax
 
-from jax2tf_bridge._errors import FunctionError
 from jax2tf_bridge.call_tf._functions import CallOptions, UserFunction
 from jax2tf_bridge.call_tf._names import argument_labels, function_name
 from jax2tf_bridge.call_tf._primitives import call
 from jax2tf_bridge.call_tf._results import UNSPECIFIED, Declared
 from jax2tf_bridge.call_tf._values import jax_value
+from jax2tf_bridge.errors import FunctionError
 from jax2tf_bridge.from_jax._wrapper_nodes import register_wrappers
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph

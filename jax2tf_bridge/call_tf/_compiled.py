@@ -15,18 +15,18 @@ import tensorflow as tf
 from jax import export as jax_export
 from jax.extend import mlir as jax_mlir
 
-from jax2tf_bridge._errors import PlatformError, ShapeError, UnsupportedByTargetError
-from jax2tf_bridge._module_types import _ELEMENT_TYPES
-from jax2tf_bridge._portable import Aval, LiftedConstant, PortableFunction
-from jax2tf_bridge._pytree import LEAF, TreeSpec
-from jax2tf_bridge._target import Target
 from jax2tf_bridge.call_tf._failures import not_compilable
 from jax2tf_bridge.call_tf._functions import FlatFunction, Traced, in_eager_mode
 from jax2tf_bridge.call_tf._values import uses_64_bits
+from jax2tf_bridge.errors import PlatformError, ShapeError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat, to_exported
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax._stablehlo_operations import below
-from jax2tf_bridge.serialization._bytecode import read_main_types, read_module
+from jax2tf_bridge.from_jax.stablehlo._operations import below
+from jax2tf_bridge.portable._module_types import _ELEMENT_TYPES
+from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant, PortableFunction
+from jax2tf_bridge.portable._target import Target
+from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
+from jax2tf_bridge.portable.bytecode import read_main_types, read_module
 
 _DTYPES = {element: dtype for dtype, element in _ELEMENT_TYPES.items()}
 _TYPE = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([a-z]\w*(?:<f\d+>)?)(?:, .*)?>")

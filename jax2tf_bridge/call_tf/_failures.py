@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from jax2tf_bridge._errors import (
+from jax2tf_bridge.errors import (
     BridgeError,
     CallTfError,
     GradientError,

@@ -12,12 +12,12 @@ from typing import Any
 import jax
 import tensorflow as tf
 
-from jax2tf_bridge._errors import ShapeError
-from jax2tf_bridge._portable import Aval
 from jax2tf_bridge.call_tf import _jax_compat, _tf_compat
 from jax2tf_bridge.call_tf._failures import calling
 from jax2tf_bridge.call_tf._results import Declared, take_apart
 from jax2tf_bridge.call_tf._values import array_of, tensor_of, tensor_spec, uses_64_bits
+from jax2tf_bridge.errors import ShapeError
+from jax2tf_bridge.portable._portable_function import Aval
 
 _CONTROL_FLOW = frozenset(
     {"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile", "Switch", "Merge"}

@@ -10,12 +10,12 @@ from typing import Any
 import jax
 import tensorflow as tf
 
-from jax2tf_bridge._errors import BridgeError, GradientError
-from jax2tf_bridge._portable import Aval
 from jax2tf_bridge.call_tf import _tf_compat
 from jax2tf_bridge.call_tf._failures import differentiating, gradient_not_saved
 from jax2tf_bridge.call_tf._functions import FlatFunction, Results, Traced
 from jax2tf_bridge.call_tf._values import aval_of
+from jax2tf_bridge.errors import BridgeError, GradientError
+from jax2tf_bridge.portable._portable_function import Aval
 
 _DRAWING = re.compile(
     r"^(Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal|Rng|Stateful(?!Partitioned))"

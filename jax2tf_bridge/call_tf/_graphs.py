@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._errors import UnsupportedByTargetError
-from jax2tf_bridge._graph_function import GraphFunction
-from jax2tf_bridge._portable import Aval
 from jax2tf_bridge.call_tf import _tf_compat
 from jax2tf_bridge.call_tf._compiled import refuse_updates
 from jax2tf_bridge.call_tf._functions import FlatFunction, Traced, in_eager_mode
 from jax2tf_bridge.call_tf._size_checks import SizeChecks
 from jax2tf_bridge.call_tf._values import canonical_dtype, uses_64_bits
 from jax2tf_bridge.call_tf._variable_values import NotAValueError, take_values
+from jax2tf_bridge.errors import UnsupportedByTargetError
+from jax2tf_bridge.portable._graph_function import GraphFunction
+from jax2tf_bridge.portable._portable_function import Aval
 
 # What is of this process; what names gradients, which nobody asks a graph for that a module calls,
 # since its gradient is another graph; and what has a session take loops apart, which XLA cannot.

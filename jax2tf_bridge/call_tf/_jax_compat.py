@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from jax2tf_bridge._seam import SeamName
+from jax2tf_bridge._utils._private_names import SeamName
 
 _WITHOUT = "JAX may drop or repeat a call whatever has_side_effects and ordered say"
 

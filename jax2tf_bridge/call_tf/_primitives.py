@@ -11,9 +11,6 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from jax2tf_bridge._errors import GradientError
-from jax2tf_bridge._portable import Aval
-from jax2tf_bridge._target import PLATFORMS
 from jax2tf_bridge.call_tf import _jax_compat
 from jax2tf_bridge.call_tf._batches import batch_of
 from jax2tf_bridge.call_tf._compiled import exported
@@ -22,8 +19,11 @@ from jax2tf_bridge.call_tf._gradients import gradient_of
 from jax2tf_bridge.call_tf._graphs import carried_graph
 from jax2tf_bridge.call_tf._shapes import JaxShape, result_avals, result_shapes
 from jax2tf_bridge.call_tf._values import jax_aval
+from jax2tf_bridge.errors import GradientError
 from jax2tf_bridge.from_jax._avals import portable_aval
-from jax2tf_bridge.from_jax._graph_calls import graph_call_p
+from jax2tf_bridge.from_jax.stablehlo._graph_calls import graph_call_p
+from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._target import PLATFORMS
 
 _Type: TypeAlias = tuple[JaxShape, str]
 """The shape and dtype of a value; sizes may be symbolic."""

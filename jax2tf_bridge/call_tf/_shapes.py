@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from jax2tf_bridge._errors import BridgeError, ShapeError
-from jax2tf_bridge._portable import Aval
 from jax2tf_bridge.call_tf._compiled import compiled
 from jax2tf_bridge.call_tf._functions import FlatFunction
 from jax2tf_bridge.call_tf._values import aval_of
-from jax2tf_bridge.from_jax._symbols import dim_from_jax
+from jax2tf_bridge.errors import BridgeError, ShapeError
+from jax2tf_bridge.from_jax.shapes._symbols import dim_from_jax
+from jax2tf_bridge.portable._portable_function import Aval
 from shape_poly import Dim, DimExpr
 
 JaxShape: TypeAlias = tuple[Any, ...]

@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge._errors import ShapeError
-from jax2tf_bridge._portable import Aval
+from jax2tf_bridge.errors import ShapeError
+from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.to_tf._shape_guards import SizeAlgebra
 from shape_poly import Dim, make_plan, solve
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge._errors import GradientError
-from jax2tf_bridge._seam import SeamName
+from jax2tf_bridge._utils._private_names import SeamName
+from jax2tf_bridge.errors import GradientError
 
 _OP_DEFINITIONS = SeamName(
     "tensorflow.python.framework.op_def_registry",

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from jax2tf_bridge._auto import AUTO
-from jax2tf_bridge._suggestions import did_you_mean
+from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.cli._usage import UsageError
+from jax2tf_bridge.portable._auto import AUTO
 from shape_poly import Dim, is_symbolic_dim, symbolic_shape
 
 _WIDTHS = {

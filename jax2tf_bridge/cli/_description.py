@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jax2tf_bridge._errors import FileFormatError
-from jax2tf_bridge._portable import Aval, LiftedConstant, PortableFunction
-from jax2tf_bridge._runs_on import releases_that_run, unhandled_anywhere
-from jax2tf_bridge._target import version_text
 from jax2tf_bridge.cli._orders import stored_functions
-from jax2tf_bridge.serialization._array_sizes import array_size
-from jax2tf_bridge.serialization._bytecode import read_module
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.portable._array_sizes import array_size
+from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant, PortableFunction
+from jax2tf_bridge.portable._target import version_text
+from jax2tf_bridge.portable._tensorflow_releases import releases_that_run, unhandled_anywhere
+from jax2tf_bridge.portable.bytecode import read_module
 from shape_poly import Dim, is_symbolic_dim
 
 SCHEMA = 1

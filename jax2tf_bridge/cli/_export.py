@@ -8,9 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jax2tf_bridge._errors import BridgeError, GradientError, InconclusiveShapeError
-from jax2tf_bridge._portable import LazyVjp, PortableFunction
-from jax2tf_bridge._target import Target
 from jax2tf_bridge.cli._argument_specs import (
     ArgumentSpec,
     read_arguments,
@@ -22,6 +19,9 @@ from jax2tf_bridge.cli._loading import loading
 from jax2tf_bridge.cli._text import summary
 from jax2tf_bridge.cli._usage import UsageError, check_output
 from jax2tf_bridge.cli._user_objects import UserCodeError, current_folder_first, user_object
+from jax2tf_bridge.errors import BridgeError, GradientError, InconclusiveShapeError
+from jax2tf_bridge.portable._portable_function import LazyVjp, PortableFunction
+from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.serialization import write_function
 from shape_poly import Dim
 

@@ -8,13 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jax2tf_bridge._errors import FileFormatError
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.cli._console import Console, printable
 from jax2tf_bridge.cli._description import describe
 from jax2tf_bridge.cli._directory_text import directory_lines
-from jax2tf_bridge.cli._html import Page, render
-from jax2tf_bridge.cli._html_pages import directory_page, file_page
 from jax2tf_bridge.cli._inspect_weights import (
     describe_weights,
     weights_lines,
@@ -24,11 +21,14 @@ from jax2tf_bridge.cli._module_texts import ModuleTexts, module_texts
 from jax2tf_bridge.cli._orders import stored_functions
 from jax2tf_bridge.cli._text import lines
 from jax2tf_bridge.cli._usage import check_output
+from jax2tf_bridge.cli.html._page import Page, render
+from jax2tf_bridge.cli.html._pages import directory_page, file_page
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.serialization import read_function
-from jax2tf_bridge.serialization._exported_schema import ExportedField
 from jax2tf_bridge.serialization._flatbuffer import Reader
-from jax2tf_bridge.serialization._format import HEADER_SIZE, IDENTIFIER, parse_header
+from jax2tf_bridge.serialization.jax_exported._schema import ExportedField
+from jax2tf_bridge.serialization.jaxfn._format import HEADER_SIZE, IDENTIFIER, parse_header
 
 
 def run(options: argparse.Namespace) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jax2tf_bridge._errors import FileFormatError
 from jax2tf_bridge.cli._description import SCHEMA
-from jax2tf_bridge.cli._html import Page, Table
-from jax2tf_bridge.cli._html_charts import Bar, bar_chart, largest
 from jax2tf_bridge.cli._module_texts import ModuleTexts
 from jax2tf_bridge.cli._text import natural_order
+from jax2tf_bridge.cli.html._charts import Bar, bar_chart, largest
+from jax2tf_bridge.cli.html._page import Page, Table
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting._finding import in_units
 from jax2tf_bridge.weights import open_weights
 from jax2tf_bridge.weights._other_formats import other_format

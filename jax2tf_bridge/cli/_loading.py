@@ -7,8 +7,8 @@ import gc
 import signal
 from collections.abc import Iterator
 
-from jax2tf_bridge._errors import MissingDependencyError
 from jax2tf_bridge.cli._console import PROGRAM, Console
+from jax2tf_bridge.errors import MissingDependencyError
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jax2tf_bridge._portable import PortableFunction
+from jax2tf_bridge.portable._portable_function import PortableFunction
 
 
 def stored_functions(record: PortableFunction) -> tuple[PortableFunction, ...]:

@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import jax2tf_bridge
-from jax2tf_bridge._suggestions import did_you_mean
+from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.cli import (
     _export,
     _inspect,
     _retarget,
     _save,
     _save_options,
-    _serve_check,
-    _serve_check_options,
     _verify,
     _verify_options,
 )
 from jax2tf_bridge.cli._console import PROGRAM
 from jax2tf_bridge.cli._usage import UsageError
+from jax2tf_bridge.cli.serve_check import _command as _serve_check
+from jax2tf_bridge.cli.serve_check import _options as _serve_check_options
 
 _DESCRIPTION = """\
 JAX functions for TensorFlow: export where JAX is installed, save where TensorFlow is, inspect

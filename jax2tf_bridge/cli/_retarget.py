@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from jax2tf_bridge._target import Target
 from jax2tf_bridge.cli._console import Console, printable
 from jax2tf_bridge.cli._loading import loading
 from jax2tf_bridge.cli._orders import stored_functions
 from jax2tf_bridge.cli._retarget_directory import retarget_directory
 from jax2tf_bridge.cli._text import summary
 from jax2tf_bridge.cli._usage import UsageError, check_output
+from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.serialization import read_function, write_function
 
 
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> None:
     check_output(output)
     record = read_function(options.file)
     with loading("JAX", "retarget", console):
-        from jax2tf_bridge.from_jax._retarget_record import retarget_record
+        from jax2tf_bridge.from_jax.stablehlo._retarget_function import retarget_record
     with console.step(f"retargeting {record.name}"):
         retargeted = retarget_record(record, target)
         # The gradients that were there, which may be retargeted only now.

@@ -7,19 +7,19 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from jax2tf_bridge._errors import FileFormatError
-from jax2tf_bridge._portable import PortableFunction
-from jax2tf_bridge._target import Target
 from jax2tf_bridge.cli._console import Console, printable
 from jax2tf_bridge.cli._loading import loading
 from jax2tf_bridge.cli._orders import stored_functions
 from jax2tf_bridge.cli._text import releases_text
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting import SavedModelContents, describe_saved_model, read_saved_model
 from jax2tf_bridge.inspecting._contents import record_files
-from jax2tf_bridge.inspecting._new_directory import changed_copy, check_free, replace_file
-from jax2tf_bridge.inspecting._patching import NewModule, replaced_modules
-from jax2tf_bridge.inspecting._reading import GRAPH_FILE, read_message
-from jax2tf_bridge.inspecting._saved_model import CalledModule
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable._target import Target
+from jax2tf_bridge.saved_model._new_directory import changed_copy, check_free, replace_file
+from jax2tf_bridge.saved_model._patching import NewModule, replaced_modules
+from jax2tf_bridge.saved_model._reading import GRAPH_FILE, read_message
+from jax2tf_bridge.saved_model._saved_model import CalledModule
 from jax2tf_bridge.serialization import read_function, write_function
 
 _WITH_SHARDY = 10
@@ -38,8 +38,8 @@ def retarget_directory(options: argparse.Namespace) -> None:
     with console.step(f"reading {source}"):
         contents = read_saved_model(source)
     with loading("JAX", "retarget", console):
-        from jax2tf_bridge.from_jax._retarget_call import retarget_call
-        from jax2tf_bridge.from_jax._retarget_record import retarget_record
+        from jax2tf_bridge.from_jax.stablehlo._retarget_call import retarget_call
+        from jax2tf_bridge.from_jax.stablehlo._retarget_function import retarget_record
 
     def retargeted(called: CalledModule) -> NewModule:
         found = retarget_call(

@@ -9,8 +9,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jax2tf_bridge._errors import path_error
-from jax2tf_bridge._signature import SERVING_DEFAULT, Signature
 from jax2tf_bridge.cli._console import Console, printable
 from jax2tf_bridge.cli._loading import loading
 from jax2tf_bridge.cli._option_words import in_option_words
@@ -21,8 +19,10 @@ from jax2tf_bridge.cli._save_options import (
     signature,
 )
 from jax2tf_bridge.cli._usage import UsageError
+from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.saved_model._sidecar import read_sidecar
+from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
 from jax2tf_bridge.serialization import read_function
-from jax2tf_bridge.serialization._sidecar import read_sidecar
 
 if TYPE_CHECKING:
     from jax2tf_bridge.saving import SavedModel

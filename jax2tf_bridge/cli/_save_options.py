@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax2tf_bridge._errors import FileFormatError
-from jax2tf_bridge._portable import PortableFunction
-from jax2tf_bridge._signature import Signature
 from jax2tf_bridge.cli._usage import UsageError
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.saved_model._signature import Signature
 
 if TYPE_CHECKING:
     from jax2tf_bridge.saving import BucketOptions

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from jax2tf_bridge._portable import PortableFunction
 from jax2tf_bridge.cli._orders import stored_functions
+from jax2tf_bridge.portable._portable_function import PortableFunction
 
 _NUMBER = re.compile(r"([0-9]+)")
 _MANY = 40

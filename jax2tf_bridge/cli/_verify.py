@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jax2tf_bridge._errors import BridgeError
-from jax2tf_bridge._suggestions import did_you_mean
+from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.cli._console import Console, first_line, printable
 from jax2tf_bridge.cli._loading import loading
 from jax2tf_bridge.cli._usage import UsageError, check_output
 from jax2tf_bridge.cli._user_objects import UserCodeError, current_folder_first, user_object
-from jax2tf_bridge.serialization._sidecar import SIDECAR, Sidecar, read_sidecar
+from jax2tf_bridge.errors import BridgeError
+from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, read_sidecar
 
 if TYPE_CHECKING:
     from jax2tf_bridge.verifying import Difference, Latency, Pair
@@ -152,7 +152,7 @@ def _sidecar(folder: Path) -> tuple[Sidecar, bool]:
     Raises:
       BridgeError: the SavedModel is not of save().
     """
-    from jax2tf_bridge.loading._saved_graph import SavedGraph
+    from jax2tf_bridge.saved_model._saved_graph import SavedGraph
 
     SavedGraph(folder)  # says what is wrong with something else
     found = read_sidecar(folder)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax2tf_bridge._errors import NotPicklableError
 from jax2tf_bridge.colocated._parts import Part, name_of, parts_of
+from jax2tf_bridge.errors import NotPicklableError
 
 _SECONDS = 10.0
 _DEPTH = 30

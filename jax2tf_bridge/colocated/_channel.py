@@ -10,8 +10,8 @@ import struct
 import threading
 from typing import Any, Literal, NoReturn, TypeAlias
 
-from jax2tf_bridge._errors import NotPicklableError, UntrustedMessageError
 from jax2tf_bridge.colocated._pickling import dumps, loads
+from jax2tf_bridge.errors import NotPicklableError, UntrustedMessageError
 
 End: TypeAlias = Literal["parent", "worker"]
 

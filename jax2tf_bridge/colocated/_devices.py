@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import jax
 
-from jax2tf_bridge._errors import DeviceError
+from jax2tf_bridge.errors import DeviceError
 from jax2tf_bridge.from_jax._jax_compat_devices import (
     all_backends_devices,
     default_backend_devices,

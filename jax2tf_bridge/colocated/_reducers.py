@@ -14,8 +14,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
-from jax2tf_bridge._errors import DTypeError, NotPicklableError
 from jax2tf_bridge.colocated._devices import cpu_devices
+from jax2tf_bridge.errors import DTypeError, NotPicklableError
 from jax2tf_bridge.from_jax._jax_compat_devices import cached_function, cached_function_name
 
 # What pickle takes: a function and its arguments, maybe a state; or a name; or NotImplemented.

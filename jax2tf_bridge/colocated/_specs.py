@@ -11,13 +11,13 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
-from jax2tf_bridge._errors import (
+from jax2tf_bridge.colocated._channel import Channel
+from jax2tf_bridge.errors import (
     DeviceError,
     DTypeError,
     SerializationError,
     UntrustedMessageError,
 )
-from jax2tf_bridge.colocated._channel import Channel
 
 
 def serialize_specs(

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax2tf_bridge._errors import DTypeError
+from jax2tf_bridge.errors import DTypeError
 from jax2tf_bridge.from_jax._avals import is_key
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import jax
 from jax import export as jax_export
 
-from jax2tf_bridge._as_portable import unwrapped
-from jax2tf_bridge._errors import FunctionError
-from jax2tf_bridge._portable import PortableFunction
+from jax2tf_bridge.errors import FunctionError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._user_code import defined_at, written_function
+from jax2tf_bridge.portable._as_portable import unwrapped
+from jax2tf_bridge.portable._portable_function import PortableFunction
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,17 @@ from typing import Any, Literal
 
 import jax
 
-from jax2tf_bridge._errors import ShapeError
-from jax2tf_bridge.from_jax._boundary import out_structure
+from jax2tf_bridge.errors import ShapeError
 from jax2tf_bridge.from_jax._callables import JaxCallable
 from jax2tf_bridge.from_jax._export import call_text, export_options, known_before
-from jax2tf_bridge.from_jax._granted import granted
-from jax2tf_bridge.from_jax._implied import with_implied
-from jax2tf_bridge.from_jax._inference import Subject, infer
-from jax2tf_bridge.from_jax._specs import symbolic_specs
-from jax2tf_bridge.from_jax._symbols import dim_to_jax
-from jax2tf_bridge.from_jax._tracing import Tracer
 from jax2tf_bridge.from_jax._trees import rebuilt
+from jax2tf_bridge.from_jax.lowering._boundary import out_structure
+from jax2tf_bridge.from_jax.lowering._tracing import Tracer
+from jax2tf_bridge.from_jax.shapes._granted import granted
+from jax2tf_bridge.from_jax.shapes._implied import with_implied
+from jax2tf_bridge.from_jax.shapes._inference import Subject, infer
+from jax2tf_bridge.from_jax.shapes._specs import symbolic_specs
+from jax2tf_bridge.from_jax.shapes._symbols import dim_to_jax
 
 
 def eval_polymorphic_shape(

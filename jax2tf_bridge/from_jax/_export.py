@@ -8,29 +8,29 @@ from typing import Any, Literal
 
 import jax
 
-from jax2tf_bridge._checks import canonical_checks
-from jax2tf_bridge._errors import ShapeError
-from jax2tf_bridge._portable import Aval, PortableFunction
-from jax2tf_bridge._suggestions import did_you_mean
-from jax2tf_bridge._target import Target, as_target, canonical_platforms
+from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.errors import ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._argument_specs import ArraySpec
 from jax2tf_bridge.from_jax._avals import portable_aval
-from jax2tf_bridge.from_jax._boundary import widened
 from jax2tf_bridge.from_jax._callables import JaxCallable
-from jax2tf_bridge.from_jax._effects import refuse_host_callbacks
-from jax2tf_bridge.from_jax._freeze import freeze
-from jax2tf_bridge.from_jax._granted import granted, leaving_sizes_open
-from jax2tf_bridge.from_jax._implied import with_implied
-from jax2tf_bridge.from_jax._inference import Subject, infer
-from jax2tf_bridge.from_jax._knowledge import Knowledge
-from jax2tf_bridge.from_jax._lifting import ConstantPool
-from jax2tf_bridge.from_jax._lowering import ExportOptions, Lowered, lower
-from jax2tf_bridge.from_jax._proposal import Trial, propose
-from jax2tf_bridge.from_jax._specs import Specs, scope_of, symbolic_specs
-from jax2tf_bridge.from_jax._tracing import Tracer
 from jax2tf_bridge.from_jax._trees import tree_spec
-from jax2tf_bridge.from_jax._vjp import lazy_vjp
+from jax2tf_bridge.from_jax.lowering._boundary import widened
+from jax2tf_bridge.from_jax.lowering._effects import refuse_host_callbacks
+from jax2tf_bridge.from_jax.lowering._freeze import freeze
+from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, Lowered, lower
+from jax2tf_bridge.from_jax.lowering._tracing import Tracer
+from jax2tf_bridge.from_jax.lowering._vjp import lazy_vjp
+from jax2tf_bridge.from_jax.shapes._argument_specs import ArraySpec
+from jax2tf_bridge.from_jax.shapes._granted import granted, leaving_sizes_open
+from jax2tf_bridge.from_jax.shapes._implied import with_implied
+from jax2tf_bridge.from_jax.shapes._inference import Subject, infer
+from jax2tf_bridge.from_jax.shapes._knowledge import Knowledge
+from jax2tf_bridge.from_jax.shapes._proposal import Trial, propose
+from jax2tf_bridge.from_jax.shapes._specs import Specs, scope_of, symbolic_specs
+from jax2tf_bridge.from_jax.stablehlo._lifting import ConstantPool
+from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._safety_checks import canonical_checks
+from jax2tf_bridge.portable._target import Target, as_target, canonical_platforms
 from shape_poly import ContradictionError
 
 

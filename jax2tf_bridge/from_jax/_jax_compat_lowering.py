@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax.interpreters import mlir
 
-from jax2tf_bridge._seam import SeamName
+from jax2tf_bridge._utils._private_names import SeamName
 
 # A lowering rule takes the context, the operands' values and the primitive's parameters.
 Rule = Callable[..., Sequence[Any]]

@@ -9,12 +9,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jax2tf_bridge._errors import ShardingError
-from jax2tf_bridge._portable import PortableFunction
-from jax2tf_bridge._sharding import AbstractDevice, AbstractMesh, AxisType, Sharding
+from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._effects import equations
-from jax2tf_bridge.serialization._xla_shardings import REPLICATED, named_sharding
+from jax2tf_bridge.from_jax.lowering._effects import equations
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable._sharding import AbstractDevice, AbstractMesh, AxisType, Sharding
+from jax2tf_bridge.serialization.jax_exported._xla_shardings import REPLICATED, named_sharding
 
 _AXIS_TYPES: dict[str, AxisType] = {"Auto": "auto", "Explicit": "explicit", "Manual": "manual"}
 

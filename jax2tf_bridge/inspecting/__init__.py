@@ -1,7 +1,7 @@
 """Looks into SavedModels, and mends them; imports neither jax nor tensorflow."""
 
 from jax2tf_bridge.inspecting._description import SCHEMA, describe_saved_model
-from jax2tf_bridge.inspecting._reading import read_saved_model
-from jax2tf_bridge.inspecting._saved_model import SavedModelContents
+from jax2tf_bridge.saved_model._reading import read_saved_model
+from jax2tf_bridge.saved_model._saved_model import SavedModelContents
 
 __all__ = ["SCHEMA", "SavedModelContents", "describe_saved_model", "read_saved_model"]

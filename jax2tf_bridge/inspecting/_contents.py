@@ -8,15 +8,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jax2tf_bridge._call_types import call_problem
-from jax2tf_bridge._errors import BridgeError, FileFormatError
-from jax2tf_bridge._portable import WIDENED, PortableFunction
-from jax2tf_bridge._runs_on import has_kernel, unhandled_anywhere, unhandled_calls
-from jax2tf_bridge._target import TENSORFLOW_RELEASES, tensorflow_releases
-from jax2tf_bridge.inspecting._saved_model import CalledModule, SavedModelContents
+from jax2tf_bridge.errors import BridgeError, FileFormatError
+from jax2tf_bridge.portable._call_types import call_problem
+from jax2tf_bridge.portable._portable_function import WIDENED, PortableFunction
+from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES, tensorflow_releases
+from jax2tf_bridge.portable._tensorflow_releases import (
+    has_kernel,
+    unhandled_anywhere,
+    unhandled_calls,
+)
+from jax2tf_bridge.portable.bytecode import ModuleSummary, read_module
+from jax2tf_bridge.saved_model._saved_model import CalledModule, SavedModelContents
+from jax2tf_bridge.saved_model._sidecar import RECORDS
 from jax2tf_bridge.serialization import read_function
-from jax2tf_bridge.serialization._bytecode import ModuleSummary, read_module
-from jax2tf_bridge.serialization._sidecar import RECORDS
 
 _FIRST_WITH_SHARDY = (2, 20)
 """The TensorFlow release since which the op has the attribute `use_shardy_partitioner`."""

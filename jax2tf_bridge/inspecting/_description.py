@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jax2tf_bridge._call_types import call_avals
-from jax2tf_bridge._portable import Aval
-from jax2tf_bridge._target import TENSORFLOW_RELEASES, version_text
 from jax2tf_bridge.inspecting._contents import (
     ModuleContents,
     module_contents,
@@ -15,8 +12,11 @@ from jax2tf_bridge.inspecting._contents import (
     sidecar_signatures,
 )
 from jax2tf_bridge.inspecting._model_findings import findings
-from jax2tf_bridge.inspecting._saved_model import EntryPoint, Port, SavedModelContents
-from jax2tf_bridge.inspecting._tensors import TensorType
+from jax2tf_bridge.portable._call_types import call_avals
+from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES, version_text
+from jax2tf_bridge.saved_model._saved_model import EntryPoint, Port, SavedModelContents
+from jax2tf_bridge.saved_model._tensors import TensorType
 from shape_poly import is_symbolic_dim
 
 SCHEMA = 1

@@ -15,9 +15,9 @@ from jax2tf_bridge.inspecting._finding import (
     some,
 )
 from jax2tf_bridge.inspecting._module_findings import of_modules
-from jax2tf_bridge.inspecting._saved_model import EntryPoint, Gradient, SavedModelContents
-from jax2tf_bridge.inspecting._tensors import TensorType
-from jax2tf_bridge.serialization._sidecar import SIDECAR
+from jax2tf_bridge.saved_model._saved_model import EntryPoint, Gradient, SavedModelContents
+from jax2tf_bridge.saved_model._sidecar import SIDECAR
+from jax2tf_bridge.saved_model._tensors import TensorType
 
 _LARGE, _NEAR_LIMIT = 1_000_000, 1_000_000_000
 _SAVED_SO = "were saved up to order"

@@ -7,7 +7,7 @@ docs/jax-export.md says what is the same and what is not. The names of the older
 
 from typing import TYPE_CHECKING, Any
 
-from jax2tf_bridge._errors import MissingDependencyError
+from jax2tf_bridge.errors import MissingDependencyError
 
 try:
     import jax as _jax  # noqa: F401

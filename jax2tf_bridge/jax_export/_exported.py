@@ -11,13 +11,13 @@ import jax
 from jax import export as jax_export
 
 from jax2tf_bridge import serialization
-from jax2tf_bridge._as_portable import as_record
-from jax2tf_bridge._checks import canonical_checks
-from jax2tf_bridge._errors import StructureError
-from jax2tf_bridge._portable import PortableFunction
+from jax2tf_bridge.errors import StructureError
 from jax2tf_bridge.from_jax import from_exported, to_exported
 from jax2tf_bridge.from_jax._trees import spec_of_structure
-from jax2tf_bridge.serialization._argument_names import argument_names
+from jax2tf_bridge.portable._as_portable import as_record
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable._safety_checks import canonical_checks
+from jax2tf_bridge.serialization.jax_exported._argument_names import argument_names
 
 _OF_JAX = tuple(field.name for field in dataclasses.fields(jax_export.Exported))
 

@@ -8,18 +8,18 @@ from typing import Any
 import jax
 from jax import export as jax_export
 
-from jax2tf_bridge._as_portable import as_record
-from jax2tf_bridge._errors import ShapeError, StructureError
-from jax2tf_bridge._portable import PortableFunction
+from jax2tf_bridge.errors import ShapeError, StructureError
 from jax2tf_bridge.from_jax import to_exported
 from jax2tf_bridge.from_jax._argument_types import shape_and_dtype
-from jax2tf_bridge.from_jax._spec_entries import entry_text, is_entry
-from jax2tf_bridge.from_jax._symbols import dim_to_jax, scope_from_jax
+from jax2tf_bridge.from_jax.shapes._spec_entries import entry_text, is_entry
+from jax2tf_bridge.from_jax.shapes._symbols import dim_to_jax, scope_from_jax
 from jax2tf_bridge.jax_export._export import (
     maximum_supported_calling_convention_version,
     minimum_supported_calling_convention_version,
 )
 from jax2tf_bridge.jax_export._exported import Exported
+from jax2tf_bridge.portable._as_portable import as_record
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from shape_poly import symbolic_shape
 
 default_lowering_platform = jax_export.default_export_platform

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax import export as jax_export
 
-import jax2tf_bridge._checks as of_the_bridge
+import jax2tf_bridge.portable._safety_checks as of_the_bridge
 
 
 class DisabledSafetyCheck(jax_export.DisabledSafetyCheck):

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax2tf_bridge._errors import DTypeError, FileFormatError
-from jax2tf_bridge._portable import WIDENED, Aval
-from jax2tf_bridge.serialization._tensor_bundle import BundleEntry, TensorBundle
+from jax2tf_bridge.errors import DTypeError, FileFormatError
+from jax2tf_bridge.portable._portable_function import WIDENED, Aval
+from jax2tf_bridge.saved_model._tensor_bundle import BundleEntry, TensorBundle
 
 _WIDE = frozenset({"float64", "int64", "uint64", "complex128"})
 _KEYS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}

@@ -9,12 +9,12 @@ from typing import Any
 
 import jax
 
-from jax2tf_bridge._errors import FileFormatError
-from jax2tf_bridge._portable import Aval, LazyVjp, PortableFunction
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.loading._arrays import SavedVariables, array, concrete, key_of
 from jax2tf_bridge.loading._functions import LoadedFunction, LoadedSignature, path_avals
 from jax2tf_bridge.loading._model import LoadedModel
-from jax2tf_bridge.serialization._sidecar import (
+from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
+from jax2tf_bridge.saved_model._sidecar import (
     ArrayEntry,
     ConstantEntry,
     Sidecar,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jax2tf_bridge.loading._dataflow import (
+from jax2tf_bridge.loading._modules import CalledModule
+from jax2tf_bridge.saved_model._dataflow import (
     Cast,
     Input,
     ModuleCall,
@@ -17,9 +18,8 @@ from jax2tf_bridge.loading._dataflow import (
     Variable,
     tensor_of,
 )
-from jax2tf_bridge.loading._modules import CalledModule
-from jax2tf_bridge.loading._saved_graph import Node
-from jax2tf_bridge.serialization._tensor_bundle import DTYPES
+from jax2tf_bridge.saved_model._saved_graph import Node
+from jax2tf_bridge.saved_model._tensor_bundle import DTYPES
 
 _GRADIENT = "_gradient_op_type"
 _MOST_ORDERS = 50

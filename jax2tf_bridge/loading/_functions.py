@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax2tf_bridge._errors import (
+from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.errors import (
     ArgumentsError,
     DTypeError,
     GradientError,
@@ -19,10 +20,9 @@ from jax2tf_bridge._errors import (
     StructureError,
     bullet_list,
 )
-from jax2tf_bridge._portable import Aval, LazyVjp, PortableFunction
-from jax2tf_bridge._pytree import LEAF, TreeSpec, call_without, flatten_call
-from jax2tf_bridge._suggestions import did_you_mean
 from jax2tf_bridge.from_jax import to_exported
+from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
+from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec, call_without, flatten_call
 from shape_poly import Dim, shape_text, solve_dimensions
 
 Flat: TypeAlias = Callable[..., Sequence[Any]]

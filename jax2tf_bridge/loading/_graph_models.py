@@ -10,12 +10,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax2tf_bridge._errors import FileFormatError, StructureError, bullet_list
-from jax2tf_bridge._portable import Aval
-from jax2tf_bridge._suggestions import did_you_mean
+from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.errors import FileFormatError, StructureError, bullet_list
 from jax2tf_bridge.loading._arrays import SavedVariables, array
 from jax2tf_bridge.loading._called_modules import Arranged, NotCallable, arranged
-from jax2tf_bridge.loading._dataflow import (
+from jax2tf_bridge.loading._functions import LoadedSignature
+from jax2tf_bridge.loading._model import LoadedModel
+from jax2tf_bridge.loading._modules import ModuleFunction
+from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.saved_model._dataflow import (
     CALL_MODULE,
     Cast,
     Constant,
@@ -28,12 +31,9 @@ from jax2tf_bridge.loading._dataflow import (
     Variable,
     tensor_of,
 )
-from jax2tf_bridge.loading._functions import LoadedSignature
-from jax2tf_bridge.loading._model import LoadedModel
-from jax2tf_bridge.loading._modules import ModuleFunction
-from jax2tf_bridge.loading._saved_graph import GraphSignature, SavedGraph, TensorInfo
-from jax2tf_bridge.loading._tensor_proto import constant, texts
-from jax2tf_bridge.serialization._protobuf import WireError
+from jax2tf_bridge.saved_model._protobuf import WireError
+from jax2tf_bridge.saved_model._saved_graph import GraphSignature, SavedGraph, TensorInfo
+from jax2tf_bridge.saved_model._tensor_proto import constant, texts
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 

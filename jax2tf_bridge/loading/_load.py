@@ -8,8 +8,8 @@ from pathlib import Path
 from jax2tf_bridge.loading._bridge_models import load_bridge_model
 from jax2tf_bridge.loading._graph_models import load_graph_model
 from jax2tf_bridge.loading._model import LoadedModel
-from jax2tf_bridge.loading._saved_graph import SavedGraph
-from jax2tf_bridge.serialization._sidecar import read_sidecar
+from jax2tf_bridge.saved_model._saved_graph import SavedGraph
+from jax2tf_bridge.saved_model._sidecar import read_sidecar
 
 
 def load(path: str | os.PathLike[str]) -> LoadedModel:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from jax2tf_bridge._suggestions import did_you_mean
+from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.loading._functions import LoadedSignature
 
 

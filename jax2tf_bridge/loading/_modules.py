@@ -11,16 +11,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax2tf_bridge._errors import ModuleError, ShapeError
-from jax2tf_bridge._module_types import _ELEMENT_TYPES
-from jax2tf_bridge._portable import Aval, LazyVjp, PortableFunction
-from jax2tf_bridge._pytree import LEAF, TreeSpec
-from jax2tf_bridge._target import Target, version_text
+from jax2tf_bridge.errors import ModuleError, ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.loading._functions import LoadedFunction, refuse_misfits
 from jax2tf_bridge.loading._refining import MisfitError, UnreadableError, refined
-from jax2tf_bridge.serialization._bytecode import read_main_types
-from jax2tf_bridge.serialization._exported_modules import stablehlo_version
+from jax2tf_bridge.portable._module_types import _ELEMENT_TYPES
+from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
+from jax2tf_bridge.portable._target import Target, version_text
+from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
+from jax2tf_bridge.portable.bytecode import read_main_types
+from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
 
 _DTYPES = {element: dtype for dtype, element in _ELEMENT_TYPES.items()}
 _TYPE = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([a-z]\w*(?:<f\d+>)?)>")

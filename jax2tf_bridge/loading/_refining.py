@@ -8,7 +8,7 @@ from typing import Any
 
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax._stablehlo_operations import (
+from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
     below,
     function_type,

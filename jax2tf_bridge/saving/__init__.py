@@ -1,6 +1,6 @@
 """From records to SavedModels. Never imports jax."""
 
-from jax2tf_bridge._errors import MissingDependencyError
+from jax2tf_bridge.errors import MissingDependencyError
 
 try:
     import tensorflow as _tf  # noqa: F401
@@ -9,22 +9,22 @@ except ModuleNotFoundError as e:
         raise
     raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "Saving a SavedModel") from e
 
-from jax2tf_bridge.saving._assign import Rename, WeightsReport, assign_weights
-from jax2tf_bridge.saving._bucket_choice import choose_buckets
-from jax2tf_bridge.saving._bucket_options import BucketOptions, Buckets, ExpectedSizes
-from jax2tf_bridge.saving._buckets import Above
 from jax2tf_bridge.saving._option_names import check_option_names
-from jax2tf_bridge.saving._params import PathWeights, is_flat, opened
-from jax2tf_bridge.saving._publish import NewVersion, latest, publish_version, versions
-from jax2tf_bridge.saving._published import Published
 from jax2tf_bridge.saving._report import SavedModel, SavedSignature
 from jax2tf_bridge.saving._save import save_records
 from jax2tf_bridge.saving._served import ServedArray
-from jax2tf_bridge.saving._serving import BatchingParameters, ServingInstructions
 from jax2tf_bridge.saving._signature_inputs import SignatureInputs, named_inputs
-from jax2tf_bridge.saving._variables import leaf_names
-from jax2tf_bridge.saving._weight_names import as_variables, weights_by_name
-from jax2tf_bridge.saving._weights import publish_weights
+from jax2tf_bridge.saving.buckets._buckets import Above
+from jax2tf_bridge.saving.buckets._choice import choose_buckets
+from jax2tf_bridge.saving.buckets._options import BucketOptions, Buckets, ExpectedSizes
+from jax2tf_bridge.saving.publishing._publish import NewVersion, latest, publish_version, versions
+from jax2tf_bridge.saving.publishing._publish_weights import publish_weights
+from jax2tf_bridge.saving.publishing._published import Published
+from jax2tf_bridge.saving.publishing._weight_names import as_variables, weights_by_name
+from jax2tf_bridge.saving.serving._serving import BatchingParameters, ServingInstructions
+from jax2tf_bridge.saving.weights._assign import Rename, WeightsReport, assign_weights
+from jax2tf_bridge.saving.weights._params import PathWeights, is_flat, opened
+from jax2tf_bridge.saving.weights._variables import leaf_names
 
 __all__ = [
     "Above",

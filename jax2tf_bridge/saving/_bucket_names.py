@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from jax2tf_bridge._errors import ShapeError
-from jax2tf_bridge._plausible_inputs import variables_in
-from jax2tf_bridge._portable import Aval
-from jax2tf_bridge._suggestions import did_you_mean
+from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.errors import ShapeError
+from jax2tf_bridge.portable._plausible_inputs import variables_in
+from jax2tf_bridge.portable._portable_function import Aval
 
 
 def check_variables(name: str, buckets: Iterable[str], inputs: Mapping[str, Aval]) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
-from jax2tf_bridge._errors import SavingError
-from jax2tf_bridge._portable import PortableFunction
-from jax2tf_bridge._signature import Signature
+from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.saved_model._signature import Signature
 
 _LARGEST_GRAPH = 2**31 - 1 - (1 << 20)
 """What saved_model.pb can hold, and a little room for what is not counted."""

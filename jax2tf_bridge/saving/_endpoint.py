@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._errors import SavingError
-from jax2tf_bridge._portable import Aval, PortableFunction
-from jax2tf_bridge._pytree import TreeSpec, call_without, flatten_call
-from jax2tf_bridge._signature import Signature
-from jax2tf_bridge.saving._buckets import Bucketing
+from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._tree_spec import TreeSpec, call_without, flatten_call
+from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving._names import renamed, valid_names
-from jax2tf_bridge.saving._padding import NamedCall
 from jax2tf_bridge.saving._signature_inputs import (
     SEED_REPEATS,
     crossing,
     examples_of,
     named_inputs,
 )
+from jax2tf_bridge.saving.buckets._buckets import Bucketing
+from jax2tf_bridge.saving.buckets._padding import NamedCall
 from jax2tf_bridge.to_tf._constants import Constants
 from jax2tf_bridge.to_tf._dtypes import fits_dtype, op_dtype
 from jax2tf_bridge.to_tf._gradient import StoredOrders, call_flat

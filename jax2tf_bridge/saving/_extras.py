@@ -8,17 +8,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from jax2tf_bridge._portable import Aval
 from jax2tf_bridge._version import __version__
-from jax2tf_bridge.saving._endpoint import Endpoint
-from jax2tf_bridge.saving._example_requests import example_requests
-from jax2tf_bridge.saving._precompile import CACHE_FOLDER, CompileCache
-from jax2tf_bridge.saving._served import ServedArray, Sides
-from jax2tf_bridge.saving._serving import ServingInstructions, serving_instructions
-from jax2tf_bridge.saving._variables import ConstantVariables, Weight, checkpoint_key
-from jax2tf_bridge.saving._warm_up import WarmUpRequest, request_without_buckets, requests_of
-from jax2tf_bridge.serialization._number_texts import number_text
-from jax2tf_bridge.serialization._sidecar import (
+from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.saved_model._sidecar import (
     ArrayEntry,
     ConstantEntry,
     Sidecar,
@@ -26,6 +18,18 @@ from jax2tf_bridge.serialization._sidecar import (
     VariableEntry,
     write_sidecar,
 )
+from jax2tf_bridge.saving._endpoint import Endpoint
+from jax2tf_bridge.saving._served import ServedArray, Sides
+from jax2tf_bridge.saving.serving._example_requests import example_requests
+from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, CompileCache
+from jax2tf_bridge.saving.serving._serving import ServingInstructions, serving_instructions
+from jax2tf_bridge.saving.serving._warm_up import (
+    WarmUpRequest,
+    request_without_buckets,
+    requests_of,
+)
+from jax2tf_bridge.saving.weights._variables import ConstantVariables, Weight, checkpoint_key
+from jax2tf_bridge.serialization._number_texts import number_text
 from shape_poly import is_symbolic_dim, parse_comparison, shape_text
 
 

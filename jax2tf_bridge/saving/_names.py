@@ -7,8 +7,8 @@ import keyword
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from jax2tf_bridge._errors import SavingError
-from jax2tf_bridge._suggestions import did_you_mean
+from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.errors import SavingError
 
 
 def valid_names(paths: Iterable[str], prefix: str) -> tuple[str, ...]:

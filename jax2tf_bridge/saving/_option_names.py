@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jax2tf_bridge.saving._bucket_options import BucketOptions, check_bucket_options
 from jax2tf_bridge.saving._checks import checked_names
 from jax2tf_bridge.saving._processing import check_preprocess
 from jax2tf_bridge.saving._signature_inputs import SignatureInputs
+from jax2tf_bridge.saving.buckets._options import BucketOptions, check_bucket_options
 
 
 def check_option_names(

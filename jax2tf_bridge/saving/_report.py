@@ -8,9 +8,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from jax2tf_bridge._portable import Aval
+from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saving._served import ServedArray, served_text
-from jax2tf_bridge.saving._serving import ServingInstructions
+from jax2tf_bridge.saving.serving._serving import ServingInstructions
 
 _NO_WEIGHTS = (
     "weights: none, so nothing is trainable; to train what a function closes over, make it the "

@@ -10,34 +10,34 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge._as_portable import as_record
 from jax2tf_bridge._bucket_texts import bucket_texts, padding_texts
-from jax2tf_bridge._errors import GradientError, SavingError
-from jax2tf_bridge._portable import PortableFunction
-from jax2tf_bridge._signature import Signature
-from jax2tf_bridge.saving._bucket_options import BucketOptions, with_buckets
-from jax2tf_bridge.saving._buckets import Bucketing
+from jax2tf_bridge.errors import GradientError, SavingError
+from jax2tf_bridge.portable._as_portable import as_record
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving._checks import check_size, check_takes_params, checked_names
 from jax2tf_bridge.saving._endpoint import Endpoint, saved_orders, some_of
 from jax2tf_bridge.saving._extras import instructions, warm_up_requests, write_metadata
 from jax2tf_bridge.saving._fixed_sizes import fixed_sizes, opened_by
 from jax2tf_bridge.saving._option_names import check_option_names
-from jax2tf_bridge.saving._params import opened
-from jax2tf_bridge.saving._precompile import precompile as precompiled
 from jax2tf_bridge.saving._processing import resources, served_arrays, with_processing
 from jax2tf_bridge.saving._report import SavedModel, SavedSignature, variable_aval
 from jax2tf_bridge.saving._served import ServedArray, Sides
 from jax2tf_bridge.saving._signature_defaults import write_defaults
 from jax2tf_bridge.saving._signature_inputs import SignatureInputs
-from jax2tf_bridge.saving._variables import (
+from jax2tf_bridge.saving.buckets._buckets import Bucketing
+from jax2tf_bridge.saving.buckets._options import BucketOptions, with_buckets
+from jax2tf_bridge.saving.publishing._whole_directory import whole_directory
+from jax2tf_bridge.saving.serving._precompile import precompile as precompiled
+from jax2tf_bridge.saving.serving._warm_up import write_warm_up
+from jax2tf_bridge.saving.weights._params import opened
+from jax2tf_bridge.saving.weights._variables import (
     ConstantVariables,
     Weight,
     Weights,
     check_keys,
     checkpoint_key,
 )
-from jax2tf_bridge.saving._warm_up import write_warm_up
-from jax2tf_bridge.saving._whole_directory import whole_directory
 from jax2tf_bridge.serialization._number_texts import number_text
 from jax2tf_bridge.to_tf._op import check_record
 

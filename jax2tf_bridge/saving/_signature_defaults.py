@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from jax2tf_bridge._errors import SavingError
+from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.to_tf import _tf_compat
 
 

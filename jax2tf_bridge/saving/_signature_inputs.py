@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from jax2tf_bridge._errors import SavingError
-from jax2tf_bridge._plausible_inputs import variables_in
-from jax2tf_bridge._portable import Aval
-from jax2tf_bridge._signature import Signature
-from jax2tf_bridge._suggestions import did_you_mean
+from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.portable._plausible_inputs import variables_in
+from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving._names import renamed, valid_names
 
 SEED_REPEATS = MappingProxyType({"key<fry>": 1, "key<rbg>": 2, "key<urbg>": 2})

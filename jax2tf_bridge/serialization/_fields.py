@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from jax2tf_bridge._errors import FileFormatError
-from jax2tf_bridge._pytree import NodeCodec
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.portable._tree_spec import NodeCodec
 
 
 def write_fields(fields: Sequence[str]) -> bytes:

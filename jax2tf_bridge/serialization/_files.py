@@ -7,13 +7,13 @@ import os
 import stat
 from collections.abc import Sequence
 
-from jax2tf_bridge._as_portable import HoldsPortable
-from jax2tf_bridge._errors import FileFormatError
-from jax2tf_bridge._portable import PortableFunction
-from jax2tf_bridge.serialization import _file_parts, _format
-from jax2tf_bridge.serialization._exported_read import read_exported
-from jax2tf_bridge.serialization._jaxfn_read import Stored, read_structure
-from jax2tf_bridge.serialization._replaced_file import replaced_file
+from jax2tf_bridge._utils._replaced_file import replaced_file
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.portable._as_portable import HoldsPortable
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.serialization.jax_exported._read import read_exported
+from jax2tf_bridge.serialization.jaxfn import _file_parts, _format
+from jax2tf_bridge.serialization.jaxfn._read import Stored, read_structure
 
 # Most structures are smaller: then one read is enough for a file without large modules.
 _FIRST_READ = 1 << 16
@@ -130,7 +130,7 @@ def _parts(
     record: PortableFunction | HoldsPortable, vjp_order: int | None, arrays: bool
 ) -> Sequence[bytes | bytearray]:
     # Here, since reading needs neither flatbuffers nor NumPy.
-    from jax2tf_bridge.serialization._jaxfn_write import file_parts
+    from jax2tf_bridge.serialization.jaxfn._write import file_parts
 
     return file_parts(record, vjp_order=vjp_order, arrays=arrays)
 

@@ -13,7 +13,7 @@ from enum import IntEnum
 from mmap import mmap
 from typing import Literal, TypeAlias
 
-from jax2tf_bridge._errors import FileFormatError
+from jax2tf_bridge.errors import FileFormatError
 
 Readable: TypeAlias = bytes | bytearray | memoryview | mmap
 IntegerKind: TypeAlias = Literal["u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64"]

@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeGuard
 
-from jax2tf_bridge._errors import SerializationError
-from jax2tf_bridge._pytree import LEAF, NodeCodec, TreeSpec
+from jax2tf_bridge.errors import SerializationError
+from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
 
 
 def is_imported() -> bool:
@@ -194,8 +194,8 @@ def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
     """
     import jax
 
-    from jax2tf_bridge.serialization._exported_schema import ExportedField, TreeField
     from jax2tf_bridge.serialization._flatbuffer import Reader
+    from jax2tf_bridge.serialization.jax_exported._schema import ExportedField, TreeField
 
     assert spec.codec is not None
     leaves = [jax.tree_util.tree_structure(0)] * len(spec.children)
@@ -229,7 +229,7 @@ def _exported(in_tree: TreeSpec) -> Any:
     """Makes a jax.export.Exported of this structure, without a module."""
     import jax.export
 
-    from jax2tf_bridge.serialization._exported_tables import write_structure
+    from jax2tf_bridge.serialization.jax_exported._tables import write_structure
 
     return jax.export.deserialize(write_structure(in_tree))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jax2tf_bridge._errors import FileFormatError, SerializationError
+from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.serialization import _jax_registrations as in_jax
 from jax2tf_bridge.serialization._static_data import names_of, write_static
 

@@ -10,8 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from jax2tf_bridge._errors import FileFormatError, SerializationError, StructureError
-from jax2tf_bridge._pytree import LEAF, NodeCodec, TreeSpec
+from jax2tf_bridge.errors import FileFormatError, SerializationError, StructureError
+from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
 from jax2tf_bridge.serialization import _jax_registrations as in_jax
 from jax2tf_bridge.serialization._fields import (
     fields_codec,

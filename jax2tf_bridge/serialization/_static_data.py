@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from jax2tf_bridge._pytree import StoredType
+from jax2tf_bridge.portable._tree_spec import StoredType
 
 _MAX_DEPTH = 16
 """Of containers in containers."""

@@ -7,8 +7,8 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
-from jax2tf_bridge._errors import FileFormatError, SerializationError
-from jax2tf_bridge._pytree import NodeCodec, StoredType, TreeSpec
+from jax2tf_bridge.errors import FileFormatError, SerializationError
+from jax2tf_bridge.portable._tree_spec import NodeCodec, StoredType, TreeSpec
 from jax2tf_bridge.serialization import _jax_registrations as in_jax
 from jax2tf_bridge.serialization._fields import fields_codec, write_fields
 from jax2tf_bridge.serialization._registrations import Registration

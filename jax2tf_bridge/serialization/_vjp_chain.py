@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from jax2tf_bridge._errors import GradientError, SerializationError
-from jax2tf_bridge._portable import PortableFunction
-from jax2tf_bridge.serialization._consistency import vjp_problem
+from jax2tf_bridge.errors import GradientError, SerializationError
+from jax2tf_bridge.portable._consistency import vjp_problem
+from jax2tf_bridge.portable._portable_function import PortableFunction
 
 
 def vjp_chain(

@@ -1,6 +1,6 @@
 """The TensorFlow half: from a PortableFunction to a TF function. Never imports jax."""
 
-from jax2tf_bridge._errors import MissingDependencyError
+from jax2tf_bridge.errors import MissingDependencyError
 
 try:
     import tensorflow as _tf  # noqa: F401

@@ -9,8 +9,8 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._errors import FunctionError, ModuleError
-from jax2tf_bridge._portable import LiftedConstant, PortableFunction
+from jax2tf_bridge.errors import FunctionError, ModuleError
+from jax2tf_bridge.portable._portable_function import LiftedConstant, PortableFunction
 from jax2tf_bridge.to_tf._dtypes import op_dtype
 
 Key: TypeAlias = Hashable

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._errors import DTypeError
-from jax2tf_bridge._portable import WIDENED, Aval
+from jax2tf_bridge.errors import DTypeError
+from jax2tf_bridge.portable._portable_function import WIDENED, Aval
 
 
 def op_dtype(aval: Aval, path: str) -> tf.DType:

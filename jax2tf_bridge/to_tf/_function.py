@@ -7,10 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge._as_portable import HoldsPortable, as_record
-from jax2tf_bridge._errors import ArgumentsError, DTypeError, ShapeError, bullet_list
-from jax2tf_bridge._portable import Aval, PortableFunction
-from jax2tf_bridge._pytree import flatten_call
+from jax2tf_bridge.errors import ArgumentsError, DTypeError, ShapeError, bullet_list
+from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record
+from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._tree_spec import flatten_call
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._constants import EagerConstants
 from jax2tf_bridge.to_tf._dtypes import fits, fits_shape, op_dtype

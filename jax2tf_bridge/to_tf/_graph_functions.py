@@ -8,9 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge._errors import ModuleError
-from jax2tf_bridge._graph_function import CUSTOM_CALL, GraphFunction
-from jax2tf_bridge._portable import PortableFunction
+from jax2tf_bridge.errors import ModuleError
+from jax2tf_bridge.portable._graph_function import CUSTOM_CALL, GraphFunction
+from jax2tf_bridge.portable._portable_function import PortableFunction
 
 _ARGUMENT, _RESULT = re.compile(r"x(\d+)"), re.compile(r"y(\d+)")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge._errors import ShardingError
+from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._tf_compat_logical_devices import with_sharding
 

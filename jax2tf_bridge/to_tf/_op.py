@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from jax2tf_bridge._checks import shared_checks
-from jax2tf_bridge._errors import FileFormatError, ModuleError
-from jax2tf_bridge._graph_function import CUSTOM_CALL
-from jax2tf_bridge._module_types import check_function_types
-from jax2tf_bridge._portable import PortableFunction
-from jax2tf_bridge._runs_on import unhandled_calls
-from jax2tf_bridge._target import version_text
-from jax2tf_bridge.serialization._bytecode import ModuleSummary, read_module
+from jax2tf_bridge.errors import FileFormatError, ModuleError
+from jax2tf_bridge.portable._graph_function import CUSTOM_CALL
+from jax2tf_bridge.portable._module_types import check_function_types
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable._safety_checks import shared_checks
+from jax2tf_bridge.portable._target import version_text
+from jax2tf_bridge.portable._tensorflow_releases import unhandled_calls
+from jax2tf_bridge.portable.bytecode import ModuleSummary, read_module
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._constants import constant_array
 from jax2tf_bridge.to_tf._dtypes import op_dtype

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge._errors import ShapeError
+from jax2tf_bridge.errors import ShapeError
 from jax2tf_bridge.to_tf._shape_guards import Guards, SizeAlgebra
 from shape_poly import Dim, DimExpr, SymbolicScope, symbolic_dim_bounds
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge._errors import bullet_list
-from jax2tf_bridge._portable import PortableFunction
+from jax2tf_bridge.errors import bullet_list
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.to_tf._result_sizes import ResultSizes
 from jax2tf_bridge.to_tf._shape_guards import Guards, SizeAlgebra, known_text, sizes_dtype
 from shape_poly import (

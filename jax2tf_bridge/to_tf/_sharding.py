@@ -9,12 +9,12 @@ from types import FrameType
 
 import tensorflow as tf
 
-from jax2tf_bridge._checks import DisabledSafetyCheck
-from jax2tf_bridge._errors import ShardingError
-from jax2tf_bridge._portable import Aval, PortableFunction
-from jax2tf_bridge._sharding import CALLS_OF_PARTS, Sharding
-from jax2tf_bridge.serialization._bytecode import ModuleSummary, read_module
-from jax2tf_bridge.serialization._xla_shardings import (
+from jax2tf_bridge.errors import ShardingError
+from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
+from jax2tf_bridge.portable._sharding import CALLS_OF_PARTS, Sharding
+from jax2tf_bridge.portable.bytecode import ModuleSummary, read_module
+from jax2tf_bridge.serialization.jax_exported._xla_shardings import (
     is_replicated,
     op_sharding,
     with_device_list,

@@ -10,9 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge._errors import ModuleError
-from jax2tf_bridge._seam import SeamName
-from jax2tf_bridge._target import Version
+from jax2tf_bridge._utils._private_names import SeamName
+from jax2tf_bridge.errors import ModuleError
+from jax2tf_bridge.portable._target import Version
 
 _XLA = "tensorflow.compiler.tf2xla.python.xla"
 _STABLEHLO = "tensorflow.compiler.mlir.stablehlo.stablehlo"

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge._errors import ShardingError
-from jax2tf_bridge._seam import SeamName
+from jax2tf_bridge._utils._private_names import SeamName
+from jax2tf_bridge.errors import ShardingError
 
 _SHARDING = "tensorflow.python.compiler.xla.experimental.xla_sharding"
 

@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._errors import BridgeError
-from jax2tf_bridge._plausible_inputs import DRAWS, PlausibleInputs, batch_variable
-from jax2tf_bridge._portable import Aval
+from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.loading import LoadedFunction
 from jax2tf_bridge.loading._arrays import key_of
-from jax2tf_bridge.serialization._sidecar import SignatureEntry
+from jax2tf_bridge.portable._plausible_inputs import DRAWS, PlausibleInputs, batch_variable
+from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.saved_model._sidecar import SignatureEntry
 from jax2tf_bridge.verifying._containers import KnownTypes, unknown_types
 from jax2tf_bridge.verifying._differences import (
     SMALL_GRADIENT,

@@ -12,9 +12,9 @@ from typing import Any
 
 import jax
 
-from jax2tf_bridge._errors import StructureError
-from jax2tf_bridge._pytree import TreeSpec
+from jax2tf_bridge.errors import StructureError
 from jax2tf_bridge.from_jax._trees import tree_spec
+from jax2tf_bridge.portable._tree_spec import TreeSpec
 
 
 @dataclass(frozen=True)

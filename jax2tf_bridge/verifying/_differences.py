@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge._errors import BridgeError
+from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.verifying._samples import Sizes
 
 TOLERANCES = {"float64": 1e-12, "float32": 1e-4, "float16": 1e-2, "bfloat16": 6e-2}

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from jax2tf_bridge._errors import ShapeError
-from jax2tf_bridge._portable import Aval, PortableFunction
+from jax2tf_bridge.errors import ShapeError
+from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
 from shape_poly import Comparison, DimExpr, evaluate_shape, parse_comparison
 
 Sizes: TypeAlias = dict[str, int]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge._errors import MissingDependencyError
+from jax2tf_bridge.errors import MissingDependencyError
 
 MAX_RANK = 64 if int(np.__version__.split(".")[0]) >= 2 else 32
 """So many dimensions NumPy's arrays have at most."""

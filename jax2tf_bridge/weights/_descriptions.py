@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jax2tf_bridge._errors import StateDictError, bullet_list
-from jax2tf_bridge._suggestions import did_you_mean
+from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.errors import StateDictError, bullet_list
 
 if TYPE_CHECKING:
     from jax2tf_bridge.weights._containers import Container

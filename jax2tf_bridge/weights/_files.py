@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from jax2tf_bridge._suggestions import did_you_mean
+from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.weights._sources import MappedSource, Source, Span
 
 _MOST_LISTED = 100

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from jax2tf_bridge._errors import StateDictError
+from jax2tf_bridge.errors import StateDictError
 from jax2tf_bridge.weights._descriptions import describe, misfit
 from jax2tf_bridge.weights._paths import path_below
 from jax2tf_bridge.weights._strict import differences

@@ -6,10 +6,10 @@ import os
 from typing import Any
 
 from jax2tf_bridge.weights._files import Contents, WeightsFile
-from jax2tf_bridge.weights._msgpack_read import MsgpackContents
 from jax2tf_bridge.weights._safetensors import SafetensorsContents, looks_like_safetensors
 from jax2tf_bridge.weights._sources import FileSource, MappedSource, MemorySource
 from jax2tf_bridge.weights._state_dicts import from_state_dict
+from jax2tf_bridge.weights.msgpack._read import MsgpackContents
 
 
 def msgpack_restore(data: bytes | bytearray | memoryview) -> Any:

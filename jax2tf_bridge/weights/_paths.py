@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jax2tf_bridge._errors import StateDictError
+from jax2tf_bridge.errors import StateDictError
 
 # What join_path writes between two slashes: nothing else is a key.
 _WRITTEN_KEY = re.compile(r"(?:[^~/]|~[01])+|~", re.DOTALL)

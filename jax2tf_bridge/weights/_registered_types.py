@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from jax2tf_bridge._errors import SerializationError
+from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.weights._containers import is_built_in
 from jax2tf_bridge.weights._flax_types import is_registered_with_flax
 

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jax2tf_bridge._errors import FileFormatError, MissingDependencyError, StateDictError
-from jax2tf_bridge._portable import Aval
-from jax2tf_bridge.serialization._array_sizes import array_size
-from jax2tf_bridge.serialization._json_values import JsonProblem, JsonValue
+from jax2tf_bridge._utils._json_values import JsonProblem, JsonValue
+from jax2tf_bridge.errors import FileFormatError, MissingDependencyError, StateDictError
+from jax2tf_bridge.portable._array_sizes import array_size
+from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.weights._files import StoredArray
-from jax2tf_bridge.weights._msgpack_format import dtype_named
 from jax2tf_bridge.weights._paths import join_path, split_path, unflatten_state
 from jax2tf_bridge.weights._sources import FileSource, Span
+from jax2tf_bridge.weights.msgpack._format import dtype_named
 
 _LENGTH = 8
 _LONGEST_HEADER = 100_000_000

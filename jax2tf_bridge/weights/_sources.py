@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jax2tf_bridge._errors import FileFormatError
+from jax2tf_bridge.errors import FileFormatError
 
 HEADER_ROOM = 2048
 """So many bytes behind its start, or all that are left, are in a window: enough for what stands

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from jax2tf_bridge._errors import StateDictError
+from jax2tf_bridge.errors import StateDictError
 from jax2tf_bridge.weights._containers import Container, container_of, is_named_tuple
 from jax2tf_bridge.weights._descriptions import misfit
 from jax2tf_bridge.weights._flax_types import (

@@ -19,8 +19,8 @@ from jax2tf_bridge import (
     UnsupportedByTargetError,
     convert,
 )
-from jax2tf_bridge._errors import BridgeError, CallTfError
 from jax2tf_bridge.call_tf import call_tf
+from jax2tf_bridge.errors import BridgeError, CallTfError
 
 X = jnp.array([1.0, 2.0])
 VARIABLE = tf.Variable(1.0)

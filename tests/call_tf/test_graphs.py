@@ -32,9 +32,9 @@ from jax2tf_bridge import (
     to_exported,
     to_tf,
 )
-from jax2tf_bridge._graph_function import GraphFunction
 from jax2tf_bridge.call_tf import call_tf
-from jax2tf_bridge.serialization._bytecode import read_module
+from jax2tf_bridge.portable._graph_function import GraphFunction
+from jax2tf_bridge.portable.bytecode import read_module
 from shape_poly import shape_text
 from tests.call_tf.graph_models import KERNEL, Layers, X, layers
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import jax2tf_bridge
-from jax2tf_bridge._errors import MissingDependencyError
 from jax2tf_bridge.cli import _inspect, main
 from jax2tf_bridge.cli._console import Console, one_line
+from jax2tf_bridge.errors import MissingDependencyError
 from jax2tf_bridge.serialization import write_function
 from tests.cli.conftest import FINDS_PACKAGES, Run
 from tests.fresh_process import run_python

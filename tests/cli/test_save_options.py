@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge.cli._save_words import in_save_words
-from jax2tf_bridge.saving._warm_up import read_warm_up
-from jax2tf_bridge.serialization._sidecar import read_sidecar
+from jax2tf_bridge.saved_model._sidecar import read_sidecar
+from jax2tf_bridge.saving.serving._warm_up import read_warm_up
 from tests.cli.conftest import Run
 
 Ok = Callable[..., str]

@@ -18,15 +18,16 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import Signature, Target, convert, save
-from jax2tf_bridge._errors import BridgeError, FileFormatError
-from jax2tf_bridge.cli import _serve_check_runs, _serve_check_script
 from jax2tf_bridge.cli._console import Console
-from jax2tf_bridge.cli._serve_check import what_mends
-from jax2tf_bridge.cli._serve_check_calls import calls_of
-from jax2tf_bridge.cli._serve_check_runs import Result, differences
-from jax2tf_bridge.cli._tensorflow_environments import environment_of
+from jax2tf_bridge.cli.serve_check import _runs as _serve_check_runs
+from jax2tf_bridge.cli.serve_check import _script as _serve_check_script
+from jax2tf_bridge.cli.serve_check._calls import calls_of
+from jax2tf_bridge.cli.serve_check._command import what_mends
+from jax2tf_bridge.cli.serve_check._runs import Result, differences
+from jax2tf_bridge.cli.serve_check._tensorflow_environments import environment_of
+from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
-from jax2tf_bridge.saving._warm_up import WARM_UP_FILE
+from jax2tf_bridge.saving.serving._warm_up import WARM_UP_FILE
 from tests.cli import models
 from tests.cli.conftest import Run
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import Signature, StructureError, save
-from jax2tf_bridge._pytree import LEAF, TreeSpec
 from jax2tf_bridge.cli import _verify
+from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.verifying import KnownTypes, _comparison
 from jax2tf_bridge.verifying._samples import Sampler
 from tests.cli import models, nnx_model

@@ -87,13 +87,13 @@ def test_jax_in_the_server_ends_the_demo(answered: Answered, tmp_path: Path) -> 
 
 @pytest.fixture
 def blocked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("jax", "jaxlib", "jax2tf_bridge", "jax2tf_bridge._convert"):
+    for name in ("jax", "jaxlib", "jax2tf_bridge", "jax2tf_bridge.converting._convert"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(sys, "meta_path", [serve._Blocker(), *sys.meta_path])
 
 
 @pytest.mark.usefixtures("blocked")
-@pytest.mark.parametrize("name", ["jax", "jaxlib", "jax2tf_bridge._convert"])
+@pytest.mark.parametrize("name", ["jax", "jaxlib", "jax2tf_bridge.converting._convert"])
 def test_blocker_stops_jax(name: str) -> None:
     with pytest.raises(ModuleNotFoundError, match="blocked"):
         importlib.import_module(name)

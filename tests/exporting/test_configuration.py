@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import pytest
 
-from jax2tf_bridge.exporting._configuration import configuration, configured
+from jax2tf_bridge.parallel._configuration import configuration, configured
 
 
 def test_it_has_what_changes_a_trace_and_not_what_belongs_to_the_process() -> None:

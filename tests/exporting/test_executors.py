@@ -20,8 +20,8 @@ from jax2tf_bridge import (
     export,
     serialize,
 )
-from jax2tf_bridge.exporting import ExportJob, RayExecutor, export_many
-from jax2tf_bridge.exporting._configuration import configured
+from jax2tf_bridge.parallel import ExportJob, RayExecutor, export_many
+from jax2tf_bridge.parallel._configuration import configured
 from tests.exporting import functions
 from tests.exporting.functions import Layer, Point, WrongSize
 
@@ -157,7 +157,7 @@ import ray
 
 # Before JAX starts its threads, since it forks.
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
-from jax2tf_bridge.exporting import RayExecutor
+from jax2tf_bridge.parallel import RayExecutor
 from tests.exporting.test_executors import _check
 
 with RayExecutor(ray.remote) as executor:

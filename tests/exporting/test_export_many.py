@@ -27,8 +27,8 @@ from jax2tf_bridge import (
     export,
     serialize,
 )
-from jax2tf_bridge.exporting import ExportJob, ExportWorkers, export_many
-from jax2tf_bridge.exporting._configuration import configured
+from jax2tf_bridge.parallel import ExportJob, ExportWorkers, export_many
+from jax2tf_bridge.parallel._configuration import configured
 from tests.exporting import functions
 from tests.exporting.functions import Layer, Point, WrongSize
 
@@ -264,7 +264,7 @@ def test_functions_of_scripts_and_of_modules_beside_them(tmp_path: Path) -> None
 import collections, dataclasses
 import jax, numpy as np
 from jax2tf_bridge import ExportManyError
-from jax2tf_bridge.exporting import ExportJob, ExportWorkers, export_many
+from jax2tf_bridge.parallel import ExportJob, ExportWorkers, export_many
 import beside
 
 print("run")

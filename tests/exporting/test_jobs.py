@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import ExportError, FunctionError
-from jax2tf_bridge.exporting import ExportJob, ExportWorkers, export_many
+from jax2tf_bridge.parallel import ExportJob, ExportWorkers, export_many
 from tests.exporting.functions import double, jitted, softmax
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import JobError, NotPicklableError, WorkerDiedError
-from jax2tf_bridge.exporting import ExportJob, ExportWorkers, export_many
+from jax2tf_bridge.parallel import ExportJob, ExportWorkers, export_many
 from tests.exporting import functions
 from tests.exporting.functions import environment_of, process_of, sleeps
 from tests.fresh_process import several_devices
@@ -169,7 +169,7 @@ def test_a_forgotten_executor_leaves_no_process() -> None:
 
 _PARENT = """
 import os, signal, sys, time, numpy as np
-from jax2tf_bridge.exporting import ExportJob, ExportWorkers, export_many
+from jax2tf_bridge.parallel import ExportJob, ExportWorkers, export_many
 
 # What runs the tests in the background has it ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)

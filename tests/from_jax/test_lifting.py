@@ -16,8 +16,8 @@ import pytest
 
 import jax2tf_bridge as bridge
 from jax2tf_bridge import LiftedConstant, ModuleError, PortableFunction, Target
-from jax2tf_bridge.from_jax._stablehlo_constants import LEAST_BYTES
-from jax2tf_bridge.serialization._bytecode import read_main_types, read_module
+from jax2tf_bridge.from_jax.stablehlo._constants import LEAST_BYTES
+from jax2tf_bridge.portable.bytecode import read_main_types, read_module
 from tests.sampling import sampled
 
 SIZE = 32

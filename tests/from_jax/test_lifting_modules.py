@@ -15,9 +15,9 @@ import jax2tf_bridge as bridge
 from jax2tf_bridge import Aval
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax._lifting import ConstantPool, lift_constants
-from jax2tf_bridge.from_jax._stablehlo import StableHloModule
-from jax2tf_bridge.serialization._bytecode import read_module
+from jax2tf_bridge.from_jax.stablehlo._lifting import ConstantPool, lift_constants
+from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
+from jax2tf_bridge.portable.bytecode import read_module
 
 random = np.random.default_rng(0)
 WEIGHTS = random.normal(size=(1024,)).astype(np.float32)

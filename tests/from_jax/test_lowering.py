@@ -14,8 +14,8 @@ from jax.interpreters import mlir
 
 import jax2tf_bridge as bridge
 from jax2tf_bridge import DisabledSafetyCheck, Target, UnsupportedByTargetError
-from jax2tf_bridge.from_jax._retarget import retarget
-from jax2tf_bridge.from_jax._stablehlo import StableHloModule
+from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
+from jax2tf_bridge.from_jax.stablehlo._retarget import retarget
 
 x32 = np.ones((3, 3), np.float32)
 
@@ -225,7 +225,7 @@ def test_source_lines_are_the_users() -> None:
 
 
 def test_composites_and_chlo_are_inlined() -> None:
-    from jax2tf_bridge.from_jax._stablehlo import StableHloModule
+    from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
 
     def f(x: Any) -> tuple[Any, ...]:
         return lax.top_k(x, 2)[0], lax.erf(x), jnp.arccos(x), lax.erfc(x), jnp.sinh(x)

@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge.from_jax._argument_specs import OpenSpec
 from jax2tf_bridge.from_jax._callables import JaxCallable
-from jax2tf_bridge.from_jax._specs import symbolic_specs
+from jax2tf_bridge.from_jax.shapes._argument_specs import OpenSpec
+from jax2tf_bridge.from_jax.shapes._specs import symbolic_specs
 
 x32 = np.ones((3, 4), np.float32)
 tree = {"a": x32, "b": (x32, x32)}

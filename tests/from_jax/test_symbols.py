@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from jax import export as jax_export
 
 from jax2tf_bridge import export
-from jax2tf_bridge._errors import ShapeError
-from jax2tf_bridge.from_jax._symbols import (
+from jax2tf_bridge.errors import ShapeError
+from jax2tf_bridge.from_jax.shapes._symbols import (
     comparison_to_jax,
     dim_from_jax,
     dim_to_jax,

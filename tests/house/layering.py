@@ -36,8 +36,8 @@ _ABOVE_BOTH = frozenset({"_convert", "_save", "_serialize_exported", "_publish"}
 # printed of a portable function says which custom calls its module has.
 LOOKS_UP = frozenset(
     {
-        ("jax2tf_bridge._target", "jax2tf_bridge.to_tf._tf_compat"),
-        ("jax2tf_bridge._runs_on", "jax2tf_bridge.serialization._bytecode"),
+        ("jax2tf_bridge.portable._target", "jax2tf_bridge.to_tf._tf_compat"),
+        ("jax2tf_bridge.portable._tensorflow_releases", "jax2tf_bridge.portable.bytecode"),
     }
 )
 
@@ -243,7 +243,7 @@ def _computed_imports(found: ImportVisitor, module: str) -> Iterator[Violation]:
     """The other rules can't see into an import whose module is computed."""
     seam = JAX_SEAM.fullmatch(module) or TENSORFLOW_SEAM.fullmatch(module)
     # _seam looks up what the two seams name to it.
-    if stage_of(module) == "facade" or seam or module == "jax2tf_bridge._seam":
+    if stage_of(module) == "facade" or seam or module == "jax2tf_bridge._utils._private_names":
         return
     for entry in found.dynamic:
         rule = "only the facade and the seams may import a module by a computed name"

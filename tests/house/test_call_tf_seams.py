@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import ExportError, GradientError, convert
-from jax2tf_bridge._seam import SeamName
+from jax2tf_bridge._utils._private_names import SeamName
 from jax2tf_bridge.call_tf import _jax_compat, _tf_compat, call_tf
 from tests.house.seams import has_release, take_away
 

@@ -9,7 +9,7 @@ import pytest
 from jax.extend import backend
 
 from jax2tf_bridge import NotPicklableError
-from jax2tf_bridge._seam import SeamName
+from jax2tf_bridge._utils._private_names import SeamName
 from jax2tf_bridge.colocated import Channel
 from jax2tf_bridge.from_jax import _jax_compat_devices
 from jax2tf_bridge.from_jax._jax_compat_devices import SEAM

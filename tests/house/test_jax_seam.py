@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import pytest
 
 from jax2tf_bridge import PortableFunction, TargetError, export
-from jax2tf_bridge._seam import SeamName
-from jax2tf_bridge._target import PLATFORMS
+from jax2tf_bridge._utils._private_names import SeamName
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import SEAM
+from jax2tf_bridge.portable._target import PLATFORMS
 from tests.house.seams import has_release, take_away
 
 

@@ -20,7 +20,7 @@ def test_module_keeps_the_rules(module: str, path: Path) -> None:
 
 def test_every_package_is_looked_at() -> None:
     names = {name for name, _ in MODULES}
-    assert {"shape_poly", "jax2tf_bridge", "jax2tf_bridge._portable"} <= names
+    assert {"shape_poly", "jax2tf_bridge", "jax2tf_bridge.portable._portable_function"} <= names
     assert {"jax2tf_bridge.from_jax", "jax2tf_bridge.to_tf"} <= names
 
 
@@ -47,7 +47,11 @@ REJECTED = [
     ("jax2tf_bridge.inspecting._x", "from jax2tf_bridge.saving import x", "(saving)"),
     ("jax2tf_bridge.from_jax._x", "from jax2tf_bridge.inspecting import x", "(inspecting)"),
     # Neither at module level.
-    ("jax2tf_bridge._portable", "import jax", "record must not import jax at module level"),
+    (
+        "jax2tf_bridge.portable._portable_function",
+        "import jax",
+        "record must not import jax at module level",
+    ),
     ("jax2tf_bridge._new", "try:\n  import tensorflow\nexcept ImportError: pass", "module level"),
     ("jax2tf_bridge.serialization.flat", "import tensorflow", "at module level"),
     ("jax2tf_bridge", "from jax2tf_bridge import _x\nimport jax", "facade must not import jax"),
@@ -58,13 +62,29 @@ REJECTED = [
     ("jax2tf_bridge.from_jax", "from ..to_tf import f", "(to_tf)"),
     ("jax2tf_bridge.to_tf._op", "import jax2tf_bridge.saving", "(saving)"),
     ("jax2tf_bridge.to_tf._op", "from jax2tf_bridge import convert", "(facade)"),
-    ("jax2tf_bridge.to_tf._op", "from jax2tf_bridge._convert import convert", "(convert)"),
+    (
+        "jax2tf_bridge.to_tf._op",
+        "from jax2tf_bridge.converting._convert import convert",
+        "(convert)",
+    ),
     ("jax2tf_bridge.saving._x", "def f():\n  from jax2tf_bridge.from_jax import x", "(from_jax)"),
-    ("jax2tf_bridge._portable", "def f():\n  from jax2tf_bridge import from_jax", "(from_jax)"),
-    ("jax2tf_bridge._target", "from jax2tf_bridge.to_tf import _tf_compat", "(to_tf)"),
+    (
+        "jax2tf_bridge.portable._portable_function",
+        "def f():\n  from jax2tf_bridge import from_jax",
+        "(from_jax)",
+    ),
+    ("jax2tf_bridge.portable._target", "from jax2tf_bridge.to_tf import _tf_compat", "(to_tf)"),
     # Private modules.
-    ("jax2tf_bridge._portable", "from shape_poly._parser import f", "private to shape_poly"),
-    ("jax2tf_bridge._portable", "from shape_poly import _parser", "private to shape_poly"),
+    (
+        "jax2tf_bridge.portable._portable_function",
+        "from shape_poly._parser import f",
+        "private to shape_poly",
+    ),
+    (
+        "jax2tf_bridge.portable._portable_function",
+        "from shape_poly import _parser",
+        "private to shape_poly",
+    ),
     ("jax2tf_bridge.to_tf._x", "import shape_poly._parser", "private to shape_poly"),
     # Private names.
     ("jax2tf_bridge.from_jax._x", "from jax._src import core", "private to JAX"),
@@ -96,7 +116,11 @@ REJECTED = [
     ("jax2tf_bridge.to_tf._op", "import tensorflow as tf\ntf.Tensor._x", "private to TensorFlow"),
     ("jax2tf_bridge.from_jax._x", "def f(e): return e._module", "private attribute"),
     ("jax2tf_bridge.from_jax._x", "def f(e): return getattr(e, '_module')", "private attribute"),
-    ("jax2tf_bridge._convert", "class A:\n  def f(self, t): return t._x", "private attribute"),
+    (
+        "jax2tf_bridge.converting._convert",
+        "class A:\n  def f(self, t): return t._x",
+        "private attribute",
+    ),
     # A seam is for its own side.
     ("jax2tf_bridge.to_tf._jax_compat", "import tensorflow.python", "private to TensorFlow"),
     ("jax2tf_bridge.from_jax._tf_compat", "import jaxlib", "private to JAX"),
@@ -113,7 +137,7 @@ ACCEPTED = [
     ("shape_poly._solver", "from shape_poly._expressions import Dim\nimport math"),
     ("shape_poly._solver", "from ._expressions import Dim"),
     ("jax2tf_bridge.from_jax._trace", "import jax\nimport jax.numpy as jnp\nx = jax.export.export"),
-    ("jax2tf_bridge.from_jax._trace", "from jax2tf_bridge._portable import Aval"),
+    ("jax2tf_bridge.from_jax._trace", "from jax2tf_bridge.portable._portable_function import Aval"),
     ("jax2tf_bridge.from_jax._trace", "from shape_poly import Dim"),
     ("jax2tf_bridge.from_jax._trace", "from jax2tf_bridge.from_jax import _jax_compat"),
     ("jax2tf_bridge.from_jax", "from jax2tf_bridge.from_jax._trace import f"),
@@ -127,13 +151,16 @@ ACCEPTED = [
     ("jax2tf_bridge.saving", "from jax2tf_bridge.to_tf import to_tf"),
     ("jax2tf_bridge.saving", "from jax2tf_bridge.to_tf._op import call"),
     ("jax2tf_bridge.inspecting", "from jax2tf_bridge.serialization import read_function"),
-    ("jax2tf_bridge._convert", "from jax2tf_bridge.from_jax import f\nimport tensorflow"),
-    ("jax2tf_bridge._convert", "from jax2tf_bridge.from_jax._trace import f"),
-    ("jax2tf_bridge._portable", "def f():\n  import jax"),
-    ("jax2tf_bridge._portable", "from jax2tf_bridge import _errors"),
-    ("jax2tf_bridge._target", "def f():\n  from jax2tf_bridge.to_tf import _tf_compat"),
+    (
+        "jax2tf_bridge.converting._convert",
+        "from jax2tf_bridge.from_jax import f\nimport tensorflow",
+    ),
+    ("jax2tf_bridge.converting._convert", "from jax2tf_bridge.from_jax._trace import f"),
+    ("jax2tf_bridge.portable._portable_function", "def f():\n  import jax"),
+    ("jax2tf_bridge.portable._portable_function", "from jax2tf_bridge import _errors"),
+    ("jax2tf_bridge.portable._target", "def f():\n  from jax2tf_bridge.to_tf import _tf_compat"),
     ("jax2tf_bridge", "import importlib\nimportlib.import_module(name)"),
-    ("jax2tf_bridge", "def f():\n  from jax2tf_bridge._convert import convert"),
+    ("jax2tf_bridge", "def f():\n  from jax2tf_bridge.converting._convert import convert"),
     ("jax2tf_bridge.to_tf._x", "TABLE = {'a': 1}\nNAMES = ('a',)\n__all__ = ['f']"),
     ("jax2tf_bridge.to_tf._x", "text = 'the rules of jax._src. And more'"),
     ("jax2tf_bridge.to_tf._x", "def f(self): return self._private.jaxlib"),

@@ -18,7 +18,7 @@ from jax2tf_bridge import (
     save,
     to_tf,
 )
-from jax2tf_bridge._seam import SeamName
+from jax2tf_bridge._utils._private_names import SeamName
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._tf_compat import SEAM
 from tests.house.seams import has_release, take_away

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge import FileFormatError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
-from jax2tf_bridge.serialization._protobuf_writing import bytes_field
+from jax2tf_bridge.saved_model._protobuf_writing import bytes_field
 from tests.inspecting.by_hand import (
     Call,
     Model,

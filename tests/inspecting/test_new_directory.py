@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jax2tf_bridge.inspecting._new_directory import changed_copy, replace_file
+from jax2tf_bridge.saved_model._new_directory import changed_copy, replace_file
 
 
 def model(folder: Path, text: str = "old") -> Path:

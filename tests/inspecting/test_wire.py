@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax2tf_bridge import FileFormatError
-from jax2tf_bridge.inspecting._wire import BYTES, FIXED32, FIXED64, VARINT, Message, signed
-from jax2tf_bridge.serialization._protobuf_writing import bytes_field, tag, varint, varint_field
+from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, tag, varint, varint_field
+from jax2tf_bridge.saved_model._wire import BYTES, FIXED32, FIXED64, VARINT, Message, signed
 
 
 def message(data: bytes) -> Message:

@@ -8,8 +8,8 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax2tf_bridge.inspecting._wire import Message
-from jax2tf_bridge.serialization._protobuf_writing import bytes_field, varint
+from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint
+from jax2tf_bridge.saved_model._wire import Message
 
 
 def message(data: bytes) -> Message:

@@ -23,8 +23,8 @@ from jax2tf_bridge import (
     convert,
     load,
 )
-from jax2tf_bridge.loading._saved_graph import _capture
-from jax2tf_bridge.serialization._protobuf import WireError
+from jax2tf_bridge.saved_model._protobuf import WireError
+from jax2tf_bridge.saved_model._saved_graph import _capture
 
 X = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(3, 2)).astype(np.float32)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jax2tf_bridge.saving import _precompile
+from jax2tf_bridge.saving.serving import _precompile
 
 
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:

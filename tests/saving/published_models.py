@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.saving._publish import versions
-from jax2tf_bridge.serialization._sidecar import Sidecar, VariableEntry, write_sidecar
+from jax2tf_bridge.saved_model._sidecar import Sidecar, VariableEntry, write_sidecar
+from jax2tf_bridge.saving.publishing._publish import versions
 
 MANIFEST = "assets.extra/manifest.json"
 KERNEL = np.arange(12, dtype=np.float32).reshape(3, 4)

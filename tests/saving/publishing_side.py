@@ -25,11 +25,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge._signature import SERVING_DEFAULT, Signature
-from jax2tf_bridge.saving import _atomic_rename, save_records
-from jax2tf_bridge.saving._publish import publish_version
-from jax2tf_bridge.saving._weights import publish_weights
-from jax2tf_bridge.saving._whole_directory import whole_directory
+from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
+from jax2tf_bridge.saving import save_records
+from jax2tf_bridge.saving.publishing import _atomic_rename
+from jax2tf_bridge.saving.publishing._publish import publish_version
+from jax2tf_bridge.saving.publishing._publish_weights import publish_weights
+from jax2tf_bridge.saving.publishing._whole_directory import whole_directory
 from jax2tf_bridge.serialization import read_function
 from tests.saving.published_models import KERNEL, write_files, write_model
 

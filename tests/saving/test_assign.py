@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import save_file
 
-from jax2tf_bridge._errors import (
+from jax2tf_bridge.errors import (
     ArgumentsError,
     DTypeError,
     FileFormatError,
@@ -21,7 +21,7 @@ from jax2tf_bridge._errors import (
     StructureError,
 )
 from jax2tf_bridge.saving import WeightsReport, assign_weights
-from jax2tf_bridge.saving._model_variables import model_variables
+from jax2tf_bridge.saving.weights._model_variables import model_variables
 
 KERNEL = np.arange(6, dtype=np.float32).reshape(3, 2)
 BIAS = np.array([1, 2]).astype(ml_dtypes.bfloat16)

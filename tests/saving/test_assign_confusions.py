@@ -23,8 +23,8 @@ from jax2tf_bridge import (
     write_weights,
 )
 from jax2tf_bridge.saving import assign_weights
-from jax2tf_bridge.saving._matching import match
-from jax2tf_bridge.saving._model_variables import model_variables
+from jax2tf_bridge.saving.weights._matching import match
+from jax2tf_bridge.saving.weights._model_variables import model_variables
 
 ONE = np.float32(1)
 

@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import Signature, save
-from jax2tf_bridge._errors import ShapeError, StructureError
+from jax2tf_bridge.errors import ShapeError, StructureError
 from jax2tf_bridge.saving import assign_weights
-from jax2tf_bridge.saving._model_variables import model_variables
+from jax2tf_bridge.saving.weights._model_variables import model_variables
 from tests.saving.saved_functions import DENSE, PARAMS, X, dense
 
 OTHER: Any = jax.tree_util.tree_map(lambda leaf: leaf * 2, PARAMS)

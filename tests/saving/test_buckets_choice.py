@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax2tf_bridge._errors import ShapeError
-from jax2tf_bridge.saving._bucket_choice import choose_buckets
+from jax2tf_bridge.errors import ShapeError
+from jax2tf_bridge.saving.buckets._choice import choose_buckets
 
 
 def padded_work(sizes: Sequence[int], buckets: Sequence[int]) -> int:

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import StructureError
-from jax2tf_bridge.saving._buckets import Bucketing
-from jax2tf_bridge.saving._padding import bucketed
+from jax2tf_bridge.saving.buckets._buckets import Bucketing
+from jax2tf_bridge.saving.buckets._padding import bucketed
 from tests.sampling import sampled
 from tests.saving.bucketed_functions import NamedFunction, named, traced
 

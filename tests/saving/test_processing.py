@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import SavedModel, SavingError, Signature, save
-from jax2tf_bridge.saving._warm_up import read_warm_up
+from jax2tf_bridge.saving.serving._warm_up import read_warm_up
 from jax2tf_bridge.to_tf._dtypes import fits_dtype
 from tests.saving.saved_functions import contents
 from tests.saving.text_classifier import PARAMS, scores_of, signature

@@ -20,10 +20,10 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import export
-from jax2tf_bridge.saving._publish import latest, publish_version, versions
-from jax2tf_bridge.saving._whole_directory import whole_directory
+from jax2tf_bridge.saved_model._sidecar import read_sidecar
+from jax2tf_bridge.saving.publishing._publish import latest, publish_version, versions
+from jax2tf_bridge.saving.publishing._whole_directory import whole_directory
 from jax2tf_bridge.serialization import write_function
-from jax2tf_bridge.serialization._sidecar import read_sidecar
 from tests.saving.published_models import (
     KERNEL,
     assert_answers,

@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import SavingError, ShapeError, Signature, UnsoundBucketsError, save
-from jax2tf_bridge.saving._warm_up import read_warm_up
-from jax2tf_bridge.serialization._sidecar import read_sidecar
+from jax2tf_bridge.saved_model._sidecar import read_sidecar
+from jax2tf_bridge.saving.serving._warm_up import read_warm_up
 
 W = np.linspace(-1, 1, 6).astype(np.float32).reshape(3, 2)
 X = np.ones((2, 3), np.float32)

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import DTypeError, SavingError, Signature, export, publish, save
-from jax2tf_bridge._pytree import LEAF, TreeSpec
+from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.saving import leaf_names
 from tests.sampling import sampled
 

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge._errors import SavingError
-from jax2tf_bridge._portable import Aval
-from jax2tf_bridge.saving import _precompile
-from jax2tf_bridge.saving._buckets import Bucketing, make_bucketing
-from jax2tf_bridge.saving._precompile import CACHE_FOLDER, CompileCache, precompile
-from jax2tf_bridge.saving._serving import BatchingParameters, serving_instructions
-from jax2tf_bridge.saving._warm_up import WarmUpRequest, Zeros, requests_of
+from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
+from jax2tf_bridge.saving.serving import _precompile
+from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, CompileCache, precompile
+from jax2tf_bridge.saving.serving._serving import BatchingParameters, serving_instructions
+from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, Zeros, requests_of
 from shape_poly import symbolic_shape
 from tests.fresh_process import run_python
 from tests.saving.bucketed_functions import named

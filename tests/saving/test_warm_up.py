@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge._errors import FileFormatError, ShapeError
-from jax2tf_bridge._portable import Aval
-from jax2tf_bridge.saving._buckets import Bucketing, make_bucketing
-from jax2tf_bridge.saving._warm_up import (
+from jax2tf_bridge.errors import FileFormatError, ShapeError
+from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.saved_model._protobuf_writing import bytes_field
+from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
+from jax2tf_bridge.saving.serving._warm_up import (
     WARM_UP_FILE,
     WarmUpRequest,
     Zeros,
@@ -22,7 +23,6 @@ from jax2tf_bridge.saving._warm_up import (
     requests_of,
     write_warm_up,
 )
-from jax2tf_bridge.serialization._protobuf_writing import bytes_field
 from shape_poly import parse_comparison, symbolic_shape
 from tests.sampling import stride
 

@@ -16,18 +16,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge._errors import (
+from jax2tf_bridge.errors import (
     ArgumentsError,
     DTypeError,
     FileFormatError,
     ShapeError,
     StructureError,
 )
-from jax2tf_bridge.saving import _weights
-from jax2tf_bridge.saving._fingerprint import with_checkpoint
-from jax2tf_bridge.saving._publish import latest, publish_version
-from jax2tf_bridge.saving._weights import publish_weights
-from jax2tf_bridge.serialization._sidecar import SIDECAR, Sidecar, VariableEntry, write_sidecar
+from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, VariableEntry, write_sidecar
+from jax2tf_bridge.saving.publishing import _publish_weights as _weights
+from jax2tf_bridge.saving.publishing._fingerprint import with_checkpoint
+from jax2tf_bridge.saving.publishing._publish import latest, publish_version
+from jax2tf_bridge.saving.publishing._publish_weights import publish_weights
 from tests.fresh_process import run_python
 
 X = np.ones((2, 3), np.float32)
@@ -247,9 +247,9 @@ def test_memory_for_one_tensor_besides_those_given(tmp_path: Path) -> None:
     from pathlib import Path
     import numpy as np
     import tensorflow as tf
-    from jax2tf_bridge.saving._publish import publish_version
-    from jax2tf_bridge.serialization._sidecar import Sidecar, VariableEntry, write_sidecar
-    from jax2tf_bridge.saving._weights import publish_weights
+    from jax2tf_bridge.saving.publishing._publish import publish_version
+    from jax2tf_bridge.saved_model._sidecar import Sidecar, VariableEntry, write_sidecar
+    from jax2tf_bridge.saving.publishing._publish_weights import publish_weights
 
     def memory(field):
         status = Path("/proc/self/status").read_text()

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jax2tf_bridge import Aval, PortableFunction, TreeSpec
-from jax2tf_bridge._pytree import LEAF
-from jax2tf_bridge.serialization._exported_schema import ExportedField
-from jax2tf_bridge.serialization._exported_tables import ScalarKind, Tables
+from jax2tf_bridge.portable._tree_spec import LEAF
+from jax2tf_bridge.serialization.jax_exported._schema import ExportedField
+from jax2tf_bridge.serialization.jax_exported._tables import ScalarKind, Tables
 from tests.serialization.records import call_tree, simple
 
 MODULE = b"ML\xefR\x0dStableHLO_v1.13.1\x00and so on"

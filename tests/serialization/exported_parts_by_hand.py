@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from jax2tf_bridge import Aval, TreeSpec
-from jax2tf_bridge._pytree import LEAF
-from jax2tf_bridge.serialization._exported_schema import (
+from jax2tf_bridge.portable._tree_spec import LEAF
+from jax2tf_bridge.serialization.jax_exported._schema import (
     AvalField,
     DeviceField,
     ExportedField,

@@ -19,10 +19,11 @@ from jax2tf_bridge import (
     Sharding,
     TreeSpec,
 )
-from jax2tf_bridge._graph_function import GraphFunction
-from jax2tf_bridge._pytree import LEAF
-from jax2tf_bridge.serialization import _format, deserialize, serialize
-from jax2tf_bridge.serialization._jaxfn_builder import Builder
+from jax2tf_bridge.portable._graph_function import GraphFunction
+from jax2tf_bridge.portable._tree_spec import LEAF
+from jax2tf_bridge.serialization import deserialize, serialize
+from jax2tf_bridge.serialization.jaxfn import _format
+from jax2tf_bridge.serialization.jaxfn._builder import Builder
 from shape_poly import DimExpr
 from tests.serialization.records import constant, simple, with_vjps
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from jax2tf_bridge import Aval, LiftedConstant, PortableFunction, Target, TreeSpec
-from jax2tf_bridge._portable import LazyVjp
-from jax2tf_bridge._pytree import LEAF
+from jax2tf_bridge.portable._portable_function import LazyVjp
+from jax2tf_bridge.portable._tree_spec import LEAF
 from shape_poly import Dim, DimExpr
 
 SCALAR = Aval((), "float32")

@@ -20,10 +20,10 @@ from jax2tf_bridge import (
     Target,
     TreeSpec,
 )
-from jax2tf_bridge._graph_function import GraphFunction
-from jax2tf_bridge._portable import LazyVjp
-from jax2tf_bridge._pytree import LEAF
-from jax2tf_bridge.serialization._array_sizes import array_size
+from jax2tf_bridge.portable._array_sizes import array_size
+from jax2tf_bridge.portable._graph_function import GraphFunction
+from jax2tf_bridge.portable._portable_function import LazyVjp
+from jax2tf_bridge.portable._tree_spec import LEAF
 from shape_poly import Dim
 from tests.serialization.records import constant, vjp_of, within
 from tests.strategies import comparisons, written

@@ -19,9 +19,9 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge._target import version_text
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.serialization._bytecode import ModuleSummary, read_main_types, read_module
+from jax2tf_bridge.portable._target import version_text
+from jax2tf_bridge.portable.bytecode import ModuleSummary, read_main_types, read_module
 from tests.fresh_process import run_python
 from tests.program_cases.record import Program
 from tests.program_cases.reference import jax_arguments
@@ -335,7 +335,7 @@ def test_neither_jax_nor_tensorflow_is_needed(tmp_path: Path) -> None:
     path.write_bytes(bridge.export(jnp.sin)(jnp.ones(3)).module)
     code = """
     import json, sys
-    from jax2tf_bridge.serialization._bytecode import read_module
+    from jax2tf_bridge.portable.bytecode import read_module
     summary = read_module(open(sys.argv[1], "rb").read())
     print(json.dumps([summary.inputs, sorted(summary.operations)]))
     assert not {"jax", "jaxlib", "tensorflow"} & set(sys.modules)

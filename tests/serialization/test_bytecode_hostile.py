@@ -18,8 +18,8 @@ from jax import lax
 import jax2tf_bridge as bridge
 from jax2tf_bridge import FileFormatError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.serialization._bytecode import ModuleSummary, read_main_types, read_module
-from jax2tf_bridge.serialization._bytecode._cursor import Cursor
+from jax2tf_bridge.portable.bytecode import ModuleSummary, read_main_types, read_module
+from jax2tf_bridge.portable.bytecode._cursor import Cursor
 from tests.sampling import examples, sampled, stride
 from tests.serialization.bytecode_by_hand import HUGE, Module, varint, varints
 

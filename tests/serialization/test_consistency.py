@@ -17,18 +17,14 @@ from jax2tf_bridge import (
     TreeSpec,
     serialize_exported,
 )
-from jax2tf_bridge._portable import LazyVjp
-from jax2tf_bridge._pytree import LEAF
-from jax2tf_bridge.serialization import (
-    _exported_limits,
-    _jaxfn_write,
-    _vjp_chain,
-    deserialize,
-    serialize,
-)
-from jax2tf_bridge.serialization._consistency import record_problem, vjp_problem
-from jax2tf_bridge.serialization._exported_modules import asserted_constraints
-from jax2tf_bridge.serialization._symbolic_texts import Comparisons
+from jax2tf_bridge.portable._consistency import record_problem, vjp_problem
+from jax2tf_bridge.portable._portable_function import LazyVjp
+from jax2tf_bridge.portable._symbolic_texts import Comparisons
+from jax2tf_bridge.portable._tree_spec import LEAF
+from jax2tf_bridge.serialization import _vjp_chain, deserialize, serialize
+from jax2tf_bridge.serialization.jax_exported import _limits as _exported_limits
+from jax2tf_bridge.serialization.jax_exported._modules import asserted_constraints
+from jax2tf_bridge.serialization.jaxfn import _write as _jaxfn_write
 from shape_poly import Comparison, DimExpr, parse_comparison
 from tests.serialization import records
 from tests.serialization.exported_by_hand import MODULE

@@ -9,9 +9,9 @@ import pytest
 from jax2tf_bridge import (
     FileFormatError,
 )
-from jax2tf_bridge._pytree import LEAF
-from jax2tf_bridge.serialization._exported_read import read_exported
-from jax2tf_bridge.serialization._exported_schema import (
+from jax2tf_bridge.portable._tree_spec import LEAF
+from jax2tf_bridge.serialization.jax_exported._read import read_exported
+from jax2tf_bridge.serialization.jax_exported._schema import (
     CheckField,
     ExportedField,
     ShardingField,

@@ -14,13 +14,13 @@ from jax2tf_bridge import (
     FileFormatError,
     TreeSpec,
 )
-from jax2tf_bridge._pytree import LEAF
-from jax2tf_bridge.serialization._exported_read import read_exported
-from jax2tf_bridge.serialization._exported_schema import (
+from jax2tf_bridge.portable._tree_spec import LEAF
+from jax2tf_bridge.serialization.jax_exported._read import read_exported
+from jax2tf_bridge.serialization.jax_exported._schema import (
     ExportedField,
     TreeField,
 )
-from jax2tf_bridge.serialization._exported_tables import Tables
+from jax2tf_bridge.serialization.jax_exported._tables import Tables
 from tests.sampling import examples
 from tests.serialization.exported_by_hand import Write, avals, by_hand, tree
 from tests.serialization.exported_parts_by_hand import aval

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import AbstractMesh, GradientError, PortableFunction, Sharding
-from jax2tf_bridge.serialization._exported_read import read_exported
+from jax2tf_bridge.serialization.jax_exported._read import read_exported
 from tests.fresh_process import several_devices
 from tests.program_cases.reference import jax_arguments
 from tests.programs import PROGRAMS, Program

@@ -17,8 +17,8 @@ from jax2tf_bridge import (
     TreeSpec,
     serialize_exported,
 )
-from jax2tf_bridge._portable import LazyVjp
-from jax2tf_bridge._pytree import LEAF
+from jax2tf_bridge.portable._portable_function import LazyVjp
+from jax2tf_bridge.portable._tree_spec import LEAF
 from tests.serialization import records
 from tests.serialization.exported_by_hand import writable
 

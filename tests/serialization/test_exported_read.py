@@ -18,9 +18,9 @@ from jax2tf_bridge import (
     Sharding,
     TreeSpec,
 )
-from jax2tf_bridge._pytree import LEAF
-from jax2tf_bridge.serialization._exported_read import read_exported
-from jax2tf_bridge.serialization._exported_schema import (
+from jax2tf_bridge.portable._tree_spec import LEAF
+from jax2tf_bridge.serialization.jax_exported._read import read_exported
+from jax2tf_bridge.serialization.jax_exported._schema import (
     DTYPES,
     KEY_SHAPES,
     AvalField,

@@ -27,16 +27,16 @@ from jax2tf_bridge import (
     export,
     serialize_exported,
 )
-from jax2tf_bridge._pytree import LEAF
+from jax2tf_bridge.portable._tree_spec import LEAF
 from jax2tf_bridge.serialization import deserialize, serialize
-from jax2tf_bridge.serialization._exported_read import read_exported
-from jax2tf_bridge.serialization._exported_schema import (
+from jax2tf_bridge.serialization._flatbuffer import Reader
+from jax2tf_bridge.serialization.jax_exported._read import read_exported
+from jax2tf_bridge.serialization.jax_exported._schema import (
     DTYPES,
     KEY_SHAPES,
     WRITTEN_VERSION,
     ExportedField,
 )
-from jax2tf_bridge.serialization._flatbuffer import Reader
 from tests.archives.register_types import register_types
 from tests.consumers.comparison import differences
 from tests.fresh_process import run_python, several_devices
@@ -349,7 +349,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax2tf_bridge.serialization import deserialize, serialize
-from jax2tf_bridge.serialization._exported_read import read_exported
+from jax2tf_bridge.serialization.jax_exported._read import read_exported
 from jax2tf_bridge import serialize_exported
 
 mesh = jax.sharding.Mesh(np.array(jax.devices()), ("m",))

@@ -24,15 +24,9 @@ from jax2tf_bridge import (
     export,
     write_weights,
 )
-from jax2tf_bridge.serialization import (
-    _file_parts,
-    _format,
-    deserialize,
-    read_function,
-    serialize,
-    write_function,
-)
-from jax2tf_bridge.serialization._file_parts import Part
+from jax2tf_bridge.serialization import deserialize, read_function, serialize, write_function
+from jax2tf_bridge.serialization.jaxfn import _file_parts, _format
+from jax2tf_bridge.serialization.jaxfn._file_parts import Part
 from tests.fresh_process import run_python
 from tests.serialization.equality import assert_equal
 from tests.serialization.records import simple, with_vjps

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import PortableFunction, TreeSpec, export
-from jax2tf_bridge._pytree import LEAF
+from jax2tf_bridge.portable._tree_spec import LEAF
 from jax2tf_bridge.serialization import (
     deserialize,
     register_namedtuple_serialization,

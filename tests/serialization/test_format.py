@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from jax2tf_bridge.serialization import _format, _jaxfn_schema, serialize
-from jax2tf_bridge.serialization._generated import jaxfn_generated
+from jax2tf_bridge.serialization import serialize
+from jax2tf_bridge.serialization.jaxfn import _format
+from jax2tf_bridge.serialization.jaxfn import _schema as _jaxfn_schema
+from jax2tf_bridge.serialization.jaxfn._generated import jaxfn_generated
 from tests.house.imports import ROOT
 from tests.serialization.records import simple
 

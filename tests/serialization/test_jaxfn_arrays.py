@@ -19,16 +19,11 @@ from jax2tf_bridge import (
     PortableFunction,
     SerializationError,
 )
-from jax2tf_bridge._portable import LazyVjp
-from jax2tf_bridge.serialization import (
-    _format,
-    deserialize,
-    read_function,
-    serialize,
-    write_function,
-)
-from jax2tf_bridge.serialization._array_sizes import array_size
-from jax2tf_bridge.serialization._generated import jaxfn_generated
+from jax2tf_bridge.portable._array_sizes import array_size
+from jax2tf_bridge.portable._portable_function import LazyVjp
+from jax2tf_bridge.serialization import deserialize, read_function, serialize, write_function
+from jax2tf_bridge.serialization.jaxfn import _format
+from jax2tf_bridge.serialization.jaxfn._generated import jaxfn_generated
 from shape_poly import DimExpr
 from tests.serialization.equality import assert_equal
 from tests.serialization.forging import forged, refused

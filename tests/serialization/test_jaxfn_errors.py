@@ -21,9 +21,10 @@ from jax2tf_bridge import (
     Target,
     TreeSpec,
 )
-from jax2tf_bridge._portable import LazyVjp
-from jax2tf_bridge._pytree import LEAF
-from jax2tf_bridge.serialization import _format, serialize
+from jax2tf_bridge.portable._portable_function import LazyVjp
+from jax2tf_bridge.portable._tree_spec import LEAF
+from jax2tf_bridge.serialization import serialize
+from jax2tf_bridge.serialization.jaxfn import _format
 from shape_poly import DimExpr
 from tests.serialization.records import (
     RECORDS_THAT_CANNOT_BE_CALLED,

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jax2tf_bridge import Aval
-from jax2tf_bridge.serialization import _format, _jaxfn_avals, deserialize
-from jax2tf_bridge.serialization._jaxfn_builder import Builder
+from jax2tf_bridge.serialization import deserialize
+from jax2tf_bridge.serialization.jaxfn import _avals as _jaxfn_avals
+from jax2tf_bridge.serialization.jaxfn import _format
+from jax2tf_bridge.serialization.jaxfn._builder import Builder
 from tests.sampling import examples
 from tests.serialization.forging import (
     DATA,

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from jax2tf_bridge import PortableFunction, SerializationError, serialize_exported
-from jax2tf_bridge._graph_function import GraphFunction
-from jax2tf_bridge.serialization import _format, deserialize, serialize
-from jax2tf_bridge.serialization._jaxfn_builder import Builder
+from jax2tf_bridge.portable._graph_function import GraphFunction
+from jax2tf_bridge.serialization import deserialize, serialize
+from jax2tf_bridge.serialization.jaxfn import _format
+from jax2tf_bridge.serialization.jaxfn._builder import Builder
 from tests.serialization.equality import assert_equal
 from tests.serialization.forging import refused, sealed
 from tests.serialization.records import simple, with_vjps

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jax2tf_bridge import Aval, GradientError, PortableFunction, TreeSpec
-from jax2tf_bridge._portable import LazyVjp
-from jax2tf_bridge._pytree import LEAF
+from jax2tf_bridge.portable._portable_function import LazyVjp
+from jax2tf_bridge.portable._tree_spec import LEAF
 from jax2tf_bridge.serialization import deserialize, serialize
 from shape_poly import DimExpr
 from tests.fresh_process import run_python

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax2tf_bridge.serialization._protobuf import WireError, fields, signed
-from jax2tf_bridge.serialization._protobuf_writing import bytes_field, varint_field
+from jax2tf_bridge.saved_model._protobuf import WireError, fields, signed
+from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint_field
 
 
 def test_fields_on_the_wire() -> None:

@@ -11,8 +11,8 @@ import jax.export
 import pytest
 
 from jax2tf_bridge import FileFormatError, SerializationError
-from jax2tf_bridge._pytree import LEAF, NodeCodec, TreeSpec
 from jax2tf_bridge.from_jax._trees import tree_spec
+from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
 from jax2tf_bridge.serialization._registry import (
     codec_for,
     register_namedtuple_serialization,
@@ -311,7 +311,7 @@ def test_it_is_a_decorator_s_return_value() -> None:
 WITHOUT_JAX = """
 from collections import OrderedDict, namedtuple
 from jax2tf_bridge import SerializationError, StructureError, FileFormatError
-from jax2tf_bridge._pytree import LEAF, TreeSpec
+from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.serialization._registry import *
 from jax2tf_bridge.serialization._registry import codec_for, serialization_of
 

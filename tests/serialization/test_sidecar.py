@@ -23,9 +23,9 @@ from jax2tf_bridge import (
     SavingError,
     SerializationError,
 )
-from jax2tf_bridge._portable import LazyVjp
-from jax2tf_bridge.serialization import _sidecar
-from jax2tf_bridge.serialization._sidecar import (
+from jax2tf_bridge.portable._portable_function import LazyVjp
+from jax2tf_bridge.saved_model import _sidecar
+from jax2tf_bridge.saved_model._sidecar import (
     RECORDS,
     SIDECAR,
     ArrayEntry,

@@ -10,9 +10,9 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax2tf_bridge._errors import FileFormatError
-from jax2tf_bridge.serialization._crc32c import _byte_table, crc32c, unmasked
-from jax2tf_bridge.serialization._tensor_bundle import DTYPES, STRING, TensorBundle
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.saved_model._crc32c import _byte_table, crc32c, unmasked
+from jax2tf_bridge.saved_model._tensor_bundle import DTYPES, STRING, TensorBundle
 
 SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 

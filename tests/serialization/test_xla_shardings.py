@@ -12,7 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax2tf_bridge import AbstractMesh, Sharding
-from jax2tf_bridge.serialization._xla_shardings import REPLICATED, named_sharding, op_sharding
+from jax2tf_bridge.serialization.jax_exported._xla_shardings import (
+    REPLICATED,
+    named_sharding,
+    op_sharding,
+)
 
 
 def places(sharding: Sharding) -> npt.NDArray[np.int64]:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jax2tf_bridge import AbstractMesh, Sharding
-from jax2tf_bridge._sharding import AxisType
-from jax2tf_bridge.serialization._xla_shardings import (
+from jax2tf_bridge.portable._sharding import AxisType
+from jax2tf_bridge.serialization.jax_exported._xla_shardings import (
     REPLICATED,
     _fields,
     op_sharding,

@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jax2tf_bridge as bridge
 from jax2tf_bridge import PortableFunction, Sharding
-from jax2tf_bridge.serialization._xla_shardings import REPLICATED, op_sharding
+from jax2tf_bridge.serialization.jax_exported._xla_shardings import REPLICATED, op_sharding
 from tests.sharding.meshes import X, by_parts, mesh, over, product, spread_product
 
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import PortableFunction
-from jax2tf_bridge._portable import LazyVjp
+from jax2tf_bridge.portable._portable_function import LazyVjp
 from jax2tf_bridge.to_tf import to_tf
 from tests.to_tf.shape_checking import (
     CONSTRAINT,

@@ -11,8 +11,8 @@ import pytest
 from jax import export as jax_export
 
 from jax2tf_bridge import Aval, DisabledSafetyCheck, ModuleError, PortableFunction, export
-from jax2tf_bridge._portable import LazyVjp
-from jax2tf_bridge.from_jax._stablehlo import StableHloModule
+from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
+from jax2tf_bridge.portable._portable_function import LazyVjp
 from jax2tf_bridge.to_tf import _tf_compat, to_tf
 
 X = np.ones((2, 3), np.float32)

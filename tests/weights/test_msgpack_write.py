@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax2tf_bridge.weights import _array_bytes, msgpack_serialize, to_bytes
-from jax2tf_bridge.weights._msgpack_format import MAX_DEPTH
-from jax2tf_bridge.weights._msgpack_plan import plan
+from jax2tf_bridge.weights.msgpack._format import MAX_DEPTH
+from jax2tf_bridge.weights.msgpack._plan import plan
 from tests.fresh_process import run_python, several_devices
 from tests.sampling import sampled
 from tests.weights.trees import (

@@ -16,8 +16,8 @@ import pytest
 
 from jax2tf_bridge import SerializationError
 from jax2tf_bridge.weights import msgpack_restore, msgpack_serialize, to_bytes
-from jax2tf_bridge.weights._msgpack_format import CHUNKED_KEY, MAX_DEPTH, MAX_ITEM_SIZE
-from jax2tf_bridge.weights._msgpack_plan import plan
+from jax2tf_bridge.weights.msgpack._format import CHUNKED_KEY, MAX_DEPTH, MAX_ITEM_SIZE
+from jax2tf_bridge.weights.msgpack._plan import plan
 
 HELD = (
     "expected dict, list, str, bytes, bool, int, float, complex, None, or arrays and scalars of "

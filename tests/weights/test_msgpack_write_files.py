@@ -141,7 +141,7 @@ def test_an_array_that_fails_while_it_is_written_leaves_the_old_file(
     def fail(array: Any) -> None:
         raise MemoryError("no room on the host")
 
-    monkeypatch.setattr("jax2tf_bridge.weights._msgpack_plan.host_array", fail)
+    monkeypatch.setattr("jax2tf_bridge.weights.msgpack._plan.host_array", fail)
     with pytest.raises(SerializationError, match=r"at params/dense/kernel is an array that could"):
         write_weights(path, TREE)
     assert path.read_bytes() == b"before"
@@ -227,7 +227,7 @@ def test_when_progress_is_shown(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("jax2tf_bridge.weights._msgpack_write._LONG", 2**20)
+    monkeypatch.setattr("jax2tf_bridge.weights.msgpack._write._LONG", 2**20)
     stderr = Terminal() if on_terminal else io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
     # The bar is drawn from the size on that is long here.
@@ -237,7 +237,7 @@ def test_when_progress_is_shown(
 
 
 def test_progress_counts_all_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jax2tf_bridge.weights._msgpack_plan._BLOCK", 1000)
+    monkeypatch.setattr("jax2tf_bridge.weights.msgpack._plan._BLOCK", 1000)
     counted = []
 
     class Bar:
@@ -250,7 +250,7 @@ def test_progress_counts_all_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         def __exit__(self, *args: object) -> None:
             pass
 
-    monkeypatch.setattr("jax2tf_bridge.weights._msgpack_write.progress_bar", Bar)
+    monkeypatch.setattr("jax2tf_bridge.weights.msgpack._write.progress_bar", Bar)
     path = tmp_path / "weights.msgpack"
     write_weights(path, {"w": np.zeros(10**4, np.uint8), "b": 1})
     assert sum(counted) == 0

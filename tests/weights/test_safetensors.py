@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from jax2tf_bridge._errors import FileFormatError, MissingDependencyError, StateDictError
+from jax2tf_bridge.errors import FileFormatError, MissingDependencyError, StateDictError
 from jax2tf_bridge.weights._open import open_weights, read_weights
 from jax2tf_bridge.weights._safetensors import SafetensorsContents, looks_like_safetensors
 from jax2tf_bridge.weights._sources import MappedSource

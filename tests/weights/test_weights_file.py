@@ -27,7 +27,7 @@ from jax2tf_bridge.weights import (
     open_weights,
     read_weights,
 )
-from jax2tf_bridge.weights._msgpack_plan import plan
+from jax2tf_bridge.weights.msgpack._plan import plan
 from tests.sampling import examples
 from tests.weights import msgpack_by_hand as by_hand
 from tests.weights.trees import arrays, same, state_dicts

@@ -1,0 +1,1 @@
+"""The page of `jax2tf-bridge inspect --html`."""

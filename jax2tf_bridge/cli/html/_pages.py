@@ -1,0 +1,308 @@
+"""The pages of `inspect --html`: of a SavedModel, and of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jax2tf_bridge.cli._directory_text import (
+    gradients_run_on_text,
+    module_facts,
+    module_title,
+    padding,
+    runs_on_text,
+    type_text,
+    variables_text,
+    warm_up_text,
+    written_by,
+)
+from jax2tf_bridge.cli._module_texts import ModuleTexts
+from jax2tf_bridge.cli._text import gradients_text, natural_order, releases_text
+from jax2tf_bridge.cli.html._charts import Bar, bar_chart, largest
+from jax2tf_bridge.cli.html._page import Fold, Page, Table
+from jax2tf_bridge.inspecting._finding import in_units, some
+
+_MOST_BARS = 12
+_WRITTEN_SO = "its file was written with vjp_order="
+_MANY = 200
+"""How many rows a table has, and how many modules are shown."""
+
+
+def directory_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Page:
+    """The page of a SavedModel.
+
+    Args:
+      facts: as `describe_saved_model` gives them.
+      texts: of the modules, in the order of `facts["modules"]`.
+      version: of the bridge, for the footer.
+    """
+    model = facts["saved_model"]
+    size = in_units(model["graph_bytes"] + model["variables_bytes"])
+    return Page(
+        title=model["path"],
+        subtitle=f"A SavedModel{written_by(model)}, {size}",
+        findings=[(f["severity"], f["text"], f["remedy"]) for f in facts["findings"]],
+        summary=[
+            ("runs on", runs_on_text(facts)),
+            ("its gradients", gradients_run_on_text(facts)),
+            ("platforms", ", ".join(facts["platforms"])),
+            ("methods", some([m["name"] for m in facts["methods"]], 8)),
+            ("variables", variables_text(facts["variables"])),
+            ("assets", some(facts["assets"], 8)),
+            ("warm-up", warm_up_text(facts["warm_up"])),
+            ("tags", ", ".join(model["tags"])),
+        ],
+        tables=[_signatures(facts["signatures"]), _arrays(facts)],
+        charts=[
+            bar_chart("Where the bytes are", _parts(facts)),
+            bar_chart("Variables, in bytes", _variables(facts["variables"]["list"])),
+            bar_chart("Modules, in bytes", _modules(facts["modules"])),
+        ],
+        folds_title="Modules",
+        folds=[
+            _module(module, text, texts, is_open=i == 0)
+            for i, (module, text) in enumerate(
+                zip(facts["modules"][:_MANY], texts.texts, strict=False)
+            )
+        ],
+        footer=_footer(version),
+    )
+
+
+def file_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Page:
+    """The page of a .jaxfn file, or of one of jax.export's.
+
+    Args:
+      facts: as `describe` gives them, with the file's.
+      texts: of the modules of the function and of its gradients.
+      version: of the bridge, for the footer.
+    """
+    file = facts["file"]
+    needs = [*facts["sizes"]["constraints"], *facts["sizes"]["requirements"]]
+    arrays = facts["arrays"]
+    return Page(
+        title=facts["name"],
+        subtitle=f"{file['path']}, {file['format']} version {file['version']}, "
+        f"{in_units(file['bytes'])}",
+        findings=_file_findings(facts),
+        summary=[
+            ("runs on", releases_text(facts["tensorflow"])),
+            ("platforms", ", ".join(facts["platforms"])),
+            ("gradient", gradients_text(facts["gradient"]["orders"])),
+            ("open sizes", ", ".join(facts["sizes"]["variables"])),
+            ("needs", ", ".join(needs)),
+            (
+                "constants",
+                f"{arrays['count']}, {in_units(arrays['bytes'])}" * bool(arrays["count"]),
+            ),
+            ("made by", facts["producer"]),
+            ("made for", facts["target"]),
+        ],
+        tables=[
+            _file_arrays("Arguments", facts["arguments"]),
+            _file_arrays("Results", facts["results"]),
+        ],
+        charts=[
+            bar_chart(
+                "Captured arrays, in bytes",
+                largest(
+                    [_bar(c["name"] or c["sha256"][:12], c["bytes"]) for c in facts["constants"]],
+                    _MOST_BARS,
+                    in_units,
+                ),
+            ),
+            bar_chart(
+                "Modules, in bytes",
+                [_bar(_order_title(m["order"]), m["bytes"]) for m in facts["modules"]],
+            ),
+        ],
+        folds_title="Modules",
+        folds=[
+            _file_module(module, text, texts, is_open=i == 0)
+            for i, (module, text) in enumerate(zip(facts["modules"], texts.texts, strict=True))
+        ],
+        footer=_footer(version),
+    )
+
+
+def _signatures(signatures: Sequence[Mapping[str, Any]]) -> Table:
+    rows = []
+    for signature in signatures[:_MANY]:
+        gradient, buckets = signature["gradient"], signature["buckets"] or {}
+        rows.append(
+            [
+                signature["name"],
+                "; ".join(f"{p['name']}: {type_text(p)}" for p in signature["inputs"]),
+                "; ".join(f"{p['name']}: {type_text(p)}" for p in signature["outputs"]),
+                "runs no module" if gradient is None else gradients_text(gradient["orders"]),
+                "; ".join(
+                    [
+                        *(f"{n}: {', '.join(map(str, s))}" for n, s in buckets.items()),
+                        *padding(signature),
+                    ]
+                )
+                or "none",
+            ]
+        )
+    return Table("Signatures", ["name", "inputs", "outputs", "gradient", "buckets"], rows)
+
+
+def _arrays(facts: Mapping[str, Any]) -> Table:
+    """The largest constants, those of the graph and those in modules."""
+    found = [
+        (f"module {m['number']}", c["type"], c["bytes"])
+        for m in facts["modules"]
+        for c in m["largest_constants"]
+    ]
+    found += [
+        (f"{c['function']}/{c['node']}".strip("/"), type_text(c), c["bytes"])
+        for c in facts["constants"]["largest"]
+    ]
+    found.sort(key=lambda row: -row[2])
+    rows = [[place, kind, f"{size:,}"] for place, kind, size in found[:_MOST_BARS] if size > 1000]
+    head = ["where", "type", "bytes"]
+    return Table("Largest constants", head, rows, numbers=frozenset({2}))
+
+
+def _parts(facts: Mapping[str, Any]) -> list[Bar]:
+    model, modules = facts["saved_model"], facts["modules"]
+    constants = {False: 0, True: 0}
+    operations = 0
+    for module in modules:
+        inside = module["constant_bytes"] or 0
+        constants[bool(module["order"])] += inside
+        operations += max(module["bytes"] - inside, 0)
+    graph_constants = facts["constants"]["bytes"]
+    rest = model["graph_bytes"] - sum(constants.values()) - operations - graph_constants
+    sizes = {
+        "variables": model["variables_bytes"],
+        "modules: constants": constants[False],
+        "modules: constants in gradients": constants[True],
+        "modules: operations": operations,
+        "graph: constants": graph_constants,
+        "graph: all else": max(rest, 0),
+    }
+    return largest([_bar(label, size) for label, size in sizes.items()], len(sizes), in_units)
+
+
+def _variables(variables: Sequence[Mapping[str, Any]]) -> list[Bar]:
+    in_order = sorted(variables, key=lambda v: natural_order(v["path"]))
+    return largest([_bar(v["path"], v["bytes"] or 0) for v in in_order], _MOST_BARS, in_units)
+
+
+def _modules(modules: Sequence[Mapping[str, Any]]) -> list[Bar]:
+    bars = [_bar(_short_title(m), m["bytes"]) for m in modules]
+    return largest(bars, _MOST_BARS, in_units, in_order=True) if len(bars) > 1 else []
+
+
+def _short_title(module: Mapping[str, Any]) -> str:
+    kind = f", gradient of order {module['order']}" if module["order"] else ""
+    return f"module {module['number']}{kind}"
+
+
+def _module(
+    module: Mapping[str, Any], text: str | None, texts: ModuleTexts, *, is_open: bool
+) -> Fold:
+    paragraphs = [", ".join(module_facts(module))]
+    paragraphs.append(f"in {module['function'] or 'the graph'}, node {module['node']}")
+    if module["arguments"] or module["results"]:
+        arguments, results = some(module["arguments"], 20), some(module["results"], 20)
+        paragraphs.append(f"({arguments}) -> ({results})")
+    sizes = module["sizes"] or {"constraints": [], "requirements": []}
+    if needs := [*sizes["constraints"], *sizes["requirements"]]:
+        paragraphs.append(f"needs {', '.join(needs)}")
+    return _fold(module_title(module), paragraphs, module, text, texts, is_open=is_open)
+
+
+def _file_module(
+    module: Mapping[str, Any], text: str | None, texts: ModuleTexts, *, is_open: bool
+) -> Fold:
+    constants = module["constant_bytes"]
+    inside = f" ({in_units(constants)} in constants)" if constants else ""
+    paragraphs = [
+        f"{in_units(module['bytes'])}{inside}, StableHLO {module['stablehlo']}, calling convention "
+        f"{module['calling_convention']}, {releases_text(module['tensorflow'])}"
+    ]
+    if module["requirements"]:
+        paragraphs.append(f"needs {', '.join(module['requirements'])}")
+    title = _order_title(module["order"])
+    return _fold(title, paragraphs, module, text, texts, is_open=is_open)
+
+
+def _fold(
+    title: str,
+    paragraphs: list[str],
+    module: Mapping[str, Any],
+    text: str | None,
+    texts: ModuleTexts,
+    *,
+    is_open: bool,
+) -> Fold:
+    if module["unreadable"]:
+        return Fold(title, [*paragraphs, f"It cannot be read: {module['unreadable']}"])
+    if module["custom_calls"]:
+        calls = ", ".join(
+            f"{c['count']} {c['name']}{'' if c['handled'] else ' (no handler in TensorFlow)'}"
+            for c in module["custom_calls"]
+        )
+        paragraphs.append(f"custom calls: {calls}")
+    if text is None and texts.missing_because:
+        paragraphs.append(texts.missing_because)
+    bars = [Bar(op["name"], op["count"], f"{op['count']:,}") for op in module["ops"]]
+    total = sum(op["count"] for op in module["ops"])
+    chart = bar_chart(
+        f"Operations, {total:,} in all", largest(bars, _MOST_BARS, lambda n: f"{n:,}")
+    )
+    return Fold(title, paragraphs, [chart], "StableHLO", text or "", is_open)
+
+
+def _file_findings(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    found = []
+    path = facts["file"]["path"]
+    for module in facts["modules"]:
+        title = _order_title(module["order"])
+        calls = [c["name"] for c in module["custom_calls"] if not c["handled"]]
+        retarget = (
+            f"jax2tf-bridge retarget {path} --tensorflow RELEASE writes it without, if it has a "
+            "form in StableHLO alone."
+        )
+        if module["unreadable"]:
+            found.append(("error", f"{title} cannot be read: {module['unreadable']}", ""))
+        elif calls:
+            text = f"{title} calls {some(calls)}, for which no TensorFlow has a handler."
+            found.append(("error", text, retarget))
+        elif not module["tensorflow"]:
+            text = f"{title} is newer than what every known TensorFlow reads."
+            found.append(("error", text, retarget.replace("it without, if it has", "it in")))
+    for dropped in facts["dropped_platforms"]:
+        found.append(("note", f"Not for {dropped['platform']}: {dropped['reason']}", ""))
+    effects = [*facts["effects"]["ordered"], *facts["effects"]["unordered"]]
+    if effects:
+        found.append(
+            ("warning", f"It has the effects {some(effects)}, which exist in JAX alone.", "")
+        )
+    if facts["devices"] > 1:
+        found.append(("warning", f"It is spread over {facts['devices']} devices.", ""))
+    orders, then = facts["gradient"]["orders"], facts["gradient"]["then"]
+    # That no more were written than were asked for is no news.
+    if then and not (orders and _WRITTEN_SO in then):
+        text = f"{gradients_text(orders).capitalize()}: {then}"
+        found.append(("note", text, ""))
+    return sorted(found, key=lambda finding: ("error", "warning", "note").index(finding[0]))
+
+
+def _file_arrays(title: str, arrays: Sequence[Mapping[str, Any]]) -> Table:
+    rows = [[a["path"] or "result", type_text(a)] for a in arrays[:_MANY]]
+    return Table(title, ["path", "type"], rows)
+
+
+def _order_title(order: int) -> str:
+    return "The function" if order == 0 else f"Its gradient of order {order}"
+
+
+def _bar(label: str, size: int) -> Bar:
+    return Bar(label, size, in_units(size))
+
+
+def _footer(version: str) -> str:
+    return f"Made by jax2tf-bridge {version} inspect."

@@ -1,0 +1,205 @@
+"""Which calls `serve-check` makes of a SavedModel's signatures: at some sizes, and to warm up."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import random
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from jax2tf_bridge.errors import BridgeError, ShapeError
+from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.saved_model._extras import WARM_UP
+from jax2tf_bridge.saved_model._saved_model import EntryPoint, SavedModelContents
+from jax2tf_bridge.saved_model._sidecar import SignatureEntry, read_sidecar
+from jax2tf_bridge.saved_model._tensors import TensorType, dtype_name, tensor_type
+from jax2tf_bridge.saved_model._wire import Message
+from shape_poly import Dim, DimExpr, evaluate_shape, parse_comparison
+
+_SAMPLES = 3
+_CANDIDATES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 128, 224, 256)
+_MOST_TRIALS = 20_000
+_MOST_WARM_UPS = 20
+"""Of each signature; all of a thousand would take long, and say little more."""
+
+_LENGTH, _CHECKSUM = struct.Struct("<Q"), 4
+
+Shapes: TypeAlias = Mapping[str, tuple[Dim, ...]]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a signature.
+
+    Attributes:
+      signature: its name.
+      inputs: by name what the script makes a tensor of.
+      text: the inputs, as a reader sees them.
+      kind: "sizes" for sizes that the signature allows, "guess" for those that it may refuse,
+        "warm-up" for a request in the file.
+      gradients: whether gradients are taken.
+    """
+
+    signature: str
+    inputs: Mapping[str, Mapping[str, Any]]
+    text: str
+    kind: str
+    gradients: bool
+
+
+def calls_of(contents: SavedModelContents) -> list[Call]:
+    """The calls of all signatures, one signature's after another's.
+
+    Raises:
+      BridgeError: there are no signatures, no sizes satisfy the constraints, or a file is damaged.
+    """
+    entries = [entry for entry in contents.entries if entry.is_signature]
+    if not entries:
+        raise BridgeError(f"{contents.path} has no signatures, and so nothing to serve.")
+    folder = Path(contents.path)
+    known = read_sidecar(folder)
+    requests = list(_requests(folder, {e.name: _has_gradient(e) for e in entries}))
+    found: list[Call] = []
+    for entry in entries:
+        if known is not None and entry.name in known[0].signatures:
+            record = known[1][entry.name]
+            shapes = _shapes(entry, known[0].signatures[entry.name], record)
+        else:
+            record, shapes = None, None
+        if record is None or shapes is None:
+            found += _guesses(entry)
+        else:
+            found += _samples(entry, record, shapes)
+        found += [call for call in requests if call.signature == entry.name][:_MOST_WARM_UPS]
+    # TensorFlow Serving does not load a model with requests for what is not there.
+    names = {entry.name for entry in entries}
+    return found + [call for call in requests if call.signature not in names]
+
+
+def _has_gradient(entry: EntryPoint) -> bool:
+    return entry.gradient is not None and entry.gradient.orders > 0
+
+
+def _shapes(entry: EntryPoint, known: SignatureEntry, record: PortableFunction) -> Shapes | None:
+    """The inputs' shapes with the names of sizes; None if they are not those of the function."""
+    avals = dict(zip(record.in_paths(), record.in_avals, strict=True))
+    found = {}
+    for port in entry.inputs:
+        aval = avals.get(known.inputs[port.name].path) if port.name in known.inputs else None
+        if aval is None or port.type.shape is None:
+            return None
+        fitting = [s for s in _op_or_own(aval) if len(s) == len(port.type.shape)]
+        if not fitting:
+            return None
+        found[port.name] = fitting[0]
+    return found
+
+
+def _op_or_own(aval: Aval) -> tuple[tuple[Dim, ...], ...]:
+    """The shape of what crosses; of a random key a signature may take the seed instead."""
+    return aval.op_shape, aval.shape
+
+
+def _samples(entry: EntryPoint, record: PortableFunction, shapes: Shapes) -> Iterator[Call]:
+    """At a few sizes that the function allows, first the smallest."""
+    constraints = [parse_comparison(c) for c in (*record.constraints, *record.requirements)]
+    avals = (*record.in_avals, *record.out_avals)
+    every = [*shapes.values(), *(aval.shape for aval in avals)]
+    dims = [d for shape in every for d in shape if isinstance(d, DimExpr)]
+    names = sorted({name for d in dims for name in d.variables()})
+
+    def allowed(sizes: Mapping[str, int]) -> bool:
+        return all(c.holds(sizes) for c in constraints) and all(
+            (size or 0) >= 1 for shape in every for size in evaluate_shape(shape, sizes)
+        )
+
+    drawn = random.Random(0)
+    trials = itertools.islice(itertools.product(_CANDIDATES, repeat=len(names)), _MOST_TRIALS)
+    first = next((s for t in trials if allowed(s := dict(zip(names, t, strict=True)))), None)
+    if first is None:
+        raise ShapeError(
+            f"{entry.name}: no sizes of {', '.join(names)} were found that satisfy "
+            f"{', '.join(map(str, constraints)) or 'its shapes'}."
+        )
+    found = [first]
+    for _ in range(_MOST_TRIALS if names else 0):
+        sizes = {name: drawn.choice(_CANDIDATES[:10]) for name in names}
+        if len(found) < _SAMPLES and sizes not in found and allowed(sizes):
+            found.append(sizes)
+    for sizes in found:
+        concrete = {n: [int(d or 0) for d in evaluate_shape(s, sizes)] for n, s in shapes.items()}
+        yield _call(entry, concrete, "sizes")
+
+
+def _guesses(entry: EntryPoint) -> Iterator[Call]:
+    """At sizes of which nobody says that they are allowed, where sizes are open."""
+    types = {port.name: port.type for port in entry.inputs}
+    is_open = any(t.shape is None or None in t.shape for t in types.values())
+    for size in range(1, _SAMPLES + 1 if is_open else 2):
+        concrete = {
+            name: [size] if t.shape is None else [size if d is None else d for d in t.shape]
+            for name, t in types.items()
+        }
+        yield _call(entry, concrete, "guess" if is_open else "sizes")
+
+
+def _call(entry: EntryPoint, shapes: Mapping[str, list[int]], kind: str) -> Call:
+    dtypes = {port.name: port.type.dtype for port in entry.inputs}
+    return Call(
+        entry.name,
+        {name: {"dtype": dtypes[name], "shape": shape} for name, shape in shapes.items()},
+        _text((name, TensorType(dtypes[name], tuple(s))) for name, s in shapes.items()),
+        kind,
+        _has_gradient(entry),
+    )
+
+
+def _text(inputs: Iterator[tuple[str, TensorType]] | Sequence[tuple[str, TensorType]]) -> str:
+    return ", ".join(f"{name}: {kind}" for name, kind in inputs) or "no inputs"
+
+
+# tensorflow.serving.PredictionLog and what it holds, by field number.
+_LOG_PREDICT_LOG, _PREDICT_LOG_REQUEST = 6, 1
+_REQUEST_MODEL_SPEC, _REQUEST_INPUTS = 1, 2
+_MODEL_SPEC_SIGNATURE_NAME = 3
+_TENSOR_DTYPE = 1
+
+
+def _requests(folder: Path, has_gradient: Mapping[str, bool]) -> Iterator[Call]:
+    """The requests that TensorFlow Serving replays, in the order of the file."""
+    path = folder / WARM_UP
+    if not path.is_file():
+        return
+    data = path.read_bytes()
+    at, whole = 0, Message(data, "the requests to warm up", str(path))
+    while at < len(data):
+        begin = at + _LENGTH.size + _CHECKSUM
+        if begin > len(data):
+            raise whole.error(at, "it ends within a request's length")
+        (length,) = _LENGTH.unpack_from(data, at)
+        at = begin + length + _CHECKSUM
+        if at > len(data):
+            raise whole.error(begin, "it ends within a request")
+        log = Message(data, "a request to warm up", str(path), begin, begin + length)
+        for predict in log.messages(_LOG_PREDICT_LOG, "a request to predict"):
+            for request in predict.messages(_PREDICT_LOG_REQUEST, "a request"):
+                yield _request(request, has_gradient)
+
+
+def _request(request: Message, has_gradient: Mapping[str, bool]) -> Call:
+    name, inputs, types = "serving_default", {}, []
+    for field in request.fields():
+        if field.number == _REQUEST_MODEL_SPEC:
+            spec = request.message(field, "what a request is for")
+            name = spec.text_of(_MODEL_SPEC_SIGNATURE_NAME) or name
+        elif field.number == _REQUEST_INPUTS:
+            key, value = request.entry(field, "an input of a request")
+            content = value.data[value.start : value.end]
+            dtype = dtype_name(value.integer_of(_TENSOR_DTYPE))
+            inputs[key] = {"dtype": dtype, "proto": base64.b64encode(content).decode()}
+            types.append((key, tensor_type(value)))
+    return Call(name, inputs, _text(types), "warm-up", has_gradient.get(name, False))

@@ -1,0 +1,221 @@
+"""Python environments with a TensorFlow release: found, or made once and kept in a cache."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jax2tf_bridge.cli._console import Console
+from jax2tf_bridge.cli._usage import UsageError
+from jax2tf_bridge.cli.serve_check._installers import Installer, InstallerError, find_installer
+from jax2tf_bridge.errors import BridgeError
+
+_MINORS = range(9, 15)
+"""The Pythons 3.N that are asked for; which of them have wheels, the installer says."""
+
+_DISTRIBUTIONS = ("tensorflow-cpu", "tensorflow")
+"""The first that there is for a platform is taken: models are loaded on the CPU."""
+
+_ASK = """
+import json, sys
+from importlib import metadata
+found = None
+for name in ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos", "tf-nightly"):
+    try:
+        found = found or metadata.version(name)
+    except metadata.PackageNotFoundError:
+        pass
+print(json.dumps([list(sys.version_info[:2]), found]))
+"""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An interpreter with a TensorFlow.
+
+    Attributes:
+      python: the interpreter.
+      version: its version, as (3, 11).
+      tensorflow: the release that is installed, as "2.17.1"; None without one.
+    """
+
+    python: Path
+    version: tuple[int, int]
+    tensorflow: str | None
+
+
+def environment_at(python: Path, release: str | None) -> Environment:
+    """The environment of an interpreter, or of the folder of a virtual environment.
+
+    Raises:
+      UsageError: it does not start, or has no TensorFlow, or another release.
+    """
+    # A name alone is looked for on the PATH.
+    path = _python_in(python) if python.is_dir() else Path(shutil.which(python) or python)
+    found = _asked(Path(os.path.abspath(path)))
+    if found is None:
+        raise UsageError(f"--python: {python} is no Python interpreter that starts")
+    if found.tensorflow is None:
+        raise UsageError(
+            f"--python: {python} has no TensorFlow: pip install one there, or leave --python out"
+        )
+    if release is not None and not _is_release(found.tensorflow, release):
+        raise UsageError(
+            f"--python: {python} has TensorFlow {found.tensorflow}, and --tensorflow is {release}: "
+            "leave one of the two out"
+        )
+    return found
+
+
+def environment_of(release: str, console: Console) -> Environment:
+    """The environment of a release in the cache; it is made there if it is missing.
+
+    Args:
+      release: as "2.17" or "2.17.1".
+      console: says what is being done.
+
+    Raises:
+      BridgeError: it cannot be made; the text has the installer's reason, or says which Python
+        would do.
+    """
+    cache = cache_folder()
+    for python in _newest_first(cache, release):
+        found = _asked(python)
+        if found is not None and _is_release(found.tensorflow or "", release):
+            return found
+    try:
+        with contextlib.ExitStack() as stack:
+            with console.step(f"looking for wheels of TensorFlow {release}"):
+                installer = stack.enter_context(find_installer())
+                base, distribution, version = _choice(installer, release)
+            folder = cache / _name(release, version)
+            with console.step(f"installing TensorFlow {release} in {folder}"):
+                _make(folder, installer, base, _requirement(distribution, release))
+    except InstallerError as e:
+        raise BridgeError(f"TensorFlow {release} cannot be installed: {e}") from e
+    found = _asked(_python_in(folder))
+    if found is None or found.tensorflow is None:
+        raise BridgeError(f"{folder}: its Python does not start; remove the folder and try again")
+    return found
+
+
+def cache_folder() -> Path:
+    """Where environments are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base).absolute() / "jax2tf-bridge"
+
+
+def environment_variables(*, other: bool) -> dict[str, str]:
+    """The variables of a process in an environment; `other` leaves out what belongs to this one."""
+    own = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__"}
+    return {k: v for k, v in os.environ.items() if not other or k not in own}
+
+
+def _name(release: str, version: Sequence[int]) -> str:
+    return f"tensorflow-{release}-py{'.'.join(map(str, version))}"
+
+
+def _newest_first(cache: Path, release: str) -> Iterator[Path]:
+    """The interpreters for a release in the cache, that of the running version before all."""
+    minors = [sys.version_info.minor, *sorted(_MINORS, reverse=True)]
+    for minor in dict.fromkeys(minors):
+        python = _python_in(cache / _name(release, (3, minor)))
+        if python.exists():
+            yield python
+
+
+def _choice(installer: Installer, release: str) -> tuple[str, str, tuple[int, int]]:
+    """A Python and a distribution that has wheels for it."""
+    without_python = []
+    for minor in _candidates(installer):
+        for distribution in _DISTRIBUTIONS:
+            if not installer.has_wheel(minor, _requirement(distribution, release)):
+                continue
+            base = installer.python(minor)
+            if base is not None:
+                return base, distribution, (3, minor)
+            without_python.append(minor)
+            break
+    if without_python:
+        versions = ", ".join(f"3.{minor}" for minor in sorted(without_python))
+        raise BridgeError(
+            f"TensorFlow {release} has wheels for Python {versions}, and none of these is on the "
+            "PATH: install one, or uv, which fetches what it needs; or name an environment with "
+            "this TensorFlow by --python"
+        )
+    raise BridgeError(
+        f"TensorFlow {release} has no wheels for this platform and Python 3.{_MINORS[0]} to "
+        f"3.{_MINORS[-1]}"
+    )
+
+
+def _candidates(installer: Installer) -> Iterator[int]:
+    """The running Python, those that are here, and those that the installer may fetch."""
+    running = sys.version_info.minor
+    yield running
+    others = [minor for minor in sorted(_MINORS, reverse=True) if minor != running]
+    absent = [minor for minor in others if not installer.has_python(minor)]
+    yield from (minor for minor in others if minor not in absent)
+    yield from absent
+
+
+def _make(folder: Path, installer: Installer, base: str, requirement: str) -> None:
+    """Makes an environment, whole or not at all."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True
+    ) as temporary:
+        made = Path(temporary, "made")
+        installer.make(base, made)
+        installer.install(_python_in(made), requirement)
+        if _asked(_python_in(folder)) is not None:
+            return  # another process was faster
+        with contextlib.suppress(FileNotFoundError):
+            # What does not start, since its Python is gone.
+            folder.rename(Path(temporary, "outdated"))
+        try:
+            made.rename(folder)
+        except OSError:
+            if _asked(_python_in(folder)) is None:
+                raise
+
+
+def _requirement(distribution: str, release: str) -> str:
+    return f"{distribution}=={release}" + (".*" if release.count(".") == 1 else "")
+
+
+def _is_release(installed: str, release: str) -> bool:
+    return installed == release or installed.startswith(f"{release}.")
+
+
+def _python_in(folder: Path) -> Path:
+    """The interpreter of a virtual environment."""
+    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def _asked(python: Path) -> Environment | None:
+    """What an interpreter says of itself; None if it does not start."""
+    if shutil.which(str(python)) is None:
+        return None
+    is_other = str(python) != os.path.abspath(sys.executable)
+    try:
+        answer = subprocess.run(
+            [str(python), "-c", _ASK],
+            env=environment_variables(other=is_other),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        (major, minor), tensorflow = json.loads(answer.stdout)
+    except (OSError, ValueError, TypeError, subprocess.TimeoutExpired):
+        return None
+    return Environment(python, (major, minor), tensorflow)

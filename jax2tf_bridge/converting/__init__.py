@@ -1,0 +1,1 @@
+"""Both halves in one process: convert(), save(), publish()."""

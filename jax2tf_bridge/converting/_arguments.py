@@ -1,0 +1,210 @@
+"""The arguments of a call to a converted function: taken apart, compared, made tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import jax
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.errors import DTypeError, ExportError
+from jax2tf_bridge.from_jax._argument_advice import close_over
+from jax2tf_bridge.from_jax._argument_types import jax_dtype, static_leaf_hint
+from jax2tf_bridge.from_jax._avals import is_key
+from jax2tf_bridge.from_jax._callables import JaxCallable
+from jax2tf_bridge.from_jax._trees import rebuilt
+from jax2tf_bridge.from_jax.shapes._argument_specs import OpenSpec
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.to_tf import _tf_compat
+from jax2tf_bridge.to_tf._dtypes import cast_if_needed, fits
+
+_NUMBERS = (bool, int, float, complex)
+_ARRAYS = (tf.Tensor, np.ndarray, np.generic, jax.Array)
+
+
+@dataclass(frozen=True)
+class CallArguments:
+    """The arguments of one call: static values apart, and of the others the leaves.
+
+    Attributes:
+      function: whose arguments they are.
+      static_args, static_kwargs: the static values, by position and by name.
+      dynamic: the others, (args, kwargs), with None in the place of static ones.
+      leaves: of `dynamic`: tensors, arrays and numbers.
+      key: equal for calls with equal structure, shapes, dtypes and static values.
+      static_key: equal for calls with equal static values.
+    """
+
+    function: JaxCallable
+    static_args: Mapping[int, Any]
+    static_kwargs: Mapping[str, Any]
+    dynamic: tuple[tuple[Any, ...], dict[str, Any]]
+    leaves: tuple[Any, ...]
+    key: Hashable
+    static_key: Hashable
+
+    @staticmethod
+    def of(function: JaxCallable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
+        """Takes the arguments apart.
+
+        Raises:
+          DTypeError: one is neither a tensor nor an array nor a number.
+          ExportError: a static value is not hashable.
+        """
+        static_args = {i: a for i, a in enumerate(args) if function.is_static(i)}
+        static_kwargs = {k: v for k, v in kwargs.items() if k in function.static_argnames}
+        dynamic = (
+            tuple(None if i in static_args else a for i, a in enumerate(args)),
+            {k: v for k, v in kwargs.items() if k not in static_kwargs},
+        )
+        tree: Any
+        leaves, tree = jax.tree_util.tree_flatten(dynamic, is_leaf=_tf_compat.is_wrapper)
+        if any(map(_tf_compat.is_wrapper, leaves)):
+            dynamic = tree.unflatten(map(_without_wrappers, leaves))
+            leaves, tree = jax.tree_util.tree_flatten(dynamic)
+        values = tuple(map(array_of, leaves))
+        for i, (value, leaf) in enumerate(zip(values, leaves, strict=True)):
+            if value is None:
+                path = _paths(function, dynamic)[i]
+                if isinstance(leaf, str) and path.isidentifier():
+                    names = function.argument_names(len(dynamic[0]))
+                    raise DTypeError(
+                        f"The argument {path} of {function.name} is the string {leaf!r:.80}, of "
+                        "tf.string in TensorFlow, and JAX computes with numbers alone. "
+                        f"{close_over(function, names, path, leaf)}"
+                    )
+                raise DTypeError(
+                    f"The argument {path} of a converted function should "
+                    "be a NumPy array, scalar, tf.Variable, or tf.Tensor. "
+                    f"Got: {leaf!r} of type {type(leaf).__name__}{static_leaf_hint(leaf, path)}"
+                )
+        static_key = _static_key(function, static_args, static_kwargs)
+        key = (tree, static_key, tuple(map(_key, values)))
+        return CallArguments(function, static_args, static_kwargs, dynamic, values, key, static_key)
+
+    def specs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with OpenSpecs in the place of arrays; static values as they are.
+
+        Raises:
+          DTypeError: JAX has no such dtype, or the rank of a tensor is not known.
+        """
+        tree: Any = jax.tree_util.tree_structure(self.dynamic)
+        paths = _paths(self.function, self.dynamic)
+        args, kwargs = rebuilt(tree, map(_spec, self.leaves, paths))
+        return (
+            tuple(self.static_args.get(i, a) for i, a in enumerate(args)),
+            {**kwargs, **self.static_kwargs},
+        )
+
+    def tensors(self, record: PortableFunction) -> list[tf.Tensor]:
+        """The leaves as tensors of the record's dtypes; 64 bits become 32 where JAX says so.
+
+        Raises:
+          DTypeError: a number is too large for its dtype.
+        """
+        tensors = []
+        for i, (leaf, aval) in enumerate(zip(self.leaves, record.in_avals, strict=True)):
+            dtype = tf.as_dtype(aval.op_dtype)
+            if not fits(leaf, dtype):
+                raise DTypeError(
+                    f"The argument {record.in_paths()[i]} is {leaf}, which does not fit "
+                    f"{dtype.name}. Set jax_enable_x64, or pass it as a float."
+                )
+            tensors.append(_tensor(leaf, dtype))
+        return tensors
+
+
+def _without_wrappers(leaf: Any) -> Any:
+    """A leaf in which containers stand for TF's wrappers, also within containers within."""
+    if not _tf_compat.is_wrapper(leaf):
+        return leaf
+    plain = _tf_compat.unwrapped(leaf)
+    return jax.tree_util.tree_map(_without_wrappers, plain, is_leaf=_tf_compat.is_wrapper)
+
+
+def array_of(leaf: Any) -> Any:
+    """A leaf as a tf.Tensor, an array of JAX or NumPy, or a number; None if it is none."""
+    if isinstance(leaf, (*_ARRAYS, *_NUMBERS)):
+        return leaf
+    if isinstance(leaf, tf.Variable) or hasattr(leaf, "__tf_tensor__"):
+        return tf.convert_to_tensor(leaf)
+    if hasattr(leaf, "__jax_array__"):
+        return leaf.__jax_array__()
+    return None
+
+
+def _key(value: Any) -> Hashable:
+    if isinstance(value, tf.Tensor):
+        shape = value.shape
+        return (tuple(shape.as_list()) if shape.rank is not None else None, value.dtype)
+    if isinstance(value, _ARRAYS):
+        return (*value.shape, value.dtype)
+    # Of a number the type alone decides.
+    return (type(value),)
+
+
+def _static_key(
+    function: JaxCallable, static_args: Mapping[int, Any], static_kwargs: Mapping[str, Any]
+) -> Hashable:
+    """The static values with their types, since 1, 1.0 and True are equal to Python."""
+    if not static_args and not static_kwargs:
+        return ()
+    names = function.argument_names(max(static_args, default=-1) + 1)
+    values = {**{names[i]: v for i, v in static_args.items()}, **static_kwargs}
+    for name, value in values.items():
+        try:
+            hash(value)
+        except TypeError as e:
+            raise ExportError(
+                f"The argument {name} of {function.name} is static (jit's static_argnums or "
+                f"static_argnames), so its value must be hashable. Got: {value!r} of type "
+                f"{type(value).__name__}. Pass a hashable value (a tuple for a list), or do not "
+                "make the argument static."
+            ) from e
+    return tuple((name, type(values[name]), values[name]) for name in sorted(values))
+
+
+def _paths(function: JaxCallable, dynamic: Any) -> list[str]:
+    """For each leaf how a user would write it: "x", "params['w']"."""
+    names = function.argument_names(len(dynamic[0]))
+    keyed, _ = jax.tree_util.tree_flatten_with_path(dynamic)
+    paths = []
+    for (side, argument, *rest), _ in keyed:
+        name = names[argument.idx] if side.idx == 0 else str(argument.key)
+        paths.append(name + jax.tree_util.keystr(tuple(rest)))
+    return paths
+
+
+def _spec(value: Any, path: str) -> OpenSpec:
+    if isinstance(value, tf.Tensor):
+        if value.shape.rank is None:
+            raise DTypeError(
+                f"The argument {path} has an unknown rank. Give it one with tf.ensure_shape, or "
+                "by the tf.function's input_signature."
+            )
+        dtype = jax_dtype(value.dtype.as_numpy_dtype, path, shown=f"tf.{value.dtype.name}")
+        return OpenSpec(tuple(value.shape.as_list()), dtype)
+    if isinstance(value, _ARRAYS):
+        return OpenSpec(tuple(value.shape), jax_dtype(value.dtype, path))
+    # Its value is looked at when it becomes a tensor.
+    return OpenSpec((), jax_dtype(jax.typeof(number_kind(value)()).dtype, path), value)
+
+
+def number_kind(value: Any) -> type:
+    """The type of Python's that a number is of, the narrowest first: a bool is an int too."""
+    return next(kind for kind in _NUMBERS if isinstance(value, kind))
+
+
+def _tensor(value: Any, dtype: tf.DType) -> tf.Tensor:
+    if isinstance(value, tf.Tensor):
+        return cast_if_needed(value, dtype)
+    if isinstance(value, _ARRAYS):
+        if is_key(value.dtype):
+            value = jax.random.key_data(cast(jax.Array, value))
+        if value.dtype == jax.dtypes.float0:
+            return tf.zeros(value.shape, dtype)
+        return tf.convert_to_tensor(np.asarray(value).astype(dtype.as_numpy_dtype, copy=False))
+    return tf.convert_to_tensor(value, dtype)

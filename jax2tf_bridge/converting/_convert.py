@@ -1,0 +1,170 @@
+"""convert(): the two halves of the bridge, back to back in one process."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, cast
+
+from jax2tf_bridge.errors import ExportError, MissingDependencyError
+from jax2tf_bridge.portable._target import Target
+
+try:
+    import jax as _jax  # noqa: F401
+    import tensorflow as _tf  # noqa: F401
+except ModuleNotFoundError as e:
+    if e.name not in ("jax", "tensorflow"):
+        raise
+    missing = ("JAX", "jax") if e.name == "jax" else ("TensorFlow", "tensorflow-cpu")
+    raise MissingDependencyError(*missing, "convert") from e
+
+from jax2tf_bridge.converting._arguments import CallArguments
+from jax2tf_bridge.converting._functions import RecordCache, Requirements
+from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax._callables import JaxCallable
+from jax2tf_bridge.from_jax._export import call_text, export_options, export_specs
+from jax2tf_bridge.from_jax._wrapper_nodes import register_wrappers
+from jax2tf_bridge.from_jax.shapes._specs import symbolic_specs
+from jax2tf_bridge.from_jax.stablehlo._lifting import ConstantPool
+from jax2tf_bridge.to_tf import _tf_compat
+from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
+from jax2tf_bridge.to_tf._constants import CapturedArrays, SharedConstants
+from jax2tf_bridge.to_tf._gradient import call_flat
+
+_DEPRECATED: Any = object()
+_JAX2TF_DEFAULT = "_DefaultNativeSerialization"
+"""The type of what stands in jax2tf for an argument that was not given."""
+
+
+@opaque_to_autograph
+def convert(
+    f: Callable[..., Any],
+    *,
+    polymorphic_shapes: Any = None,
+    polymorphic_constraints: Sequence[str] | Literal["infer"] = (),
+    with_gradient: bool = True,
+    enable_xla: Any = _DEPRECATED,
+    native_serialization: Any = _DEPRECATED,
+    native_serialization_platforms: Sequence[str] | None = None,
+    native_serialization_disabled_checks: Sequence[Any] = (),
+    target: Target | None = None,
+) -> ConvertedFunction:
+    """Makes a TF function of a JAX function; a drop-in for jax2tf.convert of JAX 0.12.
+
+    Args:
+      f: the function, jitted or not. Arguments and results are pytrees of arrays.
+      polymorphic_shapes: which dimensions stay open, as in `export`: None (none), a string as
+        "(b, 28)" for every argument, or one entry an argument, by position or by name; or AUTO.
+      polymorphic_constraints: what holds for the dimension variables, as ["b >= 2"]; or "infer",
+        also among others: what the function needs is added, and listed in `requirements` of the
+        function that is returned.
+      with_gradient: whether the VJP of `f` becomes the TF gradient, to any order.
+      enable_xla: deprecated and without effect, as in jax2tf.
+      native_serialization: as enable_xla.
+      native_serialization_platforms: as `platforms` of `export`: by default every platform that
+        the function can be lowered for.
+      native_serialization_disabled_checks: of DisabledSafetyCheck.
+      target: what the consumer can run; by default `Target.widest()`.
+
+    Returns:
+      A function over tensors, tf.Variables, arrays and scalars. 64-bit values are taken as
+      JAX takes them: as 32 bits unless jax_enable_x64 is set. It is traced once for each
+      signature. Saved with tf.saved_model.save as any TF function, its gradient of first order
+      included. Calling it raises ShapeError, DTypeError or StructureError for arguments that do
+      not fit polymorphic_shapes, each named by its path; InconclusiveShapeError where it only
+      works for some sizes; and tf.errors.InvalidArgumentError at run time where symbolic sizes
+      contradict.
+
+    Raises:
+      FunctionError: `f` is not callable.
+      TargetError: no such platform.
+
+    >>> import jax.numpy as jnp, tensorflow as tf
+    >>> f = convert(lambda x: jnp.sum(x * x, axis=1), polymorphic_shapes="(b, 2)")
+    >>> f(tf.constant([[1.0, 2.0], [3.0, 4.0]])).numpy().tolist()
+    [5.0, 25.0]
+    """
+    for name, value in (("enable_xla", enable_xla), ("native_serialization", native_serialization)):
+        if type(value).__name__ == _JAX2TF_DEFAULT:
+            continue
+        if value is not _DEPRECATED:
+            asked = "" if value else " A graph of TensorFlow's own operations cannot be had."
+            warnings.warn(
+                f"The argument {name} of convert has no effect and will be removed: the module is "
+                f"always serialized natively.{asked}",
+                DeprecationWarning,
+                stacklevel=3,  # through AutoGraph's wrapper
+            )
+    register_wrappers(*_tf_compat.wrapper_types())
+    function = JaxCallable.of(f, caller="convert")
+    options = export_options(
+        native_serialization_platforms,
+        polymorphic_constraints,
+        native_serialization_disabled_checks,
+        target,
+        argument="native_serialization_platforms",
+        call=call_text("convert", function, polymorphic_shapes),
+    )
+    constants = SharedConstants(function.name)
+    pool = ConstantPool()
+    records = RecordCache(lambda specs: export_specs(function, specs, options, pool))
+
+    def converted(*args: Any, **kwargs: Any) -> Any:
+        if _jax_compat.inside_transformation():
+            raise ExportError(
+                f"convert({function.name}) was called inside a JAX transformation (jit, grad, "
+                "vmap). It makes a TensorFlow function: call it outside all of them."
+            )
+        call = CallArguments.of(function, args, kwargs)
+        record = records.get(
+            call.key,
+            call.static_key,
+            lambda: symbolic_specs(function, *call.specs(), polymorphic_shapes),
+        )
+        results = call_flat(record, call.tensors(record), with_gradient, constants)
+        return record.out_tree.unflatten(iter(results))
+
+    converted.__name__ = converted.__qualname__ = function.name
+    converted.__doc__ = getattr(f, "__doc__", None)
+    if function.signature is not None and not _has_defaults(function):
+        converted.__signature__ = function.signature  # type: ignore[attr-defined]
+    converted.requirements = Requirements(records)  # type: ignore[attr-defined]
+    converted.captured_arrays = constants.captured  # type: ignore[attr-defined]
+    return cast(ConvertedFunction, opaque_to_autograph(converted))
+
+
+class ConvertedFunction(Protocol):
+    """What `convert` gives: a function over TF values.
+
+    Attributes:
+      requirements: what it needs of the sizes beside polymorphic_constraints, found while it was
+        traced; empty until it is called, and one after another for every signature.
+    """
+
+    __name__: str
+
+    @property
+    def requirements(self) -> Sequence[str]: ...
+
+    def captured_arrays(self) -> CapturedArrays:
+        """The arrays of 4 kB and more that the function captured, as variables.
+
+        A model that holds what this gives, from before the first call, is saved with them as
+        variables; otherwise tf.saved_model.save writes them into the graph. The first call then
+        exports the gradient too, whose arrays have to be there when the model is saved.
+
+        Raises:
+          FunctionError: the function was called before.
+        """
+        ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+def _has_defaults(function: JaxCallable) -> bool:
+    """Whether parameters have defaults: tf.function would pass them on as arrays.
+
+    Left out, they stay what they are to JAX: values of Python.
+    """
+    parameters = function.signature.parameters.values() if function.signature else ()
+    return any(p.default is not p.empty for p in parameters)

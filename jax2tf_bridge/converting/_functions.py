@@ -1,0 +1,111 @@
+"""The records of one converted function: one a signature, made once each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import overload
+
+from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax.shapes._argument_specs import AutoSpec
+from jax2tf_bridge.from_jax.shapes._specs import Specs
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.to_tf._op import check_record
+from shape_poly import evaluate_shape, solve_dimensions
+
+# One entry for each concrete shape that eager calls had: past this many they start anew.
+_MAX_CALLS = 4096
+
+
+@dataclass
+class RecordCache:
+    """Makes the records with `make` and keeps them; safe to use from several threads.
+
+    Two levels, since the symbolic specs are what decides, but take long to find: calls that
+    differ only in open dimensions share a record.
+    """
+
+    make: Callable[[Specs], PortableFunction]
+    _by_call: dict[Hashable, PortableFunction] = field(default_factory=dict)
+    _by_specs: dict[Hashable, list[PortableFunction]] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def records(self) -> list[PortableFunction]:
+        """The records that there are."""
+        with self._lock:
+            return [record for known in self._by_specs.values() for record in known]
+
+    def get(
+        self, call_key: Hashable, static_key: Hashable, specs: Callable[[], Specs]
+    ) -> PortableFunction:
+        """The record for the calls of a key, in the present configuration of JAX.
+
+        Args:
+          call_key: equal for calls with equal structure, shapes, dtypes and static values.
+          static_key: equal for calls with equal static values.
+          specs: what to trace them with; asked for a new key only.
+        """
+        configuration = _jax_compat.configuration()
+        key = (call_key, configuration)
+        record = self._by_call.get(key)
+        if record is not None:
+            return record
+        with self._lock:
+            symbolic = specs()
+            specs_key = (symbolic.key(), static_key, configuration)
+            known = self._by_specs.setdefault(specs_key, [])
+            record = next((r for r in known if _serves(r, symbolic)), None)
+            if record is None:
+                record = self.make(symbolic)
+                check_record(record)
+                known.append(record)
+            if len(self._by_call) >= _MAX_CALLS:
+                self._by_call.clear()
+            self._by_call[key] = record
+            return record
+
+
+def _serves(record: PortableFunction, specs: Specs) -> bool:
+    """Whether the record takes the sizes that AUTO found a specification for."""
+    pairs = [
+        (aval.shape, leaf.sizes)
+        for aval, leaf in zip(record.in_avals, specs.leaves(), strict=True)
+        if isinstance(leaf, AutoSpec)
+    ]
+    values = solve_dimensions([shape for shape, _ in pairs], [sizes for _, sizes in pairs])
+    for shape, sizes in pairs:
+        for dimension, size, found in zip(shape, sizes, evaluate_shape(shape, values), strict=True):
+            if size is None and isinstance(dimension, int):
+                return False
+            if size is not None and found is not None and size != found:
+                return False
+    return True
+
+
+class Requirements(Sequence[str]):
+    """The requirements of the records that there are by now."""
+
+    def __init__(self, records: RecordCache) -> None:
+        """Of the records in the cache."""
+        self._records = records
+
+    def _texts(self) -> list[str]:
+        texts = [text for record in self._records.records() for text in record.requirements]
+        return list(dict.fromkeys(texts))
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        return self._texts()[index]
+
+    def __len__(self) -> int:
+        return len(self._texts())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._texts() == list(other)
+
+    def __repr__(self) -> str:
+        return repr(self._texts())

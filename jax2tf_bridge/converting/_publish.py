@@ -1,0 +1,136 @@
+"""publish(): the next version of a model that is served, from JAX functions or weights alone."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from jax2tf_bridge.converting._save import Signatures, keys_as_words, save
+from jax2tf_bridge.errors import SavingError, path_error
+from jax2tf_bridge.portable._target import Target
+from jax2tf_bridge.saved_model._sidecar import read_sidecar
+from jax2tf_bridge.saving import (
+    Above,
+    Buckets,
+    ExpectedSizes,
+    PathWeights,
+    Published,
+    SavedModel,
+    as_variables,
+    is_flat,
+    latest,
+    leaf_names,
+    opened,
+    publish_version,
+    publish_weights,
+    weights_by_name,
+)
+
+
+class SaveOptions(TypedDict, total=False):
+    """What `publish` hands on to `save`."""
+
+    trainable: bool | str | Sequence[str]
+    vjp_order: int | None
+    buckets: Buckets | None
+    above: Above | Mapping[str, Above] | None
+    expected_sizes: ExpectedSizes | None
+    warm_up: bool
+    precompile: bool
+    platforms: Sequence[str] | None
+    target: Target | None
+
+
+def publish(
+    root: str | os.PathLike[str],
+    signatures: Signatures = None,
+    *,
+    params: Any = None,
+    keep: int | None = None,
+    **options: Unpack[SaveOptions],
+) -> Published:
+    """Writes the next version of a model, `root/N`, which a server that watches `root` picks up.
+
+    It is there complete or not at all: also if the process is killed or the disk is full, and if
+    several publish at the same time.
+
+    Args:
+      root: the folder of all versions, a local one.
+      signatures: as in `save`; None: the newest version once more with other weights. Then nothing
+        is traced or compiled, and the files of the graph are shared with that version.
+      params: the weights, as in `save`: a pytree, a state dict, or the path of a file.
+      keep: how many of the newest versions stay; None keeps all. Give 2 or more where a server may
+        just be loading the one before.
+      **options: those of `save`.
+
+    Returns:
+      The number of the version, its path, and what `save` gives (`saved`), or with weights alone
+      the version whose graph it shares (`graph_of`). Print it.
+
+    Raises:
+      SavingError: `params` are missing, or options are given with nothing to save.
+      StructureError, ShapeError, DTypeError: the weights do not fit.
+      FileFormatError: `params` is a file of another format, or a damaged one.
+      FileNotFoundError: there is no version whose graph could be used.
+      ValueError, TypeError: `keep` is no number of versions.
+      OSError: `root` cannot be written.
+      BridgeError: as `save` raises.
+
+    >>> import tempfile, numpy as np
+    >>> from jax2tf_bridge import Signature
+    >>> root = tempfile.mkdtemp()
+    >>> w = np.ones((3, 2), np.float32)
+    >>> dense = Signature(lambda w, x: x @ w, args=[np.ones((4, 3), np.float32)])
+    >>> publish(root, dense, params=w).version, publish(root, params=w * 2).version
+    (1, 2)
+    """
+    if signatures is not None:
+
+        def write(folder: Path) -> SavedModel:
+            return save(folder, signatures, params=params, **options)
+
+        return Published.anew(publish_version(root, write, keep=keep))
+    if options:
+        raise SavingError(
+            f"publish was given {', '.join(options)} and no signatures: a version with other "
+            "weights has the graph, and all else, of the one before."
+        )
+    if params is None:
+        raise SavingError(
+            "publish needs signatures, or params: the new weights of the newest version."
+        )
+    newest = latest(root)
+    if newest is None:
+        text = "has no version yet, and the first one needs signatures beside params"
+        raise path_error(FileNotFoundError, errno.ENOENT, text, root)
+    with opened(params) as weights:
+        named = _named(newest, keys_as_words(weights))
+        made = publish_weights(root, as_variables(newest, named), keep=keep)
+    return Published.with_weights(made)
+
+
+def _named(newest: Path, params: Any) -> Mapping[str, Any]:
+    """The leaves by the names of their variables."""
+    by_path = isinstance(params, PathWeights) or (isinstance(params, Mapping) and is_flat(params))
+    if by_path or "jax" not in sys.modules:
+        return weights_by_name(newest, params)
+    # JAX knows the user's own node types, which the files may not.
+    import jax
+
+    from jax2tf_bridge.from_jax._trees import tree_spec
+
+    names = leaf_names(tree_spec(params))
+    if isinstance(params, Mapping) and not _are_of(newest, names):
+        # A state dict may lack what boxes around single values add to the names.
+        return weights_by_name(newest, params)
+    return dict(zip(names, jax.tree_util.tree_leaves(params), strict=True))
+
+
+def _are_of(newest: Path, names: Sequence[str]) -> bool:
+    """Whether the weights of a version have these names."""
+    found = read_sidecar(newest)
+    return found is None or set(names) == {v.name for v in found[0].variables}

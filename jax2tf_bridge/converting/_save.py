@@ -1,0 +1,334 @@
+"""save(): from JAX functions, records or files to a SavedModel, in one call."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from jax2tf_bridge._utils._interrupts import ended_by_interrupts
+from jax2tf_bridge.errors import BridgeError, SavingError
+from jax2tf_bridge.portable._as_portable import unwrapped
+from jax2tf_bridge.portable._auto import AUTO
+from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._target import Target
+from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
+from jax2tf_bridge.saving import (
+    Above,
+    BucketOptions,
+    Buckets,
+    ExpectedSizes,
+    PathWeights,
+    SavedModel,
+    SignatureInputs,
+    check_option_names,
+    named_inputs,
+    opened,
+    save_records,
+)
+from jax2tf_bridge.serialization import read_function
+
+if TYPE_CHECKING:
+    from jax2tf_bridge.from_jax import PreparedExport
+
+Signatures: TypeAlias = Any
+"""A Signature, or what a Signature's function may be; or a mapping of those by name."""
+
+
+def save(
+    path: str | os.PathLike[str],
+    signatures: Signatures,
+    *,
+    params: Any = None,
+    trainable: bool | str | Sequence[str] = True,
+    vjp_order: int | None = None,
+    buckets: Buckets | None = None,
+    above: Above | Mapping[str, Above] | None = None,
+    expected_sizes: ExpectedSizes | None = None,
+    warm_up: bool = True,
+    precompile: bool = False,
+    platforms: Sequence[str] | None = None,
+    target: Target | None = None,
+    overwrite: bool = False,
+) -> SavedModel:
+    """Writes a SavedModel that runs where TensorFlow runs; nothing else is needed to load it.
+
+    Its signatures have inputs and outputs by name. A loaded model has beside them a method of each
+    signature's name with the arguments of the JAX function, `params` with a variable for each of
+    the weights by its name ("dense/kernel"), `trainable_variables`, and `constants`.
+
+    Args:
+      path: the directory, which appears complete or not at all.
+      signatures: a function, or a mapping of functions by the signatures' names; alone it is
+        "serving_default". Each is a Signature, a PortableFunction, or the path of a .jaxfn file.
+        JAX is needed only for JAX functions.
+      params: the weights: the first argument of each function, unless its Signature has
+        takes_params=False. They become tf.Variables, one each for all signatures. A pytree of
+        arrays; or the path of a file of msgpack or safetensors (`write_weights`), which JAX
+        functions get as nested dicts; or a state dict. Of records, the leaves of files and of
+        state dicts are found by their paths, all of them, and there may be no others.
+      trainable: whether the weights of floating-point numbers are; or the beginnings of the names
+        of those that are, as ["dense"].
+      vjp_order: up to which order gradients are saved, with respect to inputs and weights; by
+        default those that a record holds, and at least the first, if there is one.
+      buckets: for dimension variables the sizes that the model is compiled for, as
+        {"b": [1, 8, 32]}; requests of other sizes are padded, and the results sliced. "auto"
+        chooses them from expected_sizes. `save` tries on numbers that padding changes no result.
+      above: what becomes of sizes above the largest bucket: "split" runs them in pieces, "as is"
+        compiles each anew; for all variables, or by name, as {"b": "split", "n": "as is"}. By
+        default rows are split (the variable that is the first dimension of every input that has
+        it), and all else, as the length of a sequence, runs as it is.
+      expected_sizes: with buckets="auto": the sizes of requests, as often as they come; for the
+        only variable, or by name.
+      warm_up: whether requests are left with the model that TensorFlow Serving replays when it
+        loads it, so that all is compiled before the first real one. A Signature with a preprocess
+        has those that its `example` gives.
+      precompile: whether the model is run for these requests now, and what XLA compiled is left
+        with it; `serving` of the result has the setting that makes TensorFlow use it.
+      platforms: as in `export`, for JAX functions.
+      target: as in `export`, for JAX functions.
+      overwrite: whether a SavedModel that is there is replaced; nothing else ever is.
+
+    Returns:
+      What was written: signatures as they are served, variables, captured arrays, sizes. Print it.
+
+    Raises:
+      SavingError: names that clash, that TensorFlow forbids or that do not exist; a Signature that
+        contradicts itself; or a graph that is too large for a SavedModel.
+      StructureError, ShapeError, DTypeError: the weights do not fit a function, or the buckets.
+      FileFormatError: `params` is a file of another format, or a damaged one.
+      UnsoundBucketsError: padding would change results; the text shows how.
+      GradientError, InconclusiveShapeError: a function has fewer orders of gradients. One that has
+        none is saved without; `notes` of the result say why.
+      FileExistsError, NotADirectoryError: there is something at `path`.
+      OSError: `path` is no local folder that can be replaced, or cannot be written.
+      ModuleError: the installed TF cannot run a module, or a record does not match it.
+      ExportError: as `export` raises.
+
+    >>> import tempfile, numpy as np, tensorflow as tf
+    >>> params = {"w": np.ones((3, 2), np.float32)}
+    >>> dense = Signature(
+    ...     lambda params, x: x @ params["w"],
+    ...     args=[np.ones((4, 3), np.float32)],
+    ...     polymorphic_shapes="(b, 3)",
+    ... )
+    >>> folder = tempfile.mkdtemp()
+    >>> print(save(folder, dense, params=params).signatures["serving_default"])
+    (x: float32[b,3]) -> (output_0: float32[b,2])
+    >>> model = tf.saved_model.load(folder)
+    >>> model.serving_default(tf.ones([1, 3])).numpy().tolist()
+    [[3.0, 3.0]]
+    """
+    if isinstance(signatures, (list, tuple)):
+        raise SavingError(
+            "signatures must be one Signature or function, or a mapping of them by name, as "
+            f"{{'serving_default': ...}}. Got: a {type(signatures).__name__}."
+        )
+    named = signatures if isinstance(signatures, Mapping) else {SERVING_DEFAULT: signatures}
+    with ended_by_interrupts() as check_interrupts, opened(params) as weights:
+        options = BucketOptions(buckets, above, expected_sizes)
+        prepared = {
+            name: _prepared(name, given, weights, platforms, target)
+            for name, given in named.items()
+        }
+        # Before what takes long.
+        check_option_names([each.inputs() for each in prepared.values()], options)
+        records = {}
+        for name, each in prepared.items():
+            records[name] = each.with_record()
+            check_interrupts()
+        try:
+            return save_records(
+                path,
+                records,
+                params=keys_as_words(weights),
+                trainable=trainable,
+                vjp_order=vjp_order,
+                buckets=options,
+                warm_up=warm_up,
+                precompile=precompile,
+                overwrite=overwrite,
+            )
+        except FileExistsError as e:
+            if not overwrite:
+                e.add_note("save(..., overwrite=True) replaces a SavedModel that is there.")
+            raise
+
+
+def keys_as_words(params: Any) -> Any:
+    """The weights with PRNG keys as the uint32 words that TensorFlow has for them."""
+    if "jax" not in sys.modules:
+        return params
+    import jax
+
+    def is_key(leaf: Any) -> bool:
+        return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(
+            leaf.dtype, jax.dtypes.prng_key
+        )
+
+    if not any(map(is_key, jax.tree_util.tree_leaves(params))):
+        return params
+    return jax.tree_util.tree_map(
+        lambda leaf: jax.random.key_data(leaf) if is_key(leaf) else leaf, params
+    )
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A signature whose function is a record, or ready to be exported as one."""
+
+    name: str
+    signature: Signature
+    takes_params: bool
+    function: PortableFunction | PreparedExport
+
+    def inputs(self) -> SignatureInputs:
+        """What it takes, by name.
+
+        Raises:
+          SavingError: names clash, or are not there.
+        """
+        function, first = self.function, 1 if self.takes_params else 0
+        if isinstance(function, PortableFunction):
+            weights = function.in_tree.children[0].children[:first]
+            start = sum(child.leaf_count for child in weights)
+            paths, avals = function.in_paths()[start:], function.in_avals[start:]
+            return self._inputs(paths, avals, is_decided=True)
+        return self._inputs(*function.inputs(first), is_decided=function.specs.decided)
+
+    def _inputs(
+        self, paths: Sequence[str], avals: Sequence[Aval], *, is_decided: bool
+    ) -> SignatureInputs:
+        inputs = named_inputs(self.name, self.signature, paths, avals)
+        return SignatureInputs(self.name, self.signature, inputs, is_decided)
+
+    def with_record(self) -> Signature:
+        """The signature with a record in the place of what was given."""
+        function = self.function
+        if not isinstance(function, PortableFunction):
+            with _called_for(self.name, self.signature, takes=self.takes_params):
+                function = function.run()
+        return replace(self.signature, function=function)
+
+
+@contextlib.contextmanager
+def _called_for(name: str, signature: Signature, *, takes: bool) -> Iterator[None]:
+    """Notes how save called the function where this fails in JAX or in the function."""
+    try:
+        yield
+    except Exception as e:
+        if not isinstance(e, BridgeError):
+            call = _call_text(signature, takes)
+            e.add_note(f"save called it for the signature {name} as {call}.")
+        raise
+
+
+def _prepared(
+    name: str,
+    given: Any,
+    params: Any,
+    platforms: Sequence[str] | None,
+    target: Target | None,
+) -> _Prepared:
+    """What was given as a signature, checked."""
+    signature = given if isinstance(given, Signature) else Signature(given)
+    takes = params is not None if signature.takes_params is None else signature.takes_params
+    function = signature.function
+    if isinstance(function, (str, os.PathLike)):
+        function = read_function(function)
+    function = unwrapped(function)
+    if isinstance(function, PortableFunction):
+        _refuse_export_options(name, signature)
+        return _Prepared(name, signature, takes, function)
+    if hasattr(function, "get_concrete_function") or hasattr(function, "captured_arrays"):
+        raise SavingError(
+            f"The function of the signature {name} is a function of TensorFlow. Give the JAX "
+            "function itself; what TensorFlow does around it goes into preprocess and postprocess."
+        )
+    _check_call(name, signature, takes=takes)
+    from jax2tf_bridge.from_jax import PreparedExport
+
+    weights = params.tree() if isinstance(params, PathWeights) else params
+    with _called_for(name, signature, takes=takes):
+        prepared = PreparedExport.of(
+            function,
+            (*((weights,) if takes else ()), *signature.args),
+            dict(signature.kwargs),
+            polymorphic_shapes=_shapes(signature, takes=takes),
+            polymorphic_constraints=signature.polymorphic_constraints,
+            platforms=platforms,
+            disabled_checks=signature.disabled_checks,
+            target=target,
+        )
+    return _Prepared(name, signature, takes, prepared)
+
+
+def _check_call(name: str, signature: Signature, *, takes: bool) -> None:
+    """Raises unless the function can be called with the arguments of its Signature."""
+    args, kwargs = signature.args, signature.kwargs
+    if not isinstance(args, (list, tuple)):
+        raise SavingError(
+            f"args of the signature {name} must be a list with an example of each argument: write "
+            f"args=[x]. Got: {type(args).__name__}."
+        )
+    try:
+        expected = inspect.signature(signature.function)
+    except (TypeError, ValueError):
+        return  # it does not say what it takes
+    try:
+        expected.bind(*([None] if takes else []), *args, **dict(kwargs))
+    except TypeError as e:
+        plain = [p.replace(annotation=p.empty) for p in expected.parameters.values()]
+        shown = expected.replace(parameters=plain, return_annotation=expected.empty)
+        raise SavingError(
+            f"The function of the signature {name} takes {shown}, and save would call it as "
+            f"{_call_text(signature, takes)}: {e}. Give examples of its arguments as args=[...] "
+            "and kwargs={...}, without the weights; these are params of save, its first argument "
+            "unless takes_params=False."
+        ) from e
+
+
+def _call_text(signature: Signature, takes: bool) -> str:
+    """How save calls the function, as "f(params, <array>, train=<bool>)"."""
+    name = getattr(signature.function, "__name__", "f")
+    given = [*(["params"] if takes else []), *(f"<{type(a).__name__}>" for a in signature.args)]
+    given += [f"{key}=<{type(value).__name__}>" for key, value in signature.kwargs.items()]
+    return f"{name}({', '.join(given)})"
+
+
+_EXPORT_OPTIONS = (
+    "args",
+    "kwargs",
+    "polymorphic_shapes",
+    "polymorphic_constraints",
+    "disabled_checks",
+)
+
+
+def _refuse_export_options(name: str, signature: Signature) -> None:
+    default = Signature(None)
+    for option in _EXPORT_OPTIONS:
+        given = getattr(signature, option)
+        if given != getattr(default, option) and (given or given is AUTO):
+            raise SavingError(
+                f"The signature {name} has {option}, and a function that was exported already: "
+                "its arguments are those that it was exported for. Leave them out."
+            )
+
+
+def _shapes(signature: Signature, *, takes: bool) -> Any:
+    """The specification of all arguments; that of the weights is None."""
+    shapes = signature.polymorphic_shapes
+    if not takes or shapes is None:
+        return shapes
+    if isinstance(shapes, str) or shapes is AUTO:
+        return [None, *([shapes] * len(signature.args))]
+    if isinstance(shapes, Mapping):
+        return shapes
+    if len(shapes) == len(signature.args) + 1 and shapes[0] is None:
+        return shapes  # with an entry for the weights, as convert takes it
+    return [None, *shapes]

@@ -1,0 +1,354 @@
+"""The exception tree: every error that the bridge raises on purpose."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jax2tf_bridge.portable._portable_function import PortableFunction
+
+
+class BridgeError(Exception):
+    """The root of the tree."""
+
+    # TensorFlow's AutoGraph replaces what is raised within a tf.function by an exception of its
+    # own, which no `except ValueError` catches, unless it has an attribute of this name.
+    ag_pass_through = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Python would call the class with the message alone, and most of ours take more.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+class MissingDependencyError(BridgeError, ImportError):
+    """A package that this half of the bridge needs is not installed."""
+
+    def __init__(self, package: str, extra: str, needed_for: str) -> None:
+        """`package` is missing, `extra` brings it, `needed_for` says who asked."""
+        super().__init__(
+            f"{needed_for} needs {package}, which is not installed here. "
+            f"Install it with: pip install 'jax2tf-bridge[{extra}]'"
+        )
+        self.package, self.extra = package, extra
+
+
+class TargetError(BridgeError, ValueError):
+    """A target or platform that does not exist."""
+
+
+class FunctionError(BridgeError, TypeError, ValueError):
+    """What was given as a function is none that can be exported.
+
+    A TypeError as jax.jit's, and a ValueError as jax.export's.
+    """
+
+
+class ExportError(BridgeError, ValueError):
+    """A JAX function that cannot be exported as asked."""
+
+
+class NotExportableError(ExportError, NotImplementedError):
+    """The function holds something that no export can carry, such as a host callback."""
+
+
+class UnsupportedByTargetError(ExportError, NotImplementedError):
+    """The module holds an op or custom call that the target cannot run.
+
+    Attributes:
+      operation: the op or the custom call's name.
+      source: the user's source line, as "file:line", where it is known.
+    """
+
+    def __init__(
+        self, message: str, *, operation: str, source: str | None, reason: str = ""
+    ) -> None:
+        """`message` is the whole text; `reason` its part that does not name the platform."""
+        super().__init__(message)
+        self.operation, self.source = operation, source
+        self.reason = reason or message
+
+
+class PlatformError(ExportError):
+    """The function cannot be lowered for the platforms asked for.
+
+    Attributes:
+      reasons: for each platform that failed, why.
+    """
+
+    def __init__(self, message: str, *, reasons: Mapping[str, str]) -> None:
+        """`message` is the whole text."""
+        super().__init__(message)
+        self.reasons = dict(reasons)
+
+
+class ShapeError(BridgeError, ValueError):
+    """A shape that does not match the specification or the record."""
+
+
+class InconclusiveShapeError(ShapeError, TypeError):
+    """Tracing asked something about the sizes that has no single answer.
+
+    A TypeError as JAX's where shapes do not fit each other, a ValueError as every ShapeError.
+
+    Attributes:
+      comparison: what was asked, as "b >= 5".
+      counterexample: sizes for which it does not hold, by variable; None if none is known.
+      requirements: the constraints under which the function can be exported; empty if there are
+        none.
+      source: the user's source line, as "file:line (function)", where it is known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        comparison: str,
+        counterexample: Mapping[str, int] | None = None,
+        requirements: Sequence[str] = (),
+        source: str | None = None,
+    ) -> None:
+        """`message` is the whole text."""
+        super().__init__(message)
+        self.comparison, self.source = comparison, source
+        self.counterexample = None if counterexample is None else dict(counterexample)
+        self.requirements = tuple(requirements)
+
+
+class UnsoundBucketsError(ShapeError):
+    """Padding to buckets, or running in pieces, would change results.
+
+    Attributes:
+      output: the name of a result that changes.
+      sizes: the sizes at which it was seen, by variable.
+      bucket: to what they were padded, by variable.
+      difference: by how much it changed, at most.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        output: str,
+        sizes: Mapping[str, int],
+        bucket: Mapping[str, int],
+        difference: float,
+    ) -> None:
+        """`message` is the whole text."""
+        super().__init__(message)
+        self.output, self.sizes, self.bucket = output, dict(sizes), dict(bucket)
+        self.difference = difference
+
+
+class DTypeError(BridgeError, TypeError, ValueError):
+    """A dtype that TensorFlow or JAX lacks, or that differs from the expected one.
+
+    A TypeError for arguments, as jax.jit's, and a ValueError for results that are not as declared,
+    as jax2tf's. It is both wherever it is raised, so that callers need not know which.
+    """
+
+
+class StructureError(BridgeError, TypeError, ValueError):
+    """A pytree whose structure differs from the expected one.
+
+    A TypeError as TensorFlow's, and a ValueError as JAX's.
+    """
+
+
+class ArgumentsError(ShapeError, DTypeError):
+    """Several arguments differ from the record, some by shape and some by dtype."""
+
+
+class GradientError(BridgeError, LookupError, TypeError, ValueError):
+    """A gradient was asked for that does not exist; the text says why.
+
+    A LookupError as TensorFlow's, a ValueError as JAX's of loops, and a TypeError as JAX's where
+    there is no forward mode.
+    """
+
+
+class ModuleError(BridgeError, ValueError):
+    """The StableHLO module is unreadable, too new, or does not match the record around it."""
+
+
+class StateDictError(StructureError):
+    """A tree without a state dict, or a state dict that does not fit what it is restored into.
+
+    Attributes:
+      path: where, as "params/layers_0/kernel"; "" for the whole.
+    """
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        """`message` is the whole text."""
+        super().__init__(message)
+        self.path = path
+
+
+class FileFormatError(BridgeError, ValueError):
+    """Bytes that are not of the format they claim to be, or of a newer version of it.
+
+    Attributes:
+      file: where they were read from; None if they were given as bytes.
+    """
+
+    def __init__(self, message: str, *, file: str | None = None) -> None:
+        """`message` is the whole text."""
+        super().__init__(message)
+        self.file = file
+
+
+class SerializationError(BridgeError, TypeError, ValueError):
+    """What a file format cannot hold; nothing is written.
+
+    A ValueError as jax.export's, and a TypeError as that of flax.serialization.
+    """
+
+
+class SavingError(BridgeError, ValueError):
+    """A SavedModel that cannot be written as asked; what was at its path is still there."""
+
+
+class ShardingError(BridgeError, ValueError):
+    """A function over several devices that TensorFlow cannot run on one, or not in eager mode."""
+
+
+class DeviceError(BridgeError, ValueError):
+    """Devices that this process does not have, or that cannot be told apart."""
+
+
+class NotPicklableError(BridgeError, TypeError):
+    """What cannot be sent to another process.
+
+    Attributes:
+      culprit: the name of what is to blame, as "train_step.<locals>.lock"; "" if unknown.
+    """
+
+    def __init__(self, message: str, *, culprit: str = "") -> None:
+        """`message` is the whole text."""
+        super().__init__(message)
+        self.culprit = culprit
+
+
+class UntrustedMessageError(BridgeError, ValueError):
+    """Bytes that did not come over a channel of this process; nothing of them was unpickled."""
+
+
+class CallTfError(BridgeError, RuntimeError):
+    """A TensorFlow function that JAX called has failed; its cause is what it raised.
+
+    Attributes:
+      function: its name.
+      operation: the TensorFlow operation that failed, as far as that is known.
+    """
+
+    def __init__(self, message: str, *, function: str, operation: str | None = None) -> None:
+        """`message` is the whole text."""
+        super().__init__(message)
+        self.function, self.operation = function, operation
+
+
+class JobError(BridgeError, RuntimeError):
+    """An export in another process that failed.
+
+    Attributes:
+      job: its name.
+      output: what the process had printed, as far as that is known.
+    """
+
+    def __init__(self, message: str, *, job: str, output: str = "") -> None:
+        """`message` is the whole text."""
+        super().__init__(message)
+        self.job, self.output = job, output
+
+
+class WorkerDiedError(JobError):
+    """The process that was exporting ended before it answered.
+
+    Attributes:
+      exit_code: of the process, negative for a signal; None if it is not known.
+    """
+
+    def __init__(
+        self, message: str, *, job: str, output: str = "", exit_code: int | None = None
+    ) -> None:
+        """`message` is the whole text."""
+        super().__init__(message, job=job, output=output)
+        self.exit_code = exit_code
+
+
+class ExportManyError(BridgeError, ExceptionGroup[BridgeError]):
+    """Some of many exports failed; the others are done.
+
+    It is a group of exceptions, so that `except*` finds the kinds that are in it.
+
+    Attributes:
+      results: the records of the jobs that went well, by name.
+      errors: for each of the others why not: a JobError whose cause is what was raised, or what
+        kept it from being sent.
+    """
+
+    results: Mapping[str, PortableFunction]
+    errors: Mapping[str, BridgeError]
+
+    @staticmethod
+    def of(
+        results: Mapping[str, PortableFunction], errors: Mapping[str, BridgeError]
+    ) -> ExportManyError:
+        """The error for what came of all jobs."""
+        count = len(results) + len(errors)
+        lines = bullet_list([str(error).partition("\n")[0] for error in errors.values()])
+        error = ExportManyError(
+            f"{len(errors)} of {count} exports failed:{lines}\n", [*errors.values()]
+        )
+        error.results, error.errors = dict(results), dict(errors)
+        return error
+
+    def derive(self, excs: Sequence[BridgeError], /) -> ExportManyError:  # type: ignore[override]
+        """A part of the group, with all of its results."""
+        error = ExportManyError(self.message, excs)
+        error.results = self.results
+        error.errors = {name: e for name, e in self.errors.items() if e in excs}
+        return error
+
+
+class _PathText(OSError):
+    """An OSError whose text begins with its path, and whose strerror goes on from there."""
+
+    def __str__(self) -> str:
+        return f"{self.filename} {self.strerror}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind = type(self).__mro__[2]  # the type of Python's; ours has no name to be found by
+        return path_error, (kind, self.errno, self.strerror, self.filename)
+
+
+def path_error(kind: type[OSError], code: int, text: str, path: str | os.PathLike[str]) -> OSError:
+    """An error of the system's kinds about a path, to be raised.
+
+    Args:
+      kind: of the error, as FileExistsError.
+      code: of `errno`.
+      text: what is the matter, as it goes on behind the path: "is there already".
+      path: the file or folder.
+
+    >>> path_error(FileExistsError, 17, "is there already", "model")
+    FileExistsError(17, 'is there already')
+    >>> print(path_error(FileExistsError, 17, "is there already", "model"))
+    model is there already
+    """
+    named: type[OSError] = type(kind.__name__, (_PathText, kind), {"__module__": kind.__module__})
+    return named(code, text, os.fspath(path))
+
+
+def _restored(
+    kind: type[BridgeError], args: tuple[Any, ...], attributes: dict[str, Any]
+) -> BridgeError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
+
+
+def bullet_list(lines: Sequence[str]) -> str:
+    """`lines` one below the other, each with a dash, for the end of a message."""
+    return "".join(f"\n  - {line}" for line in lines)

@@ -1,8 +1,0 @@
-"""Many exports at once, in other processes."""
-
-from jax2tf_bridge.exporting._jobs import ExportJob
-from jax2tf_bridge.exporting._many import export_many
-from jax2tf_bridge.exporting._ray import RayExecutor
-from jax2tf_bridge.exporting._workers import ExportWorkers, WorkerFuture
-
-__all__ = ["ExportJob", "ExportWorkers", "RayExecutor", "WorkerFuture", "export_many"]

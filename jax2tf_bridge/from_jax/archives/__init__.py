@@ -1,0 +1,1 @@
+"""Functions that older JAX exported."""

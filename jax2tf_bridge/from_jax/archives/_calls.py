@@ -1,0 +1,222 @@
+"""The linear algebra calls that JAX has written into its archives since 0.4.30.
+
+Until 2025 a call's flags, sizes and workspaces were scalar operands and results; since then flags
+are attributes, and the target's name ends in "_ffi". Some targets are registered no longer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from jax2tf_bridge.errors import ModuleError
+from jax2tf_bridge.from_jax._jax_compat import ir
+
+_TARGET = re.compile(r"(?:lapack|blas)_([sdcz])([a-z]+\d?)(_ffi)?")
+
+_NUMBER = re.compile(r"dense<([^>]*)>")
+
+# On GPUs only the form since 2025 can be read: flags were bytes of a C struct before.
+_GPU_TARGET = re.compile(r"(?:cu|hip)(?:solver|blas)_([a-z]+)(?:_batched)?_ffi")
+_GPU_ROUTINES = {
+    "geqrf": "geqrf",
+    "gesvd": "gesvd_gpu",
+    "gesvdj": "gesvdj",
+    "getrf": "getrf",
+    "orgqr": "orgqr",
+    "ormqr": "ormqr",
+    "potrf": "potrf",
+    "syevd": "syevd",
+}
+_PERMUTATIONS = ("cu_lu_pivots_to_permutation", "hip_lu_pivots_to_permutation")
+
+# The Hermitian and unitary forms have names of their own.
+_ROUTINES = {"heevd": "syevd", "hetrd": "sytrd", "ungqr": "orgqr", "unmqr": "ormqr"}
+
+# Of another order of results since their flags are attributes.
+_FFI_ROUTINES = {"gees": "gees_ffi"}
+
+# For each routine, how many results its call has today, of real and of complex matrices; more were
+# info or workspaces.
+_RESULTS_TODAY: Mapping[str, tuple[int, ...]] = {
+    "gees_ffi": (6, 5),
+    "geev": (5, 4),
+    "gehrd": (3,),
+    "geqp3": (3,),
+    "geqrf": (2,),
+    "gesdd": (5,),
+    "gesvd": (5,),
+    "getrf": (3,),
+    "gtsv": (5,),
+    "orgqr": (1,),
+    "ormqr": (1,),
+    "potrf": (2,),
+    "syevd": (3,),
+    "sytrd": (5,),
+    "trsm": (1,),
+}
+_ROUTINES_READ = frozenset({*_FFI_ROUTINES, *_RESULTS_TODAY})
+
+# The first release of JAX that has it, where that is younger than the oldest supported one.
+_SINCE = {"ormqr": (0, 10)}
+
+# The places of the flags among the scalar operands of the older form.
+_FLAG_OPERANDS: Mapping[str, Mapping[str, int]] = {
+    "gees": {"vectors": 2},
+    "geev": {"left_vectors": 2, "right_vectors": 3},
+    "potrf": {"lower": 0},
+    "syevd": {"lower": 0},
+    "sytrd": {"lower": 1},
+    "trsm": {"left": 0, "lower": 1, "transpose": 2, "unit_diagonal": 3},
+}
+
+
+@dataclass(frozen=True)
+class ArchivedCall:
+    """A call of LAPACK, BLAS or their counterparts for GPUs in a module.
+
+    Attributes:
+      target: the custom call's name.
+      routine: LAPACK's name of it without the letter for the type ("getrf"), or a name of ours for
+        what is otherwise on GPUs.
+      arrays: the operands that hold numbers: neither flags, sizes, workspaces nor shapes.
+      flags: "lower", "left", "unit_diagonal", "transposed", "vectors", "left_vectors",
+        "right_vectors" (0 or 1), and "transpose" (1, or 2 with conjugation), as far as the routine
+        has them.
+      scale: for trsm, the scalar operand that multiplies the result; None for 1.
+      is_current: whether today's jaxlib takes the call as it is.
+    """
+
+    target: str
+    routine: str
+    arrays: tuple[Any, ...]
+    flags: Mapping[str, int]
+    scale: Any
+    is_current: bool
+
+
+def archived_call(call: Any, target: str) -> ArchivedCall | None:
+    """What a stablehlo.custom_call of that target asks of LAPACK; None if it is not such a call.
+
+    Raises:
+      ModuleError: a flag is not a constant.
+    """
+    match = _TARGET.fullmatch(target)
+    routine = _ROUTINES.get(match.group(2), match.group(2)) if match else ""
+    if match is None:
+        return _gpu_call(call, target)
+    has_attributes = match.group(3) is not None
+    if routine not in _ROUTINES_READ:
+        return None
+    if has_attributes:
+        routine = _FFI_ROUTINES.get(routine, routine)
+    operands = _operands(call)
+    arrays = tuple(x for x in operands if ir.RankedTensorType(x.type).rank > 0)
+    scalars = [x for x in operands if ir.RankedTensorType(x.type).rank == 0]
+    is_registered = has_attributes and jax.__version_info__ >= _SINCE.get(routine, ())
+    scale = scalars[-1] if routine == "trsm" and scalars else None
+    return ArchivedCall(
+        target,
+        routine,
+        arrays,
+        _flags_of_attributes(call) if has_attributes else _flags_of(routine, scalars, target),
+        None if scale is not None and constant(scale) == 1 else scale,
+        is_registered and not scalars and len(call.results) in _RESULTS_TODAY.get(routine, ()),
+    )
+
+
+def _gpu_call(call: Any, target: str) -> ArchivedCall | None:
+    match = _GPU_TARGET.fullmatch(target)
+    routine = _GPU_ROUTINES.get(match.group(1)) if match else None
+    if target in _PERMUTATIONS:
+        routine = "lu_pivots_to_permutation"
+    if routine is None:
+        return None
+    # On other platforms its branch is never compiled, and jaxlib has it for GPUs.
+    arrays = tuple(_operands(call))
+    return ArchivedCall(target, routine, arrays, _flags_of_attributes(call), None, True)
+
+
+def _operands(call: Any) -> list[Any]:
+    """The operands without those that only say the shapes of results."""
+    shapes = _integers(call, "indices_of_shape_operands")
+    return [x for i, x in enumerate(call.operands) if i not in shapes]
+
+
+def is_retired(target: str) -> bool:
+    """Whether it is a LAPACK or BLAS call of the form that jaxlib registers no longer."""
+    match = _TARGET.fullmatch(target)
+    return match is not None and match.group(3) is None
+
+
+def constant(value: Any) -> complex | None:
+    """The number that a scalar operand is in every call; None if it is computed."""
+    owner = value.owner
+    operation = getattr(owner, "operation", owner)
+    if getattr(operation, "name", "") != "stablehlo.constant":
+        return None
+    # As text, since the bindings fail on attributes with complex numbers.
+    number = _NUMBER.search(operation.get_asm(enable_debug_info=False))
+    if number is None:
+        return None
+    text = number.group(1)
+    if text in ("true", "false"):
+        return complex(text == "true")
+    parts = text.strip("()").split(",")
+    try:
+        return complex(*map(float, parts))
+    except ValueError:  # an infinity, as its bits
+        return None
+
+
+def _flags_of(routine: str, scalars: Sequence[Any], target: str) -> dict[str, int]:
+    flags: dict[str, int] = {}
+    for name, place in _FLAG_OPERANDS.get(routine, {}).items():
+        if place >= len(scalars):
+            continue
+        value = constant(scalars[place])
+        if value is None:
+            raise ModuleError(
+                f"The custom call {target!r} takes its flag {name!r} from a computation, where "
+                "JAX writes a constant: it cannot be rewritten. Export the function again."
+            )
+        # Whether vectors are wanted is a character: V if they are, N if not.
+        flags[name] = int(value == ord("V")) if name.endswith("vectors") else int(value.real)
+    return flags
+
+
+def _flags_of_attributes(call: Any) -> dict[str, int]:
+    """The flags, which are characters in an attribute, and truth values on GPUs, as numbers."""
+    found: dict[str, int] = {}
+    for name in ("mhlo.backend_config", "backend_config"):
+        if name in call.attributes and isinstance(call.attributes[name], ir.DictAttr):
+            attributes: Any = ir.DictAttr(call.attributes[name])
+            found |= {
+                named.name: int(named.attr.value)
+                for named in attributes
+                if isinstance(named.attr, (ir.BoolAttr, ir.IntegerAttr))
+            }
+    numbers = ("left", "lower", "transpose", "transposed")
+    flags: dict[str, int] = {name: found[name] for name in numbers if name in found}
+    vectors = {"compute_left": "left_vectors", "compute_right": "right_vectors", "mode": "vectors"}
+    flags |= {name: int(chr(found[key]) == "V") for key, name in vectors.items() if key in found}
+    if "uplo" in found:
+        flags["lower"] = int(chr(found["uplo"]) == "L")
+    if "side" in found:
+        flags["left"] = int(chr(found["side"]) == "L")
+    if "diag" in found:
+        flags["unit_diagonal"] = int(chr(found["diag"]) == "U")
+    if "trans_x" in found:
+        flags["transpose"] = "NTC".index(chr(found["trans_x"]))
+    return flags
+
+
+def _integers(call: Any, name: str) -> tuple[int, ...]:
+    if name not in call.attributes:
+        return ()
+    elements: Any = ir.DenseIntElementsAttr(call.attributes[name])
+    return tuple(int(x) for x in elements)

@@ -1,0 +1,322 @@
+"""to_exported() and from_exported(): records and JAX's own exported functions."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.extend.mlir as portable_artifacts
+import numpy as np
+from jax import export as jax_export
+
+from jax2tf_bridge.errors import (
+    FunctionError,
+    ShapeError,
+    UnsupportedByTargetError,
+)
+from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax._avals import is_narrow, portable_aval
+from jax2tf_bridge.from_jax._shardings import check_readable, exported_shardings
+from jax2tf_bridge.from_jax._structures import jax_structures
+from jax2tf_bridge.from_jax._trees import spec_of_structure
+from jax2tf_bridge.from_jax.archives._calls import is_retired
+from jax2tf_bridge.from_jax.archives._rewriting import rewrite_calls
+from jax2tf_bridge.from_jax.lowering._lowering import effect_names
+from jax2tf_bridge.from_jax.shapes._symbols import dim_to_jax, scope_from_jax, scope_to_jax
+from jax2tf_bridge.from_jax.stablehlo._embedding import (
+    as_jax_has_it,
+    check_stored_types,
+    embedded,
+    narrow_main,
+)
+from jax2tf_bridge.from_jax.stablehlo._retarget_function import read_module, retarget_record
+from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record, unwrapped
+from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
+from jax2tf_bridge.portable._safety_checks import canonical_checks
+from jax2tf_bridge.portable._target import Target, version_text
+from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
+from jax2tf_bridge.serialization._registry import forward_registrations
+from jax2tf_bridge.serialization.jax_exported._argument_names import argument_names
+from jax2tf_bridge.serialization.jax_exported._modules import (
+    asserted_constraints,
+    stablehlo_version,
+)
+from jax2tf_bridge.serialization.jax_exported._write import writable_chain, write_exported
+from shape_poly import SymbolicScope, is_symbolic_dim, parse_comparison
+
+_LINEAR_ALGEBRA = re.compile(rb"(?:lapack|blas)_[sdcz][a-z]+")
+_CONVENTION = 9
+_MESHES = b"xla.sdy.meshes"
+_MESHES_FROM_TEXT = "builtin.module(xla-sdy-round-trip-import-shardy-attrs)"
+
+
+def to_exported(record: PortableFunction | HoldsPortable) -> jax_export.Exported:
+    """`record` as JAX's own exported function, which JAX calls, differentiates and exports.
+
+    The record may be older than what jax.export.deserialize takes: calls of LAPACK that today's
+    JAX registers no longer are replaced.  VJPs are made when JAX asks for them.
+
+    Args:
+      record: of an export, a file or one of JAX's archives.
+
+    Returns:
+      The same object for each call with this record, so that JAX compiles it once a shape.
+
+    Raises:
+      StructureError: a pytree node's type is not known here; register it for files
+        (register_pytree_node_serialization). Or it has its children in another order here.
+      FileFormatError: a registered type does not fit what is stored.
+      UnsupportedByTargetError: the module holds a call that JAX registers no longer and that has
+        no form in StableHLO.
+      ModuleError: the installed JAX cannot read the module, its types are not the record's, or
+        the record was written without the arrays that the function captured.
+      SerializationError: JAX has no place for what the record holds.
+      ShardingError: JAX cannot run it, since it computes by parts in more forms than one.
+      FunctionError: it is no record.
+    """
+    record = as_record(record, "to_exported")
+    in_jax = record.in_jax
+    with in_jax.lock:
+        if in_jax.value is not None:
+            made: jax_export.Exported = in_jax.value
+            return made
+        exported = _exported(record)
+        # Where JAX has no place for a VJP that is made later, another one may be there later.
+        if exported.has_vjp() == record.has_vjp:
+            in_jax.value = exported
+        return exported
+
+
+def _exported(record: PortableFunction) -> jax_export.Exported:
+    forward_registrations()
+    check_readable(record)
+    in_tree, out_tree = jax_structures(record)
+    order = 0
+    exported = _flat_exported(record, order)
+    if record.has_vjp:
+        with_vjp = _jax_compat.with_vjp_made_by(exported, lambda: to_exported(record.vjp()))
+        exported = with_vjp or _flat_exported(record, _materialised_orders(record))
+    in_avals, out_avals = _under_constraints(record, exported)
+    return replace(
+        exported,
+        in_tree=in_tree,
+        out_tree=out_tree,
+        in_avals=_with_weak_types(record.in_avals, in_avals),
+        out_avals=_with_weak_types(record.out_avals, out_avals),
+    )
+
+
+def from_exported(
+    exported: jax_export.Exported, *, target: Target | None = None
+) -> PortableFunction:
+    """The record of a function that jax.export exported or deserialized.
+
+    Args:
+      exported: is not changed. Calls of LAPACK in it become StableHLO.
+      target: what the consumer can run; by default `Target.widest()`.
+
+    Returns:
+      The record. Its VJP is made when it is asked for. Its constraints are those of the symbolic
+      scope of its sizes, or, after a file of JAX's, which drops them, those that its module checks:
+      `constraints_known` is True only where the scope has some, or no size is symbolic.
+
+    Raises:
+      UnsupportedByTargetError, ModuleError: as `retarget_record`.
+      FunctionError: it is no jax.export.Exported.
+      NotExportableError: it has an effect that cannot be made anew.
+    """
+    known = unwrapped(exported)
+    if known is not exported:
+        held: PortableFunction = known
+        return held if target is None else retarget_record(held, target)
+    if not isinstance(exported, jax_export.Exported):
+        raise FunctionError(
+            "from_exported expected a jax.export.Exported, which jax.export.export(f)(x) and "
+            f"jax.export.deserialize give. Got: {exported!r:.200} of type "
+            f"{type(exported).__name__}."
+        )
+    return retarget_record(_record(exported), target)
+
+
+def _record(
+    exported: jax_export.Exported, primal: PortableFunction | None = None
+) -> PortableFunction:
+    """The record with the module as JAX wrote it; `primal` is whose VJP it is, if it is one."""
+    in_avals = tuple(portable_aval(aval) for aval in exported.in_avals)
+    out_avals = tuple(portable_aval(aval) for aval in exported.out_avals)
+    in_tree = spec_of_structure(exported.in_tree, exported.in_avals)
+    module = bytes(exported.mlir_module_serialized)
+    in_shardings, out_shardings = exported_shardings(exported)
+    symbolic = [d for aval in in_avals for d in aval.shape if is_symbolic_dim(d)]
+    written = _written_constraints(exported)
+    shapes = [[str(d) for d in aval.shape] for aval in exported.in_avals]
+    constraints = written or asserted_constraints(memoryview(module), shapes, in_avals)
+    version = stablehlo_version(memoryview(module)) or _jax_compat.current_stablehlo_version()
+    convention = exported.calling_convention_version
+    producer = f"JAX {jax.__version__}"
+    record = PortableFunction(
+        name=exported.fun_name,
+        in_tree=in_tree,
+        in_avals=in_avals,
+        out_tree=spec_of_structure(exported.out_tree, exported.out_avals),
+        out_avals=out_avals,
+        argument_names=argument_names(in_tree, primal),
+        module=module,
+        stablehlo_version=version,
+        calling_convention_version=convention,
+        module_kept_var_idx=tuple(exported.module_kept_var_idx),
+        platforms=tuple(exported.platforms),
+        dropped_platforms=(),
+        uses_shape_polymorphism=exported.uses_global_constants or bool(symbolic),
+        constraints=constraints,
+        disabled_checks=canonical_checks(exported.disabled_safety_checks),
+        ordered_effects=effect_names(exported.ordered_effects, exported.fun_name),
+        unordered_effects=effect_names(exported.unordered_effects, exported.fun_name),
+        nr_devices=exported.nr_devices,
+        in_shardings=in_shardings,
+        out_shardings=out_shardings,
+        target=Target(producer, (version,), convention),
+        producer=producer,
+        # What its module checks need not be all.
+        constraints_known=bool(written) or not symbolic,
+        uses_global_constants=exported.uses_global_constants,
+        lazy_vjp=LazyVjp(missing_because="the exported function was made without one"),
+    )
+    if not exported.has_vjp():
+        return record
+    return replace(record, lazy_vjp=LazyVjp(lambda: _record(exported.vjp(), record)))
+
+
+@functools.cache
+def _load_lapack() -> None:
+    """Has JAX load LAPACK, which it does when it lowers a call; a module read from bytes is not.
+
+    JAX 0.8 crashes the process where one is run otherwise.
+    """
+    traced = jax.jit(jax.numpy.linalg.qr).trace(np.eye(2, dtype=np.float32))
+    traced.lower(lowering_platforms=("cpu",))
+
+
+def _flat_exported(record: PortableFunction, vjp_order: int) -> jax_export.Exported:
+    """The record over flat arguments and results, as JAX reads it from bytes.
+
+    Bytes are the one way in that is the same for every release of JAX, which does not compare
+    their types with those of the module.
+    """
+    stored: PortableFunction | None = record
+    for _ in range(vjp_order + 1):
+        if stored is not None:
+            check_stored_types(stored)
+            stored = stored.lazy_vjp.made
+    record = embedded(record, vjp_order)
+    arguments = TreeSpec("tuple", children=(LEAF,) * len(record.in_avals))
+    flat = replace(
+        record,
+        in_tree=TreeSpec("tuple", children=(arguments, TreeSpec("dict"))),
+        out_tree=TreeSpec("tuple", children=(LEAF,) * len(record.out_avals)),
+        argument_names=tuple(f"x{i}" for i in range(len(record.in_avals))),
+        module=_todays_module(record),
+        calling_convention_version=max(record.calling_convention_version, _CONVENTION),
+        # The module takes 4-bit values as they are now.
+        constraints_known=False,
+    )
+    functions = map(as_jax_has_it, writable_chain(flat, vjp_order))
+    return jax_export.deserialize(bytearray(write_exported(list(functions))))
+
+
+def _todays_module(record: PortableFunction) -> bytes:
+    """The module as the installed JAX runs it: the record's own, if that is so already."""
+    narrow = any(map(is_narrow, (*record.in_avals, *record.out_avals)))
+    readable = record.stablehlo_version <= _jax_compat.current_stablehlo_version()
+    if readable and not narrow and not _LINEAR_ALGEBRA.search(record.module):
+        return _with_meshes(record.module)
+    _load_lapack()
+    module = read_module(record)
+    rewrite_calls(module, record.name, keep_current=True)
+    for call in module.custom_calls():
+        if is_retired(call.name):
+            raise UnsupportedByTargetError(
+                f"{record.name} cannot run under JAX {jax.__version__}: the custom call {call} is "
+                f"one that {record.producer} registered and JAX does no longer, and it has no "
+                "form in StableHLO. Export the function again.",
+                operation=call.name,
+                source=call.source,
+            )
+    if narrow:
+        narrow_main(module, record)
+    return _with_meshes(module.serialize(_jax_compat.current_stablehlo_version()))
+
+
+def _with_meshes(module: bytes) -> bytes:
+    """The module with its meshes as operations, not as the text that TensorFlow has for them.
+
+    JAX 0.8 looks for the operations alone; later releases read both.
+    """
+    if _MESHES not in module:
+        return module
+    version = version_text(_jax_compat.current_stablehlo_version())
+    with _jax_compat.make_ir_context():
+        read = _jax_compat.deserialize_module(module)
+        _jax_compat.run_passes(read, _MESHES_FROM_TEXT)
+        try:
+            written = portable_artifacts.serialize_portable_artifact(read, version, True)
+        except TypeError:  # JAX 0.8 takes bytecode
+            bytecode: Any = _jax_compat.module_bytecode(read)
+            written = portable_artifacts.serialize_portable_artifact(bytecode, version, True)
+    return bytes(written)
+
+
+def _materialised_orders(record: PortableFunction) -> int:
+    order, made = 0, record.lazy_vjp.made
+    while made is not None:
+        order, made = order + 1, made.lazy_vjp.made
+    return order
+
+
+def _written_constraints(exported: jax_export.Exported) -> tuple[str, ...]:
+    """What its symbolic scope says; nothing after a file, since JAX's files drop it."""
+    symbolic = [
+        d for aval in exported.in_avals for d in aval.shape if jax_export.is_symbolic_dim(d)
+    ]
+    scope = getattr(symbolic[0], "scope", None) if symbolic else None
+    return () if scope is None else tuple(map(str, scope_from_jax(scope).constraints))
+
+
+def _under_constraints(
+    record: PortableFunction, exported: jax_export.Exported
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The abstract values of the arguments and results, in a scope with the record's constraints.
+
+    JAX's files drop them; with them, JAX knows as much of the sizes as when it exported.
+    """
+    avals = (*exported.in_avals, *exported.out_avals)
+    texts = (*record.constraints, *record.requirements)
+    # JAX has no form for !=; the module checks it all the same.
+    comparisons = [c for c in map(parse_comparison, texts) if c.operator != "!="]
+    known_avals = (*record.in_avals, *record.out_avals)
+    symbolic = any(is_symbolic_dim(d) for aval in known_avals for d in aval.shape)
+    if not comparisons or not symbolic:
+        return exported.in_avals, exported.out_avals
+    try:
+        scope = scope_to_jax(SymbolicScope(comparisons, check=False))
+        # The dtype, and where the array lies, stay: a new trace would make 64 bits 32.
+        renewed: tuple[Any, ...] = tuple(
+            aval.update(shape=tuple(dim_to_jax(d, scope) for d in known.shape))
+            for known, aval in zip(known_avals, avals, strict=True)
+        )
+    except ShapeError:
+        # Constraints that JAX does not take together: its module checks them.
+        return exported.in_avals, exported.out_avals
+    return renewed[: len(exported.in_avals)], renewed[len(exported.in_avals) :]
+
+
+def _with_weak_types(known_avals: Sequence[Aval], avals: Sequence[Any]) -> tuple[Any, ...]:
+    """The abstract values, weak as when the function was traced; JAX's files keep none."""
+    return tuple(
+        aval.update(weak_type=True) if known.weak_type else aval
+        for known, aval in zip(known_avals, avals, strict=True)
+    )

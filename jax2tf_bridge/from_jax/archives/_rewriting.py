@@ -1,0 +1,150 @@
+"""Puts StableHLO, or the calls of today, in the place of the linear algebra calls of an archive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export as jax_export
+
+from jax2tf_bridge.errors import ModuleError
+from jax2tf_bridge.from_jax._jax_compat import ir
+from jax2tf_bridge.from_jax.archives._calls import ArchivedCall, archived_call
+from jax2tf_bridge.from_jax.archives._linalg_calls import routine_function
+from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, lower
+from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
+from jax2tf_bridge.portable._target import Target
+from shape_poly import SymbolicScope
+
+_DTYPES = {
+    "f32": np.float32,
+    "f64": np.float64,
+    "complex<f32>": np.complex64,
+    "complex<f64>": np.complex128,
+    "i32": np.int32,
+}
+
+# What the sizes of a routine's arrays are called, behind the batch dimensions.
+_SIZES = {
+    "gees": ("nn",),
+    "gees_ffi": ("nn",),
+    "geev": ("nn",),
+    "gehrd": ("nn",),
+    "geqp3": ("mn", "n"),
+    "geqrf": ("mn",),
+    "gesdd": ("mn",),
+    "gesvd": ("mn",),
+    "gesvd_gpu": ("mn",),
+    "gesvdj": ("mn",),
+    "getrf": ("mn",),
+    "gtsv": ("n", "n", "n", "nk"),
+    "lu_pivots_to_permutation": ("k",),
+    "orgqr": ("mn", "k"),
+    "ormqr": ("mn", "k", "pq"),
+    "potrf": ("nn",),
+    "syevd": ("nn",),
+    "sytrd": ("nn",),
+    "trsm": ("mm", "mk"),
+}
+# Those that JAX has for matrices of open sizes as well.
+_OPEN_SIZES = ("potrf", "trsm")
+# In JAX they stay LAPACK's, in whose order eigenvalues come, and with matrices of open sizes.
+_IN_LAPACKS_ORDER = ("gees", "geev")
+
+# The lowering rules look at no more of the options than these.
+_OPTIONS = ExportOptions(
+    ("cpu",), (), Target.widest(), (), scope=SymbolicScope([]), infer=False, call=""
+)
+
+
+def rewrite_calls(module: StableHloModule, name: str, *, keep_current: bool) -> None:
+    """Replaces the calls of LAPACK in `module` by StableHLO that every reader runs.
+
+    Args:
+      module: is changed in place.
+      name: of the function, for messages.
+      keep_current: whether the module is for today's jaxlib: what that takes as it is stays.
+
+    Raises:
+      ModuleError: a call has open sizes, or flags that are computed, so that it has no such form;
+        or other operands or types than JAX gives it.
+    """
+    for operation, target in module.custom_call_operations():
+        try:
+            # Its operands may be results of a call that was replaced just now.
+            call = archived_call(operation, target)
+            if call is None:
+                continue
+            if not (keep_current and call.is_current):
+                by_lapack = keep_current and call.routine in _IN_LAPACKS_ORDER
+                _replace(module, operation, call, by_lapack=by_lapack)
+        except ModuleError as e:
+            raise ModuleError(f"{name} holds a call that has no form in StableHLO: {e}") from e
+        except Exception as e:  # the module may be from anywhere
+            raise ModuleError(
+                f"{name} holds a call of {target!r} that is not as JAX writes it: "
+                f"{type(e).__name__}: {e}. Export the function again."
+            ) from e
+
+
+def _replace(
+    module: StableHloModule, operation: Any, call: ArchivedCall, *, by_lapack: bool
+) -> None:
+    operands = [*call.arrays, *([call.scale] if call.scale is not None else [])]
+    results = [ir.RankedTensorType(r.type) for r in operation.results]
+    shapes = tuple(tuple(r.shape) for r in results)
+    specs = _specs(call, operands, by_lapack)
+    # The call hands over all operands, whether or not they are read.
+    function = jax.jit(routine_function(call.routine, call.flags, shapes), keep_unused=True)
+    with jax.enable_x64(specs[0].dtype.itemsize // _parts(specs[0].dtype) == 8):
+        if by_lapack:
+            replacement = _as_today(function, specs, call.target)
+        else:
+            replacement = lower(function.trace(*specs), call.target, _OPTIONS).module
+    given = replacement.main_types()[1]
+    wanted = [str(r) for r in results[: len(given)]]
+    if list(given[: len(wanted)]) != wanted:
+        raise ModuleError(f"{call.target} gives {', '.join(wanted)}, not {', '.join(given)}")
+    module.replace_by_function(operation, operands, replacement, f"bridge_{call.routine}")
+
+
+def _as_today(function: Any, specs: Sequence[jax.ShapeDtypeStruct], target: str) -> StableHloModule:
+    check = jax_export.DisabledSafetyCheck.custom_call(f"{target}_ffi")
+    exported = jax_export.export(function, platforms=("cpu",), disabled_checks=(check,))(*specs)
+    return StableHloModule(exported.mlir_module_serialized)
+
+
+def _specs(
+    call: ArchivedCall, operands: Sequence[Any], by_lapack: bool
+) -> list[jax.ShapeDtypeStruct]:
+    """The types of the operands, with a variable for each size that is open."""
+    sizes = _SIZES[call.routine]
+    if call.routine == "trsm" and not call.flags["left"]:
+        sizes = ("mm", "km")
+    types = [ir.RankedTensorType(x.type) for x in operands]
+    # A scale is a scalar.
+    sizes = (*sizes, "")[: len(types)]
+    batch = types[0].rank - len(sizes[0])
+    variables = [f"b{i}" for i in range(batch)]
+    named = [(*(variables if text else ()), *text) for text in sizes]
+    scope = jax_export.SymbolicScope(())
+    specs = []
+    for tensor, names in zip(types, named, strict=True):
+        if tensor.rank != len(names):
+            raise ModuleError(f"{call.target} takes arguments of other ranks than JAX gives it")
+        # The bindings call an open size by a negative number.
+        dimensions = [str(d) if d >= 0 else n for d, n in zip(tensor.shape, names, strict=True)]
+        is_open = any(d < 0 for d in tensor.shape[batch:])
+        if is_open and not by_lapack and call.routine not in _OPEN_SIZES:
+            raise ModuleError(
+                f"{call.target} of {tensor}: only batch dimensions may be open for this routine"
+            )
+        shape = jax_export.symbolic_shape(",".join(dimensions), scope=scope)
+        specs.append(jax.ShapeDtypeStruct(shape, _DTYPES[str(tensor.element_type)]))
+    return specs
+
+
+def _parts(dtype: Any) -> int:
+    return 2 if dtype.kind == "c" else 1

@@ -1,0 +1,214 @@
+"""Eigenvalues and eigenvectors of general matrices, from their Schur decompositions."""
+
+import functools
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from jax2tf_bridge.from_jax.linalg._arrays import (
+    adjoint,
+    below_diagonal,
+    columns,
+    diagonal,
+    each_matrix,
+    eye_like,
+    is_complex,
+    loop,
+    matmul,
+    real_dtype,
+    rows,
+    where,
+)
+from jax2tf_bridge.from_jax.linalg._schur import schur_of_matrix
+
+_MOST_BALANCING = 20
+
+
+def eig(
+    a: Any, *, compute_left_eigenvectors: bool, compute_right_eigenvectors: bool, **options: Any
+) -> tuple[Any, ...]:
+    """Eigenvalues, and the eigenvectors that are asked for, of a [..., n, n]; all are complex.
+
+    As LAPACK has them: u^H A = w u^H for left ones u, of length 1 with a real largest entry; those
+    of a real matrix are real, or in pairs of conjugates, the one with positive imaginary part
+    first. A matrix that is not finite gives NaN.
+
+    Returns:
+      [..., n]; left eigenvectors [..., n, n]; right ones [..., n, n].
+    """
+    del options
+    function = functools.partial(
+        _eig, left=compute_left_eigenvectors, right=compute_right_eigenvectors
+    )
+    results: tuple[Any, ...] = each_matrix(function, a)
+    return results
+
+
+def _eig(a: Any, *, left: bool, right: bool) -> tuple[Any, ...]:
+    a, scales = _balanced(a)
+    t, z = schur_of_matrix(a)
+    size = lax.abs(t)
+    largest = lax.reduce(size, np.zeros((), size.dtype), lax.max, (0, 1))
+    scale = where(largest > 0, largest, np.ones((), size.dtype))  # NaN gives 1
+    t = t / lax.convert_element_type(scale, t.dtype)
+    was_real = not is_complex(a)
+    if was_real:
+        t, z, values = _complex_schur(t, z)
+    else:
+        values = diagonal(t)
+    results = [values * lax.convert_element_type(scale, values.dtype)]
+    if left:
+        # y^H T = w y^H: T^H is upper triangular in reverse order.
+        mirrored = lax.rev(adjoint(t), (0, 1))
+        vectors = lax.rev(_of_triangular(mirrored, lax.rev(lax.conj(values), (0,))), (0, 1))
+        unscaled = matmul(z, vectors) / columns(lax.convert_element_type(scales, z.dtype))
+        results.append(_normalized(unscaled, values, was_real))
+    if right:
+        vectors = matmul(z, _of_triangular(t, values))
+        unscaled = vectors * columns(lax.convert_element_type(scales, z.dtype))
+        results.append(_normalized(unscaled, values, was_real))
+    return tuple(results)
+
+
+def _balanced(a: Any) -> tuple[Any, Any]:
+    """D^-1 A D and the diagonal D [n] that makes rows and columns of A about equally long.
+
+    As LAPACK's gebal does before it looks for eigenvalues: those of badly scaled matrices would be
+    lost in the rounding errors of their largest entries.
+    """
+    n = a.shape[0]
+    dtype = real_dtype(a.dtype)
+    ones = lax.full((n,), 1, dtype)
+    if n < 2:
+        return a, ones
+    index = lax.iota(np.int32, n)
+
+    def length(entries: Any, i: Any) -> Any:
+        others = where(index == i, 0, lax.abs(lax.reshape(entries, (n,))))
+        return lax.reduce(others, np.zeros((), dtype), lax.add, (0,))
+
+    def scale_one(i: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        a, scales, changed = state
+        column = lax.dynamic_slice_in_dim(a, i, 1, 1)
+        c, r = length(column, i), length(lax.dynamic_slice_in_dim(a, i, 1, 0), i)
+        possible = (c > 0) & (r > 0) & lax.is_finite(c) & lax.is_finite(r)
+        halves = lax.log(where(possible, r, 1)) - lax.log(where(possible, c, 1))
+        power = lax.round(halves / np.array(2 * np.log(2), dtype))
+        factor = lax.exp2(lax.clamp(np.array(-40, dtype), power, np.array(40, dtype)))
+        shorter = possible & (c * factor + r / factor < 0.95 * (c + r))
+        factor = where(shorter, factor, 1)
+        wide = lax.convert_element_type(factor, a.dtype)
+        a = lax.dynamic_update_slice_in_dim(a, column * wide, i, 1)
+        row = lax.dynamic_slice_in_dim(a, i, 1, 0)
+        a = lax.dynamic_update_slice_in_dim(a, row / wide, i, 0)
+        return a, where(index == i, scales * factor, scales), changed | shorter
+
+    def sweep(state: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
+        a, scales, _, count = state
+        start = (a, scales, np.array(False))
+        a, scales, changed = loop(n, scale_one, start)
+        return a, scales, changed, count + np.int32(1)
+
+    balanced, scales, _, _ = lax.while_loop(
+        lambda state: state[2] & (state[3] < np.int32(_MOST_BALANCING)),
+        sweep,
+        (a, ones, np.array(True), np.array(0, np.int32)),
+    )
+    return balanced, scales
+
+
+def _complex_schur(t: Any, z: Any) -> tuple[Any, Any, Any]:
+    """T triangular and Z complex, and the eigenvalues, of a real decomposition.
+
+    The blocks [[p, q], [r, p]] have the eigenvalues p +- i sqrt(-q r), and (q, +- i sqrt(-q r)) as
+    eigenvectors.
+    """
+    n = t.shape[0]
+    dtype = np.result_type(t.dtype, np.complex64)
+    below = below_diagonal(n)
+    nothing = np.zeros(1, t.dtype)
+
+    def beside(shift: int) -> Any:
+        entries = where(below == shift, t, 0)
+        return lax.reduce(entries, np.zeros((), t.dtype), lax.add, (1 if shift < 0 else 0,))
+
+    # By the first row of each pair: what is left of the diagonal in the next row, and above it.
+    lower, upper = beside(1), beside(-1)
+    first = lower != 0
+    imaginary = where(first, lax.sqrt(lax.abs(upper)) * lax.sqrt(lax.abs(lower)), 0)
+    imaginary = imaginary - lax.concatenate([nothing, imaginary[:-1]], 0)
+    values = lax.complex(diagonal(t), imaginary)
+
+    length = lax.sqrt(where(first, upper * upper + imaginary * imaginary, 1))
+    head = where(first, upper / length, 1)
+    tail = where(first, imaginary / length, 0)
+    second = lax.concatenate([np.zeros(1, np.bool_), first[:-1]], 0)
+    previous_head = lax.concatenate([nothing, head[:-1]], 0)
+    on_diagonal = where(second, previous_head, head)
+    zeros = lax.full_like(t, 0)
+    unitary = lax.complex(
+        where(below == 0, rows(on_diagonal), 0) + zeros,
+        # i tail below the diagonal in the first column of a pair, and beside it in the second.
+        where(below == 1, rows(tail), 0) + where(below == -1, columns(tail), 0),
+    )
+    t, z = (lax.convert_element_type(m, dtype) for m in (t, z))
+    t = matmul(matmul(adjoint(unitary), t), unitary)
+    t = where(below > 0, 0, where(below == 0, columns(values), t))
+    return t, matmul(z, unitary), values
+
+
+def _of_triangular(t: Any, values: Any) -> Any:
+    """The right eigenvectors of an upper triangular T with these values on its diagonal.
+
+    The entries of T must be of the order of 1.
+    """
+    n = t.shape[0]
+    if n == 0:
+        return t
+    index = lax.iota(np.int32, n)
+    dtype = real_dtype(t.dtype)
+    least = np.array(np.finfo(dtype).eps, dtype)  # the largest entry of T is 1
+
+    def substitute(step: Any, x: Any) -> Any:
+        i = np.int32(n - 1) - step
+        row = lax.dynamic_slice_in_dim(t, i, 1, 0)
+        sums = matmul(where(rows(index > i), row, 0), x)
+        value = lax.dynamic_slice_in_dim(values, i, 1, 0)
+        difference = value - values
+        # Equal eigenvalues get independent vectors only if T has them: they are told apart by
+        # a rounding error of T, as in LAPACK.
+        close = lax.abs(difference) < least
+        divisor = where(close, lax.convert_element_type(least, t.dtype), difference)
+        solved = where(rows(index > i), -sums / rows(divisor), 0)
+        solved = where(rows(index == i), np.ones((), t.dtype), solved)
+        # Nearly equal eigenvalues make entries that overflow soon.
+        x = lax.dynamic_update_slice_in_dim(x, solved, i, 0)
+        longest = lax.reduce(lax.abs(x), np.zeros((), dtype), lax.max, (0,))
+        scale = where(longest > 1, longest, np.ones((), dtype))
+        return x / rows(lax.convert_element_type(scale, t.dtype))
+
+    return loop(n, substitute, eye_like(t, n, n))
+
+
+def _normalized(vectors: Any, values: Any, was_real: bool) -> Any:
+    """Columns of length 1 with positive largest entries; of real matrices real or conjugate."""
+    if vectors.shape[0] == 0:
+        return vectors
+    dtype = real_dtype(vectors.dtype)
+    size = lax.abs(vectors)
+    places = lax.argmax(size, 0, np.int32)
+    chosen = where(lax.broadcasted_iota(np.int32, vectors.shape, 0) == rows(places), vectors, 0)
+    largest = lax.reduce(chosen, np.zeros((), vectors.dtype), lax.add, (0,))
+    sizes = where(lax.abs(largest) > 0, lax.abs(largest), np.ones((), dtype))
+    vectors = vectors * rows(lax.conj(largest) / lax.convert_element_type(sizes, vectors.dtype))
+    if was_real:
+        imaginary = rows(lax.imag(values))
+        before = lax.concatenate([vectors[:, :1], vectors[:, :-1]], 1)
+        vectors = where(imaginary < 0, lax.conj(before), vectors)
+        parts = where(imaginary == 0, 0, lax.imag(vectors))
+        vectors = lax.complex(lax.real(vectors), parts)
+    size = lax.abs(vectors)
+    squares = lax.reduce(size * size, np.zeros((), dtype), lax.add, (0,))
+    length = lax.sqrt(where(squares > 0, squares, 1))
+    return vectors / rows(lax.convert_element_type(length, vectors.dtype))

@@ -1,0 +1,119 @@
+"""Eigenvalues and eigenvectors of Hermitian matrices."""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from jax2tf_bridge.from_jax.linalg._arrays import (
+    adjoint,
+    below_diagonal,
+    columns,
+    epsilon,
+    is_complex,
+    real,
+    where,
+)
+from jax2tf_bridge.from_jax.linalg._divide_and_conquer import eigh_tridiagonal
+from jax2tf_bridge.from_jax.linalg._tridiagonal import apply_reflections, tridiagonalize
+
+# Up to this many rows XLA's own Jacobi iteration (custom call Eigh) is as fast.
+_LARGEST_JACOBI = 32
+
+
+def largest_jacobi(dtype: Any) -> int:
+    """The most rows of a matrix that is left to the custom call Eigh.
+
+    In 64 bits that is one: whatever tolerance it is asked for, it leaves about 1e-8 of the
+    norm off the diagonal.
+    """
+    return _LARGEST_JACOBI if epsilon(dtype) > 1e-10 else 1
+
+
+def eigh(a: Any, *, lower: bool) -> tuple[Any, Any]:
+    """Eigenvectors [..., n, n] and ascending eigenvalues [..., n] of a Hermitian a [..., n, n].
+
+    Only the lower (or upper) triangle is read. A matrix that is not finite gives NaN throughout.
+    n must be above `largest_jacobi`.
+    """
+    function = functools.partial(_eigh, lower=lower)
+    for _ in a.shape[:-2]:
+        function = jax.vmap(function)
+    vectors, values = function(a)
+    return vectors, values
+
+
+def _eigh(a: Any, *, lower: bool) -> tuple[Any, Any]:
+    n = a.shape[0]
+    a = _hermitian(a, lower)
+    largest = lax.reduce(lax.abs(a), np.zeros((), real(a).dtype), lax.max, (0, 1))
+    finite = lax.is_finite(largest) & lax.reduce(
+        lax.is_finite(lax.abs(a)), np.array(True), lax.bitwise_and, (0, 1)
+    )
+    scale = where((largest > 0) & finite, largest, np.ones((), largest.dtype))
+    d, e, panels = tridiagonalize(a / lax.convert_element_type(scale, a.dtype))
+
+    phases = None
+    if is_complex(a):
+        # A diagonal unitary similarity makes the subdiagonal real.
+        phases = _running_phases(e)
+        e = lax.abs(e)
+    size = lax.abs(e)
+    sums = (
+        lax.abs(d)
+        + lax.pad(size, 0 * largest, [(1, 0, 0)])
+        + lax.pad(size, 0 * largest, [(0, 1, 0)])
+    )
+    norm = lax.reduce(sums, np.zeros((), sums.dtype), lax.max, (0,))
+    norm = where(norm > 0, norm, np.ones((), norm.dtype)) * np.array(2, norm.dtype)
+    d, e = d / norm, e / norm
+
+    vectors = eigh_tridiagonal(d, e, _solve_small, largest_jacobi(a.dtype))
+    values = _rayleigh(d, e, vectors)
+    values, order = lax.sort((values, lax.iota(np.int32, n)), dimension=0, num_keys=1)
+    vectors = vectors.at[:, order].get(mode="promise_in_bounds", unique_indices=True)
+
+    vectors = lax.convert_element_type(vectors, a.dtype)
+    if phases is not None:
+        vectors = columns(phases) * vectors
+    vectors = apply_reflections(panels, vectors)
+    nan = np.array(np.nan, a.dtype)
+    return where(finite, vectors, nan), where(finite, values * norm * scale, real(nan))
+
+
+def _solve_small(blocks: Any) -> tuple[Any, Any]:
+    if blocks.shape[-1] == 1:
+        return lax.full_like(blocks, 1), blocks[..., 0]
+    vectors, values = lax.linalg.eigh(blocks, symmetrize_input=False)
+    return vectors, values
+
+
+def _hermitian(a: Any, lower: bool) -> Any:
+    below = below_diagonal(a.shape[0])
+    a = where(below >= 0 if lower else below <= 0, a, adjoint(a))
+    if is_complex(a):
+        a = where(below == 0, lax.complex(lax.real(a), lax.full_like(lax.real(a), 0)), a)
+    return a
+
+
+def _running_phases(e: Any) -> Any:
+    """Unit numbers p [n] with p_0 = 1 and p_{k+1} / p_k the phase of e_k [n - 1]."""
+    size = lax.abs(e)
+    nonzero = size > 0
+    one = np.ones((), e.dtype)
+    steps = where(nonzero, e / lax.convert_element_type(where(nonzero, size, 1), e.dtype), one)
+    running = lax.associative_scan(lax.mul, lax.concatenate([np.ones(1, e.dtype), steps], 0))
+    return running / lax.convert_element_type(lax.abs(running), e.dtype)
+
+
+def _rayleigh(d: Any, e: Any, v: Any) -> Any:
+    """v_i^T T v_i for the columns of `v`: eigenvalues to twice the accuracy of the vectors."""
+    squares = _sum(columns(d) * v * v)
+    products = _sum(columns(e) * v[:-1] * v[1:])
+    return (squares + products + products) / _sum(v * v)
+
+
+def _sum(x: Any) -> Any:
+    return lax.reduce(x, np.zeros((), x.dtype), lax.add, (0,))

@@ -1,0 +1,62 @@
+"""Lowering rules for the two halves of QR: custom calls that XLA expands on every platform."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from jax2tf_bridge.from_jax._jax_compat_lowering import (
+    common_rule,
+    geqrf_p,
+    lower_by_platform,
+    lower_fun,
+)
+from jax2tf_bridge.from_jax.linalg._arrays import adjoint, eye_like, matmul
+
+# The platforms whose own rules are LAPACK or its GPU counterparts. JAX's common rules are the
+# custom calls Qr and ProductOfElementaryHouseholderReflectors.
+_REPLACED = ("cpu", "cuda", "rocm")
+
+
+def lower_geqrf(ctx: Any, a: Any) -> Sequence[Any]:
+    """[..., m, n] to R and the reflectors packed [..., m, n], and taus [..., min(m, n)]."""
+    if _has_no_elements(ctx.avals_in[0]):
+        return lower_fun(_no_factors)(ctx, a)
+    rules = dict.fromkeys(_REPLACED, common_rule(geqrf_p))
+    return lower_by_platform(ctx, geqrf_p, rules, a)
+
+
+def lower_householder_product(ctx: Any, a: Any, taus: Any) -> Sequence[Any]:
+    """Packed reflectors [..., m, n] and taus [..., k] to Q [..., m, n]."""
+    if _has_no_elements(ctx.avals_in[1]) or _has_no_elements(ctx.avals_in[0]):
+        return lower_fun(_no_reflectors, multiple_results=False)(ctx, a, taus)
+    primitive = lax.linalg.householder_product_p
+    rules = dict.fromkeys(_REPLACED, common_rule(primitive))
+    return lower_by_platform(ctx, primitive, rules, a, taus)
+
+
+def ormqr(a: Any, taus: Any, c: Any, *, left: bool, transpose: bool) -> Any:
+    """Q c, Q^H c, c Q or c Q^H for the m x m unitary Q of packed reflectors a [..., m, n]."""
+    m, count = a.shape[-2], taus.shape[-1]
+    packed = a[..., :count]
+    padding = [(0, 0, 0)] * (a.ndim - 1) + [(0, m - count, 0)]
+    q = lax.linalg.householder_product(lax.pad(packed, np.zeros((), a.dtype), padding), taus)
+    q = adjoint(q) if transpose else q
+    return matmul(q, c) if left else matmul(c, q)
+
+
+def _has_no_elements(aval: Any) -> bool:
+    static = [d for d in aval.shape if isinstance(d, int)]
+    return math.prod(static) == 0
+
+
+def _no_factors(a: Any) -> tuple[Any, Any]:
+    taus = (*a.shape[:-2], min(a.shape[-2:]))
+    return a, lax.full(taus, 0, a.dtype)
+
+
+def _no_reflectors(a: Any, taus: Any) -> Any:
+    del taus
+    return eye_like(a, *a.shape[-2:])

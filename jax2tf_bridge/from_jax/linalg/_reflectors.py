@@ -1,0 +1,190 @@
+"""Householder reflectors as LAPACK stores them, and the decompositions that are made of them."""
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from jax2tf_bridge.from_jax.linalg._arrays import (
+    adjoint,
+    below_diagonal,
+    columns,
+    each_matrix,
+    is_complex,
+    loop,
+    matmul,
+    real,
+    rows,
+    where,
+)
+
+
+def reflector(x: Any, k: Any) -> tuple[Any, Any, Any]:
+    """v, tau and beta with (I - tau v v^H)^H x = beta e_k, for the entries of x [n] from k on.
+
+    v is 0 before k and 1 at k, and beta is real. tau is 0 where x is of that form already.
+    """
+    index = lax.iota(np.int32, x.shape[0])
+    alpha = _at(x, k)
+    tail = where(index > k, x, 0)
+    largest = lax.reduce(lax.abs(where(index >= k, x, 0)), real(alpha * 0), lax.max, (0,))
+    one = np.ones((), largest.dtype)
+    scale = where(largest > 0, largest, one)
+    scaled = lax.abs(x) / scale
+    squares = where(index >= k, scaled * scaled, 0)
+    norm = scale * lax.sqrt(lax.reduce(squares, np.zeros((), scale.dtype), lax.add, (0,)))
+    beta = where(_sign_bit(real(alpha)), norm, -norm)
+    no_tail = lax.reduce(tail == 0, np.array(True), lax.bitwise_and, (0,))
+    done = no_tail & (lax.imag(alpha) == 0) if is_complex(x) else no_tail
+    beta = where(done, real(alpha), beta)
+    divisor = where(done, one, beta)
+    tau = (_like(beta, x) - alpha) / _like(divisor, x)
+    difference = where(done, np.ones((), x.dtype), alpha - _like(beta, x))
+    v = where(index == k, np.ones((), x.dtype), tail / difference)
+    return v, where(done, np.zeros((), x.dtype), tau), beta
+
+
+def reflect_rows(a: Any, v: Any, tau: Any) -> Any:
+    """(I - tau v v^H)^H a for a [n, m]."""
+    factor = lax.conj(tau) if is_complex(a) else tau
+    product = matmul(adjoint(columns(v)), a)
+    return a - factor * columns(v) * product
+
+
+def reflect_columns(a: Any, v: Any, tau: Any) -> Any:
+    """A (I - tau v v^H) for a [m, n]."""
+    return a - tau * matmul(a, columns(v)) * adjoint(columns(v))
+
+
+def hessenberg(a: Any) -> tuple[Any, Any]:
+    """A = Q H Q^H, packed as by LAPACK's gehrd.
+
+    Returns:
+      For a [..., n, n]: H on and above the first subdiagonal and the reflectors below it
+      [..., n, n]; their taus [..., n - 1].
+    """
+    packed, taus = each_matrix(_hessenberg, a)
+    return packed, taus
+
+
+def _hessenberg(a: Any) -> tuple[Any, Any]:
+    n = a.shape[0]
+    count = max(n - 1, 0)
+    steps = lax.iota(np.int32, count)
+    index = lax.iota(np.int32, n)
+
+    def step(k: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        h, taus, vectors = state
+        column = lax.squeeze(lax.dynamic_slice_in_dim(h, k, 1, 1), (1,))
+        v, tau, beta = reflector(column, k + 1)
+        h = reflect_columns(reflect_rows(h, v, tau), v, tau)
+        here = rows(index == k)
+        exact = where(index == k + 1, _like(beta, a), where(index > k + 1, 0, column))
+        h = where(here & columns(index > k), columns(exact), h)
+        vectors = where(here & columns(index > k + 1), columns(v), vectors)
+        return h, where(steps == k, tau, taus), vectors
+
+    start = (a, lax.full((count,), 0, a.dtype), lax.full_like(a, 0))
+    h, taus, vectors = loop(count, step, start) if count else start
+    return where(below_diagonal(n) > 1, vectors, h), taus
+
+
+def tridiagonal(a: Any, *, lower: bool) -> tuple[Any, Any, Any, Any]:
+    """A = Q T Q^H for Hermitian matrices, packed as by LAPACK's sytrd and hetrd.
+
+    Returns:
+      For a [..., n, n], of which the lower (or upper) triangle is read: T and the reflectors in
+      that triangle, the other one as it was; the diagonal and the off-diagonal of T, real
+      [..., n] and [..., n - 1]; the taus [..., n - 1].
+    """
+    function = _lower_tridiagonal if lower else _upper_tridiagonal
+    packed, d, e, taus = each_matrix(function, a)
+    return packed, d, e, taus
+
+
+def _upper_tridiagonal(a: Any) -> tuple[Any, Any, Any, Any]:
+    """The upper triangle is the lower one in reverse order, and so are the results."""
+    packed, *vectors = _lower_tridiagonal(lax.rev(a, (0, 1)))
+    d, e, taus = (lax.rev(v, (0,)) for v in vectors)
+    return lax.rev(packed, (0, 1)), d, e, taus
+
+
+def _lower_tridiagonal(a: Any) -> tuple[Any, Any, Any, Any]:
+    below = below_diagonal(a.shape[0])
+    hermitian = where(below > 0, a, adjoint(a))
+    hermitian = where(below == 0, _like(real(a), a), hermitian)
+    packed, taus = _hessenberg(hermitian)
+    d = _diagonal(packed)
+    e = _diagonal(packed[1:, :-1])
+    return where(below >= 0, packed, a), real(d), real(e), taus
+
+
+def pivoted_qr(a: Any, pivots: Any, **options: Any) -> tuple[Any, Any, Any]:
+    """A P = Q R, the longest of the remaining columns first, packed as by LAPACK's geqp3.
+
+    Args:
+      a: [..., m, n].
+      pivots: int32 [..., n]; all columns are free, as JAX has it, so that it is not read.
+      options: which of the libraries for GPUs; the result is the same.
+
+    Returns:
+      R on and above the diagonal and the reflectors below it [..., m, n]; the columns of A in
+      the order of R's, counted from 1, int32 [..., n]; the taus [..., min(m, n)].
+    """
+    del options
+    packed, order, taus = each_matrix(_pivoted_qr, a)
+    return packed, lax.convert_element_type(order, pivots.dtype), taus
+
+
+def _pivoted_qr(a: Any) -> tuple[Any, Any, Any]:
+    m, n = a.shape
+    rank = min(m, n)
+    steps, row_index, column_index = (lax.iota(np.int32, size) for size in (rank, m, n))
+
+    def step(k: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        a, order, taus = state
+        size = lax.abs(a)
+        largest = lax.reduce(size, np.zeros((), size.dtype), lax.max, (0, 1))
+        scaled = size / where(largest > 0, largest, np.ones((), size.dtype))
+        squares = where(columns(row_index >= k), scaled * scaled, 0)
+        norms = lax.reduce(squares, np.zeros((), size.dtype), lax.add, (0,))
+        free = where(column_index >= k, norms, np.array(-1, size.dtype))
+        chosen = lax.argmax(free, 0, np.int32)
+        a, order = _swap_columns(a, k, chosen), _swap_columns(rows(order), k, chosen)[0]
+
+        column = lax.squeeze(lax.dynamic_slice_in_dim(a, k, 1, 1), (1,))
+        v, tau, beta = reflector(column, k)
+        reflected = reflect_rows(a, v, tau)
+        a = where(rows(column_index > k), reflected, a)
+        here = where(row_index == k, _like(beta, a), where(row_index > k, v, column))
+        a = where(rows(column_index == k), columns(here), a)
+        return a, order, where(steps == k, tau, taus)
+
+    start = (a, column_index + np.int32(1), lax.full((rank,), 0, a.dtype))
+    return loop(rank, step, start) if rank else start
+
+
+def _swap_columns(a: Any, i: Any, j: Any) -> Any:
+    first = lax.dynamic_slice_in_dim(a, i, 1, 1)
+    second = lax.dynamic_slice_in_dim(a, j, 1, 1)
+    a = lax.dynamic_update_slice_in_dim(a, second, i, 1)
+    return lax.dynamic_update_slice_in_dim(a, first, j, 1)
+
+
+def _sign_bit(x: Any) -> Any:
+    """Whether a float is negative, or the negative zero, from which LAPACK tells the positive."""
+    bits = np.dtype(f"int{8 * x.dtype.itemsize}")
+    return lax.bitcast_convert_type(x, bits) < 0
+
+
+def _at(x: Any, k: Any) -> Any:
+    return lax.squeeze(lax.dynamic_slice_in_dim(x, k, 1, 0), (0,))
+
+
+def _like(x: Any, a: Any) -> Any:
+    return lax.convert_element_type(x, a.dtype)
+
+
+def _diagonal(a: Any) -> Any:
+    masked = where(below_diagonal(*a.shape) == 0, a, 0)
+    return lax.reduce(masked, np.zeros((), a.dtype), lax.add, (1,))

@@ -1,0 +1,164 @@
+"""Which rule replaces which LAPACK, cusolver or hipsolver call, platform by platform."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax import lax
+from jax.extend import random as extend_random
+
+from jax2tf_bridge.from_jax._jax_compat_lowering import (
+    Rule,
+    by_platform,
+    common_rule,
+    custom_call,
+    custom_calls_possible,
+    geqp3_p,
+    geqp3_possible,
+    geqrf_p,
+    geqrf_possible,
+    lower_by_platform,
+    lower_fun,
+)
+from jax2tf_bridge.from_jax.linalg import _eigh, _qr
+from jax2tf_bridge.from_jax.linalg._arrays import adjoint, real
+from jax2tf_bridge.from_jax.linalg._cholesky import cholesky
+from jax2tf_bridge.from_jax.linalg._eig import eig
+from jax2tf_bridge.from_jax.linalg._lu import lu
+from jax2tf_bridge.from_jax.linalg._reflectors import hessenberg, pivoted_qr, tridiagonal
+from jax2tf_bridge.from_jax.linalg._schur import schur
+from jax2tf_bridge.from_jax.linalg._svd import svd
+from jax2tf_bridge.from_jax.linalg._tridiagonal_solve import tridiagonal_solve
+
+# The platforms on which TensorFlow lacks the handlers that jaxlib registers. On TPU, and on
+# platforms that are not known here, JAX's own rules stay.
+PLATFORMS = ("cpu", "cuda", "rocm")
+_GPUS = ("cuda", "rocm")
+
+# Up to this many rows the op cholesky is as fast on CPU as the blocked form.
+_LARGEST_CHOLESKY_OP = 24
+
+_lower_lu = lower_fun(lu)
+_lower_svd = lower_fun(svd)
+_lower_eigh = lower_fun(_eigh.eigh)
+_lower_cholesky = lower_fun(cholesky, multiple_results=False)
+_lower_tridiagonal_solve = lower_fun(tridiagonal_solve, multiple_results=False)
+
+_lower_eig = lower_fun(eig)
+_lower_schur = lower_fun(schur)
+_lower_hessenberg = lower_fun(hessenberg)
+_lower_tridiagonal = lower_fun(tridiagonal)
+_lower_pivoted_qr = lower_fun(pivoted_qr)
+
+# TPU too: for what JAX has no rule there.
+_EVERYWHERE = (*PLATFORMS, "tpu")
+
+
+def linalg_rules(platforms: Sequence[str]) -> tuple[tuple[Any, Rule], ...]:
+    """(primitive, rule) pairs; each rule lowers for all the platforms of its context."""
+    ours = _of_lapack_alone()
+    return ours if set(platforms).isdisjoint(PLATFORMS) else (*ours, *_with_other_rules())
+
+
+def _of_lapack_alone() -> tuple[tuple[Any, Rule], ...]:
+    """Of what JAX has on CPU and in part on GPUs, but not on TPU."""
+    ours: list[tuple[Any, Rule]] = [
+        (lax.linalg.eig_p, _lower_eig),
+        (lax.linalg.schur_p, _lower_schur),
+        (lax.linalg.hessenberg_p, _lower_hessenberg),
+        (lax.linalg.tridiagonal_p, _lower_tridiagonal),
+    ]
+    if geqp3_possible():
+        ours.append((geqp3_p, _lower_pivoted_qr))
+    return (
+        *((p, by_platform(p, dict.fromkeys(_EVERYWHERE, rule))) for p, rule in ours),
+        (lax.linalg.tridiagonal_solve_p, _lower_tridiagonal_solve_by_platform),
+    )
+
+
+def _with_other_rules() -> tuple[tuple[Any, Rule], ...]:
+    ours: list[tuple[Any, Rule]] = [
+        (lax.linalg.lu_p, _lower_lu),
+        (lax.linalg.svd_p, _lower_svd),
+        # XLA expands the op on CPU, and its GPU compilers have solvers for it.
+        (lax.linalg.triangular_solve_p, common_rule(lax.linalg.triangular_solve_p)),
+    ]
+    if custom_calls_possible():
+        ours.append((lax.linalg.eigh_p, _lower_eigh_by_size))
+    # Absent before 0.10, where qr_multiply is written with householder_product.
+    ormqr_p = getattr(lax.linalg, "ormqr_p", None)
+    if ormqr_p is not None:
+        ours.append((ormqr_p, lower_fun(_qr.ormqr, multiple_results=False)))
+    # JAX has rules without custom calls for these, and uses others on GPUs.
+    plain = [
+        lax.linalg.lu_pivots_to_permutation_p,
+        lax.linalg.symmetric_product_p,
+        lax.linalg.cholesky_update_p,
+    ]
+    return (
+        *((p, by_platform(p, dict.fromkeys(PLATFORMS, rule))) for p, rule in ours),
+        *((p, by_platform(p, dict.fromkeys(PLATFORMS, common_rule(p)))) for p in plain),
+        *([(geqrf_p, _qr.lower_geqrf)] if geqrf_possible() else []),
+        (lax.linalg.householder_product_p, _qr.lower_householder_product),
+        (lax.linalg.cholesky_p, _lower_cholesky_by_platform),
+        (extend_random.threefry2x32_p, _lower_threefry_by_platform),
+    )
+
+
+def _lower_eigh_by_size(
+    ctx: Any,
+    a: Any,
+    *,
+    lower: bool,
+    sort_eigenvalues: bool,
+    subset_by_index: tuple[int, int] | None,
+    **algorithm: Any,
+) -> Sequence[Any]:
+    del sort_eigenvalues, algorithm  # always sorted; the result is the same
+    aval = ctx.avals_in[0]
+    n = aval.shape[-1]
+    if subset_by_index is not None and tuple(subset_by_index) != (0, n):
+        raise NotImplementedError(
+            f"eigh with subset_by_index={subset_by_index} of a matrix of {n} rows: JAX has it on "
+            "no platform but TPU. Leave it out and slice the result."
+        )
+    if n == 0:
+        return lower_fun(_no_eigenvalues)(ctx, a)
+    if n > _eigh.largest_jacobi(aval.dtype):
+        return _lower_eigh(ctx, a, lower=lower)
+    if not lower:
+        # XLA expands Eigh once for a shape in a module, with the triangle that it meets first.
+        return lower_fun(_eigh_of_upper)(ctx, a)
+    # Lower triangle, sorted, at most 100 sweeps, and the square of what may be left off the
+    # diagonal.
+    return custom_call("Eigh", "1,1,100,1e-10")(ctx, a)
+
+
+def _eigh_of_upper(a: Any) -> tuple[Any, Any]:
+    vectors, values = lax.linalg.eigh(adjoint(a), lower=True, symmetrize_input=False)
+    return vectors, values
+
+
+def _no_eigenvalues(a: Any) -> tuple[Any, Any]:
+    return a, real(lax.full(a.shape[:-1], 0, a.dtype))
+
+
+def _lower_cholesky_by_platform(ctx: Any, a: Any) -> Sequence[Any]:
+    op = common_rule(lax.linalg.cholesky_p)
+    n = ctx.avals_in[0].shape[-1]
+    blocked = isinstance(n, int) and n > _LARGEST_CHOLESKY_OP
+    rules = {"cpu": _lower_cholesky if blocked else op, **dict.fromkeys(_GPUS, op)}
+    return lower_by_platform(ctx, lax.linalg.cholesky_p, rules, a)
+
+
+def _lower_tridiagonal_solve_by_platform(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
+    # JAX cannot perturb singular systems on TPU.
+    ours = _EVERYWHERE if params.get("perturb_singular") else PLATFORMS
+    rules = dict.fromkeys(ours, _lower_tridiagonal_solve)
+    return lower_by_platform(ctx, lax.linalg.tridiagonal_solve_p, rules, *args, **params)
+
+
+def _lower_threefry_by_platform(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
+    primitive = extend_random.threefry2x32_p
+    # jax_threefry_gpu_kernel_lowering makes JAX's GPU rules custom calls.
+    rules = dict.fromkeys(_GPUS, common_rule(primitive))
+    return lower_by_platform(ctx, primitive, rules, *args, **params)

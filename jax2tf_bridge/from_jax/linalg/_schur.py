@@ -1,0 +1,316 @@
+"""Schur decompositions of general matrices by the QR algorithm with implicit shifts."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax import lax
+
+from jax2tf_bridge.from_jax.linalg._arrays import (
+    adjoint,
+    below_diagonal,
+    columns,
+    each_matrix,
+    epsilon,
+    eye_like,
+    is_complex,
+    matmul,
+    rows,
+    where,
+)
+from jax2tf_bridge.from_jax.linalg._reflectors import hessenberg
+
+# For each row, as in LAPACK; three are usual.
+_MOST_SWEEPS = 30
+_SWEEPS_BEFORE_GIVING_WAY = 12
+
+
+class State(NamedTuple):
+    """An unfinished decomposition A = Z H Z^H.
+
+    h: Hessenberg, with two rows and columns of zeros at its end so that every window fits.
+    z: unitary, with two columns of zeros at its end.
+    end: the last row that is unfinished; below it, H has its final form.
+    sweep, tried: how many sweeps were made, and how many since the last row was finished.
+    """
+
+    h: Any
+    z: Any
+    end: Any
+    sweep: Any
+    tried: Any
+
+
+def schur(a: Any, *, compute_schur_vectors: bool, sort_eig_vals: bool, **options: Any) -> Any:
+    """A = Z T Z^H for a [..., n, n], the parameters are those of JAX's primitive.
+
+    Returns:
+      T [..., n, n], upper triangular where A is complex. Where it is real, T is real as well,
+      with blocks [[p, q], [r, p]], q r < 0, on the diagonal for pairs of complex eigenvalues; and
+      Z [..., n, n] with `compute_schur_vectors`. A matrix that is not finite gives NaN.
+    """
+    del options
+    if sort_eig_vals:
+        raise NotImplementedError("schur with sort_eig_vals: JAX has it on no platform.")
+    t, z = each_matrix(schur_of_matrix, a)
+    return (t, z) if compute_schur_vectors else (t,)
+
+
+def schur_of_matrix(a: Any) -> tuple[Any, Any]:
+    """T and Z of one matrix [n, n]."""
+    n = a.shape[0]
+    if n == 0:
+        return a, a
+    size = lax.abs(a)
+    finite = lax.reduce(lax.is_finite(size), np.array(True), lax.bitwise_and, (0, 1))
+    largest = lax.reduce(where(finite, size, 0), np.zeros((), size.dtype), lax.max, (0, 1))
+    scale = lax.convert_element_type(where(largest > 0, largest, 1), a.dtype)
+    h, z = _start(where(finite, a, 0) / scale)
+    padding = [(0, 2, 0)]
+    zero = np.zeros((), a.dtype)
+    state = State(
+        lax.pad(h, zero, padding * 2),
+        lax.pad(z, zero, [(0, 0, 0), *padding]),
+        *(np.array(k, np.int32) for k in (n - 1, 0, 0)),
+    )
+    end = lax.while_loop(
+        lambda s: (s.end > 0) & (s.sweep < np.int32(_MOST_SWEEPS * max(n, 10))), _iterate, state
+    )
+    correct = finite & (end.end <= 0)
+    nan = np.array(np.nan, a.dtype)
+    return where(correct, end.h[:n, :n] * scale, nan), where(correct, end.z[:, :n], nan)
+
+
+def _start(a: Any) -> tuple[Any, Any]:
+    n = a.shape[0]
+    packed, taus = hessenberg(a)
+    h = where(below_diagonal(n) > 1, 0, packed)
+    z = eye_like(a, n, n)
+    if n > 1:
+        vectors = where(below_diagonal(n - 1) > 0, packed[1:, : n - 1], 0)
+        product = lax.linalg.householder_product(vectors, taus)
+        z = lax.dynamic_update_slice(z, product, (1, 1))
+    return h, z
+
+
+def _iterate(state: State) -> State:
+    """One step: the last block is found finished, or swept once."""
+    # Where sweeps do not help, entries that are negligible in the whole matrix are left out too.
+    stuck = state.tried >= np.int32(_SWEEPS_BEFORE_GIVING_WAY)
+    h = _without_negligible(state.h, stuck)
+    state = state._replace(h=h)
+    index = lax.iota(np.int32, h.shape[0])
+    subdiagonal = _subdiagonal(h)
+    # The first row of the unreduced block that ends in row `end`.
+    starts = (subdiagonal == 0) & (index <= state.end)
+    first = lax.reduce(where(starts, index, 0), np.int32(0), lax.max, (0,))
+    rows_left = state.end - first
+    done = (rows_left == 0) if is_complex(h) else (rows_left <= 1)
+    following: State = lax.cond(
+        done, lambda s: _finish(s, first), lambda s: _sweep(s, first), state
+    )
+    return following
+
+
+def _finish(state: State, first: Any) -> State:
+    if not is_complex(state.h):
+        state = lax.cond(first < state.end, lambda s: _standardize(s, first), lambda s: s, state)
+    return state._replace(end=first - np.int32(1), tried=np.array(0, np.int32))
+
+
+def _subdiagonal(h: Any) -> Any:
+    """The entries left of the diagonal, by their rows."""
+    masked = where(below_diagonal(h.shape[0]) == 1, h, 0)
+    return lax.reduce(masked, np.zeros((), h.dtype), lax.add, (1,))
+
+
+def _without_negligible(h: Any, stuck: Any) -> Any:
+    """H with zeros for subdiagonal entries that are rounding errors of their neighbours.
+
+    If `stuck`, for those that are rounding errors of the largest entry, which was 1.
+    """
+    below = below_diagonal(h.shape[0])
+    size = lax.reduce(where(below == 0, _size(h), 0), np.zeros((), _size(h).dtype), lax.add, (1,))
+    neighbours = size + lax.concatenate([size[:1], size[:-1]], 0)
+    neighbours = where((neighbours > 0) & lax.bitwise_not(stuck), neighbours, 1)
+    negligible = _size(h) <= epsilon(h.dtype) * columns(neighbours)
+    return where((below == 1) & negligible, 0, h)
+
+
+def _size(x: Any) -> Any:
+    return lax.abs(lax.real(x)) + lax.abs(lax.imag(x)) if is_complex(x) else lax.abs(x)
+
+
+def _entry(h: Any, i: Any, j: Any) -> Any:
+    return lax.reshape(lax.dynamic_slice(h, (i, j), (1, 1)), ())
+
+
+def _sweep(state: State, first: Any) -> State:
+    """Chases a bulge from row `first` to row `end`."""
+    h, end = state.h, state.end
+    # Every tenth time the shift is another one, lest the sweeps go round in a circle.
+    exceptional = (state.tried % np.int32(10)) == np.int32(9)
+    start = _complex_start if is_complex(h) else _real_start
+    window = start(h, first, end, exceptional)
+    width = window.shape[0]
+    offsets = lax.iota(np.int32, width)
+
+    def chase(k: Any, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        h, z, x = carry
+        v, factor = _hermitian_reflector(where(offsets + k <= end, x, 0))
+        block = lax.dynamic_slice_in_dim(h, k, width, 0)
+        block = block - factor * columns(v) * matmul(adjoint(columns(v)), block)
+        h = lax.dynamic_update_slice_in_dim(h, block, k, 0)
+        h, z = (_times(m, v, factor, k) for m in (h, z))
+        following = lax.dynamic_slice(h, (k + np.int32(1), k), (width, 1))
+        return h, z, lax.squeeze(following, (1,))
+
+    h, z, _ = lax.fori_loop(first, end, lambda k, c: chase(_int32(k), c), (h, state.z, window))
+    return State(
+        where(below_diagonal(h.shape[0]) > 1, 0, h),
+        z,
+        end,
+        state.sweep + np.int32(1),
+        state.tried + np.int32(1),
+    )
+
+
+def _int32(k: Any) -> Any:
+    return lax.convert_element_type(k, np.int32)
+
+
+def _times(m: Any, v: Any, factor: Any, k: Any) -> Any:
+    block = lax.dynamic_slice_in_dim(m, k, v.shape[0], 1)
+    block = block - factor * matmul(block, columns(v)) * adjoint(columns(v))
+    return lax.dynamic_update_slice_in_dim(m, block, k, 1)
+
+
+def _hermitian_reflector(x: Any) -> tuple[Any, Any]:
+    """Gives v and f with (I - f v v^H) x a multiple of e_0, for a short vector x."""
+    size = lax.abs(x)
+    largest = lax.reduce(size, np.zeros((), size.dtype), lax.max, (0,))
+    nonzero = largest > 0
+    x = x / lax.convert_element_type(where(nonzero, largest, 1), x.dtype)
+    size = lax.abs(x)
+    norm = lax.sqrt(lax.reduce(size * size, np.zeros((), size.dtype), lax.add, (0,)))
+    head = x[0]
+    head_size = size[0]
+    phase = where(
+        head_size > 0,
+        head / lax.convert_element_type(where(head_size > 0, head_size, 1), x.dtype),
+        np.ones((), x.dtype),
+    )
+    first = lax.iota(np.int32, x.shape[0]) == 0
+    v = where(first, x + phase * lax.convert_element_type(norm, x.dtype), x)
+    length = norm * (norm + head_size)
+    factor = where(nonzero, 1 / where(nonzero, length, 1), 0)
+    return v, lax.convert_element_type(factor, x.dtype)
+
+
+def _complex_start(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
+    """The first column of H - s I, s the eigenvalue of the last 2 x 2 block nearest its end."""
+    before = end - np.int32(1)
+    a, b, c, d = (_entry(h, i, j) for i in (before, end) for j in (before, end))
+    half = (a - d) / 2
+    root = lax.sqrt(half * half + b * c)
+    same = lax.real(half) * lax.real(root) + lax.imag(half) * lax.imag(root) >= 0
+    larger = half + where(same, root, -root)
+    nonzero = lax.abs(larger) > 0
+    shift = d - where(nonzero, b * c / where(nonzero, larger, 1), 0)
+    shift = where(exceptional, d + lax.abs(c), shift)
+    following = first + np.int32(1)
+    return _vector(_entry(h, first, first) - shift, _entry(h, following, first))
+
+
+def _real_start(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
+    """The first column of (H - s I)(H - t I), s and t the eigenvalues of the last 2 x 2 block."""
+    before, one = end - np.int32(1), np.int32(1)
+    a, b, c, d = (_entry(h, i, j) for i in (before, end) for j in (before, end))
+    product = b * c
+    size = lax.abs(c) + lax.abs(_entry(h, before, lax.max(before - one, np.int32(0))))
+    centre = d + size * 0.75
+    a, d = where(exceptional, centre, a), where(exceptional, centre, d)
+    product = where(exceptional, size * size * -0.4375, product)
+    p, q = _entry(h, first, first), _entry(h, first, first + one)
+    r, s = _entry(h, first + one, first), _entry(h, first + one, first + one)
+    third = _entry(h, first + np.int32(2), first + one)
+    # By differences, which stay exact where all eigenvalues are nearly the same.
+    return _vector((p - a) * (p - d) - product + q * r, r * ((s - a) + (p - d)), r * third)
+
+
+def _vector(*entries: Any) -> Any:
+    return lax.concatenate([lax.reshape(x, (1,)) for x in entries], 0)
+
+
+def _standardize(state: State, first: Any) -> State:
+    """Makes a real 2 x 2 block triangular, or gives it a constant diagonal if it cannot be."""
+    second = first + np.int32(1)
+    a, b, c, d = (_entry(state.h, i, j) for i in (first, second) for j in (first, second))
+    cosine, sine, triangular = _rotation(a, b, c, d)
+    rotation = lax.reshape(_vector(cosine, -sine, sine, cosine), (2, 2))
+    block = lax.dynamic_slice_in_dim(state.h, first, 2, 0)
+    h = lax.dynamic_update_slice_in_dim(
+        state.h, matmul(lax.transpose(rotation, (1, 0)), block), first, 0
+    )
+    h, z = (
+        lax.dynamic_update_slice_in_dim(
+            m, matmul(lax.dynamic_slice_in_dim(m, first, 2, 1), rotation), first, 1
+        )
+        for m in (h, state.z)
+    )
+    index = lax.iota(np.int32, h.shape[0])
+    row, column = columns(index), rows(index)
+    h = where(triangular & (row == second) & (column == first), 0, h)
+    mean = (_entry(h, first, first) + _entry(h, second, second)) / 2
+    on_diagonal = (row == column) & ((row == first) | (row == second))
+    h = where(on_diagonal & lax.bitwise_not(triangular), mean, h)
+    return state._replace(h=h, z=z)
+
+
+def _rotation(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any]:
+    """Cosine and sine of [[cos, -sin], [sin, cos]], and whether it makes the block triangular."""
+    one = np.ones((), a.dtype)
+    p = (a - d) / 2
+    discriminant = p * p + b * c
+    # Nearly equal eigenvalues are made exactly equal on the diagonal first.
+    scale = lax.max(lax.abs(p), lax.max(lax.abs(b), lax.abs(c)))
+    apart = discriminant >= 4 * epsilon(a.dtype) * scale * scale
+    offset = p + _sign(p) * lax.sqrt(where(apart, discriminant, 0))
+    length = _length(c, offset)
+    by_values = (offset / length, c / length)
+
+    total = b + c
+    length = _length(total, a - d)
+    # Of a block that has its form already, the angle is zero.
+    formed = (total == 0) & (p == 0)
+    cosine = where(formed, one, lax.sqrt((one + lax.abs(total) / length) / 2))
+    sine = -(p / (length * cosine)) * _sign(total)
+    # In the block with this constant diagonal, are the eigenvalues real after all?
+    upper, lower = _off_diagonal(a, b, c, d, cosine, sine)
+    still_real = (upper * lower >= 0) & (lower != 0)
+    whole = lax.sqrt(where(still_real, lax.abs(upper + lower), 1))
+    more_cosine = lax.sqrt(lax.abs(upper)) / whole
+    more_sine = _sign(upper) * _sign(lower) * lax.sqrt(lax.abs(lower)) / whole
+    turned = (cosine * more_cosine - sine * more_sine, cosine * more_sine + sine * more_cosine)
+    by_mean = tuple(where(still_real, t, u) for t, u in zip(turned, (cosine, sine), strict=True))
+    chosen = [where(apart, x, y) for x, y in zip(by_values, by_mean, strict=True)]
+    return chosen[0], chosen[1], apart | still_real | (lower == 0)
+
+
+def _off_diagonal(a: Any, b: Any, c: Any, d: Any, cosine: Any, sine: Any) -> tuple[Any, Any]:
+    """The entries beside the diagonal of the block after the rotation."""
+    squares, product = (cosine * cosine, sine * sine), cosine * sine
+    upper = b * squares[0] - c * squares[1] - (a - d) * product
+    lower = c * squares[0] - b * squares[1] - (a - d) * product
+    return upper, lower
+
+
+def _sign(x: Any) -> Any:
+    return where(x < 0, np.array(-1, x.dtype), np.array(1, x.dtype))
+
+
+def _length(x: Any, y: Any) -> Any:
+    """The length of (x, y); 1 for that of nothing."""
+    largest = lax.max(lax.abs(x), lax.abs(y))
+    scale = where(largest > 0, largest, np.ones((), x.dtype))
+    length = scale * lax.sqrt((x / scale) * (x / scale) + (y / scale) * (y / scale))
+    return where(largest > 0, length, np.ones((), x.dtype))

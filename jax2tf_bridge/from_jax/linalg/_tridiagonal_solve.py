@@ -1,0 +1,79 @@
+"""Tridiagonal systems by Gaussian elimination with partial pivoting."""
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from jax2tf_bridge.from_jax.linalg._arrays import columns, epsilon, where
+
+
+def tridiagonal_solve(
+    dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: bool = False, **params: Any
+) -> Any:
+    """X with A X = b, for subdiagonal, diagonal and superdiagonal [..., m] and b [..., m, k].
+
+    dl[..., 0] and du[..., -1] are not read. A singular A gives NaN throughout; or with
+    `perturb_singular`, pivots below a rounding error of the largest entry of U become that error.
+    """
+    del params
+    batch = d.ndim - 1
+    dl, d, du = (columns(lax.transpose(x, (batch, *range(batch)))) for x in (dl, d, du))
+    b = lax.transpose(b, (batch, *range(batch), batch + 1))
+    du = lax.concatenate([du[:-1], lax.full_like(du[-1:], 0)], 0)
+
+    def eliminate(carry: Any, following: Any) -> tuple[Any, Any]:
+        diagonal, above, right = carry
+        below, next_diagonal, next_above, next_right = following
+        keep = lax.abs(diagonal) >= lax.abs(below)
+        zero = lax.full_like(above, 0)
+        pivot_row = (
+            where(keep, diagonal, below),
+            where(keep, above, next_diagonal),
+            where(keep, zero, next_above),
+            where(keep, right, next_right),
+        )
+        other = (
+            where(keep, below, diagonal),
+            where(keep, next_diagonal, above),
+            where(keep, next_above, zero),
+            where(keep, next_right, right),
+        )
+        factor = where(other[0] == 0, 0, other[0] / pivot_row[0])
+        reduced = tuple(x - factor * y for x, y in zip(other[1:], pivot_row[1:], strict=True))
+        return reduced, pivot_row
+
+    (last, _, last_right), upper = lax.scan(
+        eliminate, (d[0], du[0], b[0]), (dl[1:], d[1:], du[1:], b[1:])
+    )
+
+    if perturb_singular:
+        last, upper = _without_tiny_pivots(last, upper)
+
+    def substitute(carry: Any, row: Any) -> tuple[Any, Any]:
+        following, second = carry
+        diagonal, above, second_above, right = row
+        x = (right - above * following - second_above * second) / diagonal
+        return (x, following), x
+
+    end = last_right / last
+    _, x = lax.scan(substitute, (end, lax.full_like(end, 0)), upper, reverse=True)
+    x = lax.concatenate([x, lax.expand_dims(end, (0,))], 0)
+    pivots = lax.concatenate([upper[0], lax.expand_dims(last, (0,))], 0)
+    solvable = lax.reduce(pivots != 0, np.array(True), lax.bitwise_and, (0,))
+    x = where(solvable, x, np.array(np.nan, x.dtype))
+    return lax.transpose(x, (*range(1, batch + 1), 0, batch + 1))
+
+
+def _without_tiny_pivots(last: Any, upper: Any) -> tuple[Any, Any]:
+    """The last pivot and the rows of U, with no pivot nearer to zero than a rounding error of U."""
+    zero = np.zeros((), last.dtype)
+    entries = [lax.reduce(lax.abs(x), zero, lax.max, (0,)) for x in upper[:3]]
+    largest = lax.max(lax.max(entries[0], entries[1]), lax.max(entries[2], lax.abs(last)))
+    tiny = lax.max(largest * epsilon(last.dtype), np.array(np.finfo(last.dtype).tiny, last.dtype))
+
+    def away(pivot: Any) -> Any:
+        sign = where(pivot < 0, np.array(-1, last.dtype), np.array(1, last.dtype))
+        return where(lax.abs(pivot) < tiny, sign * tiny, pivot)
+
+    return away(last), (away(upper[0]), *upper[1:])

@@ -1,0 +1,1 @@
+"""From a traced function to StableHLO: platforms, rules, gradients."""

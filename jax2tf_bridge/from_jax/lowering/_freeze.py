@@ -1,0 +1,117 @@
+"""Puts a lowered function together as a record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+
+from jax2tf_bridge.from_jax._avals import portable_aval
+from jax2tf_bridge.from_jax._shardings import exported_shardings
+from jax2tf_bridge.from_jax._trees import spec_of_structure
+from jax2tf_bridge.from_jax.lowering._boundary import out_structure
+from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, Lowered, effect_names
+from jax2tf_bridge.from_jax.shapes._knowledge import Knowledge
+from jax2tf_bridge.from_jax.stablehlo._lifting import ConstantPool, lift_constants
+from jax2tf_bridge.from_jax.stablehlo._retarget import retarget
+from jax2tf_bridge.portable._module_types import check_types
+from jax2tf_bridge.portable._portable_function import LazyVjp, PortableFunction
+from jax2tf_bridge.portable._tree_spec import TreeSpec
+from shape_poly import Dim, is_symbolic_dim
+
+
+def freeze(
+    traced: jax.stages.Traced,
+    lowered: Lowered,
+    name: str,
+    options: ExportOptions,
+    *,
+    in_shapes: Sequence[tuple[Dim, ...]],
+    in_tree: TreeSpec,
+    argument_names: tuple[str, ...],
+    constraints: tuple[str, ...],
+    knowledge: Knowledge,
+    constants: ConstantPool,
+    lazy_vjp: LazyVjp,
+) -> PortableFunction:
+    """The record of a trace that was lowered, written at the target's StableHLO version.
+
+    Args:
+      traced: the trace.
+      lowered: what came of it.
+      name: the function's.
+      options: what it was lowered for.
+      in_shapes: the shapes of the flat arguments, with the dimensions as the user wrote them;
+        constraints may have rewritten them in the trace.
+      in_tree: the structure of (args, kwargs).
+      argument_names: one name a positional argument.
+      constraints: on the dimension variables, as the user wrote them.
+      knowledge: of the sizes, under which it was traced.
+      constants: the large arrays of the function and its VJPs; those of this module become
+        arguments of it.
+      lazy_vjp: its gradient.
+
+    Raises:
+      UnsupportedByTargetError: no StableHLO version of the target expresses the module.
+      ModuleError: the module's types are not those of the trace.
+      NotExportableError: it has an effect that cannot be made anew.
+    """
+    exported = lowered.exported
+    lifted = lift_constants(lowered.module, constants)
+    retargeted = retarget(
+        lowered.module,
+        options.target,
+        function_name=name,
+        has_effects=bool(exported.ordered_effects),
+    )
+    in_shardings, out_shardings = exported_shardings(exported)
+    in_avals = tuple(
+        portable_aval(aval, shape)
+        for aval, shape in zip(traced.jaxpr.in_avals, in_shapes, strict=True)
+    )
+    out_avals = tuple(
+        portable_aval(aval, knowledge.shape_from_jax(aval)) for aval in traced.jaxpr.out_avals
+    )
+    kept_indices = tuple(exported.module_kept_var_idx)
+    traced_avals = [portable_aval(traced.jaxpr.in_avals[i]) for i in kept_indices]
+    check_types(
+        name,
+        [*traced_avals, *(constant.aval for constant in lifted)],
+        out_avals,
+        *lowered.module.main_types(),
+        has_platform_index=len(exported.platforms) > 1,
+    )
+    return PortableFunction(
+        name=name,
+        in_tree=in_tree,
+        in_avals=in_avals,
+        out_tree=spec_of_structure(out_structure(traced), traced.jaxpr.out_avals),
+        out_avals=out_avals,
+        argument_names=argument_names,
+        module=retargeted.module,
+        stablehlo_version=retargeted.stablehlo_version,
+        calling_convention_version=retargeted.calling_convention_version,
+        module_kept_var_idx=kept_indices,
+        platforms=tuple(exported.platforms),
+        dropped_platforms=lowered.dropped_platforms,
+        uses_shape_polymorphism=any(
+            is_symbolic_dim(d) for aval in traced_avals for d in aval.shape
+        ),
+        constraints=constraints,
+        requirements=knowledge.requirement_texts(),
+        disabled_checks=options.disabled_checks,
+        ordered_effects=effect_names(exported.ordered_effects, name),
+        unordered_effects=effect_names(
+            exported.unordered_effects, name, without_debug=options.without_debug_effects
+        ),
+        nr_devices=exported.nr_devices,
+        in_shardings=in_shardings,
+        out_shardings=out_shardings,
+        target=options.target,
+        producer=f"JAX {jax.__version__}",
+        lifted_constants=lifted,
+        graph_functions=lowered.graph_functions,
+        lazy_vjp=lazy_vjp,
+        types_checked=True,
+        uses_global_constants=exported.uses_global_constants,
+    )

@@ -1,0 +1,273 @@
+"""Lowers one trace for as many platforms as the target can serve, and says why not the others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+from jax import export as jax_export
+
+from jax2tf_bridge.errors import (
+    BridgeError,
+    NotExportableError,
+    PlatformError,
+    ShapeError,
+    ShardingError,
+    UnsupportedByTargetError,
+    bullet_list,
+)
+from jax2tf_bridge.from_jax._callables import Pretraced
+from jax2tf_bridge.from_jax.lowering._effects import debug_rules, is_debug_effect
+from jax2tf_bridge.from_jax.lowering._overrides import lowering_overrides
+from jax2tf_bridge.from_jax.shapes._size_words import POLYMORPHIC, SizeWords
+from jax2tf_bridge.from_jax.stablehlo._graph_calls import graph_call_rules, take_graph_functions
+from jax2tf_bridge.from_jax.stablehlo._module import FoundOperation, StableHloModule
+from jax2tf_bridge.portable._graph_function import GraphFunction
+from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
+from jax2tf_bridge.portable._target import PLATFORMS, Target
+from shape_poly import SymbolicScope
+
+_UNSOLVABLE = "Cannot solve for values of dimension variables"
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What the user asked for, beside the function and its arguments.
+
+    Attributes:
+      platforms: None for every one that works.
+      constraints: on the dimension variables, as the user wrote them; `scope` holds them.
+      infer: whether requirements may be added to them.
+      call: the user's call that takes constraints, up to them, for messages.
+      words: how the user writes sizes and constraints, for messages.
+    """
+
+    platforms: tuple[str, ...] | None
+    disabled_checks: tuple[DisabledSafetyCheck, ...]
+    target: Target
+    constraints: tuple[str, ...]
+    scope: SymbolicScope
+    infer: bool
+    call: str
+    words: SizeWords = POLYMORPHIC
+
+    @property
+    def without_debug_effects(self) -> bool:
+        """Whether calls for debugging are left out."""
+        return DisabledSafetyCheck.debug_effects() in self.disabled_checks
+
+    def allows_custom_call(self, call: str, platforms: Sequence[str]) -> bool:
+        """Whether the target runs a custom call or the user vouches for it."""
+        return call in self.target.custom_calls(platforms) or is_vouched(call, self.disabled_checks)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A module as JAX lowered it, what it calls, and the default platforms it cannot serve."""
+
+    exported: jax_export.Exported
+    module: StableHloModule
+    graph_functions: tuple[GraphFunction, ...] = ()
+    dropped_platforms: tuple[tuple[str, str], ...] = ()
+
+
+def lower(traced: jax.stages.Traced, name: str, options: ExportOptions) -> Lowered:
+    """Lowers the trace for the platforms asked for, or for all that work.
+
+    Raises:
+      PlatformError: one of the platforms asked for, or every default one, fails.
+      UnsupportedByTargetError: as it, where the reason is a custom call.
+      ShardingError: JAX lowered for one device what takes more.
+    """
+    platforms = options.platforms or PLATFORMS
+    try:
+        return _attempt(traced, name, platforms, options)
+    except Exception as e:  # of types that _is_of_a_platform lists
+        if isinstance(e, ShardingError) or not _is_of_a_platform(e):
+            raise
+        if _UNSOLVABLE in str(e):
+            raise ShapeError(
+                f"The shapes of {name}'s arguments do not determine its dimension variables: "
+                f"{_first_line(e)}"
+            ) from e
+        together = e
+    if len(platforms) == 1:
+        raise _failure(name, {platforms[0]: together}) from together
+    failures = _failures(traced, name, platforms, options)
+    if not failures:
+        raise PlatformError(
+            f"{name} can be lowered for each of {', '.join(platforms)}, but not for all of them "
+            f"in one module: {_first_line(together)}. Export it for each platform on its own.",
+            reasons=dict.fromkeys(platforms, _first_line(together)),
+        ) from together
+    if options.platforms is not None or len(failures) == len(platforms):
+        raise _failure(name, failures) from next(iter(failures.values()))
+    working = tuple(p for p in platforms if p not in failures)
+    dropped = tuple((p, _first_line(e)) for p, e in failures.items())
+    return replace(_attempt(traced, name, working, options), dropped_platforms=dropped)
+
+
+def _failures(
+    traced: jax.stages.Traced, name: str, platforms: Sequence[str], options: ExportOptions
+) -> dict[str, Exception]:
+    """For each platform that fails on its own, how."""
+    failures: dict[str, Exception] = {}
+    for platform in platforms:
+        try:
+            _attempt(traced, name, (platform,), options)
+        except Exception as e:
+            if not _is_of_a_platform(e):
+                raise
+            failures[platform] = e
+    return failures
+
+
+def _is_of_a_platform(error: Exception) -> bool:
+    """Whether lowering may work for another platform than the one that failed so."""
+    if isinstance(error, BridgeError):
+        return isinstance(error, (TypeError, ValueError, NotImplementedError))
+    # Others (KeyError, RecursionError, InconclusiveDimensionOperation) ask for sizes, which
+    # inference answers.
+    return isinstance(
+        error, (TypeError, ValueError, NotImplementedError, RuntimeError)
+    ) and not isinstance(error, RecursionError)
+
+
+def _attempt(
+    traced: jax.stages.Traced, name: str, platforms: tuple[str, ...], options: ExportOptions
+) -> Lowered:
+    # The custom calls are checked here, by what the target runs; JAX checks by what it promises
+    # to keep stable ("ALL" turns that off from JAX 0.9 on; 0.8 needs the names, one by one).
+    disabled = {"ALL"}
+    rules = (
+        *lowering_overrides(platforms, options.target.stablehlo_versions[0]),
+        *graph_call_rules(),
+        *(debug_rules(traced) if options.without_debug_effects else ()),
+    )
+    while True:
+        checks = [jax_export.DisabledSafetyCheck.custom_call(c) for c in sorted(disabled)]
+        try:
+            exported = jax_export.export(
+                Pretraced(traced),
+                platforms=platforms,
+                disabled_checks=checks,
+                _override_lowering_rules=rules,
+            )()
+            break
+        except ValueError as e:
+            found = re.findall(r"custom_call @\"?([^\s(\"]+)", str(e))
+            if "no compatibility guarantees" not in str(e) or not set(found) - disabled:
+                raise
+            disabled |= set(found)
+    module = StableHloModule(exported.mlir_module_serialized)
+    if exported.nr_devices == 1:
+        left = module.drop_collectives()
+        module.drop_shardings()
+        if left is not None:
+            raise ShardingError(
+                f"{name} speaks of a mesh of several devices ({left}), but no argument or result "
+                "of it is spread over them, so that JAX lowers it for one. Give jax.jit "
+                "in_shardings and out_shardings over the mesh, or use a mesh of one device."
+            )
+    module.narrow_platform_index()
+    graph_functions = take_graph_functions(module)
+    module.expand()
+    for call in module.custom_calls():
+        if not options.allows_custom_call(call.name, platforms):
+            raise _unregistered(name, call, platforms, options.target)
+    return Lowered(exported, module, graph_functions)
+
+
+def _unregistered(
+    name: str, call: FoundOperation, platforms: Sequence[str], target: Target
+) -> UnsupportedByTargetError:
+    instead = "it by JAX operations"
+    if call.primitive == "pallas_call":
+        instead = "the Pallas kernel by JAX operations, or call it with interpret=True"
+    reason = (
+        f"TensorFlow registers no handler for the custom call {call}. Replace {instead}; or, if "
+        "the runtime that serves the model registers it, allow it with "
+        f"DisabledSafetyCheck.custom_call({call.name!r})."
+    )
+    return UnsupportedByTargetError(
+        f"{name} cannot run on {target.name} ({', '.join(platforms)}): {reason}",
+        operation=call.name,
+        source=call.source,
+        reason=reason,
+    )
+
+
+def _failure(name: str, failures: dict[str, Exception]) -> Exception:
+    """The error for a function of which every platform asked for failed, or one did."""
+    if len(failures) == 1:
+        ((platform, only),) = failures.items()
+        if isinstance(only, BridgeError):
+            return only
+        return PlatformError(
+            f"{name} cannot be lowered for {platform}: {_first_line(only)}",
+            reasons={platform: _first_line(only)},
+        )
+    reasons = {platform: _first_line(e) for platform, e in failures.items()}
+    platforms_by_reason: dict[str, list[str]] = {}
+    for platform, reason in reasons.items():
+        platforms_by_reason.setdefault(reason, []).append(platform)
+    text = f"{name} cannot be exported for {', '.join(reasons)}:" + bullet_list(
+        [f"{', '.join(p)}: {reason}" for reason, p in platforms_by_reason.items()]
+    )
+    first = next((e for e in failures.values() if isinstance(e, UnsupportedByTargetError)), None)
+    if first is not None:
+        return UnsupportedByTargetError(
+            text, operation=first.operation, source=first.source, reason=text
+        )
+    return PlatformError(text, reasons=reasons)
+
+
+def _first_line(error: Exception) -> str:
+    text = error.reason if isinstance(error, UnsupportedByTargetError) else str(error)
+    return text.strip().split("\n", 1)[0] or type(error).__name__
+
+
+# Keeps JAX from dropping calls while it traces; the module holds nothing of it.
+_OF_TRACING = frozenset(
+    f"jax2tf_bridge.call_tf._jax_compat.{name}" for name in ("CallTfEffect", "StatefulCallTfEffect")
+)
+
+
+def effect_names(
+    effects: Sequence[Any], function: str, *, without_debug: bool = False
+) -> tuple[str, ...]:
+    """Names the effects by module and class, by which jax.export makes them anew.
+
+    Args:
+      effects: of a function.
+      function: its name.
+      without_debug: whether that of calls for debugging is left out.
+
+    Raises:
+      NotExportableError: one cannot be made anew, so that nobody could call the function.
+    """
+    names = []
+    for effect in effects:
+        kind = type(effect)
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        if name in _OF_TRACING or (without_debug and is_debug_effect(name)):
+            continue
+        if not _is_made_anew(effect):
+            raise NotExportableError(
+                f"{function} has the effect {name}, which only this object of it stands for: where "
+                f"the function is read, {kind.__name__}() has to make an equal one. Give the class "
+                "a constructor without arguments, and __eq__ and __hash__."
+            )
+        names.append(name)
+    return tuple(names)
+
+
+def _is_made_anew(effect: Any) -> bool:
+    try:
+        made = type(effect)()
+        return bool(made == effect and hash(made) == hash(effect))
+    except Exception:  # of any type: its class is the user's
+        return False

@@ -1,0 +1,1 @@
+"""Symbolic shapes: specifications, and the questions that tracing asks of them."""

@@ -1,0 +1,227 @@
+"""What is known of the sizes while a function is traced, and how JAX is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jax import export as jax_export
+
+from jax2tf_bridge.from_jax.shapes._progressions import Progression, known_remainder, progressions
+from jax2tf_bridge.from_jax.shapes._symbols import comparison_to_jax, dim_from_jax
+from shape_poly import Comparison, Dim, DimExpr, Proven, SymbolicScope, prove
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What follows from the scope, in JAX's own words; `form` is which of its texts JAX gets."""
+
+    comparison: Comparison
+    form: int = 0
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """What has to hold for the sizes, though the scope does not say it.
+
+    Attributes:
+      comparison: the weakest constraint that answers the question.
+      question: what tracing asked, with the answer that is wanted.
+      counterexample: sizes for which it does not hold; empty if none was found.
+      source: the user's line.
+    """
+
+    comparison: Comparison
+    question: Comparison = field(compare=False)
+    counterexample: Mapping[str, int] = field(compare=False)
+    source: str | None = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What the user said of the sizes, what is required, and what follows.
+
+    Attributes:
+      scope: the constraints that the user wrote.
+      requirements: in the order in which they were found.
+      facts: likewise.
+      progressions: variables that JAX gets in terms of others: b, of which mod(b, 2) == 0 is
+        known, as 2*b_over_2. JAX decides more about these, but its messages are in their terms.
+    """
+
+    scope: SymbolicScope
+    requirements: tuple[Requirement, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    progressions: tuple[Progression, ...] = ()
+
+    @property
+    def full_scope(self) -> SymbolicScope:
+        """The scope with the requirements."""
+        required = [r.comparison for r in self.requirements]
+        return self.scope.with_constraints(*required, check=False)
+
+    def requirement_texts(self) -> tuple[str, ...]:
+        """The requirements as constraints to write."""
+        return tuple(dict.fromkeys(str(r.comparison) for r in self.requirements))
+
+    def with_requirement(self, requirement: Requirement) -> Knowledge:
+        """With one more requirement, and without those that follow from it and the others."""
+        kept = [*self.requirements, requirement]
+        for known in self.requirements:
+            others = [r for r in kept if r is not known]
+            scope = self.scope.with_constraints(*(r.comparison for r in others), check=False)
+            if isinstance(prove(known.comparison, scope, time_limit=0.5), Proven):
+                kept = others
+        # A variable that is replaced leaves no term of the facts as it was: JAX will ask again.
+        facts = () if _replaces_a_variable(requirement.comparison) else self.facts
+        return replace(self, requirements=tuple(kept), facts=facts)
+
+    def with_progression(self, variables: frozenset[str]) -> Knowledge | None:
+        """With one more variable as a progression; None if there is no further one.
+
+        `variables` are those of the arguments, whose names are taken. The facts go, since they are
+        in terms of the variable: JAX will ask again.
+        """
+        known = {p.name for p in self.progressions}
+        taken = variables | self.full_scope.variables()
+        for found in progressions(self.full_scope.constraints):
+            if found.name not in known and found.counter not in taken:
+                return replace(self, facts=(), progressions=(*self.progressions, found))
+        return None
+
+    def to_jax(self, dimension: Dim) -> Dim:
+        """A dimension in terms of the variables that JAX gets."""
+        if isinstance(dimension, int) or not self.progressions:
+            return dimension
+        return dimension.substitute({p.name: p.in_terms_of_counter() for p in self.progressions})
+
+    def from_jax(self, dimension: Dim) -> Dim:
+        """A dimension in terms of the user's variables."""
+        if isinstance(dimension, int) or not self.progressions:
+            return dimension
+        for progression in self.progressions:
+            dimension = progression.in_terms_of_variable(dimension)
+        return dimension.simplified()
+
+    def shape_from_jax(self, aval: Any) -> tuple[Dim, ...]:
+        """The shape of a value of JAX's in terms of the user's variables."""
+        return tuple(self.from_jax(dim_from_jax(d)) for d in aval.shape)
+
+    def comparison_from_jax(self, comparison: Comparison) -> Comparison:
+        """A comparison in terms of the user's variables."""
+        left, right = self.from_jax(comparison.left), self.from_jax(comparison.right)
+        return Comparison(comparison.operator, left, right)
+
+    def variables_of_jax(self, variables: frozenset[str]) -> frozenset[str]:
+        """The names that stand for these variables in JAX's messages."""
+        counters = {p.name: p.counter for p in self.progressions}
+        return frozenset(counters.get(v, v) for v in variables)
+
+    def scope_of_jax(self) -> SymbolicScope:
+        """All of it, in terms of the variables that JAX gets."""
+        constraints = [self._constraint_to_jax(c) for c in self.full_scope.constraints]
+        return SymbolicScope(
+            [c for c in constraints if not isinstance(c.difference(), int)], check=False
+        )
+
+    def _constraint_to_jax(self, constraint: Comparison) -> Comparison:
+        """A constraint in terms of the variables that JAX gets."""
+        left, right = self.to_jax(constraint.left), self.to_jax(constraint.right)
+        told = Comparison(constraint.operator, left, right)
+        replaced = (left, right) != (constraint.left, constraint.right)
+        return _with_variable_left(told) if replaced else told
+
+    def new_scope(self) -> jax_export.SymbolicScope:
+        """A scope of JAX's that knows all of it.
+
+        What JAX cannot take beside the rest is left out: then it asks again.
+        """
+        told = [*map(Fact, self.scope_of_jax().constraints), *self.facts]
+        # Bounds first: JAX must know that a divisor is not 0 before it comes to the quotient.
+        told.sort(key=lambda fact: fact.comparison.operator == "==")
+        # Of two equalities about one term JAX takes the first alone, and that a remainder is 0
+        # counts as one about the quotient: another order may tell it more.
+        by_kind = sorted(told, key=_kind)
+        best = max((_accepted(order) for order in (told, by_kind)), key=len)
+        return _with_resolved_equalities(best)
+
+
+def _replaces_a_variable(comparison: Comparison) -> bool:
+    sides = (comparison.left, comparison.right)
+    return comparison.operator == "==" and any(
+        isinstance(side, DimExpr) and side.variables() == {str(side)} for side in sides
+    )
+
+
+def _with_variable_left(comparison: Comparison) -> Comparison:
+    """Rewrites an equality to say what a variable is, where it does not contain it otherwise.
+
+    JAX replaces the left side of an equality: of 3*b_over_3 == c, it would make an argument of c
+    rows, from which b_over_3 can no longer be computed. c == 3*b_over_3 leaves it.
+    """
+    difference = comparison.difference()
+    if comparison.operator != "==" or isinstance(difference, int):
+        return comparison
+    content = math.gcd(*(coefficient for _, coefficient in difference.terms))
+    for monomial, coefficient in difference.terms:
+        term = DimExpr(((monomial, 1),))
+        value = (coefficient * term - difference) // coefficient
+        is_variable = term.variables() == {str(term)}
+        if is_variable and abs(coefficient) == content and not term.variables() & value.variables():
+            return Comparison("==", term, value)
+    return comparison
+
+
+def _kind(fact: Fact) -> tuple[bool, bool, int]:
+    comparison = fact.comparison
+    is_remainder = known_remainder(comparison) is not None
+    return comparison.operator == "==", is_remainder, len(str(comparison))
+
+
+def _accepted(facts: Sequence[Fact]) -> tuple[str, ...]:
+    """The texts of the facts that JAX takes together, each in the first form that it takes."""
+    texts: tuple[str, ...] = ()
+    for fact in facts:
+        for text in comparison_to_jax(fact.comparison)[fact.form :]:
+            if _scope(*texts, text) is not None:
+                texts = (*texts, text)
+                break
+    return texts
+
+
+def _with_resolved_equalities(texts: tuple[str, ...]) -> jax_export.SymbolicScope:
+    """The scope of these constraints, of which each knows what the others replace.
+
+    JAX replaces a term once: of a == b and b == c it makes b of a, and leaves that.
+    """
+    scope = _scope(*texts)
+    assert scope is not None  # each was accepted beside the others
+    for _ in texts:
+        resolved = tuple(_resolved(text, scope) for text in texts)
+        if resolved == texts:
+            break
+        better = _scope(*resolved)
+        if better is None:
+            break
+        texts, scope = resolved, better
+    return scope
+
+
+def _resolved(text: str, scope: jax_export.SymbolicScope) -> str:
+    left, equals, right = text.partition(" == ")
+    if not equals:
+        return text
+    (replaced,) = jax_export.symbolic_shape(right, scope=scope)
+    # What a term is replaced by must not hold the term.
+    return text if left in str(replaced) else f"{left} == {replaced}"
+
+
+def _scope(*constraints: str) -> jax_export.SymbolicScope | None:
+    # JAX refuses by errors of many types, a bare AssertionError among them. What it is not told, it
+    # asks about.
+    try:
+        return jax_export.SymbolicScope(constraints)
+    except Exception:
+        return None

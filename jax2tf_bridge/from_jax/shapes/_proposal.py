@@ -1,0 +1,282 @@
+"""Finds the specification for AUTO: which dimensions can stay open, and which are equal."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from jax2tf_bridge.errors import BridgeError, ShapeError
+from jax2tf_bridge.from_jax.shapes._argument_specs import AutoSpec
+from jax2tf_bridge.from_jax.shapes._knowledge import Requirement
+from jax2tf_bridge.from_jax.shapes._specs import Specs
+from shape_poly import Comparison, Dim, DimExpr, is_symbolic_dim
+
+logger = logging.getLogger("jax2tf_bridge")
+
+Place = tuple[int, int]
+"""A dimension of an argument: which flat argument, and which axis of it."""
+Choice = Mapping[Place, Dim]
+"""What stands for each dimension of the arguments that AUTO decides on."""
+
+_MAX_REFINEMENTS = 16
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of tracing a function at some specs.
+
+    Attributes:
+      requirements: what it needs of the sizes.
+      results: the shapes of its flat results.
+    """
+
+    requirements: Sequence[Requirement]
+    results: Sequence[tuple[Dim, ...]]
+
+
+def propose(specs: Specs, trace: Callable[[Specs], Trial], *, infer: bool) -> Specs:
+    """The specs with a specification in the place of each AUTO, as open as tracing allows.
+
+    Where sizes are not known, these dimensions are open. Of examples, the leading dimensions are
+    tried first. An argument is taken for parameters, and keeps its shapes, if none of its leading
+    dimensions can be open, or if none of them leads the results where those of others do. Then the
+    other dimensions of the remaining arguments are tried, and kept as they are if that leads
+    nowhere.
+
+    Args:
+      specs: with AutoSpecs among the leaves.
+      trace: traces the function at some specs; raises what tracing raises.
+      infer: whether requirements may stay; otherwise dimensions are closed until there are none.
+
+    Raises:
+      ShapeError: no dimension can stay open, or one that is not known cannot.
+      Exception: what tracing raises where all examples keep their sizes.
+    """
+    return _Search(specs, trace, infer).result()
+
+
+class _Search:
+    """The places that AUTO decides on, and the choices that were made."""
+
+    def __init__(self, specs: Specs, trace: Callable[[Specs], Trial], infer: bool) -> None:
+        self.specs, self.trace, self.infer = specs, trace, infer
+        self.trials: dict[tuple[tuple[Dim, ...] | None, ...], Trial] = {}
+        self.sizes: dict[Place, int | None] = {
+            (i, axis): size
+            for i, leaf in enumerate(specs.leaves())
+            if isinstance(leaf, AutoSpec)
+            for axis, size in enumerate(leaf.sizes)
+        }
+        taken = specs.variables()
+        self.names = (n for i in itertools.count() if (n := f"d{i}") not in taken)
+
+    def result(self) -> Specs:
+        unknown = [place for place, size in self.sizes.items() if size is None]
+        opened = self.opened({}, unknown)
+        choice = self.refined(opened) if unknown else self.from_examples()
+        chosen = self.specs.with_shapes(self.shapes(self.renamed(choice)))
+        logger.info("AUTO chose %s.", chosen.description())
+        return chosen
+
+    def from_examples(self) -> Choice:
+        leading = [place for place in self.sizes if place[1] == 0]
+        closed = dict(self.sizes_known())
+        batch = self.without_parameters(self.leading_alone(self.opened(closed, leading)))
+        data = {i for (i, _), d in batch.items() if isinstance(d, DimExpr)}
+        others = [p for p in self.sizes if p[0] in data and p[1] > 0]
+        if not others:
+            return batch
+        try:
+            return self.refined(self.opened(batch, others))
+        except Exception as e:
+            if isinstance(e, BridgeError) and not isinstance(e, ShapeError):
+                raise
+            logger.debug("With more than the leading dimensions open: %s", e)
+            return batch
+
+    def leading_alone(self, choice: Choice) -> Choice:
+        """The leading dimensions that can be open: of all arguments, or of the last that can."""
+        try:
+            return self.refined(choice, by_argument=True)
+        except Exception as e:
+            if isinstance(e, BridgeError) and not isinstance(e, ShapeError):
+                raise
+            failure = e
+        for argument in reversed(self.arguments()):
+            alone = {
+                place: d if self.specs.argument_of(place[0]) == argument else self.known(place)
+                for place, d in choice.items()
+            }
+            try:
+                return self.refined(alone)
+            except Exception as e:
+                logger.debug("With the leading dimensions of one argument open: %s", e)
+        raise failure
+
+    def without_parameters(self, choice: Choice) -> Choice:
+        """The choice with those arguments closed that lead no result, if that can be traced.
+
+        A convolution takes kernels of any size, and an embedding tables of any: that they can be
+        open does not make them data. What has a variable of the user's is data.
+        """
+        led = self.leads(choice)
+        of_data = led | self.specs.variables()
+        data = {self.specs.argument_of(i) for (i, _), d in choice.items() if str(d) in of_data}
+        parameters = [p for p in choice if self.specs.argument_of(p[0]) not in data]
+        closed = {p: self.known(p) if p in parameters else d for p, d in choice.items()}
+        if not led or closed == choice:
+            return choice
+        try:
+            return closed if self.refined(closed) == closed else choice
+        except Exception as e:
+            if isinstance(e, BridgeError) and not isinstance(e, ShapeError):
+                raise
+            logger.debug("With the arguments that lead no result closed: %s", e)
+            return choice
+
+    def leads(self, choice: Choice) -> frozenset[str]:
+        """The variables in the first open dimension of each result, as far as they tell.
+
+        A result of an argument's shape may be weights after an update. Where no other result has
+        an open dimension, as the loss beside them, it says nothing of the data.
+        """
+        results, arguments = self.trial(choice).results, self.shapes(choice)
+        others = [result for result in results if result not in arguments]
+        return _first_variables(results if _first_variables(others) or not others else ())
+
+    def trial(self, choice: Choice) -> Trial:
+        """What comes of tracing with a choice; each is traced once."""
+        shapes = tuple(self.shapes(choice))
+        if shapes not in self.trials:
+            self.trials[shapes] = self.trace(self.specs.with_shapes(shapes))
+        return self.trials[shapes]
+
+    def refined(self, choice: Choice, *, by_argument: bool = False) -> Choice:
+        """The choice, with dimensions merged and closed until tracing needs nothing more.
+
+        With `by_argument`, an argument of which one dimension has to be closed is closed whole.
+        """
+        for _ in range(_MAX_REFINEMENTS):
+            requirements = self.trial(choice).requirements
+            before = choice
+            for requirement in requirements:
+                choice = self.merged(choice, requirement.comparison) or choice
+            for requirement in requirements if choice == before and not self.infer else ():
+                choice = self.closed(choice, requirement, by_argument)
+            if choice == before:
+                return choice
+            if not (self.variables(choice) or self.specs.variables()):
+                raise self.nothing_open(requirements)
+        raise ShapeError(
+            "AUTO does not find a specification: tracing asks for ever new sizes to be equal. "
+            "Write polymorphic_shapes yourself."
+        )
+
+    def merged(self, choice: Choice, comparison: Comparison) -> Choice | None:
+        """The choice with two variables made one, or a variable a number; None for all else.
+
+        A variable that the user named keeps its name.
+        """
+        left, right = comparison.left, comparison.right
+        if comparison.operator != "==":
+            return None
+        if not _is_variable(left) or str(left) in self.specs.variables():
+            left, right = right, left
+        if (
+            not _is_variable(left)
+            or str(left) in self.specs.variables()
+            or not (_is_variable(right) or isinstance(right, int))
+        ):
+            return None
+        places = [p for p, d in choice.items() if d in (left, right)]
+        expected = {self.sizes[p] for p in places} | ({right} if isinstance(right, int) else set())
+        if len(expected) > 1 or (isinstance(right, int) and None in expected):
+            return None
+        return {p: right if d == left else d for p, d in choice.items()}
+
+    def closed(self, choice: Choice, requirement: Requirement, by_argument: bool) -> Choice:
+        """The choice with the dimensions of a requirement as the examples have them."""
+        names = requirement.comparison.variables()
+        inner = {n for n in names if not self.is_leading(choice, n)}
+        places = [p for p, d in choice.items() if str(d) in (inner or names)]
+        if by_argument:
+            arguments = {self.specs.argument_of(i) for i, _ in places}
+            places = [p for p in choice if self.specs.argument_of(p[0]) in arguments]
+        return {p: self.known(p, requirement) if p in places else d for p, d in choice.items()}
+
+    def nothing_open(self, requirements: Sequence[Requirement]) -> ShapeError:
+        needs = ", ".join(dict.fromkeys(str(r.comparison) for r in requirements))
+        checked = (
+            'Pass polymorphic_constraints="infer" to have it checked when the function is called, '
+            "or write"
+        )
+        return ShapeError(
+            f"AUTO finds no dimension that can stay open for all sizes: the function needs {needs} "
+            "(d0, d1, ... are the leading dimensions of its arguments). "
+            f"{'Write' if self.infer else checked} polymorphic_shapes and polymorphic_constraints "
+            "yourself."
+        )
+
+    def known(self, place: Place, requirement: Requirement | None = None) -> int:
+        size = self.sizes[place]
+        if size is None:
+            needs = f": the function needs {requirement.comparison}" if requirement else ""
+            raise ShapeError(
+                f"AUTO cannot leave dimension {place[1]} of the argument "
+                f"{self.specs.paths()[place[0]]} open, whose size is not known{needs}. Pass "
+                'polymorphic_constraints="infer" to have that checked when the function is '
+                "called, or give the argument a known size there."
+            )
+        return size
+
+    def sizes_known(self) -> dict[Place, Dim]:
+        return {place: size for place, size in self.sizes.items() if size is not None}
+
+    def opened(self, choice: Choice, places: Sequence[Place]) -> Choice:
+        """The choice with a new variable for each of the places."""
+        chosen = {**self.sizes_known(), **choice}
+        return chosen | {place: DimExpr.variable(next(self.names)) for place in places}
+
+    def arguments(self) -> list[int]:
+        return list(dict.fromkeys(self.specs.argument_of(i) for i, _ in self.sizes))
+
+    def is_leading(self, choice: Choice, name: str) -> bool:
+        return any(axis == 0 and str(d) == name for (_, axis), d in choice.items())
+
+    def variables(self, choice: Choice) -> list[str]:
+        return list(dict.fromkeys(str(d) for d in choice.values() if isinstance(d, DimExpr)))
+
+    def shapes(self, choice: Choice) -> list[tuple[Dim, ...] | None]:
+        return [
+            tuple(choice[i, axis] for axis in range(len(leaf.sizes)))
+            if isinstance(leaf, AutoSpec)
+            else None
+            for i, leaf in enumerate(self.specs.leaves())
+        ]
+
+    def renamed(self, choice: Choice) -> Choice:
+        """With names as people give them: b for the first leading dimension, then d1, d2, ..."""
+        taken = self.specs.variables()
+        ours = [v for v in self.variables(choice) if v not in taken]
+        leading = [v for v in ours if self.is_leading(choice, v)]
+        others = [v for v in ours if v not in leading[:1]]
+        free = (n for i in itertools.count(1) if (n := f"d{i}") not in taken)
+        names = dict(zip(others, free, strict=False))
+        if leading:
+            names[leading[0]] = "b" if "b" not in taken else next(free)
+        return {
+            p: DimExpr.variable(names.get(str(d), str(d))) if isinstance(d, DimExpr) else d
+            for p, d in choice.items()
+        }
+
+
+def _first_variables(shapes: Sequence[tuple[Dim, ...]]) -> frozenset[str]:
+    """The variables in the first open dimension of each shape."""
+    first = [next(filter(is_symbolic_dim, shape), None) for shape in shapes]
+    return frozenset[str]().union(*(d.variables() for d in first if d is not None))
+
+
+def _is_variable(dimension: Dim) -> bool:
+    return isinstance(dimension, DimExpr) and dimension.variables() == {str(dimension)}

@@ -1,0 +1,214 @@
+"""Dimensions, comparisons and scopes: from and to JAX's own objects.
+
+JAX offers text as the way in and out, in a syntax that shape_poly shares. It compares expressions
+by their form, so operations cross as they are written.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from jax import export as jax_export
+
+from jax2tf_bridge.errors import ShapeError
+from shape_poly import (
+    Comparison,
+    Dim,
+    DimensionSyntaxError,
+    DimExpr,
+    Operation,
+    SymbolicScope,
+    Variable,
+    operation,
+    parse_comparison,
+    parse_dimension,
+)
+
+_Product: TypeAlias = tuple[tuple[Variable | Operation, int], ...]
+
+_CONSTRAINTS = " with constraints:\n"
+
+
+def dim_from_jax(dimension: Any, *, simplify: bool = False) -> Dim:
+    """A dimension of a shape in JAX.
+
+    Args:
+      dimension: an integer, or a symbolic dimension of JAX's.
+      simplify: whether to simplify its operations. If not, `dim_to_jax` gives JAX an expression
+        back that it takes for the same.
+
+    Raises:
+      ShapeError: it cannot be read.
+    """
+    if not jax_export.is_symbolic_dim(dimension):
+        return operator.index(dimension)
+    try:
+        return parse_dimension(str(dimension), simplify=simplify)
+    except DimensionSyntaxError as e:
+        raise ShapeError(f"The symbolic dimension {dimension} of JAX cannot be read: {e}") from e
+
+
+def dim_to_jax(dimension: Dim, scope: jax_export.SymbolicScope) -> Any:
+    """The dimension as JAX's own, in a scope of JAX's: an int or a symbolic dimension.
+
+    Equalities in the scope may rewrite it.
+
+    Raises:
+      ShapeError: JAX does not take it.
+    """
+    if isinstance(dimension, int):
+        return dimension
+    try:
+        (converted,) = jax_export.symbolic_shape(str(dimension), scope=scope)
+    except Exception as e:
+        raise ShapeError(f"JAX does not take the dimension {dimension}: {e}") from e
+    return converted
+
+
+def comparison_to_jax(comparison: Comparison) -> list[str]:
+    """The constraint in the forms that JAX may take, those that serve it best first.
+
+    JAX knows >=, <= and ==, the last with a single term on the left, which it replaces by the
+    right side wherever it occurs. There is no form for !=: then the list is empty.
+    """
+    left, right = comparison.left, comparison.right
+    match comparison.operator:
+        case ">=" | "<=":
+            return [str(comparison)]
+        case ">":
+            return [f"{left} >= {right + 1}"]
+        case "<":
+            return [f"{left} <= {right - 1}"]
+        case "!=":
+            return []
+        case "==":
+            return _equality_to_jax(comparison)
+
+
+def _equality_to_jax(comparison: Comparison) -> list[str]:
+    difference = _expression(comparison.left) - comparison.right
+    if difference.constant_value() is not None:
+        return [str(comparison)]
+    forms: list[tuple[tuple[bool, bool, bool, bool], str]] = []
+    for term in difference.terms:
+        monomial, coefficient = term
+        if not _may_be_replaced(monomial, difference):
+            continue
+        replaced, rest = DimExpr((term,)), difference - DimExpr((term,))
+        replaced, rest = (-replaced, rest) if coefficient < 0 else (replaced, -rest)
+        forms.append(
+            (
+                (
+                    # JAX would replace what the replacement contains.
+                    _occurs(rest, {atom for atom, _ in monomial}),
+                    # As the comparison says it, if it can be said so.
+                    (replaced, rest) != (comparison.left, comparison.right),
+                    abs(coefficient) != 1,
+                    not any(isinstance(atom, Operation) for atom, _ in monomial),
+                ),
+                f"{replaced} == {rest}",
+            )
+        )
+    return [text for _, text in sorted(forms, key=lambda form: form[0])]
+
+
+def _may_be_replaced(monomial: _Product, difference: DimExpr) -> bool:
+    """Whether JAX's division comes to an end where it replaces this by the rest of an equality.
+
+    It may not where a product is replaced by variables, or a factor by its products.
+    """
+    others = [other for other, _ in difference.terms if other != monomial]
+    if not any(others):
+        return bool(monomial)
+    is_single = len(monomial) == 1 and monomial[0][1] == 1
+    return is_single and all(monomial[0][0] not in dict(other) for other in others)
+
+
+def _occurs(expression: DimExpr, atoms: set[Variable | Operation]) -> bool:
+    return any(
+        atom in atoms
+        or (isinstance(atom, Operation) and any(_occurs(o, atoms) for o in atom.operands))
+        for monomial, _ in expression.terms
+        for atom, _ in monomial
+    )
+
+
+def _expression(dimension: Dim) -> DimExpr:
+    return DimExpr.constant(dimension) if isinstance(dimension, int) else dimension
+
+
+def scope_to_jax(scope: SymbolicScope) -> jax_export.SymbolicScope:
+    """A new scope of JAX's with the constraints.
+
+    An equality that JAX does not take in any form, as where it has another one with the same left
+    side, is said by two inequalities: JAX then knows less, nothing wrong.
+
+    Raises:
+      ShapeError: there is no form in which JAX takes a constraint, as with !=.
+    """
+    accepted: list[str] = []
+    for constraint in scope.constraints:
+        forms = [[text] for text in comparison_to_jax(constraint)]
+        if constraint.operator == "==":
+            left, right = constraint.left, constraint.right
+            forms.append([f"{left} >= {right}", f"{left} <= {right}"])
+        accepted += _accepted(constraint, forms, accepted)
+    return jax_export.SymbolicScope(tuple(accepted))
+
+
+def _accepted(
+    constraint: Comparison, forms: Sequence[list[str]], before: Sequence[str]
+) -> list[str]:
+    """The first of the forms that JAX takes after these constraints."""
+    cause: Exception | None = None
+    for form in forms:
+        try:
+            jax_export.SymbolicScope((*before, *form))
+        except Exception as e:  # of several types, one of them with no public name in all releases
+            cause = cause or e
+        else:
+            return form
+    problem = ", since JAX has constraints of >=, <= and == only."
+    if cause is not None:
+        problem = f": {str(cause) or type(cause).__name__}"
+    raise ShapeError(f"The constraint '{constraint}' cannot be given to JAX{problem}") from cause
+
+
+def scope_from_jax(scope: jax_export.SymbolicScope) -> SymbolicScope:
+    """The constraints of a scope of JAX's, as they were written; contradictions are not looked for.
+
+    Raises:
+      ShapeError: one cannot be read.
+    """
+    texts = [line.strip() for line in str(scope).partition(_CONSTRAINTS)[2].splitlines()]
+    try:
+        constraints = [parse_comparison(text) for text in texts]
+    except DimensionSyntaxError as e:
+        raise ShapeError(f"The constraints of JAX's scope cannot be read: {e}") from e
+    return SymbolicScope(
+        [
+            constraint
+            for constraint, following in itertools.zip_longest(constraints, constraints[1:])
+            if following is None or not _is_derived(constraint, following)
+        ],
+        check=False,
+    )
+
+
+def _is_derived(constraint: Comparison, following: Comparison) -> bool:
+    """Whether it is k*floordiv(x, k) == x, which JAX puts before mod(x, k) == 0.
+
+    x need not be written as in the latter: earlier equalities are applied to it.
+    """
+    match _expression(following.left).terms:
+        case (((((Operation("mod", (_, k)), 1),), 1)),) if following.right == 0:
+            divisor = k.constant_value()
+        case _:
+            return False
+    if divisor is None or {constraint.operator, following.operator} != {"=="}:
+        return False
+    quotient = operation("floordiv", constraint.right, k, simplify=False)
+    return constraint.left == quotient * divisor

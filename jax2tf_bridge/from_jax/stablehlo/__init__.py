@@ -1,0 +1,1 @@
+"""StableHLO modules in memory: constants, shardings, custom calls, versions."""

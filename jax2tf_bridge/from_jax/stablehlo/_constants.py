@@ -1,0 +1,365 @@
+"""Constants of a StableHLO module in memory: made arguments of main, and constants again."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import jax
+import numpy as np
+
+from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax._jax_compat import ir
+from jax2tf_bridge.from_jax.stablehlo._operations import (
+    attribute,
+    function_type,
+    main_of,
+    symbol_name,
+)
+from jax2tf_bridge.portable.bytecode._layout import read_layout
+
+LEAST_BYTES = 4096
+"""Smaller constants stay in the module."""
+
+# Every TF release that the bridge knows has these, as arguments too.
+_DTYPES = MappingProxyType(
+    {
+        "i1": "bool",
+        **{f"i{n}": f"int{n}" for n in (8, 16, 32, 64)},
+        **{f"ui{n}": f"uint{n}" for n in (8, 16, 32, 64)},
+        **{f"f{n}": f"float{n}" for n in (16, 32, 64)},
+        "bf16": "bfloat16",
+        "f8E4M3FN": "float8_e4m3fn",
+        "f8E5M2": "float8_e5m2",
+        "complex<f32>": "complex64",
+        "complex<f64>": "complex128",
+    }
+)
+# MLIR's Python bindings give no buffer for these.
+_WITHOUT_BUFFER = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
+# They fail even on asking for the attribute.
+_WITHOUT_ATTRIBUTE = frozenset({"complex64", "complex128"})
+
+# In the regions of other operations (reduce, sort, ...) StableHLO allows no value from outside.
+_CAPTURING = frozenset({"func.func", "stablehlo.while", "stablehlo.case", "stablehlo.if"})
+
+_SYMBOL = re.compile(r'@(?:"([^"]*)"|([\w.$-]+))')
+
+T = TypeVar("T")
+
+
+Intern: TypeAlias = Callable[[tuple[int, ...], str, memoryview], T]
+"""Gives what stands for an array of a shape and dtype: the same for equal ones.
+
+The data (C order, little-endian, a byte each for bool) may be gone when it returns.
+"""
+
+
+@dataclass(frozen=True)
+class _Constant:
+    """A large constant of a function."""
+
+    operation: Any
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of a function where values from outside may be handed over."""
+
+    operation: Any
+    callee: str
+
+
+class _Function:
+    """A function of the module.
+
+    Attributes:
+      operation: the func.func.
+      contents: its large constants and its calls, in order.
+      fixed: the functions that it uses otherwise than by calls which can get more operands.
+    """
+
+    def __init__(self, operation: Any) -> None:
+        self.operation = operation
+        self.contents: list[_Constant | _Call] = []
+        self.fixed: set[str] = set()
+        for op, captures in _with_capturing(operation):
+            name = op.name
+            if name == "func.call":
+                callee = str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value)
+                if captures:
+                    self.contents.append(_Call(op, callee))
+                else:
+                    self.fixed.add(callee)
+            elif name == "stablehlo.constant":
+                constant = _large(op)
+                if constant is not None and _may_come_from_outside(op):
+                    self.contents.append(constant)
+            elif name in ("stablehlo.custom_call", "stablehlo.composite") or not (
+                name.startswith(("stablehlo.", "func."))
+            ):
+                self.fixed |= _symbols(op)
+
+    @property
+    def callees(self) -> set[str]:
+        """The functions that it calls where values can be handed over."""
+        return {part.callee for part in self.contents if isinstance(part, _Call)}
+
+
+def lift(module: Any, intern: Intern[T]) -> list[T]:
+    """Makes the large constants of a module arguments of main, after those that it has.
+
+    Constants of one repeated value stay, as do small ones, those of dtypes that not every TF has,
+    and those where StableHLO allows no value from outside.
+
+    Args:
+      module: an ir.Module; its context is the current one.
+      intern: what stands for an array; hashable. Those for which it is the same become one
+        argument.
+
+    Returns:
+      What stands for each new argument, in the order in which main needs them first.
+    """
+    functions = {
+        symbol_name(op.operation) or "": _Function(op.operation)
+        for op in module.body.operations
+        if op.operation.name == "func.func"
+    }
+    if not any(isinstance(part, _Constant) for f in functions.values() for part in f.contents):
+        return []
+    lifting = _Lifting(functions, intern)
+    return list(lifting.of("main"))
+
+
+def embed(module: Any, arrays: Sequence[bytes]) -> None:
+    """Makes the last arguments of main constants: the inverse of `lift`.
+
+    Args:
+      module: an ir.Module; its context is the current one.
+      arrays: the data of these arguments, as `lift` has it.
+    """
+    main = main_of(module)
+    block = main.regions[0].blocks[0]
+    first = len(block.arguments) - len(arrays)
+    with ir.Location.unknown(), ir.InsertionPoint.at_block_begin(block):
+        for argument, data in zip(list(block.arguments)[first:], arrays, strict=True):
+            constant = ir.Operation.create(
+                "stablehlo.constant",
+                results=[argument.type],
+                attributes={"value": _dense(ir.RankedTensorType(argument.type), data)},
+            )
+            argument.replace_all_uses_with(constant.results[0])
+    for i in reversed(range(first, first + len(arrays))):
+        block.erase_argument(i)
+    attributes = attribute(main, "arg_attrs")
+    if attributes is not None:
+        main.attributes["arg_attrs"] = ir.ArrayAttr.get(list(attributes)[:first])
+    _retype(main)
+
+
+class _Lifting(Generic[T]):
+    """Hands the constants of functions over to them, callees first."""
+
+    def __init__(self, functions: Mapping[str, _Function], intern: Intern[T]) -> None:
+        self._functions, self._intern = functions, intern
+        self._fixed = _fixed(functions)
+        self._types: dict[T, Any] = {}
+        # MLIR has equal attributes once.
+        self._by_attribute: dict[Any, T | None] = {}
+        self._done: dict[str, tuple[T, ...]] = {}
+
+    def of(self, name: str) -> tuple[T, ...]:
+        """What stands for the arguments that the function has got."""
+        if name in self._fixed:
+            return ()
+        if name not in self._done:
+            self._done[name] = self._lifted(self._functions[name])
+        return self._done[name]
+
+    def _lifted(self, function: _Function) -> tuple[T, ...]:
+        needed: dict[T, None] = {}
+        constants: list[tuple[Any, T]] = []
+        calls: list[tuple[Any, tuple[T, ...]]] = []
+        for part in function.contents:
+            if isinstance(part, _Call):
+                of_callee = self.of(part.callee)
+                if of_callee:
+                    calls.append((part.operation, of_callee))
+                    needed.update(dict.fromkeys(of_callee))
+                continue
+            array = self._array(part)
+            if array is not None:
+                constants.append((part.operation, array))
+                needed[array] = None
+                self._types.setdefault(array, part.operation.results[0].type)
+        if needed:
+            arguments = self._with_arguments(function.operation, tuple(needed))
+            for operation, array in constants:
+                operation.results[0].replace_all_uses_with(arguments[array])
+                operation.erase()
+            for call, arrays in calls:
+                _with_operands(call, [arguments[array] for array in arrays])
+        return tuple(needed)
+
+    def _array(self, constant: _Constant) -> T | None:
+        """What stands for the constant; None if it has to stay."""
+        shape, dtype, operation = constant.shape, constant.dtype, constant.operation
+        if dtype in _WITHOUT_ATTRIBUTE:
+            data = _data_in_bytecode(constant)
+            return None if data is None else self._intern(shape, dtype, data)
+        value = operation.attributes["value"]
+        if value not in self._by_attribute:
+            self._by_attribute[value] = None
+            if isinstance(value, ir.DenseElementsAttr) and not value.is_splat:
+                if dtype in _WITHOUT_BUFFER:
+                    data = _data_in_bytecode(constant)
+                else:
+                    data = _data_in_buffer(value)
+                if data is not None:
+                    self._by_attribute[value] = self._intern(shape, dtype, data)
+        return self._by_attribute[value]
+
+    def _with_arguments(self, function: Any, arrays: Sequence[T]) -> dict[T, Any]:
+        """Gives a function an argument for each of the arrays."""
+        block = function.regions[0].blocks[0]
+        unknown = ir.Location.unknown()
+        added = {array: block.add_argument(self._types[array], unknown) for array in arrays}
+        _extend(function, "arg_attrs", len(arrays))
+        _retype(function)
+        return added
+
+
+def _fixed(functions: Mapping[str, _Function]) -> set[str]:
+    """The functions whose arguments have to stay as they are."""
+    reached = _reached({"main"}, functions)
+    unused = functions.keys() - reached
+    used_otherwise = set[str]().union(*(f.fixed for f in functions.values()))
+    # What one of these calls cannot get an array from it.
+    return _reached(unused | (used_otherwise & functions.keys()), functions)
+
+
+def _reached(names: set[str], functions: Mapping[str, _Function]) -> set[str]:
+    """These functions and what they call."""
+    reached: set[str] = set()
+    ahead = set(names)
+    while ahead:
+        name = ahead.pop()
+        reached.add(name)
+        ahead |= functions[name].callees - reached
+    return reached
+
+
+def _with_capturing(function: Any) -> Iterator[tuple[Any, bool]]:
+    """A function and every operation in it, in order, and whether it may use what is outside."""
+    stack = [(function, True)]
+    while stack:
+        op, captures = stack.pop()
+        yield op, captures
+        inner = captures and op.name in _CAPTURING
+        below = [(o.operation, inner) for region in op.regions for block in region for o in block]
+        stack.extend(reversed(below))
+
+
+def _may_come_from_outside(constant: Any) -> bool:
+    """Whether what uses the constant may use an argument of the function.
+
+    MLIR moves constants out of the regions that they are used in.
+    """
+    for use in constant.results[0].uses:
+        parent = use.owner.operation.parent.operation
+        while parent.name in _CAPTURING and parent.name != "func.func":
+            parent = parent.parent.operation
+        if parent.name != "func.func":
+            return False
+    return True
+
+
+def _large(operation: Any) -> _Constant | None:
+    """The constant, if it is so large that it is to be lifted, unless it is one repeated value."""
+    kind = ir.RankedTensorType(operation.results[0].type)
+    shape = tuple(kind.shape)
+    if math.prod(shape) * 16 < LEAST_BYTES:
+        return None
+    dtype = _DTYPES.get(str(kind.element_type))
+    if dtype is None or math.prod(shape) * jax.numpy.dtype(dtype).itemsize < LEAST_BYTES:
+        return None
+    return _Constant(operation, shape, dtype)
+
+
+def _symbols(operation: Any) -> set[str]:
+    """The names in an operation's attributes."""
+    texts = (str(operation.attributes[i].attr) for i in range(len(operation.attributes)))
+    return {a or b for text in texts for a, b in _SYMBOL.findall(text)}
+
+
+def _data_in_buffer(value: Any) -> memoryview:
+    """The data of an attribute, without a copy."""
+    return np.asarray(memoryview(value)).reshape(-1).view(np.uint8).data
+
+
+def _data_in_bytecode(constant: _Constant) -> memoryview | None:
+    """A constant's data, of which there is no buffer; None if it is one repeated value."""
+    operation = constant.operation
+    module = ir.Module.create(ir.Location.unknown())
+    operation.clone(ir.InsertionPoint(module.body))
+    view = memoryview(_jax_compat.module_bytecode(module))
+    entries = read_layout(view).attributes
+    # The type and all others are short.
+    cursor = max((entries[i].cursor for i in range(len(entries))), key=lambda c: c.left)
+    size = math.prod(constant.shape) * jax.numpy.dtype(constant.dtype).itemsize
+    if cursor.left < size:
+        return None
+    cursor.varint()  # the index of the type
+    if cursor.count("bytes") != size or cursor.left != size:
+        cursor.fail(f"a constant has {cursor.left} bytes where {size} were expected")
+    return view[cursor.at : cursor.end]
+
+
+def _dense(kind: Any, data: bytes) -> Any:
+    """The attribute of a tensor type that holds the data."""
+    array: Any = np.frombuffer(data, np.uint8)
+    element, shape = kind.element_type, list(kind.shape)
+    if str(element) == "i1":
+        try:
+            return ir.DenseElementsAttr.get(array, type=element, shape=shape)
+        except ValueError:  # JAX 0.8, which takes 8 of them in a byte
+            array = np.packbits(array, bitorder="little")
+    return ir.DenseElementsAttr.get(array, type=element, shape=shape)
+
+
+def _with_operands(call: Any, operands: Sequence[Any]) -> None:
+    """Puts a call with further operands in the place of a func.call."""
+    every = (call.attributes[i] for i in range(len(call.attributes)))
+    with ir.InsertionPoint(call):
+        longer = ir.Operation.create(
+            "func.call",
+            results=[result.type for result in call.results],
+            operands=[*call.operands, *operands],
+            attributes={named.name: named.attr for named in every},
+            loc=call.location,
+        )
+    _extend(longer, "arg_attrs", len(operands))
+    for old, new in zip(call.results, longer.results, strict=True):
+        old.replace_all_uses_with(new)
+    call.erase()
+
+
+def _extend(operation: Any, name: str, count: int) -> None:
+    """Adds empty attributes of arguments, where those that are there have some."""
+    each = attribute(operation, name)
+    if each is not None:
+        empty = [ir.DictAttr.get({})] * count
+        operation.attributes[name] = ir.ArrayAttr.get([*each, *empty])
+
+
+def _retype(function: Any) -> None:
+    """Makes a function's type that of the arguments that it has."""
+    inputs = [argument.type for argument in function.regions[0].blocks[0].arguments]
+    changed = ir.FunctionType.get(inputs, list(function_type(function).results))
+    function.attributes["function_type"] = ir.TypeAttr.get(changed)

@@ -1,0 +1,107 @@
+"""Calls of TensorFlow graphs: what a lowered module carries of them, and taking it out again.
+
+The graph travels in the module itself, as an attribute of the call: what JAX caches, lowers in
+another thread or lowers within another lowering takes it along. Only when all is lowered do the
+graphs become the record's list, and the calls name them by their places in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from jax2tf_bridge.errors import NotExportableError
+from jax2tf_bridge.from_jax import _jax_compat_lowering
+from jax2tf_bridge.from_jax._jax_compat import ir
+from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
+from jax2tf_bridge.portable._graph_function import CUSTOM_CALL, GraphFunction
+
+_CONFIG = "tf.backend_config"
+_NAME, _GRAPH = "name", "graph"
+_API_VERSION = 2
+
+graph_call_p = Primitive("call_tf_graph")
+"""Calls the GraphFunction `function`; `avals` are those of its results, for JAX.
+
+`has_side_effects` says whether the call stays where nobody uses its results.
+"""
+graph_call_p.multiple_results = True
+
+
+@graph_call_p.def_abstract_eval
+def _avals(*args: Any, avals: Sequence[Any], **params: Any) -> list[Any]:
+    return list(avals)
+
+
+def _refuse(ctx: Any, *args: Any, function: GraphFunction, **params: Any) -> Any:
+    raise NotExportableError(
+        f"The TensorFlow function {function.name} is to be called as a graph (call_tf_graph=True), "
+        "which XLA in JAX cannot run: only TensorFlow can. Lower it with jax2tf_bridge.convert or "
+        "jax2tf_bridge.export; or leave out call_tf_graph, so that what XLA makes of the function "
+        "becomes part of the JAX program; or call it outside of jax.jit, scan, cond and while_loop."
+    )
+
+
+mlir.register_lowering(graph_call_p, _refuse)
+
+
+def _lower(
+    ctx: Any,
+    *operands: Any,
+    function: GraphFunction,
+    avals: Sequence[Any],
+    has_side_effects: bool,
+) -> Sequence[Any]:
+    if not avals:
+        return []
+    results = _jax_compat_lowering.custom_call(CUSTOM_CALL)(ctx, *operands)
+    attributes = results[0].owner.attributes
+    attributes["api_version"] = _integer(_API_VERSION, 32)
+    attributes["has_side_effect"] = ir.BoolAttr.get(has_side_effects)
+    attributes[_CONFIG] = ir.DictAttr.get(
+        {
+            _NAME: ir.StringAttr.get(function.name),
+            _GRAPH: ir.StringAttr.get(function.graph),
+        }
+    )
+    return results
+
+
+def graph_call_rules() -> tuple[tuple[Any, Any], ...]:
+    """The rule for exports, as (primitive, rule) pairs; without it such a call is refused."""
+    if not _jax_compat_lowering.custom_calls_possible():
+        return ()
+    return ((graph_call_p, _lower),)
+
+
+def take_graph_functions(module: StableHloModule) -> tuple[GraphFunction, ...]:
+    """Takes the graphs out of a module that was lowered; its calls then name them by number.
+
+    Returns:
+      The graphs, each once, in the order in which they are called first.
+    """
+    places: dict[GraphFunction, int] = {}
+    for call, target in module.custom_call_operations():
+        if target != CUSTOM_CALL or _CONFIG not in call.attributes:
+            continue
+        config: Any = ir.DictAttr(call.attributes[_CONFIG])
+        if _GRAPH not in config:
+            continue
+        name, graph = ir.StringAttr(config[_NAME]), ir.StringAttr(config[_GRAPH])
+        function = GraphFunction(name.value, bytes(graph.value_bytes))
+        place = places.setdefault(function, len(places))
+        with call.context, ir.Location.unknown():
+            call.attributes[_CONFIG] = ir.DictAttr.get(
+                {
+                    "called_index": _integer(place, 64),
+                    "has_token_input_output": ir.BoolAttr.get(False),
+                }
+            )
+    return tuple(places)
+
+
+def _integer(value: int, width: int) -> Any:
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(width), value)

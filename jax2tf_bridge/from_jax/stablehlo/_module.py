@@ -1,0 +1,388 @@
+"""A StableHLO module in memory: what is in it, and writing it at another version."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax._jax_compat import ir
+from jax2tf_bridge.from_jax.stablehlo import _constants as _stablehlo_constants
+from jax2tf_bridge.from_jax.stablehlo import _sharding_calls as _stablehlo_shardings
+from jax2tf_bridge.from_jax.stablehlo import _single_device_collectives
+from jax2tf_bridge.from_jax.stablehlo._operations import (
+    attribute,
+    below,
+    function_type,
+    main_of,
+    zeros,
+)
+from jax2tf_bridge.portable._target import Version, version_text
+
+_INLINE_COMPOSITES = (
+    "builtin.module(func.func(stablehlo-legalize-composite-to-call),inline,symbol-dce)"
+)
+_EXPAND_CHLO = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
+_EXPAND = "builtin.module(stablehlo-compatibility-expander{{target={version}}})"
+
+_PLATFORM_INDEX = "_platform_index"
+_SHARDING = "sdy.sharding"
+
+_LONGEST_PLACE = 1000
+"""Characters of a file's name and a line number in a message of MLIR's."""
+_NARROW = re.compile(r"\bu?i[24]>|xu?i[24]>")
+
+_ILLEGAL_OP = re.compile(r"'vhlo\.(\w+?)_v\d+'")
+_SOURCE = re.compile(r'"([^"<>]+\.\w+)":(\d+)')
+_OPERATION_NAME = re.compile(r'loc\("(?:jit\(.*?\)/)*([^"]*)"')
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FoundOperation:
+    """An operation of the module and where the user wrote it ("file:line"), if known.
+
+    `primitive` is the JAX primitive's name, as far as the location tells.
+    """
+
+    name: str
+    primitive: str | None
+    source: str | None
+
+    def __str__(self) -> str:
+        made_by = f" from {self.primitive}" if self.primitive else ""
+        return f"{self.name!r}{made_by}{f' at {self.source}' if self.source else ''}"
+
+
+class LossyError(Exception):
+    """The module cannot be written at the version: `operation` says what stands against it."""
+
+    def __init__(self, operation: FoundOperation, detail: str) -> None:
+        """`detail` is for the chain of causes, not for users."""
+        super().__init__(f"{operation}: {detail}")
+        self.operation = operation
+
+
+class StableHloModule:
+    """A module and the MLIR context that it lives in."""
+
+    def __init__(self, artifact: bytes) -> None:
+        """Reads a portable artifact.
+
+        Raises:
+          jax.errors.JaxRuntimeError: it is not readable by the installed jaxlib.
+        """
+        self._context = _jax_compat.make_ir_context()
+        with self._context:
+            self._module = _jax_compat.deserialize_module(artifact)
+
+    def expand(self) -> None:
+        """Replaces operations that stand for others by those, so that every reader knows all.
+
+        These are stablehlo.composite, and the operations of the CHLO dialect (top_k, erf, acos,
+        ...), which JAX 0.8 writes as custom calls "mhlo.NAME" that older XLA does not know.
+        """
+        # A pass frees operations: none that was looked at before may be touched after it.
+        names = {op.name for op in self._walk()}
+        with self._context:
+            if "stablehlo.composite" in names:
+                _jax_compat.run_passes(self._module, _INLINE_COMPOSITES)
+            calls = [op for op in self._walk() if _custom_call_name(op).startswith("mhlo.")]
+            for call in calls:
+                _as_chlo(call)
+            if calls:
+                _jax_compat.run_passes(self._module, _EXPAND_CHLO)
+
+    def drop_shardings(self) -> None:
+        """Removes Shardy's constraints, shardings and meshes, which say nothing on one device.
+
+        JAX writes them for typed PRNG keys and meshes of one device, and reading them takes calling
+        convention 10.
+        """
+        meshes = []
+        for op in list(self._walk()):
+            if op.name == "sdy.sharding_constraint":
+                op.results[0].replace_all_uses_with(op.operands[0])
+                op.erase()
+            elif op.name == "sdy.mesh":
+                meshes.append(op)
+            else:
+                self._drop_shardings_of(op)
+        # What else there is of Shardy may name a mesh.
+        if not any(op.name.startswith("sdy.") and op.name != "sdy.mesh" for op in self._walk()):
+            for mesh in meshes:
+                mesh.erase()
+
+    def drop_collectives(self) -> str | None:
+        """Removes collectives, which change nothing on one device; names one that takes more."""
+        with self._context:
+            return _single_device_collectives.drop_collectives(self._module)
+
+    def _drop_shardings_of(self, op: Any) -> None:
+        """Removes the shardings of an operation's results and of a function's arguments."""
+        if _SHARDING in op.attributes:
+            del op.attributes[_SHARDING]
+        for name in ("arg_attrs", "res_attrs"):
+            each = attribute(op, name)
+            if each is None or not any(_SHARDING in ir.DictAttr(a) for a in each):
+                continue
+            with self._context:
+                op.attributes[name] = ir.ArrayAttr.get([_without_sharding(a) for a in each])
+
+    def narrow_platform_index(self) -> None:
+        """Makes main's platform index 32 bits wide, as TF 2.15 wants it; x64 makes it 64."""
+        main = main_of(self._module)
+        attributes = attribute(main, "arg_attrs")
+        block = main.regions[0].blocks[0]
+        if not attributes or _PLATFORM_INDEX not in str(attributes[0]):
+            return
+        function = function_type(main)
+        wide, *others = function.inputs
+        if str(wide) != "tensor<i64>":
+            return
+        with self._context, ir.Location.unknown():
+            index: Any = block.arguments[0]
+            index.set_type(ir.RankedTensorType.get([], ir.IntegerType.get_signless(32)))
+            with ir.InsertionPoint.at_block_begin(block):
+                widened = ir.Operation.create("stablehlo.convert", results=[wide], operands=[index])
+            index.replace_all_uses_except(widened.results[0], widened)
+            narrowed = ir.FunctionType.get([index.type, *others], list(function.results))
+            main.attributes["function_type"] = ir.TypeAttr.get(narrowed)
+
+    def retype_main(self, inputs: Mapping[int, str], results: Mapping[int, str]) -> None:
+        """Gives some arguments and results of main other element types, and converts within.
+
+        Args:
+          inputs: by the argument's index, the element type as MLIR writes it ("i8", "ui4").
+          results: by the result's index.
+        """
+        main = main_of(self._module)
+        block = main.regions[0].blocks[0]
+        function = function_type(main)
+        types = list(function.inputs), list(function.results)
+        with self._context, ir.Location.unknown():
+            for i, element in inputs.items():
+                argument: Any = block.arguments[i]
+                inner, types[0][i] = types[0][i], _with_element(types[0][i], element)
+                argument.set_type(types[0][i])
+                with ir.InsertionPoint.at_block_begin(block):
+                    converted = _convert(argument, inner)
+                argument.replace_all_uses_except(converted.results[0], converted)
+            end = block.operations[len(block.operations) - 1].operation
+            for i, element in results.items():
+                types[1][i] = _with_element(types[1][i], element)
+                with ir.InsertionPoint(end):
+                    end.operands[i] = _convert(end.operands[i], types[1][i]).results[0]
+            main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(*types))
+
+    def lift_constants(self, intern: _stablehlo_constants.Intern[T]) -> list[T]:
+        """Makes large constants arguments of main, after all others; see `lift` there."""
+        with self._context:
+            return _stablehlo_constants.lift(self._module, intern)
+
+    def embed_constants(self, arrays: Sequence[bytes]) -> None:
+        """Makes the last arguments of main constants: the inverse of `lift_constants`."""
+        with self._context:
+            _stablehlo_constants.embed(self._module, arrays)
+
+    def uses_narrow_integers(self) -> bool:
+        """Whether it computes with integers of fewer than 8 bits."""
+        return any(
+            _NARROW.search(str(result.type)) is not None
+            for op in self._walk()
+            for result in op.results
+        )
+
+    def uses_batching_dims(self) -> bool:
+        """Whether a gather or scatter has batching dimensions."""
+        names = {"stablehlo.gather": "dimension_numbers"}
+        names["stablehlo.scatter"] = "scatter_dimension_numbers"
+        return any(
+            "batching_dims" in str(op.attributes[names[op.name]])
+            for op in below(self._module.operation)
+            if op.name in names
+        )
+
+    def custom_calls(self) -> tuple[FoundOperation, ...]:
+        """The custom calls, one for each name, in the order in which they appear."""
+        found: dict[str, FoundOperation] = {}
+        for op in self._walk():
+            name = _custom_call_name(op)
+            if name:
+                found.setdefault(name, _describe(name, str(op.location)))
+        return tuple(found.values())
+
+    def custom_call_operations(self) -> list[tuple[Any, str]]:
+        """The stablehlo.custom_calls themselves with their targets, in order."""
+        return [(op, name) for op in self._walk() if (name := _custom_call_name(op))]
+
+    def replace_by_function(
+        self, call: Any, operands: Sequence[Any], function: StableHloModule, name: str
+    ) -> None:
+        """Replaces an operation by a call of another module's main.
+
+        That module's functions are copied into this one.
+
+        Args:
+          call: the operation, of this module. Results that main does not give are zero.
+          operands: main's arguments, values of this module.
+          function: the other module; its shape assertions are left out, since the sizes are those
+            of values that exist.
+          name: what the functions' names begin with.
+        """
+        bytecode = _jax_compat.module_bytecode(function._module)
+        with self._context, ir.Location.unknown():
+            other = ir.Module.parse(bytecode)
+            main = _take_functions(other, self._module, name)
+            results = [result.type for result in call.results]
+            given = list(function_type(main).results)[: len(results)]
+            with ir.InsertionPoint(call):
+                callee = ir.StringAttr(main.attributes["sym_name"]).value
+                answer = ir.Operation.create(
+                    "func.call",
+                    results=list(function_type(main).results),
+                    operands=list(operands),
+                    attributes={"callee": ir.FlatSymbolRefAttr.get(callee)},
+                    loc=call.location,
+                )
+                values = list(answer.results)[: len(given)]
+                values += [zeros(kind) for kind in results[len(given) :]]
+            for old, new in zip(call.results, values, strict=True):
+                old.replace_all_uses_with(new)
+            call.operation.erase()
+
+    def uses_shardy(self) -> bool:
+        """Whether Shardy's shardings are in it, for which TF needs calling convention 10."""
+        written = _stablehlo_shardings.has_written_shardings(self._module)
+        return written or any(op.name.startswith("sdy.") for op in self._walk())
+
+    def main_types(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The types of main's arguments and results, as MLIR prints them."""
+        function = function_type(main_of(self._module))
+        return tuple(map(str, function.inputs)), tuple(map(str, function.results))
+
+    def serialize(self, version: Version) -> bytes:
+        """The portable artifact at `version`, which says the same as the module.
+
+        Raises:
+          LossyError: the version cannot express the module, or only by dropping something.
+        """
+        target = version_text(version)
+        newest = version_text(_jax_compat.current_stablehlo_version())
+        with self._context:
+            expanded = ir.Module.parse(_jax_compat.module_bytecode(self._module))
+            try:
+                _jax_compat.run_passes(expanded, _EXPAND.format(version=target))
+                if self.uses_shardy() and self._has_open_sizes():
+                    artifact = _jax_compat.serialize_module(expanded, newest)
+                    expanded = _jax_compat.deserialize_module(artifact)
+                    _stablehlo_shardings.add_sharding_shapes(expanded)
+                artifact = _jax_compat.serialize_module(expanded, target)
+            except (ir.MLIRError, RuntimeError, ValueError) as e:
+                raise _lossy(e) from e
+            # Both went through a portable artifact, so that they differ by the version alone.
+            before = _text(_jax_compat.serialize_module(expanded, newest))
+            after = _text(artifact)
+        if before != after:
+            pairs = itertools.zip_longest(before.splitlines(), after.splitlines(), fillvalue="")
+            line = next(old for old, new in pairs if old != new)
+            match = re.search(r"(\w+\.\w+)", line)
+            name = match.group(1) if match else "an operation"
+            raise LossyError(FoundOperation(name, None, None), f"{target} drops part of: {line}")
+        return artifact
+
+    def _has_open_sizes(self) -> bool:
+        inputs, _ = self.main_types()
+        return any("?" in kind for kind in inputs)
+
+    def _walk(self) -> Iterator[Any]:
+        return below(self._module.operation)
+
+
+def _take_functions(other: Any, module: Any, name: str) -> Any:
+    """Copies the functions of a module into another one under new names; gives its main's copy."""
+    taken = {ir.StringAttr(o.operation.attributes["sym_name"]).value for o in module.body}
+    prefix = next(p for i in itertools.count() if f"{(p := f'{name}_{i}')}_main" not in taken)
+    functions = [o.operation for o in other.body.operations]
+    for function in functions:
+        old = ir.StringAttr(function.attributes["sym_name"]).value
+        ir.SymbolTable.replace_all_symbol_uses(old, f"{prefix}_{old}", other.operation)
+        ir.SymbolTable.set_symbol_name(function, f"{prefix}_{old}")
+        ir.SymbolTable.set_visibility(function, "private")
+    copies = [f.clone(ir.InsertionPoint(module.body)) for f in functions]
+    for operation in [op for copy in copies for op in below(copy.operation)]:
+        if _custom_call_name(operation) == "shape_assertion":
+            operation.erase()
+    wanted = f'"{prefix}_main"'
+    return next(c.operation for c in copies if str(c.operation.attributes["sym_name"]) == wanted)
+
+
+def _with_element(kind: Any, element: str) -> Any:
+    tensor = ir.RankedTensorType(kind)
+    return ir.RankedTensorType.get(tensor.shape, ir.Type.parse(element), tensor.encoding)
+
+
+def _convert(value: Any, kind: Any) -> Any:
+    return ir.Operation.create("stablehlo.convert", results=[kind], operands=[value])
+
+
+def _without_sharding(attributes: Any) -> Any:
+    every: Any = ir.DictAttr(attributes)
+    return ir.DictAttr.get({named.name: named.attr for named in every if named.name != _SHARDING})
+
+
+def _custom_call_name(op: Any) -> str:
+    """The target of a stablehlo.custom_call, "" of any other operation."""
+    if op.name != "stablehlo.custom_call":
+        return ""
+    return str(ir.StringAttr(op.attributes["call_target_name"]).value)
+
+
+def _as_chlo(call: Any) -> None:
+    """Puts the CHLO operation that a custom call "mhlo.NAME" stands for in its place."""
+    name = _custom_call_name(call).removeprefix("mhlo.")
+    attributes: Any = ir.DictAttr(call.attributes["mhlo.attributes"])
+    with ir.InsertionPoint(call):
+        operation = ir.Operation.create(
+            f"chlo.{'top_k' if name == 'topk' else name}",
+            results=[result.type for result in call.results],
+            operands=list(call.operands),
+            attributes={named.name: named.attr for named in attributes},
+            loc=call.location,
+        )
+    for old, new in zip(call.results, operation.results, strict=True):
+        old.replace_all_uses_with(new)
+    call.erase()
+
+
+def _describe(name: str, location: str) -> FoundOperation:
+    primitive = _OPERATION_NAME.search(location)
+    # The first place is the innermost one, and JAX leaves its own files out.
+    source = _SOURCE.search(location)
+    return FoundOperation(
+        name,
+        primitive.group(1).rsplit("/", 1)[-1] if primitive else None,
+        f"{source.group(1)}:{source.group(2)}" if source else None,
+    )
+
+
+def _lossy(error: Exception) -> LossyError:
+    detail = str(error)
+    match = _ILLEGAL_OP.search(detail)
+    name = f"stablehlo.{match.group(1)}" if match else "an operation"
+    if name == "stablehlo.func":
+        name = "the type of an argument or result of a function"
+    # The text holds whole functions with their constants: searching through all takes seconds.
+    before = detail.partition(": error")[0][-_LONGEST_PLACE:]
+    source = re.search(r"(\S+\.\w+):(\d+):\d+$", before)
+    place = f"{source.group(1)}:{source.group(2)}" if source else None
+    return LossyError(FoundOperation(name, None, place), detail)
+
+
+def _text(artifact: bytes) -> str:
+    module = _jax_compat.deserialize_module(artifact)
+    return str(module.operation.get_asm(enable_debug_info=False, large_elements_limit=16))

@@ -1,0 +1,98 @@
+"""Shardings as the custom calls that a portable artifact holds, where sizes are open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax2tf_bridge.from_jax._jax_compat import ir
+from jax2tf_bridge.from_jax.stablehlo._operations import attribute, below
+
+_SHAPES = "indices_of_shape_operands"
+_FRONTEND = "mhlo.frontend_attributes"
+
+
+def has_written_shardings(module: Any) -> bool:
+    """Whether Shardy's meshes are in an ir.Module that was read from an artifact."""
+    # Writing an artifact turns Shardy's operations into custom calls and frontend attributes.
+    found = attribute(module.operation, _FRONTEND)
+    return found is not None and "xla.sdy.meshes" in str(found)
+
+
+def add_sharding_shapes(module: Any) -> None:
+    """Gives the shapes of their results, as operands, to the shardings of values of open sizes.
+
+    XLA finds the sizes of a custom call's results from such operands, and then drops them; without,
+    it refuses the module. Call it in the module's context.
+
+    Args:
+      module: an ir.Module that was read from an artifact.
+    """
+    for op in list(below(module.operation)):
+        if str(op.name) == "stablehlo.custom_call" and _is_open_sharding(op):
+            _add_shapes(op)
+
+
+def _is_open_sharding(op: Any) -> bool:
+    name = str(ir.StringAttr(op.attributes["call_target_name"]).value)
+    types = [result.type for result in op.results]
+    return (
+        (name == "Sharding" or name.startswith("xla.sdy."))
+        and _SHAPES not in op.attributes
+        and types == [operand.type for operand in op.operands]
+        and not all(ir.RankedTensorType(kind).has_static_shape for kind in types)
+    )
+
+
+def _add_shapes(op: Any) -> None:
+    operands = list(op.operands)
+    count = len(operands)
+    with ir.InsertionPoint(op), op.location:
+        shapes = [_shape_of(value) for value in operands]
+        attributes = {name: op.attributes[name] for name in _names(op)}
+        indices = list(range(count, 2 * count))
+        attributes[_SHAPES] = ir.Attribute.parse(f"dense<{indices}> : tensor<{count}xi64>")
+        new = ir.Operation.create(
+            "stablehlo.custom_call",
+            results=[result.type for result in op.results],
+            operands=[*operands, *shapes],
+            attributes=attributes,
+        )
+    for old, value in zip(op.results, new.results, strict=True):
+        old.replace_all_uses_with(value)
+    op.erase()
+
+
+def _names(op: Any) -> list[str]:
+    # Iterating gives named attributes, or from later releases of jaxlib on their names.
+    return [str(getattr(entry, "name", entry)) for entry in op.attributes]
+
+
+def _shape_of(value: Any) -> Any:
+    """The sizes of a value, a tensor of i32, at the current insertion point."""
+    kind = ir.RankedTensorType(value.type)
+    i32 = ir.IntegerType.get_signless(32)
+    scalar, vector = ir.RankedTensorType.get([], i32), ir.RankedTensorType.get([1], i32)
+    sizes = []
+    for axis in range(kind.rank):
+        if kind.is_dynamic_dim(axis):
+            size = _create("stablehlo.get_dimension_size", scalar, [value], dimension=axis)
+            sizes.append(_create("stablehlo.reshape", vector, [size]))
+        else:
+            size = ir.Attribute.parse(f"dense<{kind.get_dim_size(axis)}> : tensor<1xi32>")
+            sizes.append(
+                ir.Operation.create(
+                    "stablehlo.constant", results=[vector], attributes={"value": size}
+                ).results[0]
+            )
+    shape = ir.RankedTensorType.get([kind.rank], i32)
+    return _create("stablehlo.concatenate", shape, sizes, dimension=0)
+
+
+def _create(name: str, kind: Any, operands: list[Any], **integers: int) -> Any:
+    i64 = ir.IntegerType.get_signless(64)
+    attributes: dict[str, Any] = {
+        key: ir.IntegerAttr.get(i64, value) for key, value in integers.items()
+    }
+    return ir.Operation.create(
+        name, results=[kind], operands=operands, attributes=attributes
+    ).results[0]

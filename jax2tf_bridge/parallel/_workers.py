@@ -1,0 +1,268 @@
+"""ExportWorkers: an executor over processes that the bridge starts, each with its own JAX."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+
+from jax2tf_bridge.errors import ExportError
+from jax2tf_bridge.parallel._configuration import configuration, configured
+from jax2tf_bridge.parallel._process import WorkerProcess
+from jax2tf_bridge.parallel._serving import Raised
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class WorkerFuture(Future[T]):
+    """What came, or will come, of a call in a worker.
+
+    Attributes:
+      output: what the worker printed meanwhile, the last 64 kB of it; complete when it is done.
+    """
+
+    output: str = ""
+
+
+@dataclass(frozen=True)
+class _Call:
+    future: WorkerFuture[Any]
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    configuration: Mapping[str, Any] = field(default_factory=configuration)
+
+
+@dataclass
+class _Shared:
+    """What an executor shares with its threads, which must not keep it alive."""
+
+    environment: Mapping[str, str]
+    initializer: Callable[[], object] | None
+    timeout: float | None
+    calls: queue.SimpleQueue[_Call | None] = field(default_factory=queue.SimpleQueue)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    idle: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    processes: set[WorkerProcess] = field(default_factory=set)
+    killed: bool = False
+
+    def kill(self) -> None:
+        """Ends all processes; what waits for them sees them dead."""
+        with self.lock:
+            self.killed = True
+            for process in self.processes:
+                process.kill()
+
+
+class ExportWorkers(Executor):
+    """Python processes of this machine, Linux or macOS, each with its own JAX, for `export_many`.
+
+    A worker has the sys.path, the folder and the environment of this process at the time when the
+    executor was made. Functions of the script itself are sent as they are, and the script is not
+    run again. A process starts when there is work for it, stays until `shutdown`, and ends with
+    this process. Where one dies, its job fails, and another takes its place.
+
+    It is a concurrent.futures.Executor: `submit` calls any function in a worker. Kept for several
+    calls of `export_many`, workers need not start again:
+
+    >>> import jax.numpy as jnp, numpy as np
+    >>> from jax2tf_bridge.parallel import ExportJob, export_many
+    >>> with ExportWorkers(1) as workers:
+    ...     first = export_many([ExportJob(jnp.sin, [np.ones(3)])], executor=workers)
+    ...     second = export_many([ExportJob(jnp.cos, [np.ones(3)])], executor=workers)
+    >>> list(first), list(second)
+    (['sin'], ['cos'])
+    """
+
+    def __init__(
+        self,
+        workers: int | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        initializer: Callable[[], object] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """No process is started yet.
+
+        Args:
+          workers: how many processes there are at most; by default one a core.
+          environment: variables of the workers beside those of this process, as
+            {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}. JAX_PLATFORMS is "cpu" unless
+            it is given here: exporting for an accelerator needs none, and several processes would
+            contend for it.
+          initializer: called first in each worker, as to register node types of the script itself
+            with JAX.
+          timeout: how many seconds a call may take; a process that takes longer is ended.
+
+        Raises:
+          ExportError: fewer than one worker.
+        """
+        cores = _available_cores()
+        count = cores if workers is None else workers
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise ExportError(f"workers must be a number of processes from 1 on. Got: {workers!r}")
+        self._shared = _Shared(_environment(environment or {}), initializer, timeout)
+        self._count = count
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._is_shut_down = False
+        # Also at the end of this process, if nobody shuts it down.
+        weakref.finalize(self, self._shared.kill)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> WorkerFuture[T]:
+        """Calls a function in a worker, with the configuration that JAX has in this thread.
+
+        It, its arguments and its result are pickled.
+
+        The future raises what the function raised, or JobError if that cannot be sent;
+        WorkerDiedError if the process ended; NotPicklableError if the call cannot be sent.
+
+        Raises:
+          RuntimeError: the executor was shut down.
+        """
+        return self.submit_as(getattr(fn, "__name__", type(fn).__name__), fn, *args, **kwargs)
+
+    def submit_as(
+        self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> WorkerFuture[T]:
+        """As `submit`; messages call it `name`."""
+        future: WorkerFuture[T] = WorkerFuture()
+        with self._lock:
+            if self._is_shut_down:
+                raise RuntimeError("these ExportWorkers were shut down, and take no further calls")
+            self._shared.calls.put(_Call(future, name, fn, args, kwargs))
+            idle = self._shared.idle.acquire(blocking=False)
+            if not idle and len(self._threads) < self._count:
+                thread = threading.Thread(target=_serve, args=(self._shared,), daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Takes no further calls; the processes end when what was submitted is done.
+
+        Args:
+          wait: whether to return only then.
+          cancel_futures: whether calls that have not begun are cancelled.
+        """
+        with self._lock:
+            self._is_shut_down = True
+            if cancel_futures:
+                with contextlib.suppress(queue.Empty):
+                    while True:
+                        call = self._shared.calls.get_nowait()
+                        if call is not None:
+                            call.future.cancel()
+                            call.future.set_running_or_notify_cancel()
+            for _ in self._threads:
+                self._shared.calls.put(None)
+        if wait:
+            for thread in self._threads:
+                thread.join()
+
+    def kill(self) -> None:
+        """Ends all processes at once; calls that were submitted fail or are cancelled."""
+        self._shared.kill()
+        self.shutdown(wait=True, cancel_futures=True)
+
+
+def _available_cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _environment(given: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the workers: of this process, and what was given beside it."""
+    devices = getattr(jax.config, "jax_num_cpu_devices", -1)
+    own = {"JAX_NUM_CPU_DEVICES": str(devices)} if devices > 0 else {}
+    return {**os.environ, **own, "JAX_PLATFORMS": "cpu", **given}
+
+
+def _serve(shared: _Shared) -> None:
+    """A thread: hands calls to one process, and to another where that died."""
+    process: WorkerProcess | None = None
+    try:
+        while (call := _next(shared)) is not None:
+            if call.future.set_running_or_notify_cancel():
+                process = _answer(shared, call, process)
+            del call  # what it holds is not needed while waiting
+    finally:
+        _discard(shared, process)
+
+
+def _next(shared: _Shared) -> _Call | None:
+    """The next call, for which the thread waits; None if there will be none."""
+    with contextlib.suppress(queue.Empty):
+        return shared.calls.get_nowait()
+    shared.idle.release()
+    return shared.calls.get()
+
+
+def _answer(shared: _Shared, call: _Call, process: WorkerProcess | None) -> WorkerProcess | None:
+    """Has a call answered by a process, which is started if there is none; gives it back."""
+    timeout = shared.timeout
+    try:
+        if process is None:
+            process = _started(shared, call.name)
+        try:
+            process.forget_output()
+            with configured(call.configuration):
+                found = process.call(call.name, call.function, call.args, call.kwargs, timeout)
+        finally:
+            call.future.output = process.output()
+        if isinstance(found, Raised):
+            raise _error(found, call)
+        call.future.set_result(found.value)
+    except BaseException as e:
+        call.future.set_exception(e)
+    if process is not None and not process.alive:
+        _discard(shared, process)
+        process = None
+    return process
+
+
+def _error(found: Raised, call: _Call) -> BaseException:
+    """What the function raised, if it could be sent; else a JobError."""
+    error = found.parts.rebuilt() if found.parts is not None else None
+    what = f"The call of {call.name!r}"
+    wrapped = found.failure.job_error(call.name, call.future.output, error, what=what)
+    return wrapped if error is None else error
+
+
+def _started(shared: _Shared, name: str) -> WorkerProcess:
+    process = WorkerProcess(shared.environment)
+    with shared.lock:
+        shared.processes.add(process)
+        if shared.killed:
+            process.kill()
+    try:
+        ready = process.prepare(name, shared.initializer)
+        if isinstance(ready, Raised):
+            cause = None if ready.parts is None else ready.parts.rebuilt()
+            raise ready.failure.job_error(
+                name, process.output(), cause, what="The workers' initializer"
+            )
+    except BaseException:
+        process.kill()
+        _discard(shared, process)
+        raise
+    return process
+
+
+def _discard(shared: _Shared, process: WorkerProcess | None) -> None:
+    if process is not None:
+        process.close()
+        with shared.lock:
+            shared.processes.discard(process)

@@ -1,0 +1,1 @@
+"""The portable function and what it is made of. Imports neither jax nor tensorflow."""

@@ -1,0 +1,234 @@
+"""Draws inputs for a function as its requests could have them: lengths, masks and ids that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from jax2tf_bridge.portable._portable_function import Aval
+from shape_poly import Dim, DimExpr, evaluate_shape
+
+Draw: TypeAlias = Literal["full", "prefix", "negative", "short"]
+"""What a draw is like.
+
+Of full sequences: "full", with normal numbers, and lengths as long as they can be; "negative", with
+numbers below zero, ids of 0 and 1, and small integers where lengths could stand. Of sequences that
+end early, with what pads them behind: "prefix", with numbers above zero; "short", with at most
+three places and one integer for all ids, which every table holds.
+"""
+
+DRAWS: tuple[Draw, ...] = ("full", "prefix", "negative", "short")
+FULL_DRAWS: tuple[Draw, ...] = ("full", "negative")
+
+_IDS = (1, 2, 3, 4)
+_SHORT = 3
+
+
+def variables_of(dimension: Dim) -> frozenset[str]:
+    """The variables in a dimension."""
+    return dimension.variables() if isinstance(dimension, DimExpr) else frozenset()
+
+
+def variables_in(aval: Aval) -> frozenset[str]:
+    """The variables in a shape."""
+    return frozenset[str]().union(*map(variables_of, aval.op_shape))
+
+
+def batch_variable(avals: Mapping[str, Aval]) -> str | None:
+    """The one variable that is the first dimension, and no other, of every input that has it.
+
+    None where there is no such variable, or several, as in a graph of nodes and edges.
+
+    >>> from shape_poly import symbolic_shape
+    >>> avals = {"ids": Aval(symbolic_shape("(b, n)"), "int32")}
+    >>> batch_variable({**avals, "lengths": Aval(symbolic_shape("(b,)"), "int32")})
+    'b'
+    >>> batch_variable({**avals, "table": Aval(symbolic_shape("(m, 8)"), "float32")}) is None
+    True
+    """
+    shapes = [aval.op_shape for aval in avals.values()]
+    found = [
+        variable
+        for variable in sorted({v for shape in shapes for d in shape for v in variables_of(d)})
+        if all(
+            [variable in variables_of(d) for d in shape] == [True] + [False] * (len(shape) - 1)
+            and str(shape[0]) == variable
+            for shape in shapes
+            if any(variable in variables_of(d) for d in shape)
+        )
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+@dataclass(frozen=True)
+class PlausibleInputs:
+    """Inputs that fit each other: the same rows are short in ids, masks and lengths.
+
+    An input is a mask if "mask" is in its name: what it has for real places is 1, or 0 where it is
+    padded with something else. Integers without a dimension of a sequence may be lengths: they are
+    not larger than the sequences. Other integers are small, and not what they are padded with.
+
+    Attributes:
+      avals: of the inputs, by name.
+      sequences: the variables along which rows may end early.
+      batch: the variable of the rows, if there is one.
+      pad_values: what inputs are padded with, where that is not 0.
+      examples: values of inputs; they are repeated or cut, and lengths among them bounded.
+    """
+
+    avals: Mapping[str, Aval]
+    sequences: tuple[str, ...]
+    batch: str | None = None
+    pad_values: Mapping[str, Any] = field(default_factory=dict)
+    examples: Mapping[str, Any] = field(default_factory=dict)
+
+    def draw(
+        self, draw: Draw, values: Mapping[str, int], rng: np.random.Generator
+    ) -> dict[str, Any]:
+        """Arrays of int64, float64, complex128 or bool, by name, at these sizes."""
+        rows = values.get(self.batch, 1) if self.batch else 1
+        lengths = {v: _lengths(draw, values[v], rows, rng) for v in self.sequences if v in values}
+        return {name: self._input(name, draw, values, lengths, rng) for name in self.avals}
+
+    def text(self, name: str) -> str:
+        """What is drawn for an input, for people."""
+        aval = self.avals[name]
+        if name in self.examples:
+            return "the example"
+        if self._is_mask(name):
+            return f"{self._real(name):g} where it is real"
+        if aval.op_dtype == "bool":
+            return "true and false"
+        if not _is_integer(aval):
+            return "random numbers"
+        if self._may_be_lengths(aval):
+            return "1 to the size of the sequence"
+        return f"integers from 0 to {max(self._ids(name))}"
+
+    def _input(
+        self,
+        name: str,
+        draw: Draw,
+        values: Mapping[str, int],
+        lengths: Mapping[str, Any],
+        rng: np.random.Generator,
+    ) -> Any:
+        aval = self.avals[name]
+        shape = tuple(int(size or 0) for size in evaluate_shape(aval.op_shape, values))
+        if name in self.examples:
+            return self._example(name, shape, values)
+        if _is_integer(aval) and self._may_be_lengths(aval):
+            return self._as_lengths(aval, shape, draw, values, lengths, rng)
+        inside = self._inside(aval, shape, values, lengths)
+        return np.where(inside, self._numbers(name, shape, draw, rng), self.pad_value(name))
+
+    def pad_value(self, name: str) -> Any:
+        """What an input is padded with."""
+        return self.pad_values.get(name, 0)
+
+    def _numbers(
+        self, name: str, shape: tuple[int, ...], draw: Draw, rng: np.random.Generator
+    ) -> Any:
+        aval = self.avals[name]
+        if self._is_mask(name):
+            real = np.full(shape, self._real(name))
+            return real.astype(np.bool_) if aval.op_dtype == "bool" else real
+        if aval.op_dtype == "bool" or (_is_integer(aval) and draw == "negative"):
+            flags = rng.integers(0, 2, shape)
+            # It may be a mask, or padded by a number: in each row something is real.
+            if any(map(self._is_of_sequence, aval.op_shape)):
+                ends = (1 if self._is_of_sequence(d) else None for d in aval.op_shape)
+                flags[tuple(map(slice, ends))] = self._real(name)
+            return flags if _is_integer(aval) else (flags == 1) | (draw != "negative")
+        if _is_integer(aval):
+            ids = self._ids(name)
+            return np.full(shape, ids[0]) if draw == "short" else rng.choice(ids, shape)
+        numbers: Any = rng.normal(size=shape)
+        if draw in ("prefix", "negative"):
+            numbers = np.abs(numbers) * (1 if draw == "prefix" else -1)
+        if aval.op_dtype.startswith("complex"):
+            return numbers + 1j * rng.normal(size=shape)
+        return numbers
+
+    def _is_mask(self, name: str) -> bool:
+        return "mask" in name.lower() and not self.avals[name].op_dtype.startswith("complex")
+
+    def _real(self, name: str) -> int:
+        return 1 if self.pad_value(name) == 0 else 0
+
+    def _ids(self, name: str) -> list[int]:
+        return [n for n in _IDS if n != self.pad_value(name)][:3]
+
+    def _may_be_lengths(self, aval: Aval) -> bool:
+        return bool(self.sequences) and not any(map(self._is_of_sequence, aval.op_shape))
+
+    def _is_of_sequence(self, dimension: Dim) -> bool:
+        return not variables_of(dimension).isdisjoint(self.sequences)
+
+    def _as_lengths(
+        self,
+        aval: Aval,
+        shape: tuple[int, ...],
+        draw: Draw,
+        values: Mapping[str, int],
+        lengths: Mapping[str, Any],
+        rng: np.random.Generator,
+    ) -> Any:
+        most = min((values[v] for v in self.sequences if v in values), default=1)
+        if draw == "negative":
+            return rng.integers(1, min(_SHORT, most) + 1, shape)
+        rows = np.minimum.reduce([*lengths.values()])
+        if self.batch is not None and shape and str(aval.op_shape[0]) == self.batch:
+            return np.broadcast_to(rows.reshape(-1, *([1] * (len(shape) - 1))), shape)
+        return np.full(shape, rows.min())
+
+    def _inside(
+        self,
+        aval: Aval,
+        shape: tuple[int, ...],
+        values: Mapping[str, int],
+        lengths: Mapping[str, Any],
+    ) -> Any:
+        """Where the places are that each row has."""
+        rank = len(shape)
+        in_rows = bool(rank) and str(aval.op_shape[0]) == self.batch
+        inside = np.ones(shape, np.bool_)
+        for axis, dimension in enumerate(aval.op_shape):
+            if not self._is_of_sequence(dimension):
+                continue
+            count = shape[0] if in_rows else 1
+            ends = np.array(
+                [
+                    dimension.evaluate(  # type: ignore[union-attr]
+                        {**values, **{v: int(rows[i]) for v, rows in lengths.items()}}
+                    )
+                    for i in range(count)
+                ]
+            )
+            along = [-1 if a == axis else 1 for a in range(rank)]
+            rows_first = [count if a == 0 and in_rows else 1 for a in range(rank)]
+            inside &= np.arange(shape[axis]).reshape(along) < ends.reshape(rows_first)
+        return inside
+
+    def _example(self, name: str, shape: tuple[int, ...], values: Mapping[str, int]) -> Any:
+        aval = self.avals[name]
+        array = np.asarray(self.examples[name])
+        for axis, size in enumerate(shape):
+            array = np.take(array, np.arange(size) % max(1, array.shape[axis]), axis)
+        if _is_integer(aval) and self._may_be_lengths(aval):
+            most = min((values[v] for v in self.sequences if v in values), default=1)
+            return np.minimum(array.astype(np.int64), most)
+        return array
+
+
+def _lengths(draw: Draw, size: int, rows: int, rng: np.random.Generator) -> Any:
+    if draw in FULL_DRAWS:
+        return np.full(rows, size)
+    return rng.integers(1, (min(_SHORT, size) if draw == "short" else size) + 1, rows)
+
+
+def _is_integer(aval: Aval) -> bool:
+    return aval.op_dtype.startswith(("int", "uint"))

@@ -1,0 +1,236 @@
+"""What a consumer can run: StableHLO versions, calling convention, custom calls, platforms."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeAlias
+
+from jax2tf_bridge.errors import TargetError
+
+Version: TypeAlias = tuple[int, int, int]
+"""A StableHLO version: (major, minor, patch)."""
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+"""The platforms a module is lowered for by default, by JAX's names."""
+
+_PLATFORM_ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType({"gpu": ("cuda", "rocm")})
+
+TENSORFLOW_RELEASES: Mapping[str, tuple[Version, int]] = MappingProxyType(
+    {
+        "2.15": ((0, 14, 24), 8),
+        "2.16": ((0, 17, 7), 9),
+        "2.17": ((1, 1, 1), 9),
+        "2.18": ((1, 7, 3), 9),
+        "2.19": ((1, 9, 1), 9),
+        "2.20": ((1, 12, 1), 10),
+        "2.21": ((1, 13, 7), 10),
+    }
+)
+"""For each TF release the newest StableHLO version and calling convention that it reads.
+
+Measured: `tensorflow.compiler.mlir.stablehlo.stablehlo.get_current_version()` and
+`call_module_maximum_supported_version()` of each.
+"""
+
+# XLA itself handles these on every platform; TF registers no other handler.
+_XLA_CUSTOM_CALLS = frozenset(
+    {
+        "Sharding",
+        "SPMDFullToShardShape",
+        "SPMDShardToFullShape",
+        "shape_assertion",
+        "stablehlo.dynamic_reduce_window",
+        "stablehlo.dynamic_rng_bit_generator",
+        "stablehlo.dynamic_top_k",
+        "Qr",
+        "Eigh",
+        "ProductOfElementaryHouseholderReflectors",
+        "tf.call_tf_function",
+        # What Shardy's operations are called for readers that do not know them.
+        "xla.sdy.FuncResultSharding",
+        "xla.sdy.GlobalToLocalShape",
+        "xla.sdy.LocalToGlobalShape",
+        "xla.sdy.PropagationBarrier",
+        "xla.sdy.ShardingGroup",
+    }
+)
+_TPU_CUSTOM_CALLS = frozenset(
+    {
+        "LuDecomposition",
+        "ApproxTopK",
+        "stablehlo.dynamic_approx_top_k",
+        "tpu_custom_call",
+        "annotate_device_placement",
+        "AllocateBuffer",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the consumer of a module can run.
+
+    Attributes:
+      name: how messages call it.
+      stablehlo_versions: the versions to write the module at, in order of preference; the
+        first one that can express it without loss is taken.
+      calling_convention: the newest calling convention that it accepts.
+
+    >>> Target.tensorflow("2.17").stablehlo_versions
+    ((1, 1, 1),)
+    >>> Target.widest().name
+    'every TensorFlow from 2.15 on'
+    """
+
+    name: str
+    stablehlo_versions: tuple[Version, ...]
+    calling_convention: int
+
+    @staticmethod
+    def widest() -> Target:
+        """The lowest version that can express the module, so that most TF releases run it."""
+        versions = tuple(v for v, _ in TENSORFLOW_RELEASES.values())
+        newest_convention = max(c for _, c in TENSORFLOW_RELEASES.values())
+        oldest = next(iter(TENSORFLOW_RELEASES))
+        return Target(f"every TensorFlow from {oldest} on", versions, newest_convention)
+
+    @staticmethod
+    def tensorflow(release: str) -> Target:
+        """What TF `release` reads ("2.17", "2.17.1"); the module is written at its version.
+
+        Raises:
+          TargetError: the table has no such release; the message names the nearest.
+        """
+        if not isinstance(release, str):
+            raise TargetError(
+                f"Target.tensorflow expected a release as text, as '2.17'. Got: {release!r} of "
+                f"type {type(release).__name__}"
+            )
+        key = ".".join(release.split(".")[:2])
+        if key not in TENSORFLOW_RELEASES:
+            raise TargetError(_unknown_release(release, key))
+        version, convention = TENSORFLOW_RELEASES[key]
+        return Target(f"TensorFlow {key}", (version,), convention)
+
+    @staticmethod
+    def installed() -> Target:
+        """What the TensorFlow installed in this environment reads; it is asked.
+
+        Raises:
+          MissingDependencyError: TensorFlow is not installed.
+        """
+        from jax2tf_bridge.to_tf import _tf_compat
+
+        release, version, convention = _tf_compat.installed_versions()
+        return Target(f"the installed TensorFlow {release}", (version,), convention)
+
+    def custom_calls(self, platforms: Sequence[str]) -> frozenset[str]:
+        """The custom calls that have a handler on at least one of `platforms`."""
+        return _XLA_CUSTOM_CALLS | (_TPU_CUSTOM_CALLS if "tpu" in platforms else frozenset())
+
+
+def as_target(value: object) -> Target:
+    """`value`, which a user gave as a target; None stands for the widest.
+
+    Raises:
+      TargetError: it is none; the text says how to get one.
+    """
+    if value is None:
+        return Target.widest()
+    if isinstance(value, Target):
+        return value
+    release = (_nearest_release(value) if isinstance(value, str) else None) or "2.17"
+    raise TargetError(
+        f"target must be a Target, as Target.tensorflow({release!r}) or Target.installed(). "
+        f"Got: {value!r}"
+    )
+
+
+def _unknown_release(release: str, key: str) -> str:
+    """Says what is wrong with a release that the table does not have."""
+    known = list(TENSORFLOW_RELEASES)
+    nearest = _nearest_release(key)
+    if nearest is None:
+        return (
+            f"Target.tensorflow({release!r}): no such TensorFlow release is known. Known are "
+            f"{known[0]} to {known[-1]}; use Target.tensorflow({known[-1]!r})."
+        )
+    text = f"Target.tensorflow({release!r}): TensorFlow {nearest} is the"
+    if nearest == known[0]:
+        return f"{text} oldest that can run a module: use Target.tensorflow({nearest!r}) or newer."
+    return (
+        f"{text} newest that is known here. Where {key} is installed use Target.installed(), "
+        f"elsewhere Target.tensorflow({nearest!r}) or Target.widest()."
+    )
+
+
+def _nearest_release(release: str) -> str | None:
+    """The nearest release of the table; None if `release` is no version."""
+    match = re.match(r"(\d+)\.(\d+)", release)
+    if match is None:
+        return None
+    known = {tuple(map(int, r.split("."))): r for r in TENSORFLOW_RELEASES}
+    asked = tuple(map(int, match.groups()))
+    return known[min((k for k in known if k >= asked), default=max(known))]
+
+
+def tensorflow_releases(version: Version, calling_convention: int) -> tuple[str, ...]:
+    """The TF releases of the table that read a module of this version and convention."""
+    return tuple(
+        release
+        for release, (newest, convention) in TENSORFLOW_RELEASES.items()
+        if version <= newest and calling_convention <= convention
+    )
+
+
+def version_text(version: Version) -> str:
+    """`version` as StableHLO writes it.
+
+    >>> version_text((0, 14, 24))
+    '0.14.24'
+    """
+    return ".".join(str(part) for part in version)
+
+
+def canonical_platforms(
+    platforms: Sequence[str] | None, known: Sequence[str] = PLATFORMS, *, argument: str
+) -> tuple[str, ...] | None:
+    """`platforms` in JAX's names, without repetitions; None stays None (the default).
+
+    Args:
+      platforms: names as the user gave them; "gpu" means cuda and rocm.
+      known: the names that exist; those registered with JAX by plug-ins included.
+      argument: the user's argument, for the message.
+
+    Raises:
+      TargetError: an unknown name (the nearest are named), no platform, or not a sequence.
+
+    >>> canonical_platforms(["GPU", "cpu"], argument="platforms")
+    ('cuda', 'rocm', 'cpu')
+    """
+    if platforms is None:
+        return None
+    if isinstance(platforms, str) or not isinstance(platforms, Sequence) or not platforms:
+        raise TargetError(
+            f"{argument} must be a sequence of platform names, at least one of "
+            f"{', '.join(PLATFORMS)}. Got: {platforms!r}"
+        )
+    names: dict[str, None] = {}
+    by_lower_case = {platform.lower(): platform for platform in known}
+    for given in platforms:
+        name = str(given).lower()
+        expanded = _PLATFORM_ALIASES.get(name, (by_lower_case.get(name, name),))
+        for platform in expanded:
+            if platform not in known:
+                choices = [*known, *_PLATFORM_ALIASES]
+                near = difflib.get_close_matches(name, choices, n=2, cutoff=0.4) or choices
+                raise TargetError(
+                    f"{argument}: unknown platform {given!r}. Did you mean {' or '.join(near)}? "
+                    f"Known here: {', '.join(choices)}."
+                )
+            names[platform] = None
+    return tuple(names)

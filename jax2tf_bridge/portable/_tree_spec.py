@@ -1,0 +1,337 @@
+"""Pytree structures in a neutral form, which needs neither JAX nor TensorFlow."""
+
+from __future__ import annotations
+
+import keyword
+from collections import namedtuple
+from collections.abc import (
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from jax2tf_bridge.errors import (
+    StructureError,
+    bullet_list,
+)
+
+NodeKind: TypeAlias = Literal["leaf", "none", "tuple", "list", "dict", "namedtuple", "custom"]
+
+
+@dataclass(frozen=True)
+class NodeCodec:
+    """Two functions that take objects of a registered node type apart and make them.
+
+    `flatten` gives None for an object whose static data differ from the exported one's; `static`
+    are these data, as the type's registration with JAX gives them.
+    """
+
+    node_type: type
+    flatten: Callable[[Any], Sequence[Any] | None]
+    unflatten: Callable[[Sequence[Any]], Any]
+    static: Any = None
+
+
+@dataclass(frozen=True)
+class StoredType:
+    """A name by which another process finds the type of a node that was stored.
+
+    Attributes:
+      name: under which it was registered for files; else where it is defined, as
+        "optax.EmptyState".
+      is_registered: which of the two it is.
+      auxdata: static data of a custom node: as its registration writes them, or plain values as
+        JSON; None where these are not plain.
+    """
+
+    name: str
+    is_registered: bool
+    auxdata: bytes | None = None
+
+
+@dataclass(frozen=True)
+class TreeSpec:
+    """The structure of a pytree.
+
+    Attributes:
+      kind: what the node is.
+      name: the type's name for named tuples and custom nodes, else "".
+      keys: a dict's keys in JAX's order, a named tuple's fields, or the names of a custom
+        node's children, where it has any.
+      children: one structure a child.
+      codec: for named tuples and custom nodes, the type of this process; a record that came
+        from elsewhere has none.  Then the children stand for the node: a named tuple of the same
+        fields, a dict if they have names, else a tuple.
+      serialized_name: under which a named tuple's or custom node's type was registered for
+        files, "" if it was not.
+      auxdata: a custom node's static data as its registration writes them; None if it has none.
+      stored_type: how another process finds the type, of a structure that was stored; it does not
+        count where structures are compared.
+
+    >>> spec = TreeSpec("dict", keys=("a", "b"), children=(LEAF, LEAF))
+    >>> spec.flatten({"b": 2, "a": 1}), spec.unflatten(iter([1, 2]))
+    ([1, 2], {'a': 1, 'b': 2})
+    """
+
+    kind: NodeKind
+    name: str = ""
+    keys: tuple[Hashable, ...] = ()
+    children: tuple[TreeSpec, ...] = ()
+    codec: NodeCodec | None = field(default=None, compare=False, repr=False)
+    serialized_name: str = ""
+    auxdata: bytes | None = None
+    stored_type: StoredType | None = field(default=None, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A codec holds functions of this process.  Where types can be found, in
+        # serialization._stored_types, pickles say how.
+        fields = (self.kind, self.name, self.keys, self.children)
+        return (TreeSpec, (*fields, None, self.serialized_name, self.auxdata, self.stored_type))
+
+    @property
+    def leaf_count(self) -> int:
+        """Counts the leaves."""
+        return 1 if self.kind == "leaf" else sum(c.leaf_count for c in self.children)
+
+    def flatten(self, value: Any, path: str = "") -> list[Any]:
+        """Takes `value` apart into its leaves, in order.
+
+        Raises:
+          StructureError: `value` has another structure; every difference is listed.
+        """
+        leaves: list[Any] = []
+        differences: list[str] = []
+        self._collect(value, path, leaves, differences)
+        _refuse(differences)
+        return leaves
+
+    def unflatten(self, leaves: Iterable[Any]) -> Any:
+        """Makes the tree of this structure, with the next of `leaves` at its leaves."""
+        leaves = iter(leaves)
+        if self.kind == "leaf":
+            return next(leaves)
+        if self.kind == "none":
+            return None
+        children = [child.unflatten(leaves) for child in self.children]
+        if self.codec is not None:
+            return self.codec.unflatten(children)
+        if self.kind == "list":
+            return children
+        if self.kind == "tuple":
+            return tuple(children)
+        if self.kind == "namedtuple":
+            return _stand_in(self.name, self.keys)(*children)
+        if self.keys or self.kind == "dict":
+            return dict(zip(self.keys, children, strict=True))
+        return tuple(children)
+
+    def leaf_paths(self, path: str = "") -> Iterator[str]:
+        """Yields the path to each leaf, as Python would write it after `path`."""
+        if self.kind == "leaf":
+            yield path
+        for step, child in zip(self.steps(), self.children, strict=True):
+            yield from child.leaf_paths(path + step)
+
+    def __str__(self) -> str:
+        if self.kind in ("leaf", "none"):
+            return "*" if self.kind == "leaf" else "None"
+        if self.kind == "list":
+            return f"[{', '.join(map(str, self.children))}]"
+        if self.kind == "tuple":
+            return f"({', '.join(map(str, self.children))}{',' * (len(self.children) == 1)})"
+        if self.kind == "dict":
+            pairs = zip(self.keys, self.children, strict=True)
+            return "{" + ", ".join(f"{k!r}: {c}" for k, c in pairs) + "}"
+        return f"{self.name}({', '.join(map(str, self.children))})"
+
+    def steps(self) -> list[str]:
+        """Lists how Python writes the way to each child: "[0]", "['w']", ".mean"."""
+        if self.kind == "dict":
+            return [f"[{k!r}]" for k in self.keys]
+        if self.keys:
+            return [f".{k}" if str(k).isidentifier() else f"[{k!r}]" for k in self.keys]
+        return [f"[{i}]" for i in range(len(self.children))]
+
+    def _collect(self, value: Any, path: str, leaves: list[Any], problems: list[str]) -> None:
+        if self.kind == "leaf":
+            if value is None or isinstance(value, (tuple, list, Mapping)):
+                problems.append(_difference(path, "an array", value))
+            leaves.append(value)
+            return
+        children = self._children_of(value, path, problems)
+        if children is not None:
+            for step, spec, child in zip(self.steps(), self.children, children, strict=True):
+                spec._collect(child, path + step, leaves, problems)
+
+    def _children_of(self, value: Any, path: str, problems: list[str]) -> Sequence[Any] | None:
+        """Gives the children of `value`, or None after adding to `problems` why it does not fit."""
+        if self.kind == "none":
+            if value is not None:
+                problems.append(_difference(path, "None", value))
+            return ()
+        if self.codec is not None and type(value) is self.codec.node_type:
+            children = self.codec.flatten(value)
+            if children is not None and len(children) == len(self.children):
+                return children
+            problems.append(
+                f"{path or 'the arguments'}: the {self.name} differs in its static data or "
+                "in its number of children"
+            )
+            return None
+        elif self.kind == "dict" or (self.kind == "custom" and self.keys):
+            if isinstance(value, Mapping):
+                return self._by_key(value, path, problems)
+        elif self.kind == "namedtuple":
+            fields = getattr(value, "_fields", None)
+            if isinstance(value, tuple) and fields == self.keys:
+                return value
+        elif isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+            expected = list if self.kind == "list" else tuple
+            if isinstance(value, expected) and len(value) == len(self.children):
+                return value
+        problems.append(_difference(path, self._description(), value))
+        return None
+
+    def _by_key(
+        self, value: Mapping[Any, Any], path: str, problems: list[str]
+    ) -> Sequence[Any] | None:
+        missing = [k for k in self.keys if k not in value]
+        unexpected = [k for k in value if k not in self.keys]
+        if not missing and not unexpected:
+            return [value[k] for k in self.keys]
+        where = path or "the arguments"
+        problems += [f"{where}: the key {k!r} is missing" for k in missing]
+        problems += [f"{where}: the key {k!r} is not expected" for k in unexpected]
+        return None
+
+    def _description(self) -> str:
+        count = len(self.children)
+        if self.kind in ("tuple", "list"):
+            return f"a {self.kind} of length {count}"
+        if self.kind == "dict":
+            return f"a dict with the keys {list(self.keys)}"
+        stand_in = "" if self.codec else f" (as {'a dict' if self.keys else 'a tuple'} here)"
+        return f"a {self.name} of {count} children{stand_in}"
+
+
+def _stand_in(name: str, fields: Sequence[Hashable]) -> Callable[..., Any]:
+    """Makes a named tuple for one whose type is not known here; a file may name it anything."""
+    usable = name if name.isidentifier() and not keyword.iskeyword(name) else "NamedTuple"
+    return namedtuple(usable, [str(f) for f in fields], rename=True)
+
+
+LEAF = TreeSpec("leaf")
+
+
+def call_without(
+    in_tree: TreeSpec, names: Sequence[str], left_out: Collection[str]
+) -> tuple[TreeSpec, tuple[str, ...]]:
+    """Drops the leaves at some paths from the structure of (args, kwargs) and the arguments' names.
+
+    An argument in which nothing else was is left out.
+    """
+    args, kwargs = in_tree.children
+    positional = [
+        (name, kept)
+        for name, child in zip(names, args.children, strict=True)
+        if (kept := _without(child, name, left_out)) is not None
+    ]
+    named = [
+        (key, kept)
+        for key, child in zip(kwargs.keys, kwargs.children, strict=True)
+        if (kept := _without(child, str(key), left_out)) is not None
+    ]
+    tree = TreeSpec("tuple", children=tuple(child for _, child in positional))
+    options = TreeSpec(
+        "dict",
+        keys=tuple(key for key, _ in named),
+        children=tuple(child for _, child in named),
+    )
+    whole = replace(in_tree, children=(tree, options))
+    return whole, tuple(name for name, _ in positional)
+
+
+def _without(tree: TreeSpec, path: str, left_out: Collection[str]) -> TreeSpec | None:
+    """Drops the leaves at some paths; None if nothing else was in the structure."""
+    if not left_out:
+        return tree
+    if tree.kind == "leaf":
+        return None if path in left_out else tree
+    steps = list(tree.steps())
+    children = [
+        _without(child, path + step, left_out)
+        for step, child in zip(steps, tree.children, strict=True)
+    ]
+    if not children or all(a is b for a, b in zip(children, tree.children, strict=True)):
+        return tree
+    if all(child is None for child in children):
+        return None
+    if not tree.keys:
+        none = TreeSpec("none")
+        return replace(tree, children=tuple(none if c is None else c for c in children))
+    kept = [(k, c) for k, c in zip(tree.keys, children, strict=True) if c is not None]
+    keys = tuple(key for key, _ in kept)
+    # No object of a type lacks some of its children: those that are left stand for it, by their
+    # names and in its order, as those of a type that is not known.
+    kind: NodeKind = "dict" if tree.kind == "dict" else "custom"
+    return TreeSpec(kind, tree.name, keys, tuple(child for _, child in kept))
+
+
+def flatten_call(
+    in_tree: TreeSpec, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """Takes the arguments of a call apart into their leaves, in order.
+
+    Args:
+      in_tree: the structure of (args, kwargs).
+      names: one a positional argument, for the message.
+      args: the positional arguments, as they were given.
+      kwargs: the keyword arguments.
+
+    Raises:
+      StructureError: they have another structure; every difference is listed.
+    """
+    positional, named = in_tree.children
+    leaves: list[Any] = []
+    differences: list[str] = []
+    if len(args) != len(positional.children):
+        expected = f"{len(names)} positional arguments ({', '.join(names)})"
+        differences.append(f"the positional arguments: expected {expected}, got {len(args)}")
+    # As many as there are: the differences within them are listed as well.
+    for spec, value, name in zip(positional.children, args, names, strict=False):
+        spec._collect(value, name, leaves, differences)
+    missing = [k for k in named.keys if k not in kwargs]
+    unexpected = [k for k in kwargs if k not in named.keys]
+    differences += [f"the keyword argument {k} is missing" for k in missing]
+    differences += [f"the keyword argument {k} is not expected" for k in unexpected]
+    for spec, key in zip(named.children, named.keys, strict=True):
+        if key in kwargs:
+            spec._collect(kwargs[str(key)], str(key), leaves, differences)
+    _refuse(differences)
+    return leaves
+
+
+def _refuse(differences: Sequence[str]) -> None:
+    if differences:
+        raise StructureError(
+            "The arguments do not have the structure that the function was exported with:"
+            + bullet_list(differences)
+        )
+
+
+def _difference(path: str, expected: str, value: Any) -> str:
+    if value is None:
+        got = "None"
+    elif isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+        got = f"a {type(value).__name__} of length {len(value)}"
+    elif isinstance(value, Mapping):
+        got = f"a {type(value).__name__} with the keys {list(value)}"
+    else:
+        got = f"a {type(value).__name__}"
+    return f"{path or 'the arguments'}: expected {expected}, got {got}"

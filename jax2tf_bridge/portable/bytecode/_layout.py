@@ -1,0 +1,299 @@
+"""The sections of MLIR bytecode, and the tables that the operations refer to.
+
+The format is described at https://mlir.llvm.org/docs/BytecodeFormat/.
+"""
+
+from __future__ import annotations
+
+import enum
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.portable.bytecode._cursor import Cursor
+
+MAGIC = b"ML\xefR"
+NEWEST_VERSION = 6
+"""The newest version of MLIR bytecode that is known: its reader knows all that it may hold."""
+
+DIALECT_VERSIONS = 1
+LAZY_REGIONS = 2
+USE_LISTS = 3
+OPTIONAL_LOCATIONS = 4
+PROPERTIES = 5
+
+_LONGEST_PRODUCER = _LONGEST_NAME = 256
+_MOST_NAMES = 1 << 16
+"""Far more operations than all dialects together have."""
+
+
+class Section(enum.IntEnum):
+    """Kinds of sections, by the number that a section begins with."""
+
+    STRINGS = 0
+    DIALECTS = 1
+    ATTRIBUTES_AND_TYPES = 2
+    OFFSETS = 3
+    OPERATIONS = 4
+    RESOURCES = 5
+    RESOURCE_OFFSETS = 6
+    DIALECT_VERSIONS = 7
+    PROPERTIES = 8
+
+
+_REQUIRED = (
+    *(Section.STRINGS, Section.DIALECTS, Section.ATTRIBUTES_AND_TYPES),
+    *(Section.OFFSETS, Section.OPERATIONS),
+)
+
+
+class Strings:
+    """The table of strings."""
+
+    def __init__(self, section: Cursor) -> None:
+        count = section.count("strings")
+        sizes = array("Q", (section.varint() for _ in range(count)))
+        # The sizes stand in reverse order, and each counts the zero byte after the string.
+        sizes.reverse()
+        self._section, self._starts = section, array("Q", [section.at])
+        self._known: dict[int, str] = {}
+        for size in sizes:
+            if not size:
+                section.fail("a string has no end")
+            section.skip(size, "a string")
+            self._starts.append(section.at)
+        section.finished()
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __getitem__(self, index: int) -> str:
+        """Reads the string, in which bytes that are no UTF-8 are replaced."""
+        text = self._known.get(index)
+        if text is None:
+            self._section.checked_index(index, "string", len(self))
+            data = self._section.data[self._starts[index] : self._starts[index + 1] - 1]
+            text = self._known[index] = str(data, "utf-8", "replace")
+        return text
+
+    def name(self, index: int) -> str:
+        """Reads the string as the name of a dialect or an operation."""
+        text = self[index]
+        if len(text) > _LONGEST_NAME:
+            self._section.fail(f"a name has {len(text)} characters")
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An attribute or a type.
+
+    Attributes:
+      dialect: which wrote it.
+      code: what kind it is, by the dialect's own numbers; None if it stands there as text.
+      cursor: over what follows.
+    """
+
+    dialect: str
+    code: int | None
+    cursor: Cursor
+
+    @property
+    def kind(self) -> tuple[str, int | None]:
+        """Its dialect and code."""
+        return self.dialect, self.code
+
+
+class EntryTable:
+    """A table of where attributes, or types, lie, and which dialect wrote them how."""
+
+    def __init__(
+        self, of: str, count: int, offsets: Cursor, data: Cursor, dialects: Sequence[str]
+    ) -> None:
+        """Reads from `offsets` where the `count` entries lie, which stand in groups by dialect.
+
+        They are passed over in `data`.
+        """
+        self._of, self._data = of, data
+        self._starts = array("Q", [data.at])
+        self._custom = bytearray()
+        self._group_ends: list[int] = []
+        self._group_dialects: list[str] = []
+        while len(self) < count:
+            dialect = dialects[offsets.index("dialect", len(dialects))]
+            size_of_group = offsets.count(f"{of}s")
+            if not 0 < size_of_group <= count - len(self):
+                offsets.fail(f"{size_of_group} {of}s come where {count - len(self)} are left")
+            for _ in range(size_of_group):
+                size, custom = offsets.flagged()
+                data.skip(size, of)
+                self._starts.append(data.at)
+                self._custom.append(custom)
+            self._group_ends.append(len(self))
+            self._group_dialects.append(dialect)
+
+    def __len__(self) -> int:
+        return len(self._custom)
+
+    def __getitem__(self, index: int) -> Entry:
+        self._data.checked_index(index, self._of, len(self))
+        dialect = self._group_dialects[bisect_right(self._group_ends, index)]
+        data = self._data
+        cursor = Cursor(
+            data.data, data.what, self._starts[index], self._starts[index + 1], data.base
+        )
+        return Entry(dialect, cursor.varint() if self._custom[index] else None, cursor)
+
+
+class Properties:
+    """A table of what operations hold natively, each in bytes of its own."""
+
+    def __init__(self, section: Cursor | None) -> None:
+        """`section` is None where the module has none."""
+        self._starts, self._section = array("Q"), section
+        if section is not None:
+            for _ in range(section.count("properties")):
+                self._starts.append(section.at)
+                section.skip(section.varint(), "properties")
+            section.finished()
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, index: int) -> Cursor:
+        if self._section is None or index >= len(self):
+            raise IndexError(index)
+        section = self._section
+        cursor = Cursor(section.data, section.what, self._starts[index], base=section.base)
+        return cursor.part(cursor.varint(), section.what)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A module's tables, and its operations as bytes.
+
+    Attributes:
+      version: of MLIR bytecode.
+      producer: what wrote it, as "StableHLO_v1.13.0".
+      operation_names: as "vhlo.add_v1".
+      operations: the section of the outermost operation.
+    """
+
+    version: int
+    producer: str
+    strings: Strings
+    operation_names: tuple[str, ...]
+    attributes: EntryTable
+    types: EntryTable
+    properties: Properties
+    operations: Cursor
+
+
+def read_layout(data: memoryview) -> Layout:
+    """Reads the tables of a module; the operations and most attributes are not looked at.
+
+    Raises:
+      FileFormatError: it is no MLIR bytecode, or a version newer than the known ones.
+    """
+    if data[:4] != MAGIC:
+        raise FileFormatError(
+            "The StableHLO module is no MLIR bytecode, as portable artifacts are: expected "
+            f"{len(MAGIC)} bytes {MAGIC!r} at its beginning. Got: {bytes(data[:4])!r}."
+        )
+    whole = Cursor(data, "its header", at=len(MAGIC))
+    version = whole.varint()
+    if version > NEWEST_VERSION:
+        whole.fail(
+            f"the version of MLIR bytecode is {version}, and 0 to {NEWEST_VERSION} are known"
+        )
+    producer = _producer(whole)
+    sections = _sections(whole)
+    strings = Strings(sections[Section.STRINGS])
+    dialects, operation_names = _read_dialects(sections[Section.DIALECTS], version, strings)
+    offsets, entries = sections[Section.OFFSETS], sections[Section.ATTRIBUTES_AND_TYPES]
+    n_attributes, n_types = offsets.count("attributes"), offsets.count("types")
+    attributes = EntryTable("attribute", n_attributes, offsets, entries, dialects)
+    types = EntryTable("type", n_types, offsets, entries, dialects)
+    offsets.finished()
+    entries.finished()
+    return Layout(
+        version=version,
+        producer=producer,
+        strings=strings,
+        operation_names=operation_names,
+        attributes=attributes,
+        types=types,
+        properties=Properties(sections.get(Section.PROPERTIES)),
+        operations=sections[Section.OPERATIONS],
+    )
+
+
+def _producer(header: Cursor) -> str:
+    start = header.at
+    found = bytes(header.data[start : start + _LONGEST_PRODUCER]).find(0)
+    if found < 0:
+        header.fail("the name of what wrote it does not end")
+    header.skip(found + 1, "the name of what wrote it")
+    return str(header.data[start : start + found], "utf-8", "replace")
+
+
+def read_section(cursor: Cursor) -> tuple[int, Cursor]:
+    """Reads the next section: its number, and its bytes, which are passed over."""
+    number = cursor.byte()
+    size = cursor.varint()
+    if number & 0x80:
+        cursor.align(cursor.varint())
+    return number & 0x7F, cursor.part(size, f"section {number & 0x7F}")
+
+
+def _sections(whole: Cursor) -> Mapping[Section, Cursor]:
+    found: dict[Section, Cursor] = {}
+    while whole.left:
+        number, cursor = read_section(whole)
+        if number not in Section.__members__.values() or number in found:
+            whole.fail(f"section {number} is not known, or is there twice")
+        section = Section(number)
+        cursor.what = f"the section of {section.name.lower().replace('_', ' ')}"
+        found[section] = cursor if section in _UNTOUCHED else _copy(cursor)
+    missing = [section.name.lower() for section in _REQUIRED if section not in found]
+    if missing:
+        whole.fail(f"sections are missing: {', '.join(missing)}")
+    return found
+
+
+# These hold the constants: what is not asked for is not read.
+_UNTOUCHED = frozenset({Section.ATTRIBUTES_AND_TYPES, Section.RESOURCES})
+
+
+def _copy(cursor: Cursor) -> Cursor:
+    """Copies the section to bytes of its own, which are quicker to index than a memoryview."""
+    data = bytes(cursor.data[cursor.at : cursor.end])
+    return Cursor(data, cursor.what, base=cursor.base + cursor.at)
+
+
+def _read_dialects(
+    section: Cursor, version: int, strings: Strings
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Reads the dialects' names, and the operations' with them."""
+    dialects = []
+    for _ in range(section.count("dialects")):
+        if version < DIALECT_VERSIONS:
+            dialects.append(strings.name(section.varint()))
+            continue
+        name, has_version = section.flagged()
+        dialects.append(strings.name(name))
+        if has_version:
+            read_section(section)
+    if version >= OPTIONAL_LOCATIONS:
+        section.count("operations")
+    names: list[str] = []
+    while section.left:
+        dialect = dialects[section.index("dialect", len(dialects))]
+        for _ in range(min(section.count("operations"), _MOST_NAMES + 1)):
+            name = section.varint() >> (version >= PROPERTIES)
+            names.append(f"{dialect}.{strings.name(name)}")
+        if len(names) > _MOST_NAMES:
+            section.fail(f"there are more than {_MOST_NAMES} kinds of operations")
+    return tuple(dialects), tuple(names)

@@ -1,0 +1,342 @@
+"""Reads what a StableHLO module holds, from its bytes alone, without JAX and TensorFlow.
+
+The module may come from anywhere: every length and index is checked, and time and memory are
+bounded by the size of the module. Constants are passed over, not read.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NoReturn, TypeAlias
+
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.portable._target import Version
+from jax2tf_bridge.portable.bytecode._attributes import (
+    Attribute,
+    Attributes,
+    Dictionary,
+    Tensor,
+    TypeReference,
+)
+from jax2tf_bridge.portable.bytecode._layout import Layout, Strings, read_layout
+from jax2tf_bridge.portable.bytecode._operations import MODULE, Found, Walk, walk
+from jax2tf_bridge.portable.bytecode._types import Types, UnknownTypeError
+
+Data: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
+
+_FUNCTION, _CUSTOM_CALL, _CONSTANT = "func", "custom_call", "constant"
+
+# What the operations that are looked at hold natively, in the order in which it stands.
+_PROPERTIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "vhlo.func_v1": (
+            *("arg_attrs", "function_type", "res_attrs", "sym_name", "sym_visibility"),
+        ),
+        "vhlo.constant_v1": ("value",),
+        "vhlo.custom_call_v1": (
+            *("api_version", "backend_config", "call_target_name", "called_computations"),
+            *("has_side_effect", "operand_layouts", "output_operand_aliases", "result_layouts"),
+        ),
+        "vhlo.custom_call_v2": (
+            *("api_version", "backend_config", "call_target_name", "called_computations"),
+            *("has_side_effect", "operand_layouts", "output_operand_aliases", "result_layouts"),
+            "result_tilings",
+        ),
+    }
+)
+
+_VHLO_NAME = re.compile(r"vhlo\.(.+)_v[0-9]+")
+_PRODUCER = re.compile(r"StableHLO_v([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})")
+_OF_FUNCTIONS = frozenset({"func", "call"})
+_NOT_COUNTED = frozenset({MODULE, "builtin.unrealized_conversion_cast"})
+"""The module itself, and what stands between VHLO and other dialects in files alone."""
+
+_LONGEST_KEY = 100
+"""Within dictionaries in attributes, where a key is two names."""
+
+_LARGEST = 10
+"""How many of the constants are listed."""
+
+# What is shared in a module is small there and large when it is written out: so this is limited,
+# to more than any module needs.
+_CHARACTERS_PER_BYTE, _MOST_CHARACTERS = 32, 1 << 26
+_ENTRIES_PER_BYTE, _MOST_ENTRIES = 4, 1 << 20
+_SMALL = 1 << 12
+_MOST_UNKNOWN = 20
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A constant of the module: its type, and how many bytes its values take there.
+
+    One that repeats a single value is stored as that value.
+    """
+
+    type: str
+    size: int
+
+
+@dataclass(frozen=True)
+class ModuleSummary:
+    """A summary of a StableHLO module.
+
+    Attributes:
+      stablehlo_version: the version it is written at; None if it does not say.
+      operations: how often each is there, as "stablehlo.add", the most frequent first; the
+        module itself is not counted.
+      custom_calls: how often each target is called, the most frequent first.
+      inputs: the types of main's arguments, as "tensor<?x3xf32>"; outputs: of its results.
+      functions: the functions' names, in the order in which they stand.
+      constant_bytes: how many bytes the constants take, each counted once.
+      largest_constants: the largest of them, the largest first.
+      unknown: what stands in the module that this version knows nothing of, for people; the
+        operations above are complete nevertheless.
+      call_results: how many results a call of each target has at most.
+    """
+
+    stablehlo_version: Version | None
+    operations: Mapping[str, int]
+    custom_calls: Mapping[str, int]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    functions: tuple[str, ...]
+    constant_bytes: int
+    largest_constants: tuple[Constant, ...]
+    unknown: tuple[str, ...]
+    _calls: Mapping[str, tuple[Mapping[str, str], ...]] = field(repr=False, compare=False)
+    _strings: Strings = field(repr=False, compare=False)
+    call_results: Mapping[str, int] = field(default_factory=dict)
+
+    def strings(self) -> tuple[str, ...]:
+        """Reads all strings of the module: names, attributes, places in the source."""
+        return tuple(self._strings[i] for i in range(len(self._strings)))
+
+    def custom_call_attributes(self, name: str) -> list[dict[str, str]]:
+        """Reads the attributes of a target's custom calls that are strings, by their names.
+
+        Those within a dictionary are there as "mhlo.backend_config.NAME". Calls that agree in all
+        attributes may be given once.
+        """
+        return [dict(attributes) for attributes in self._calls.get(name, ())]
+
+
+def read_module(data: Data) -> ModuleSummary:
+    """Reads what a portable artifact holds.
+
+    Raises:
+      FileFormatError: it is none, or damaged, or main's signature is of a kind not known here.
+    """
+    with memoryview(data) as view, _flat(view) as flat:
+        return _Reader(flat).summary()
+
+
+def read_main_types(
+    data: Data,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Reads the types of main's arguments and results, without looking into the functions.
+
+    Raises:
+      FileFormatError: as for `read_module`.
+    """
+    with memoryview(data) as view, _flat(view) as flat:
+        return _Reader(flat, top_only=True).main_types()
+
+
+def _flat(view: memoryview) -> memoryview:
+    """Gives the same memory as bytes; copied only if it is scattered."""
+    return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())
+
+
+class _Reader:
+    def __init__(self, view: memoryview, *, top_only: bool = False) -> None:
+        self._layout = layout = read_layout(view)
+        characters = min(_SMALL + _CHARACTERS_PER_BYTE * len(view), _MOST_CHARACTERS)
+        self._entries_left = min(_SMALL + _ENTRIES_PER_BYTE * len(view), _MOST_ENTRIES)
+        self._attributes = Attributes(layout.attributes, layout.strings, len(layout.types))
+        self._types = Types(layout.types, layout.attributes, characters)
+        self._kinds = {
+            i: kind
+            for i, name in enumerate(layout.operation_names)
+            if (kind := _kind(name)) in (_FUNCTION, _CUSTOM_CALL, _CONSTANT)
+        }
+        self._unknown: dict[str, None] = {}
+        self._walk = walk(layout, frozenset(self._kinds), top_only=top_only)
+
+    def summary(self) -> ModuleSummary:
+        inputs, outputs = self.main_types()
+        names = (self._text(op, "sym_name") for op in self._found(_FUNCTION))
+        functions = tuple(name for name in names if name is not None)
+        constants = self._constants()
+        counts, calls, results = self._custom_calls()
+        return ModuleSummary(
+            _version(self._layout.producer),
+            _sorted(_operations(self._layout, self._walk)),
+            _sorted(counts),
+            inputs,
+            outputs,
+            functions,
+            sum(constant.size for constant in constants),
+            tuple(sorted(constants, key=lambda c: -c.size)[:_LARGEST]),
+            tuple(self._unknown),
+            calls,
+            self._layout.strings,
+            MappingProxyType(results),
+        )
+
+    def main_types(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        mains = [
+            op
+            for op, count in self._walk.found.items()
+            if self._kinds[op.name] == _FUNCTION
+            and op.depth == 1
+            and self._text(op, "sym_name") == "main"
+            for _ in range(count)
+        ]
+        if len(mains) != 1:
+            unknown = f" (not known: {', '.join(self._unknown)})" if self._unknown else ""
+            _fail(f"it has {len(mains)} functions main, and one is expected{unknown}")
+        function_type = self._attribute(mains[0], "function_type")
+        if not isinstance(function_type, TypeReference):
+            _fail("its function main has no type")
+        try:
+            return self._types.function(function_type.type)
+        except UnknownTypeError as e:
+            _fail(f"its function main has types that are not known: {e}")
+
+    def _found(self, kind: str) -> Iterator[Found]:
+        return (op for op in self._walk.found if self._kinds[op.name] == kind)
+
+    def _named(self, op: Found) -> dict[str, int]:
+        """Finds the indices of an operation's attributes, by their names."""
+        named: dict[str, int] = {}
+        name = self._layout.operation_names[op.name]
+        if op.properties is not None:
+            if name not in _PROPERTIES:
+                self._is_unknown(name)
+                return {}
+            table = self._layout.properties
+            if op.properties >= len(table):
+                _fail(f"an operation names properties {op.properties} of {len(table)}")
+            cursor = table[op.properties]
+            for attribute in _PROPERTIES[name]:
+                named[attribute] = cursor.varint()
+            cursor.finished()
+        if op.attributes is not None:
+            dictionary = self._attributes.read(op.attributes)
+            if not isinstance(dictionary, Dictionary):
+                _fail("an operation's attributes are no dictionary")
+            self._charge(len(dictionary.entries))
+            for attribute, index in dictionary.entries:
+                if attribute in named:
+                    _fail(f"an operation has two attributes {attribute[:100]!r}")
+                named[attribute] = index
+        return named
+
+    def _is_unknown(self, what: str) -> None:
+        if len(self._unknown) < _MOST_UNKNOWN:
+            self._unknown[what] = None
+
+    def _charge(self, entries: int) -> None:
+        """Dictionaries can be shared, so that reading them again and again has to end."""
+        self._entries_left -= entries
+        if self._entries_left < 0:
+            _fail("its dictionaries have more entries together than the module has bytes")
+
+    def _attribute(self, op: Found, name: str) -> Attribute:
+        index = self._named(op).get(name)
+        return None if index is None else self._attributes.read(index)
+
+    def _text(self, op: Found, name: str) -> str | None:
+        value = self._attribute(op, name)
+        return value if isinstance(value, str) else None
+
+    def _constants(self) -> list[Constant]:
+        indices = {
+            index: None
+            for op in self._found(_CONSTANT)
+            for name, index in self._named(op).items()
+            if name == "value"
+        }
+        constants = []
+        for index in indices:
+            value = self._attributes.read(index)
+            if isinstance(value, Tensor):
+                constants.append((value.size, value.type))
+        return [Constant(self._type_text(type_index), size) for size, type_index in constants]
+
+    def _type_text(self, index: int) -> str:
+        try:
+            return self._types.text(index)
+        except UnknownTypeError as e:
+            self._is_unknown(str(e))
+            return "unknown"
+
+    def _custom_calls(
+        self,
+    ) -> tuple[Counter[str], Mapping[str, tuple[Mapping[str, str], ...]], dict[str, int]]:
+        counts: Counter[str] = Counter()
+        results: dict[str, int] = {}
+        calls: dict[str, list[Mapping[str, str]]] = {}
+        for op in self._found(_CUSTOM_CALL):
+            texts = dict(self._texts(self._named(op).items()))
+            name = texts.get("call_target_name", "")
+            counts[name] += self._walk.found[op]
+            results[name] = max(results.get(name, 0), op.results)
+            calls.setdefault(name, []).append(texts)
+        attributes = {name: tuple(found) for name, found in calls.items()}
+        return counts, MappingProxyType(attributes), results
+
+    def _texts(self, named: Iterable[tuple[str, int]]) -> Iterator[tuple[str, str]]:
+        """Reads the attributes that are strings, and those within dictionaries."""
+        for name, index in named:
+            value = self._attributes.read(index)
+            if isinstance(value, str):
+                yield name, value
+            elif isinstance(value, Dictionary):
+                self._charge(len(value.entries))
+                for inner, inner_index in value.entries:
+                    text = self._attributes.read(inner_index)
+                    if isinstance(text, str):
+                        yield f"{name[:_LONGEST_KEY]}.{inner[:_LONGEST_KEY]}", text
+
+
+def _operations(layout: Layout, walked: Walk) -> Counter[str]:
+    """Counts each operation, by its name in StableHLO."""
+    counts: Counter[str] = Counter()
+    for i, name in enumerate(layout.operation_names):
+        plain = _kind(name)
+        if plain == "return":
+            # VHLO has one operation that returns, from functions and from regions; of what was
+            # looked for, functions alone have regions.
+            counts["func.return"] += walked.counts_in_sought[i]
+            counts["stablehlo.return"] += walked.counts[i] - walked.counts_in_sought[i]
+        elif name not in _NOT_COUNTED:
+            dialect = "func" if plain in _OF_FUNCTIONS else "stablehlo"
+            counts[f"{dialect}.{plain}" if plain else name] += walked.counts[i]
+    return +counts
+
+
+def _kind(name: str) -> str | None:
+    match = _VHLO_NAME.fullmatch(name)
+    return match.group(1) if match else None
+
+
+def _sorted(counts: Counter[str]) -> Mapping[str, int]:
+    return MappingProxyType(dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))))
+
+
+def _version(producer: str) -> Version | None:
+    match = _PRODUCER.fullmatch(producer)
+    if match is None:
+        return None
+    major, minor, patch = (int(part) for part in match.groups())
+    return major, minor, patch
+
+
+def _fail(problem: str) -> NoReturn:
+    raise FileFormatError(f"The StableHLO module cannot be read: {problem}.")

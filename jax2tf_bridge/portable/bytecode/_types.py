@@ -1,0 +1,133 @@
+"""Writes types as StableHLO prints them."""
+
+from __future__ import annotations
+
+from jax2tf_bridge.portable.bytecode._cursor import Cursor
+from jax2tf_bridge.portable.bytecode._layout import EntryTable
+
+_DYNAMIC = -(1 << 63)
+_DEEPEST = 50
+
+# VHLO's types by the number that they begin with; those without parameters have a name.
+_NAMES = {
+    **{0: "i1", 2: "bf16", 3: "f16", 4: "f32", 5: "f64", 6: "f8E4M3FN", 7: "f8E5M2", 9: "index"},
+    **{10: "i4", 11: "i8", 12: "i16", 13: "i32", 14: "i64", 31: "i2"},
+    **{15: "ui4", 16: "ui8", 17: "ui16", 18: "ui32", 19: "ui64", 32: "ui2"},
+    **{22: "!stablehlo.token", 26: "!shape.witness", 33: "none", 34: "tf32"},
+    **{27: "f8E4M3FNUZ", 28: "f8E5M2FNUZ", 29: "f8E4M3B11FNUZ", 35: "f8E4M3", 36: "f8E3M4"},
+    **{37: "f4E2M1FN", 38: "f6E2M3FN", 39: "f6E3M2FN", 40: "f8E8M0FNU"},
+}
+_COMPLEX, _FUNCTION, _TENSOR, _BOUNDED_TENSOR = 1, 8, 20, 21
+_TUPLE, _UNRANKED_TENSOR, _BUFFER, _FUTURE = 23, 25, 41, 42
+_BOUNDS = ("vhlo", 18)
+
+
+class UnknownTypeError(Exception):
+    """A type that no table here has; its text says which."""
+
+
+class Types:
+    """The table of types.
+
+    Types share their parts, so that a small table may stand for texts that are endless: all
+    texts together are bounded.
+    """
+
+    def __init__(self, table: EntryTable, attributes: EntryTable, longest: int) -> None:
+        """`longest` is how many characters all texts may take together."""
+        self._table, self._attributes, self._characters_left = table, attributes, longest
+        self._known: dict[int, str] = {}
+        self._unknown: dict[int, str] = {}
+
+    def text(self, index: int) -> str:
+        """Prints the type as StableHLO does.
+
+        Raises:
+          UnknownTypeError: a type of it is not known, or all are too long.
+          FileFormatError: its bytes are not what its kind says.
+        """
+        return self._text(index, 0)
+
+    def function(self, index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Reads the arguments' and results' types of a type of functions.
+
+        Raises:
+          UnknownTypeError, FileFormatError: as for `text`.
+        """
+        entry = self._table[index]
+        if entry.kind != ("vhlo", _FUNCTION):
+            raise UnknownTypeError(f"the type {entry.code} of {entry.dialect} for a function")
+        inputs, outputs = self._list(entry.cursor, 0), self._list(entry.cursor, 0)
+        entry.cursor.finished()
+        return inputs, outputs
+
+    def _text(self, index: int, depth: int) -> str:
+        if index in self._unknown:
+            raise UnknownTypeError(self._unknown[index])
+        if index not in self._known:
+            try:
+                self._known[index] = self._read(index, depth)
+            except UnknownTypeError as e:
+                self._unknown[index] = str(e)
+                raise
+        return self._known[index]
+
+    def _read(self, index: int, depth: int) -> str:
+        entry = self._table[index]
+        if depth > _DEEPEST:
+            entry.cursor.fail(f"types are nested more than {_DEEPEST} deep")
+        if entry.dialect != "vhlo" or entry.code is None:
+            raise UnknownTypeError(f"type {entry.code} of {entry.dialect}")
+        text = self._vhlo(entry.code, entry.cursor, depth)
+        entry.cursor.finished()
+        return text
+
+    def _vhlo(self, code: int, cursor: Cursor, depth: int) -> str:
+        if code in _NAMES:
+            return _NAMES[code]
+        if code == _BOUNDED_TENSOR:
+            bounds = self._bounds(cursor.varint())
+            return f"tensor<{self._dimensions(cursor)}{self._one(cursor, depth)}{bounds}>"
+        if code in (_TENSOR, _BUFFER):
+            kind = "tensor" if code == _TENSOR else "memref"
+            return f"{kind}<{self._dimensions(cursor)}{self._one(cursor, depth)}>"
+        if code == _COMPLEX:
+            return f"complex<{self._one(cursor, depth)}>"
+        if code == _UNRANKED_TENSOR:
+            return f"tensor<*x{self._one(cursor, depth)}>"
+        if code in (_TUPLE, _FUTURE):
+            kind = "tuple" if code == _TUPLE else "!stablehlo.future"
+            return f"{kind}<{', '.join(self._list(cursor, depth))}>"
+        if code == _FUNCTION:
+            inputs, outputs = self._list(cursor, depth), self._list(cursor, depth)
+            results = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
+            return f"({', '.join(inputs)}) -> {results}"
+        raise UnknownTypeError(f"type {code} of vhlo")
+
+    def _one(self, cursor: Cursor, depth: int) -> str:
+        text = self._text(cursor.index("type", len(self._table)), depth + 1)
+        # Before it becomes part of another text.
+        self._characters_left -= len(text)
+        if self._characters_left < 0:
+            raise UnknownTypeError("types of more text than a module of this size can have")
+        return text
+
+    def _list(self, cursor: Cursor, depth: int) -> tuple[str, ...]:
+        return tuple(self._one(cursor, depth) for _ in range(cursor.count("types")))
+
+    def _dimensions(self, cursor: Cursor) -> str:
+        return "".join(f"{size}x" for size in _sizes(cursor))
+
+    def _bounds(self, index: int) -> str:
+        entry = self._attributes[index]
+        if entry.kind != _BOUNDS:
+            raise UnknownTypeError(f"a tensor with the encoding {entry.code} of {entry.dialect}")
+        bounds = ", ".join(_sizes(entry.cursor))
+        entry.cursor.finished()
+        self._characters_left -= len(bounds)
+        return f", #stablehlo.bounds<{bounds}>"
+
+
+def _sizes(cursor: Cursor) -> list[str]:
+    sizes = [cursor.signed_varint() for _ in range(cursor.count("sizes"))]
+    return ["?" if size == _DYNAMIC else str(size) for size in sizes]

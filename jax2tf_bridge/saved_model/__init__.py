@@ -1,0 +1,1 @@
+"""Reads and patches SavedModels; imports neither jax nor tensorflow."""

@@ -1,0 +1,239 @@
+"""What the outputs of a signature are made of: inputs, variables, constants and calls of modules.
+
+A graph is followed backwards from its outputs, through what passes values on and through functions
+that are called. Whatever else stands in the way is `Opaque`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from jax2tf_bridge.saved_model._protobuf import WireError
+from jax2tf_bridge.saved_model._saved_graph import Function, Node, SavedGraph
+from jax2tf_bridge.saved_model._tensor_bundle import DTYPES
+
+CALL_MODULE = "XlaCallModule"
+_PASSED_ON = frozenset(
+    {
+        *("Identity", "IdentityN", "StopGradient", "PreventGradient", "EnsureShape", "Snapshot"),
+        *("ReadVariableOp", "PlaceholderWithDefault"),
+    }
+)
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+_MOST_STEPS = 2_000_000
+_DEEPEST = 200
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input of the signature, or an argument of a function that is looked at alone."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable, by the node of the graph that names it."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A constant, by its node."""
+
+    node: Node
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """What cannot be looked through; `reason` says what it is."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A flat argument of a VJP."""
+
+    place: int
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A value in another dtype."""
+
+    value: Value
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result of a module."""
+
+    call: ModuleCall
+    index: int
+
+
+@dataclass(eq=False)
+class ModuleCall:
+    """An XlaCallModule operation.
+
+    Attributes:
+      node: the operation.
+      scope: where it stands.
+      differentiated: the IdentityN whose registered gradient is the module's, if there is one.
+    """
+
+    node: Node
+    scope: Scope = field(repr=False)
+    differentiated: Node | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it stands, for messages."""
+        return f"{self.scope.name}/{self.node.name}" if self.scope.name else self.node.name
+
+
+Value: TypeAlias = "Input | Variable | Constant | Opaque | Placed | Cast | Result"
+
+
+def tensor_of(reference: str) -> tuple[str, int]:
+    """The node and which of its results, of "node", "node:1" or "node:output:1".
+
+    >>> tensor_of("a"), tensor_of("a:1"), tensor_of("a:output:2")
+    (('a', 0), ('a', 1), ('a', 2))
+    """
+    name, *rest = reference.split(":")
+    if not rest:
+        return name, 0
+    if not rest[-1].isdecimal() or len(rest[-1]) > 9:
+        raise WireError(f"{reference!r} names no tensor")
+    return name, int(rest[-1])
+
+
+@dataclass(eq=False)
+class Scope:
+    """A graph, or a call of a function with the values of its arguments.
+
+    Attributes:
+      graph: of the SavedModel.
+      name: of the function, "" for the graph itself.
+      nodes: by name.
+      arguments: what the function's arguments are; of the graph itself, its inputs by tensor.
+      depth: how many calls lie around it.
+    """
+
+    graph: SavedGraph
+    name: str
+    nodes: Mapping[str, Node]
+    arguments: Mapping[str, Value]
+    depth: int = 0
+    _called: dict[str, Scope] = field(default_factory=dict)
+    _modules: dict[str, ModuleCall] = field(default_factory=dict)
+
+    @staticmethod
+    def of_graph(graph: SavedGraph, inputs: Mapping[str, str]) -> Scope:
+        """The graph itself, with the names of inputs by the tensors that they are."""
+        given = {tensor_of(tensor)[0]: Input(name) for name, tensor in inputs.items()}
+        return Scope(graph, "", graph.nodes, given)
+
+    def value(self, reference: str) -> Value:
+        """What a tensor of this graph or function is.
+
+        Raises:
+          WireError: the graph is damaged.
+        """
+        casts: list[str] = []
+        value = self._source(reference, casts)
+        for dtype in reversed(casts):
+            value = Cast(value, dtype)
+        return value
+
+    def _source(self, reference: str, casts: list[str]) -> Value:
+        """What a tensor comes from; the dtypes that it is cast to on the way are added."""
+        scope: Scope = self
+        for _ in range(_MOST_STEPS):
+            name, index = tensor_of(reference)
+            if name in scope.arguments:
+                return scope.arguments[name]
+            node = scope.nodes.get(name)
+            if node is None:
+                raise WireError(f"there is no operation {name!r}")
+            if node.op == CALL_MODULE:
+                return Result(scope._module(node), index)
+            if node.op == "VarHandleOp":
+                return Variable(node.name)
+            if node.op == "Const":
+                return Constant(node)
+            if node.op == "Cast" and node.inputs:
+                casts.append(DTYPES.get(node.number("DstT"), ""))
+                reference = node.inputs[0]
+            elif node.op in _PASSED_ON:
+                if index >= len(node.inputs):
+                    raise WireError(f"the operation {name!r} has no result {index}")
+                scope._note_gradient(node)
+                reference = node.inputs[index]
+            else:
+                called = scope._call(node)
+                if called is None:
+                    where = f" in the function {scope.name}" if scope.name else ""
+                    return Opaque(f"the operation {node.op} ({node.name}{where})")
+                function, scope = called
+                if index >= len(function.results):
+                    raise WireError(f"the function {function.name} has no result {index}")
+                reference = function.results[index]
+        raise WireError("operations depend on themselves")
+
+    def _module(self, node: Node) -> ModuleCall:
+        if node.name not in self._modules:
+            self._modules[node.name] = ModuleCall(node, self)
+        return self._modules[node.name]
+
+    def _note_gradient(self, node: Node) -> None:
+        """Notes of a module that its results have the gradient that is registered for a node."""
+        if node.op != "IdentityN" or not node.bytes_of("_gradient_op_type") or not node.inputs:
+            return
+        first = self.nodes.get(tensor_of(node.inputs[0])[0])
+        if first is not None and first.op == CALL_MODULE:
+            self._module(first).differentiated = node
+
+    def _call(self, node: Node) -> tuple[Function, Scope] | None:
+        """The function that a node calls; None if it does something else."""
+        names: Sequence[str] = (node.op,)
+        if node.op in _CALLS:
+            names = node.functions("f")
+        function = self.graph.function(names[0]) if names else None
+        if function is None:
+            return None
+        if node.name not in self._called:
+            if self.depth > _DEEPEST:
+                raise WireError("functions call each other without end")
+            if len(function.arguments) != len(node.inputs):
+                raise WireError(f"{node.name!r} calls {function.name} with other arguments")
+            given = _Lazily(self, dict(zip(function.arguments, node.inputs, strict=True)))
+            self._called[node.name] = Scope(
+                self.graph, function.name, function.nodes, given, self.depth + 1
+            )
+        return function, self._called[node.name]
+
+
+class _Lazily(Mapping[str, Value]):
+    """The values of arguments, found when they are asked for."""
+
+    def __init__(self, scope: Scope, references: Mapping[str, str]) -> None:
+        self._scope, self._references = scope, references
+        self._known: dict[str, Value] = {}
+
+    def __getitem__(self, name: str) -> Value:
+        if name not in self._known:
+            self._known[name] = self._scope.value(self._references[name])
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._references)
+
+    def __len__(self) -> int:
+        return len(self._references)

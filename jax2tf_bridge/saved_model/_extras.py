@@ -1,0 +1,92 @@
+"""What lies beside saved_model.pb: variables, assets, requests to warm up, and the sidecar."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+from jax2tf_bridge.saved_model._saved_model import WarmUp
+from jax2tf_bridge.saved_model._sidecar import SIDECAR
+
+WARM_UP = Path("assets.extra", "tf_serving_warmup_requests")
+
+_LENGTH, _CHECKSUM = struct.Struct("<Q"), 4
+_LARGEST_SIDECAR = 1 << 26
+_MOST_REQUESTS = 100_000
+"""TensorFlow Serving itself replays 1000."""
+
+_MOST_FILES = 10_000
+
+
+def read_warm_up(folder: Path) -> WarmUp | None:
+    """The warm-up file, which is a TFRecord: each record's length, then the record, with checksums.
+
+    None if there is none. Its requests are counted and not read.
+    """
+    path = folder / WARM_UP
+    size = _size(path)
+    if size is None:
+        return None
+    requests = at = 0
+    with path.open("rb") as file:
+        while at < size:
+            file.seek(at)
+            head = file.read(_LENGTH.size)
+            if len(head) < _LENGTH.size:
+                return WarmUp(requests, size, "it ends within a request's length")
+            if requests == _MOST_REQUESTS:
+                return WarmUp(requests, size, f"it has more than {requests:,} requests")
+            at += _LENGTH.size + _CHECKSUM + _LENGTH.unpack(head)[0] + _CHECKSUM
+            if at > size:
+                return WarmUp(requests, size, "it ends within a request")
+            requests += 1
+    return WarmUp(requests, size)
+
+
+def read_sidecar(folder: Path) -> Mapping[str, object]:
+    """What the bridge wrote beside a model that it saved; empty if there is nothing.
+
+    It need not be whole: what is in it is looked at bit by bit.
+
+    Raises:
+      ValueError: what is there is no JSON; the text ends a sentence.
+    """
+    path = folder / SIDECAR
+    size = _size(path)
+    if size is None:
+        return {}
+    if size > _LARGEST_SIDECAR:
+        raise ValueError(f"it has {size:,} bytes")
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as e:
+        raise ValueError("it is no JSON") from e
+    if not isinstance(found, dict):
+        raise ValueError("it is JSON of something else")
+    return found
+
+
+def files_below(folder: Path) -> dict[str, int]:
+    """The sizes of the files in a folder and below, by their paths in it."""
+    found: dict[str, int] = {}
+    for path, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted(files):
+            file = Path(path, name)
+            size = _size(file)
+            if size is not None and len(found) < _MOST_FILES:
+                found[file.relative_to(folder).as_posix()] = size
+    return found
+
+
+def _size(path: Path) -> int | None:
+    """The size of a plain file; None if there is none."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None

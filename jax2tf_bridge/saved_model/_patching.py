@@ -1,0 +1,181 @@
+"""Replaces the modules in saved_model.pb; what is not known here stays as it is, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, TypeAlias
+
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.saved_model._graph import CALL_MODULE
+from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, tag, varint, varint_field
+from jax2tf_bridge.saved_model._reading import MOST_BYTES
+from jax2tf_bridge.saved_model._schema import (
+    AttributeField,
+    FunctionField,
+    GraphField,
+    LibraryField,
+    MetaGraphField,
+    NodeField,
+    SavedModelField,
+)
+from jax2tf_bridge.saved_model._wire import BYTES, Message
+
+_SHARDY = "use_shardy_partitioner"
+
+
+@dataclass(frozen=True)
+class NewModule:
+    """What an XlaCallModule node is to hold.
+
+    Attributes:
+      module: the portable artifact.
+      calling_convention_version: the attribute `version`.
+      uses_shardy: without it the attribute of that name is left out, which TensorFlow knows from
+        2.20 on alone.
+    """
+
+    module: bytes
+    calling_convention_version: int
+    uses_shardy: bool
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Bytes that are written one after the other, and how many they are."""
+
+    parts: tuple[bytes | memoryview, ...]
+    size: int
+
+    @staticmethod
+    def of(parts: Sequence[bytes | memoryview]) -> Pieces:
+        """These parts."""
+        return Pieces(tuple(parts), sum(map(len, parts)))
+
+    def write(self, file: BinaryIO) -> None:
+        """Writes them to a file."""
+        for part in self.parts:
+            file.write(part)
+
+
+_Edit: TypeAlias = Callable[[Message], "Pieces | None"]
+"""Gives what a message becomes; None if it stays."""
+
+
+def replaced_modules(saved_model: Message, modules: Sequence[NewModule]) -> Pieces:
+    """The SavedModel with other modules.
+
+    Args:
+      saved_model: as `read_message` gives it.
+      modules: one for each XlaCallModule, by the numbers that `read_saved_model` gives them.
+
+    Raises:
+      FileFormatError: the file is damaged, or becomes larger than TensorFlow reads.
+    """
+    of_nodes = _numbers(saved_model)
+    if len(of_nodes) != len(modules):
+        raise ValueError(f"the model has {len(of_nodes)} modules, and not {len(modules)}")
+
+    def node(message: Message) -> Pieces | None:
+        number = of_nodes.get(message.start)
+        return None if number is None else _with_module(message, modules[number])
+
+    def function(message: Message) -> Pieces | None:
+        return _edited(message, {FunctionField.NODES: node}, "a node of a function")
+
+    def library(message: Message) -> Pieces | None:
+        return _edited(message, {LibraryField.FUNCTIONS: function}, "a function")
+
+    def graph(message: Message) -> Pieces | None:
+        edits: dict[int, _Edit] = {GraphField.NODES: node, GraphField.LIBRARY: library}
+        return _edited(message, edits, "a part of the graph")
+
+    def meta_graph(message: Message) -> Pieces | None:
+        return _edited(message, {MetaGraphField.GRAPH: graph}, "the graph")
+
+    edits: dict[int, _Edit] = {SavedModelField.META_GRAPHS: meta_graph}
+    whole = _edited(saved_model, edits, "a graph of the model") or _unchanged(saved_model)
+    if whole.size > MOST_BYTES:
+        raise FileFormatError(
+            f"The file {saved_model.file} would have {whole.size:,} bytes, and TensorFlow reads at "
+            "most 2 GiB: save the model with its constants as variables.",
+            file=saved_model.file,
+        )
+    return whole
+
+
+def _numbers(saved_model: Message) -> dict[int, int]:
+    """The numbers of the modules by where their nodes begin.
+
+    They are counted as `read_saved_model` does: in each graph its own nodes before functions.
+    """
+    found: dict[int, int] = {}
+    for meta_graph in saved_model.messages(SavedModelField.META_GRAPHS, "a graph of the model"):
+        own: list[int] = []
+        functions: dict[str, list[int]] = {}
+        for graph in meta_graph.messages(MetaGraphField.GRAPH, "the graph"):
+            own += _calls(graph, GraphField.NODES)
+            for library in graph.messages(GraphField.LIBRARY, "the function library"):
+                for function in library.messages(LibraryField.FUNCTIONS, "a function"):
+                    signatures = function.messages(FunctionField.SIGNATURE, "a signature")
+                    name = "".join(signature.text_of(1) for signature in signatures)
+                    functions[name] = list(_calls(function, FunctionField.NODES))
+        for start in (*own, *(start for starts in functions.values() for start in starts)):
+            found[start] = len(found)
+    return found
+
+
+def _calls(message: Message, number: int) -> Iterator[int]:
+    for node in message.messages(number, "a node"):
+        if node.text_of(NodeField.OP) == CALL_MODULE:
+            yield node.start
+
+
+def _edited(message: Message, edits: Mapping[int, _Edit], place: str) -> Pieces | None:
+    """A message in which the messages in some of its fields are edited; None if all stay."""
+    parts: list[bytes | memoryview] = []
+    view = memoryview(message.data)
+    kept_from = message.start
+    for field in message.fields():
+        edit = edits.get(field.number)
+        edited = None if edit is None else edit(message.message(field, place))
+        if edited is None:
+            continue
+        parts.append(view[kept_from : field.start])
+        parts.append(tag(field.number, BYTES) + varint(edited.size))
+        parts += edited.parts
+        kept_from = field.end
+    if not parts:
+        return None
+    parts.append(view[kept_from : message.end])
+    return Pieces.of(parts)
+
+
+def _unchanged(message: Message) -> Pieces:
+    return Pieces.of([memoryview(message.data)[message.start : message.end]])
+
+
+def _with_module(node: Message, new: NewModule) -> Pieces:
+    """An XlaCallModule node with another module."""
+    replaced = {"module", "version", *(() if new.uses_shardy else (_SHARDY,))}
+    parts: list[bytes | memoryview] = []
+    view = memoryview(node.data)
+    for field in node.fields():
+        if field.number == NodeField.ATTRIBUTES:
+            key, _ = node.entry(field, "an attribute of a node")
+            if key in replaced:
+                continue
+        parts.append(view[field.start : field.end])
+    version = varint_field(AttributeField.INTEGER, new.calling_convention_version)
+    parts.append(bytes_field(NodeField.ATTRIBUTES, _entry("version", version)))
+    # The module itself may be large: it is not copied into what is around it.
+    size = len(new.module)
+    value = tag(AttributeField.BYTES, BYTES) + varint(size)
+    entry = bytes_field(1, "module") + tag(2, BYTES) + varint(len(value) + size) + value
+    parts.append(tag(NodeField.ATTRIBUTES, BYTES) + varint(len(entry) + size) + entry)
+    parts.append(new.module)
+    return Pieces.of(parts)
+
+
+def _entry(key: str, value: bytes) -> bytes:
+    return bytes_field(1, key) + bytes_field(2, value)

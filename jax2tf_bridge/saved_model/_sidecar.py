@@ -1,0 +1,395 @@
+"""The sidecar of a SavedModel: what save() knew and saved_model.pb does not say, with the records.
+
+It is assets.extra/jax2tf_bridge.json; the records lie beside it, without their arrays, which are
+variables of the SavedModel.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+from jax2tf_bridge._utils._json_values import JsonProblem, JsonValue
+from jax2tf_bridge.errors import FileFormatError, SavingError
+from jax2tf_bridge.portable._consistency import is_digest
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.serialization import read_function, write_function
+from jax2tf_bridge.serialization._number_texts import number_of
+from jax2tf_bridge.serialization._vjp_chain import vjp_chain
+
+FORMAT = 3
+"""The version of the JSON; raised for every change, also for a field that is added."""
+
+SIDECAR = Path("assets.extra", "jax2tf_bridge.json")
+RECORDS = Path("assets.extra", "jax2tf_bridge")
+
+_MOST_BYTES = 1 << 26
+_MOST_ORDERS = 200
+_FILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\.jaxfn")
+
+
+@dataclass(frozen=True)
+class ArrayEntry:
+    """An input or output of a signature.
+
+    Attributes:
+      path: the leaf of the function's arguments or result, as Python writes it; "" for none.
+      dtype: by JAX's name, or TensorFlow's where JAX has none.
+      shape: as text, with the names of open sizes: "(b, 28)".
+    """
+
+    path: str
+    dtype: str
+    shape: str
+
+
+@dataclass(frozen=True)
+class SignatureEntry:
+    """A signature.
+
+    Attributes:
+      inputs: by name.
+      outputs: by name.
+      takes_params: whether the function's first argument is the weights.
+      vjp_order: how many orders of gradients are saved.
+      buckets: the sizes of each variable that it runs at, in ascending order; None for any.
+      masks: the arguments that the buckets fill, by name: no inputs of the signature.
+      unchecked_padding: the variables of buckets whose padding was not tried: the user vouched.
+      pad_values: what the buckets pad inputs with, by name, where that is not 0: a number as Python
+        writes it, since JSON has no "-inf".
+    """
+
+    inputs: Mapping[str, ArrayEntry]
+    outputs: Mapping[str, ArrayEntry]
+    takes_params: bool
+    vjp_order: int
+    buckets: Mapping[str, tuple[int, ...]] | None = None
+    masks: Mapping[str, ArrayEntry] = field(default_factory=dict)
+    unchecked_padding: tuple[str, ...] = ()
+    pad_values: Mapping[str, str] = field(default_factory=dict)
+
+    def pad_numbers(self) -> dict[str, complex]:
+        """The pad values as numbers."""
+        return {name: number_of(text) for name, text in self.pad_values.items()}
+
+    def only_buckets(self) -> dict[str, tuple[int, ...]]:
+        """For each variable whose padding was not tried its buckets, which need no padding."""
+        buckets = self.buckets or {}
+        return {v: buckets[v] for v in self.unchecked_padding if v in buckets}
+
+
+@dataclass(frozen=True)
+class VariableEntry:
+    """A weight.
+
+    Attributes:
+      path: as Python writes it, "params['dense']['kernel']".
+      name: "params/dense/kernel".
+      key: of the variable in the checkpoint.
+      dtype: by its name.
+      shape: in elements.
+      trainable: whether the SavedModel has it among the trainable variables.
+    """
+
+    path: str
+    name: str
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    trainable: bool
+
+
+@dataclass(frozen=True)
+class ConstantEntry:
+    """A lifted constant of one or more records.
+
+    Attributes:
+      digest: as in the records.
+      dtype: by JAX's name.
+      shape: in elements.
+      key: of the variable in the checkpoint.
+    """
+
+    digest: str
+    dtype: str
+    shape: tuple[int, ...]
+    key: str
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """Facts that save() knew, in the sidecar of a SavedModel.
+
+    Attributes:
+      bridge: the release of jax2tf-bridge that wrote it.
+      tensorflow: the release of TensorFlow.
+      signatures: by name.
+      variables: the weights; no name and no key twice.
+      constants: every lifted constant of the records, and their VJPs, is among them.
+    """
+
+    bridge: str
+    tensorflow: str
+    signatures: Mapping[str, SignatureEntry]
+    variables: tuple[VariableEntry, ...] = ()
+    constants: tuple[ConstantEntry, ...] = ()
+
+
+def write_sidecar(folder: Path, sidecar: Sidecar, records: Mapping[str, PortableFunction]) -> None:
+    """Writes the sidecar of the SavedModel in a folder, and the records without their arrays.
+
+    Args:
+      folder: where saved_model.pb is.
+      sidecar: what the JSON says.
+      records: the function of each signature; as many VJPs are written as the signature has.
+
+    Raises:
+      SavingError: the sidecar does not agree with the records, or cannot be read back.
+      SerializationError: a record cannot be written, or has fewer VJPs.
+      OSError: it cannot be written.
+    """
+    files = _file_names(sidecar.signatures)
+    try:
+        text = _encoded(sidecar, files)
+        found, _ = _sidecar(JsonValue.of(text))
+        if found != sidecar:
+            raise JsonProblem("read back, it is not the same")
+        _check_names(sidecar, records)
+        for name, entry in sidecar.signatures.items():
+            vjp_chain(records[name], entry.vjp_order, _MOST_ORDERS)  # makes them
+        _check_records(sidecar, records)
+    except JsonProblem as e:
+        raise SavingError(f"{SIDECAR} cannot be written: {e}.") from e
+    (folder / RECORDS).mkdir(parents=True, exist_ok=True)
+    for name, file in files.items():
+        order = sidecar.signatures[name].vjp_order
+        write_function(folder / RECORDS / file, records[name], vjp_order=order, arrays=False)
+    (folder / SIDECAR).write_text(text, encoding="utf-8")
+
+
+def read_sidecar(folder: Path) -> tuple[Sidecar, Mapping[str, PortableFunction]] | None:
+    """Reads the sidecar of a SavedModel, and the function of each signature; None if it has none.
+
+    The records' arrays are not in them (`data` is None): `Sidecar.constants` says where they are.
+
+    Raises:
+      FileFormatError: it is damaged, of a newer format, or does not agree with its records.
+      OSError: it cannot be read.
+    """
+    file = folder / SIDECAR
+    if not file.exists():
+        return None
+    try:
+        sidecar, names = _sidecar(JsonValue.of(_text(file)))
+        records = {name: read_function(_record(folder, found)) for name, found in names.items()}
+        _check_records(sidecar, records)
+    except _NewerFormat as e:
+        raise FileFormatError(f"{file} {e}", file=str(file)) from e
+    except JsonProblem as e:
+        raise FileFormatError(
+            f"{file} is damaged: {e}. Copy the SavedModel anew, or save it again.", file=str(file)
+        ) from e
+    return sidecar, records
+
+
+class _NewerFormat(JsonProblem):
+    """The sidecar is of a version that this bridge does not know."""
+
+
+def _file_names(signatures: Iterable[str]) -> dict[str, str]:
+    """Names a file for each signature: by its own name, as far as file systems take that."""
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for signature in sorted(signatures):
+        plain = unique = re.sub(r"[^A-Za-z0-9_-]+", "_", signature)[:64] or "_"
+        number = 1
+        while unique.lower() in taken:  # some file systems know no case
+            number += 1
+            unique = f"{plain}_{number}"
+        taken.add(unique.lower())
+        names[signature] = f"{unique}.jaxfn"
+    return names
+
+
+def _encoded(sidecar: Sidecar, files: Mapping[str, str]) -> str:
+    """Writes the JSON; `files` has the name of each signature's file."""
+    value: dict[str, Any] = {
+        "format": FORMAT,
+        "bridge": sidecar.bridge,
+        "tensorflow": sidecar.tensorflow,
+        "signatures": {
+            name: {
+                "record": files[name],
+                "inputs": {each: asdict(array) for each, array in entry.inputs.items()},
+                "outputs": {each: asdict(array) for each, array in entry.outputs.items()},
+                "takes_params": entry.takes_params,
+                "vjp_order": entry.vjp_order,
+                "buckets": None if entry.buckets is None else dict(entry.buckets),
+                "masks": {each: asdict(array) for each, array in entry.masks.items()},
+                "unchecked_padding": list(entry.unchecked_padding),
+                "pad_values": dict(entry.pad_values),
+            }
+            for name, entry in sidecar.signatures.items()
+        },
+        "variables": [asdict(variable) for variable in sidecar.variables],
+        "constants": [asdict(constant) for constant in sidecar.constants],
+    }
+    try:
+        text = json.dumps(value, indent=2, sort_keys=True) + "\n"
+    except TypeError as e:
+        raise JsonProblem(f"it holds what JSON does not: {e}") from e
+    if len(text) > _MOST_BYTES:
+        raise JsonProblem(f"it has {len(text)} bytes, and at most {_MOST_BYTES} are read")
+    return text
+
+
+def _text(file: Path) -> str:
+    if not file.is_file():
+        raise JsonProblem("it is no regular file")
+    size = file.stat().st_size
+    if size > _MOST_BYTES:
+        raise JsonProblem(f"it has {size} bytes, and at most {_MOST_BYTES} are read")
+    try:
+        return file.read_bytes().decode()
+    except UnicodeDecodeError as e:
+        raise JsonProblem(f"byte {e.start} is no UTF-8") from e
+
+
+def _record(folder: Path, name: str) -> Path:
+    file = folder / RECORDS / name
+    if not file.is_file():
+        raise JsonProblem(f"it names the record {RECORDS / name}, which is not there")
+    return file
+
+
+def _check_names(sidecar: Sidecar, records: Mapping[str, PortableFunction]) -> None:
+    if sidecar.signatures.keys() != records.keys():
+        raise JsonProblem(
+            f"it has the signatures {sorted(sidecar.signatures)}, and the records are those of "
+            f"{sorted(records)}"
+        )
+
+
+def _check_records(sidecar: Sidecar, records: Mapping[str, PortableFunction]) -> None:
+    known = {(c.digest, c.dtype, c.shape) for c in sidecar.constants}
+    for name, record in records.items():
+        order = sidecar.signatures[name].vjp_order
+        functions = [record]
+        while len(functions) <= order and (vjp := functions[-1].lazy_vjp.made) is not None:
+            functions.append(vjp)
+        if len(functions) <= order:
+            raise JsonProblem(
+                f"the signature {name!r:.80} has gradients to order {order}, and its record to "
+                f"order {len(functions) - 1}"
+            )
+        for constant in chain.from_iterable(f.lifted_constants for f in functions):
+            aval = constant.aval
+            if (constant.digest, aval.dtype, aval.shape) not in known:
+                raise JsonProblem(
+                    f"the record of the signature {name!r:.80} has the lifted constant "
+                    f"{constant.name!r:.80}, {aval!s:.80}, with the digest {constant.digest}, "
+                    "which is not among the constants"
+                )
+
+
+def _sidecar(root: JsonValue) -> tuple[Sidecar, dict[str, str]]:
+    """Reads what the JSON says, and the name of each signature's file."""
+    version = root.get("format").integer(1)
+    if version > FORMAT:
+        raise _NewerFormat(
+            f"is written by format {version}, this bridge reads up to {FORMAT}: upgrade "
+            "jax2tf-bridge."
+        )
+    _, bridge, tensorflow, signatures, variables, constants = root.fields(
+        "format", "bridge", "tensorflow", "signatures", "variables", "constants"
+    )
+    entries, files = {}, {}
+    for name, place in signatures.items():
+        entries[name], files[name] = _signature(place, version)
+    _refuse_twice("signatures: the record", files.values())
+    sidecar = Sidecar(
+        bridge=bridge.text(),
+        tensorflow=tensorflow.text(),
+        signatures=entries,
+        variables=tuple(map(_variable, variables.elements())),
+        constants=tuple(map(_constant, constants.elements())),
+    )
+    _refuse_twice("variables: the name", [v.name for v in sidecar.variables])
+    keys = [v.key for v in sidecar.variables] + [c.key for c in sidecar.constants]
+    _refuse_twice("variables and constants: the key", keys)
+    return sidecar, files
+
+
+_SIGNATURE_FIELDS = ("record", "inputs", "outputs", "takes_params", "vjp_order", "buckets")
+# With the format that added a field, and what it is for a signature of an older one.
+_ADDED: Mapping[str, tuple[int, Any]] = {
+    "masks": (2, {}),
+    "unchecked_padding": (2, []),
+    "pad_values": (3, {}),
+}
+
+
+def _signature(place: JsonValue, version: int) -> tuple[SignatureEntry, str]:
+    there = [name for name, (since, _) in _ADDED.items() if version >= since]
+    record, inputs, outputs, takes_params, vjp_order, buckets, *rest = place.fields(
+        *_SIGNATURE_FIELDS, *there
+    )
+    missing = {name: JsonValue(value, "") for name, (_, value) in _ADDED.items()}
+    masks, unchecked, pad_values = {**missing, **dict(zip(there, rest, strict=True))}.values()
+    file = record.text()
+    if not _FILE_NAME.fullmatch(file):
+        raise record.problem("the name of a .jaxfn file, without a folder")
+    entry = SignatureEntry(
+        inputs={name: _array(found) for name, found in inputs.items()},
+        outputs={name: _array(found) for name, found in outputs.items()},
+        takes_params=takes_params.flag(),
+        vjp_order=vjp_order.integer(0, _MOST_ORDERS),
+        buckets=None
+        if buckets.value is None
+        else {name: _bucket(found) for name, found in buckets.items()},
+        masks={name: _array(found) for name, found in masks.items()},
+        unchecked_padding=tuple(found.text() for found in unchecked.elements()),
+        pad_values={name: found.number_text() for name, found in pad_values.items()},
+    )
+    return entry, file
+
+
+def _array(place: JsonValue) -> ArrayEntry:
+    path, dtype, shape = place.fields("path", "dtype", "shape")
+    return ArrayEntry(path.text(), dtype.text(), shape.text())
+
+
+def _bucket(place: JsonValue) -> tuple[int, ...]:
+    sizes = tuple(size.integer(1) for size in place.elements())
+    if not sizes or any(one >= other for one, other in pairwise(sizes)):
+        raise place.problem("sizes in ascending order")
+    return sizes
+
+
+def _variable(place: JsonValue) -> VariableEntry:
+    path, name, key, dtype, shape, trainable = place.fields(
+        "path", "name", "key", "dtype", "shape", "trainable"
+    )
+    return VariableEntry(
+        path.text(), name.text(), key.text(), dtype.text(), shape.shape(), trainable.flag()
+    )
+
+
+def _constant(place: JsonValue) -> ConstantEntry:
+    digest, dtype, shape, key = place.fields("digest", "dtype", "shape", "key")
+    if not is_digest(digest.text()):
+        raise digest.problem("a SHA-256 in hexadecimal")
+    return ConstantEntry(digest.text(), dtype.text(), shape.shape(), key.text())
+
+
+def _refuse_twice(what: str, texts: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for text in texts:
+        if text in seen:
+            raise JsonProblem(f"{what} {text!r:.80} is there twice")
+        seen.add(text)

@@ -1,0 +1,130 @@
+"""Types and shapes as TensorFlow's messages hold them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeAlias
+
+from jax2tf_bridge.saved_model._schema import ShapeField, TensorField
+from jax2tf_bridge.saved_model._wire import Field, Message
+
+Shape: TypeAlias = tuple[int | None, ...] | None
+"""The sizes, None for those that are open; None alone if not even the rank is known."""
+
+_BITS: Mapping[int, tuple[str, int]] = MappingProxyType(
+    {
+        1: ("float32", 32),
+        2: ("float64", 64),
+        3: ("int32", 32),
+        4: ("uint8", 8),
+        5: ("int16", 16),
+        6: ("int8", 8),
+        7: ("string", 0),
+        8: ("complex64", 64),
+        9: ("int64", 64),
+        10: ("bool", 8),
+        11: ("qint8", 8),
+        12: ("quint8", 8),
+        13: ("qint32", 32),
+        14: ("bfloat16", 16),
+        15: ("qint16", 16),
+        16: ("quint16", 16),
+        17: ("uint16", 16),
+        18: ("complex128", 128),
+        19: ("float16", 16),
+        20: ("resource", 0),
+        21: ("variant", 0),
+        22: ("uint32", 32),
+        23: ("uint64", 64),
+        24: ("float8_e5m2", 8),
+        25: ("float8_e4m3fn", 8),
+        26: ("float8_e4m3fnuz", 8),
+        27: ("float8_e4m3b11fnuz", 8),
+        28: ("float8_e5m2fnuz", 8),
+        29: ("int4", 8),
+        30: ("uint4", 8),
+        31: ("int2", 8),
+        32: ("uint2", 8),
+    }
+)
+"""Of each of TensorFlow's dtypes the name, and the bits of an element in a variable or constant;
+0 where they have no fixed size."""
+
+_OF_REFERENCES = 100
+"""What is added to a dtype's number for a reference to such a tensor, as TensorFlow 1 has them."""
+
+_MOST_DIMENSIONS = 254
+"""TensorFlow has no tensors of a higher rank."""
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A dtype by its name, and a shape.
+
+    >>> str(TensorType("float32", (None, 28))), str(TensorType("int32", None))
+    ('float32[?, 28]', 'int32[...]')
+    """
+
+    dtype: str
+    shape: Shape
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return f"{self.dtype}[...]"
+        return f"{self.dtype}[{', '.join('?' if d is None else str(d) for d in self.shape)}]"
+
+    @property
+    def size(self) -> int | None:
+        """How many bytes its elements take; None if that is open."""
+        bits = next((bits for name, bits in _BITS.values() if name == self.dtype), 0)
+        if not bits or self.shape is None or None in self.shape:
+            return None
+        return math.prod(d for d in self.shape if d is not None) * bits // 8
+
+
+def dtype_name(number: int) -> str:
+    """A dtype by its number."""
+    plain = number - _OF_REFERENCES if number > _OF_REFERENCES else number
+    return _BITS[plain][0] if plain in _BITS else f"dtype {number}"
+
+
+def read_shape(message: Message) -> Shape:
+    """The shape in a TensorShapeProto."""
+    sizes: list[int | None] = []
+    unknown_rank = False
+    for field in message.fields():
+        if field.number == ShapeField.DIMENSIONS:
+            if len(sizes) == _MOST_DIMENSIONS:
+                raise message.error(field.start, f"a shape has more than {len(sizes)} dimensions")
+            size = message.message(field, "the size of a dimension").integer_of(1)
+            sizes.append(None if size < 0 else size)
+        elif field.number == ShapeField.UNKNOWN_RANK:
+            unknown_rank = message.integer(field) != 0
+    return None if unknown_rank else tuple(sizes)
+
+
+def typed(message: Message, dtype: int, shape: int) -> TensorType:
+    """The dtype and shape in two fields of a message.
+
+    Args:
+      message: a variable, a constant, or an input or output of a signature.
+      dtype: the number of the field.
+      shape: likewise.
+    """
+    found: Field | None = None
+    number = 0
+    for field in message.fields():
+        if field.number == dtype:
+            number = message.integer(field)
+        elif field.number == shape:
+            found = field
+    sizes = () if found is None else read_shape(message.message(found, "a shape"))
+    return TensorType(dtype_name(number), sizes)
+
+
+def tensor_type(tensor: Message) -> TensorType:
+    """The type of the array that a TensorProto holds."""
+    return typed(tensor, TensorField.DTYPE, TensorField.SHAPE)

@@ -1,0 +1,1 @@
+"""Buckets: padding to sizes that are compiled beforehand."""

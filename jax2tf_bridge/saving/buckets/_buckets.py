@@ -1,0 +1,361 @@
+"""Buckets: the sizes that a served function runs at, and whether they fit the function."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.errors import DTypeError, ShapeError
+from jax2tf_bridge.portable._plausible_inputs import batch_variable, variables_in, variables_of
+from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.saving._bucket_names import check_inputs, check_unchecked, check_variables
+from shape_poly import Comparison, Dim, Plan, make_plan, parse_comparison, shape_text
+
+Above: TypeAlias = Literal["split", "as is"]
+"""What becomes of sizes above the largest bucket."""
+
+_MOST_TRIED = 64
+"""How many sizes of a variable are tried to see whether a dimension grows with it."""
+
+_NEAREST = 1024
+"""How far a size that would do is looked for."""
+
+
+@dataclass(frozen=True)
+class Bucketing:
+    """How one signature is padded; made, and checked, by `make_bucketing`.
+
+    Attributes:
+      name: the signature's, for messages.
+      inputs, outputs: what the function takes and gives, by name, with symbolic shapes as they
+        cross to TensorFlow. The masks are among the inputs.
+      sizes: for each bucketed variable its buckets, increasing.
+      above: for each of them what becomes of larger sizes: "split" runs pieces of the largest
+        bucket and joins the results, "as is" runs (and compiles) the size itself.
+      masks: the inputs that the caller does not give: 1 where a row is real, 0 where it is padding.
+      constraints: what the function demands of the variables.
+      pad_values: what inputs are padded with, by name, where that is not 0.
+      unchecked: the variables for which the user vouches that padding changes no result.
+      any_padding: whether beyond a sequence anything may stand, not only what inputs are padded
+        with; found by trial.
+    """
+
+    name: str
+    inputs: Mapping[str, Aval]
+    outputs: Mapping[str, Aval]
+    sizes: Mapping[str, tuple[int, ...]]
+    above: Mapping[str, Above]
+    masks: tuple[str, ...] = ()
+    constraints: tuple[Comparison, ...] = ()
+    pad_values: Mapping[str, Any] = field(default_factory=dict)
+    unchecked: tuple[str, ...] = ()
+    any_padding: bool = False
+    plan: Plan = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        shapes = [aval.op_shape for aval in self.given().values()]
+        object.__setattr__(self, "plan", make_plan(shapes, None, self.constraints))
+
+    def given(self) -> dict[str, Aval]:
+        """What the caller gives: the inputs without the masks."""
+        return {name: aval for name, aval in self.inputs.items() if name not in self.masks}
+
+    @property
+    def batch(self) -> str | None:
+        """The bucketed variable of the rows: beside those of a request others' may stand."""
+        found = batch_variable(self.given())
+        return found if found in self.sizes else None
+
+    @property
+    def sequences(self) -> tuple[str, ...]:
+        """The other bucketed variables: beyond theirs stands what inputs are padded with."""
+        return tuple(variable for variable in self.sizes if variable != self.batch)
+
+    def is_masked(self, variable: str) -> bool:
+        """Whether a mask tells the function what is real along this variable, and no other.
+
+        Then what lies along it may influence each other: in a batch, others' rows would be real.
+        """
+        ours = (variables_in(self.inputs[mask]) & set(self.sizes) for mask in self.masks)
+        return any(variables == {variable} for variables in ours)
+
+    def choices(self) -> tuple[dict[str, int], ...]:
+        """A bucket for each variable, in every combination: what is compiled at most."""
+        return tuple(
+            dict(zip(self.sizes, sizes, strict=True))
+            for sizes in itertools.product(*self.sizes.values())
+        )
+
+    def largest(self) -> dict[str, int]:
+        """The largest bucket of each variable."""
+        return {variable: sizes[-1] for variable, sizes in self.sizes.items()}
+
+    def depends(self, dimension: Dim) -> bool:
+        """Whether a dimension changes with a bucketed variable."""
+        return not variables_of(dimension).isdisjoint(self.sizes)
+
+
+def make_bucketing(
+    name: str,
+    inputs: Mapping[str, Aval],
+    outputs: Mapping[str, Aval],
+    buckets: Mapping[str, Sequence[int]],
+    *,
+    above: Above | Mapping[str, Above] | None = None,
+    mask: str | Sequence[str] | None = None,
+    constraints: Iterable[str] = (),
+    pad_values: Mapping[str, Any] | None = None,
+    unchecked: Sequence[str] = (),
+) -> Bucketing:
+    """Checks buckets against the signature that they are for.
+
+    Args:
+      name: the signature's, for messages.
+      inputs: what the function takes, by name, with symbolic shapes.
+      outputs: what it gives.
+      buckets: for each dimension variable its buckets, as `{"b": (1, 8, 32)}`.
+      above: "split" or "as is", for all variables or for each by name, of which it may have more;
+        where a variable is not named it is "split" for the variable of the rows, and "as is" for
+        every other.
+      mask: an input, or several, of a shape as `(b,)` or `(b, 1, 1, n)`: the caller no longer gives
+        it, and the function sees true (1) for what is real and false (0) for padding.
+      constraints: the record's constraints and requirements. The buckets must satisfy them; the
+        sizes that are padded to them need not.
+      pad_values: numbers by the inputs that are padded with them, and not with 0.
+      unchecked: variables whose padding is not tried.
+
+    Raises:
+      ShapeError: they do not fit; the text says which of them, why, and what would.
+      DTypeError: an input cannot hold what it is to be padded with.
+    """
+    if not isinstance(buckets, Mapping) or not buckets:
+        raise ShapeError(f"{name}: buckets={buckets!r}: expected a dict, as {{'b': (1, 8, 32)}}")
+    masks = (mask,) if isinstance(mask, str) else tuple(mask or ())
+    check_variables(name, buckets, inputs)
+    check_inputs(name, inputs, masks, pad_values or {})
+    sizes = {v: _checked_sizes(name, v, given) for v, given in buckets.items()}
+    bucketing = Bucketing(
+        name,
+        inputs,
+        outputs,
+        sizes,
+        {},
+        masks,
+        tuple(map(parse_comparison, constraints)),
+        dict(pad_values or {}),
+        check_unchecked(name, unchecked, sizes),
+    )
+    bucketing = replace(bucketing, above=_checked_above(bucketing, above))
+    _check_masks(bucketing)
+    _check_pad_values(bucketing)
+    _check_that_sizes_tell(bucketing)
+    _check_constraints(bucketing)
+    _check_growth(bucketing)
+    for variable, kind in bucketing.above.items():
+        if kind == "split":
+            _check_splittable(bucketing, variable)
+    return bucketing
+
+
+def is_plain(dimension: Dim, variable: str) -> bool:
+    """Whether the dimension is that variable and nothing else."""
+    return str(dimension) == variable
+
+
+def _variables(avals: Mapping[str, Aval]) -> list[str]:
+    return sorted({v for aval in avals.values() for v in variables_in(aval)})
+
+
+def _checked_sizes(name: str, variable: str, given: Any) -> tuple[int, ...]:
+    place = f"{name}: buckets={{{variable!r}: {given!r}}}"
+    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+        raise ShapeError(f"{place}: expected a sequence of sizes, as (1, 8, 32)")
+    sizes = []
+    for size in given:
+        try:
+            if isinstance(size, bool):
+                raise TypeError
+            sizes.append(operator.index(size))
+        except TypeError:
+            raise ShapeError(f"{place}: {size!r} is no integer") from None
+    if not sizes:
+        raise ShapeError(f"{place}: there must be at least one bucket")
+    for size in sizes:
+        if not 1 <= size < 2**31:
+            why = "Size 0 needs no bucket." if size == 0 else ""
+            text = f"{place}: {size} is no bucket: they are from 1 to {2**31 - 1}. {why}"
+            raise ShapeError(text.rstrip())
+    for before, after in itertools.pairwise(sizes):
+        if after <= before:
+            better = tuple(sorted(set(sizes)))
+            raise ShapeError(
+                f"{place}: buckets must increase, and {after} follows {before}. Write {better}."
+            )
+    return tuple(sizes)
+
+
+def _checked_above(bucketing: Bucketing, above: Any) -> dict[str, Above]:
+    name, sizes = bucketing.name, bucketing.sizes
+    if above is None:
+        above = {}
+    by_variable = above if isinstance(above, Mapping) else dict.fromkeys(sizes, above)
+    for kind in by_variable.values():
+        if kind not in get_args(Above):
+            near = did_you_mean(str(kind), get_args(Above), quoted=True)
+            raise ShapeError(f"{name}: above={kind!r}: expected 'split' or 'as is'{near}")
+    # Where a sequence ends matters to what stands before it: it is never cut unless that is asked.
+    usual: dict[str, Above] = {v: "split" if v == bucketing.batch else "as is" for v in sizes}
+    return {variable: by_variable.get(variable, usual[variable]) for variable in sizes}
+
+
+def _check_masks(bucketing: Bucketing) -> None:
+    for mask in bucketing.masks:
+        place = f"{bucketing.name}: mask={mask!r}"
+        aval = bucketing.inputs[mask]
+        if not any(map(bucketing.depends, aval.op_shape)):
+            first = next(iter(bucketing.sizes))
+            raise ShapeError(
+                f"{place}: a mask has a dimension of a variable with buckets, as "
+                f"{shape_text([first])}, and this input is {aval}"
+            )
+        if aval.op_dtype.startswith("complex"):
+            raise ShapeError(f"{place}: a mask is of bool or of real numbers, and this is {aval}")
+
+
+def _check_pad_values(bucketing: Bucketing) -> None:
+    for name, value in bucketing.pad_values.items():
+        place = f"{bucketing.name}: pad_values={{{name!r}: {value!r}}}"
+        if name in bucketing.masks:
+            raise ShapeError(f"{place}: it is a mask, which is 1 for what is real and 0 beyond.")
+        aval = bucketing.inputs[name]
+        if not any(map(bucketing.depends, aval.op_shape)):
+            raise ShapeError(f"{place}: {aval} has no size with buckets, and is never padded.")
+        if not _holds(aval.op_dtype, value):
+            raise DTypeError(f"{place}: expected one number that {aval.op_dtype} holds.")
+
+
+def _holds(dtype: str, value: Any) -> bool:
+    array = np.asarray(value)
+    if array.shape != () or array.dtype.kind not in "biufc":
+        return False
+    if dtype == "bool":
+        return bool(array == 0 or array == 1)
+    if dtype.startswith(("int", "uint")):
+        limits = np.iinfo(dtype)
+        return bool(array.dtype.kind in "biu" and limits.min <= int(array) <= limits.max)
+    return dtype.startswith("complex") or array.dtype.kind != "c"
+
+
+def _check_that_sizes_tell(bucketing: Bucketing) -> None:
+    """Raises unless the variables follow from what the caller still gives."""
+    followed = {step.variable for step in bucketing.plan.steps}
+    missing = sorted(set(bucketing.sizes) - followed)
+    if missing:
+        rest = f" beside the mask {bucketing.masks[0]!r}" if bucketing.masks else ""
+        raise ShapeError(
+            f"{bucketing.name}: buckets for {missing[0]!r}, which does not follow from the size of "
+            f"any input{rest}: let it stand alone in some dimension."
+        )
+    followed |= {definition.variable for definition in bucketing.plan.definitions}
+    for mask in bucketing.masks:
+        unknown = sorted(set(_variables({mask: bucketing.inputs[mask]})) - followed)
+        if unknown:
+            raise ShapeError(
+                f"{bucketing.name}: mask={mask!r}: its size {unknown[0]} does not follow from the "
+                "size of any other input, so that save cannot fill it."
+            )
+
+
+def _check_constraints(bucketing: Bucketing) -> None:
+    for constraint in bucketing.constraints:
+        names = constraint.variables()
+        ours = sorted(names & set(bucketing.sizes))
+        if not ours:
+            continue
+        if names - set(bucketing.sizes):
+            _check_that_padding_keeps(bucketing, constraint)
+            continue
+        for sizes in itertools.product(*(bucketing.sizes[v] for v in ours)):
+            values = dict(zip(ours, sizes, strict=True))
+            if not constraint.holds(values):
+                raise ShapeError(
+                    f"{bucketing.name}: the bucket {values_text(values)} violates {constraint}, "
+                    f"which the function demands.{_nearest(bucketing, values)}"
+                )
+
+
+def _check_that_padding_keeps(bucketing: Bucketing, constraint: Comparison) -> None:
+    for smaller, values in _paddings(bucketing, sorted(constraint.variables())):
+        if constraint.holds(smaller) and not constraint.holds(values):
+            others = " and ".join(sorted(constraint.variables() - set(bucketing.sizes)))
+            raise ShapeError(
+                f"{bucketing.name}: the function demands {constraint}, which holds for "
+                f"{values_text(smaller)}, but no longer when that is padded to "
+                f"{values_text(values)}. Give {others} buckets too."
+            )
+
+
+def _nearest(bucketing: Bucketing, values: Mapping[str, int]) -> str:
+    if len(values) != 1:
+        return ""
+    ((variable, size),) = values.items()
+    own = [c for c in bucketing.constraints if c.variables() == {variable}]
+    for larger in range(size + 1, size + _NEAREST):
+        if all(c.holds({variable: larger}) for c in own):
+            return f" The next size that satisfies it is {larger}."
+    return ""
+
+
+def _check_growth(bucketing: Bucketing) -> None:
+    """Raises where a dimension of an input is larger before padding than after it."""
+    for name, aval in bucketing.inputs.items():
+        for dimension in aval.op_shape:
+            if not bucketing.depends(dimension):
+                continue
+            for smaller, values in _paddings(bucketing, sorted(variables_of(dimension))):
+                before, after = (dimension.evaluate(v) for v in (smaller, values))  # type: ignore[union-attr]
+                if before > after or after < 0:
+                    raise ShapeError(
+                        f"{bucketing.name}: {name}: {aval}: the dimension {dimension} is {before} "
+                        f"for {values_text(smaller)} and {after} for the bucket "
+                        f"{values_text(values)}: only what grows can be padded."
+                    )
+
+
+def _paddings(
+    bucketing: Bucketing, names: Sequence[str]
+) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
+    """Sizes of some variables, and with one of them padded to its bucket."""
+    for buckets in itertools.product(*(bucketing.sizes.get(n, (1, 2, 3, 8)) for n in names)):
+        values = dict(zip(names, buckets, strict=True))
+        for name in names:
+            if name in bucketing.sizes:
+                lowest = max(1, values[name] - _MOST_TRIED)
+                for size in range(lowest, values[name]):
+                    yield {**values, name: size}, values
+
+
+def _check_splittable(bucketing: Bucketing, variable: str) -> None:
+    for kind, avals in (("input", bucketing.given()), ("output", bucketing.outputs)):
+        for name, aval in avals.items():
+            having = [d for d in aval.op_shape if variable in variables_of(d)]
+            plain = [d for d in having if is_plain(d, variable)]
+            if len(having) > 1 or plain != having:
+                raise ShapeError(
+                    f"{bucketing.name}: sizes of {variable} above "
+                    f"{bucketing.sizes[variable][-1]} cannot be split into pieces, since the "
+                    f"{kind} {name} is {aval}: each input and output may have {variable} once, "
+                    f"alone in its dimension. Pass above={{{variable!r}: 'as is'}} to run such "
+                    "sizes as they are."
+                )
+
+
+def values_text(values: Mapping[str, int]) -> str:
+    """Sizes for a message: "b = 3, l = 8"."""
+    return ", ".join(f"{variable} = {size}" for variable, size in values.items())

@@ -1,0 +1,59 @@
+"""Sizes at which a function can be run, for the variables whose sizes nobody gave."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+from jax2tf_bridge.errors import ShapeError
+from jax2tf_bridge.portable._plausible_inputs import variables_of
+from jax2tf_bridge.portable._portable_function import Aval
+from shape_poly import Comparison
+
+_TYPICAL = (4, 3, 5, 8, 2, 6, 7, 16, 1, 9, 10, 12, 15, 24, 32, 64, 128, 224, 256, 512)
+_SMALLEST = (*range(1, 33), 48, 64, 96, 100, 128, 224, 256, 299, 384, 512, 768, 1000, 1024)
+_MOST_TRIALS = 100_000
+
+
+def typical_sizes(
+    name: str, avals: Iterable[Aval], constraints: Sequence[Comparison], given: Mapping[str, int]
+) -> dict[str, int]:
+    """Small sizes for all variables.
+
+    Args:
+      name: whose, for messages.
+      avals: in whose shapes the variables are.
+      constraints: what must hold of them.
+      given: the sizes of some of them.
+
+    Raises:
+      ShapeError: none were found that satisfy the constraints.
+    """
+    return _sizes(name, avals, constraints, given, _TYPICAL)
+
+
+def smallest_sizes(
+    name: str, avals: Iterable[Aval], constraints: Sequence[Comparison], given: Mapping[str, int]
+) -> dict[str, int]:
+    """The smallest sizes for all variables; as `typical_sizes`."""
+    return _sizes(name, avals, constraints, given, _SMALLEST)
+
+
+def _sizes(
+    name: str,
+    avals: Iterable[Aval],
+    constraints: Sequence[Comparison],
+    given: Mapping[str, int],
+    candidates: Sequence[int],
+) -> dict[str, int]:
+    names = {v for aval in avals for d in aval.op_shape for v in variables_of(d)} | set(given)
+    free = sorted(names - set(given))
+    relevant = [c for c in constraints if c.variables() <= names]
+    for sizes in itertools.islice(itertools.product(candidates, repeat=len(free)), _MOST_TRIALS):
+        values = {**given, **dict(zip(free, sizes, strict=True))}
+        if all(constraint.holds(values) for constraint in relevant):
+            return values
+    raise ShapeError(
+        f"{name}: no sizes of {', '.join(free) or ', '.join(given)} were found that satisfy "
+        f"{', '.join(map(str, relevant))}. Give {', '.join(free) or 'them'} buckets."
+    )

@@ -1,0 +1,239 @@
+"""Which signatures of a SavedModel run in which buckets."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from jax2tf_bridge._utils._progress import progress_bar
+from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.errors import SavingError, ShapeError
+from jax2tf_bridge.saving._bucket_names import check_inputs, check_unchecked, check_variables
+from jax2tf_bridge.saving._endpoint import Endpoint
+from jax2tf_bridge.saving._signature_inputs import SignatureInputs
+from jax2tf_bridge.saving.buckets._buckets import Above, Bucketing, make_bucketing
+from jax2tf_bridge.saving.buckets._choice import choose_buckets
+from jax2tf_bridge.saving.buckets._moved_weights import moved
+from jax2tf_bridge.saving.buckets._padding import bucketed
+from jax2tf_bridge.saving.buckets._row_independence import Step, check_rows, trial_steps
+from jax2tf_bridge.saving.serving._example_requests import example_arguments
+from jax2tf_bridge.saving.serving._warm_up import check_example
+
+Buckets: TypeAlias = Mapping[str, Sequence[int]] | Literal["auto"]
+ExpectedSizes: TypeAlias = Mapping[str, Sequence[int]] | Sequence[int]
+
+
+@dataclass(frozen=True)
+class BucketOptions:
+    """What the user asked for, for all signatures.
+
+    Attributes:
+      buckets: by dimension variable; "auto": chosen from `expected_sizes`.
+      above: what becomes of larger sizes; by variable, for all, or as `make_bucketing` has it.
+      expected_sizes: of requests, by variable; or of the only one that there is.
+    """
+
+    buckets: Buckets | None = None
+    above: Above | Mapping[str, Above] | None = None
+    expected_sizes: ExpectedSizes | None = None
+
+
+def with_buckets(endpoints: Sequence[Endpoint], options: BucketOptions | None) -> list[Endpoint]:
+    """The endpoints, those that have the variables with buckets.
+
+    Raises:
+      ShapeError: the buckets do not fit a signature, or none has their variable.
+      UnsoundBucketsError: padding would change results.
+      SavingError: "auto" without sizes, or the like; a mask without buckets.
+    """
+    options = options or BucketOptions()
+    common = _common_buckets([_inputs(e) for e in endpoints], options)
+    bucketings = [_bucketing(endpoint, common, options.above) for endpoint in endpoints]
+    steps = sum(trial_steps(bucketing) for bucketing in bucketings if bucketing is not None)
+    with progress_bar("trying buckets", steps, "trial") as advance:
+        return [
+            endpoint if bucketing is None else _tried(endpoint, bucketing, lambda: advance(1))
+            for endpoint, bucketing in zip(endpoints, bucketings, strict=True)
+        ]
+
+
+def check_bucket_options(signatures: Sequence[SignatureInputs], options: BucketOptions) -> None:
+    """Raises where options for buckets name what is not there, or contradict each other.
+
+    Where AUTO has still to find variables, what names these is left for later.
+
+    Raises:
+      ShapeError, SavingError: the text says what was probably meant.
+    """
+    decided = all(each.is_decided for each in signatures)
+    common: Mapping[str, Sequence[int]] = {}
+    if decided:
+        common = _common_buckets(signatures, options)
+        known = frozenset[str]().union(*(each.variables for each in signatures))
+        if not set(common) <= known:
+            every = [(s.name, name, aval) for s in signatures for name, aval in s.inputs.items()]
+            labels = len(signatures) > 1
+            inputs = {f"{s}.{name}" if labels else name: aval for s, name, aval in every}
+            check_variables("save", common, inputs)
+    bucketed = [_check_signature(each, common) for each in signatures]
+    if decided:
+        _check_above(options.above, list(itertools.chain(*bucketed)))
+
+
+def _check_signature(each: SignatureInputs, common: Mapping[str, Sequence[int]]) -> list[str]:
+    """The variables with buckets of a signature, after a check of what names its inputs."""
+    name, signature = each.name, each.signature
+    mask = signature.mask
+    masks = (mask,) if isinstance(mask, str) else mask or ()
+    check_inputs(name, each.inputs, masks, signature.pad_values, signature.inputs)
+    chosen = _chosen(each, common)
+    if not each.is_decided:
+        return []
+    if not chosen:
+        for option, given in (
+            ("mask", mask),
+            ("pad_values", dict(signature.pad_values)),
+            ("unchecked_padding", list(signature.unchecked_padding)),
+        ):
+            if given:
+                raise SavingError(
+                    f"The signature {name} has {option}={given!r}, and no buckets: it is for what "
+                    "is padded. Give save buckets={...}, or leave it out."
+                )
+        return []
+    check_variables(name, chosen, each.inputs)
+    check_unchecked(name, signature.unchecked_padding, chosen)
+    return list(chosen)
+
+
+def _chosen(
+    each: SignatureInputs, common: Mapping[str, Sequence[int]]
+) -> Mapping[str, Sequence[int]]:
+    """The buckets of a signature: its own, or those for all that it has variables for."""
+    own = each.signature.buckets
+    return {v: b for v, b in common.items() if v in each.variables} if own is None else own
+
+
+def _inputs(endpoint: Endpoint) -> SignatureInputs:
+    return SignatureInputs(endpoint.name, endpoint.signature, endpoint.inputs)
+
+
+def _bucketing(
+    endpoint: Endpoint,
+    common: Mapping[str, Sequence[int]],
+    above: Above | Mapping[str, Above] | None,
+) -> Bucketing | None:
+    """How a signature is padded; None for one without buckets."""
+    chosen = _chosen(_inputs(endpoint), common)
+    if not chosen:
+        return None
+    signature, record = endpoint.signature, endpoint.record
+    bucketing = make_bucketing(
+        endpoint.name,
+        endpoint.inputs,
+        endpoint.outputs,
+        chosen,
+        above=above,
+        mask=signature.mask,
+        constraints=(*record.constraints, *record.requirements),
+        pad_values=signature.pad_values,
+        unchecked=signature.unchecked_padding,
+    )
+    in_pieces = [v for v, kind in bucketing.above.items() if kind == "split"]
+    if in_pieces and endpoint.order > 1:
+        whole = ", ".join(f"{v!r}: 'as is'" for v in in_pieces)
+        raise SavingError(
+            f"The signature {endpoint.name} saves gradients up to order {endpoint.order}, and "
+            f"sizes of {', '.join(in_pieces)} above the largest bucket would run in pieces, whose "
+            f"gradient is saved to the first order. Give above={{{whole}}}, or vjp_order=1."
+        )
+    return bucketing
+
+
+def _check_above(above: Above | Mapping[str, Above] | None, bucketed: Collection[str]) -> None:
+    """Raises if `above` is said of what no signature has buckets for."""
+    if above is None:
+        return
+    if not bucketed:
+        raise SavingError(
+            f"above={above!r} is for sizes above the largest bucket, and no signature has buckets. "
+            "Give save buckets={...}, or leave it out."
+        )
+    for variable in above if isinstance(above, Mapping) else ():
+        if variable not in bucketed:
+            near = did_you_mean(str(variable), dict.fromkeys(bucketed), quoted=True)
+            raise SavingError(f"above names {variable!r}, which has no buckets{near}")
+
+
+def _tried(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoint:
+    """The endpoint with buckets, if padding changes none of its results."""
+    padded = _bucketed_endpoint(endpoint, bucketing)
+    example = _example(padded, bucketing)
+    with moved(endpoint.weights):
+        trial = check_rows(endpoint.call, bucketing, example=example, step=step)
+    bucketing = replace(bucketing, any_padding=trial.any_padding)
+    return replace(padded, bucketing=bucketing, notes=trial.notes)
+
+
+def _example(endpoint: Endpoint, bucketing: Bucketing) -> Mapping[str, Any]:
+    """The user's example as arguments of the function, to try buckets with."""
+    if endpoint.signature.preprocess is not None:
+        return example_arguments(endpoint)
+    example = endpoint.example()
+    check_example(bucketing, example)
+    return example
+
+
+def _bucketed_endpoint(endpoint: Endpoint, bucketing: Bucketing) -> Endpoint:
+    given = bucketing.given()
+    paths = dict(zip(endpoint.inputs, endpoint.paths, strict=True))
+    return replace(
+        endpoint,
+        inputs=given,
+        paths=tuple(paths[name] for name in given),
+        masks=tuple(paths[name] for name in bucketing.masks),
+        call=bucketed(endpoint.call, bucketing),
+        bucketing=bucketing,
+    )
+
+
+def _common_buckets(
+    signatures: Sequence[SignatureInputs], options: BucketOptions
+) -> Mapping[str, Sequence[int]]:
+    buckets, expected = options.buckets, options.expected_sizes
+    if buckets is None:
+        if expected is not None:
+            raise SavingError("expected_sizes are for buckets='auto': give that, or no sizes.")
+        return {}
+    if isinstance(buckets, str):
+        if buckets != "auto":
+            raise SavingError(
+                f"buckets must be a mapping, as {{'b': [1, 8, 32]}}, or 'auto'. Got: {buckets!r}"
+            )
+        if expected is None:
+            raise SavingError(
+                "buckets='auto' needs expected_sizes, as [1, 1, 3, 8, 120]: of requests, as often "
+                "as they come; or a mapping of them by variable."
+            )
+        return {v: choose_buckets(sizes) for v, sizes in _by_variable(signatures, expected).items()}
+    if expected is not None:
+        raise SavingError("expected_sizes are for buckets='auto', and buckets were given.")
+    if not isinstance(buckets, Mapping):
+        raise ShapeError(f"buckets={buckets!r}: expected a mapping, as {{'b': [1, 8, 32]}}")
+    return buckets
+
+
+def _by_variable(
+    signatures: Sequence[SignatureInputs], expected: ExpectedSizes
+) -> Mapping[str, Sequence[int]]:
+    if isinstance(expected, Mapping):
+        return expected
+    variables = sorted({variable for each in signatures for variable in each.variables})
+    if len(variables) != 1:
+        raise SavingError(
+            f"expected_sizes is one list, and the signatures have {len(variables)} dimension "
+            f"variables ({', '.join(variables) or 'none'}): give a mapping of lists by variable."
+        )
+    return {variables[0]: expected}

@@ -1,0 +1,302 @@
+"""Pads the inputs of a function to the next bucket, and slices its results."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.errors import StructureError, bullet_list
+from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.saving.buckets._buckets import Bucketing
+from jax2tf_bridge.saving.buckets._pieces import Run, carried_dtype, in_pieces
+from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
+from jax2tf_bridge.to_tf._dtypes import cast_if_needed, static_shape
+from jax2tf_bridge.to_tf._shape_guards import Guards, SizeAlgebra
+from shape_poly import Dim, DimExpr, evaluate_shape, shape_text
+
+Tensors: TypeAlias = Mapping[str, Any]
+NamedCall: TypeAlias = Callable[[Tensors], Tensors]
+"""From named tensors to named tensors."""
+
+Values: TypeAlias = Mapping[str, Any]
+"""The variables' values: ints where they are known, else int32 tensors."""
+
+_ALGEBRA = SizeAlgebra(tf.int32)
+
+
+def bucketed(call: NamedCall, bucketing: Bucketing) -> NamedCall:
+    """`call` at the sizes of its buckets alone, for any sizes.
+
+    Each input is padded to the next bucket, with zeros or what `bucketing.pad_values` say, and each
+    result sliced to what it would be without. A size that is a bucket is not copied. Size 0 gives
+    empty results, from the smallest bucket. Sizes above the largest run as `bucketing.above` says.
+
+    It works eagerly, in a tf.function with known and with unknown sizes, under a gradient tape of
+    any order, and in a SavedModel; not within jit_compile=True, where each size would be compiled.
+
+    Args:
+      call: takes a dict with all of `bucketing.inputs`, gives a dict with all of its outputs.
+      bucketing: from `make_bucketing`.
+
+    Returns:
+      A function from a dict with `bucketing.given()` to a dict with the outputs. It raises
+      StructureError for other names, and tf.errors.InvalidArgumentError, when it is called or,
+      where the sizes are known only then, when it runs, for sizes that contradict each other.
+    """
+
+    def padded(tensors: Tensors, values: Values) -> dict[str, Any]:
+        return run_padded(call, bucketing, tensors, values, _targets(bucketing, values))
+
+    run: Run = padded
+    for variable, kind in bucketing.above.items():
+        if kind == "split":
+            run = in_pieces(run, bucketing, variable)
+
+    def of_any_size(tensors: Tensors) -> dict[str, Any]:
+        given = _checked(bucketing, tensors)
+        values, guards = _measured(bucketing, given)
+        if guards:
+            with tf.control_dependencies(guards):
+                given = {name: tf.identity(x) for name, x in given.items()}
+        results = run(given, values)
+        return {
+            name: cast_if_needed(results[name], tf.as_dtype(aval.op_dtype))
+            for name, aval in bucketing.outputs.items()
+        }
+
+    return opaque_to_autograph(of_any_size)
+
+
+def run_padded(
+    call: NamedCall, bucketing: Bucketing, tensors: Tensors, values: Values, targets: Values
+) -> dict[str, Any]:
+    """One call, padded.
+
+    Args:
+      call: takes all of `bucketing.inputs`, gives all of its outputs.
+      bucketing: of the signature.
+      tensors: what the caller gives, of sizes that fit each other.
+      values: the value of each variable.
+      targets: for each bucketed variable to what it is padded.
+
+    Returns:
+      The results as `carried_dtype` has them.
+    """
+    results = call(pad_inputs(bucketing, tensors, values, targets))
+    return {
+        name: slice_result(
+            bucketing, aval, cast_if_needed(results[name], carried_dtype(aval)), values
+        )
+        for name, aval in bucketing.outputs.items()
+    }
+
+
+def pad_inputs(
+    bucketing: Bucketing, tensors: Tensors, values: Values, targets: Values
+) -> dict[str, Any]:
+    """What the function is called with: the inputs padded, and the masks; as `run_padded`."""
+    targets = {**values, **targets}
+    full = {
+        name: _pad(bucketing, name, cast_if_needed(tensors[name], carried_dtype(aval)), targets)
+        for name, aval in bucketing.given().items()
+    }
+    for mask in bucketing.masks:
+        full[mask] = _mask(bucketing.inputs[mask], values, targets)
+    return {
+        name: cast_if_needed(full[name], tf.as_dtype(aval.op_dtype))
+        for name, aval in bucketing.inputs.items()
+    }
+
+
+def _checked(bucketing: Bucketing, tensors: Tensors) -> dict[str, Any]:
+    """The inputs as tensors of the ranks and dtypes that they should have."""
+    given = bucketing.given()
+    problems = [f"the input {name!r} is missing" for name in given if name not in tensors]
+    for name in tensors:
+        if name in bucketing.masks:
+            problems.append(f"the mask {name!r} is filled in, and must not be given")
+        elif name not in given:
+            near = did_you_mean(name, given, quoted=True)
+            problems.append(f"the input {name!r} is not expected{near}")
+    if problems:
+        raise StructureError(f"{bucketing.name}:{bullet_list(problems)}")
+    checked = {}
+    for name, aval in given.items():
+        tensor = tf.convert_to_tensor(tensors[name], tf.as_dtype(aval.op_dtype))
+        rank = len(aval.op_shape)
+        if tensor.shape.rank is None:
+            tensor = tf.ensure_shape(tensor, [None] * rank)
+        elif tensor.shape.rank != rank:
+            raise _contradiction(bucketing, name, tensor, f"the rank must be {rank}")
+        checked[name] = cast_if_needed(tensor, carried_dtype(aval))
+    return checked
+
+
+def _measured(
+    bucketing: Bucketing, tensors: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[tf.Operation]]:
+    """The variables' values, and operations that fail where sizes contradict each other.
+
+    Only what padding would hide is looked at; the function itself looks at the rest.
+    """
+    names = list(bucketing.given())
+    sizes = [_sizes(bucketing, tensors[name], aval) for name, aval in bucketing.given().items()]
+    values: dict[str, Any] = {}
+    guards = Guards(_ALGEBRA)
+
+    def require(operator: Any, left: Any, right: Any, argument: int, reason: str) -> None:
+        tensor = tensors[names[argument]]
+        if isinstance(left, int) and isinstance(right, int):
+            if not {"==": left == right, ">=": left >= right}[operator]:
+                raise _contradiction(bucketing, names[argument], tensor, reason)
+            return
+        expected = _expected(bucketing, names[argument])
+        guards.require(operator, left, right, [expected, tf.shape(tensor), f": {reason}"])
+
+    for step in bucketing.plan.steps:
+        argument, axis = step.place.argument, step.place.axis
+        ours = step.variable in bucketing.sizes
+        offset, slope = _value(step.offset, values), _value(step.slope, values)
+        value = sizes[argument][axis]
+        if step.offset != 0:
+            value = _ALGEBRA.add(value, _ALGEBRA.multiply(-1, offset))
+            if ours:
+                reason = f"{step.variable} would be negative"
+                require(">=", value, 0, argument, reason)
+        if step.slope != 1:
+            if ours:
+                reason = f"{step.dimension} cannot be the size of dimension {axis}"
+                require("==", _ALGEBRA.mod(value, slope), 0, argument, reason)
+            value = _ALGEBRA.floordiv(value, slope)
+        values[step.variable] = value
+    for definition in bucketing.plan.definitions:
+        values[definition.variable] = _value(definition.dimension, values)
+    for place, dimension in bucketing.plan.equations:
+        if bucketing.depends(dimension):
+            reason = f"{dimension} must be the size of dimension {place.axis}, as elsewhere"
+            size, expected = sizes[place.argument][place.axis], _value(dimension, values)
+            require("==", size, expected, place.argument, reason)
+    return values, guards.operations()
+
+
+def _sizes(bucketing: Bucketing, tensor: Any, aval: Aval) -> Sequence[Any]:
+    """The sizes of a tensor: ints where they are known, or say nothing of a variable."""
+    known = static_shape(tensor)
+    if all(k is not None or isinstance(d, int) for k, d in zip(known, aval.op_shape, strict=True)):
+        return [d if k is None else k for k, d in zip(known, aval.op_shape, strict=True)]
+    shape = tf.shape(tensor)
+    return [shape[axis] if size is None else size for axis, size in enumerate(known)]
+
+
+def _expected(bucketing: Bucketing, name: str) -> str:
+    shape = shape_text(bucketing.inputs[name].op_shape)
+    return f"{bucketing.name}: {name}: expected shape {shape}, got "
+
+
+def _contradiction(bucketing: Bucketing, name: str, tensor: Any, reason: str) -> Exception:
+    shape = shape_text("?" if size is None else size for size in static_shape(tensor))
+    text = f"{_expected(bucketing, name)}{shape}: {reason}"
+    error: Exception = tf.errors.InvalidArgumentError(None, None, text)
+    return error
+
+
+def _value(dimension: Dim, values: Values) -> Any:
+    if isinstance(dimension, int):
+        return dimension
+    return dimension.evaluate_with(values, _ALGEBRA)
+
+
+def _targets(bucketing: Bucketing, values: Values) -> dict[str, Any]:
+    """For each bucketed variable the bucket of its value."""
+    return {
+        variable: _bucket(values[variable], sizes, bucketing.above[variable] == "as is")
+        for variable, sizes in bucketing.sizes.items()
+    }
+
+
+def _bucket(size: Any, buckets: tuple[int, ...], larger_as_is: bool) -> Any:
+    """The first bucket that is not smaller; above the largest the size itself."""
+    if isinstance(size, int):
+        place = bisect.bisect_left(buckets, size)
+        return buckets[place] if place < len(buckets) else size
+    # On the host, where sizes are: otherwise a GPU would be asked, and waited for.
+    with tf.device("/device:CPU:0"):
+        place = tf.raw_ops.LowerBound(sorted_inputs=[buckets], values=tf.reshape(size, (1, 1)))
+        bucket = tf.gather(tf.constant((*buckets, 0)), tf.reshape(place, ()))
+        return tf.maximum(bucket, size) if larger_as_is else bucket
+
+
+def _pad(bucketing: Bucketing, name: str, tensor: Any, targets: Values) -> Any:
+    aval = bucketing.inputs[name]
+    amounts: list[Any] = []
+    known = static_shape(tensor)
+    actual = None
+    for axis, dimension in enumerate(aval.op_shape):
+        if not bucketing.depends(dimension):
+            amounts.append(0)
+            continue
+        size = known[axis]
+        if size is None:
+            actual = tf.shape(tensor) if actual is None else actual
+            size = actual[axis]
+        target = _value(dimension, targets)
+        amounts.append(_ALGEBRA.add(target, _ALGEBRA.multiply(-1, size)))
+    if all(isinstance(amount, int) and amount == 0 for amount in amounts):
+        return tensor
+    # Nothing is copied where the amounts come out as 0.
+    rows = tf.reshape(tf.stack([n for amount in amounts for n in (0, amount)]), (-1, 2))
+    value = bucketing.pad_values.get(name, 0)
+    number = np.asarray(value).astype(tensor.dtype.as_numpy_dtype)
+    padded = tf.pad(tensor, rows, constant_values=tf.constant(number) if value else 0)
+    padded.set_shape(_known_shape(aval, targets))
+    return padded
+
+
+def slice_result(bucketing: Bucketing, aval: Aval, tensor: Any, values: Values) -> Any:
+    """What a result that was computed for larger sizes is for these values of the variables."""
+    if not any(map(bucketing.depends, aval.op_shape)):
+        return tensor
+    known = _known_shape(aval, values)
+    sizes, static = [], []
+    for dimension, size in zip(aval.op_shape, known, strict=True):
+        if bucketing.depends(dimension):
+            cut = _size(dimension, values)
+            sizes.append(cut)
+            static.append(cut if isinstance(cut, int) else None)
+        else:
+            sizes.append(-1)  # all of it
+            static.append(size)
+    sliced = tf.slice(tensor, [0] * len(sizes), tf.stack(sizes))
+    sliced.set_shape(static)
+    return sliced
+
+
+def _size(dimension: Dim, values: Values) -> Any:
+    """A size of a result: 0 where sizes that the function would not take by itself give less."""
+    size = _value(dimension, values)
+    may_be_negative = isinstance(dimension, DimExpr) and any(c < 0 for _, c in dimension.terms)
+    return _ALGEBRA.maximum(0, size) if may_be_negative else size
+
+
+def _known_shape(aval: Aval, values: Values) -> tuple[int | None, ...]:
+    known = {name: value for name, value in values.items() if isinstance(value, int)}
+    return evaluate_shape(aval.op_shape, known)
+
+
+def _mask(aval: Aval, values: Values, targets: Values) -> Any:
+    """1 where each index is below the size of its dimension, else 0."""
+    rank = len(aval.op_shape)
+    mask: Any = tf.ones([1] * rank, tf.bool)
+    sizes = [_value(dimension, targets) for dimension in aval.op_shape]
+    for axis, dimension in enumerate(aval.op_shape):
+        row = tf.sequence_mask(_value(dimension, values), sizes[axis])
+        along = [-1 if a == axis else 1 for a in range(rank)]
+        mask = tf.logical_and(mask, tf.reshape(row, along))
+    mask = tf.cast(mask, tf.as_dtype(aval.op_dtype))
+    mask.set_shape(_known_shape(aval, targets))
+    return mask

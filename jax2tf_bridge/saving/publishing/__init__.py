@@ -1,0 +1,1 @@
+"""Versions of a model in a directory, complete or not there at all."""

@@ -1,0 +1,308 @@
+"""publish_weights(): a new version of a published model, of which only the weights are written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.errors import (
+    ArgumentsError,
+    BridgeError,
+    DTypeError,
+    FileFormatError,
+    ShapeError,
+    StructureError,
+    bullet_list,
+    path_error,
+)
+from jax2tf_bridge.saved_model._sidecar import SIDECAR, VariableEntry, read_sidecar
+from jax2tf_bridge.saving.publishing._fingerprint import with_checkpoint
+from jax2tf_bridge.saving.publishing._publish import NewVersion, latest, publish_version
+from jax2tf_bridge.saving.publishing._whole_directory import local_path
+
+_VARIABLES = "variables"
+# Tensors are handed to TensorFlow, which may copy them, in groups: as large as the largest tensor,
+# or as this, so that small ones do not make many files.
+_GROUP_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A tensor of the checkpoint: `value` replaces it, or it is copied."""
+
+    key: str
+    dtype: tf.DType
+    size: int
+    value: Any = None
+
+
+def publish_weights(
+    root: str | os.PathLike[str],
+    tensors: Mapping[str, Any],
+    *,
+    keep: int | None = None,
+    partial: bool = False,
+) -> NewVersion[Path]:
+    """Publishes the newest version below `root` again, with other weights.
+
+    Nothing is traced and no model is loaded. Files of the graph are not written again: the new
+    version has them by hard links, or as copies where the file system has none. This is sound
+    since nothing changes a published file: versions are replaced and removed as a whole. (Who
+    edits one by hand should write a new file under its name, as most tools do.)
+
+    Besides what `tensors` holds, memory for one copy of the largest tensor is used, or 32 MiB.
+
+    Args:
+      root: a folder with a version that `save` wrote.
+      tensors: arrays or tensors by variable name ("dense/kernel"), of the same shapes and
+        dtypes as the variables have.
+      keep: how many of the newest versions stay, see `publish_version`.
+      partial: whether variables may be missing in `tensors`, and keep their values.
+
+    Returns:
+      The version; its `result` is the directory whose graph it has.
+
+    Raises:
+      StructureError: a name is no variable's, or (unless `partial`) a variable is not given.
+      ShapeError, DTypeError: values differ in shape, in dtype; ArgumentsError: in both.
+      FileNotFoundError: there is no version below `root`.
+      FileFormatError: the newest version was not written by `save`, or is damaged.
+      OSError: as `publish_version`.
+    """
+    while True:
+        base = _base(root)
+        try:
+            return _publish(root, base, tensors, keep, partial)
+        except (OSError, FileFormatError, tf.errors.OpError):
+            # Another publisher may have removed it meanwhile, after it published a newer one.
+            if base.is_dir() or latest(root) in (None, base):
+                raise
+
+
+def _publish(
+    root: str | os.PathLike[str],
+    base: Path,
+    tensors: Mapping[str, Any],
+    keep: int | None,
+    partial: bool,
+) -> NewVersion[Path]:
+    variables = _read_variables(base)
+    given = _checked(tensors, variables, base, partial)
+    with tf.init_scope(), tf.device("CPU:0"):
+        entries = _entries(base, variables, given)
+
+        def write(folder: Path) -> Path:
+            folder.mkdir()
+            _link_tree(base, folder)
+            _write_checkpoint(base / _VARIABLES / "variables", folder / _VARIABLES, entries)
+            _renew_fingerprint(base, folder)
+            return base
+
+        needed = sum(entry.size for entry in entries)
+        return publish_version(root, write, keep=keep, needed=needed)
+
+
+def _base(root: str | os.PathLike[str]) -> Path:
+    base = latest(root)
+    if base is None:
+        text = "has no version yet: publish the model once, and its weights from then on"
+        raise path_error(FileNotFoundError, errno.ENOENT, text, local_path(root))
+    return base
+
+
+def _read_variables(base: Path) -> tuple[VariableEntry, ...]:
+    found = read_sidecar(base)
+    if found is None:
+        raise FileFormatError(
+            f"{base} was not written by save(): it has no {SIDECAR}, which says where its "
+            "variables are. Publish the whole model instead.",
+            file=str(base / SIDECAR),
+        )
+    return found[0].variables
+
+
+def _checked(
+    tensors: Mapping[str, Any], variables: Sequence[VariableEntry], base: Path, partial: bool
+) -> dict[str, Any]:
+    """The values by key of the checkpoint."""
+    by_name = {v.name: v for v in variables}
+    unknown = [name for name in tensors if name not in by_name]
+    missing = [name for name in by_name if name not in tensors]
+    problems = [
+        f"{name!r} is no variable of it{did_you_mean(str(name), by_name, quoted=True)}"
+        for name in unknown
+    ]
+    if not partial:
+        problems += [f"{name!r} is missing: it is {_described(by_name[name])}" for name in missing]
+    if problems:
+        hint = "" if partial or not missing else "\nTo keep the values of some, give partial=True."
+        raise StructureError(
+            f"The weights do not fit the variables of {base}:{bullet_list(problems)}{hint}"
+        )
+    values: dict[str, Any] = {}
+    lines: list[str] = []
+    errors: set[type[BridgeError]] = set()
+    for name, value in tensors.items():
+        variable = by_name[name]
+        value = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
+        shape, dtype = tuple(value.shape), _dtype_name(value)
+        if shape != variable.shape:
+            errors.add(ShapeError)
+        if dtype != variable.dtype:
+            errors.add(DTypeError)
+        if shape != variable.shape or dtype != variable.dtype:
+            got = f"{dtype}{list(shape)}"
+            lines.append(f"{variable.path}: expected {_described(variable)}, got {got}")
+        values[variable.key] = value
+    if errors:
+        error = errors.pop() if len(errors) == 1 else ArgumentsError
+        raise error(
+            f"The weights do not fit the variables of {base}:{bullet_list(lines)}\n"
+            "Publish the whole model if the function takes these."
+        )
+    return values
+
+
+def _described(variable: VariableEntry) -> str:
+    return f"{variable.dtype}{list(variable.shape)}"
+
+
+def _dtype_name(value: Any) -> str:
+    try:
+        return str(tf.as_dtype(value.dtype).name)
+    except TypeError:  # such as JAX's key types
+        return str(value.dtype)
+
+
+def _entries(
+    base: Path, variables: Sequence[VariableEntry], given: Mapping[str, Any]
+) -> list[_Entry]:
+    """What the new checkpoint holds: every key of the old one."""
+    prefix = base / _VARIABLES / "variables"
+    try:
+        reader = tf.train.load_checkpoint(str(prefix))
+        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    except (tf.errors.OpError, ValueError) as e:
+        raise FileFormatError(
+            f"The variables of {base} cannot be read: {e}. Publish the whole model instead.",
+            file=str(prefix) + ".index",
+        ) from e
+    for v in variables:
+        found = f"{dtypes[v.key].name}{shapes[v.key]}" if v.key in shapes else "nothing"
+        if found != _described(v):
+            raise FileFormatError(
+                f"{base / SIDECAR} does not belong to the variables beside it: {v.path} is "
+                f"{_described(v)}, and {v.key!r} holds {found}. Publish the whole model instead.",
+                file=str(base / SIDECAR),
+            )
+    return [
+        _Entry(
+            key,
+            dtypes[key],
+            int(np.prod(shapes[key], dtype=np.int64)) * dtypes[key].size,
+            given.get(key),
+        )
+        for key in sorted(shapes)
+    ]
+
+
+def _link_tree(source: Path, target: Path) -> None:
+    """Gives `target` the files of `source`, but its variables."""
+    for path, folders, files in os.walk(source, onerror=_raise, followlinks=True):
+        relative = Path(path).relative_to(source)
+        if relative == Path("."):
+            folders.remove(_VARIABLES)
+        for folder in folders:
+            (target / relative / folder).mkdir()
+        for file in files:
+            _link(Path(path, file), target / relative / file)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(os.path.realpath(source), target)
+    except FileNotFoundError:
+        raise
+    except OSError:  # not on this file system, too many, or another user's file
+        shutil.copy2(source, target)
+
+
+def _write_checkpoint(source: Path, folder: Path, entries: Sequence[_Entry]) -> None:
+    folder.mkdir()
+    parts = []
+    for i, group in enumerate(_groups(entries)):
+        parts.append(str(folder / "parts" / f"{i:05}"))
+        _save_group(parts[-1], str(source), group)
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=parts, destination_prefix=str(folder / "variables")
+    )
+    with contextlib.suppress(FileNotFoundError):
+        (folder / "parts").rmdir()
+
+
+def _groups(entries: Sequence[_Entry]) -> Iterator[list[_Entry]]:
+    limit = max([_GROUP_BYTES, *(entry.size for entry in entries)])
+    group: list[_Entry] = []
+    size = 0
+    for entry in entries:
+        if group and size + entry.size > limit:
+            yield group
+            group, size = [], 0
+        group.append(entry)
+        size += entry.size
+    if group:
+        yield group
+
+
+def _save_group(prefix: str, source: str, group: Sequence[_Entry]) -> None:
+    copied = [entry for entry in group if entry.value is None]
+    restored = (
+        tf.raw_ops.RestoreV2(
+            prefix=source,
+            tensor_names=[entry.key for entry in copied],
+            shape_and_slices=[""] * len(copied),
+            dtypes=[entry.dtype for entry in copied],
+        )
+        if copied
+        else []
+    )
+    by_key = dict(zip((entry.key for entry in copied), restored, strict=True))
+    tf.raw_ops.SaveV2(
+        prefix=prefix,
+        tensor_names=[entry.key for entry in group],
+        shape_and_slices=[""] * len(group),
+        tensors=[
+            by_key[entry.key] if entry.value is None else _tensor(entry.value) for entry in group
+        ],
+    )
+
+
+def _tensor(value: Any) -> tf.Tensor:
+    if isinstance(value, tf.Tensor | tf.Variable):
+        return tf.convert_to_tensor(value)
+    return tf.convert_to_tensor(np.asarray(value))
+
+
+def _renew_fingerprint(base: Path, folder: Path) -> None:
+    """TensorFlow's digest of the model names the checkpoint: the new version has its own."""
+    file = folder / "fingerprint.pb"
+    if not file.exists():
+        return
+    index = (folder / _VARIABLES / "variables.index").read_bytes()
+    data = with_checkpoint(file.read_bytes(), index)
+    file.unlink()  # it is a link to the other version's
+    file.write_bytes(data)

@@ -1,0 +1,229 @@
+"""A directory that appears complete or not at all, also if the process or the machine dies."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from jax2tf_bridge._utils._interrupts import ended_by_interrupts
+from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.saving.publishing._atomic_rename import exchange
+from jax2tf_bridge.saving.publishing._workplace import clear_leftovers, workplace
+
+_ADDRESS = re.compile(r"\w{2,}:/")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextlib.contextmanager
+def whole_directory(
+    path: Path, *, overwrite: bool = False, has: str | None = None
+) -> Iterator[Path]:
+    """Gives a path to write a directory at, and renames that to `path` at the end.
+
+    If writing fails nothing is left of it, and what was at `path` is still there. If the process
+    is killed or the machine stops, the same holds, but for a hidden folder beside `path`, which
+    the next call for this path removes. Where the system cannot exchange two directories at once
+    (it can on Linux, with most file systems), and a process is killed in the instant between two
+    renames, that call first puts back what was there.
+
+    Args:
+      path: nothing or an empty directory may be there; the folders above it are made.
+      overwrite: whether a directory that holds something is replaced.
+      has: the file without which a directory is not one of this kind, and not replaced.
+
+    Raises:
+      FileExistsError: something is at `path`, or something else than what may be replaced.
+      NotADirectoryError: a file is at `path` or above it.
+      OSError: `path` is an address, the current folder or a mount point, or cannot be written, or
+        the disk is full.
+    """
+    path = local_path(path)
+    if path.parent.is_dir():
+        clear_leftovers(path.parent, path.name, path)
+    _check(path, overwrite, has)
+    with (
+        staging(path.parent, path.name, target=path) as place,
+        ended_by_interrupts() as check_interrupts,
+    ):
+        partial = place / "new"  # made by the writer, with the usual permissions
+        yield partial
+        sync_tree(partial)
+        _check(path, overwrite, has)
+        check_interrupts()
+        if overwrite and path.exists():
+            _replace(path, partial, place / "old")
+        else:
+            partial.rename(path)  # at once, and only where there is nothing or an empty folder
+        sync_folder(path.parent)
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """The absolute path without links, since what a link names is written, and not the link.
+
+    Raises:
+      OSError: it is an address.
+    """
+    if _ADDRESS.match(os.fspath(path)):
+        raise path_error(
+            OSError, errno.EINVAL, "is no local folder: save to one, and copy that", path
+        )
+    return Path(os.path.realpath(path))
+
+
+@contextlib.contextmanager
+def staging(
+    parent: Path, name: str, *, target: Path | None = None, needed: int | None = None
+) -> Iterator[Path]:
+    """Gives a workplace in `parent`, to write its `new` and rename that; removes it at the end.
+
+    Args:
+      parent: it and the folders above it are made, and removed again if this fails.
+      name: what is written there.
+      target: where `old` of the workplace is put back to if nothing is there.
+      needed: how many bytes are written, if that is known.
+
+    Raises:
+      NotADirectoryError: a file is above.
+      OSError: `parent` cannot be written to, or the disk is full.
+    """
+    with _made_folders(parent), workplace(parent, name, target) as place:
+        try:
+            yield place
+        except Exception as e:
+            if not _is_full_disk(e):
+                raise
+            raise _full_disk(e, parent, place / "new", needed) from e
+
+
+def sync_tree(folder: Path) -> None:
+    """Has the system write a directory and all that is in it to the disk, file by file.
+
+    Raises:
+      OSError: there is none, or it could not be written.
+    """
+    for path, _, files in os.walk(folder, topdown=False, onerror=_raise):
+        for file in files:
+            _sync(os.path.join(path, file))
+        sync_folder(path)
+
+
+def sync_folder(folder: str | os.PathLike[str]) -> None:
+    """Has the system write the names in a folder to the disk, where it offers that."""
+    if os.name != "posix":
+        return
+    try:
+        _sync(folder)
+    except OSError as e:
+        if e.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+
+
+def _sync(path: str | os.PathLike[str]) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+@contextlib.contextmanager
+def _made_folders(folder: Path) -> Iterator[None]:
+    missing = [p for p in (folder, *folder.parents) if not p.exists()]
+    above = folder if not missing else missing[-1].parent
+    if not above.is_dir():
+        raise path_error(NotADirectoryError, errno.ENOTDIR, "is a file, and no folder", above)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+        for made in missing:
+            sync_folder(made.parent)
+    except BaseException:
+        for made in missing:
+            with contextlib.suppress(OSError):  # others use it
+                made.rmdir()
+        raise
+
+
+def _is_full_disk(error: Exception) -> bool:
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return True
+    # TensorFlow's errors have the system's text and not its number.
+    return any(_said(code, error) for code in _FULL)
+
+
+def _full_disk(error: Exception, parent: Path, partial: Path, needed: int | None) -> OSError:
+    code = next(c for c in _FULL if c == getattr(error, "errno", None) or _said(c, error))
+    text = f"cannot be written to ({os.strerror(code)})"
+    if code == errno.EFBIG:
+        text += ": this process may not write files of that size (see `ulimit -f`)"
+    elif code == errno.EDQUOT:
+        text += ": make room within the quota"
+    else:
+        free = shutil.disk_usage(parent).free + _size(partial)
+        text += f": {in_units(free)} are free"
+        text += ", which is not enough" if needed is None else f", {in_units(needed)} are needed"
+    return path_error(OSError, code, f"{text}. What was there is unchanged", parent)
+
+
+def _said(code: int, error: Exception) -> bool:
+    return os.strerror(code) in str(error)
+
+
+def _size(folder: Path) -> int:
+    size = 0
+    for path, _, files in os.walk(folder):
+        for file in files:
+            with contextlib.suppress(OSError):
+                size += os.lstat(os.path.join(path, file)).st_blocks * 512
+    return size
+
+
+def in_units(size: int) -> str:
+    """So many bytes, for people.
+
+    >>> in_units(999), in_units(12_345_678)
+    ('999 bytes', '12.3 MB')
+    """
+    if size < 1000:
+        return f"{size} bytes"
+    power = 3 if size >= 10**9 else 2 if size >= 10**6 else 1
+    return f"{size / 1000**power:.1f} {'kMG'[power - 1]}B"
+
+
+def _check(path: Path, overwrite: bool, has: str | None) -> None:
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise path_error(
+            NotADirectoryError, errno.ENOTDIR, "is there already, and is no folder", path
+        )
+    if path.samefile(Path.cwd()) or path.is_mount():
+        raise path_error(OSError, errno.EBUSY, "cannot be replaced: name a folder within it", path)
+    if not any(path.iterdir()):
+        return
+    if not overwrite:
+        raise path_error(FileExistsError, errno.EEXIST, "is there already, and not empty", path)
+    if has is not None and not (path / has).exists():
+        text = f"is not replaced: it has no {has}, but something else"
+        raise path_error(FileExistsError, errno.EEXIST, text, path)
+
+
+def _replace(path: Path, new: Path, old: Path) -> None:
+    if exchange(path, new):
+        return
+    try:
+        path.rename(old)
+        new.rename(path)
+    except BaseException:  # an interrupt between the two as well
+        if old.exists() and not path.exists():
+            old.rename(path)
+        raise

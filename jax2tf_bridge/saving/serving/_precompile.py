@@ -1,0 +1,154 @@
+"""Leaves XLA's compile cache beside a model, by running it once for each request.
+
+    python -m jax2tf_bridge.saving.serving._precompile MODEL FOLDER_WITH_REQUESTS
+
+is what `precompile` starts, in a process of its own: TensorFlow reads the setting when it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, read_warm_up, write_warm_up
+
+CACHE_FOLDER = Path("assets.extra", "xla_cache")
+"""Where the cache lies, below the model's directory: it is published and copied with the model."""
+
+_FLAGS = "TF_XLA_FLAGS"
+_HEADINGS = ("Graph execution error:", "Detected at node", "Node:")
+_NODES = re.compile(r"\{\{[^}]*\}\} ?")
+"""How TensorFlow names nodes of graphs, which are none of the user's."""
+_CHARACTERS_SHOWN = 500
+
+
+@dataclass(frozen=True)
+class CompileCache:
+    """What was compiled ahead.
+
+    Attributes:
+      folder: where it lies.
+      programs: how many compiled programs it holds.
+    """
+
+    folder: Path
+    programs: int
+
+    def environment(self, folder: str | os.PathLike[str] | None = None) -> dict[str, str]:
+        """The environment variable with which TensorFlow uses the cache.
+
+        Args:
+          folder: where it lies on the machine that serves, if it lies elsewhere there.
+        """
+        return {_FLAGS: _cache_flags(Path(folder or self.folder), read_only=True)}
+
+    def __str__(self) -> str:
+        (setting,) = (f"{name}='{value}'" for name, value in self.environment().items())
+        return (
+            f"{self.programs} compiled programs in {self.folder}. To use them, start the process "
+            f"that serves with {setting}, with TensorFlow {tf.__version__} and on the kind of "
+            "processor that compiled them; others compile as before."
+        )
+
+
+def precompile(
+    folder: str | os.PathLike[str],
+    requests: Iterable[WarmUpRequest],
+    *,
+    cache: str | os.PathLike[str] | None = None,
+) -> CompileCache:
+    """Runs a SavedModel once for each request, and keeps what XLA compiled.
+
+    Each is run as TensorFlow Serving and C++ programs run it (in a session), and as Python does
+    (by tf.saved_model.load), since TensorFlow tells the two apart. What is compiled is for the
+    TensorFlow that is installed and for the devices of this machine.
+
+    Args:
+      folder: the SavedModel's.
+      requests: what to run, as `requests_of` makes them.
+      cache: where to keep it; assets.extra/xla_cache of the model by default. A folder that is
+        shared by the versions of a model serves all that differ in their weights alone.
+
+    Raises:
+      SavingError: the model cannot be loaded or run; with TensorFlow's error.
+    """
+    model = Path(folder).absolute()
+    kept = Path(cache).absolute() if cache is not None else model / CACHE_FOLDER
+    kept.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        write_warm_up(temporary, requests)
+        command = [sys.executable, "-m", __name__, str(model), temporary]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=_environment(kept)
+        )
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+        raise SavingError(f"{model} could not be run to compile it ahead: {said[-1]}")
+    return CompileCache(kept, sum(1 for _ in kept.iterdir()))
+
+
+def _environment(cache: Path) -> dict[str, str]:
+    """This process' environment, with the cache, and with the bridge that runs here."""
+    flags = f"{os.environ.get(_FLAGS, '')} {_cache_flags(cache, read_only=False)}".strip()
+    packages = str(Path(__file__).parents[2])
+    paths = [packages, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        **os.environ,
+        _FLAGS: flags,
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+
+
+def _cache_flags(folder: Path, *, read_only: bool) -> str:
+    flags = f"--tf_xla_persistent_cache_directory={folder}"
+    return f"{flags} --tf_xla_persistent_cache_read_only=true" if read_only else flags
+
+
+def _run_in_session(model: str, requests: Sequence[WarmUpRequest]) -> None:
+    v1 = tf.compat.v1
+    with v1.Session(graph=tf.Graph()) as session:
+        signatures = v1.saved_model.load(session, ["serve"], model).signature_def
+        for request in requests:
+            signature = signatures[request.signature]
+            feeds = {signature.inputs[n].name: x for n, x in request.arrays().items()}
+            session.run([output.name for output in signature.outputs.values()], feeds)
+
+
+def _run_loaded(model: str, requests: Sequence[WarmUpRequest]) -> None:
+    signatures: Any = tf.saved_model.load(model).signatures
+    for request in requests:
+        signatures[request.signature](**request.tensors())
+
+
+def _main(model: str, folder: str) -> str | None:
+    """Runs the requests in the folder; what went wrong, if something did."""
+    try:
+        requests = read_warm_up(folder)
+        _run_loaded(model, requests)
+        _run_in_session(model, requests)
+    except Exception as e:  # whatever it is, the process that started this one reports it
+        return f"{type(e).__name__}: {first_words(str(e))}"
+    return None
+
+
+def first_words(message: str) -> str:
+    """The line of TensorFlow's message that says something."""
+    lines = [line for line in message.splitlines() if line.strip()]
+    telling = [line for line in lines if not line.startswith(_HEADINGS)]
+    plain = _NODES.sub("", next(iter(telling or lines), "it says nothing"))
+    return plain[:_CHARACTERS_SHOWN]
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))

@@ -1,0 +1,324 @@
+"""Requests that TensorFlow Serving replays when it loads a model, so that users need not wait."""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.errors import FileFormatError, ShapeError
+from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.saved_model._protobuf import fields
+from jax2tf_bridge.saved_model._protobuf_writing import bytes_field
+from jax2tf_bridge.saving.buckets._buckets import Bucketing
+from jax2tf_bridge.saving.buckets._likely_sizes import smallest_sizes
+from shape_poly import Comparison, evaluate_shape
+
+WARM_UP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
+"""Where TensorFlow Serving looks for it, below the model's directory."""
+
+_MOST_ELEMENTS = 1 << 24
+"""How many elements a file may stand for that it does not hold."""
+
+MOST_REQUESTS = 1000
+"""TensorFlow Serving refuses to load a model with more."""
+
+# tensorflow.serving.PredictionLog and what it holds, by field number (tensorflow_serving/apis:
+# prediction_log.proto, predict.proto, model.proto).
+_LOG_PREDICT_LOG = 6
+_PREDICT_LOG_REQUEST = 1
+_REQUEST_MODEL_SPEC = 1
+_REQUEST_INPUTS = 2
+_MODEL_SPEC_NAME = 1
+_MODEL_SPEC_SIGNATURE_NAME = 3
+_MAP_KEY, _MAP_VALUE = 1, 2
+
+
+@dataclass(frozen=True)
+class Zeros:
+    """An array of zeros, or empty strings, that takes no memory, neither here nor in a file."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class WarmUpRequest:
+    """A call of a signature.
+
+    Attributes:
+      signature: its name.
+      inputs: what it is called with, by name: zeros, or values.
+    """
+
+    signature: str
+    inputs: Mapping[str, Zeros | np.ndarray[Any, Any]]
+
+    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The inputs as arrays."""
+        return {name: _values(x) for name, x in self.inputs.items()}
+
+    def tensors(self) -> dict[str, tf.Tensor]:
+        """The inputs as tensors."""
+        return {name: tf.constant(x) for name, x in self.arrays().items()}
+
+    def __str__(self) -> str:
+        inputs = (
+            f"{name}: {_dtype(x)}[{','.join(map(str, x.shape))}]" for name, x in self.inputs.items()
+        )
+        return f"{self.signature}({', '.join(inputs)})"
+
+
+def _values(array: Zeros | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if isinstance(array, Zeros):
+        if array.dtype == "string":
+            return np.full(array.shape, b"", object)
+        return np.zeros(array.shape, tf.as_dtype(array.dtype).as_numpy_dtype)
+    return array
+
+
+def _dtype(array: Zeros | np.ndarray[Any, Any]) -> str:
+    """TensorFlow's name of a dtype: NumPy has strings as objects."""
+    return array.dtype if isinstance(array, Zeros) else str(tf.as_dtype(array.dtype).name)
+
+
+def requests_of(
+    bucketing: Bucketing, example: Mapping[str, Any] | None = None
+) -> tuple[WarmUpRequest, ...]:
+    """A request for each choice of buckets of a signature.
+
+    Variables without buckets have the smallest sizes that the constraints allow.
+
+    Args:
+      bucketing: the signature's.
+      example: values for some or all of the inputs, for a function that fails on zeros or takes
+        long on them. They are repeated, or cut, to each bucket.
+
+    Raises:
+      ShapeError: an example does not fit its input, or no sizes satisfy the constraints.
+    """
+    avals = (*bucketing.inputs.values(), *bucketing.outputs.values())
+    return tuple(
+        _request(
+            bucketing.name,
+            bucketing.given(),
+            smallest_sizes(bucketing.name, avals, bucketing.constraints, choice),
+            example or {},
+        )
+        for choice in bucketing.choices()
+    )
+
+
+def check_example(bucketing: Bucketing, example: Mapping[str, Any]) -> None:
+    """Raises if an example does not fit a signature with buckets, as `requests_of` does."""
+    if example:
+        avals = (*bucketing.inputs.values(), *bucketing.outputs.values())
+        choice = next(iter(bucketing.choices()))
+        sizes = smallest_sizes(bucketing.name, avals, bucketing.constraints, choice)
+        _request(bucketing.name, bucketing.given(), sizes, example)
+
+
+def request_without_buckets(
+    signature: str,
+    inputs: Mapping[str, Aval],
+    constraints: Sequence[Comparison] = (),
+    example: Mapping[str, Any] | None = None,
+) -> WarmUpRequest:
+    """A request for a signature that has no buckets, of the smallest sizes that are allowed.
+
+    Raises:
+      ShapeError: as for `requests_of`.
+    """
+    sizes = smallest_sizes(signature, tuple(inputs.values()), constraints, {})
+    return _request(signature, inputs, sizes, example or {})
+
+
+def _request(
+    signature: str,
+    inputs: Mapping[str, Aval],
+    values: Mapping[str, int],
+    example: Mapping[str, Any],
+) -> WarmUpRequest:
+    made: dict[str, Zeros | np.ndarray[Any, Any]] = {}
+    for name, aval in inputs.items():
+        shape = tuple(size or 0 for size in evaluate_shape(aval.op_shape, values))
+        if name in example:
+            made[name] = _resized(signature, name, aval, np.asarray(example[name]), shape)
+        else:
+            made[name] = Zeros(shape, aval.op_dtype)
+    return WarmUpRequest(signature, made)
+
+
+def _resized(
+    signature: str, name: str, aval: Aval, array: Any, shape: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
+    """The array, repeated or cut along each dimension that is not fixed."""
+    dtype = tf.as_dtype(aval.op_dtype).as_numpy_dtype
+    fits = array.ndim == len(shape) and all(
+        given == wanted if isinstance(d, int) else given > 0 or wanted == 0
+        for given, wanted, d in zip(array.shape, shape, aval.op_shape, strict=True)
+    )
+    if not fits or array.dtype != dtype:
+        raise ShapeError(
+            f"{signature}: the example for {name} is {array.dtype}{list(array.shape)}, and {name} "
+            f"is {aval}"
+        )
+    for axis, size in enumerate(shape):
+        if array.shape[axis] != size:
+            array = np.take(array, np.arange(size) % array.shape[axis], axis)
+    return np.ascontiguousarray(array)
+
+
+def write_warm_up(
+    folder: str | os.PathLike[str],
+    requests: Iterable[WarmUpRequest],
+    model_name: str | None = None,
+) -> Path:
+    """Writes the file with requests that TensorFlow Serving replays when it loads the model.
+
+    Args:
+      folder: the SavedModel's.
+      requests: at most 1000, in the order in which they are to run.
+      model_name: under which the model will be served; when replaying, TensorFlow Serving does not
+        look at it.
+
+    Returns:
+      Where it is written: assets.extra/tf_serving_warmup_requests.
+
+    Raises:
+      ShapeError: there are more than 1000.
+      OSError: it cannot be written.
+    """
+    requests = tuple(requests)
+    if len(requests) > MOST_REQUESTS:
+        raise ShapeError(
+            f"{len(requests)} warm-up requests, one for each signature and choice of buckets: "
+            f"TensorFlow Serving loads a model with at most {MOST_REQUESTS}. Give fewer buckets."
+        )
+    path = Path(folder) / WARM_UP_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for request in requests:
+            writer.write(_as_log(request, model_name))
+    return path
+
+
+def _as_log(request: WarmUpRequest, model_name: str | None) -> bytes:
+    spec = bytes_field(_MODEL_SPEC_NAME, model_name) if model_name else b""
+    spec += bytes_field(_MODEL_SPEC_SIGNATURE_NAME, request.signature)
+    message = bytes_field(_REQUEST_MODEL_SPEC, spec)
+    for name, array in request.inputs.items():
+        entry = bytes_field(_MAP_KEY, name) + bytes_field(_MAP_VALUE, _tensor_proto(array))
+        message += bytes_field(_REQUEST_INPUTS, entry)
+    return bytes_field(_LOG_PREDICT_LOG, bytes_field(_PREDICT_LOG_REQUEST, message))
+
+
+def _tensor_proto(array: Zeros | np.ndarray[Any, Any]) -> bytes:
+    if not isinstance(array, Zeros):
+        return bytes(tf.make_tensor_proto(array).SerializeToString())
+    dtype = tf.as_dtype(array.dtype)
+    zero = b"" if dtype == tf.string else np.zeros((), dtype.as_numpy_dtype)
+    proto = tf.make_tensor_proto(zero, dtype)
+    # One value and a shape mean that value everywhere; with no value at all, it is 0.
+    proto.ClearField("tensor_content")
+    for size in array.shape:
+        proto.tensor_shape.dim.add(size=size)
+    return bytes(proto.SerializeToString())
+
+
+def read_warm_up(folder: str | os.PathLike[str]) -> tuple[WarmUpRequest, ...]:
+    """The requests in a SavedModel's warm-up file, in order; none where there is no such file.
+
+    Requests to classify, and to regress, and those of other kinds are left out.
+
+    Args:
+      folder: the SavedModel's.
+
+    Raises:
+      FileFormatError: it is no warm-up file, or damaged.
+    """
+    path = Path(folder) / WARM_UP_FILE
+    if not path.exists():
+        return ()
+    try:
+        _check_lengths(path)
+        return tuple(
+            request
+            for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator()
+            for request in _read_log(record)
+        )
+    except (ValueError, TypeError, tf.errors.OpError) as e:
+        reason = e.message if isinstance(e, tf.errors.OpError) else str(e)
+        text = f"{path}: not a warm-up file of TensorFlow Serving, or damaged: {reason}"
+        raise FileFormatError(text, file=str(path)) from e
+
+
+def _check_lengths(path: Path) -> None:
+    """Raises ValueError where a record is longer than the file: TensorFlow would make room for it.
+
+    A record is its length, the length's checksum, its bytes, and their checksum.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        position = 0
+        while position < size:
+            file.seek(position)
+            (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\xff"))
+            position += 8 + 4 + length + 4
+            if position > size:
+                raise ValueError("it ends within a record")
+
+
+def _read_log(record: bytes) -> Iterator[WarmUpRequest]:
+    for log in _all(record, _LOG_PREDICT_LOG):
+        for message in _all(log, _PREDICT_LOG_REQUEST):
+            signature, inputs = "", {}
+            for spec in _all(message, _REQUEST_MODEL_SPEC):
+                for name in _all(spec, _MODEL_SPEC_SIGNATURE_NAME):
+                    signature = name.decode()
+            for entry in _all(message, _REQUEST_INPUTS):
+                key = b"".join(_all(entry, _MAP_KEY)).decode()
+                value = b"".join(_all(entry, _MAP_VALUE))
+                inputs[key] = _read_tensor(value)
+            yield WarmUpRequest(signature or "serving_default", inputs)
+
+
+def _all(message: bytes, number: int) -> list[bytes]:
+    return [
+        bytes(value)
+        for found, value in fields(memoryview(message))
+        if found == number and not isinstance(value, int)
+    ]
+
+
+def _read_tensor(serialized: bytes) -> Zeros | np.ndarray[Any, Any]:
+    proto = tf.make_tensor_proto(0)
+    proto.Clear()
+    try:
+        proto.MergeFromString(serialized)
+    except Exception as e:  # protobuf's DecodeError, which has no public name in TensorFlow
+        raise ValueError(f"an input is no tensor: {e}") from e
+    shape = tuple(dim.size for dim in proto.tensor_shape.dim)
+    dtype = tf.as_dtype(proto.dtype)
+    if min(shape, default=0) < 0:
+        raise ValueError(f"an input has the shape {list(shape)}")
+    if not _holds_numbers(proto):
+        return Zeros(shape, dtype.name)
+    if math.prod(shape) > max(_MOST_ELEMENTS, len(serialized)):
+        raise ValueError(f"an input has the shape {list(shape)}, and few numbers")
+    return np.asarray(tf.io.parse_tensor(serialized, dtype).numpy())
+
+
+def _holds_numbers(proto: Any) -> bool:
+    """Whether a TensorProto holds anything but zeros."""
+    if proto.tensor_content:
+        return True
+    repeated = (values for _, values in proto.ListFields() if hasattr(values, "__len__"))
+    return any(any(values) for values in repeated)

@@ -1,0 +1,1 @@
+"""Weights as variables, and into the variables of a model that is there."""

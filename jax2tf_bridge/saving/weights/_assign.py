@@ -1,0 +1,267 @@
+"""assign_weights(): weights from a state dict or a file into the variables of a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.errors import (
+    ArgumentsError,
+    DTypeError,
+    ShapeError,
+    StateDictError,
+    StructureError,
+    bullet_list,
+)
+from jax2tf_bridge.saving.weights._matching import (
+    Matching,
+    differences,
+    match,
+    shifted,
+    spelt_alike,
+)
+from jax2tf_bridge.saving.weights._model_variables import (
+    NamedVariable,
+    model_variables,
+    saved_weights,
+)
+from jax2tf_bridge.saving.weights._params import PathWeights, opened
+from jax2tf_bridge.saving.weights._variables import names_of
+from jax2tf_bridge.to_tf._dtypes import dtype_name, fits_dtype
+from jax2tf_bridge.weights._paths import split_path
+from shape_poly import shape_text
+
+Rename: TypeAlias = Mapping[str, str | None] | Callable[[str], str | None]
+"""From paths of the weights to names of variables."""
+
+
+@dataclass(frozen=True)
+class WeightsReport:
+    """What assign_weights did.
+
+    Attributes:
+      assigned: by the name of each variable that has a new value the path that it came from.
+      missing: the names of variables that keep their values, since there is none for them.
+      unexpected: the paths that are of no variable.
+    """
+
+    assigned: Mapping[str, str]
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        count = len(self.assigned)
+        lines = [f"{count} variable{'' if count == 1 else 's'} assigned"]
+        lines += [f"{name} keeps its value: nothing is there for it" for name in self.missing]
+        lines += [f"{path} is of no variable" for path in self.unexpected]
+        return "\n".join(lines)
+
+
+def assign_weights(
+    model: Any, weights: Any, *, partial: bool = False, rename: Rename | None = None
+) -> WeightsReport:
+    """Puts weights into the variables of a model, by their paths: all, or none if any does not fit.
+
+    Of a model that `save` wrote and tf.saved_model.load read, `params` are the variables. Those of
+    other models are found by the attributes, keys and indices that lead to them, as
+    "layers/0/kernel", and by the names that they have in TensorFlow or Keras. A path that no
+    variable is called is compared once more with "." for "/", and "_" for what TensorFlow does not
+    take in names; where two would be alike then, they are not matched.
+
+    One array is assigned after the other: beside the model, memory for copies of one is used.
+    Variables stay where they are: on a device, or spread by a tf.distribute.Strategy.
+
+    Args:
+      model: a loaded SavedModel, a tf.Module, a Keras model, or a tree of variables.
+      weights: the path of a msgpack or safetensors file, an open one, a state dict (any tree of
+        mappings, lists and tuples), or a mapping from paths as "params/dense/kernel" to arrays. Of
+        arrays that JAX takes for another dtype (64 bits for 32), the values are converted.
+      partial: whether variables may keep their values, and paths may be of no variable.
+      rename: the name of the variable for a path, as a mapping of those that have another one, or
+        as a function; None for what is not to be used.
+
+    Returns:
+      Which variables have values of which paths, and with `partial` what was left over.
+
+    Raises:
+      StructureError: variables get no value, or paths are of no variable; both sides are listed.
+        With `partial`: nothing fits at all.
+      ShapeError, DTypeError: values differ from their variables in shape, in dtype;
+        ArgumentsError: in both. Each is listed.
+      FileFormatError: the file has another format, is damaged, or changes.
+      OSError: it cannot be read.
+
+    >>> layer = tf.Module()
+    >>> layer.kernel = tf.Variable([[0.0, 0.0]])
+    >>> print(assign_weights(layer, {"kernel": np.ones((1, 2), np.float32)}))
+    1 variable assigned
+    >>> layer.kernel.numpy().tolist()
+    [[1.0, 1.0]]
+    """
+    with opened(weights) as found, tf.init_scope():
+        given = found if isinstance(found, PathWeights) else PathWeights.of_state(found)
+        saved = saved_weights(model)
+        variables = model_variables(model) if saved is None else saved
+        called = _called(given, rename, saved)
+        targets = {name: variable.names for name, variable in variables.items()}
+        matching = match(targets, called)
+        if saved is not None and rename is None and matching.missing:
+            matching = _with_keys_as_paths(matching, targets, called)
+        if (matching.missing or matching.unexpected) and not (partial and matching.pairs):
+            raise _does_not_match(matching, variables, given)
+        pairs = {name: called[path] for name, path in matching.pairs.items()}
+        _check({path: (variables[name], given.leaves[path]) for name, path in pairs.items()}, given)
+        for name, path in pairs.items():
+            variables[name].variable.assign(_value(given.leaves[path], variables[name].dtype))
+    unexpected = tuple(called[path] for path in matching.unexpected)
+    return WeightsReport(pairs, matching.missing, unexpected)
+
+
+def _called(
+    given: PathWeights, rename: Rename | None, saved: Mapping[str, Any] | None
+) -> dict[str, str]:
+    """The paths by what they are called for the model, which has weights that `save` named."""
+    if isinstance(rename, Mapping):
+        unknown = [path for path in rename if path not in given.leaves]
+        if unknown:
+            near = did_you_mean(unknown[0], given.leaves) or "."
+            raise StructureError(f"rename has {unknown[0]!r}, which is no path of theirs{near}")
+        renamed = [(rename.get(path, path), path) for path in given.leaves]
+    else:
+        renamed = [(path if rename is None else rename(path), path) for path in given.leaves]
+    called: dict[str, str] = {}
+    for name, path in renamed:
+        if name is None:
+            continue
+        if name in called:
+            raise StructureError(f"rename gives {called[name]} and {path} the same name, {name}.")
+        called[name] = path
+    if rename is not None or saved is None:
+        return called
+    return dict(zip(_names_in(saved, list(called)), called.values(), strict=True))
+
+
+def _names_in(saved: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
+    """What `save` would call these paths, if the model can have them all.
+
+    Raises:
+      StructureError: some have the same name but for the number that `save` added, and the model
+        has other numbers: which path a number is for is then unknown.
+    """
+    keys = [_keys(path) for path in paths]
+    names = names_of(keys)
+    alike: dict[str, list[int]] = {}
+    for i, own_keys in enumerate(keys):
+        alike.setdefault(names_of([own_keys])[0].lower(), []).append(i)
+    for plain, group in alike.items():
+        numbered = re.compile(rf"{re.escape(spelt_alike(plain))}(_[0-9]+)?", re.IGNORECASE)
+        there = (
+            {name for name in saved if numbered.fullmatch(spelt_alike(name))}
+            if len(group) > 1
+            else ()
+        )
+        # Their order, and so the numbers, may be another one with "." between the keys.
+        is_known = {names[i] for i in group} == there and not any("." in paths[i] for i in group)
+        if there and not is_known:
+            raise StructureError(
+                f"{' and '.join(repr(paths[i]) for i in group[:5])} have the same name in "
+                f"TensorFlow, and the model has {', '.join(sorted(there)[:5])}: which belongs to "
+                "which is unknown. Say so for each with rename={'path': 'name', ...}; None leaves "
+                "one out."
+            )
+    return names
+
+
+def _with_keys_as_paths(
+    matching: Matching, targets: Mapping[str, Sequence[str]], called: Mapping[str, str]
+) -> Matching:
+    """Also matches keys as "layers/0/kernel", of a flat dict in a file, as the paths they are."""
+    by_path = {path: name for name, path in called.items()}
+    missing, unexpected = set(matching.missing), set(matching.unexpected)
+    further = {
+        name: by_path[path]
+        for name, path in match(targets, by_path).pairs.items()
+        if name in missing and by_path[path] in unexpected
+    }
+    return Matching(
+        {**matching.pairs, **further},
+        tuple(name for name in matching.missing if name not in further),
+        tuple(name for name in matching.unexpected if name not in further.values()),
+    )
+
+
+def _keys(path: str) -> tuple[str, ...]:
+    try:
+        return split_path(path)
+    except StateDictError:  # of a mapping, whose keys may be anything
+        return tuple(path.split("/"))
+
+
+def _does_not_match(
+    matching: Matching, variables: Mapping[str, NamedVariable], given: PathWeights
+) -> StructureError:
+    described = {name: _described(variables[name]) for name in matching.missing}
+    lines = differences(described, matching.unexpected, variables)
+    hints = ["partial=True assigns what fits."] if matching.pairs else []
+    if not given.leaves or "" in given.leaves:
+        hints = ["Give a state dict, or the path of a file: they are no tree of weights."]
+    # Of each variable the last name is the shortest: without the name of a model of Keras.
+    for missing in (matching.missing, [variables[name].names[-1] for name in matching.missing]):
+        before, lacking = shifted(missing, matching.unexpected)
+        # What is put before all paths would be before those that fit as well.
+        if not before and (not lacking or matching.pairs):
+            continue
+        name = missing[0]
+        path = f"{before}/{name}" if before else name.removeprefix(f"{lacking}/")
+        function = (
+            f"lambda path: path.removeprefix('{before}/')"
+            if before
+            else f"lambda path: '{lacking}/' + path"
+        )
+        hints.insert(0, f"{path} may be for {name}: rename={function} would say so.")
+        break
+    end = "\n" + " ".join(hints) if hints else ""
+    return StructureError(
+        f"{_whose(given)} do not fit the variables of the model:{bullet_list(lines)}{end}"
+    )
+
+
+def _check(pairs: Mapping[str, tuple[NamedVariable, Any]], given: PathWeights) -> None:
+    """Raises unless each leaf can be assigned to its variable."""
+    shapes, dtypes = [], []
+    for path, (variable, leaf) in pairs.items():
+        shape = tuple(np.shape(leaf))
+        if not tf.TensorShape(variable.shape).is_compatible_with(shape):
+            expected = shape_text(["?" if d is None else d for d in variable.shape])
+            turned = " (transposed?)" if variable.shape == shape[::-1] else ""
+            shapes.append(f"{path}: expected shape {expected}, got {shape_text(shape)}{turned}")
+        if not fits_dtype(leaf, variable.dtype.name):
+            got = dtype_name(leaf) or repr(leaf)
+            dtypes.append(f"{path}: expected {variable.dtype.name}, got {got}")
+    if shapes or dtypes:
+        error = ArgumentsError if shapes and dtypes else ShapeError if shapes else DTypeError
+        raise error(
+            f"{_whose(given)} do not fit the variables of the model:{bullet_list(shapes + dtypes)}"
+            "\nNothing was assigned. Convert them, or leave them out with rename and partial=True."
+        )
+
+
+def _value(leaf: Any, dtype: tf.DType) -> Any:
+    if isinstance(leaf, (tf.Tensor, tf.Variable)):
+        return tf.convert_to_tensor(leaf)
+    return np.asarray(leaf).astype(dtype.as_numpy_dtype, copy=False)
+
+
+def _described(variable: NamedVariable) -> str:
+    sizes = ",".join("?" if d is None else str(d) for d in variable.shape)
+    return f"{variable.dtype.name}[{sizes}]"
+
+
+def _whose(given: PathWeights) -> str:
+    return f"The weights in {given.source}" if given.source else "The weights"

@@ -1,0 +1,150 @@
+"""Which of the weights in a file belongs to which variable: by paths, and what is left over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from jax2tf_bridge._utils._suggestions import did_you_mean
+
+_MOST_SHOWN = 20
+# Comparing words takes time that grows with their number, times that of the lines shown.
+_MOST_COMPARED = 2000
+
+
+@dataclass(frozen=True)
+class Matching:
+    """What belongs together.
+
+    Attributes:
+      pairs: by the name of each target the path that it gets.
+      missing: the names of targets for which there is no path.
+      unexpected: the paths that belong to no target.
+    """
+
+    pairs: Mapping[str, str]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+
+def match(targets: Mapping[str, Sequence[str]], paths: Iterable[str]) -> Matching:
+    """Finds for each target its path.
+
+    A target has the path that it is called; if there is none, the path that is spelt alike, with
+    "." for "/" and "_" for characters that TensorFlow does not take in names, as long as no other
+    target and no other path is.
+
+    Args:
+      targets: by their names what each is called, the likeliest first; what two of them are called
+        is passed over.
+      paths: the leaves that there are, none twice.
+
+    >>> match({"w": ["dense/w"], "v": ["v"]}, ["dense.w", "u"])
+    Matching(pairs={'w': 'dense.w'}, missing=('v',), unexpected=('u',))
+    """
+    given = list(paths)
+    pairs: dict[str, str] = {}
+    open_paths = dict.fromkeys(given)
+    ranks = range(max(map(len, targets.values()), default=0))
+    for spelling in (_as_it_is, spelt_alike):
+        # Among all of them, those with a partner too: what is left over is not for the other one.
+        by_path = _only(spelling, ((path, path) for path in given))
+        for rank in ranks:
+            called = ((name, words[rank]) for name, words in targets.items() if rank < len(words))
+            for word, name in _only(spelling, called).items():
+                path = by_path.get(word)
+                if path is not None and path in open_paths and name not in pairs:
+                    pairs[name] = path
+                    del open_paths[path]
+    missing = tuple(name for name in targets if name not in pairs)
+    ordered = {name: pairs[name] for name in targets if name in pairs}
+    return Matching(ordered, missing, tuple(open_paths))
+
+
+def spelt_alike(word: str) -> str:
+    """A form that words share which differ in what separates their parts.
+
+    >>> spelt_alike("layers.0.weight"), spelt_alike("layers/0/weight")
+    ('layers/0/weight', 'layers/0/weight')
+    """
+    keys = word.replace("~1", "/").replace("~0", "~")
+    return re.sub(r"[^\w/\-]+", "_", keys.replace(".", "/"), flags=re.ASCII)
+
+
+def _as_it_is(word: str) -> str:
+    return word
+
+
+def _only(spelling: Callable[[str], str], words: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Whose each spelling is, of those that are one's alone."""
+    owner: dict[str, str] = {}
+    shared = set()
+    for name, word in words:
+        spelt = spelling(word)
+        if owner.setdefault(spelt, name) != name:
+            shared.add(spelt)
+    return {spelt: name for spelt, name in owner.items() if spelt not in shared}
+
+
+def differences(
+    missing: Mapping[str, str], unexpected: Sequence[str], known: Iterable[str]
+) -> list[str]:
+    """A line for each name that is missing and each path that is not expected, up to a number.
+
+    Args:
+      missing: the names, and what is expected there, as "float32[3,2]"; "" if that is not known.
+      unexpected: the paths.
+      known: all that could have been meant by one of these.
+    """
+    names, proposals = list(known), list(unexpected)
+    lines = []
+    for name, described in list(missing.items())[:_MOST_SHOWN]:
+        near = did_you_mean(name, _nearest(name, proposals))
+        # What is proposed for one name is not meant by another.
+        proposals = [path for path in proposals if not near or path not in near]
+        # Weights that are an array without a container have no name.
+        label = f"{name:.200}" or "a single array"
+        shown = f"{label} ({described})" if described else label
+        lines.append(f"{shown} is missing{near}")
+    lines += _and_more(len(missing), "are missing")
+    for path in unexpected[:_MOST_SHOWN]:
+        near = did_you_mean(path, _nearest(path, names)) if path in proposals else ""
+        lines.append(f"{path:.200} is not expected{near}")
+    lines += _and_more(len(unexpected), "are not expected")
+    return lines
+
+
+def _and_more(count: int, what: str) -> list[str]:
+    return [f"{count - _MOST_SHOWN} more {what}"] if count > _MOST_SHOWN else []
+
+
+def _nearest(word: str, known: Sequence[str]) -> Sequence[str]:
+    """The words worth comparing: of very many those with the same last part."""
+    if len(known) <= _MOST_COMPARED:
+        return known
+    last = re.split(r"[./]", word)[-1]
+    return [other for other in known if other.endswith(last)][:_MOST_COMPARED]
+
+
+def shifted(missing: Sequence[str], unexpected: Sequence[str]) -> tuple[str, str]:
+    """What all paths have before the names that are missing, and the other way round.
+
+    Returns:
+      The beginning that the paths have and the names lack, and that which the names have and the
+      paths lack; one or both are "".
+
+    >>> shifted(["w", "b"], ["params/w", "params/b", "step"]), shifted(["params/w"], ["w"])
+    (('params', ''), ('', 'params'))
+    """
+    if not missing:
+        return "", ""
+    there = set(unexpected)
+    for path in unexpected:
+        before = path.removesuffix(f"/{missing[0]}")
+        if before != path and all(f"{before}/{name}" in there for name in missing):
+            return before, ""
+    head, _, _ = missing[0].partition("/")
+    if all(name.startswith(f"{head}/") and name[len(head) + 1 :] in there for name in missing):
+        return "", head
+    return "", ""

@@ -1,0 +1,216 @@
+"""The weights that save, publish and assign_weights take: pytrees, state dicts, or files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jax2tf_bridge.errors import StateDictError, StructureError, bullet_list
+from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.saving.weights._matching import differences, match, shifted
+from jax2tf_bridge.weights._files import LeafInfo, WeightsFile
+from jax2tf_bridge.weights._open import open_weights
+from jax2tf_bridge.weights._paths import flatten_state, join_path, unflatten_state
+from jax2tf_bridge.weights._state_dicts import to_state_dict
+
+
+class ArrayInFile:
+    """An array of an open file, which is read when NumPy asks for it.
+
+    Attributes:
+      shape, dtype: as in the file.
+    """
+
+    def __init__(self, file: WeightsFile, path: str, info: LeafInfo) -> None:
+        """The array at a path of a file, of which `info` is known."""
+        self._file, self._path = file, path
+        self.shape, self.dtype = info.shape, info.dtype
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = np.asarray(self._file[self._path], dtype)
+        return array.copy() if copy else array
+
+
+class PathWeights:
+    """Weights by their paths in a file or a state dict.
+
+    Attributes:
+      leaves: what is at each path; an array of a file is read when it is used.
+      source: the file's name; "" for a state dict.
+    """
+
+    def __init__(self, leaves: Mapping[str, Any], source: str = "") -> None:
+        """Of leaves, of which those that are nothing are left out: None, and empty dicts."""
+        empty = (dict, list, tuple)
+        self.leaves = {
+            path: leaf
+            for path, leaf in leaves.items()
+            if not (leaf is None or (isinstance(leaf, empty) and not leaf))
+        }
+        self.source = source
+
+    def tree(self) -> Any:
+        """The weights in nested dicts; those of more than ten items of a list are in its order.
+
+        Raises:
+          StateDictError: a path leads through a leaf.
+        """
+        return _in_order(
+            unflatten_state(
+                {
+                    path: np.asarray(leaf) if isinstance(leaf, ArrayInFile) else leaf
+                    for path, leaf in self.leaves.items()
+                }
+            )
+        )
+
+    @staticmethod
+    def of_file(file: WeightsFile) -> PathWeights:
+        """Of an open file."""
+        leaves = {
+            path: file[path] if info.dtype is None else ArrayInFile(file, path, info)
+            for path, info in file.info.items()
+        }
+        return PathWeights(leaves, file.file)
+
+    @staticmethod
+    def of_state(state: Any) -> PathWeights:
+        """Of a state dict, what has one, or a mapping of paths: one without containers in it.
+
+        Raises:
+          StateDictError: it contains itself, or two of its keys are one text.
+        """
+        if isinstance(state, Mapping) and is_flat(state):
+            return PathWeights({str(path): leaf for path, leaf in state.items()})
+        return PathWeights(flatten_state(to_state_dict(state)))
+
+
+def _in_order(state: Any) -> Any:
+    """Nested dicts in which "10" comes behind "9", for JAX as well: it sorts the keys of dicts."""
+    if not isinstance(state, dict):
+        return state
+    items = {key: _in_order(value) for key, value in state.items()}
+    numbers = [str(i) for i in range(len(items))]
+    if len(items) > 10 and items.keys() == set(numbers):
+        return OrderedDict((number, items[number]) for number in numbers)
+    return items
+
+
+def is_flat(state: Mapping[Any, Any]) -> bool:
+    """Whether the keys of a mapping are paths: no container is in it, and one has a slash."""
+    nested = any(isinstance(value, (Mapping, list, tuple)) for value in state.values())
+    return not nested and any("/" in str(key) for key in state)
+
+
+@contextlib.contextmanager
+def opened(weights: Any) -> Iterator[Any]:
+    """What was given, or within it the open file if it is a file or the path of one.
+
+    Raises:
+      FileFormatError: it is no file of weights, or a damaged one.
+      OSError: it cannot be read.
+    """
+    if isinstance(weights, (str, os.PathLike)):
+        with open_weights(weights) as file:
+            yield PathWeights.of_file(file)
+    elif isinstance(weights, WeightsFile):
+        yield PathWeights.of_file(weights)
+    else:
+        yield weights
+
+
+def leaves_for(tree: TreeSpec, params: Any, what: str, root: str) -> list[Any]:
+    """The leaves of the weights in the order of a structure.
+
+    A pytree of the structure is taken as it is. Anything else is taken as a state dict: its leaves
+    are found by their paths, in which lists are dicts of "0", "1", and named tuples dicts.
+
+    Args:
+      tree: the structure.
+      params: a pytree, a state dict, or what `opened` gave.
+      what: for messages, whose they are to be: "the argument params of predict".
+      root: for messages, what stands before the path of a leaf.
+
+    Raises:
+      StructureError: they have another structure, or other paths; each difference is listed.
+    """
+    if isinstance(params, PathWeights):
+        return _by_path(tree, params, what)
+    try:
+        return tree.flatten(params, root)
+    except StructureError as e:
+        if not isinstance(params, Mapping):
+            raise
+        try:
+            given = PathWeights.of_state(params)
+        except StateDictError:
+            raise e from None
+        found = match(_targets(tree), given.leaves)
+        if not found.missing and not found.unexpected:
+            return [given.leaves[path] for path in found.pairs.values()]
+        if is_flat(params) or (found.pairs and not _is_of_dicts(tree)):
+            return _by_path(tree, given, what)
+        raise
+
+
+def _by_path(tree: TreeSpec, given: PathWeights, what: str) -> list[Any]:
+    targets = _targets(tree)
+    found = match(targets, given.leaves)
+    if found.missing or found.unexpected:
+        whose = f"The weights in {given.source}" if given.source else "params"
+        lines = differences(dict.fromkeys(found.missing, ""), found.unexpected, targets)
+        hint = _hint(found.missing, found.unexpected, given.source)
+        raise StructureError(f"{whose} do not fit {what}:{bullet_list(lines)}\n{hint}")
+    return [given.leaves[found.pairs[name]] for name in targets]
+
+
+def _hint(missing: Sequence[str], unexpected: Sequence[str], source: str) -> str:
+    read = f"read_weights({source!r})" if source else "params"
+    before, lacking = shifted(missing, unexpected)
+    if before:
+        keys = "".join(f"[{key!r}]" for key in before.split("/"))
+        return f"The weights lie below {before!r} there: give params={read}{keys}."
+    if lacking:
+        return f"They lie below {lacking!r} in the function: give params={{{lacking!r}: {read}}}."
+    if not missing:
+        return f"To leave some out, give a part of them, as params={read}['params']."
+    return "Give the weights that it was exported with, or export it for these."
+
+
+def _is_of_dicts(tree: TreeSpec) -> bool:
+    """Whether its state dict has the same structure."""
+    return tree.kind in ("leaf", "dict") and all(map(_is_of_dicts, tree.children))
+
+
+def _targets(tree: TreeSpec) -> dict[str, tuple[str, ...]]:
+    """The paths of the leaves in a state dict, in order, each with another one that it may have.
+
+    Raises:
+      StructureError: two leaves have the same path.
+    """
+    targets: dict[str, tuple[str, ...]] = {}
+    for keys, short in _keys(tree, (), ()):
+        path = join_path(list(map(str, keys)))
+        if path in targets:
+            raise StructureError(
+                f"Two of the weights have the path {path!r} in a state dict: the keys of one dict "
+                "are the same as text. Give a pytree of the structure, not a state dict or a file."
+            )
+        targets[path] = (path, join_path(list(map(str, short))))
+    return targets
+
+
+def _keys(
+    tree: TreeSpec, keys: tuple[Any, ...], short: tuple[Any, ...]
+) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """For each leaf the keys that lead to it, and those without boxes around a single value."""
+    if tree.kind == "leaf":
+        yield keys, short
+    is_box = tree.kind == "custom" and [child.kind for child in tree.children] == ["leaf"]
+    for key, child in zip(tree.keys or range(len(tree.children)), tree.children, strict=True):
+        yield from _keys(child, (*keys, key), short if is_box else (*short, key))

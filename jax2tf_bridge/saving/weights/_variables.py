@@ -1,0 +1,266 @@
+"""Weights and lifted constants as variables of a SavedModel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.errors import DTypeError, SavingError, ShapeError, bullet_list
+from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant, PortableFunction
+from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.saving.weights._params import PathWeights, leaves_for
+from jax2tf_bridge.to_tf._constants import Key, constant_array, constant_key
+from jax2tf_bridge.to_tf._dtypes import (
+    can_become,
+    dtype_name,
+    fits_dtype,
+    number_fits,
+    op_dtype,
+)
+from shape_poly import shape_text
+
+PARAMS = "params"
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One leaf of the weights.
+
+    Attributes:
+      path: as Python writes it, "params['dense']['kernel']".
+      name: of its variable, "dense/kernel".
+      variable: its value.
+    """
+
+    path: str
+    name: str
+    variable: tf.Variable
+
+
+class Weights:
+    """The weights of a SavedModel, one variable a leaf, shared by all signatures."""
+
+    def __init__(self, params: Any, trainable: bool | str | Sequence[str] = True) -> None:
+        """Of what `leaves_for` takes; `trainable` says which, by the beginnings of their names."""
+        self._params = params
+        self._trainable = [trainable] if isinstance(trainable, str) else trainable
+        self._by_name: dict[str, Weight] = {}
+        self._leaves: dict[str, Any] = {}
+        self._trees: list[TreeSpec] = []
+
+    def for_record(self, record: PortableFunction) -> list[tf.Variable]:
+        """The variables that are the record's first argument, in the order of its leaves.
+
+        Raises:
+          StructureError, ShapeError, DTypeError: the weights are not of the record's structure,
+            shapes or dtypes; each difference is listed.
+          SavingError: another record has other names for them.
+        """
+        (tree, *_), (path, *_) = record.in_tree.children[0].children, record.argument_names
+        whose = f"the argument {path} of {record.name}"
+        leaves = leaves_for(tree, self._params, whose, PARAMS)
+        names, paths = leaf_names(tree), tuple(tree.leaf_paths(PARAMS))
+        avals = record.in_avals[: len(leaves)]
+        self._check(record, path, leaves, avals, paths)
+        known = tree in self._trees
+        for name, own_path, leaf, aval in zip(names, paths, leaves, avals, strict=True):
+            if name not in self._by_name:
+                variable = _variable(leaf, aval, own_path, name, self._is_trainable(name, aval))
+                self._by_name[name] = Weight(own_path, name, variable)
+                self._leaves[name] = leaf
+            elif not known and self._leaves[name] is not leaf:
+                raise SavingError(
+                    f"{own_path} of {record.name} and {self._by_name[name].path} of another "
+                    f"signature are two weights, and would both be named {name}: the functions "
+                    "were exported with weights in different containers. Export all of them with "
+                    "the same."
+                )
+            elif self._by_name[name].variable.dtype != op_dtype(aval, own_path):
+                raise DTypeError(
+                    f"{own_path}: {record.name} takes it as {aval.dtype}, and another signature "
+                    f"as {self._by_name[name].variable.dtype.name}. Export all of them for one."
+                )
+        self._trees.append(tree)
+        return [self._by_name[name].variable for name in names]
+
+    def weights(self) -> Sequence[Weight]:
+        """All of them, in the order in which they were first needed.
+
+        Raises:
+          SavingError: `trainable` names what no weight's name begins with.
+        """
+        if not isinstance(self._trainable, bool):
+            for prefix in self._trainable:
+                if not any(_begins(name, prefix) for name in self._by_name):
+                    known = sorted({name.split("/")[0] for name in self._by_name})
+                    raise SavingError(
+                        f"trainable names {prefix!r}, with which no weight's name begins"
+                        f"{did_you_mean(prefix, [*known, *self._by_name]) or '.'} "
+                        f"They begin with: {', '.join(known) or 'nothing: there are none'}."
+                    )
+        return tuple(self._by_name.values())
+
+    def _is_trainable(self, name: str, aval: Aval) -> bool:
+        # TensorFlow has no gradients of the narrow ones.
+        if not aval.is_differentiable or aval.dtype.startswith(("float4", "float6", "float8")):
+            return False
+        if isinstance(self._trainable, bool):
+            return self._trainable
+        return any(_begins(name, prefix) for prefix in self._trainable)
+
+    def _check(
+        self,
+        record: PortableFunction,
+        argument: str,
+        leaves: Sequence[Any],
+        avals: Sequence[Aval],
+        paths: Sequence[str],
+    ) -> None:
+        shapes, dtypes = [], []
+        for leaf, aval, path in zip(leaves, avals, paths, strict=True):
+            # A key is given as its words.
+            expected = Aval(aval.op_shape, aval.op_dtype) if aval.element_shape else aval
+            shape = tuple(np.shape(leaf))
+            if shape != expected.shape:
+                shapes.append(
+                    f"{path}: expected shape {shape_text(expected.shape)}, got {shape_text(shape)}"
+                    f"{' (transposed?)' if expected.shape == shape[::-1] else ''}"
+                )
+            dtype = dtype_name(leaf)
+            if dtype is None and not number_fits(leaf, expected.dtype):
+                dtypes.append(f"{path}: expected {expected.dtype}, got {leaf!r}")
+            elif dtype is not None and not can_become(dtype, expected.dtype):
+                dtypes.append(f"{path}: expected {expected.dtype}, got {dtype}")
+        if shapes or dtypes:
+            kind = ShapeError if shapes else DTypeError
+            source = self._params.source if isinstance(self._params, PathWeights) else ""
+            whose = f"The weights in {source}" if source else "params"
+            raise kind(
+                f"{whose} do not fit the argument {argument} of {record.name}:"
+                f"{bullet_list(shapes + dtypes)}\nPass the weights that it was exported with, or "
+                "export it for these."
+            )
+
+
+class ConstantVariables:
+    """A variable for each lifted constant, shared by all records."""
+
+    def __init__(self) -> None:
+        self.variables: dict[str, tf.Variable] = {}
+        self.lifted: dict[str, LiftedConstant] = {}
+        self._by_key: dict[Key, tf.Variable] = {}
+
+    def add(self, record: PortableFunction) -> None:
+        """Makes those of a record that are not there yet.
+
+        Raises:
+          ModuleError: the record does not hold one of them.
+        """
+        for constant in record.lifted_constants:
+            key = constant_key(constant)
+            if key in self._by_key:
+                continue
+            name = plain = constant.name or "constant"
+            number = len(self.variables)
+            while name in self.variables:
+                name, number = f"{plain}_{number}", number + 1
+            array = constant_array(record, constant)
+            variable = tf.Variable(array, trainable=False, name=f"constants/{name}")
+            self.variables[name] = self._by_key[key] = variable
+            self.lifted[name] = constant
+
+    def tensors(self, record: PortableFunction, saving: object) -> list[tf.Tensor]:
+        """The values of a record's constants, in the current graph."""
+        return [
+            self._by_key[constant_key(constant)].read_value()
+            for constant in record.lifted_constants
+        ]
+
+
+def leaf_names(tree: TreeSpec) -> tuple[str, ...]:
+    """A name for each leaf from the path to it: "dense/kernel", "layers/0/w"; none twice.
+
+    >>> leaf = TreeSpec("leaf")
+    >>> leaf_names(TreeSpec("dict", keys=("a b", 3), children=(leaf, leaf)))
+    ('a_b', '3')
+    """
+    return names_of(list(_paths(tree, ())))
+
+
+def names_of(paths: Sequence[Sequence[Any]]) -> tuple[str, ...]:
+    """A name for each leaf from the keys that lead to it, as `leaf_names` gives them."""
+    taken: set[str] = set()
+    names = [""] * len(paths)
+    # In an order that containers of the same keys share: an OrderedDict has another than a dict.
+    for i in sorted(range(len(paths)), key=lambda i: (list(map(str, paths[i])), i)):
+        parts = [re.sub(r"[^\w.\-]+", "_", str(part), flags=re.ASCII) for part in paths[i]]
+        plain = "/".join(parts)
+        name, number = plain or "params", 0
+        while name.lower() in taken:
+            number += 1
+            name = f"{plain}_{number}"
+        taken.add(name.lower())
+        names[i] = name
+    return tuple(names)
+
+
+def _paths(tree: TreeSpec, path: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
+    if tree.kind == "leaf":
+        yield path
+    keys = tree.keys or range(len(tree.children))
+    for key, child in zip(keys, tree.children, strict=True):
+        yield from _paths(child, (*path, key))
+
+
+def _begins(name: str, prefix: str) -> bool:
+    """Whether the first parts of a name are those of the prefix."""
+    prefix = prefix.rstrip("/")
+    return name == prefix or name.startswith(f"{prefix}/") or not prefix
+
+
+def _variable(leaf: Any, aval: Aval, path: str, name: str, trainable: bool) -> tf.Variable:
+    dtype = op_dtype(aval, path)
+    if isinstance(leaf, (tf.Tensor, tf.Variable)):
+        value = tf.convert_to_tensor(leaf)
+    else:
+        # JAX's arrays on the CPU are views here: the variable is the only copy.
+        value = np.asarray(leaf).astype(dtype.as_numpy_dtype, copy=False)
+    return tf.Variable(value, trainable=trainable, name=name, dtype=dtype)
+
+
+def as_saved(leaf: Any, dtype: str) -> Any:
+    """A leaf as an array for a variable of a dtype, if `save` would take it; else as it is."""
+    if dtype_name(leaf) == dtype or not fits_dtype(leaf, dtype):
+        return leaf
+    return np.asarray(leaf).astype(tf.as_dtype(dtype).as_numpy_dtype)
+
+
+def checkpoint_key(attribute: str, name: str) -> str:
+    """Under which a variable in a dict of the root lies in the checkpoint.
+
+    As https://www.tensorflow.org/guide/checkpoint describes it; "/" and "." in names are escaped.
+    """
+    escaped = name.replace(".", "..").replace("/", ".S")
+    return f"{attribute}/{escaped}/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def check_keys(folder: str, keys: Mapping[str, str]) -> None:
+    """Raises unless each key is in the checkpoint at `folder`.
+
+    Raises:
+      SavingError: TensorFlow has written it otherwise.
+    """
+    written = {name for name, _ in tf.train.list_variables(folder)}
+    missing = [f"{name}: {key}" for name, key in keys.items() if key not in written]
+    if missing:
+        raise SavingError(
+            "TensorFlow has written variables under other keys than expected:"
+            f"{bullet_list(missing)}\nThis is a fault of jax2tf-bridge with TensorFlow "
+            f"{tf.__version__}; please report it."
+        )

@@ -1,0 +1,1 @@
+"""JAX's own format of exported functions, without JAX."""

@@ -1,0 +1,26 @@
+"""Names for positional arguments, which JAX's exported functions do not have."""
+
+from __future__ import annotations
+
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable._tree_spec import TreeSpec
+
+
+def argument_names(in_tree: TreeSpec, primal: PortableFunction | None) -> tuple[str, ...]:
+    """One name a positional argument: x0, x1, ... or, for a VJP, primal_0, ... cotangent_0, ...
+
+    Args:
+      in_tree: the structure of (args, kwargs).
+      primal: the function, if this is its VJP.
+    """
+    args, kwargs = in_tree.children
+    if primal is not None:
+        primals = len(primal.in_avals)
+        return (
+            *(f"primal_{i}" for i in range(primals)),
+            *(f"cotangent_{i}" for i in range(len(args.children) - primals)),
+        )
+    keys, prefix = {str(key) for key in kwargs.keys}, "x"
+    while not keys.isdisjoint(f"{prefix}{i}" for i in range(len(args.children))):
+        prefix += "_"
+    return tuple(f"{prefix}{i}" for i in range(len(args.children)))

@@ -1,0 +1,176 @@
+"""Finds what JAX's format of exported functions cannot hold, before a byte is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from jax2tf_bridge.errors import FileFormatError, SerializationError, bullet_list
+from jax2tf_bridge.portable._consistency import record_problem
+from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, shared_checks
+from jax2tf_bridge.portable._symbolic_texts import Comparisons
+from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.portable.bytecode import read_main_types
+from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH
+from jax2tf_bridge.serialization._registry import serialization_of
+from jax2tf_bridge.serialization._stored_types import registration_call
+from jax2tf_bridge.serialization.jax_exported._schema import DTYPES
+
+_NARROW = ("int4", "uint4")
+_LARGEST_SHORT = 2**16 - 1
+_LARGEST_COUNT = 2**32 - 1
+_OLDEST_CONVENTION = 8
+# The root table and its VJPs have their place in the depth of a file too.
+_DEEPEST_TREE = MAX_DEPTH - 20
+
+
+@dataclass(frozen=True)
+class Writable:
+    """A record that the format holds, with the serialized names of its nodes.
+
+    Attributes:
+      needs_jax: what JAX has to change in its module first, as a sentence; "" for nothing.
+    """
+
+    record: PortableFunction
+    in_tree: TreeSpec
+    out_tree: TreeSpec
+    needs_jax: str
+
+
+def writable(record: PortableFunction) -> Writable:
+    """Checks that the format can hold a function, and names its types for it.
+
+    Raises:
+      SerializationError: the format cannot hold it; every reason is listed.
+    """
+    problems: list[str] = []
+    in_tree = _tree(record.in_tree, "the arguments", 1, problems)
+    out_tree = _tree(record.out_tree, "the results", 1, problems)
+    if any(_is_too_deep(tree, 1) for tree in (record.in_tree, record.out_tree)):
+        raise _refusal(record, problems)  # Nothing else can be said of it.
+    leaves = record.in_tree.leaf_count, record.out_tree.leaf_count
+    problem = record_problem(record, *leaves, Comparisons())
+    if problem is not None:
+        raise _refusal(record, [*problems, f"its record is inconsistent: {problem}"])
+    for path, aval in zip(record.in_paths(), record.in_avals, strict=True):
+        _check_dtype(path, aval, problems)
+    for i, aval in enumerate(record.out_avals):
+        _check_dtype(f"result {i}", aval, problems)
+    if record.module_kept_var_idx and record.module_kept_var_idx[-1] > _LARGEST_SHORT:
+        problems.append(
+            f"argument {record.module_kept_var_idx[-1]} is used, and the format counts arguments "
+            f"in 16 bits, up to {_LARGEST_SHORT}: join arrays, or write a .jaxfn file"
+        )
+    problems += [
+        f"the captured array {constant.name or constant.digest} ({constant.aval}) is not there: it "
+        "was written with arrays=False. Read a file that has its arrays"
+        for constant in record.lifted_constants
+        if constant.data is None
+    ]
+    if record.graph_functions:
+        names = ", ".join(dict.fromkeys(function.name for function in record.graph_functions))
+        problems.append(
+            f"it calls TensorFlow graphs ({names}), which JAX cannot run: export it with call_tf "
+            "without call_tf_graph, or write a .jaxfn file"
+        )
+    if record.calling_convention_version < _OLDEST_CONVENTION:
+        problems.append(
+            f"its calling convention is {record.calling_convention_version}, and JAX calls modules "
+            f"from {_OLDEST_CONVENTION} on"
+        )
+    if record.calling_convention_version > _LARGEST_SHORT:
+        problems.append(
+            f"its calling convention is {record.calling_convention_version}, and the format holds "
+            f"up to {_LARGEST_SHORT}"
+        )
+    problems += [
+        f"the effect {name} is known by its class alone, and JAX finds it by module and class"
+        for name in (*record.ordered_effects, *record.unordered_effects)
+        if name.isidentifier()
+    ]
+    problems += [
+        f"the disabled safety check {str(check)!r} is unknown to the format"
+        for check in shared_checks(record.disabled_checks)
+        if check != DisabledSafetyCheck.platform() and check.is_custom_call() is None
+    ]
+    every = dict.fromkeys((*record.in_shardings, *record.out_shardings))
+    for mesh in dict.fromkeys(s.mesh for s in every if s is not None and s.mesh is not None):
+        if any(not 0 < size <= _LARGEST_COUNT for size in mesh.axis_sizes):
+            problems.append(f"the mesh {mesh} has a size that is not from 1 to {_LARGEST_COUNT}")
+    if not 0 < record.nr_devices <= _LARGEST_COUNT:
+        problems.append(f"{record.nr_devices} devices are not from 1 to {_LARGEST_COUNT}")
+    if problems:
+        raise _refusal(record, problems)
+    return Writable(record, in_tree, out_tree, _work_for_jax(record))
+
+
+def _refusal(record: PortableFunction, problems: list[str]) -> SerializationError:
+    return SerializationError(
+        f"{record.name} cannot be written as JAX's exported function:{bullet_list(problems)}"
+    )
+
+
+def _is_too_deep(spec: TreeSpec, depth: int) -> bool:
+    return depth > _DEEPEST_TREE or any(_is_too_deep(c, depth + 1) for c in spec.children)
+
+
+def _is_widened(record: PortableFunction) -> bool:
+    """Tells whether the module takes 4-bit integers as 8-bit ones, as the bridge does for TF."""
+    if not any(aval.dtype in _NARROW for aval in (*record.in_avals, *record.out_avals)):
+        return False
+    try:
+        inputs, outputs = read_main_types(record.module)
+    except FileFormatError:
+        return record.constraints_known  # as its record was made
+    return not any(t.endswith(("xi4>", "<i4>", "xui4>", "<ui4>")) for t in (*inputs, *outputs))
+
+
+def _work_for_jax(record: PortableFunction) -> str:
+    """Says what JAX has to change in the module, as a sentence; "" for nothing."""
+    work = []
+    if record.lifted_constants:
+        work.append(f"captured arrays ({len(record.lifted_constants)}) lie beside its module")
+    if _is_widened(record):
+        work.append("its module takes 4-bit integers as 8-bit ones, for TensorFlow")
+    return ", and ".join(work)
+
+
+def _check_dtype(path: str, aval: Aval, problems: list[str]) -> None:
+    if aval.dtype not in DTYPES:
+        problems.append(
+            f"{path} is {aval.dtype}, a dtype that JAX's format lacks: convert it inside the "
+            "function, or write a .jaxfn file"
+        )
+
+
+def _tree(spec: TreeSpec, path: str, depth: int, problems: list[str]) -> TreeSpec:
+    """Adds the serialized names of the nodes to a structure."""
+    if spec.kind in ("leaf", "none"):
+        return spec
+    if depth == _DEEPEST_TREE:
+        problems.append(f"{path} are nested more than {_DEEPEST_TREE} deep")
+        return spec
+    if spec.kind == "dict":
+        problems += [
+            f"{path} have the key {key!r} of type {type(key).__name__}, and the format has text "
+            "as keys only: rename it, or write a .jaxfn file"
+            for key in spec.keys
+            if not isinstance(key, str)
+        ]
+    found: tuple[str, bytes] | None = None
+    if spec.kind in ("namedtuple", "custom"):
+        try:
+            found = serialization_of(spec)
+        except SerializationError as e:
+            problems.append(f"{path}: {e}")
+            found = spec.name, b""
+        if found is None:
+            problems.append(
+                f"{path} have a {spec.name}, which is not registered for files. jax.export "
+                f"needs that where they are written and where they are read: "
+                f"{registration_call(spec)}"
+            )
+    children = tuple(_tree(child, path, depth + 1, problems) for child in spec.children)
+    name, auxdata = found or ("", None)
+    return replace(spec, children=children, serialized_name=name, auxdata=auxdata)

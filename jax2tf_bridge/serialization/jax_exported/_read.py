@@ -1,0 +1,252 @@
+"""Reads JAX's exported functions, as jax.export.Exported.serialize writes them, without JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from jax2tf_bridge.portable._consistency import record_problem, vjp_problem
+from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
+from jax2tf_bridge.portable._symbolic_texts import Comparisons
+from jax2tf_bridge.portable._target import Target, Version
+from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.serialization._flatbuffer import Readable, Reader, Table
+from jax2tf_bridge.serialization.jax_exported._argument_names import argument_names
+from jax2tf_bridge.serialization.jax_exported._modules import (
+    asserted_constraints,
+    stablehlo_version,
+)
+from jax2tf_bridge.serialization.jax_exported._schema import (
+    FIRST_VERSION,
+    WITHDRAWN_VERSION,
+    AvalField,
+    ExportedField,
+)
+from jax2tf_bridge.serialization.jax_exported._shardings import ShardingReader
+from jax2tf_bridge.serialization.jax_exported._trees import (
+    AvalReader,
+    TreeReader,
+    disabled_checks,
+    effect_name,
+)
+from shape_poly import is_symbolic_dim
+
+_WHAT = "A function exported by JAX"
+_INDICES = {
+    ExportedField.IN_AVALS: ExportedField.IN_AVALS_IDXS,
+    ExportedField.OUT_AVALS: ExportedField.OUT_AVALS_IDXS,
+}
+
+
+class StoredVjp(LazyVjp):
+    """The VJP of a function that was read from bytes: it is there, and is read when asked for."""
+
+    @property
+    def made(self) -> PortableFunction | None:
+        """Reads the VJP."""
+        return self.get("the function") if self.available else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What was read from the bytes is kept, not the bytes.
+        return LazyVjp(made=self.made).__reduce__()
+
+
+def read_exported(data: Readable, *, file: str | None = None) -> PortableFunction:
+    """Reads what jax.export.Exported.serialize of JAX 0.4.30 and later wrote.
+
+    Serialization versions 2 to 12 are read, and later ones as long as they only add fields.  The
+    format has neither constraints nor the names of positional arguments: the constraints that the
+    module checks itself are recovered, `constraints_known` is False, and the arguments are called
+    x0, x1, ...  Node types are rebuilt where they are registered here
+    (register_pytree_node_serialization, or jax.export's); elsewhere their children stand for them,
+    as TreeSpec says.
+
+    Args:
+      data: the bytes; VJPs are read from them when they are asked for, so they must stay.
+      file: where they were read from, for messages.
+
+    Raises:
+      FileFormatError: they are no such function, of the withdrawn version 7, or hold what this
+        version of the bridge does not know.
+    """
+    root = Reader(data, what=_WHAT, file=file).root()
+    try:
+        return _function(root, None)
+    except RecursionError:
+        # Python's own limit, where the caller used it up nearly.
+        raise root.error(None, "fewer trees within each other", "too many to follow") from None
+
+
+def _check_version(root: Table) -> None:
+    version = root.integer(ExportedField.SERIALIZATION_VERSION, "u16")
+    if version == WITHDRAWN_VERSION:
+        raise root.error(
+            ExportedField.SERIALIZATION_VERSION,
+            f"a serialization version but {WITHDRAWN_VERSION}, which JAX withdrew: "
+            "export the function again",
+            f"{version}",
+        )
+    if version < FIRST_VERSION:
+        raise root.error(
+            ExportedField.SERIALIZATION_VERSION,
+            f"a serialization version from {FIRST_VERSION} on",
+            f"{version}",
+        )
+
+
+def _function(
+    table: Table,
+    primal: PortableFunction | None,
+    *,
+    only_check: bool = False,
+    checked: bool = False,
+) -> PortableFunction:
+    """Reads a function, or the VJP of `primal`.
+
+    With `only_check` it is without its module, which is not copied.  With `checked` its VJP was
+    read that way already.
+    """
+    _check_version(table)
+    avals = _AvalTables(table)
+    in_avals, in_shapes = avals.avals(ExportedField.IN_AVALS)
+    out_avals, _ = avals.avals(ExportedField.OUT_AVALS)
+    trees = TreeReader()
+    in_tree = _tree(trees, table, ExportedField.IN_TREE, len(in_avals))
+    _check_call(table, in_tree, in_avals, out_avals, primal)
+    module, version = _module(table)
+    constraints = () if only_check else asserted_constraints(module, in_shapes, in_avals)
+    refines = table.boolean(ExportedField.USES_GLOBAL_CONSTANTS)
+    convention = table.integer(ExportedField.CALLING_CONVENTION_VERSION, "u16")
+    producer = _producer(table)
+    shardings = ShardingReader(table)
+    record = PortableFunction(
+        name=table.string(ExportedField.FUNCTION_NAME) or "",
+        in_tree=in_tree,
+        in_avals=in_avals,
+        out_tree=_tree(trees, table, ExportedField.OUT_TREE, len(out_avals)),
+        out_avals=out_avals,
+        argument_names=argument_names(in_tree, primal),
+        module=b"" if only_check else bytes(module),
+        stablehlo_version=version,
+        calling_convention_version=convention,
+        module_kept_var_idx=table.integers(ExportedField.MODULE_KEPT_VAR_IDX, "u16"),
+        platforms=table.strings(ExportedField.PLATFORMS),
+        dropped_platforms=(),
+        uses_shape_polymorphism=refines
+        or any(is_symbolic_dim(dim) for aval in in_avals for dim in aval.shape),
+        constraints=constraints,
+        disabled_checks=disabled_checks(table.tables(ExportedField.DISABLED_CHECKS)),
+        ordered_effects=_effects(table, ExportedField.ORDERED_EFFECTS),
+        unordered_effects=_effects(table, ExportedField.UNORDERED_EFFECTS),
+        nr_devices=_nr_devices(table),
+        in_shardings=shardings.shardings(ExportedField.IN_SHARDINGS, len(in_avals)),
+        out_shardings=shardings.shardings(ExportedField.OUT_SHARDINGS, len(out_avals)),
+        target=Target(producer, (version,), convention),
+        producer=producer,
+        constraints_known=False,
+        uses_global_constants=refines,
+        lazy_vjp=LazyVjp(missing_because="it was stored without the VJP of this order"),
+    )
+    problem = record_problem(record, len(in_avals), len(out_avals), Comparisons())
+    if problem is not None:
+        raise table.error(None, "parts that agree", problem)
+    vjp = table.table(ExportedField.VJP)
+    if vjp is None:
+        return record
+    if not checked:
+        _function(vjp, record, only_check=True)
+    return record if only_check else _with_vjp(record, vjp)
+
+
+def _with_vjp(record: PortableFunction, vjp: Table) -> PortableFunction:
+    def make() -> PortableFunction:
+        return _function(vjp.again(), record, checked=True)
+
+    return replace(record, lazy_vjp=StoredVjp(make))
+
+
+class _AvalTables:
+    """The abstract values of a function, in-line or by index."""
+
+    def __init__(self, exported: Table) -> None:
+        self._exported = exported
+        self._reader = AvalReader()
+        self._shared = tuple(map(self._read, exported.tables(ExportedField.UNIQUE_AVALS)))
+
+    def avals(self, field: ExportedField) -> tuple[tuple[Aval, ...], tuple[tuple[str, ...], ...]]:
+        """Reads the abstract values of arguments or results, and their shapes as written."""
+        indices = self._exported.integers(_INDICES[field], "u32")
+        if indices and max(indices) >= len(self._shared):
+            raise self._exported.error(
+                _INDICES[field], f"indices below {len(self._shared)}", f"{max(indices)}"
+            )
+        if indices:
+            sizes = [4 + sum(map(len, shape)) + 4 * len(shape) for _, shape in self._shared]
+            self._exported.spend(_INDICES[field], sum(sizes[i] for i in indices))
+            found = tuple(self._shared[i] for i in indices)
+        else:
+            found = tuple(map(self._read, self._exported.tables(field)))
+        return tuple(aval for aval, _ in found), tuple(shape for _, shape in found)
+
+    def _read(self, table: Table) -> tuple[Aval, tuple[str, ...]]:
+        return self._reader.aval(table), table.strings(AvalField.SHAPE)
+
+
+def _tree(trees: TreeReader, table: Table, field: ExportedField, leaves: int) -> TreeSpec:
+    found = table.table(field)
+    if found is None:
+        raise table.error(field, "a pytree", "none")
+    tree = trees.tree(found)
+    if tree.leaf_count != leaves:
+        raise found.error(None, f"{leaves} leaves, one a value", f"{tree.leaf_count}")
+    return tree
+
+
+def _check_call(
+    table: Table,
+    in_tree: TreeSpec,
+    in_avals: Sequence[Aval],
+    out_avals: Sequence[Aval],
+    primal: PortableFunction | None,
+) -> None:
+    """Refuses what cannot be the arguments of a call, or of the VJP of `primal`."""
+    if in_tree.kind != "tuple" or [c.kind for c in in_tree.children] != ["tuple", "dict"]:
+        raise table.error(
+            ExportedField.IN_TREE,
+            "a tuple of arguments and a dict of keyword arguments",
+            f"{in_tree.kind} of {len(in_tree.children)} children",
+        )
+    problem = None if primal is None else vjp_problem(primal, in_tree, in_avals, out_avals)
+    if primal is not None and problem is not None:
+        raise table.error(None, f"the VJP of {primal.name}", problem)
+
+
+def _module(table: Table) -> tuple[memoryview, Version]:
+    module = table.bytes(ExportedField.MODULE)
+    version = None if module is None else stablehlo_version(module)
+    if module is None or version is None:
+        got = "none" if module is None else repr(bytes(module[:24]))
+        raise table.error(ExportedField.MODULE, "a StableHLO module as a portable artifact", got)
+    return module, version
+
+
+def _producer(table: Table) -> str:
+    version = table.string(ExportedField.JAX_VERSION)
+    if version:
+        return f"JAX {version}"
+    stamp = table.integer(ExportedField.SERIALIZATION_VERSION, "u16")
+    return f"JAX (serialization version {stamp})"
+
+
+def _nr_devices(table: Table) -> int:
+    count = table.integer(ExportedField.NR_DEVICES, "u32") or table.integer(
+        ExportedField.NR_DEVICES_SHORT, "i16"
+    )
+    if count < 1:
+        raise table.error(ExportedField.NR_DEVICES, "at least one device", f"{count}")
+    return count
+
+
+def _effects(table: Table, field: ExportedField) -> tuple[str, ...]:
+    return tuple(map(effect_name, table.tables(field)))

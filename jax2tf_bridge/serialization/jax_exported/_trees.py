@@ -1,0 +1,212 @@
+"""Reads the parts of JAX's exported functions that describe one value: trees, avals, effects."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Sequence
+
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
+from jax2tf_bridge.portable._symbolic_texts import MAX_TEXT, has_own_parentheses
+from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
+from jax2tf_bridge.serialization._fields import read_fields, write_fields
+from jax2tf_bridge.serialization._flatbuffer import Table
+from jax2tf_bridge.serialization._registry import codec_for
+from jax2tf_bridge.serialization.jax_exported._schema import (
+    DTYPES,
+    KEY_SHAPES,
+    MEMORY_SPACES,
+    AvalField,
+    CheckField,
+    CheckKind,
+    EffectField,
+    TreeField,
+    TreeKind,
+)
+from shape_poly import Dim, DimensionSyntaxError, parse_dimension
+
+_LARGEST_SIZE = 2**63 - 1
+_OPENING, _CLOSING = "<class '", "'>"
+
+
+class TreeReader:
+    """Reads pytrees; how nodes of a type and with static data are rebuilt is asked for once."""
+
+    def __init__(self) -> None:
+        self._codecs: dict[tuple[str, bytes, int], NodeCodec | None] = {}
+
+    def tree(self, table: Table) -> TreeSpec:
+        """Reads the pytree below a node."""
+        kind = table.integer(TreeField.KIND, "i8")
+        if kind == TreeKind.LEAF:
+            return LEAF
+        children = tuple(self.tree(child) for child in table.tables(TreeField.CHILDREN))
+        match kind:
+            case TreeKind.NONE:
+                if children:
+                    raise table.error(
+                        TreeField.CHILDREN, "no children below None", f"{len(children)}"
+                    )
+                return TreeSpec("none")
+            case TreeKind.TUPLE:
+                return TreeSpec("tuple", children=children)
+            case TreeKind.LIST:
+                return TreeSpec("list", children=children)
+            case TreeKind.DICT:
+                return TreeSpec("dict", keys=_keys(table, len(children)), children=children)
+            case TreeKind.CUSTOM:
+                return self._custom(table, children)
+        raise table.error(TreeField.KIND, f"0 to {max(TreeKind)}", f"{kind}")
+
+    def _custom(self, table: Table, children: tuple[TreeSpec, ...]) -> TreeSpec:
+        name = table.string(TreeField.CUSTOM_NAME)
+        if not name:
+            raise table.error(TreeField.CUSTOM_NAME, "the name of a registered type", "none")
+        auxdata = bytes(table.bytes(TreeField.CUSTOM_AUXDATA) or b"")
+        try:
+            codec = self._codec(name, auxdata, children)
+            keys = read_fields(auxdata) if name == "collections.OrderedDict" else ()
+        except FileFormatError as e:
+            raise table.problem(TreeField.CUSTOM_AUXDATA, str(e)) from e
+        short = name.rpartition(".")[2] if codec is None else codec.node_type.__name__
+        fields = _fields(auxdata, len(children))
+        is_named = (
+            _is_plain_name(short)
+            if codec is None
+            else issubclass(codec.node_type, tuple) and hasattr(codec.node_type, "_fields")
+        )
+        if is_named and fields is not None:
+            return TreeSpec("namedtuple", short, fields, children, codec, name, auxdata)
+        return TreeSpec("custom", short, keys, children, codec, name, auxdata)
+
+    def _codec(self, name: str, auxdata: bytes, children: tuple[TreeSpec, ...]) -> NodeCodec | None:
+        key = name, auxdata, len(children)
+        if key not in self._codecs:
+            self._codecs[key] = codec_for(*key, children)
+        return self._codecs[key]
+
+
+def _keys(table: Table, count: int) -> tuple[str, ...]:
+    keys = table.strings(TreeField.CHILDREN_NAMES)
+    if len(keys) != count:
+        raise table.error(TreeField.CHILDREN_NAMES, f"{count} keys, one a child", f"{len(keys)}")
+    if len(set(keys)) != count:
+        raise table.error(TreeField.CHILDREN_NAMES, "keys that differ", "the same key twice")
+    return keys
+
+
+def _fields(auxdata: bytes, count: int) -> tuple[str, ...] | None:
+    """Reads the fields of a named tuple, as jax.export writes them; None for anything else."""
+    try:
+        fields = read_fields(auxdata)
+    except FileFormatError:
+        return None
+    plain = all(map(_is_plain_name, fields)) and len(set(fields)) == len(fields) == count
+    return fields if plain and write_fields(fields) == auxdata else None
+
+
+def _is_plain_name(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
+
+
+class AvalReader:
+    """Reads abstract values; sizes that were read before are not parsed again."""
+
+    def __init__(self) -> None:
+        self._dims: dict[str, Dim] = {}
+        self._characters = 0
+
+    def aval(self, table: Table) -> Aval:
+        """Reads the abstract value of a table."""
+        kind = table.integer(AvalField.KIND, "i8")
+        if kind != 0:
+            raise table.error(AvalField.KIND, "0, an array", f"{kind}")
+        number = table.integer(AvalField.DTYPE, "i8")
+        if not 0 <= number < len(DTYPES):
+            raise table.error(
+                AvalField.DTYPE,
+                f"a dtype from 0 to {len(DTYPES) - 1}, or a newer bridge",
+                f"{number}",
+            )
+        space = table.integer(AvalField.MEMORY_SPACE, "i8")
+        if not 0 <= space < len(MEMORY_SPACES):
+            raise table.error(
+                AvalField.MEMORY_SPACE,
+                f"a memory space from 0 to {len(MEMORY_SPACES) - 1}",
+                f"{space}",
+            )
+        dtype = DTYPES[number]
+        shape = tuple(
+            self._dim(table, i, text) for i, text in enumerate(table.strings(AvalField.SHAPE))
+        )
+        return Aval(shape, dtype, KEY_SHAPES.get(dtype, ()), MEMORY_SPACES[space])
+
+    def _dim(self, table: Table, index: int, text: str) -> Dim:
+        if text not in self._dims:
+            self._check(table, index, text)
+            try:
+                dim = parse_dimension(text)
+            except DimensionSyntaxError as e:
+                raise table.error(AvalField.SHAPE, f"a size as dimension {index}", f"{e}") from e
+            if isinstance(dim, int) and not 0 <= dim <= _LARGEST_SIZE:
+                raise table.error(
+                    AvalField.SHAPE, f"a size from 0 to {_LARGEST_SIZE} as dimension {index}", text
+                )
+            self._dims[text] = dim
+        return self._dims[text]
+
+    def _check(self, table: Table, index: int, text: str) -> None:
+        """Refuses what takes longer to parse than any size that JAX prints."""
+        self._characters += len(text)
+        if self._characters > MAX_TEXT:
+            raise table.error(
+                AvalField.SHAPE, f"at most {MAX_TEXT} characters of all sizes together", "more"
+            )
+        if has_own_parentheses(text):
+            raise table.error(
+                AvalField.SHAPE,
+                f"a size as dimension {index}, as it is printed",
+                f"{text!r:.80} (it has parentheses of its own)",
+            )
+
+
+def effect_name(table: Table) -> str:
+    """Reads the class of an effect, as "jax._src.debugging.OrderedDebugEffect"."""
+    text = table.string(EffectField.TYPE_NAME)
+    if not text:
+        raise table.error(EffectField.TYPE_NAME, "the class of an effect", "none")
+    if text.startswith(_OPENING) and text.endswith(_CLOSING):
+        return text[len(_OPENING) : -len(_CLOSING)]
+    return text
+
+
+def effect_text(name: str) -> str:
+    """Writes the class of an effect as JAX does."""
+    return f"{_OPENING}{name}{_CLOSING}" if _is_qualified(name) else name
+
+
+def _is_qualified(name: str) -> bool:
+    parts = name.replace(".<locals>", "").split(".")
+    return len(parts) > 1 and all(part.isidentifier() for part in parts)
+
+
+def disabled_checks(tables: Sequence[Table]) -> tuple[DisabledSafetyCheck, ...]:
+    """Reads the disabled checks; shape assertions can't be disabled any more and are left out."""
+    checks: list[DisabledSafetyCheck] = []
+    for table in tables:
+        match table.integer(CheckField.KIND, "i8"):
+            case CheckKind.PLATFORM:
+                checks.append(DisabledSafetyCheck.platform())
+            case CheckKind.CUSTOM_CALL:
+                target = table.string(CheckField.CUSTOM_CALL_TARGET)
+                if not target:
+                    raise table.error(
+                        CheckField.CUSTOM_CALL_TARGET, "the name of a custom call", "none"
+                    )
+                checks.append(DisabledSafetyCheck.custom_call(target))
+            case CheckKind.SHAPE_ASSERTIONS:
+                pass
+            case other:
+                raise table.error(CheckField.KIND, f"0 to {max(CheckKind)}", f"{other}")
+    return tuple(checks)

@@ -1,0 +1,256 @@
+"""Reads the parts of a file behind its structure, and computes their checksums at the same time."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import queue
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.serialization.jaxfn import _format
+
+# Below, a thread costs more than it saves.
+_ALONE = 1 << 22
+_MOST_THREADS = 4
+_STEP = 1 << 20
+
+
+class _Checksum(Protocol):
+    """A checksum of bytes that come one after the other."""
+
+    def update(self, data: memoryview, /) -> None:
+        """Takes the next bytes."""
+
+    def hexdigest(self) -> str:
+        """Gives the checksum of all that came."""
+
+
+class _Crc32:
+    """A CRC-32, used as those of hashlib are."""
+
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, data: memoryview, /) -> None:
+        self._value = zlib.crc32(data, self._value)
+
+    def hexdigest(self) -> str:
+        return crc32_text(self._value)
+
+
+def crc32_text(value: int) -> str:
+    """Prints a CRC-32 for messages.
+
+    >>> crc32_text(255)
+    '000000ff'
+    """
+    return f"{value:08x}"
+
+
+Kind: TypeAlias = Literal["module", "array"]
+
+
+class Part(NamedTuple):
+    """A module or an array in a file.
+
+    Attributes:
+      kind: which of the two.
+      name: whose module ("the function"), or what the array is called beside its record.
+      start, size: its place in the file, in bytes.
+      expected: the CRC-32 of a module, the SHA-256 of an array, in hexadecimal.
+    """
+
+    kind: Kind
+    name: str
+    start: int
+    size: int
+    expected: str
+
+    @property
+    def end(self) -> int:
+        """Gives the place where the bytes behind it begin."""
+        return self.start + self.size
+
+    def check(self, found: str, file: str | None) -> None:
+        """Compares what was found with what is expected.
+
+        Raises:
+          FileFormatError: they differ.
+        """
+        if found == self.expected:
+            return
+        place = f"(bytes {self.start} to {self.end - 1})"
+        if self.kind == "module":
+            problem = (
+                f"the checksum of the module of {self.name} {place} is {found}, "
+                f"expected {self.expected}."
+            )
+        else:
+            problem = (
+                f"the SHA-256 of the array {self.name!r:.80} {place} is {found}, and its digest "
+                f"is {self.expected}."
+            )
+        raise _format.damaged(problem, file)
+
+
+def read_part(handle: io.FileIO, size: int, file: str) -> bytes:
+    """Reads the next `size` bytes of a file that had them a moment ago.
+
+    Raises:
+      FileFormatError: they are no longer there, or do not fit into memory.
+    """
+    room = _room(size, file)
+    with room.getbuffer() as view:
+        for _ in _fill(view, handle, size, file):
+            pass
+    return room.getvalue()
+
+
+def read_parts(handle: io.FileIO, parts: Sequence[Part], file: str) -> list[bytes]:
+    """Reads the parts of a file from where it stands, and verifies them.
+
+    Raises:
+      FileFormatError: they are not what was written, or as for `read_part`.
+    """
+    checksums = [_Crc32() if part.kind == "module" else hashlib.sha256() for part in parts]
+    rooms: list[io.BytesIO] = []
+    at = handle.tell()
+    with _Checksums([part.size for part in parts]) as running:
+        for part, checksum in zip(parts, checksums, strict=True):
+            if at != part.start:
+                check_gap(read_part(handle, part.start - at, file), at, file)
+            room = _room(part.size, file)
+            update = running.begin(checksum, part.size)
+            with room.getbuffer() as view:
+                for start, end in _fill(view, handle, _STEP, file):
+                    update(view[start:end])
+            rooms.append(room)
+            at = part.end
+    for part, checksum in zip(parts, checksums, strict=True):
+        part.check(checksum.hexdigest(), file)
+    # Now that nobody else looks at them, nothing is copied.
+    return [room.getvalue() for room in rooms]
+
+
+def copied_parts(data: memoryview, parts: Sequence[Part], file: str | None) -> list[bytes]:
+    """Copies the parts of a file in memory, and verifies them.
+
+    Raises:
+      FileFormatError: they are not what was written.
+    """
+    found = []
+    start = parts[0].start
+    for part in parts:
+        if start != part.start:
+            check_gap(data[start : part.start], start, file)
+        start = part.end
+        found.append(bytes(data[part.start : start]))
+    checksums = hexdigests([part.kind for part in parts], found)
+    for part, checksum in zip(parts, checksums, strict=True):
+        part.check(checksum, file)
+    return found
+
+
+def hexdigests(kinds: Sequence[Kind], contents: Sequence[bytes]) -> list[str]:
+    """Computes the checksum of each of the contents."""
+    if sum(map(len, contents)) < _ALONE:
+        return list(map(_hexdigest, kinds, contents))
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(_MOST_THREADS) as threads:
+        return list(threads.map(_hexdigest, kinds, contents))
+
+
+def _hexdigest(kind: Kind, data: bytes) -> str:
+    return crc32_text(zlib.crc32(data)) if kind == "module" else hashlib.sha256(data).hexdigest()
+
+
+def check_gap(gap: bytes | memoryview, start: int, file: str | None) -> None:
+    """Refuses bytes before an array that are not zero."""
+    if any(gap):
+        raise _format.damaged(
+            f"bytes {start} to {start + len(gap) - 1}, before an array, are not zero.", file
+        )
+
+
+def _room(size: int, file: str) -> io.BytesIO:
+    """Memory for so many bytes, which BytesIO hands out without copying them."""
+    try:
+        return io.BytesIO(bytes(size))
+    except MemoryError:
+        raise FileFormatError(
+            f"{file} cannot be read: {size} bytes of it do not fit into memory.", file=file
+        ) from None
+
+
+def _fill(view: memoryview, handle: io.FileIO, step: int, file: str) -> Iterator[tuple[int, int]]:
+    """Reads what fills `view`; gives from where to where, after each step."""
+    at = 0
+    while at < len(view):
+        with view[at : at + step] as part:
+            count = handle.readinto(part)
+        if not count:
+            raise _format.damaged("it became shorter while it was read.", file)
+        yield at, at + count
+        at += count
+
+
+Update: TypeAlias = Callable[[memoryview], None]
+
+
+class _Checksums:
+    """Computes checksums while the caller goes on: in threads, where that is worth it."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        """For what has these sizes in bytes."""
+        self._workers: list[_Worker] = []
+        if sum(sizes) >= _ALONE:
+            threads = min(len(sizes), os.cpu_count() or 1, _MOST_THREADS)
+            self._workers = [_Worker() for _ in range(threads)]
+
+    def __enter__(self) -> _Checksums:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Waits until all is computed."""
+        for worker in self._workers:
+            worker.finish()
+
+    def begin(self, checksum: _Checksum, size: int) -> Update:
+        """Begins a checksum of `size` bytes, which must not change; what comes back takes them."""
+        if not self._workers:
+            return checksum.update
+        worker = min(self._workers, key=lambda worker: worker.load)
+        worker.load += size
+
+        def update(data: memoryview) -> None:
+            with data:
+                checksum.update(data)
+
+        return lambda data: worker.later(lambda: update(data))
+
+
+class _Worker:
+    """A thread that does one thing after the other."""
+
+    def __init__(self) -> None:
+        self.load = 0
+        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def later(self, task: Callable[[], None]) -> None:
+        self._waiting.put(task)
+
+    def finish(self) -> None:
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (task := self._waiting.get()) is not None:
+            task()

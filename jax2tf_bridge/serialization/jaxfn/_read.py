@@ -1,0 +1,318 @@
+"""Reads a PortableFunction in the .jaxfn format; see _format and the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.portable._consistency import record_problem, vjp_problem
+from jax2tf_bridge.portable._graph_function import GraphFunction
+from jax2tf_bridge.portable._portable_function import (
+    Aval,
+    LazyVjp,
+    LiftedConstant,
+    PortableFunction,
+)
+from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
+from jax2tf_bridge.portable._sharding import AbstractDevice, AbstractMesh, Sharding
+from jax2tf_bridge.portable._symbolic_texts import Comparisons
+from jax2tf_bridge.portable._target import Target, Version
+from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.serialization._flatbuffer import Reader, Table
+from jax2tf_bridge.serialization.jaxfn import _format
+from jax2tf_bridge.serialization.jaxfn import _schema as schema
+from jax2tf_bridge.serialization.jaxfn._arrays import array_parts
+from jax2tf_bridge.serialization.jaxfn._avals import decode_avals
+from jax2tf_bridge.serialization.jaxfn._file_parts import Part, crc32_text
+from jax2tf_bridge.serialization.jaxfn._texts import (
+    decode_texts,
+    each,
+    one,
+    optional,
+    optional_bytes,
+)
+from jax2tf_bridge.serialization.jaxfn._trees import TreeReader
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A checked structure of a file; what lies behind it is still missing.
+
+    Attributes:
+      header: of the file.
+      bridge_version: the release of jax2tf-bridge that wrote it.
+      functions: for the function and each of its VJPs the arguments of PortableFunction but the
+        module and the VJP; their constants have no data.
+      parts: the modules, one a function, then the arrays: where they lie.
+      vjp_missing_because: why the last function has no VJP.
+    """
+
+    header: _format.Header
+    bridge_version: str
+    functions: tuple[dict[str, Any], ...]
+    parts: tuple[Part, ...]
+    vjp_missing_because: str
+
+    def record(self, contents: Sequence[bytes]) -> PortableFunction:
+        """Makes the portable function, with what the parts hold."""
+        count = len(self.functions)
+        arrays = {
+            part.expected: data
+            for part, data in zip(self.parts[count:], contents[count:], strict=True)
+        }
+        lazy = LazyVjp(missing_because=self.vjp_missing_because)
+        # The last order first: each holds the next.
+        for found, module in zip(self.functions[::-1], contents[count - 1 :: -1], strict=True):
+            fields = found
+            if arrays:
+                fields = {**found}
+                fields["lifted_constants"] = tuple(
+                    replace(constant, data=arrays.get(constant.digest))
+                    for constant in fields["lifted_constants"]
+                )
+            record = PortableFunction(**fields, module=module, lazy_vjp=lazy)
+            lazy = LazyVjp(made=record)
+        return record
+
+
+def read_structure(
+    header: _format.Header, structure: bytes | memoryview, file: str | None
+) -> Stored:
+    """Reads the structure of a file.
+
+    Args:
+      header: what stands at its beginning.
+      structure: its first bytes, as many as the header says.
+      file: for messages.
+
+    Raises:
+      FileFormatError: its checksum is wrong, or it holds no record.
+    """
+    _format.check_structure(header, structure, file)
+    try:
+        root = Reader(structure, what=_format.place(file)).root()
+        return _FileReader(root, header.version).stored(header)
+    except FileFormatError as e:
+        e.file = file
+        raise
+
+
+class _FileReader:
+    """Reads the tables of one file."""
+
+    def __init__(self, root: Table, version: int) -> None:
+        self._root = root
+        texts = self._texts = decode_texts(root)
+        tree_reader = TreeReader(root, texts)
+        trees = root.table(schema.File.TREES)
+        self._trees = [] if trees is None else tree_reader.decode(trees)
+        avals = root.table(schema.File.AVALS)
+        self._avals = [] if avals is None else decode_avals(avals, texts)
+        meshes = [_mesh(table, texts) for table in root.tables(schema.File.MESHES)]
+        shardings = root.tables(schema.File.SHARDINGS)
+        self._shardings = [None, *(_sharding(table, meshes, texts) for table in shardings)]
+        lowerings = root.tables(schema.File.LOWERINGS)
+        self._lowerings = [_lowering(table, texts) for table in lowerings]
+        self._graph_functions = _graph_functions(root, version, texts)
+        self._comparisons = Comparisons()
+
+    def stored(self, header: _format.Header) -> Stored:
+        fields = schema.File
+        tables = self._root.tables(fields.FUNCTIONS)
+        if not 1 <= len(tables) <= _format.MAX_VJP_ORDER + 1:
+            raise self._root.error(
+                fields.FUNCTIONS, f"1 to {_format.MAX_VJP_ORDER + 1} functions", f"{len(tables)}"
+            )
+        if len(self._trees) != 2 * len(tables):
+            raise self._root.error(
+                fields.TREES, f"two for each of {len(tables)} functions", f"{len(self._trees)}"
+            )
+        trees = zip(tables, self._trees[::2], self._trees[1::2], strict=True)
+        functions = tuple(self._function(*each) for each in trees)
+        for table, function, vjp in zip(tables[1:], functions, functions[1:], strict=False):
+            _check_vjp(table, function, vjp)
+        modules = _modules(tables, header.structure_size)
+        constants = chain.from_iterable(found["lifted_constants"] for found in functions)
+        arrays = array_parts(self._root, self._texts, constants, modules[-1].end)
+        parts = (*modules, *arrays)
+        if parts[-1].end != header.file_size:
+            raise self._root.error(
+                fields.FUNCTIONS,
+                f"modules and arrays up to byte {header.file_size}, where the file ends",
+                f"some up to byte {parts[-1].end}",
+            )
+        return Stored(
+            header=header,
+            bridge_version=one(self._root, fields.BRIDGE_VERSION, self._texts),
+            functions=functions,
+            parts=parts,
+            vjp_missing_because=one(self._root, fields.VJP_MISSING_BECAUSE, self._texts),
+        )
+
+    def _function(self, table: Table, in_tree: TreeSpec, out_tree: TreeSpec) -> dict[str, Any]:
+        fields, texts = schema.Function, self._texts
+        in_avals = each(table, fields.IN_AVALS, self._avals)
+        out_avals = each(table, fields.OUT_AVALS, self._avals)
+        found = {
+            "name": one(table, fields.NAME, texts),
+            "in_tree": in_tree,
+            "in_avals": in_avals,
+            "out_tree": out_tree,
+            "out_avals": out_avals,
+            "argument_names": each(table, fields.ARGUMENT_NAMES, texts),
+            "requirements": each(table, fields.REQUIREMENTS, texts),
+            "ordered_effects": each(table, fields.ORDERED_EFFECTS, texts),
+            "unordered_effects": each(table, fields.UNORDERED_EFFECTS, texts),
+            "module_kept_var_idx": table.integers(fields.MODULE_KEPT_VAR_IDX, "u32"),
+            "in_shardings": self._one_sharding_each(table, fields.IN_SHARDINGS, in_avals),
+            "out_shardings": self._one_sharding_each(table, fields.OUT_SHARDINGS, out_avals),
+            "uses_global_constants": table.boolean(fields.USES_GLOBAL_CONSTANTS),
+            "lifted_constants": self._lifted(table),
+            "graph_functions": each(table, fields.GRAPH_FUNCTIONS, self._graph_functions),
+            **one(table, fields.LOWERING, self._lowerings),
+        }
+        record = PortableFunction(**found, module=b"")
+        problem = record_problem(record, in_tree.leaf_count, out_tree.leaf_count, self._comparisons)
+        if problem is not None:
+            raise table.error(None, "parts that agree", problem)
+        return found
+
+    def _one_sharding_each(
+        self, table: Table, field: schema.Function, avals: Sequence[Aval]
+    ) -> tuple[Sharding | None, ...]:
+        if not table.has(field):
+            return (None,) * len(avals)
+        return each(table, field, self._shardings)
+
+    def _lifted(self, table: Table) -> tuple[LiftedConstant, ...]:
+        if not table.has(schema.Function.LIFTED_AVALS):
+            return ()
+        avals = each(table, schema.Function.LIFTED_AVALS, self._avals)
+        digests = each(table, schema.Function.LIFTED_DIGESTS, self._texts)
+        names = each(table, schema.Function.LIFTED_NAMES, self._texts)
+        if not len(avals) == len(digests) == len(names):
+            raise table.error(
+                schema.Function.LIFTED_AVALS,
+                "an abstract value, a digest and a name each constant",
+                f"{len(avals)}, {len(digests)} and {len(names)}",
+            )
+        return tuple(map(LiftedConstant, avals, digests, names))
+
+
+def _graph_functions(root: Table, version: int, texts: Sequence[str]) -> list[GraphFunction]:
+    field = schema.File.GRAPH_FUNCTIONS
+    tables = root.tables(field)
+    if tables and version < _format.GRAPH_FUNCTIONS_VERSION:
+        raise root.error(field, f"none in a file of version {version}", f"{len(tables)}")
+    found = []
+    for table in tables:
+        graph = optional_bytes(table, schema.GraphFunction.GRAPH)
+        if not graph:
+            raise table.error(schema.GraphFunction.GRAPH, "a graph", "no bytes")
+        found.append(GraphFunction(one(table, schema.GraphFunction.NAME, texts), graph))
+    return found
+
+
+def _modules(tables: Sequence[Table], end: int) -> list[Part]:
+    """Finds where the modules lie; the structure ends at `end`."""
+    modules = []
+    for order, table in enumerate(tables):
+        part = Part(
+            "module",
+            f"the VJP of order {order}" if order else "the function",
+            end,
+            table.integer(schema.Function.MODULE_SIZE, "u64"),
+            crc32_text(table.integer(schema.Function.MODULE_CRC32, "u32")),
+        )
+        modules.append(part)
+        end = part.end
+    return modules
+
+
+def _check_vjp(table: Table, function: dict[str, Any], vjp: dict[str, Any]) -> None:
+    primal = PortableFunction(**function, module=b"")
+    problem = vjp_problem(primal, vjp["in_tree"], vjp["in_avals"], vjp["out_avals"])
+    if problem is not None:
+        raise table.error(None, f"the VJP of {primal.name}", problem)
+
+
+def _lowering(table: Table, texts: Sequence[str]) -> dict[str, Any]:
+    fields = schema.Lowering
+    versions = _versions(table, fields.STABLEHLO_VERSION)
+    if len(versions) != 1:
+        raise table.error(fields.STABLEHLO_VERSION, "one version", f"{len(versions)}")
+    dropped = each(table, fields.DROPPED_PLATFORMS, texts)
+    reasons = each(table, fields.DROPPED_BECAUSE, texts)
+    if len(dropped) != len(reasons):
+        raise table.error(fields.DROPPED_BECAUSE, f"{len(dropped)} reasons", f"{len(reasons)}")
+    return {
+        "stablehlo_version": versions[0],
+        "calling_convention_version": table.integer(fields.CALLING_CONVENTION_VERSION, "u32"),
+        "platforms": each(table, fields.PLATFORMS, texts),
+        "dropped_platforms": tuple(zip(dropped, reasons, strict=True)),
+        "disabled_checks": tuple(
+            map(DisabledSafetyCheck, each(table, fields.DISABLED_CHECKS, texts))
+        ),
+        "nr_devices": table.integer(fields.NR_DEVICES, "u32", 1),
+        "uses_shape_polymorphism": table.boolean(fields.USES_SHAPE_POLYMORPHISM),
+        "constraints": each(table, fields.CONSTRAINTS, texts),
+        "constraints_known": table.boolean(fields.CONSTRAINTS_KNOWN, True),
+        "producer": one(table, fields.PRODUCER, texts),
+        "target": Target(
+            one(table, fields.TARGET_NAME, texts),
+            _versions(table, fields.TARGET_STABLEHLO_VERSIONS),
+            table.integer(fields.TARGET_CALLING_CONVENTION, "u32"),
+        ),
+    }
+
+
+def _versions(table: Table, field: schema.Lowering) -> tuple[Version, ...]:
+    numbers = table.integers(field, "u32")
+    if len(numbers) % 3:
+        raise table.error(field, "three numbers each version", f"{len(numbers)}")
+    return tuple(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
+
+
+def _mesh(table: Table, texts: Sequence[str]) -> AbstractMesh:
+    fields = schema.Mesh
+    names = each(table, fields.AXIS_NAMES, texts)
+    sizes = table.integers(fields.AXIS_SIZES, "u64")
+    types = table.integers(fields.AXIS_TYPES, "u8")
+    if not len(names) == len(sizes) == len(types):
+        raise table.error(None, "a name, a size and a type each axis", "other numbers of them")
+    if max(types, default=0) >= len(schema.AXIS_TYPES):
+        raise table.error(fields.AXIS_TYPES, "0, 1 or 2", f"{max(types)}")
+    device = table.table(fields.DEVICE)
+    axis_types = tuple(schema.AXIS_TYPES[i] for i in types)
+    return AbstractMesh(
+        names, sizes, axis_types, None if device is None else _device(device, texts)
+    )
+
+
+def _device(table: Table, texts: Sequence[str]) -> AbstractDevice:
+    fields = schema.Device
+    cores = table.integer(fields.NUM_CORES, "u32") if table.has(fields.NUM_CORES) else None
+    return AbstractDevice(one(table, fields.KIND, texts), one(table, fields.PLATFORM, texts), cores)
+
+
+def _sharding(table: Table, meshes: Sequence[AbstractMesh], texts: Sequence[str]) -> Sharding:
+    fields = schema.Sharding
+    sizes = table.integers(fields.PARTITION_SIZES, "u32")
+    axes = each(table, fields.AXES, texts)
+    if sum(sizes) != len(axes):
+        raise table.error(fields.AXES, f"{sum(sizes)} axes", f"{len(axes)}")
+    partitions, end = [], 0
+    for size in sizes:
+        partitions.append(axes[end : end + size])
+        end += size
+    return Sharding(
+        mesh=optional(table, fields.MESH, meshes),
+        partitions=tuple(partitions),
+        unreduced=each(table, fields.UNREDUCED, texts),
+        reduced=each(table, fields.REDUCED, texts),
+        memory_kind=optional(table, fields.MEMORY_KIND, texts),
+        hlo=optional_bytes(table, fields.HLO) or b"",
+    )

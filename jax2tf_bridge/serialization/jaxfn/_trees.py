@@ -1,0 +1,272 @@
+"""Pytree structures as .jaxfn files hold them: vectors of numbers, the nodes in preorder."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from jax2tf_bridge.errors import SerializationError
+from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
+from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH, Table
+from jax2tf_bridge.serialization._static_data import read_definition, write_definition
+from jax2tf_bridge.serialization._stored_types import StoredNames, codec_if_it_fits
+from jax2tf_bridge.serialization.jaxfn import _schema as schema
+from jax2tf_bridge.serialization.jaxfn._keys import (
+    EncodedKey,
+    decode_key,
+    encode_key,
+    unwritable_key,
+)
+from jax2tf_bridge.serialization.jaxfn._pools import Pool
+from jax2tf_bridge.serialization.jaxfn._texts import one, optional, optional_bytes
+
+_NONE = TreeSpec("none")
+_KEYED = (schema.DICT, schema.NAMEDTUPLE, schema.NAMED_CUSTOM)
+_TYPED = (schema.NAMEDTUPLE, schema.CUSTOM, schema.NAMED_CUSTOM)
+
+
+@dataclass(frozen=True)
+class Root:
+    """A name of a structure for messages, and for (args, kwargs) the names of the arguments."""
+
+    text: str
+    argument_names: tuple[str, ...] | None = None
+
+
+# Which child of which node, and where that one is; formatted for errors alone.
+_Place: TypeAlias = "tuple[_Place, TreeSpec, int] | Root"
+
+
+@dataclass(frozen=True)
+class EncodedType:
+    """The type of a named tuple or custom node, as a file has it."""
+
+    name: str
+    serialized_name: str
+    auxdata: bytes | None
+
+
+@dataclass
+class EncodedTrees:
+    """Structures as a file has them; see the schema's Trees."""
+
+    kinds: bytearray = field(default_factory=bytearray)
+    counts: list[int] = field(default_factory=list)
+    keys: list[int] = field(default_factory=list)
+    types: list[int] = field(default_factory=list)
+
+
+class TreeWriter:
+    """Encodes structures into `trees`; what they share is pooled in keys and types, and texts."""
+
+    def __init__(self, texts: Pool[str]) -> None:
+        self.trees = EncodedTrees()
+        self._texts = texts
+        self.keys = Pool[EncodedKey]()
+        self.types = Pool[EncodedType]()
+        self._names = StoredNames()
+
+    def add(self, spec: TreeSpec, root: Root) -> int:
+        """Encodes a structure behind the others, and gives the number of its leaves.
+
+        Raises:
+          SerializationError: a file cannot hold a key of it, or its depth, or it is no
+            structure.
+        """
+        kinds = self.trees.kinds
+        start = len(kinds)
+        pending: list[tuple[TreeSpec, _Place, int]] = [(spec, root, 1)]
+        while pending:
+            node, where, depth = pending.pop()
+            if node.kind == "leaf":
+                kinds.append(schema.LEAF)
+            elif node.kind == "none":
+                kinds.append(schema.NONE)
+            elif depth > MAX_DEPTH:
+                raise SerializationError(
+                    f"{root.text} has containers nested more than {MAX_DEPTH} deep, which is the "
+                    "most that a file holds."
+                )
+            else:
+                self._add(node, where)
+                # The last is pushed first, so that the first is next.
+                for i in range(len(node.children) - 1, -1, -1):
+                    pending.append((node.children[i], (where, node, i), depth + 1))
+        return kinds.count(schema.LEAF, start)
+
+    def _add(self, node: TreeSpec, where: _Place) -> None:
+        kind = schema.NODE_KINDS.index(node.kind)
+        if kind == schema.CUSTOM and node.keys:
+            kind = schema.NAMED_CUSTOM
+        expected = len(node.children) if kind in _KEYED else 0
+        if len(node.keys) != expected or len(set(node.keys)) != expected:
+            raise SerializationError(
+                f"{_path(where)} is no structure: its {node.kind} has {len(node.children)} "
+                f"children and the keys {node.keys!r:.200}."
+            )
+        trees = self.trees
+        trees.kinds.append(kind)
+        trees.counts.append(len(node.children))
+        for key in node.keys:
+            trees.keys.append(self._key(key, where))
+        if kind in _TYPED:
+            trees.types.append(self.types.index(self._type(node, where)))
+
+    def _key(self, key: Hashable, where: _Place) -> int:
+        encoded = encode_key(key)
+        if encoded is None:
+            raise unwritable_key(key, _path(where))
+        if isinstance(key, str):
+            return self._texts.index(key)
+        return schema.KEY_IS_NO_TEXT | self.keys.index(encoded)
+
+    def _type(self, node: TreeSpec, where: _Place) -> EncodedType:
+        try:
+            return _encoded_type(self._names.stored(node))
+        except SerializationError as e:
+            raise SerializationError(f"{_path(where)}: {e}") from e
+
+
+def _encoded_type(node: TreeSpec) -> EncodedType:
+    known = node.stored_type
+    if node.serialized_name or known is None:
+        return EncodedType(node.name, node.serialized_name, node.auxdata)
+    if known.is_registered:
+        return EncodedType(node.name, known.name, known.auxdata)
+    return EncodedType(node.name, "", write_definition(known))
+
+
+def _path(where: _Place) -> str:
+    """Writes a place as Python would."""
+    taken: list[tuple[TreeSpec, int]] = []
+    while not isinstance(where, Root):
+        where, node, i = where
+        taken.insert(0, (node, i))
+    steps = [_step(node, i) for node, i in taken]
+    if where.argument_names is not None and len(taken) > 1:
+        (_, half), (node, i) = taken[:2]
+        name = str(node.keys[i]) if half else where.argument_names[i]
+        return name + "".join(steps[2:])
+    return where.text + "".join(steps)
+
+
+def _step(node: TreeSpec, i: int) -> str:
+    if node.kind == "dict":
+        return f"[{node.keys[i]!r:.80}]"
+    return f".{node.keys[i]}" if node.keys else f"[{i}]"
+
+
+class TreeReader:
+    """Decodes structures of one file."""
+
+    def __init__(self, file: Table, texts: Sequence[str]) -> None:
+        """`file` is the root."""
+        self._texts = texts
+        self._keys = [decode_key(table) for table in file.tables(schema.File.KEYS)]
+        self._types = [_node_type(table, texts) for table in file.tables(schema.File.NODE_TYPES)]
+        self._codecs: dict[tuple[Hashable, ...], NodeCodec | None] = {}
+
+    def decode(self, table: Table) -> list[TreeSpec]:
+        """Reads the structures that a table holds.
+
+        Raises:
+          FileFormatError: it holds something else, or a registered type cannot read its static
+            data.
+        """
+        kinds = table.integers(schema.Trees.KINDS, "u8")
+        counts = list(table.integers(schema.Trees.COUNTS, "u32"))
+        keys = list(table.integers(schema.Trees.KEYS, "u32"))
+        types = list(table.integers(schema.Trees.TYPES, "u32"))
+        _check_depth(kinds, counts, table)
+        # From the last node to the first: then the children of a node are there before it, the
+        # first of them on top.
+        done: list[TreeSpec] = []
+        for kind in reversed(kinds):
+            if kind == schema.LEAF:
+                done.append(LEAF)
+                continue
+            if kind == schema.NONE:
+                done.append(_NONE)
+                continue
+            if kind >= len(schema.NODE_KINDS):
+                raise table.error(
+                    schema.Trees.KINDS, f"kinds below {len(schema.NODE_KINDS)}", f"{kind}"
+                )
+            if not counts or counts[-1] > len(done):
+                raise table.error(schema.Trees.COUNTS, "each node's number of children", "others")
+            count = counts.pop()
+            first = len(done) - count
+            children = tuple(done[: first - 1 if first else None : -1])
+            del done[first:]
+            names = self._taken(keys, count, table) if kind in _KEYED else ()
+            spec = TreeSpec(schema.NODE_KINDS[kind], "", names, children)
+            done.append(self._typed(spec, types, table) if kind in _TYPED else spec)
+        if counts or keys or types:
+            raise table.error(None, "what belongs to the nodes", "more counts, keys or types")
+        return done[::-1]
+
+    def _taken(self, indices: list[int], count: int, table: Table) -> tuple[Hashable, ...]:
+        """Takes away the last `count` indices, and gives their keys."""
+        first = len(indices) - count
+        if first < 0:
+            raise table.error(schema.Trees.KEYS, "a key for each child", f"{-first} too few")
+        flag, found = schema.KEY_IS_NO_TEXT, []
+        for index in indices[first:]:
+            pool: Sequence[Hashable] = self._keys if index & flag else self._texts
+            if index & ~flag >= len(pool):
+                raise table.error(
+                    schema.Trees.KEYS, f"indices below {len(pool)}", f"{index & ~flag}"
+                )
+            found.append(pool[index & ~flag])
+        del indices[first:]
+        if len(set(found)) != count:
+            raise table.error(schema.Trees.KEYS, "keys that differ", f"{found!r:.200}")
+        return tuple(found)
+
+    def _typed(self, spec: TreeSpec, indices: list[int], table: Table) -> TreeSpec:
+        index = indices.pop() if indices else len(self._types)
+        if index >= len(self._types):
+            raise table.error(schema.Trees.TYPES, f"indices below {len(self._types)}", f"{index}")
+        if spec.kind == "namedtuple" and not all(isinstance(key, str) for key in spec.keys):
+            raise table.error(schema.Trees.KEYS, "a named tuple's fields", f"{spec.keys!r:.200}")
+        found = self._types[index]
+        # What stands for the static data of a type without a registration is where it is defined.
+        defined = None if found.serialized_name else read_definition(found.auxdata)
+        typed = replace(
+            spec,
+            name=found.name,
+            serialized_name=found.serialized_name,
+            auxdata=found.auxdata if defined is None else None,
+            stored_type=defined,
+        )
+        key = (found, spec.kind, spec.keys, len(spec.children))
+        if key not in self._codecs:
+            self._codecs[key] = codec_if_it_fits(typed)
+        return replace(typed, codec=self._codecs[key])
+
+
+def _check_depth(kinds: Sequence[int], counts: Sequence[int], table: Table) -> None:
+    """Refuses containers that are nested too deeply."""
+    if len(counts) <= MAX_DEPTH:
+        return
+    remaining: list[int] = []
+    inner = iter(counts)
+    for kind in kinds:
+        while remaining and not remaining[-1]:
+            remaining.pop()
+        if remaining:
+            remaining[-1] -= 1
+        if kind > schema.NONE:
+            remaining.append(next(inner, 0))
+            if len(remaining) > MAX_DEPTH:
+                raise table.error(None, f"containers nested at most {MAX_DEPTH} deep", "more")
+
+
+def _node_type(table: Table, texts: Sequence[str]) -> EncodedType:
+    fields = schema.NodeType
+    return EncodedType(
+        one(table, fields.NAME, texts),
+        optional(table, fields.SERIALIZED_NAME, texts) or "",
+        optional_bytes(table, fields.AUXDATA),
+    )

@@ -1,0 +1,1 @@
+"""Flax's msgpack files."""
