@@ -110,11 +110,11 @@ if TYPE_CHECKING:
 from jax2tf_bridge._version import __version__ as __version__
 
 _MODULES = {
-    "_auto": ["AUTO"],
-    "_checks": ["DisabledSafetyCheck"],
-    "_convert": ["convert"],
-    "_convert_dtypes": ["dtype_of_val"],
-    "_errors": [
+    "portable._auto": ["AUTO"],
+    "portable._safety_checks": ["DisabledSafetyCheck"],
+    "converting._convert": ["convert"],
+    "converting._dtypes": ["dtype_of_val"],
+    "errors": [
         "ArgumentsError",
         "BridgeError",
         "CallTfError",
@@ -144,17 +144,17 @@ _MODULES = {
         "UntrustedMessageError",
         "WorkerDiedError",
     ],
-    "_poly_shape": ["PolyShape"],
-    "_portable": ["Aval", "LiftedConstant", "PortableFunction"],
-    "_pytree": ["TreeSpec"],
-    "_publish": ["publish"],
-    "_save": ["save"],
-    "_serialize_exported": ["serialize_exported"],
-    "_sharding": ["AbstractDevice", "AbstractMesh", "Sharding"],
-    "_signature": ["Signature"],
-    "_target": ["Target"],
+    "portable._poly_shape": ["PolyShape"],
+    "portable._portable_function": ["Aval", "LiftedConstant", "PortableFunction"],
+    "portable._tree_spec": ["TreeSpec"],
+    "converting._publish": ["publish"],
+    "converting._save": ["save"],
+    "converting._serialize_exported": ["serialize_exported"],
+    "portable._sharding": ["AbstractDevice", "AbstractMesh", "Sharding"],
+    "saved_model._signature": ["Signature"],
+    "portable._target": ["Target"],
     "call_tf": ["call_tf"],
-    "exporting": [
+    "parallel": [
         "ExportJob",
         "ExportWorkers",
         "RayExecutor",
@@ -205,12 +205,12 @@ _MODULES = {
     ],
 }
 _NEEDED = {
-    "_convert": ("jax", "tensorflow"),
-    "_convert_dtypes": ("jax", "tensorflow"),
-    "_publish": ("tensorflow",),
-    "_save": ("tensorflow",),
+    "converting._convert": ("jax", "tensorflow"),
+    "converting._dtypes": ("jax", "tensorflow"),
+    "converting._publish": ("tensorflow",),
+    "converting._save": ("tensorflow",),
     "call_tf": ("jax", "tensorflow"),
-    "exporting": ("jax",),
+    "parallel": ("jax",),
     "from_jax": ("jax",),
     "from_jax._eval_shape": ("jax",),
     "loading": ("jax",),

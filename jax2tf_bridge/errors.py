@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from jax2tf_bridge.portable._portable_function import PortableFunction
+from typing import Any
 
 
 class BridgeError(Exception):
@@ -283,18 +280,16 @@ class ExportManyError(BridgeError, ExceptionGroup[BridgeError]):
     It is a group of exceptions, so that `except*` finds the kinds that are in it.
 
     Attributes:
-      results: the records of the jobs that went well, by name.
+      results: the portable functions of the jobs that went well, by name.
       errors: for each of the others why not: a JobError whose cause is what was raised, or what
         kept it from being sent.
     """
 
-    results: Mapping[str, PortableFunction]
+    results: Mapping[str, Any]
     errors: Mapping[str, BridgeError]
 
     @staticmethod
-    def of(
-        results: Mapping[str, PortableFunction], errors: Mapping[str, BridgeError]
-    ) -> ExportManyError:
+    def of(results: Mapping[str, Any], errors: Mapping[str, BridgeError]) -> ExportManyError:
         """The error for what came of all jobs."""
         count = len(results) + len(errors)
         lines = bullet_list([str(error).partition("\n")[0] for error in errors.values()])

@@ -340,14 +340,13 @@ def typecheck(options: argparse.Namespace, rest: list[str]) -> None:
 
 
 def format(options: argparse.Namespace, rest: list[str]) -> None:
-    """Lets ruff format the code and mend what it can, and writes BUILD anew."""
+    """Lets ruff format the code and mend what it can."""
     steps = Steps("format")
     environment = development(main_python())
     environment.ensure(fresh=options.fresh)
     ruff = [environment.python, "-m", "ruff"]
     steps.run("ruff check --fix", [*ruff, "check", "--fix", "."])
     steps.run("ruff format", [*ruff, "format", "."])
-    steps.run("update_build.py", [environment.python, "scripts/update_build.py"])
     steps.finish([environment])
 
 

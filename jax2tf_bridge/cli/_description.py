@@ -9,7 +9,7 @@ from jax2tf_bridge.cli._orders import stored_functions
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._array_sizes import array_size
 from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant, PortableFunction
-from jax2tf_bridge.portable._target import version_text
+from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._tensorflow_releases import releases_that_run, unhandled_anywhere
 from jax2tf_bridge.portable.bytecode import read_module
 from shape_poly import Dim, is_symbolic_dim

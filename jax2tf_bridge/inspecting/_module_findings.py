@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from jax2tf_bridge.inspecting._contents import ModuleContents, is_linear_algebra
 from jax2tf_bridge.inspecting._finding import Finding, in_units, shortened, some
 from jax2tf_bridge.portable._sharding import CALLS_OF_PARTS
-from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES, version_text
+from jax2tf_bridge.portable._stablehlo_version import version_text
+from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES
 
 _LARGE, _HUGE = 1_000_000, 10_000_000
 _SHARDINGS = CALLS_OF_PARTS | {"Sharding", "xla.sdy.FuncResultSharding"}

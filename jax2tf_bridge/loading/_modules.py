@@ -17,7 +17,8 @@ from jax2tf_bridge.loading._functions import LoadedFunction, refuse_misfits
 from jax2tf_bridge.loading._refining import MisfitError, UnreadableError, refined
 from jax2tf_bridge.portable._module_types import _ELEMENT_TYPES
 from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
-from jax2tf_bridge.portable._target import Target, version_text
+from jax2tf_bridge.portable._stablehlo_version import version_text
+from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version

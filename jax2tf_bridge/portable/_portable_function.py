@@ -12,7 +12,8 @@ from jax2tf_bridge.errors import GradientError, InconclusiveShapeError
 from jax2tf_bridge.portable._graph_function import GraphFunction
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.portable._sharding import Sharding
-from jax2tf_bridge.portable._target import Target, Version, version_text
+from jax2tf_bridge.portable._stablehlo_version import Version, version_text
+from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tensorflow_releases import (
     custom_calls_of,
     has_kernel,

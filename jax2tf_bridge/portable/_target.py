@@ -7,12 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeAlias
 
 from jax2tf_bridge.errors import TargetError
-
-Version: TypeAlias = tuple[int, int, int]
-"""A StableHLO version: (major, minor, patch)."""
+from jax2tf_bridge.portable._stablehlo_version import Version
+from jax2tf_bridge.portable._tf_compat import installed_versions
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 """The platforms a module is lowered for by default, by JAX's names."""
@@ -123,9 +121,7 @@ class Target:
         Raises:
           MissingDependencyError: TensorFlow is not installed.
         """
-        from jax2tf_bridge.to_tf import _tf_compat
-
-        release, version, convention = _tf_compat.installed_versions()
+        release, version, convention = installed_versions()
         return Target(f"the installed TensorFlow {release}", (version,), convention)
 
     def custom_calls(self, platforms: Sequence[str]) -> frozenset[str]:
@@ -185,15 +181,6 @@ def tensorflow_releases(version: Version, calling_convention: int) -> tuple[str,
         for release, (newest, convention) in TENSORFLOW_RELEASES.items()
         if version <= newest and calling_convention <= convention
     )
-
-
-def version_text(version: Version) -> str:
-    """`version` as StableHLO writes it.
-
-    >>> version_text((0, 14, 24))
-    '0.14.24'
-    """
-    return ".".join(str(part) for part in version)
 
 
 def canonical_platforms(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
-from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES, Target, Version, tensorflow_releases
-
-if TYPE_CHECKING:
-    from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable._stablehlo_version import Version
+from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES, Target, tensorflow_releases
+from jax2tf_bridge.portable.bytecode import read_module
 
 _EXPANDED_FROM: Mapping[str, Version] = MappingProxyType(
     {
@@ -41,6 +40,26 @@ class Lowered(Protocol):
         """The safety checks that are off."""
 
 
+class LoweredModule(Lowered, Protocol):
+    """What holds its module as well."""
+
+    @property
+    def module(self) -> bytes:
+        """StableHLO as a portable artifact."""
+
+    @property
+    def stablehlo_version(self) -> Version:
+        """The version it is written at."""
+
+    @property
+    def calling_convention_version(self) -> int:
+        """Of XlaCallModule."""
+
+    @property
+    def types_checked(self) -> bool:
+        """Whether its types and custom calls were judged in this process."""
+
+
 def unhandled_calls(record: Lowered, names: Iterable[str], newest: Version) -> tuple[str, ...]:
     """The custom calls that TensorFlow has no handler for.
 
@@ -64,7 +83,7 @@ def unhandled_anywhere(record: Lowered, names: Iterable[str]) -> tuple[str, ...]
     return unhandled_calls(record, names, newest)
 
 
-def releases_that_run(record: PortableFunction, names: Iterable[str]) -> tuple[str, ...]:
+def releases_that_run(record: LoweredModule, names: Iterable[str]) -> tuple[str, ...]:
     """The known releases that read the module, and have handlers for its custom calls.
 
     Args:
@@ -92,7 +111,7 @@ def has_kernel(record: Lowered, names: Iterable[str]) -> bool:
     return set(record.platforms) == {"tpu"} and _KERNEL in names and not is_vouched_for
 
 
-def custom_calls_of(record: PortableFunction) -> tuple[str, ...]:
+def custom_calls_of(record: LoweredModule) -> tuple[str, ...]:
     """The names of the custom calls in the module that may have no handler.
 
     None in one that was exported or retargeted in this process, where they were judged, unless it
@@ -100,9 +119,6 @@ def custom_calls_of(record: PortableFunction) -> tuple[str, ...]:
     """
     if record.types_checked and _KERNEL.encode() not in record.module:
         return ()
-    # Here, since it is written in terms of records.
-    from jax2tf_bridge.portable.bytecode import read_module
-
     try:
         return tuple(read_module(record.module).custom_calls)
     except FileFormatError:

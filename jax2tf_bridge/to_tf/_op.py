@@ -11,8 +11,9 @@ from jax2tf_bridge.portable._graph_function import CUSTOM_CALL
 from jax2tf_bridge.portable._module_types import check_function_types
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import shared_checks
-from jax2tf_bridge.portable._target import version_text
+from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._tensorflow_releases import unhandled_calls
+from jax2tf_bridge.portable._tf_compat import installed_versions
 from jax2tf_bridge.portable.bytecode import ModuleSummary, read_module
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._constants import constant_array
@@ -28,7 +29,7 @@ def check_versions(record: PortableFunction) -> None:
     Raises:
       ModuleError: the module is too new for this TF.
     """
-    release, version, convention = _tf_compat.installed_versions()
+    release, version, convention = installed_versions()
     if record.stablehlo_version > version or record.calling_convention_version > convention:
         short = ".".join(release.split(".")[:2])
         raise ModuleError(
@@ -59,7 +60,7 @@ def check_record(record: PortableFunction) -> None:
         op_dtype(aval, f"The argument {path} of {record.name}")
     for i, aval in enumerate(record.out_avals):
         op_dtype(aval, f"The result {i} of {record.name}")
-    _, newest, _ = _tf_compat.installed_versions()
+    _, newest, _ = installed_versions()
     stored: PortableFunction | None = record
     # A gradient that is too new is an error only when it is asked for.
     while stored is not None and stored.stablehlo_version <= newest:
@@ -92,7 +93,7 @@ def _check_custom_calls(
 
     Compiling would fail without one, at best: only when the function runs.
     """
-    _, newest, _ = _tf_compat.installed_versions()
+    _, newest, _ = installed_versions()
     unknown = unhandled_calls(record, summary.custom_calls, newest)
     if not unknown:
         return

@@ -12,19 +12,11 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils._private_names import SeamName
 from jax2tf_bridge.errors import ModuleError
-from jax2tf_bridge.portable._target import Version
 
 _XLA = "tensorflow.compiler.tf2xla.python.xla"
-_STABLEHLO = "tensorflow.compiler.mlir.stablehlo.stablehlo"
 _WRAPPERS = "tensorflow.python.trackable.data_structures"
 
 _CALL_MODULE = SeamName(_XLA, "call_module", "2.15 to 2.21", "nothing can be run: ModuleError")
-_MAX_CONVENTION = SeamName(
-    _XLA, "call_module_maximum_supported_version", "2.15 to 2.21", "calling convention 8 is assumed"
-)
-_CURRENT_VERSION = SeamName(
-    _STABLEHLO, "get_current_version", "2.15 to 2.21", "StableHLO 0.14.24 is assumed"
-)
 _LIST_WRAPPER = SeamName(_WRAPPERS, "ListWrapper", "2.15 to 2.21", "it counts as a leaf")
 _TUPLE_WRAPPER = SeamName(_WRAPPERS, "_TupleWrapper", "2.15 to 2.21", "it counts as a leaf")
 _DICT_WRAPPER = SeamName(_WRAPPERS, "_DictWrapper", "2.15 to 2.21", "it counts as a leaf")
@@ -55,23 +47,12 @@ ends with TF's own message, "No gradient defined for operation"."""
 
 SEAM: Sequence[SeamName] = (
     _CALL_MODULE,
-    _MAX_CONVENTION,
-    _CURRENT_VERSION,
     _LIST_WRAPPER,
     _TUPLE_WRAPPER,
     _DICT_WRAPPER,
     _SAVED_MODEL,
     _SHARDING,
 )
-
-
-def installed_versions() -> tuple[str, Version, int]:
-    """The installed TF's release, its StableHLO version and newest calling convention."""
-    current, convention = _CURRENT_VERSION.get(), _MAX_CONVENTION.get()
-    version = current() if current is not None else "0.14.24"
-    major, minor, patch = (int(part) for part in version.split("."))
-    newest = int(convention()) if convention is not None else 8
-    return str(tf.__version__), (major, minor, patch), newest
 
 
 def call_module(args: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:

@@ -1,6 +1,4 @@
-"""What a module imports, read from its syntax tree: the ground of the layering and BUILD tests.
-
-Standard library only, so that scripts/update_build.py runs without an environment.
+"""What a module imports, read from its syntax tree: the ground of the layering tests.
 """
 
 from __future__ import annotations

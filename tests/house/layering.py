@@ -9,63 +9,35 @@ from dataclasses import dataclass
 
 from tests.house.imports import Import, ImportVisitor, read
 
-# What a stage may import of ours, apart from itself. Data flows from_jax -> record -> to_tf ->
-# saving, and nothing reaches back. "record" is the modules directly in jax2tf_bridge.
-STAGES: dict[str, frozenset[str]] = {
-    "shape_poly": frozenset(),
-    "record": frozenset({"shape_poly"}),
-    "serialization": frozenset({"shape_poly", "record"}),
-    "weights": frozenset({"record", "serialization"}),
-    "from_jax": frozenset({"shape_poly", "record", "serialization"}),
-    "colocated": frozenset({"record", "from_jax"}),
-    "exporting": frozenset({"shape_poly", "record", "serialization", "from_jax", "colocated"}),
-    "to_tf": frozenset({"shape_poly", "record", "serialization"}),
-    "inspecting": frozenset({"shape_poly", "record", "serialization"}),
-    "saving": frozenset({"shape_poly", "record", "serialization", "weights", "to_tf"}),
-    "loading": frozenset({"shape_poly", "record", "serialization", "from_jax", "inspecting"}),
-    "verifying": frozenset({"shape_poly", "record", "serialization", "from_jax", "loading"}),
-    "call_tf": frozenset({"shape_poly", "record", "serialization", "from_jax", "to_tf"}),
-    "jax_export": frozenset({"shape_poly", "record", "serialization", "from_jax"}),
-}
-# These stand above the stages and may import them all: the facade, what takes JAX functions to
-# TensorFlow in one call (convert, save, publish), what writes files of JAX's with its help where
-# it is needed (serialize_exported), and the command.
-ABOVE = frozenset({"facade", "convert", "cli", "compat"})
-_ABOVE_BOTH = frozenset({"_convert", "_save", "_serialize_exported", "_publish"})
-# Those that look up, within a function: Target.installed() asks the TensorFlow half, and what is
-# printed of a portable function says which custom calls its module has.
-LOOKS_UP = frozenset(
-    {
-        ("jax2tf_bridge.portable._target", "jax2tf_bridge.to_tf._tf_compat"),
-        ("jax2tf_bridge.portable._tensorflow_releases", "jax2tf_bridge.portable.bytecode"),
-    }
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("shape_poly", "_version", "_utils"),
+    ("errors",),
+    ("portable",),
+    ("serialization",),
+    ("weights", "saved_model", "from_jax", "to_tf"),
+    ("colocated", "inspecting", "loading", "saving", "call_tf", "jax_export"),
+    ("parallel", "verifying", "converting"),
+    ("facade",),
+    ("compat", "cli"),
 )
+"""The packages, from the lowest floor up: a package imports from lower floors only, and nothing
+beside it. "facade" is jax2tf_bridge itself."""
 
 JAX = frozenset({"jax", "jaxlib", "flax", "optax", "equinox"})
 TENSORFLOW = frozenset({"tensorflow", "keras", "tf_keras"})
-NEVER: dict[str, frozenset[str]] = {
-    "shape_poly": JAX | TENSORFLOW,
-    "inspecting": JAX | TENSORFLOW,
-    "from_jax": TENSORFLOW,
-    "to_tf": JAX,
-    "saving": JAX,
-    "loading": TENSORFLOW,
-    "colocated": TENSORFLOW,
-    "exporting": TENSORFLOW,
-    "jax_export": TENSORFLOW,
+_STANDS_ON: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("from_jax", "colocated", "loading", "jax_export"), JAX),
+    "parallel": JAX,
+    **dict.fromkeys(("to_tf", "saving"), TENSORFLOW),
+    **dict.fromkeys(("call_tf", "converting", "verifying"), JAX | TENSORFLOW),
 }
-NOT_AT_MODULE_LEVEL: dict[str, frozenset[str]] = {
-    "record": JAX | TENSORFLOW,
-    "serialization": JAX | TENSORFLOW,
-    "weights": JAX | TENSORFLOW,
-    "inspecting": JAX | TENSORFLOW,
-    "facade": JAX | TENSORFLOW,
-    "cli": JAX | TENSORFLOW,
-    "compat": JAX | TENSORFLOW,
-}
+"""Who needs what: a package imports only third parties, and packages, that need no more."""
+
+_AT_CALLS = frozenset({"portable", "serialization", "weights", "facade", "compat", "cli"})
+"""Those that import either within functions, so that they can be imported without."""
 
 JAX_SEAM = re.compile(r"jax2tf_bridge\.(from_jax|call_tf)\._jax_compat(_\w+)?")
-TENSORFLOW_SEAM = re.compile(r"jax2tf_bridge\.(to_tf|call_tf)\._tf_compat(_\w+)?")
+TENSORFLOW_SEAM = re.compile(r"jax2tf_bridge\.(portable|to_tf|call_tf)\._tf_compat(_\w+)?")
 JAX_PRIVATE = re.compile(r"(jax(\.\w+)*\._[a-z]\w*|jaxlib)(\.|$)")
 TENSORFLOW_PRIVATE = re.compile(
     r"tensorflow\.(python|compiler|core|lite\.python)(\.|$)|tensorflow(\.\w+)*\._[a-z]"
@@ -86,20 +58,17 @@ class Violation:
         return f"{self.module}, line {self.line}: {self.rule}"
 
 
-def stage_of(module: str) -> str:
-    """The stage that a module of ours belongs to."""
-    parts = module.split(".")
-    if parts[0] == "shape_poly":
-        return "shape_poly"
-    if len(parts) == 1:
-        return "facade"
-    if parts[1] == "__main__":
-        return "cli"
-    if parts[1] in STAGES or parts[1] in {"cli", "compat"}:
-        return parts[1]
-    if parts[1] in _ABOVE_BOTH or parts[1].startswith("_convert_"):
-        return "convert"
-    return "record"
+def package_of(module: str) -> str:
+    """Names the package that a module of ours belongs to, as FLOORS has it."""
+    top, *rest = module.split(".")
+    if top == "shape_poly":
+        return top
+    return {"__main__": "cli"}.get(rest[0], rest[0]) if rest else "facade"
+
+
+def floor_of(package: str) -> int | None:
+    """The index of a package's floor; None for what has none."""
+    return next((i for i, floor in enumerate(FLOORS) if package in floor), None)
 
 
 def violations(source: str, module: str, *, is_package: bool = False) -> list[Violation]:
@@ -108,7 +77,7 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[Vi
     tree = ast.parse(source)
     return [
         *_third_parties(found, module),
-        *_stages(found, module),
+        *_floors(found, module),
         *_private_modules(found, module),
         *_private_names(tree, found, module),
         *_private_attributes(tree, module),
@@ -118,14 +87,15 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[Vi
 
 
 def _third_parties(found: ImportVisitor, module: str) -> Iterator[Violation]:
-    stage = stage_of(module)
+    package = package_of(module)
     for entry in found.imports:
         top = entry.module.split(".")[0]
-        if top in NEVER.get(stage, ()):
-            yield Violation(module, entry.line, f"{stage} must never import {top}")
-        lazy = entry.is_lazy or entry.is_for_types
-        if top in NOT_AT_MODULE_LEVEL.get(stage, ()) and not lazy:
-            rule = f"{stage} must not import {top} at module level"
+        if top not in (JAX | TENSORFLOW) - _STANDS_ON.get(package, frozenset()):
+            continue
+        if package not in _AT_CALLS:
+            yield Violation(module, entry.line, f"{package} must never import {top}")
+        elif not (entry.is_lazy or entry.is_for_types):
+            rule = f"{package} must not import {top} at module level"
             yield Violation(module, entry.line, rule)
 
 
@@ -133,29 +103,32 @@ def _ours(entry: Import) -> bool:
     return entry.module.split(".")[0] in {"jax2tf_bridge", "shape_poly"}
 
 
-def _target_module(entry: Import) -> str:
-    """The module that is imported, where `from package import module` may name it last."""
-    if entry.name is None or entry.module == "shape_poly":
-        return entry.module
-    last_is_module = entry.name.startswith("_") or entry.name in {*STAGES, "cli"}
-    in_package = entry.module.count(".") <= 1 and stage_of(entry.target) != "shape_poly"
-    return entry.target if last_is_module and in_package else entry.module
+def _imported_package(entry: Import) -> str:
+    package = package_of(entry.module)
+    if package == "facade" and entry.name is not None and floor_of(entry.name) is not None:
+        return entry.name  # from jax2tf_bridge import to_tf: the package, or its function
+    return package
 
 
-def _stages(found: ImportVisitor, module: str) -> Iterator[Violation]:
-    stage = stage_of(module)
-    if stage in ABOVE:
+def _floors(found: ImportVisitor, module: str) -> Iterator[Violation]:
+    own = package_of(module)
+    floor = floor_of(own)
+    if floor is None:
+        yield Violation(module, 1, f"{own} has no floor: give it one in FLOORS")
         return
     for entry in filter(_ours, found.imports):
-        target = _target_module(entry)
-        other = stage_of(target)
-        if other == stage or other in STAGES[stage]:
+        other = _imported_package(entry)
+        lower = floor_of(other)
+        if other == own:
             continue
-        if entry.is_lazy and (module, target) in LOOKS_UP:
-            continue
-        allowed = ", ".join(sorted(STAGES[stage])) or "nothing else of ours"
-        rule = f"{stage} must not import {target} ({other}): it may import {allowed}"
-        yield Violation(module, entry.line, rule)
+        if lower is None or lower >= floor:
+            rule = f"{own} must not import {other}, which is not on a lower floor"
+            yield Violation(module, entry.line, rule)
+        elif own not in _AT_CALLS:
+            more = _STANDS_ON.get(other, frozenset()) - _STANDS_ON.get(own, frozenset())
+            if more:
+                rule = f"{own} must not import {other}, which needs {min(more)}"
+                yield Violation(module, entry.line, rule)
 
 
 def _private_modules(found: ImportVisitor, module: str) -> Iterator[Violation]:
@@ -242,8 +215,8 @@ def _private_attributes(tree: ast.Module, module: str) -> Iterator[Violation]:
 def _computed_imports(found: ImportVisitor, module: str) -> Iterator[Violation]:
     """The other rules can't see into an import whose module is computed."""
     seam = JAX_SEAM.fullmatch(module) or TENSORFLOW_SEAM.fullmatch(module)
-    # _seam looks up what the two seams name to it.
-    if stage_of(module) == "facade" or seam or module == "jax2tf_bridge._utils._private_names":
+    # _private_names looks up what the two seams name to it.
+    if package_of(module) == "facade" or seam or module == "jax2tf_bridge._utils._private_names":
         return
     for entry in found.dynamic:
         rule = "only the facade and the seams may import a module by a computed name"

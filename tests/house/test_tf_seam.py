@@ -19,10 +19,13 @@ from jax2tf_bridge import (
     to_tf,
 )
 from jax2tf_bridge._utils._private_names import SeamName
+from jax2tf_bridge.portable._tf_compat import SEAM as PORTABLE_SEAM
 from jax2tf_bridge.to_tf import _tf_compat
-from jax2tf_bridge.to_tf._tf_compat import SEAM
+from jax2tf_bridge.to_tf._tf_compat import SEAM as OP_SEAM
 from tests.house.seams import has_release, take_away
 from tests.sharding.meshes import X, spread_product
+
+SEAM = (*PORTABLE_SEAM, *OP_SEAM)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 import jax2tf_bridge as bridge
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.portable._target import version_text
+from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable.bytecode import ModuleSummary, read_main_types, read_module
 from tests.fresh_process import run_python
 from tests.program_cases.record import Program

@@ -13,7 +13,7 @@ from jax import export as jax_export
 from jax2tf_bridge import Aval, DisabledSafetyCheck, ModuleError, PortableFunction, export
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
 from jax2tf_bridge.portable._portable_function import LazyVjp
-from jax2tf_bridge.to_tf import _tf_compat, to_tf
+from jax2tf_bridge.to_tf import _op, to_tf
 
 X = np.ones((2, 3), np.float32)
 
@@ -127,7 +127,7 @@ def test_custom_calls_of_another_platforms_branch() -> None:
 def test_operations_of_archives_by_what_the_release_expands(
     monkeypatch: pytest.MonkeyPatch, release: str, version: Any, expanded: set[str]
 ) -> None:
-    monkeypatch.setattr(_tf_compat, "installed_versions", lambda: (release, version, 8))
+    monkeypatch.setattr(_op, "installed_versions", lambda: (release, version, 8))
     for name in ("topk", "erf", "acos", "sinh", "no_such"):
         call = f"mhlo.{name}"
         allowed = jax_export.DisabledSafetyCheck.custom_call(call)

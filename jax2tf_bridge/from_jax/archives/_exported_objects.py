@@ -37,7 +37,8 @@ from jax2tf_bridge.from_jax.stablehlo._retarget_function import read_module, ret
 from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record, unwrapped
 from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
 from jax2tf_bridge.portable._safety_checks import canonical_checks
-from jax2tf_bridge.portable._target import Target, version_text
+from jax2tf_bridge.portable._stablehlo_version import version_text
+from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.serialization._registry import forward_registrations
 from jax2tf_bridge.serialization.jax_exported._argument_names import argument_names

@@ -20,7 +20,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     main_of,
     zeros,
 )
-from jax2tf_bridge.portable._target import Version, version_text
+from jax2tf_bridge.portable._stablehlo_version import Version, version_text
 
 _INLINE_COMPOSITES = (
     "builtin.module(func.func(stablehlo-legalize-composite-to-call),inline,symbol-dce)"

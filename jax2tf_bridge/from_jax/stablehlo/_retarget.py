@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from jax2tf_bridge.errors import UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.stablehlo._module import LossyError, StableHloModule
-from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES, Target, Version, version_text
+from jax2tf_bridge.portable._stablehlo_version import Version, version_text
+from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES, Target
 
 _WITHOUT_EFFECTS = 8
 _WITH_EFFECTS = 9

@@ -20,7 +20,8 @@ from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record
 from jax2tf_bridge.portable._module_types import check_function_types
 from jax2tf_bridge.portable._portable_function import WIDENED, Aval, LazyVjp, PortableFunction
 from jax2tf_bridge.portable._safety_checks import is_vouched
-from jax2tf_bridge.portable._target import Target, as_target, version_text
+from jax2tf_bridge.portable._stablehlo_version import version_text
+from jax2tf_bridge.portable._target import Target, as_target
 
 # In MLIR's words: "i8" for int8, "ui8" for uint8.
 WIDE = {narrow: wide.replace("int", "i") for narrow, wide in WIDENED.items()}

@@ -100,7 +100,7 @@ def precompile(
 def _environment(cache: Path) -> dict[str, str]:
     """This process' environment, with the cache, and with the bridge that runs here."""
     flags = f"{os.environ.get(_FLAGS, '')} {_cache_flags(cache, read_only=False)}".strip()
-    packages = str(Path(__file__).parents[2])
+    packages = str(Path(__file__).parents[3])
     paths = [packages, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "TF_CPP_MIN_LOG_LEVEL": "2",

@@ -8,8 +8,9 @@ from typing import Any
 
 from jax2tf_bridge.portable._consistency import record_problem, vjp_problem
 from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
+from jax2tf_bridge.portable._stablehlo_version import Version
 from jax2tf_bridge.portable._symbolic_texts import Comparisons
-from jax2tf_bridge.portable._target import Target, Version
+from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.serialization._flatbuffer import Readable, Reader, Table
 from jax2tf_bridge.serialization.jax_exported._argument_names import argument_names

@@ -18,8 +18,9 @@ from jax2tf_bridge.portable._portable_function import (
 )
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.portable._sharding import AbstractDevice, AbstractMesh, Sharding
+from jax2tf_bridge.portable._stablehlo_version import Version
 from jax2tf_bridge.portable._symbolic_texts import Comparisons
-from jax2tf_bridge.portable._target import Target, Version
+from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.serialization._flatbuffer import Reader, Table
 from jax2tf_bridge.serialization.jaxfn import _format

@@ -1,0 +1,42 @@
+"""The seam to TensorFlow for what its installed release reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jax2tf_bridge._utils._private_names import SeamName
+from jax2tf_bridge.errors import MissingDependencyError
+from jax2tf_bridge.portable._stablehlo_version import Version
+
+_MAX_CONVENTION = SeamName(
+    "tensorflow.compiler.tf2xla.python.xla",
+    "call_module_maximum_supported_version",
+    "2.15 to 2.21",
+    "calling convention 8 is assumed",
+)
+_CURRENT_VERSION = SeamName(
+    "tensorflow.compiler.mlir.stablehlo.stablehlo",
+    "get_current_version",
+    "2.15 to 2.21",
+    "StableHLO 0.14.24 is assumed",
+)
+SEAM: Sequence[SeamName] = (_MAX_CONVENTION, _CURRENT_VERSION)
+
+
+def installed_versions() -> tuple[str, Version, int]:
+    """Asks the installed TF for its release, StableHLO version and newest calling convention.
+
+    Raises:
+      MissingDependencyError: TensorFlow is not installed.
+    """
+    try:
+        import tensorflow as tf
+    except ModuleNotFoundError as e:
+        if e.name != "tensorflow":
+            raise
+        raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "Target.installed()") from e
+    current, convention = _CURRENT_VERSION.get(), _MAX_CONVENTION.get()
+    version = current() if current is not None else "0.14.24"
+    major, minor, patch = (int(part) for part in version.split("."))
+    newest = int(convention()) if convention is not None else 8
+    return str(tf.__version__), (major, minor, patch), newest
