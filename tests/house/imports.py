@@ -1,5 +1,4 @@
-"""What a module imports, read from its syntax tree: the ground of the layering tests.
-"""
+"""What a module imports, read from its syntax tree: the ground of the layering tests."""
 
 from __future__ import annotations
 

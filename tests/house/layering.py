@@ -127,7 +127,8 @@ def _floors(found: ImportVisitor, module: str) -> Iterator[Violation]:
         elif own not in _AT_CALLS:
             more = _STANDS_ON.get(other, frozenset()) - _STANDS_ON.get(own, frozenset())
             if more:
-                rule = f"{own} must not import {other}, which needs {min(more)}"
+                needed = " and ".join(sorted(more & {"jax", "tensorflow"}))
+                rule = f"{own} must not import {other}, which needs {needed}"
                 yield Violation(module, entry.line, rule)
 
 

@@ -158,7 +158,7 @@ ACCEPTED = [
     ),
     ("jax2tf_bridge.converting._x", "from jax2tf_bridge.from_jax._trace import f"),
     ("jax2tf_bridge.portable._x", "def f():\n  import jax"),
-    ("jax2tf_bridge.portable._portable_function", "from jax2tf_bridge import _errors"),
+    ("jax2tf_bridge.portable._x", "from jax2tf_bridge import errors"),
     ("jax2tf_bridge", "import importlib\nimportlib.import_module(name)"),
     ("jax2tf_bridge", "def f():\n  from jax2tf_bridge.converting import convert"),
     ("jax2tf_bridge.to_tf._x", "TABLE = {'a': 1}\nNAMES = ('a',)\n__all__ = ['f']"),

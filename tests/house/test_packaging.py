@@ -148,11 +148,3 @@ def test_script_is_executable_python(name: str) -> None:
     path = ROOT / "scripts" / name
     assert path.stat().st_mode & 0o111, f"chmod +x scripts/{name}"
     compile(path.read_text(), str(path), "exec")
-
-
-def test_modules_are_small() -> None:
-    for path in python_files("jax2tf_bridge", "shape_poly"):
-        if path.parent.name == "_generated":
-            continue
-        lines = len(path.read_text().splitlines())
-        assert lines <= 400, f"{path.relative_to(ROOT)} has {lines} lines: what does it do twice?"
