@@ -1,11 +1,12 @@
 """The layout's rules hold in every module, and the rules themselves tell right from wrong."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.house.imports import module_name, python_files
-from tests.house.layering import violations
+from tests.house.imports import ROOT, module_name, python_files
+from tests.house.layering import FLOORS, violations
 
 pytestmark = pytest.mark.checkout
 
@@ -16,6 +17,15 @@ MODULES = [(module_name(path), path) for path in python_files("jax2tf_bridge", "
 def test_module_keeps_the_rules(module: str, path: Path) -> None:
     found = violations(path.read_text(), module, is_package=path.name == "__init__.py")
     assert not found, "\n".join(map(str, found))
+
+
+def test_architecture_page_has_the_floors() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| (\d) \| (.*) \|$", text, re.MULTILINE)
+    packages = {name for floor in FLOORS for name in floor} - {"_version", "facade"}
+    found = [(int(n), packages & set(re.findall(r"`([\w.]+)`", row))) for n, row in rows]
+    wanted = [(n, packages & set(floor)) for n, floor in enumerate(FLOORS, start=1)]
+    assert found == wanted[::-1]
 
 
 def test_every_package_is_looked_at() -> None:
