@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax2tf_bridge.weights._descriptions import keys_text, lacking, no_mapping
+from jax2tf_bridge.weights._descriptions import MOST_KEYS, describe, keys_text, nearest
 
 _OLD_NAMED_TUPLE = frozenset({"name", "fields", "values"})
 
@@ -117,18 +118,18 @@ def _dict_container(target: dict[Any, Any]) -> Container:
 def _by_key(container: Container, state: Any) -> list[Any] | str:
     """Every key must be there; what else the state has is left alone."""
     if not is_mapping(state):
-        return no_mapping(container, state)
+        return _no_keys(container, state)
     there = set(state.keys())
     missing = [key for key in container.keys if key not in there]
     if missing:
-        return lacking(container, missing, state)
+        return _lacks_keys(container, missing, state)
     return [state[key] for key in container.keys]
 
 
 def _by_index(container: Container, state: Any) -> list[Any] | str:
     """As many entries as the target has, by their numbers."""
     if not is_mapping(state):
-        return [] if not container.keys and _is_empty(state) else no_mapping(container, state)
+        return [] if not container.keys and _is_empty(state) else _no_keys(container, state)
     keys = list(state.keys())
     if set(keys) != set(container.keys):
         wanted = keys_text(container.keys)
@@ -141,11 +142,57 @@ def _by_field(container: Container, state: Any) -> list[Any] | str:
     if set(container.keys) != _OLD_NAMED_TUPLE:
         state = plain_named_tuple_state(state)
     if not is_mapping(state):
-        return no_mapping(container, state)
+        return _no_keys(container, state)
     there = set(state.keys())
     if there != set(container.keys):
         return f"the target is {container}; the state has {keys_text(list(state.keys()), 'field')}"
     return [state[key] for key in container.keys]
+
+
+def _no_keys(target: object, state: Any) -> str:
+    """Describes a state that should have keys and has none."""
+    text = f"the target is {target}; the state is {describe(state)}"
+    if isinstance(state, (list, tuple)):
+        return f"{text}, of which to_state_dict makes a state"
+    if isinstance(state, (bytes, bytearray, memoryview)):
+        return f"{text}, which from_bytes reads"
+    if isinstance(state, (str, os.PathLike)):
+        return f"{text}: read_weights reads files"
+    return text
+
+
+def _lacks_keys(target: Container, missing: Sequence[str], state: Any) -> str:
+    """Describes a dict whose state lacks keys, with what may have been meant.
+
+    Args:
+      target: the dict.
+      missing: those of its keys that the state lacks.
+      state: with other keys.
+    """
+    there = list(state.keys())
+    known = set(target.keys)
+    others = [key for key in there if key not in known]
+    lacks = " and ".join(f"{key!r}{nearest(key, others)}" for key in missing[:MOST_KEYS])
+    if len(missing) > MOST_KEYS:
+        lacks += f" and {len(missing) - MOST_KEYS} more"
+    end = "" if lacks.endswith("?") else "."
+    text = f"the state lacks {lacks}{end} The target is {target}; the state has {keys_text(there)}"
+    return text + _hint(target, missing[0], state)
+
+
+def _hint(target: Container, missing: str, state: Any) -> str:
+    """Says what else the state may be, if that is easily seen."""
+    there = set(state.keys())
+    if any(isinstance(key, str) and key.startswith(f"{missing}/") for key in there):
+        return ". Its keys are paths: unflatten_state makes the nested dict of them"
+    child = target.children[list(target.keys).index(missing)]
+    if type(child) is dict and child and set(map(str, child)) <= there:
+        return f". It has all keys of the target's {missing!r}: is {{{missing!r}: state}} meant?"
+    # Other mappings may have to read files.
+    for key, inner in state.items() if type(state) is dict else ():
+        if isinstance(inner, Mapping) and set(target.keys) <= set(inner):
+            return f". Its {key!r} has them all: is state[{key!r}] meant?"
+    return ""
 
 
 def _is_empty(state: Any) -> bool:
