@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jax2tf_bridge.serialization._number_texts import number_of
+from jax2tf_bridge._utils._number_texts import number_of
 
 _LARGEST = 2**63 - 1
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from jax2tf_bridge._utils._number_texts import number_text
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._sidecar import (
@@ -29,7 +30,6 @@ from jax2tf_bridge.saving.serving._warm_up import (
     requests_of,
 )
 from jax2tf_bridge.saving.weights._variables import ConstantVariables, Weight, checkpoint_key
-from jax2tf_bridge.serialization._number_texts import number_text
 from shape_poly import is_symbolic_dim, parse_comparison, shape_text
 
 

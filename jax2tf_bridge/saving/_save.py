@@ -10,10 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge._bucket_texts import bucket_texts, padding_texts
+from jax2tf_bridge._utils._number_texts import number_text
 from jax2tf_bridge.errors import GradientError, SavingError
 from jax2tf_bridge.portable._as_portable import as_record
 from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.saved_model._bucket_texts import bucket_texts, padding_texts
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving._checks import check_size, check_takes_params, checked_names
 from jax2tf_bridge.saving._endpoint import Endpoint, saved_orders, some_of
@@ -38,7 +39,6 @@ from jax2tf_bridge.saving.weights._variables import (
     check_keys,
     checkpoint_key,
 )
-from jax2tf_bridge.serialization._number_texts import number_text
 from jax2tf_bridge.to_tf._op import check_record
 
 

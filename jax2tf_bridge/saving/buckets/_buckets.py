@@ -14,7 +14,11 @@ from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import DTypeError, ShapeError
 from jax2tf_bridge.portable._plausible_inputs import batch_variable, variables_in, variables_of
 from jax2tf_bridge.portable._portable_function import Aval
-from jax2tf_bridge.saving._bucket_names import check_inputs, check_unchecked, check_variables
+from jax2tf_bridge.saving.buckets._bucket_names import (
+    check_inputs,
+    check_unchecked,
+    check_variables,
+)
 from shape_poly import Comparison, Dim, Plan, make_plan, parse_comparison, shape_text
 
 Above: TypeAlias = Literal["split", "as is"]

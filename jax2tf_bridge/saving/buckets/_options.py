@@ -10,9 +10,13 @@ from typing import Any, Literal, TypeAlias
 from jax2tf_bridge._utils._progress import progress_bar
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import SavingError, ShapeError
-from jax2tf_bridge.saving._bucket_names import check_inputs, check_unchecked, check_variables
 from jax2tf_bridge.saving._endpoint import Endpoint
 from jax2tf_bridge.saving._signature_inputs import SignatureInputs
+from jax2tf_bridge.saving.buckets._bucket_names import (
+    check_inputs,
+    check_unchecked,
+    check_variables,
+)
 from jax2tf_bridge.saving.buckets._buckets import Above, Bucketing, make_bucketing
 from jax2tf_bridge.saving.buckets._choice import choose_buckets
 from jax2tf_bridge.saving.buckets._moved_weights import moved

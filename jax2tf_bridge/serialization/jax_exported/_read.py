@@ -14,6 +14,7 @@ from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.serialization._flatbuffer import Readable, Reader, Table
 from jax2tf_bridge.serialization.jax_exported._argument_names import argument_names
+from jax2tf_bridge.serialization.jax_exported._effects import effect_name
 from jax2tf_bridge.serialization.jax_exported._modules import (
     asserted_constraints,
     stablehlo_version,
@@ -29,7 +30,6 @@ from jax2tf_bridge.serialization.jax_exported._trees import (
     AvalReader,
     TreeReader,
     disabled_checks,
-    effect_name,
 )
 from shape_poly import is_symbolic_dim
 

@@ -12,6 +12,7 @@ from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.portable._sharding import AbstractDevice, AbstractMesh, Sharding
 from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.serialization.jax_exported._effects import effect_text
 from jax2tf_bridge.serialization.jax_exported._schema import (
     AXIS_TYPES,
     DTYPES,
@@ -31,7 +32,6 @@ from jax2tf_bridge.serialization.jax_exported._schema import (
     TreeField,
     TreeKind,
 )
-from jax2tf_bridge.serialization.jax_exported._trees import effect_text
 
 ScalarKind: TypeAlias = Literal["Int8", "Uint8", "Int16", "Uint16", "Uint32"]
 Scalars: TypeAlias = Mapping[int, tuple[ScalarKind, int]]

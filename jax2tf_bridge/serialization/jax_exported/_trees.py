@@ -20,14 +20,12 @@ from jax2tf_bridge.serialization.jax_exported._schema import (
     AvalField,
     CheckField,
     CheckKind,
-    EffectField,
     TreeField,
     TreeKind,
 )
 from shape_poly import Dim, DimensionSyntaxError, parse_dimension
 
 _LARGEST_SIZE = 2**63 - 1
-_OPENING, _CLOSING = "<class '", "'>"
 
 
 class TreeReader:
@@ -169,26 +167,6 @@ class AvalReader:
                 f"a size as dimension {index}, as it is printed",
                 f"{text!r:.80} (it has parentheses of its own)",
             )
-
-
-def effect_name(table: Table) -> str:
-    """Reads the class of an effect, as "jax._src.debugging.OrderedDebugEffect"."""
-    text = table.string(EffectField.TYPE_NAME)
-    if not text:
-        raise table.error(EffectField.TYPE_NAME, "the class of an effect", "none")
-    if text.startswith(_OPENING) and text.endswith(_CLOSING):
-        return text[len(_OPENING) : -len(_CLOSING)]
-    return text
-
-
-def effect_text(name: str) -> str:
-    """Writes the class of an effect as JAX does."""
-    return f"{_OPENING}{name}{_CLOSING}" if _is_qualified(name) else name
-
-
-def _is_qualified(name: str) -> bool:
-    parts = name.replace(".<locals>", "").split(".")
-    return len(parts) > 1 and all(part.isidentifier() for part in parts)
 
 
 def disabled_checks(tables: Sequence[Table]) -> tuple[DisabledSafetyCheck, ...]:
