@@ -18,6 +18,7 @@ TESTS = Path(__file__).resolve().parents[1]
 PURE = (
     "cli/test_argument_specs.py",
     "cli/test_command_line.py",
+    "house/test_build.py",
     "inspecting/test_damage.py",
     "inspecting/test_new_directory.py",
     "inspecting/test_patching.py",
