@@ -152,9 +152,9 @@ def _sidecar(folder: Path) -> tuple[Sidecar, bool]:
     Raises:
       BridgeError: the SavedModel is not of save().
     """
-    from jax2tf_bridge.saved_model._saved_graph import SavedGraph
+    from jax2tf_bridge.saved_model._saved_graph import read_serving_graph
 
-    SavedGraph(folder)  # says what is wrong with something else
+    read_serving_graph(folder)  # says what is wrong with something else
     found = read_sidecar(folder)
     if found is None:
         raise BridgeError(

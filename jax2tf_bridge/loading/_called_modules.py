@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jax2tf_bridge.loading._modules import CalledModule
+from jax2tf_bridge.loading._modules import CallableModule
 from jax2tf_bridge.saved_model._dataflow import (
     Cast,
     Input,
@@ -18,10 +18,9 @@ from jax2tf_bridge.saved_model._dataflow import (
     Variable,
     tensor_of,
 )
-from jax2tf_bridge.saved_model._saved_graph import Node
-from jax2tf_bridge.saved_model._tensor_bundle import DTYPES
+from jax2tf_bridge.saved_model._entry_points import called_module
+from jax2tf_bridge.saved_model._nodes import Node
 
-_GRADIENT = "_gradient_op_type"
 _MOST_ORDERS = 50
 
 
@@ -33,7 +32,7 @@ class NotCallable(Exception):
 class Arranged:
     """A called module, and the values of its flat arguments."""
 
-    called: CalledModule
+    called: CallableModule
     arguments: tuple[Value, ...]
 
 
@@ -47,8 +46,7 @@ def arranged(call: ModuleCall, name: str, variables: Mapping[str, str]) -> Arran
 
     Raises:
       NotCallable: it is one that JAX cannot call.
-      WireError: the graph is damaged.
-      FileFormatError: the module is damaged.
+      FileFormatError: the graph or the module is damaged.
     """
     references: Sequence[str] = call.node.inputs
     differentiated = _flat_arguments(call)
@@ -65,20 +63,25 @@ def arranged(call: ModuleCall, name: str, variables: Mapping[str, str]) -> Arran
 
 def _called(
     call: ModuleCall, name: str, kept: tuple[int, ...], labels: tuple[str, ...]
-) -> CalledModule:
-    node = call.node
-    if node.number("has_token_input_output"):
+) -> CallableModule:
+    node = called_module(0, call.scope.body.name, call.node)
+    if node.has_tokens:
         raise NotCallable(f"the module of {call.place} has effects, which exist in its JAX alone")
-    if node.functions("function_list"):
+    if node.functions:
         raise NotCallable(f"the module of {call.place} calls TensorFlow functions itself")
-    platforms = tuple(p.lower() for p in node.texts("platforms")) or ("cpu",)
-    convention = node.number("version")
-    called = CalledModule(name, node.bytes_of("module"), platforms, convention, kept, labels)
+    called = CallableModule(
+        name,
+        bytes(node.module),
+        node.platforms or ("cpu",),
+        node.calling_convention_version,
+        kept,
+        labels,
+    )
     ins, outs = called.types()
-    if len(ins) != len(kept) or len(outs) != len(node.numbers("Tout")):
+    if len(ins) != len(kept) or len(outs) != len(node.results):
         raise NotCallable(
-            f"the operation {call.place} has {len(kept)} inputs and {len(node.numbers('Tout'))} "
-            f"results, and its module {len(ins)} and {len(outs)}"
+            f"the operation {call.place} has {len(kept)} inputs and {len(node.results)} results, "
+            f"and its module {len(ins)} and {len(outs)}"
         )
     return called
 
@@ -86,7 +89,7 @@ def _called(
 def _flat_arguments(call: ModuleCall) -> tuple[str, ...] | None:
     """What the IdentityN that carries the gradient has beside the results; None without one."""
     node = call.differentiated
-    results = len(call.node.numbers("Tout"))
+    results = len(call.node.dtypes("Tout"))
     if node is None or [tensor_of(i) for i in node.inputs[:results]] != [
         (call.node.name, i) for i in range(results)
     ]:
@@ -108,8 +111,8 @@ def _places(wanted: Sequence[str], among: Sequence[str]) -> tuple[int, ...] | No
 
 
 def _with_gradient(
-    called: CalledModule, call: ModuleCall, references: Sequence[str], order: int
-) -> CalledModule:
+    called: CallableModule, call: ModuleCall, references: Sequence[str], order: int
+) -> CallableModule:
     """The module with its VJP, as far as that is in the file and can be read."""
     try:
         return replace(called, gradient=_gradient(called, call, references, order))
@@ -118,16 +121,16 @@ def _with_gradient(
 
 
 def _gradient(
-    called: CalledModule, call: ModuleCall, references: Sequence[str], order: int
-) -> CalledModule:
+    called: CallableModule, call: ModuleCall, references: Sequence[str], order: int
+) -> CallableModule:
     node = call.differentiated
     flat = _flat_arguments(call)
     if node is None or flat is None or tuple(flat) != tuple(references) or order > _MOST_ORDERS:
         raise NotCallable("the SavedModel has none for it")
     vjp = _module_of_gradient(call, node, references)
-    results = len(call.node.numbers("Tout"))
-    places = _places_of_cotangents(vjp, len(references), call.node.numbers("Tout"))
-    if places != sorted(set(places)) or len(vjp.node.numbers("Tout")) != len(references):
+    results = len(call.node.dtypes("Tout"))
+    places = _places_of_cotangents(vjp, len(references), call.node.dtypes("Tout"))
+    if places != sorted(set(places)) or len(vjp.node.dtypes("Tout")) != len(references):
         raise NotCallable("its gradient in the SavedModel has other arguments than JAX's")
     cotangents = tuple(f"the cotangent of result {i}" for i in range(results))
     gradient = _called(
@@ -139,7 +142,7 @@ def _gradient(
     return _with_gradient(gradient, vjp, own, order + 1)
 
 
-def _places_of_cotangents(vjp: ModuleCall, first: int, dtypes: Sequence[int]) -> list[int]:
+def _places_of_cotangents(vjp: ModuleCall, first: int, dtypes: Sequence[str]) -> list[int]:
     """Which flat arguments of the VJP its module takes: the function's, then the cotangents.
 
     Those of integers, which are no numbers, TensorFlow makes itself.
@@ -161,36 +164,36 @@ def _places_of_cotangents(vjp: ModuleCall, first: int, dtypes: Sequence[int]) ->
     return places
 
 
-def _is_differentiable(dtype: int) -> bool:
-    return DTYPES.get(dtype, "").startswith(("float", "bfloat", "complex"))
+def _is_differentiable(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat", "complex"))
 
 
 def _module_of_gradient(call: ModuleCall, node: Node, references: Sequence[str]) -> ModuleCall:
     """The one module that the gradient calls."""
-    graph = call.scope.graph
-    function = graph.gradient_of(node.bytes_of(_GRADIENT).decode(errors="replace"))
+    model = call.scope.model
+    function = model.graph.gradient_of(node.gradient_type)
     if function is None:
         raise NotCallable(
             "it was saved without one (tf.saved_model.SaveOptions(experimental_custom_gradients="
             "True) saves it)"
         )
-    results = len(call.node.numbers("Tout"))
+    results = len(call.node.dtypes("Tout"))
     arguments: dict[str, Value] = {}
     given = function.arguments[: len(node.inputs)]
     for i, name in enumerate(given):
         # Of the cotangents of an IdentityN, those of the results alone are used.
         arguments[name] = Placed(len(references) + i) if i < results else Opaque("a cotangent")
-    captures = graph.captures(function.name)
+    captures = model.captures(function.name)
     tensors = {tensor_of(reference): i for i, reference in reversed([*enumerate(references)])}
     captured = function.arguments[len(given) :]
     if len(captures) != len(captured):
         raise NotCallable("the SavedModel does not say what its gradient takes")
     for name, capture in zip(captured, captures, strict=True):
         place = None
-        if capture is not None and capture.function == call.scope.name:
+        if capture is not None and capture.function == call.scope.body.name:
             place = tensors.get(tensor_of(capture.tensor))
         arguments[name] = Opaque("a captured value") if place is None else Placed(place)
-    scope = Scope(graph, function.name, function.nodes, arguments)
+    scope = Scope(model, function, arguments)
     found = {v.call for r in function.results if isinstance(v := scope.value(r), Result)}
     if len(found) != 1:
         raise NotCallable(f"its gradient in the SavedModel calls {len(found)} modules")

@@ -19,7 +19,6 @@ from jax2tf_bridge.loading._model import LoadedModel
 from jax2tf_bridge.loading._modules import ModuleFunction
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._dataflow import (
-    CALL_MODULE,
     Cast,
     Constant,
     Input,
@@ -31,8 +30,8 @@ from jax2tf_bridge.saved_model._dataflow import (
     Variable,
     tensor_of,
 )
-from jax2tf_bridge.saved_model._protobuf import WireError
-from jax2tf_bridge.saved_model._saved_graph import GraphSignature, SavedGraph, TensorInfo
+from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph
+from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, TensorInfo
 from jax2tf_bridge.saved_model._tensor_proto import constant, texts
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -116,12 +115,12 @@ class GraphFunction:
             raise StructureError(f"The arguments are not those of {self!r}:{bullet_list(problems)}")
 
     def __repr__(self) -> str:
-        inputs = ", ".join(f"{name}: {info}" for name, info in self.inputs.items())
-        outputs = ", ".join(f"{name}: {info}" for name, info in self.outputs.items())
+        inputs = ", ".join(f"{name}: {_type_text(info)}" for name, info in self.inputs.items())
+        outputs = ", ".join(f"{name}: {_type_text(info)}" for name, info in self.outputs.items())
         return f"<{type(self).__name__} {self.name}: (params, {inputs}) -> ({outputs})>"
 
 
-def load_graph_model(folder: Path, graph: SavedGraph) -> LoadedModel:
+def load_graph_model(folder: Path, model: MetaGraph) -> LoadedModel:
     """The model of a graph: each signature that does nothing but call modules.
 
     Raises:
@@ -129,20 +128,19 @@ def load_graph_model(folder: Path, graph: SavedGraph) -> LoadedModel:
       DTypeError: it has weights of 64 bits, which are switched off.
       OSError: it cannot be read.
     """
-    with graph.checked():
-        _check_has_modules(folder, graph)
-        keys = _checkpoint_keys(graph)
-        names = {node: _name(key) for node, key in keys.items()}
-        functions: dict[str, GraphFunction] = {}
-        problems: dict[str, str] = {}
-        for name, signature in graph.signatures.items():
-            try:
-                functions[name] = _function(graph, name, signature, names)
-            except NotCallable as e:
-                problems[name] = str(e)
-        if not functions:
-            raise _nothing_loaded(folder, problems)
-        used = {v for f in functions.values() for v in f._variables}
+    _check_has_modules(folder, model.graph)
+    keys = _checkpoint_keys(model)
+    names = {node: _name(key) for node, key in keys.items()}
+    functions: dict[str, GraphFunction] = {}
+    problems: dict[str, str] = {}
+    for name, signature in model.signatures.items():
+        try:
+            functions[name] = _function(model, name, signature, names)
+        except NotCallable as e:
+            problems[name] = str(e)
+    if not functions:
+        raise _nothing_loaded(folder, problems)
+    used = {v for f in functions.values() for v in f._variables}
     variables = SavedVariables(folder)
     params = {}
     for node in sorted(used):
@@ -163,15 +161,15 @@ def load_graph_model(folder: Path, graph: SavedGraph) -> LoadedModel:
 
 
 def _function(
-    graph: SavedGraph, name: str, signature: GraphSignature, names: Mapping[str, str]
+    model: MetaGraph, name: str, signature: GraphSignature, names: Mapping[str, str]
 ) -> GraphFunction:
     """A signature as a function.
 
     Raises:
       NotCallable: it does something else than calling modules.
-      WireError, FileFormatError: the graph is damaged.
+      FileFormatError: the graph is damaged.
     """
-    scope = Scope.of_graph(graph, {n: info.tensor for n, info in signature.inputs.items()})
+    scope = Scope.of_graph(model, {n: info.tensor for n, info in signature.inputs.items()})
     outputs = {n: scope.value(info.tensor) for n, info in signature.outputs.items()}
     steps: list[_Step] = []
     missing: list[str] = []
@@ -192,7 +190,10 @@ def _function(
                 raise NotCallable(f"it reads the variable {leaf.node}, which is not restored")
             variables[leaf.node] = names[leaf.node]
         elif isinstance(leaf, Constant):
-            constants[leaf] = jnp.asarray(constant(leaf.node.tensor("value"), jnp.dtype))
+            tensor = leaf.node.tensor("value")
+            if tensor is None:
+                raise leaf.node.error("it is a constant and has no value")
+            constants[leaf] = jnp.asarray(constant(tensor, jnp.dtype))
     if not steps:
         raise NotCallable("it calls no JAX function")
     return GraphFunction(name, signature, outputs, steps, variables, constants, missing)
@@ -229,7 +230,7 @@ def _in_order(
             waiting.pop()
             continue
         if call in open_calls:
-            raise WireError("operations depend on themselves")
+            raise call.scope.body.error("operations depend on themselves")
         open_calls.add(call)
         waiting += before
     return list(done.items())
@@ -240,33 +241,31 @@ def _signature(function: GraphFunction, params: Mapping[str, Any]) -> LoadedSign
         return function(params, **given)
 
     inputs, outputs = (
-        {name: str(info) for name, info in infos.items()}
+        {name: _type_text(info) for name, info in infos.items()}
         for infos in (function.inputs, function.outputs)
     )
     return LoadedSignature(function.name, inputs, outputs, call)
+
+
+def _type_text(info: TensorInfo) -> str:
+    """An input's or output's type as those of other loaded models are written: float32[?,3]."""
+    return str(info.type).replace(", ", ",")
 
 
 def _as_array(value: Any, info: TensorInfo) -> Any:
     """Numbers of Python and lists get the input's dtype, as in TensorFlow."""
     if isinstance(value, jax.Array) or hasattr(value, "dtype"):
         return value
-    return jnp.asarray(value, info.dtype)
+    return jnp.asarray(value, info.type.dtype)
 
 
-def _check_has_modules(folder: Path, graph: SavedGraph) -> None:
-    ops = {node.op for node in graph.nodes.values()}
-    count = 0
-    for name in graph.functions:
-        function = graph.function(name)
-        count += 1
-        if function is not None and any(n.op == CALL_MODULE for n in function.nodes.values()):
-            return
-    if CALL_MODULE in ops:
+def _check_has_modules(folder: Path, graph: Graph) -> None:
+    if any(node.op == CALL_MODULE for _, node in graph.every_node()):
         return
     raise FileFormatError(
-        f"{folder} holds no JAX function: none of its {count} functions has an {CALL_MODULE} "
-        "operation, as save(), jax2tf and Orbax write it. jax2tf's models without native "
-        "serialization (before 2023) are TensorFlow's operations alone.",
+        f"{folder} holds no JAX function: none of its {len(graph.functions)} functions has an "
+        f"{CALL_MODULE} operation, as save(), jax2tf and Orbax write it. jax2tf's models without "
+        "native serialization (before 2023) are TensorFlow's operations alone.",
         file=str(folder),
     )
 
@@ -286,23 +285,24 @@ def _nothing_loaded(folder: Path, problems: Mapping[str, str]) -> FileFormatErro
     )
 
 
-def _checkpoint_keys(graph: SavedGraph) -> dict[str, str]:
+def _checkpoint_keys(model: MetaGraph) -> dict[str, str]:
     """Which variable of the checkpoint is restored into which node of the graph."""
     keys: dict[str, str] = {}
-    node = graph.nodes.get(tensor_of(graph.restore)[0])
+    nodes = model.graph.main.by_name
+    node = nodes.get(tensor_of(model.restore)[0])
     names = () if node is None else node.functions("f")
-    function = graph.function(names[0]) if names else None
+    function = model.graph.functions.get(names[0]) if names else None
     if node is None or function is None:
         return keys
     inputs: dict[str, Value] = {}
     for argument, reference in zip(function.arguments, node.inputs, strict=False):
-        source = graph.nodes.get(tensor_of(reference)[0])
+        source = nodes.get(tensor_of(reference)[0])
         if source is not None and source.op == "VarHandleOp":
             inputs[argument] = Variable(source.name)
         else:
             inputs[argument] = Opaque("a file")
-    scope = Scope(graph, function.name, function.nodes, inputs)
-    for each in function.nodes.values():
+    scope = Scope(model, function, inputs)
+    for each in function.nodes:
         if each.op != "AssignVariableOp" or len(each.inputs) != 2:
             continue
         handle = scope.value(each.inputs[0])
@@ -316,12 +316,13 @@ def _restored(scope: Scope, reference: str) -> str | None:
     """The key that a tensor is restored from."""
     for _ in range(100):
         name, index = tensor_of(reference)
-        node = scope.nodes.get(name)
+        node = scope.body.by_name.get(name)
         if node is None:
             return None
         if node.op == "RestoreV2" and len(node.inputs) > 1:
             names = scope.value(node.inputs[1])
-            keys = texts(names.node.tensor("value")) if isinstance(names, Constant) else ()
+            tensor = names.node.tensor("value") if isinstance(names, Constant) else None
+            keys = () if tensor is None else texts(tensor)
             return keys[index] if index < len(keys) else None
         if node.op != "Identity" or not node.inputs:
             return None

@@ -8,7 +8,7 @@ from pathlib import Path
 from jax2tf_bridge.loading._bridge_models import load_bridge_model
 from jax2tf_bridge.loading._graph_models import load_graph_model
 from jax2tf_bridge.loading._model import LoadedModel
-from jax2tf_bridge.saved_model._saved_graph import SavedGraph
+from jax2tf_bridge.saved_model._saved_graph import read_serving_graph
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
 
 
@@ -49,7 +49,7 @@ def load(path: str | os.PathLike[str]) -> LoadedModel:
     <LoadedSignature serving_default(x: float32[b,3]) -> (output_0: float32[b,2])>
     """
     folder = Path(path)
-    graph = SavedGraph(folder)
+    graph = read_serving_graph(folder)
     found = read_sidecar(folder)
     if found is None:
         return load_graph_model(folder, graph)

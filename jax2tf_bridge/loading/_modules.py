@@ -28,8 +28,8 @@ _TYPE = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([a-z]\w*(?:<f\d+>)?)>")
 
 
 @dataclass(frozen=True)
-class CalledModule:
-    """A module as an operation calls it.
+class CallableModule:
+    """A module that JAX can call, with the flat arguments of its operation.
 
     Attributes:
       name: for messages.
@@ -47,7 +47,7 @@ class CalledModule:
     convention: int
     kept: tuple[int, ...]
     labels: tuple[str, ...]
-    gradient: CalledModule | None = None
+    gradient: CallableModule | None = None
     gradient_missing: str = ""
 
     def types(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -121,7 +121,7 @@ def _cotangent(aval: Aval) -> Aval:
 class ModuleFunction:
     """A called module as a JAX function of its flat arguments; safe to use in threads."""
 
-    def __init__(self, called: CalledModule) -> None:
+    def __init__(self, called: CallableModule) -> None:
         self._called = called
         self._functions: dict[tuple[Aval, ...], LoadedFunction] = {}
         self._lock = threading.Lock()
@@ -166,7 +166,7 @@ def _aval_of(value: Any) -> Aval:
 
 
 def _refined(
-    called: CalledModule, taken: Sequence[Aval]
+    called: CallableModule, taken: Sequence[Aval]
 ) -> tuple[bytes, tuple[int, int, int], list[str]]:
     """The module at the shapes of its arguments, its version, and the types of its results."""
     types = [_type_text(aval) for aval in taken]

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from jax2tf_bridge.saved_model._protobuf import WireError
-from jax2tf_bridge.saved_model._saved_graph import Function, Node, SavedGraph
-from jax2tf_bridge.saved_model._tensor_bundle import DTYPES
+from jax2tf_bridge.saved_model._graph import CALL_MODULE, Body, Function
+from jax2tf_bridge.saved_model._meta_graph import MetaGraph
+from jax2tf_bridge.saved_model._nodes import Node
 
-CALL_MODULE = "XlaCallModule"
 _PASSED_ON = frozenset(
     {
         *("Identity", "IdentityN", "StopGradient", "PreventGradient", "EnsureShape", "Snapshot"),
@@ -94,7 +93,8 @@ class ModuleCall:
     @property
     def place(self) -> str:
         """Where it stands, for messages."""
-        return f"{self.scope.name}/{self.node.name}" if self.scope.name else self.node.name
+        function = self.scope.body.name
+        return f"{function}/{self.node.name}" if function else self.node.name
 
 
 Value: TypeAlias = "Input | Variable | Constant | Opaque | Placed | Cast | Result"
@@ -103,14 +103,16 @@ Value: TypeAlias = "Input | Variable | Constant | Opaque | Placed | Cast | Resul
 def tensor_of(reference: str) -> tuple[str, int]:
     """The node and which of its results, of "node", "node:1" or "node:output:1".
 
-    >>> tensor_of("a"), tensor_of("a:1"), tensor_of("a:output:2")
-    (('a', 0), ('a', 1), ('a', 2))
+    A text that names no tensor is that of a node that does not exist.
+
+    >>> tensor_of("a"), tensor_of("a:1"), tensor_of("a:output:2"), tensor_of("a:b")
+    (('a', 0), ('a', 1), ('a', 2), ('a:b', 0))
     """
     name, *rest = reference.split(":")
     if not rest:
         return name, 0
     if not rest[-1].isdecimal() or len(rest[-1]) > 9:
-        raise WireError(f"{reference!r} names no tensor")
+        return reference, 0
     return name, int(rest[-1])
 
 
@@ -119,32 +121,30 @@ class Scope:
     """A graph, or a call of a function with the values of its arguments.
 
     Attributes:
-      graph: of the SavedModel.
-      name: of the function, "" for the graph itself.
-      nodes: by name.
+      model: the graph of the SavedModel.
+      body: its own operations, or those of the function.
       arguments: what the function's arguments are; of the graph itself, its inputs by tensor.
       depth: how many calls lie around it.
     """
 
-    graph: SavedGraph
-    name: str
-    nodes: Mapping[str, Node]
+    model: MetaGraph
+    body: Body
     arguments: Mapping[str, Value]
     depth: int = 0
     _called: dict[str, Scope] = field(default_factory=dict)
     _modules: dict[str, ModuleCall] = field(default_factory=dict)
 
     @staticmethod
-    def of_graph(graph: SavedGraph, inputs: Mapping[str, str]) -> Scope:
+    def of_graph(model: MetaGraph, inputs: Mapping[str, str]) -> Scope:
         """The graph itself, with the names of inputs by the tensors that they are."""
         given = {tensor_of(tensor)[0]: Input(name) for name, tensor in inputs.items()}
-        return Scope(graph, "", graph.nodes, given)
+        return Scope(model, model.graph.main, given)
 
     def value(self, reference: str) -> Value:
         """What a tensor of this graph or function is.
 
         Raises:
-          WireError: the graph is damaged.
+          FileFormatError: the graph is damaged.
         """
         casts: list[str] = []
         value = self._source(reference, casts)
@@ -159,9 +159,9 @@ class Scope:
             name, index = tensor_of(reference)
             if name in scope.arguments:
                 return scope.arguments[name]
-            node = scope.nodes.get(name)
+            node = scope.body.by_name.get(name)
             if node is None:
-                raise WireError(f"there is no operation {name!r}")
+                raise scope.body.error(f"there is no operation {name!r}")
             if node.op == CALL_MODULE:
                 return Result(scope._module(node), index)
             if node.op == "VarHandleOp":
@@ -169,23 +169,23 @@ class Scope:
             if node.op == "Const":
                 return Constant(node)
             if node.op == "Cast" and node.inputs:
-                casts.append(DTYPES.get(node.number("DstT"), ""))
+                casts.append(node.dtype("DstT"))
                 reference = node.inputs[0]
             elif node.op in _PASSED_ON:
                 if index >= len(node.inputs):
-                    raise WireError(f"the operation {name!r} has no result {index}")
+                    raise scope.body.error(f"the operation {name!r} has no result {index}")
                 scope._note_gradient(node)
                 reference = node.inputs[index]
             else:
                 called = scope._call(node)
                 if called is None:
-                    where = f" in the function {scope.name}" if scope.name else ""
+                    where = f" in the function {scope.body.name}" if scope.body.name else ""
                     return Opaque(f"the operation {node.op} ({node.name}{where})")
                 function, scope = called
                 if index >= len(function.results):
-                    raise WireError(f"the function {function.name} has no result {index}")
+                    raise function.error(f"it has no result {index}")
                 reference = function.results[index]
-        raise WireError("operations depend on themselves")
+        raise self.body.error("operations depend on themselves")
 
     def _module(self, node: Node) -> ModuleCall:
         if node.name not in self._modules:
@@ -194,9 +194,9 @@ class Scope:
 
     def _note_gradient(self, node: Node) -> None:
         """Notes of a module that its results have the gradient that is registered for a node."""
-        if node.op != "IdentityN" or not node.bytes_of("_gradient_op_type") or not node.inputs:
+        if node.op != "IdentityN" or not node.gradient_type or not node.inputs:
             return
-        first = self.nodes.get(tensor_of(node.inputs[0])[0])
+        first = self.body.by_name.get(tensor_of(node.inputs[0])[0])
         if first is not None and first.op == CALL_MODULE:
             self._module(first).differentiated = node
 
@@ -205,18 +205,17 @@ class Scope:
         names: Sequence[str] = (node.op,)
         if node.op in _CALLS:
             names = node.functions("f")
-        function = self.graph.function(names[0]) if names else None
+        function = self.model.graph.functions.get(names[0]) if names else None
         if function is None:
             return None
         if node.name not in self._called:
             if self.depth > _DEEPEST:
-                raise WireError("functions call each other without end")
+                raise self.body.error("functions call each other without end")
             if len(function.arguments) != len(node.inputs):
-                raise WireError(f"{node.name!r} calls {function.name} with other arguments")
+                problem = f"{node.name!r} calls {function.name} with other arguments"
+                raise self.body.error(problem)
             given = _Lazily(self, dict(zip(function.arguments, node.inputs, strict=True)))
-            self._called[node.name] = Scope(
-                self.graph, function.name, function.nodes, given, self.depth + 1
-            )
+            self._called[node.name] = Scope(self.model, function, given, self.depth + 1)
         return function, self._called[node.name]
 
 

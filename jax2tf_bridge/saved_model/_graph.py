@@ -1,155 +1,151 @@
-"""Reads a graph and its functions: what calls what, and the nodes that are looked at."""
+"""Graph: operations and the functions that they call, each read when it is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.saved_model._nodes import Node
+from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._schema import (
-    AttributeField,
     FunctionField,
     GraphField,
     LibraryField,
-    ListField,
     MetaGraphField,
-    NodeField,
+    OpField,
 )
-from jax2tf_bridge.saved_model._wire import BYTES, Field, Message
 
 CALL_MODULE = "XlaCallModule"
-_WITH_ATTRIBUTES = frozenset({CALL_MODULE, "Const", "PreventGradient", "VarHandleOp"})
-_GRADIENT_TYPE = "_gradient_op_type"
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node of a graph or of a function.
+class Body:
+    """The operations of a graph itself, or of a function.
 
     Attributes:
-      name, op: its name, and the operation.
-      inputs: where they come from, as TensorFlow writes it.
-      calls: the names of the functions that its attributes have.
-      gradient_type: the operation as which its gradient is registered; "" for its own.
-      attributes: by name, of the operations that are looked at; empty for others.
-      size: how many bytes it takes in the file.
+      name: of the function; "" of the graph itself.
     """
 
-    name: str
-    op: str
-    inputs: tuple[str, ...]
-    calls: tuple[str, ...]
-    gradient_type: str
-    attributes: Mapping[str, Message]
-    size: int
+    def __init__(self, name: str, whole: Message, parts: Sequence[Message], number: int) -> None:
+        """Of NodeDefs.
+
+        Args:
+          name: of the function.
+          whole: what errors are about.
+          parts: messages in it that have the nodes.
+          number: of the field that has them.
+        """
+        self.name, self._whole = name, whole
+        self._parts, self._number = parts, number
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """The operations in the order of the file.
+
+        Raises:
+          FileFormatError: one of them is damaged.
+        """
+        place = f"a node of the function {self.name}" if self.name else "a node of the graph"
+        return tuple(
+            Node(node) for part in self._parts for node in part.messages(self._number, place)
+        )
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Node]:
+        """The operations by their names."""
+        return {node.name: node for node in self.nodes}
+
+    def error(self, problem: str) -> FileFormatError:
+        """What to raise for operations that do not belong together."""
+        return self._whole.error(self._whole.start, problem)
 
 
-@dataclass(frozen=True)
+class Function(Body):
+    """A function of the library."""
+
+    def __init__(self, name: str, message: Message) -> None:
+        """Of a FunctionDef."""
+        message.place = f"the function {name}"
+        super().__init__(name, message, (message,), FunctionField.NODES)
+
+    @cached_property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of its arguments, in order."""
+        return self._names(OpField.ARGUMENTS)
+
+    @cached_property
+    def results(self) -> tuple[str, ...]:
+        """Which tensor each of its results is, in order.
+
+        Raises:
+          FileFormatError: it does not say so, or is damaged.
+        """
+        entries = self._whole.messages(FunctionField.RESULTS, "a result of a function")
+        tensors = {entry.text_of(1): entry.text_of(2) for entry in entries}
+        names = self._names(OpField.RESULTS)
+        missing = [name for name in names if name not in tensors]
+        if missing:
+            raise self.error(f"it does not say what its result {missing[0]} is")
+        return tuple(tensors[name] for name in names)
+
+    def _names(self, number: int) -> tuple[str, ...]:
+        signatures = self._whole.messages(FunctionField.SIGNATURE, "a function's signature")
+        return tuple(
+            argument.text_of(1)
+            for signature in signatures
+            for argument in signature.messages(number, "an argument of a function")
+        )
+
+
 class Graph:
     """A graph and its library.
 
     Attributes:
-      nodes: of the graph itself.
-      functions: the nodes of each function by its name.
-      gradients: the functions that are gradients, by the operation that they are registered for.
+      main: the operations of the graph itself.
+      functions: by name.
+      gradients: the names of functions that are gradients, by the operation that they are
+        registered for.
       function_gradients: the same by the function that they are the gradient of.
     """
 
-    nodes: tuple[Node, ...]
-    functions: Mapping[str, tuple[Node, ...]]
-    gradients: Mapping[str, str]
-    function_gradients: Mapping[str, str]
+    def __init__(self, meta_graph: Message) -> None:
+        """Of a MetaGraphDef.
+
+        Raises:
+          FileFormatError: it is damaged.
+        """
+        parts = list(meta_graph.messages(MetaGraphField.GRAPH, "the graph"))
+        self.main = Body("", meta_graph, parts, GraphField.NODES)
+        self.functions: dict[str, Function] = {}
+        self.gradients: dict[str, str] = {}
+        self.function_gradients: dict[str, str] = {}
+        for part in parts:
+            for library in part.messages(GraphField.LIBRARY, "the function library"):
+                self._read(library)
 
     def every_node(self) -> Iterator[tuple[str, Node]]:
         """Each node with the function that it is in, "" for the graph itself."""
-        for node in self.nodes:
-            yield "", node
-        for name, nodes in self.functions.items():
-            for node in nodes:
-                yield name, node
+        for body in (self.main, *self.functions.values()):
+            for node in body.nodes:
+                yield body.name, node
 
+    def gradient_of(self, gradient_type: str) -> Function | None:
+        """The function that is registered as the gradient of an operation."""
+        return self.functions.get(self.gradients.get(gradient_type, ""))
 
-def read_graph(meta_graph: Message) -> Graph:
-    """The graph of a MetaGraphDef."""
-    nodes: list[Node] = []
-    functions: dict[str, tuple[Node, ...]] = {}
-    gradients: dict[str, str] = {}
-    function_gradients: dict[str, str] = {}
-    for graph in meta_graph.messages(MetaGraphField.GRAPH, "the graph"):
-        for field in graph.fields():
-            if field.number == GraphField.NODES:
-                nodes.append(read_node(graph.message(field, "a node of the graph")))
-            elif field.number == GraphField.LIBRARY:
-                library = graph.message(field, "the function library")
-                for part in library.fields():
-                    if part.number == LibraryField.FUNCTIONS:
-                        name, inner = _function(library.message(part, "a function"))
-                        functions[name] = inner
-                    elif part.number == LibraryField.GRADIENTS:
-                        # GradientDef has the function first, and RegisteredGradient the gradient.
-                        entry = library.message(part, "a gradient's entry")
-                        function_gradients[entry.text_of(1)] = entry.text_of(2)
-                    elif part.number == LibraryField.REGISTERED_GRADIENTS:
-                        entry = library.message(part, "a registered gradient")
-                        gradients[entry.text_of(2)] = entry.text_of(1)
-    return Graph(tuple(nodes), functions, gradients, function_gradients)
-
-
-def _function(message: Message) -> tuple[str, tuple[Node, ...]]:
-    name = ""
-    nodes = []
-    for field in message.fields():
-        if field.number == FunctionField.SIGNATURE:
-            name = message.message(field, "a function's signature").text_of(1)
-        elif field.number == FunctionField.NODES:
-            nodes.append(read_node(message.message(field, "a node of a function")))
-    return name, tuple(nodes)
-
-
-def read_node(message: Message) -> Node:
-    """A NodeDef."""
-    name = op = ""
-    inputs: list[str] = []
-    entries: list[Field] = []
-    for field in message.fields():
-        if field.number == NodeField.ATTRIBUTES:
-            entries.append(field)
-        elif field.number == NodeField.INPUTS:
-            inputs.append(message.text(field))
-        elif field.number == NodeField.NAME:
-            name = message.text(field)
-        elif field.number == NodeField.OP:
-            op = message.text(field)
-    calls: list[str] = []
-    attributes: dict[str, Message] = {}
-    gradient_type = ""
-    for entry in entries:
-        key, value = message.entry(entry, "an attribute of a node")
-        calls += _called(value)
-        if key == _GRADIENT_TYPE:
-            gradient_type = value.text_of(AttributeField.BYTES)
-        if op in _WITH_ATTRIBUTES:
-            attributes[key] = value
-    return Node(
-        name,
-        op,
-        tuple(inputs),
-        tuple(calls),
-        gradient_type,
-        attributes,
-        message.end - message.start,
-    )
-
-
-def _called(value: Message) -> Iterator[str]:
-    """The names of the functions in an attribute."""
-    for field in value.fields():
-        if field.number == AttributeField.FUNCTION:
-            yield value.message(field, "a function's name").text_of(1)
-        elif field.number == AttributeField.LIST and field.kind == BYTES:
-            yield from _listed(value.message(field, "a list"))
-
-
-def _listed(values: Message) -> Iterator[str]:
-    for field in values.fields():
-        if field.number == ListField.FUNCTIONS:
-            yield values.message(field, "a function's name").text_of(1)
+    def _read(self, library: Message) -> None:
+        for part in library.fields():
+            if part.number == LibraryField.FUNCTIONS:
+                message = library.message(part, "a function")
+                signatures = message.messages(FunctionField.SIGNATURE, "a function's signature")
+                # It is the first field: the rest is not read.
+                first = next(signatures, None)
+                name = "" if first is None else first.text_of(OpField.NAME)
+                self.functions[name] = Function(name, message)
+            elif part.number == LibraryField.GRADIENTS:
+                # GradientDef has the function first, and RegisteredGradient the gradient.
+                entry = library.message(part, "a gradient's entry")
+                self.function_gradients[entry.text_of(1)] = entry.text_of(2)
+            elif part.number == LibraryField.REGISTERED_GRADIENTS:
+                entry = library.message(part, "a registered gradient")
+                self.gradients[entry.text_of(2)] = entry.text_of(1)

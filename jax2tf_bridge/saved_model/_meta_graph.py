@@ -1,178 +1,129 @@
-"""Reads one graph of a SavedModel: its signatures and methods, and what they run."""
+"""MetaGraph: a graph of a SavedModel with its signatures and objects."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from functools import cached_property
 
-from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, read_graph
-from jax2tf_bridge.saved_model._nodes import called_module, graph_constant, prevented
+from jax2tf_bridge.saved_model._graph import Graph
 from jax2tf_bridge.saved_model._objects import (
+    Capture,
     Objects,
     Variable,
+    read_captures,
     read_objects,
     variables_of_nodes,
 )
-from jax2tf_bridge.saved_model._reach import Reached, reached_by_functions, reached_by_tensors
-from jax2tf_bridge.saved_model._saved_model import (
-    CalledModule,
-    EntryPoint,
-    Gradient,
-    GraphConstant,
-    Port,
-)
+from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._schema import (
     MetaGraphField,
     MetaInfoField,
+    SaverField,
     SignatureField,
     TensorInfoField,
 )
-from jax2tf_bridge.saved_model._tensors import typed
-from jax2tf_bridge.saved_model._wire import Message
+from jax2tf_bridge.saved_model._tensors import TensorType, typed
 
-_INIT_OP = "__saved_model_init_op"
-_MOST_ENTRIES = 256
-"""How many signatures and methods are looked into: each may reach the whole graph."""
+_INTERNAL = "__saved_model"
+"""How the names of TensorFlow's own signatures begin, which restore and initialize."""
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output of a signature: which tensor of the graph it is, and its type."""
+
+    tensor: str
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class GraphSignature:
+    """A signature: what it takes and gives, by name, and which inputs have a default."""
+
+    inputs: Mapping[str, TensorInfo]
+    outputs: Mapping[str, TensorInfo]
+    defaults: Set[str]
 
 
 class MetaGraph:
-    """A graph of the model, and what was read of it.
+    """A graph of the model. Its parts are read when they are asked for.
 
     Attributes:
-      graph: its nodes and functions.
-      objects: None in models of TensorFlow 1.
-      tensorflow: the version that wrote it.
+      tensorflow: the version that wrote it; "" if it does not say.
       tags: by which it is asked for.
-      missing: the functions that are called and are not there, as far as `entries` found any.
+      restore: the node that restores its variables; "" without any.
     """
 
     def __init__(self, message: Message) -> None:
-        """Reads a MetaGraphDef.
+        """Of a MetaGraphDef.
 
         Raises:
-          FileFormatError: it is damaged.
+          FileFormatError: it is damaged. So do all methods if what they read is.
         """
         self._message = message
-        self.graph: Graph = read_graph(message)
-        self.objects: Objects | None = read_objects(message)
-        self.tensorflow = ""
+        self.tensorflow = self.restore = ""
         self.tags: list[str] = []
-        self.missing: dict[str, None] = {}
-        for info in message.messages(MetaGraphField.META_INFO, "the graph's information"):
-            for field in info.fields():
-                if field.number == MetaInfoField.TAGS:
-                    self.tags.append(info.text(field))
-                elif field.number == MetaInfoField.TENSORFLOW_VERSION:
-                    self.tensorflow = info.text(field)
+        for part in message.fields():
+            if part.number == MetaGraphField.META_INFO:
+                info = message.message(part, "the graph's information")
+                for field in info.fields():
+                    if field.number == MetaInfoField.TAGS:
+                        self.tags.append(info.text(field))
+                    elif field.number == MetaInfoField.TENSORFLOW_VERSION:
+                        self.tensorflow = info.text(field)
+            elif part.number == MetaGraphField.SAVER:
+                saver = message.message(part, "how variables are restored")
+                self.restore = saver.text_of(SaverField.RESTORE)
 
-    def modules(self, first: int) -> Iterator[CalledModule]:
-        """The modules, numbered from `first` on."""
-        number = first
-        for function, node in self.graph.every_node():
-            if node.op == CALL_MODULE:
-                yield called_module(number, function, node)
-                number += 1
+    @cached_property
+    def graph(self) -> Graph:
+        """Its nodes and functions."""
+        return Graph(self._message)
 
-    def constants(self) -> list[GraphConstant]:
-        """The arrays in the graph."""
-        found = (
-            graph_constant(function, node)
-            for function, node in self.graph.every_node()
-            if node.op == "Const"
-        )
-        return [constant for constant in found if constant is not None]
+    @cached_property
+    def objects(self) -> Objects | None:
+        """What hangs on the loaded object; None in models of TensorFlow 1."""
+        return read_objects(self._message)
+
+    @cached_property
+    def signatures(self) -> Mapping[str, GraphSignature]:
+        """The signatures by name, without those that are TensorFlow's own."""
+        found = {}
+        for field in self._message.fields():
+            if field.number == MetaGraphField.SIGNATURES:
+                name, signature = self._message.entry(field, "a signature")
+                if not name.startswith(_INTERNAL):
+                    found[name] = _signature(signature)
+        return found
+
+    def captures(self, function: str) -> tuple[Capture | None, ...]:
+        """What a function takes after its arguments; None for what is no tensor of a function."""
+        return read_captures(self._message, function)
 
     def variables(self) -> tuple[Variable, ...]:
         """The variables."""
         if self.objects is not None:
             return self.objects.variables
-        return variables_of_nodes(self.graph.nodes)
+        return variables_of_nodes(self.graph.main.nodes)
 
     def assets(self) -> Iterator[str]:
         """The names of the files that it has to have in assets/."""
         for asset in self._message.messages(MetaGraphField.ASSETS, "an asset"):
             yield asset.text_of(2)
 
-    def entries(self, modules: Sequence[CalledModule]) -> tuple[list[EntryPoint], int]:
-        """The signatures, then the methods that run modules; and how many more there are.
 
-        Args:
-          modules: those of this graph.
-        """
-        signatures = dict(self._signatures())
-        signatures.pop(_INIT_OP, None)
-        methods = {} if self.objects is None else self.objects.methods
-        names = list(signatures)[:_MOST_ENTRIES]
-        method_names = list(methods)[: _MOST_ENTRIES - len(names)]
-        more = len(signatures) + len(methods) - len(names) - len(method_names)
-        by_signature = {name: self._reached_by(signatures[name]) for name in names}
-        by_method = {name: reached_by_functions(self.graph, methods[name]) for name in method_names}
-        derived = {
-            function
-            for found in (*by_signature.values(), *by_method.values())
-            for function, order in found.orders.items()
-            if order
-        }
-        entries = [
-            self._entry(name, signatures[name], found, modules)
-            for name, found in by_signature.items()
-        ]
-        for name, found in by_method.items():
-            # A gradient that hangs on the object is no method to call.
-            if not derived.issuperset(methods[name]):
-                entry = self._entry(name, None, found, modules)
-                if entry.modules:
-                    entries.append(entry)
-        return entries, more
-
-    def _signatures(self) -> Iterator[tuple[str, Message]]:
-        for field in self._message.fields():
-            if field.number == MetaGraphField.SIGNATURES:
-                yield self._message.entry(field, "a signature")
-
-    def _reached_by(self, signature: Message) -> Reached:
-        outputs = _entries(signature, SignatureField.OUTPUTS)
-        return reached_by_tensors(
-            self.graph, [info.text_of(TensorInfoField.NAME) for _, info in outputs]
-        )
-
-    def _entry(
-        self, name: str, signature: Message | None, found: Reached, modules: Sequence[CalledModule]
-    ) -> EntryPoint:
-        self.missing |= dict.fromkeys(sorted(found.missing))
-        inputs: tuple[Port, ...] = ()
-        outputs: tuple[Port, ...] = ()
-        if signature is not None:
-            defaults = {key for key, _ in _entries(signature, SignatureField.DEFAULTS)}
-            inputs = tuple(_ports(signature, SignatureField.INPUTS, defaults))
-            outputs = tuple(_ports(signature, SignatureField.OUTPUTS, frozenset()))
-        orders = {
-            module.number: found.orders[module.function]
-            for module in modules
-            if module.function in found.orders and (module.function or module.node in found.main)
-        }
-        gradient = self._gradient(found, orders) if orders else None
-        return EntryPoint(name, signature is not None, inputs, outputs, orders, gradient)
-
-    def _gradient(self, found: Reached, modules: Mapping[int, int]) -> Gradient:
-        highest = max(modules.values())
-        if highest in found.unregistered:
-            return Gradient(highest, "", is_left_out=True)
-        for function, order in found.orders.items():
-            if order == highest:
-                for node in self.graph.functions.get(function, self.graph.nodes):
-                    if text := prevented(node):
-                        return Gradient(highest, text)
-        return Gradient(highest, "")
-
-
-def _entries(message: Message, number: int) -> Iterator[tuple[str, Message]]:
+def _signature(message: Message) -> GraphSignature:
+    inputs: dict[str, TensorInfo] = {}
+    outputs: dict[str, TensorInfo] = {}
+    defaults: set[str] = set()
     for field in message.fields():
-        if field.number == number:
-            yield message.entry(field, "an entry of a signature")
-
-
-def _ports(signature: Message, number: int, defaults: Set[str]) -> Iterator[Port]:
-    found = dict(_entries(signature, number))  # as a map: the last of a name counts
-    for name in sorted(found):
-        kind = typed(found[name], TensorInfoField.DTYPE, TensorInfoField.SHAPE)
-        yield Port(name, kind, name in defaults)
+        if field.number in (SignatureField.INPUTS, SignatureField.OUTPUTS):
+            name, info = message.entry(field, "an entry of a signature")
+            found = inputs if field.number == SignatureField.INPUTS else outputs
+            kind = typed(info, TensorInfoField.DTYPE, TensorInfoField.SHAPE)
+            found[name] = TensorInfo(info.text_of(TensorInfoField.NAME), kind)
+        elif field.number == SignatureField.DEFAULTS:
+            name, _ = message.entry(field, "an entry of a signature")
+            defaults.add(name)
+    return GraphSignature(inputs, outputs, defaults)

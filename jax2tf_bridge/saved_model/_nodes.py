@@ -1,90 +1,160 @@
-"""Reads the nodes that are looked at: modules and constants."""
+"""Node: an operation of a graph, with the attributes that are asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
-from jax2tf_bridge.saved_model._graph import Node
-from jax2tf_bridge.saved_model._saved_model import CalledModule, GraphConstant
-from jax2tf_bridge.saved_model._schema import AttributeField, ListField
-from jax2tf_bridge.saved_model._tensors import TensorType, dtype_name, read_shape, tensor_type
-from jax2tf_bridge.saved_model._wire import Message
-from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.saved_model._protobuf import BYTES, Field, Message
+from jax2tf_bridge.saved_model._schema import AttributeField, ListField, NodeField
+from jax2tf_bridge.saved_model._tensors import Shape, dtype_name, read_shape
 
-
-def called_module(number: int, function: str, node: Node) -> CalledModule:
-    """What an XlaCallModule node says."""
-    attributes = node.attributes
-    module = memoryview(b"")
-    if (value := attributes.get("module")) is not None:
-        field = value.last(AttributeField.BYTES)
-        if field is not None:
-            module = value.view(field)
-    dtypes = tuple(_dtypes(attributes.get("Tout")))
-    shapes = [read_shape(shape) for shape in _messages(attributes.get("Sout"), ListField.SHAPES)]
-    shapes += [None] * (len(dtypes) - len(shapes))
-    version = attributes.get("version")
-    return CalledModule(
-        number=number,
-        function=function,
-        node=node.name,
-        module=module,
-        calling_convention_version=0
-        if version is None
-        else version.integer_of(AttributeField.INTEGER),
-        platforms=tuple(text.lower() for text in _texts(attributes.get("platforms"))),
-        disabled_checks=tuple(
-            DisabledSafetyCheck(text) for text in _texts(attributes.get("disabled_checks"))
-        ),
-        arguments=tuple(_dtypes(attributes.get("Tin"))),
-        results=tuple(map(TensorType, dtypes, shapes)),
-        functions=node.calls,
-        has_tokens=_flag(attributes.get("has_token_input_output")),
-        uses_shardy=_flag(attributes.get("use_shardy_partitioner")),
-        stablehlo_version=stablehlo_version(module),
-    )
+_NUMBERS = frozenset({AttributeField.INTEGER, AttributeField.FLAG})
 
 
-def graph_constant(function: str, node: Node) -> GraphConstant | None:
-    """What a Const node holds; None if it holds nothing."""
-    value = node.attributes.get("value")
-    field = None if value is None else value.last(AttributeField.TENSOR)
-    if value is None or field is None:
-        return None
-    tensor = value.message(field, "a constant of the graph")
-    return GraphConstant(function, node.name, tensor_type(tensor), len(tensor))
+class Node:
+    """An operation of a graph or of a function.
+
+    Attributes are read when they are asked for; modules and constants are never copied.
+
+    Attributes:
+      message: the NodeDef.
+      name: within its graph or function.
+      op: its kind, as "XlaCallModule", or the name of a function that it calls.
+      inputs: its data inputs, as the graph writes them: "name", "name:0", "name:output:0".
+      controls: the names of the nodes that have to run before it.
+    """
+
+    __slots__ = ("_attributes", "_calls", "_entries", "controls", "inputs", "message", "name", "op")
+
+    def __init__(self, message: Message) -> None:
+        """Reads a NodeDef.
+
+        Raises:
+          FileFormatError: it is damaged. So do all methods if an attribute is.
+        """
+        self.message = message
+        self.name = self.op = ""
+        self._entries: list[Field] = []
+        self._attributes: dict[str, Message] | None = None
+        self._calls: tuple[str, ...] | None = None
+        inputs: list[str] = []
+        controls: list[str] = []
+        for field in message.fields():
+            if field.number == NodeField.ATTRIBUTES:
+                self._entries.append(field)
+            elif field.number == NodeField.INPUTS:
+                text = message.text(field)
+                if text.startswith("^"):
+                    controls.append(text[1:])
+                else:
+                    inputs.append(text)
+            elif field.number == NodeField.NAME:
+                self.name = message.text(field)
+            elif field.number == NodeField.OP:
+                self.op = message.text(field)
+        self.inputs, self.controls = tuple(inputs), tuple(controls)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: {self.op}>"
+
+    @property
+    def attributes(self) -> Mapping[str, Message]:
+        """The attributes by name, as AttrValue messages."""
+        if self._attributes is None:
+            place = "an attribute of a node"
+            self._attributes = dict(self.message.entry(field, place) for field in self._entries)
+        return self._attributes
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        """The names of the functions in all attributes."""
+        if self._calls is None:
+            values = self.attributes.values()
+            self._calls = tuple(name for value in values for name in _functions(value))
+        return self._calls
+
+    @property
+    def gradient_type(self) -> str:
+        """The operation as which its gradient is registered; "" if it has its own."""
+        return self.text("_gradient_op_type")
+
+    def view(self, name: str) -> memoryview:
+        """The bytes of an attribute, where they are in the file; none if it is not there."""
+        value = self.attributes.get(name)
+        field = None if value is None else value.last(AttributeField.BYTES)
+        return memoryview(b"") if value is None or field is None else value.view(field)
+
+    def text(self, name: str) -> str:
+        """An attribute that is a text; "" if it is not there."""
+        value = self.attributes.get(name)
+        return "" if value is None else value.text_of(AttributeField.BYTES)
+
+    def number(self, name: str) -> int:
+        """An attribute that is a number or a truth value; 0 if it is not there."""
+        found = 0
+        if (value := self.attributes.get(name)) is not None:
+            for field in value.fields():
+                if field.number in _NUMBERS:
+                    found = value.integer(field)
+        return found
+
+    def dtype(self, name: str) -> str:
+        """An attribute that is a dtype."""
+        value = self.attributes.get(name)
+        return dtype_name(0 if value is None else value.integer_of(AttributeField.TYPE))
+
+    def shape(self, name: str) -> Shape:
+        """An attribute that is a shape; () if it is not there."""
+        value = self.attributes.get(name)
+        field = None if value is None else value.last(AttributeField.SHAPE)
+        return () if value is None or field is None else read_shape(value.message(field, "a shape"))
+
+    def tensor(self, name: str) -> Message | None:
+        """An attribute that is a TensorProto; None if it is not there."""
+        value = self.attributes.get(name)
+        field = None if value is None else value.last(AttributeField.TENSOR)
+        if value is None or field is None:
+            return None
+        return value.message(field, "a constant of the graph")
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """An attribute that is a list of texts; () if it is not there."""
+        return tuple(values.text(field) for values, field in self._list(name, ListField.BYTES))
+
+    def dtypes(self, name: str) -> tuple[str, ...]:
+        """An attribute that is a list of dtypes; () if it is not there."""
+        found = self._list(name, ListField.TYPES)
+        return tuple(dtype_name(n) for values, field in found for n in values.integers(field))
+
+    def shapes(self, name: str) -> tuple[Shape, ...]:
+        """An attribute that is a list of shapes; () if it is not there."""
+        found = self._list(name, ListField.SHAPES)
+        return tuple(read_shape(values.message(field, "a shape")) for values, field in found)
+
+    def functions(self, name: str) -> tuple[str, ...]:
+        """The functions that an attribute names, one or a list."""
+        value = self.attributes.get(name)
+        return () if value is None else tuple(_functions(value))
+
+    def error(self, problem: str) -> FileFormatError:
+        """What to raise for a node that does not fit its graph."""
+        return self.message.error(self.message.start, f"of {self.name}: {problem}")
+
+    def _list(self, name: str, number: int) -> Iterator[tuple[Message, Field]]:
+        """The fields of a number in an attribute's list."""
+        if (value := self.attributes.get(name)) is not None:
+            for values in value.messages(AttributeField.LIST, "a list"):
+                for field in values.fields():
+                    if field.number == number:
+                        yield values, field
 
 
-def prevented(node: Node) -> str:
-    """What a PreventGradient node says; "" of others."""
-    message = node.attributes.get("message") if node.op == "PreventGradient" else None
-    return "" if message is None else message.text_of(AttributeField.BYTES)
-
-
-def _flag(value: Message | None) -> bool:
-    return value is not None and value.integer_of(AttributeField.FLAG) != 0
-
-
-def _texts(value: Message | None) -> Iterator[str]:
-    for values in _lists(value):
-        for field in values.fields():
-            if field.number == ListField.BYTES:
-                yield values.text(field)
-
-
-def _dtypes(value: Message | None) -> Iterator[str]:
-    for values in _lists(value):
-        for field in values.fields():
-            if field.number == ListField.TYPES:
-                yield from map(dtype_name, values.integers(field))
-
-
-def _messages(value: Message | None, number: int) -> Iterator[Message]:
-    for values in _lists(value):
-        yield from values.messages(number, "a list")
-
-
-def _lists(value: Message | None) -> Iterator[Message]:
-    if value is not None:
-        yield from value.messages(AttributeField.LIST, "a list")
+def _functions(value: Message) -> Iterator[str]:
+    """The names of the functions in an attribute."""
+    for field in value.fields():
+        if field.number == AttributeField.FUNCTION:
+            yield value.message(field, "a function's name").text_of(1)
+        elif field.number == AttributeField.LIST and field.kind == BYTES:
+            for each in value.message(field, "a list").messages(ListField.FUNCTIONS, "a function"):
+                yield each.text_of(1)

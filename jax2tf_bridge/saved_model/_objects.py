@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jax2tf_bridge.saved_model._graph import Node
+from jax2tf_bridge.saved_model._nodes import Node
+from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._schema import (
-    AttributeField,
+    CapturedTensorField,
+    ConcreteFunctionField,
     MetaGraphField,
     ObjectField,
     ObjectGraphField,
     VariableField,
 )
 from jax2tf_bridge.saved_model._tensors import TensorType, typed
-from jax2tf_bridge.saved_model._wire import Message
 
 _SIGNATURES = "signatures"
 """The child of the root that holds the signatures, which are read from their own place."""
@@ -55,6 +56,14 @@ class Objects:
 
 
 @dataclass(frozen=True)
+class Capture:
+    """A tensor within a function, which a gradient needs."""
+
+    function: str
+    tensor: str
+
+
+@dataclass(frozen=True)
 class _Object:
     children: tuple[tuple[str, int], ...]
     functions: tuple[str, ...] | None
@@ -87,14 +96,42 @@ def variables_of_nodes(nodes: tuple[Node, ...]) -> tuple[Variable, ...]:
     for node in nodes:
         if node.op != "VarHandleOp":
             continue
-        dtype, shape = node.attributes.get("dtype"), node.attributes.get("shape")
-        if dtype is not None and shape is not None:
-            kind = TensorType(
-                typed(dtype, AttributeField.TYPE, 0).dtype,
-                typed(shape, 0, AttributeField.SHAPE).shape,
-            )
+        if "dtype" in node.attributes and "shape" in node.attributes:
+            kind = TensorType(node.dtype("dtype"), node.shape("shape"))
             found.append(Variable(node.name, node.name, kind, None))
     return tuple(found)
+
+
+def read_captures(meta_graph: Message, function: str) -> tuple[Capture | None, ...]:
+    """What a function of a MetaGraphDef takes after its arguments.
+
+    None stands for what is no tensor of a function.
+    """
+    for graph in meta_graph.messages(MetaGraphField.OBJECT_GRAPH, "the object graph"):
+        for part in graph.fields():
+            if part.number != ObjectGraphField.CONCRETE_FUNCTIONS:
+                continue
+            name, concrete = graph.entry(part, "a concrete function")
+            if name == function:
+                objects = list(graph.messages(ObjectGraphField.NODES, "an object"))
+                return tuple(
+                    _capture(concrete, objects, index)
+                    for inputs in concrete.fields()
+                    if inputs.number == ConcreteFunctionField.BOUND_INPUTS
+                    for index in concrete.integers(inputs)
+                )
+    return ()
+
+
+def _capture(concrete: Message, objects: Sequence[Message], index: int) -> Capture | None:
+    if not 0 <= index < len(objects):
+        problem = f"it names the object {index} of {len(objects)}"
+        raise concrete.error(concrete.start, problem)
+    for tensor in objects[index].messages(ObjectField.CAPTURED_TENSOR, "a captured tensor"):
+        return Capture(
+            tensor.text_of(CapturedTensorField.FUNCTION), tensor.text_of(CapturedTensorField.NAME)
+        )
+    return None
 
 
 def _is_method(path: str) -> bool:

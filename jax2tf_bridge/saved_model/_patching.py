@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, TypeAlias
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.saved_model._graph import CALL_MODULE
+from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph
+from jax2tf_bridge.saved_model._protobuf import BYTES, Message
 from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, tag, varint, varint_field
 from jax2tf_bridge.saved_model._reading import MOST_BYTES
 from jax2tf_bridge.saved_model._schema import (
@@ -19,7 +20,6 @@ from jax2tf_bridge.saved_model._schema import (
     NodeField,
     SavedModelField,
 )
-from jax2tf_bridge.saved_model._wire import BYTES, Message
 
 _SHARDY = "use_shardy_partitioner"
 
@@ -105,30 +105,13 @@ def replaced_modules(saved_model: Message, modules: Sequence[NewModule]) -> Piec
 
 
 def _numbers(saved_model: Message) -> dict[int, int]:
-    """The numbers of the modules by where their nodes begin.
-
-    They are counted as `read_saved_model` does: in each graph its own nodes before functions.
-    """
+    """The numbers of the modules by where their nodes begin, as `read_saved_model` counts them."""
     found: dict[int, int] = {}
     for meta_graph in saved_model.messages(SavedModelField.META_GRAPHS, "a graph of the model"):
-        own: list[int] = []
-        functions: dict[str, list[int]] = {}
-        for graph in meta_graph.messages(MetaGraphField.GRAPH, "the graph"):
-            own += _calls(graph, GraphField.NODES)
-            for library in graph.messages(GraphField.LIBRARY, "the function library"):
-                for function in library.messages(LibraryField.FUNCTIONS, "a function"):
-                    signatures = function.messages(FunctionField.SIGNATURE, "a signature")
-                    name = "".join(signature.text_of(1) for signature in signatures)
-                    functions[name] = list(_calls(function, FunctionField.NODES))
-        for start in (*own, *(start for starts in functions.values() for start in starts)):
-            found[start] = len(found)
+        for _, node in Graph(meta_graph).every_node():
+            if node.op == CALL_MODULE:
+                found[node.message.start] = len(found)
     return found
-
-
-def _calls(message: Message, number: int) -> Iterator[int]:
-    for node in message.messages(number, "a node"):
-        if node.text_of(NodeField.OP) == CALL_MODULE:
-            yield node.start
 
 
 def _edited(message: Message, edits: Mapping[int, _Edit], place: str) -> Pieces | None:

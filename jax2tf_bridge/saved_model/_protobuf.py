@@ -1,126 +1,234 @@
-"""Protocol buffers on the wire, read with every length checked.
+"""A checked, bounded reader of protocol buffers, which knows no schema.
 
-https://protobuf.dev/programming-guides/encoding has the format. Nothing is copied: bytes, texts and
-messages are views into what is read.
+A SavedModel may come from anywhere, and neither TensorFlow nor protobuf need be installed: so each
+length is compared with the bytes that are there before it is followed. Messages lie within one
+another, so that no byte is read more often than it is nested in what is asked for.
+https://protobuf.dev/programming-guides/encoding describes the format.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import NamedTuple
 
-Value: TypeAlias = int | memoryview
+from jax2tf_bridge.errors import FileFormatError
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_SIGN = 1 << 63
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+"""The kinds of fields; groups, which are older, are in no file that is read here."""
+
+_KINDS = ("a number", "8 bytes", "bytes", "", "", "4 bytes")
+_LONGEST_VARINT = 10
+_new = tuple.__new__
+_FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 
 
-class WireError(ValueError):
-    """Bytes that are no message; the text is the end of a sentence."""
+class Field(NamedTuple):
+    """A field of a message, where it stands.
 
-
-def fields(message: memoryview) -> Iterator[tuple[int, Value]]:
-    """Reads the fields of a message in their order, by number.
-
-    Numbers come unsigned, whatever the field's type is (see `signed`), others as views.
-
-    Raises:
-      WireError: the bytes are no message.
+    Attributes:
+      number: which field of the message.
+      kind: VARINT, FIXED64, BYTES or FIXED32.
+      value: of a VARINT; of others where the content begins.
+      start: the field's first byte.
+      end: the first byte after it.
     """
-    position, end = 0, len(message)
-    while position < end:
-        tag, position = varint(message, position)
-        number, kind = tag >> 3, tag & 7
-        if number == 0:
-            raise WireError("a field has the number 0")
-        if kind == _VARINT:
-            value, position = varint(message, position)
-            yield number, value
-            continue
-        if kind == _BYTES:
-            size, position = varint(message, position)
-        elif kind in (_FIXED32, _FIXED64):
-            size = 4 if kind == _FIXED32 else 8
-        else:
-            raise WireError(f"a field is of the unknown kind {kind}")
-        if size > end - position:
-            raise WireError("a field is longer than the message")
-        content = message[position : position + size]
-        yield number, content if kind == _BYTES else int.from_bytes(content, "little")
-        position += size
+
+    number: int
+    kind: int
+    value: int
+    start: int
+    end: int
 
 
-def varint(data: memoryview, position: int) -> tuple[int, int]:
-    """Reads the number at a position, and where the next byte is.
+class Message:
+    """A message within a file.
 
-    Raises:
-      WireError: there is none.
+    Every method raises FileFormatError for bytes that are no message, or hold something else than
+    what is asked for; and no other exception, whatever the bytes.
+
+    Attributes:
+      data: all bytes of the file.
+      start, end: where the message lies in them.
+      place: how messages of errors call it.
+      file: where the bytes were read from.
     """
-    number = 0
-    for shift in range(0, 70, 7):
-        if position >= len(data):
-            raise WireError("it ends within a number")
-        byte = data[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number & (2 * _SIGN - 1), position
-    raise WireError("a number is longer than 64 bits")
+
+    __slots__ = ("data", "end", "file", "place", "start")
+
+    def __init__(
+        self,
+        data: bytes,
+        place: str,
+        file: str | None = None,
+        start: int = 0,
+        end: int | None = None,
+    ) -> None:
+        self.data, self.place, self.file = data, place, file
+        self.start, self.end = start, len(data) if end is None else end
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def error(self, at: int, problem: str) -> FileFormatError:
+        """What to raise for a problem at the byte `at`."""
+        name = f" {self.file}" if self.file else ""
+        return FileFormatError(
+            f"The file{name} cannot be read: in {self.place}, at byte {at}, {problem}. It is cut "
+            "short, damaged, or of another format: copy or write it again.",
+            file=self.file,
+        )
+
+    def fields(self) -> Iterator[Field]:
+        """The fields in the order in which they stand."""
+        data, at, end = self.data, self.start, self.end
+        while at < end:
+            start = at
+            tag = data[at]
+            if tag < 0x80:
+                at += 1
+            else:
+                tag, at = self.varint(at)
+            number, kind = tag >> 3, tag & 7
+            if number == 0:
+                raise self.error(start, "a field has the number 0")
+            if kind == BYTES:
+                size = data[at] if at < end else 0x80
+                if size < 0x80:  # most are short
+                    at += 1
+                else:
+                    size, at = self.varint(at)
+                if size > end - at:
+                    raise self.error(
+                        start, f"a field of {size} bytes is announced, and {end - at} are left"
+                    )
+                value, at = at, at + size
+            elif kind == VARINT:
+                value, at = self.varint(at)
+            elif kind in (FIXED64, FIXED32):
+                value, at = at, at + (8 if kind == FIXED64 else 4)
+                if at > end:
+                    raise self.error(start, "the data ends within a number")
+            else:
+                raise self.error(start, f"a field is of the kind {kind}, which is not used")
+            # Field's own constructor is slow, and there are many fields.
+            yield _new(Field, (number, kind, value, start, at))
+
+    def varint(self, at: int, end: int | None = None) -> tuple[int, int]:
+        """The number that begins at a byte, and where the next byte is.
+
+        Args:
+          at: the first byte.
+          end: where the number has to end; without it, with the message.
+        """
+        data, end = self.data, self.end if end is None else end
+        value = shift = 0
+        for _ in range(_LONGEST_VARINT):
+            if at >= end:
+                raise self.error(at, "the data ends within a number")
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value & (2**64 - 1), at
+            shift += 7
+        raise self.error(at, "a number is longer than 64 bits")
+
+    def message(self, field: Field, place: str) -> Message:
+        """The message that a field holds."""
+        self._expect(field, BYTES)
+        return Message(self.data, place, self.file, field.value, field.end)
+
+    def messages(self, number: int, place: str) -> Iterator[Message]:
+        """The messages in the fields of a number."""
+        return (self.message(field, place) for field in self.fields() if field.number == number)
+
+    def content(self, field: Field) -> bytes:
+        """The bytes that a field holds."""
+        self._expect(field, BYTES)
+        return self.data[field.value : field.end]
+
+    def view(self, field: Field) -> memoryview:
+        """The bytes that a field holds, where they are: nothing is copied."""
+        self._expect(field, BYTES)
+        return memoryview(self.data)[field.value : field.end]
+
+    def text(self, field: Field) -> str:
+        """The text that a field holds; what is no text in it is replaced."""
+        return self.content(field).decode(errors="replace")
+
+    def integer(self, field: Field) -> int:
+        """The signed number of 64 bits that a field holds."""
+        self._expect(field, VARINT)
+        return signed(field.value)
+
+    def integers(self, field: Field) -> Iterator[int]:
+        """The signed numbers that a field holds, packed or alone."""
+        if field.kind == VARINT:
+            yield signed(field.value)
+            return
+        self._expect(field, BYTES)
+        at = field.value
+        while at < field.end:
+            value, at = self.varint(at, field.end)
+            yield signed(value)
+
+    def fixed32(self, field: Field) -> int:
+        """The number without a sign that a field of 4 bytes holds."""
+        self._expect(field, FIXED32)
+        return int.from_bytes(self.data[field.value : field.end], "little")
+
+    def number(self, field: Field) -> float:
+        """The floating-point number that a field holds."""
+        if field.kind == FIXED32:
+            return float(_FLOAT.unpack_from(self.data, field.value)[0])
+        self._expect(field, FIXED64)
+        return float(_DOUBLE.unpack_from(self.data, field.value)[0])
+
+    def last(self, number: int) -> Field | None:
+        """The last field of a number, which is the one that counts."""
+        found = None
+        for field in self.fields():
+            if field.number == number:
+                found = field
+        return found
+
+    def text_of(self, number: int) -> str:
+        """The text of a field; "" if there is none."""
+        field = self.last(number)
+        return "" if field is None else self.text(field)
+
+    def integer_of(self, number: int) -> int:
+        """The number of a field; 0 if there is none."""
+        field = self.last(number)
+        return 0 if field is None else self.integer(field)
+
+    def entry(self, field: Field, place: str) -> tuple[str, Message]:
+        """A key and the message that it stands for, of a field that is a map of those."""
+        entry = self.message(field, place)
+        key = ""
+        value: Message | None = None
+        for part in entry.fields():
+            if part.number == 1:
+                key = entry.text(part)
+            elif part.number == 2:
+                value = entry.message(part, place)
+        if value is None:
+            value = Message(self.data, place, self.file, field.end, field.end)
+        return key, value
+
+    def _expect(self, field: Field, kind: int) -> None:
+        if field.kind != kind:
+            raise self.error(
+                field.start,
+                f"field {field.number} holds {_KINDS[field.kind]} instead of {_KINDS[kind]}",
+            )
 
 
-def signed(number: int) -> int:
-    """Reads an int32 or int64, which is on the wire as 64 bits.
+def signed(value: int) -> int:
+    """64 bits as a signed number.
 
     >>> signed(2**64 - 1)
     -1
     """
-    return number - 2 * _SIGN if number >= _SIGN else number
-
-
-def numbers(value: Value) -> Iterator[int]:
-    """Reads the numbers of a repeated field, packed or alone; see `signed`.
-
-    Raises:
-      WireError: it ends within a number.
-    """
-    if isinstance(value, int):
-        yield value
-        return
-    position = 0
-    while position < len(value):
-        number, position = varint(value, position)
-        yield number
-
-
-def as_number(value: Value) -> int:
-    """Reads a field that must be a number.
-
-    Raises:
-      WireError: it is none.
-    """
-    if not isinstance(value, int):
-        raise WireError("a field that is a number has bytes")
-    return value
-
-
-def as_bytes(value: Value) -> memoryview:
-    """Reads a field that must be bytes or a message.
-
-    Raises:
-      WireError: it is a number.
-    """
-    if isinstance(value, int):
-        raise WireError("a field of bytes has a number")
-    return value
-
-
-def as_text(value: Value) -> str:
-    """Reads a field that must be text.
-
-    Raises:
-      WireError: it is none.
-    """
-    try:
-        return str(as_bytes(value), "utf-8")
-    except UnicodeDecodeError as e:
-        raise WireError("a text is no UTF-8") from e
+    return value - 2**64 if value >= 2**63 else value

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from jax2tf_bridge.saved_model._graph import Graph, Node
-
-_NO_NODES: tuple[Node, ...] = ()
+from jax2tf_bridge.saved_model._graph import Graph
+from jax2tf_bridge.saved_model._nodes import Node
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Reached:
 
 def reached_by_tensors(graph: Graph, tensors: Iterable[str]) -> Reached:
     """What is run for these tensors of the graph itself ("StatefulPartitionedCall:0")."""
-    by_name = {node.name: node for node in graph.nodes}
+    by_name = graph.main.by_name
     waiting = [_node_of(tensor) for tensor in tensors]
     seen = set(waiting)
     needed = []
@@ -40,7 +39,7 @@ def reached_by_tensors(graph: Graph, tensors: Iterable[str]) -> Reached:
         if node is None:
             continue
         needed.append(node)
-        for name in map(_node_of, node.inputs):
+        for name in (*map(_node_of, node.inputs), *node.controls):
             if name not in seen:
                 seen.add(name)
                 waiting.append(name)
@@ -68,7 +67,8 @@ def _reached(
             missing.add(name)
             continue
         orders[name] = order
-        nodes: Iterable[Node] = main.get(name) or graph.functions.get(name, _NO_NODES)
+        function = graph.functions.get(name)
+        nodes: Sequence[Node] = main.get(name) or (() if function is None else function.nodes)
         differentiated = graph.function_gradients.get(name)
         if differentiated:
             waiting.append((differentiated, order + 1))
@@ -86,5 +86,5 @@ def _reached(
 
 
 def _node_of(tensor: str) -> str:
-    """The node that gives a tensor: "^node" and "node:0" name the same."""
-    return tensor.removeprefix("^").partition(":")[0]
+    """The node that gives a tensor, as "node:0"."""
+    return tensor.partition(":")[0]

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from jax2tf_bridge.errors import FileFormatError, path_error
+from jax2tf_bridge.saved_model._entry_points import called_modules, constants, entry_points
 from jax2tf_bridge.saved_model._extras import files_below, read_sidecar, read_warm_up
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph
+from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._saved_model import (
     CalledModule,
     EntryPoint,
@@ -17,7 +19,6 @@ from jax2tf_bridge.saved_model._saved_model import (
     SavedModelContents,
 )
 from jax2tf_bridge.saved_model._schema import SavedModelField
-from jax2tf_bridge.saved_model._wire import Message
 
 GRAPH_FILE = "saved_model.pb"
 MOST_BYTES = 2**31 - 1
@@ -40,20 +41,20 @@ def read_saved_model(path: str | os.PathLike[str]) -> SavedModelContents:
     if not meta_graphs:
         raise message.error(message.start, "there is no graph")
     # TensorFlow writes one, and reads the one with the tags that it is asked for.
-    readings = [MetaGraph(meta_graph) for meta_graph in meta_graphs]
+    graphs = [MetaGraph(meta_graph) for meta_graph in meta_graphs]
     modules: list[CalledModule] = []
-    constants: list[GraphConstant] = []
+    arrays: list[GraphConstant] = []
     entries: list[EntryPoint] = []
     more = 0
     missing: dict[str, None] = {}
-    for reading in readings:
-        own = list(reading.modules(len(modules)))
+    for each in graphs:
+        own = list(called_modules(each.graph, len(modules)))
         modules += own
-        constants += reading.constants()
-        found, left = reading.entries(own)
-        entries += found
-        more += left
-        missing |= dict.fromkeys(reading.missing)
+        arrays += constants(each.graph)
+        found = entry_points(each, own)
+        entries += found.entries
+        more += found.more
+        missing |= dict.fromkeys(found.missing)
     if not modules:
         raise FileFormatError(
             f"The SavedModel {folder} has no XlaCallModule op: nothing in it was made by JAX's or "
@@ -66,26 +67,26 @@ def read_saved_model(path: str | os.PathLike[str]) -> SavedModelContents:
         sidecar = read_sidecar(folder)
     except ValueError as e:
         problem = str(e)
-    variables = tuple(v for reading in readings for v in reading.variables())
+    variables = tuple(v for each in graphs for v in each.variables())
     files = files_below(folder)
     return SavedModelContents(
         path=str(folder),
         graph_size=len(message),
         variables_size=sum(s for name, s in files.items() if name.startswith("variables/")),
-        tensorflow=readings[0].tensorflow,
-        tags=tuple(dict.fromkeys(tag for reading in readings for tag in reading.tags)),
+        tensorflow=graphs[0].tensorflow,
+        tags=tuple(dict.fromkeys(tag for each in graphs for tag in each.tags)),
         entries=tuple(entries),
         more_entries=more,
         modules=tuple(modules),
-        constants=tuple(sorted(constants, key=lambda c: -c.size)[:_MOST_CONSTANTS]),
-        constants_size=sum(c.size for c in constants),
+        constants=tuple(sorted(arrays, key=lambda c: -c.size)[:_MOST_CONSTANTS]),
+        constants_size=sum(c.size for c in arrays),
         variables=variables,
         assets=tuple(n.removeprefix("assets/") for n in files if n.startswith("assets/")),
         warm_up=read_warm_up(folder),
         sidecar=sidecar,
         sidecar_problem=problem,
         missing_functions=tuple(missing),
-        missing_files=tuple(_missing_files(readings, files)),
+        missing_files=tuple(_missing_files(graphs, files)),
     )
 
 

@@ -16,6 +16,7 @@ class MetaGraphField(IntEnum):
 
     META_INFO = 1
     GRAPH = 2
+    SAVER = 3
     SIGNATURES = 5
     ASSETS = 6
     OBJECT_GRAPH = 7
@@ -26,6 +27,12 @@ class MetaInfoField(IntEnum):
 
     TAGS = 4
     TENSORFLOW_VERSION = 5
+
+
+class SaverField(IntEnum):
+    """SaverDef: how variables are restored."""
+
+    RESTORE = 3
 
 
 class GraphField(IntEnum):
@@ -44,10 +51,19 @@ class LibraryField(IntEnum):
 
 
 class FunctionField(IntEnum):
-    """FunctionDef; the name is the first field of the signature, an OpDef."""
+    """FunctionDef; the signature is an OpDef."""
 
     SIGNATURE = 1
     NODES = 3
+    RESULTS = 4
+
+
+class OpField(IntEnum):
+    """OpDef: what a function takes and gives; the name of an argument is its first field."""
+
+    NAME = 1
+    ARGUMENTS = 2
+    RESULTS = 3
 
 
 class NodeField(IntEnum):
@@ -86,6 +102,7 @@ class TensorField(IntEnum):
 
     DTYPE = 1
     SHAPE = 2
+    CONTENT = 4
 
 
 class ShapeField(IntEnum):
@@ -116,6 +133,7 @@ class ObjectGraphField(IntEnum):
     """SavedObjectGraph."""
 
     NODES = 1
+    CONCRETE_FUNCTIONS = 2
 
 
 class ObjectField(IntEnum):
@@ -125,6 +143,20 @@ class ObjectField(IntEnum):
     FUNCTION = 6
     VARIABLE = 7
     BARE_FUNCTION = 8
+    CAPTURED_TENSOR = 12
+
+
+class ConcreteFunctionField(IntEnum):
+    """SavedConcreteFunction."""
+
+    BOUND_INPUTS = 2
+
+
+class CapturedTensorField(IntEnum):
+    """CapturedTensor: a tensor of a function."""
+
+    NAME = 1
+    FUNCTION = 2
 
 
 class VariableField(IntEnum):

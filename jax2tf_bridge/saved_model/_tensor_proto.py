@@ -8,16 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from jax2tf_bridge.saved_model._protobuf import (
-    Value,
-    WireError,
-    as_bytes,
-    as_number,
-    fields,
-    numbers,
-    signed,
-)
-from jax2tf_bridge.saved_model._tensor_bundle import DTYPES, known_shape
+from jax2tf_bridge.saved_model._protobuf import VARINT, Field, Message
+from jax2tf_bridge.saved_model._schema import TensorField
+from jax2tf_bridge.saved_model._tensors import dtype_name, read_known_shape
 
 _MOST_BYTES = 1 << 28
 # tensor.proto: the fields of values, and how they are on the wire.
@@ -25,52 +18,55 @@ _FLOATS = {5: "<f4", 6: "<f8", 9: "<c8", 12: "<c16"}
 _SIGNED, _UNSIGNED, _HALVES, _STRINGS = frozenset({7, 10, 11}), frozenset({16, 17}), 13, 8
 
 
-def texts(message: memoryview) -> tuple[str, ...]:
+def texts(tensor: Message) -> tuple[str, ...]:
     """The texts of a constant.
 
     Raises:
-      WireError: it is damaged.
+      FileFormatError: it is damaged.
     """
-    return tuple(str(as_bytes(v), "utf-8", "replace") for n, v in fields(message) if n == _STRINGS)
+    return tuple(tensor.text(field) for field in tensor.fields() if field.number == _STRINGS)
 
 
-def constant(message: memoryview, dtype_of: Callable[[str], Any]) -> np.ndarray[Any, Any]:
-    """The array of a constant.
+def constant(tensor: Message, dtype_of: Callable[[str], Any]) -> np.ndarray[Any, Any]:
+    """The array of a constant; a large one is a view into the file's bytes.
 
     Args:
-      message: the TensorProto.
+      tensor: the TensorProto.
       dtype_of: gives NumPy's dtype for a name.
 
     Raises:
-      WireError: it is damaged, or of a dtype that is not read.
+      FileFormatError: it is damaged, or of a dtype that is not read.
     """
-    name = ""
+    number = 0
     shape: tuple[int, ...] = ()
     content = memoryview(b"")
     found: list[np.ndarray[Any, Any]] = []
-    for number, value in fields(message):
-        if number == 1:
-            name = DTYPES.get(as_number(value), "")
-        elif number == 2:
-            shape = known_shape(as_bytes(value))
-        elif number == 4:
-            content = as_bytes(value)
-        elif number in _FLOATS:
-            found.append(np.frombuffer(_floats(value, number), _FLOATS[number]))
-        elif number in _SIGNED or number == _HALVES:
-            found.append(np.array([signed(v) for v in numbers(value)], np.int64))
-        elif number in _UNSIGNED:
-            found.append(np.array([*numbers(value)], np.uint64))
+    for field in tensor.fields():
+        if field.number == TensorField.DTYPE:
+            number = tensor.integer(field)
+        elif field.number == TensorField.SHAPE:
+            shape = read_known_shape(tensor.message(field, "a shape"))
+        elif field.number == TensorField.CONTENT:
+            content = tensor.view(field)
+        elif field.number in _FLOATS:
+            found.append(_floats(tensor, field))
+        elif field.number in _SIGNED or field.number == _HALVES:
+            found.append(np.array([*tensor.integers(field)], np.int64))
+        elif field.number in _UNSIGNED:
+            found.append(np.array([v % 2**64 for v in tensor.integers(field)], np.uint64))
+    name = dtype_name(number)
     try:
         dtype = np.dtype(dtype_of(name))
     except (TypeError, AttributeError) as e:
-        raise WireError(f"a constant has the dtype {name or 'unknown'!r}, which is not read") from e
+        problem = f"a constant has the dtype {name!r}, which is not read"
+        raise tensor.error(tensor.start, problem) from e
     size = math.prod(shape)
     if size * dtype.itemsize > _MOST_BYTES:
-        raise WireError(f"a constant has {size} elements")
+        raise tensor.error(tensor.start, f"a constant has {size} elements")
     if len(content):
         if len(content) != size * dtype.itemsize:
-            raise WireError("a constant has not as many elements as its shape says")
+            problem = "a constant has not as many elements as its shape says"
+            raise tensor.error(tensor.start, problem)
         return np.frombuffer(content, dtype).reshape(shape)
     values = np.concatenate(found) if found else np.zeros(0)
     if name in ("bfloat16", "float16"):
@@ -83,10 +79,10 @@ def constant(message: memoryview, dtype_of: Callable[[str], Any]) -> np.ndarray[
     return array.reshape(shape)
 
 
-def _floats(value: Value, number: int) -> bytes:
-    """Packed values; a single one may be on the wire as a number."""
-    if isinstance(value, int):
-        return value.to_bytes(4 if number in (5, 9) else 8, "little")
-    if len(value) % np.dtype(_FLOATS[number]).itemsize:
-        raise WireError("a constant's values are cut short")
-    return bytes(value)
+def _floats(tensor: Message, field: Field) -> np.ndarray[Any, Any]:
+    """The values of a field, packed or alone."""
+    dtype = np.dtype(_FLOATS[field.number])
+    size = 0 if field.kind == VARINT else field.end - field.value
+    if field.kind == VARINT or size % dtype.itemsize:
+        raise tensor.error(field.start, "a constant's values are cut short")
+    return np.frombuffer(tensor.data, dtype, size // dtype.itemsize, field.value)

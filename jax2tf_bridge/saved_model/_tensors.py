@@ -8,50 +8,55 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
+from jax2tf_bridge.saved_model._protobuf import Field, Message
 from jax2tf_bridge.saved_model._schema import ShapeField, TensorField
-from jax2tf_bridge.saved_model._wire import Field, Message
 
 Shape: TypeAlias = tuple[int | None, ...] | None
 """The sizes, None for those that are open; None alone if not even the rank is known."""
 
-_BITS: Mapping[int, tuple[str, int]] = MappingProxyType(
+_DTYPES: Mapping[int, tuple[str, int]] = MappingProxyType(
     {
-        1: ("float32", 32),
-        2: ("float64", 64),
-        3: ("int32", 32),
-        4: ("uint8", 8),
-        5: ("int16", 16),
-        6: ("int8", 8),
+        1: ("float32", 4),
+        2: ("float64", 8),
+        3: ("int32", 4),
+        4: ("uint8", 1),
+        5: ("int16", 2),
+        6: ("int8", 1),
         7: ("string", 0),
-        8: ("complex64", 64),
-        9: ("int64", 64),
-        10: ("bool", 8),
-        11: ("qint8", 8),
-        12: ("quint8", 8),
-        13: ("qint32", 32),
-        14: ("bfloat16", 16),
-        15: ("qint16", 16),
-        16: ("quint16", 16),
-        17: ("uint16", 16),
-        18: ("complex128", 128),
-        19: ("float16", 16),
+        8: ("complex64", 8),
+        9: ("int64", 8),
+        10: ("bool", 1),
+        11: ("qint8", 1),
+        12: ("quint8", 1),
+        13: ("qint32", 4),
+        14: ("bfloat16", 2),
+        15: ("qint16", 2),
+        16: ("quint16", 2),
+        17: ("uint16", 2),
+        18: ("complex128", 16),
+        19: ("float16", 2),
         20: ("resource", 0),
         21: ("variant", 0),
-        22: ("uint32", 32),
-        23: ("uint64", 64),
-        24: ("float8_e5m2", 8),
-        25: ("float8_e4m3fn", 8),
-        26: ("float8_e4m3fnuz", 8),
-        27: ("float8_e4m3b11fnuz", 8),
-        28: ("float8_e5m2fnuz", 8),
-        29: ("int4", 8),
-        30: ("uint4", 8),
-        31: ("int2", 8),
-        32: ("uint2", 8),
+        22: ("uint32", 4),
+        23: ("uint64", 8),
+        24: ("float8_e5m2", 1),
+        25: ("float8_e4m3fn", 1),
+        26: ("float8_e4m3fnuz", 1),
+        27: ("float8_e4m3b11fnuz", 1),
+        28: ("float8_e5m2fnuz", 1),
+        29: ("int4", 1),
+        30: ("uint4", 1),
+        31: ("int2", 1),
+        32: ("uint2", 1),
     }
 )
-"""Of each of TensorFlow's dtypes the name, and the bits of an element in a variable or constant;
-0 where they have no fixed size."""
+"""TensorFlow's dtypes by their numbers in types.proto: the name, and the bytes of an element in a
+variable or constant, 0 where they are no fixed number. Integers of 4 and 2 bits take a byte."""
+
+_ITEM_SIZES = MappingProxyType({name: size for name, size in _DTYPES.values() if size})
+
+STRING = "string"
+"""The dtype of texts, whose elements have no fixed size."""
 
 _OF_REFERENCES = 100
 """What is added to a dtype's number for a reference to such a tensor, as TensorFlow 1 has them."""
@@ -79,16 +84,16 @@ class TensorType:
     @property
     def size(self) -> int | None:
         """How many bytes its elements take; None if that is open."""
-        bits = next((bits for name, bits in _BITS.values() if name == self.dtype), 0)
-        if not bits or self.shape is None or None in self.shape:
+        item = _ITEM_SIZES.get(self.dtype)
+        if item is None or self.shape is None or None in self.shape:
             return None
-        return math.prod(d for d in self.shape if d is not None) * bits // 8
+        return math.prod(d for d in self.shape if d is not None) * item
 
 
 def dtype_name(number: int) -> str:
     """A dtype by its number."""
     plain = number - _OF_REFERENCES if number > _OF_REFERENCES else number
-    return _BITS[plain][0] if plain in _BITS else f"dtype {number}"
+    return _DTYPES[plain][0] if plain in _DTYPES else f"dtype {number}"
 
 
 def read_shape(message: Message) -> Shape:
@@ -104,6 +109,14 @@ def read_shape(message: Message) -> Shape:
         elif field.number == ShapeField.UNKNOWN_RANK:
             unknown_rank = message.integer(field) != 0
     return None if unknown_rank else tuple(sizes)
+
+
+def read_known_shape(message: Message) -> tuple[int, ...]:
+    """The shape in a TensorShapeProto in which nothing may be open."""
+    shape = read_shape(message)
+    if shape is None or None in shape:
+        raise message.error(message.start, "a tensor has no known shape")
+    return tuple(size for size in shape if size is not None)
 
 
 def typed(message: Message, dtype: int, shape: int) -> TensorType:

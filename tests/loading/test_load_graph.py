@@ -23,8 +23,9 @@ from jax2tf_bridge import (
     convert,
     load,
 )
-from jax2tf_bridge.saved_model._protobuf import WireError
-from jax2tf_bridge.saved_model._saved_graph import _capture
+from jax2tf_bridge.saved_model._meta_graph import MetaGraph
+from jax2tf_bridge.saved_model._protobuf import Message
+from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint_field
 
 X = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(3, 2)).astype(np.float32)
@@ -296,5 +297,12 @@ def test_models_that_jax2tf_saved(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("index", [-1, 1])
 def test_a_captured_object_that_is_not_there(index: int) -> None:
-    with pytest.raises(WireError, match=rf"^it names the object {index} of 1"):
-        _capture([memoryview(b"")], index)
+    concrete = bytes_field(1, "f") + bytes_field(2, varint_field(2, index))
+    objects = bytes_field(1, b"") + bytes_field(2, concrete)
+    graph = MetaGraph(Message(bytes_field(7, objects), "a graph", "saved_model.pb"))
+    with pytest.raises(
+        FileFormatError,
+        match=rf"saved_model\.pb .* in a concrete function, at byte 11, it names the object {index}"
+        " of 1",
+    ):
+        graph.captures("f")

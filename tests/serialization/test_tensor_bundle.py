@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._crc32c import _byte_table, crc32c, unmasked
-from jax2tf_bridge.saved_model._tensor_bundle import DTYPES, STRING, TensorBundle
+from jax2tf_bridge.saved_model._tensor_bundle import TensorBundle
+from jax2tf_bridge.saved_model._tensors import _DTYPES, STRING
 
 SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 
@@ -82,9 +83,14 @@ def test_reads_many_variables_over_several_blocks(tmp_path: Path) -> None:
 
 
 def test_dtypes_have_the_numbers_that_tensorflow_gives_them() -> None:
-    for number, name in DTYPES.items():
-        if name not in ("float8_e5m2", "float8_e4m3fn", "int4", "uint4") or hasattr(tf, name):
-            assert tf.as_dtype(number).name == name
+    for number, (name, size) in _DTYPES.items():
+        try:
+            dtype = tf.as_dtype(number)
+        except TypeError:  # one of a newer TensorFlow
+            assert number > 23
+            continue
+        assert dtype.name == name
+        assert not size or dtype.size == size
 
 
 @given(st.binary(max_size=300))
@@ -108,7 +114,7 @@ def test_each_truncation_of_the_index_is_told(prefix: str, tmp_path: Path) -> No
     data = Path(f"{prefix}.index").read_bytes()
     for size in range(len(data)):
         Path(tmp_path, "v.index").write_bytes(data[:size])
-        with pytest.raises(FileFormatError, match=r"v\.index cannot be read as the index"):
+        with pytest.raises(FileFormatError, match=r"v\.index cannot be read: in the index of"):
             TensorBundle(tmp_path / "v")
 
 

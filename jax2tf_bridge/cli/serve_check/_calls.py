@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 from jax2tf_bridge.errors import BridgeError, ShapeError
 from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
 from jax2tf_bridge.saved_model._extras import WARM_UP
+from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._saved_model import EntryPoint, SavedModelContents
 from jax2tf_bridge.saved_model._sidecar import SignatureEntry, read_sidecar
 from jax2tf_bridge.saved_model._tensors import TensorType, dtype_name, tensor_type
-from jax2tf_bridge.saved_model._wire import Message
 from shape_poly import Dim, DimExpr, evaluate_shape, parse_comparison
 
 _SAMPLES = 3

@@ -11,8 +11,7 @@ import secrets
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.saved_model._protobuf import Value, WireError, fields
+from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint_field
 
 _CHECKPOINT, _UUID = 5, 7
@@ -28,23 +27,18 @@ def with_checkpoint(fingerprint: bytes, index: bytes) -> bytes:
     Raises:
       FileFormatError: it is no fingerprint.
     """
-    try:
-        found = list(fields(memoryview(fingerprint)))
-    except WireError as e:
-        raise FileFormatError(f"fingerprint.pb cannot be read: {e}.") from e
-    if b"".join(_field(number, value) for number, value in found) != fingerprint:
-        raise FileFormatError("fingerprint.pb has fields of kinds that are not known.")
-    renewed: dict[int, Value] = {
-        _CHECKPOINT: _digest(index),
-        _UUID: memoryview(str(secrets.randbits(128)).encode()),
-    }
-    return b"".join(_field(number, renewed.get(number, value)) for number, value in found)
-
-
-def _field(number: int, value: Value) -> bytes:
-    if isinstance(value, int):
-        return varint_field(number, value)
-    return bytes_field(number, bytes(value))
+    message = Message(fingerprint, "the fingerprint", "fingerprint.pb")
+    parts: list[bytes] = []
+    for field in message.fields():
+        if field.number == _CHECKPOINT:
+            message.integer(field)  # refuses other kinds
+            parts.append(varint_field(_CHECKPOINT, _digest(index)))
+        elif field.number == _UUID:
+            message.content(field)
+            parts.append(bytes_field(_UUID, str(secrets.randbits(128))))
+        else:
+            parts.append(fingerprint[field.start : field.end])
+    return b"".join(parts)
 
 
 def _digest(data: bytes) -> int:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import FileFormatError, ShapeError
 from jax2tf_bridge.portable._portable_function import Aval
-from jax2tf_bridge.saved_model._protobuf import fields
+from jax2tf_bridge.saved_model._protobuf import BYTES, Message
 from jax2tf_bridge.saved_model._protobuf_writing import bytes_field
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.saving.buckets._likely_sizes import smallest_sizes
@@ -252,8 +252,10 @@ def read_warm_up(folder: str | os.PathLike[str]) -> tuple[WarmUpRequest, ...]:
         return tuple(
             request
             for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator()
-            for request in _read_log(record)
+            for request in _read_log(Message(record, "a request to warm up", str(path)))
         )
+    except FileFormatError:
+        raise  # it says more
     except (ValueError, TypeError, tf.errors.OpError) as e:
         reason = e.message if isinstance(e, tf.errors.OpError) else str(e)
         text = f"{path}: not a warm-up file of TensorFlow Serving, or damaged: {reason}"
@@ -276,26 +278,24 @@ def _check_lengths(path: Path) -> None:
                 raise ValueError("it ends within a record")
 
 
-def _read_log(record: bytes) -> Iterator[WarmUpRequest]:
-    for log in _all(record, _LOG_PREDICT_LOG):
-        for message in _all(log, _PREDICT_LOG_REQUEST):
+def _read_log(record: Message) -> Iterator[WarmUpRequest]:
+    for log in _all(record, _LOG_PREDICT_LOG, "a request to predict"):
+        for message in _all(log, _PREDICT_LOG_REQUEST, "a request"):
             signature, inputs = "", {}
-            for spec in _all(message, _REQUEST_MODEL_SPEC):
-                for name in _all(spec, _MODEL_SPEC_SIGNATURE_NAME):
-                    signature = name.decode()
-            for entry in _all(message, _REQUEST_INPUTS):
-                key = b"".join(_all(entry, _MAP_KEY)).decode()
-                value = b"".join(_all(entry, _MAP_VALUE))
-                inputs[key] = _read_tensor(value)
+            for spec in _all(message, _REQUEST_MODEL_SPEC, "what a request is for"):
+                signature = spec.text_of(_MODEL_SPEC_SIGNATURE_NAME) or signature
+            for field in message.fields():
+                if field.number == _REQUEST_INPUTS and field.kind == BYTES:
+                    key, value = message.entry(field, "an input of a request")
+                    inputs[key] = _read_tensor(value.data[value.start : value.end])
             yield WarmUpRequest(signature or "serving_default", inputs)
 
 
-def _all(message: bytes, number: int) -> list[bytes]:
-    return [
-        bytes(value)
-        for found, value in fields(memoryview(message))
-        if found == number and not isinstance(value, int)
-    ]
+def _all(message: Message, number: int, place: str) -> Iterator[Message]:
+    """The messages in the fields of a number; what else has that number is passed over."""
+    for field in message.fields():
+        if field.number == number and field.kind == BYTES:
+            yield message.message(field, place)
 
 
 def _read_tensor(serialized: bytes) -> Zeros | np.ndarray[Any, Any]:

@@ -8,8 +8,8 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint
-from jax2tf_bridge.saved_model._wire import Message
 
 
 def message(data: bytes) -> Message:
@@ -32,7 +32,7 @@ def test_texts_are_those_that_protobuf_writes(text: str) -> None:
 
 
 @given(st.dictionaries(st.text(), st.floats(width=32, allow_nan=False)))
-def test_maps(values: dict[str, float]) -> None:
+def test_maps_are_those_that_protobuf_writes(values: dict[str, float]) -> None:
     features = {
         k: tf.train.Feature(float_list=tf.train.FloatList(value=[v])) for k, v in values.items()
     }

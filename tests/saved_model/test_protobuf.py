@@ -1,4 +1,4 @@
-"""Messages are read as protobuf reads them, and nothing but FileFormatError is raised."""
+"""Messages are read and written as protobuf does it; nothing but FileFormatError is raised."""
 
 from __future__ import annotations
 
@@ -11,12 +11,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax2tf_bridge import FileFormatError
+from jax2tf_bridge.saved_model._protobuf import BYTES, FIXED32, FIXED64, VARINT, Message, signed
 from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, tag, varint, varint_field
-from jax2tf_bridge.saved_model._wire import BYTES, FIXED32, FIXED64, VARINT, Message, signed
 
 
 def message(data: bytes) -> Message:
     return Message(data, "the test", "model.pb")
+
+
+def test_fields_on_the_wire() -> None:
+    assert bytes_field(1, "a") == b"\x0a\x01a"
+    assert bytes_field(300, b"x" * 200)[:4] == b"\xe2\x12\xc8\x01"
+    assert varint_field(1, 300) == b"\x08\xac\x02"
+
+
+NUMBERS = st.integers(1, 2**29 - 1)
+
+
+@given(st.lists(st.tuples(NUMBERS, st.binary() | st.integers(-(2**63), 2**63 - 1))))
+def test_what_is_written_is_read_back(written: list[tuple[int, bytes | int]]) -> None:
+    root = message(
+        b"".join(
+            varint_field(number, value) if isinstance(value, int) else bytes_field(number, value)
+            for number, value in written
+        )
+    )
+    found = [
+        (f.number, root.integer(f) if f.kind == VARINT else root.content(f)) for f in root.fields()
+    ]
+    assert found == written
+
+
+@given(st.text())
+def test_texts(text: str) -> None:
+    assert message(bytes_field(1, text)).text_of(1) == text
 
 
 @given(st.integers(0, 2**64 - 1))
@@ -24,12 +52,6 @@ def test_numbers_without_a_sign(value: int) -> None:
     assert signed(value) % 2**64 == value
     (field,) = message(tag(1, VARINT) + varint(value)).fields()
     assert field.value == value
-
-
-@given(st.text())
-def test_texts(text: str) -> None:
-    data = bytes_field(1, text)
-    assert message(data).text_of(1) == text
 
 
 def test_every_kind_of_field() -> None:
@@ -48,6 +70,7 @@ def test_every_kind_of_field() -> None:
     assert root.content(fields[2]) == bytes(root.view(fields[2])) == b"abc"
     assert root.number(fields[1]) == 0
     assert root.number(fields[3]) == 0.5
+    assert root.fixed32(fields[3]) == 0x3F000000
 
 
 def test_the_last_field_of_a_number_counts() -> None:
@@ -60,6 +83,13 @@ def test_the_last_field_of_a_number_counts() -> None:
 def test_numbers_packed_and_alone() -> None:
     packed = message(bytes_field(1, varint(1) + varint(-1)) + varint_field(1, 7))
     assert [n for field in packed.fields() for n in packed.integers(field)] == [1, -1, 7]
+
+
+def test_bytes_are_not_copied() -> None:
+    data = bytes_field(1, bytes_field(2, b"large"))
+    (part,) = message(data).messages(1, "a part")
+    (field,) = part.fields()
+    assert part.view(field).obj is part.data is data
 
 
 def test_text_that_is_none_is_replaced() -> None:
@@ -76,6 +106,7 @@ def test_text_that_is_none_is_replaced() -> None:
         (b"\x08" + b"\xff" * 10, "a number is longer than 64 bits"),
         (b"\x02\x00", "at byte 0, a field has the number 0"),
         (b"\x0b\x0c", "at byte 0, a field is of the kind 3, which is not used"),
+        (b"\x0a\x80", "at byte 2, the data ends within a number"),
         (b"\x0d\x00\x00", "the data ends within a number"),
         (b"\x09\x00\x00", "the data ends within a number"),
     ],

@@ -1,0 +1,1 @@
+"""Tests of what SavedModels are made of."""
