@@ -8,21 +8,20 @@ from pathlib import Path
 
 from jax2tf_bridge.errors import FileFormatError, path_error
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph
-from jax2tf_bridge.saved_model._protobuf import Message
+from jax2tf_bridge.saved_model._reading import GRAPH_FILE, read_message
 from jax2tf_bridge.saved_model._schema import SavedModelField
 
-_MOST_BYTES = 2**31 - 1  # of a protocol buffer
 
-
-def read_serving_graph(folder: str | os.PathLike[str]) -> MetaGraph:
+def read_serving_graph(path: str | os.PathLike[str]) -> MetaGraph:
     """The graph of the SavedModel in a folder; its parts are read when they are asked for.
 
     Raises:
       FileFormatError: there is none, or it is damaged.
       OSError: the folder does not exist, or cannot be read.
     """
-    file = Path(folder, "saved_model.pb")
-    message = Message(_content(Path(folder), file), "the SavedModel", str(file))
+    folder = Path(path)
+    _check_is_saved_model(folder)
+    message = read_message(folder)
     messages = message.messages(SavedModelField.META_GRAPHS, "a graph of the model")
     graphs = [MetaGraph(each) for each in messages]
     if not graphs:
@@ -31,29 +30,22 @@ def read_serving_graph(folder: str | os.PathLike[str]) -> MetaGraph:
     return next((graph for graph in graphs if "serve" in graph.tags), graphs[0])
 
 
-def _content(folder: Path, file: Path) -> bytes:
+def _check_is_saved_model(folder: Path) -> None:
     if not folder.exists():
-        text = "does not exist; name the folder that holds saved_model.pb"
+        text = f"does not exist; name the folder that holds {GRAPH_FILE}"
         raise path_error(FileNotFoundError, errno.ENOENT, text, folder)
-    if not file.is_file():
-        if folder.is_file():
-            what = f"{folder} is a file, and no folder with a saved_model.pb"
-        elif (folder / "saved_model.pbtxt").exists():
-            what = f"{folder} has a saved_model.pbtxt, a text, which is not read here"
-        else:
-            what = f"{folder} has no saved_model.pb"
-            versions = sorted(p.parent.name for p in folder.glob("*/saved_model.pb"))
-            if versions:
-                what += f" (its folders have: {', '.join(versions[:5])})"
-        raise FileFormatError(
-            f"{what}: it is no SavedModel. Name the folder that holds saved_model.pb.",
-            file=str(folder),
-        )
-    size = file.stat().st_size
-    if size > _MOST_BYTES:
-        raise FileFormatError(
-            f"{file} is no SavedModel: it has {size} bytes, and a protocol buffer has at most "
-            f"{_MOST_BYTES}.",
-            file=str(file),
-        )
-    return file.read_bytes()
+    if (folder / GRAPH_FILE).is_file():
+        return
+    if folder.is_file():
+        what = f"{folder} is a file, and no folder with a {GRAPH_FILE}"
+    elif (folder / "saved_model.pbtxt").exists():
+        what = f"{folder} has a saved_model.pbtxt, a text, which is not read here"
+    else:
+        what = f"{folder} has no {GRAPH_FILE}"
+        versions = sorted(p.parent.name for p in folder.glob(f"*/{GRAPH_FILE}"))
+        if versions:
+            what += f" (its folders have: {', '.join(versions[:5])})"
+    raise FileFormatError(
+        f"{what}: it is no SavedModel. Name the folder that holds {GRAPH_FILE}.",
+        file=str(folder),
+    )

@@ -22,6 +22,7 @@ PURE = (
     "inspecting/test_damage.py",
     "inspecting/test_new_directory.py",
     "inspecting/test_patching.py",
+    "saved_model/test_graph.py",
     "saved_model/test_protobuf.py",
     "serialization/test_consistency.py",
     "serialization/test_exported_errors.py",

@@ -1,0 +1,149 @@
+"""Graphs are read when they are asked for, without copies, and errors name the place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jax2tf_bridge import FileFormatError
+from jax2tf_bridge.saved_model._dataflow import Constant, Result, Scope
+from jax2tf_bridge.saved_model._entry_points import called_modules
+from jax2tf_bridge.saved_model._meta_graph import MetaGraph
+from jax2tf_bridge.saved_model._protobuf import Message
+from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint_field
+from jax2tf_bridge.saved_model._tensor_proto import constant
+from tests.inspecting import by_hand
+
+
+def meta_graph(*nodes: bytes, functions: bytes = b"", signatures: bytes = b"") -> MetaGraph:
+    graph = b"".join(bytes_field(1, node) for node in nodes) + bytes_field(2, functions)
+    data = bytes_field(2, graph) + signatures
+    return MetaGraph(Message(data, "a graph", "saved_model.pb"))
+
+
+def function(name: str, *nodes: bytes, results: str = "", returned: str = "") -> bytes:
+    """A function of one argument x, in the library."""
+    signature = bytes_field(1, name) + bytes_field(2, bytes_field(1, "x"))
+    signature += bytes_field(3, bytes_field(1, results)) if results else b""
+    body = b"".join(bytes_field(3, node) for node in nodes)
+    entry = bytes_field(4, by_hand.map_entry(results, returned.encode())) if returned else b""
+    return bytes_field(1, bytes_field(1, signature) + body + entry)
+
+
+def test_modules_and_constants_are_not_copied() -> None:
+    graph = meta_graph(by_hand.Call(b"a module").node(), by_hand.constant("k", (3,))).graph
+    (module,) = called_modules(graph, 0)
+    node = graph.main.by_name["k"]
+    assert module.module.obj is node.message.data
+    tensor = node.tensor("value")
+    assert tensor is not None
+    array = constant(tensor, np.dtype)
+    np.testing.assert_array_equal(array, np.zeros(3, np.float32), strict=True)
+    assert np.shares_memory(array, np.frombuffer(node.message.data, np.uint8))
+
+
+def test_what_is_not_asked_for_is_not_read() -> None:
+    damaged = bytes_field(1, "damaged") + b"\xff"
+    whole = meta_graph(by_hand.node("n", "NoOp") + b"\xff", functions=function("f", damaged))
+    assert list(whole.graph.functions) == ["f"]
+    assert whole.graph.functions["f"].arguments == ("x",)
+    with pytest.raises(FileFormatError, match="in a node of the function f, at byte"):
+        _ = whole.graph.functions["f"].nodes
+    with pytest.raises(FileFormatError, match="in a node of the graph, at byte"):
+        _ = whole.graph.main.nodes
+
+
+def test_control_inputs_are_no_data() -> None:
+    node = meta_graph(by_hand.node("n", "Identity", ["x", "^before"])).graph.main.by_name["n"]
+    assert (node.inputs, node.controls) == (("x",), ("before",))
+
+
+def test_nodes_of_one_name_are_both_counted() -> None:
+    graph = meta_graph(by_hand.Call(b"one").node(), by_hand.Call(b"two").node()).graph
+    assert [bytes(m.module) for m in called_modules(graph, 0)] == [b"one", b"two"]
+
+
+def test_signatures_of_tensorflow_itself_are_left_out() -> None:
+    names = ("__saved_model_init_op", "f")
+    entries = (bytes_field(5, by_hand.map_entry(name, b"")) for name in names)
+    assert list(meta_graph(signatures=b"".join(entries)).signatures) == ["f"]
+
+
+LIBRARY = (
+    function("f", by_hand.node("log", "Log", ["x"]), results="y", returned="gone:0")
+    + function("g", results="y")
+    + function("h", results="y", returned="x:7")
+    + function("self", by_hand.calling("c", "self"), results="y", returned="c:0")
+)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tensor", "problem"),
+    [
+        ([], "a", "in a graph, at byte 0, there is no operation 'a'"),
+        ([], "a:b", "there is no operation 'a:b'"),
+        ([by_hand.node("n", "Identity")], "n:0", "the operation 'n' has no result 0"),
+        ([by_hand.node("n", "f", ["x"])], "n:1", "in the function f, at byte .*, it has no resu"),
+        ([by_hand.node("n", "f", ["x"])], "n", "in the function f, .* there is no operation 'gon"),
+        ([by_hand.node("n", "f")], "n", "'n' calls f with other arguments"),
+        ([by_hand.node("n", "g", ["x"])], "n", "in the function g, .* what its result y is"),
+        ([by_hand.node("n", "self", ["x"])], "n", "functions call each other without end"),
+        ([by_hand.node("n", "Identity", ["n"])], "n", "operations depend on themselves"),
+    ],
+)
+def test_what_does_not_belong_together_is_told(
+    monkeypatch: pytest.MonkeyPatch, nodes: list[bytes], tensor: str, problem: str
+) -> None:
+    monkeypatch.setattr("jax2tf_bridge.saved_model._dataflow._MOST_STEPS", 1000)
+    model = meta_graph(*nodes, functions=LIBRARY)
+    with pytest.raises(FileFormatError, match=rf"saved_model\.pb cannot be read: .*{problem}"):
+        Scope.of_graph(model, {}).value(tensor)
+
+
+def test_outputs_are_followed_to_modules_and_constants() -> None:
+    nodes = (by_hand.Call(b"a module").node(), by_hand.constant("k", (3,)))
+    scope = Scope.of_graph(meta_graph(*nodes), {})
+    value = scope.value("XlaCallModule:1")
+    assert isinstance(value, Result)
+    assert (value.call.place, value.index) == ("XlaCallModule", 1)
+    assert isinstance(scope.value("k"), Constant)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "problem"),
+    [
+        (varint_field(1, 1) + bytes_field(5, b"abc"), "a constant's values are cut short"),
+        (varint_field(1, 8) + b"\x4d" + bytes(4), "a constant's values are cut short"),
+        (varint_field(1, 1) + varint_field(5, 1), "a constant's values are cut short"),
+        (varint_field(1, 99), "a constant has the dtype 'dtype 99', which is not read"),
+        (varint_field(1, 1) + bytes_field(4, b"abc"), "not as many elements as its shape says"),
+        (bytes_field(2, by_hand.shape([None])), "a tensor has no known shape"),
+        (varint_field(1, 1) + bytes_field(2, by_hand.shape([2**40])), "has 1099511627776 elem"),
+    ],
+)
+def test_constants_that_are_damaged(tensor: bytes, problem: str) -> None:
+    message = Message(tensor, "a constant", "saved_model.pb")
+    with pytest.raises(FileFormatError, match=problem):
+        constant(message, np.dtype)
+
+
+@pytest.mark.parametrize(
+    ("number", "values", "expected"),
+    [
+        (1, lambda: b"\x2d" + np.float32(1.5).tobytes(), np.float32([1.5, 1.5])),
+        (2, lambda: bytes_field(6, np.float64([1, 2]).tobytes()), np.float64([1, 2])),
+        (3, lambda: varint_field(7, -3) + varint_field(7, 4), np.int32([-3, 4])),
+        (23, lambda: varint_field(17, 2**64 - 1), np.uint64([2**64 - 1] * 2)),
+        (19, lambda: varint_field(13, 0x3C00), np.float16([1, 1])),
+        (10, lambda: b"", np.array([False, False])),
+    ],
+)
+def test_constants_as_numbers(
+    number: int, values: Callable[[], bytes], expected: np.ndarray[Any, Any]
+) -> None:
+    shape = bytes_field(2, by_hand.shape([2]))
+    message = Message(varint_field(1, number) + shape + values(), "a constant")
+    np.testing.assert_array_equal(constant(message, np.dtype), expected, strict=True)
