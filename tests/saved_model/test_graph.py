@@ -133,11 +133,15 @@ def test_constants_that_are_damaged(tensor: bytes, problem: str) -> None:
 @pytest.mark.parametrize(
     ("number", "values", "expected"),
     [
-        (1, lambda: b"\x2d" + np.float32(1.5).tobytes(), np.float32([1.5, 1.5])),
-        (2, lambda: bytes_field(6, np.float64([1, 2]).tobytes()), np.float64([1, 2])),
-        (3, lambda: varint_field(7, -3) + varint_field(7, 4), np.int32([-3, 4])),
-        (23, lambda: varint_field(17, 2**64 - 1), np.uint64([2**64 - 1] * 2)),
-        (19, lambda: varint_field(13, 0x3C00), np.float16([1, 1])),
+        (1, lambda: b"\x2d" + np.float32(1.5).tobytes(), np.array([1.5, 1.5], np.float32)),
+        (
+            2,
+            lambda: bytes_field(6, np.array([1, 2], np.float64).tobytes()),
+            np.array([1, 2], np.float64),
+        ),
+        (3, lambda: varint_field(7, -3) + varint_field(7, 4), np.array([-3, 4], np.int32)),
+        (23, lambda: varint_field(17, 2**64 - 1), np.array([2**64 - 1] * 2, np.uint64)),
+        (19, lambda: varint_field(13, 0x3C00), np.array([1, 1], np.float16)),
         (10, lambda: b"", np.array([False, False])),
     ],
 )
