@@ -192,7 +192,7 @@ def _function(
         elif isinstance(leaf, Constant):
             tensor = leaf.node.tensor("value")
             if tensor is None:
-                raise leaf.node.error("it is a constant and has no value")
+                raise leaf.node.error("is a constant without a value")
             constants[leaf] = jnp.asarray(constant(tensor, jnp.dtype))
     if not steps:
         raise NotCallable("it calls no JAX function")

@@ -6,13 +6,18 @@ import json
 import os
 import stat
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from jax2tf_bridge.saved_model._protobuf import BYTES, Message
 from jax2tf_bridge.saved_model._saved_model import WarmUp
+from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
 from jax2tf_bridge.saved_model._sidecar import SIDECAR
+from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT
 
 WARM_UP = Path("assets.extra", "tf_serving_warmup_requests")
+"""Where TensorFlow Serving looks for requests, below the model's directory."""
 
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), 4
 _LARGEST_SIDECAR = 1 << 26
@@ -45,6 +50,45 @@ def read_warm_up(folder: Path) -> WarmUp | None:
                 return WarmUp(requests, size, "it ends within a request")
             requests += 1
     return WarmUp(requests, size)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to warm up.
+
+    Attributes:
+      signature: which it calls.
+      inputs: by name, as TensorProto messages.
+    """
+
+    signature: str
+    inputs: Mapping[str, Message]
+
+
+def requests_in(record: Message) -> Iterator[Request]:
+    """The requests to predict in a record of the warm-up file; those of other kinds are left out.
+
+    Raises:
+      FileFormatError: it is damaged.
+    """
+    for log in _messages(record, PredictionLogField.PREDICT_LOG, "a request to predict"):
+        for request in _messages(log, PredictionLogField.REQUEST, "a request to predict"):
+            name = ""
+            for spec in _messages(request, RequestField.MODEL_SPEC, "what a request is for"):
+                name = spec.text_of(ModelSpecField.SIGNATURE_NAME) or name
+            inputs = dict(
+                request.entry(field, "an input of a request")
+                for field in request.fields()
+                if field.number == RequestField.INPUTS and field.kind == BYTES
+            )
+            yield Request(name or SERVING_DEFAULT, inputs)
+
+
+def _messages(message: Message, number: int, place: str) -> Iterator[Message]:
+    """The messages in the fields of a number; what else has that number is passed over."""
+    for field in message.fields():
+        if field.number == number and field.kind == BYTES:
+            yield message.message(field, place)
 
 
 def read_sidecar(folder: Path) -> Mapping[str, object]:

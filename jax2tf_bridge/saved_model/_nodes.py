@@ -62,7 +62,7 @@ class Node:
     def attributes(self) -> Mapping[str, Message]:
         """The attributes by name, as AttrValue messages."""
         if self._attributes is None:
-            place = "an attribute of a node"
+            place = f"an attribute of {self.name}"
             self._attributes = dict(self.message.entry(field, place) for field in self._entries)
         return self._attributes
 
@@ -116,7 +116,7 @@ class Node:
         field = None if value is None else value.last(AttributeField.TENSOR)
         if value is None or field is None:
             return None
-        return value.message(field, "a constant of the graph")
+        return value.message(field, f"the constant {self.name}")
 
     def texts(self, name: str) -> tuple[str, ...]:
         """An attribute that is a list of texts; () if it is not there."""
@@ -139,12 +139,12 @@ class Node:
 
     def error(self, problem: str) -> FileFormatError:
         """What to raise for a node that does not fit its graph."""
-        return self.message.error(self.message.start, f"of {self.name}: {problem}")
+        return self.message.error(self.message.start, f"{self.name} {problem}")
 
     def _list(self, name: str, number: int) -> Iterator[tuple[Message, Field]]:
         """The fields of a number in an attribute's list."""
         if (value := self.attributes.get(name)) is not None:
-            for values in value.messages(AttributeField.LIST, "a list"):
+            for values in value.messages(AttributeField.LIST, value.place):
                 for field in values.fields():
                     if field.number == number:
                         yield values, field
@@ -154,7 +154,8 @@ def _functions(value: Message) -> Iterator[str]:
     """The names of the functions in an attribute."""
     for field in value.fields():
         if field.number == AttributeField.FUNCTION:
-            yield value.message(field, "a function's name").text_of(1)
+            yield value.message(field, value.place).text_of(1)
         elif field.number == AttributeField.LIST and field.kind == BYTES:
-            for each in value.message(field, "a list").messages(ListField.FUNCTIONS, "a function"):
-                yield each.text_of(1)
+            values = value.message(field, value.place)
+            for function in values.messages(ListField.FUNCTIONS, value.place):
+                yield function.text_of(1)

@@ -166,3 +166,24 @@ class VariableField(IntEnum):
     SHAPE = 2
     TRAINABLE = 3
     NAME = 6
+
+
+class PredictionLogField(IntEnum):
+    """tensorflow.serving.PredictionLog, and PredictLog within it (prediction_log.proto)."""
+
+    PREDICT_LOG = 6
+    REQUEST = 1
+
+
+class RequestField(IntEnum):
+    """tensorflow.serving.PredictRequest (predict.proto)."""
+
+    MODEL_SPEC = 1
+    INPUTS = 2
+
+
+class ModelSpecField(IntEnum):
+    """tensorflow.serving.ModelSpec (model.proto)."""
+
+    NAME = 1
+    SIGNATURE_NAME = 3

@@ -27,7 +27,7 @@ from jax2tf_bridge.cli.serve_check._runs import Result, differences
 from jax2tf_bridge.cli.serve_check._tensorflow_environments import environment_of
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
-from jax2tf_bridge.saving.serving._warm_up import WARM_UP_FILE
+from jax2tf_bridge.saved_model._extras import WARM_UP
 from tests.cli import models
 from tests.cli.conftest import Run
 
@@ -183,7 +183,7 @@ def test_sizes_satisfy_the_constraints(newest: Path) -> None:
 def test_a_damaged_request_to_warm_up_is_an_error(model: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     shutil.copytree(model, damaged)
-    file = damaged / WARM_UP_FILE
+    file = damaged / WARM_UP
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(FileFormatError, match="it ends within a request"):
         calls_of(read_saved_model(damaged))

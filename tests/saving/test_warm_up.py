@@ -12,10 +12,10 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import FileFormatError, ShapeError
 from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.saved_model._extras import WARM_UP
 from jax2tf_bridge.saved_model._protobuf_writing import bytes_field
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
 from jax2tf_bridge.saving.serving._warm_up import (
-    WARM_UP_FILE,
     WarmUpRequest,
     Zeros,
     read_warm_up,
@@ -248,7 +248,7 @@ def log_of(proto: bytes) -> bytes:
     ],
 )
 def test_records_that_are_no_requests(record: bytes, tmp_path: Path) -> None:
-    path = tmp_path / WARM_UP_FILE
+    path = tmp_path / WARM_UP
     path.parent.mkdir()
     with tf.io.TFRecordWriter(str(path)) as writer:
         writer.write(record)
@@ -258,7 +258,7 @@ def test_records_that_are_no_requests(record: bytes, tmp_path: Path) -> None:
 
 
 def test_requests_of_other_kinds_and_unknown_fields_are_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / WARM_UP_FILE
+    path = tmp_path / WARM_UP
     path.parent.mkdir()
     with tf.io.TFRecordWriter(str(path)) as writer:
         writer.write(bytes_field(2, b"to classify"))

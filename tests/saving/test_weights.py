@@ -170,6 +170,14 @@ def test_fingerprint_is_that_of_the_new_checkpoint(root: Path) -> None:
     assert tf.saved_model.experimental.read_fingerprint(str(root / "2")) == new
 
 
+def test_fingerprint_keeps_what_a_newer_tensorflow_says() -> None:
+    of_any_kind = b"\x49" + bytes(8) + b"\x55" + bytes(4) + b"\x58\x07"
+    written = with_checkpoint(b"\x28\x01" + of_any_kind, b"an index")
+    assert written.startswith(b"\x28")
+    assert written.endswith(of_any_kind)
+    assert len(written) > 2 + len(of_any_kind)
+
+
 def test_model_without_a_fingerprint(root: Path) -> None:
     (root / "1" / "fingerprint.pb").unlink()
     publish_weights(root, SECOND)

@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 
 from jax2tf_bridge.errors import BridgeError, ShapeError
 from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
-from jax2tf_bridge.saved_model._extras import WARM_UP
+from jax2tf_bridge.saved_model._extras import WARM_UP, Request, requests_in
 from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._saved_model import EntryPoint, SavedModelContents
 from jax2tf_bridge.saved_model._sidecar import SignatureEntry, read_sidecar
-from jax2tf_bridge.saved_model._tensors import TensorType, dtype_name, tensor_type
+from jax2tf_bridge.saved_model._tensors import TensorType, tensor_type
 from shape_poly import Dim, DimExpr, evaluate_shape, parse_comparison
 
 _SAMPLES = 3
@@ -162,13 +162,6 @@ def _text(inputs: Iterator[tuple[str, TensorType]] | Sequence[tuple[str, TensorT
     return ", ".join(f"{name}: {kind}" for name, kind in inputs) or "no inputs"
 
 
-# tensorflow.serving.PredictionLog and what it holds, by field number.
-_LOG_PREDICT_LOG, _PREDICT_LOG_REQUEST = 6, 1
-_REQUEST_MODEL_SPEC, _REQUEST_INPUTS = 1, 2
-_MODEL_SPEC_SIGNATURE_NAME = 3
-_TENSOR_DTYPE = 1
-
-
 def _requests(folder: Path, has_gradient: Mapping[str, bool]) -> Iterator[Call]:
     """The requests that TensorFlow Serving replays, in the order of the file."""
     path = folder / WARM_UP
@@ -185,21 +178,15 @@ def _requests(folder: Path, has_gradient: Mapping[str, bool]) -> Iterator[Call]:
         if at > len(data):
             raise whole.error(begin, "it ends within a request")
         log = Message(data, "a request to warm up", str(path), begin, begin + length)
-        for predict in log.messages(_LOG_PREDICT_LOG, "a request to predict"):
-            for request in predict.messages(_PREDICT_LOG_REQUEST, "a request"):
-                yield _request(request, has_gradient)
+        for request in requests_in(log):
+            yield _request(request, has_gradient)
 
 
-def _request(request: Message, has_gradient: Mapping[str, bool]) -> Call:
-    name, inputs, types = "serving_default", {}, []
-    for field in request.fields():
-        if field.number == _REQUEST_MODEL_SPEC:
-            spec = request.message(field, "what a request is for")
-            name = spec.text_of(_MODEL_SPEC_SIGNATURE_NAME) or name
-        elif field.number == _REQUEST_INPUTS:
-            key, value = request.entry(field, "an input of a request")
-            content = value.data[value.start : value.end]
-            dtype = dtype_name(value.integer_of(_TENSOR_DTYPE))
-            inputs[key] = {"dtype": dtype, "proto": base64.b64encode(content).decode()}
-            types.append((key, tensor_type(value)))
+def _request(request: Request, has_gradient: Mapping[str, bool]) -> Call:
+    inputs, types = {}, []
+    for key, value in request.inputs.items():
+        kind, content = tensor_type(value), value.data[value.start : value.end]
+        inputs[key] = {"dtype": kind.dtype, "proto": base64.b64encode(content).decode()}
+        types.append((key, kind))
+    name = request.signature
     return Call(name, inputs, _text(types), "warm-up", has_gradient.get(name, False))

@@ -15,30 +15,19 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import FileFormatError, ShapeError
 from jax2tf_bridge.portable._portable_function import Aval
-from jax2tf_bridge.saved_model._protobuf import BYTES, Message
+from jax2tf_bridge.saved_model._extras import WARM_UP, requests_in
+from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._protobuf_writing import bytes_field
+from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.saving.buckets._likely_sizes import smallest_sizes
 from shape_poly import Comparison, evaluate_shape
-
-WARM_UP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
-"""Where TensorFlow Serving looks for it, below the model's directory."""
 
 _MOST_ELEMENTS = 1 << 24
 """How many elements a file may stand for that it does not hold."""
 
 MOST_REQUESTS = 1000
 """TensorFlow Serving refuses to load a model with more."""
-
-# tensorflow.serving.PredictionLog and what it holds, by field number (tensorflow_serving/apis:
-# prediction_log.proto, predict.proto, model.proto).
-_LOG_PREDICT_LOG = 6
-_PREDICT_LOG_REQUEST = 1
-_REQUEST_MODEL_SPEC = 1
-_REQUEST_INPUTS = 2
-_MODEL_SPEC_NAME = 1
-_MODEL_SPEC_SIGNATURE_NAME = 3
-_MAP_KEY, _MAP_VALUE = 1, 2
 
 
 @dataclass(frozen=True)
@@ -202,7 +191,7 @@ def write_warm_up(
             f"{len(requests)} warm-up requests, one for each signature and choice of buckets: "
             f"TensorFlow Serving loads a model with at most {MOST_REQUESTS}. Give fewer buckets."
         )
-    path = Path(folder) / WARM_UP_FILE
+    path = Path(folder) / WARM_UP
     path.parent.mkdir(parents=True, exist_ok=True)
     with tf.io.TFRecordWriter(str(path)) as writer:
         for request in requests:
@@ -211,13 +200,14 @@ def write_warm_up(
 
 
 def _as_log(request: WarmUpRequest, model_name: str | None) -> bytes:
-    spec = bytes_field(_MODEL_SPEC_NAME, model_name) if model_name else b""
-    spec += bytes_field(_MODEL_SPEC_SIGNATURE_NAME, request.signature)
-    message = bytes_field(_REQUEST_MODEL_SPEC, spec)
+    spec = bytes_field(ModelSpecField.NAME, model_name) if model_name else b""
+    spec += bytes_field(ModelSpecField.SIGNATURE_NAME, request.signature)
+    message = bytes_field(RequestField.MODEL_SPEC, spec)
     for name, array in request.inputs.items():
-        entry = bytes_field(_MAP_KEY, name) + bytes_field(_MAP_VALUE, _tensor_proto(array))
-        message += bytes_field(_REQUEST_INPUTS, entry)
-    return bytes_field(_LOG_PREDICT_LOG, bytes_field(_PREDICT_LOG_REQUEST, message))
+        entry = bytes_field(1, name) + bytes_field(2, _tensor_proto(array))
+        message += bytes_field(RequestField.INPUTS, entry)
+    predict_log = bytes_field(PredictionLogField.REQUEST, message)
+    return bytes_field(PredictionLogField.PREDICT_LOG, predict_log)
 
 
 def _tensor_proto(array: Zeros | np.ndarray[Any, Any]) -> bytes:
@@ -244,7 +234,7 @@ def read_warm_up(folder: str | os.PathLike[str]) -> tuple[WarmUpRequest, ...]:
     Raises:
       FileFormatError: it is no warm-up file, or damaged.
     """
-    path = Path(folder) / WARM_UP_FILE
+    path = Path(folder) / WARM_UP
     if not path.exists():
         return ()
     try:
@@ -279,23 +269,12 @@ def _check_lengths(path: Path) -> None:
 
 
 def _read_log(record: Message) -> Iterator[WarmUpRequest]:
-    for log in _all(record, _LOG_PREDICT_LOG, "a request to predict"):
-        for message in _all(log, _PREDICT_LOG_REQUEST, "a request"):
-            signature, inputs = "", {}
-            for spec in _all(message, _REQUEST_MODEL_SPEC, "what a request is for"):
-                signature = spec.text_of(_MODEL_SPEC_SIGNATURE_NAME) or signature
-            for field in message.fields():
-                if field.number == _REQUEST_INPUTS and field.kind == BYTES:
-                    key, value = message.entry(field, "an input of a request")
-                    inputs[key] = _read_tensor(value.data[value.start : value.end])
-            yield WarmUpRequest(signature or "serving_default", inputs)
-
-
-def _all(message: Message, number: int, place: str) -> Iterator[Message]:
-    """The messages in the fields of a number; what else has that number is passed over."""
-    for field in message.fields():
-        if field.number == number and field.kind == BYTES:
-            yield message.message(field, place)
+    for request in requests_in(record):
+        inputs = {
+            name: _read_tensor(tensor.data[tensor.start : tensor.end])
+            for name, tensor in request.inputs.items()
+        }
+        yield WarmUpRequest(request.signature, inputs)
 
 
 def _read_tensor(serialized: bytes) -> Zeros | np.ndarray[Any, Any]:
