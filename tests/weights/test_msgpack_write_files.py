@@ -151,7 +151,8 @@ def test_an_array_that_fails_while_it_is_written_leaves_the_old_file(
 KILLED = """
 import os, signal, sys
 import numpy as np
-from jax2tf_bridge.weights import _msgpack_write, write_weights
+from jax2tf_bridge.weights import write_weights
+from jax2tf_bridge.weights.msgpack import _write
 
 written = 0
 
@@ -169,7 +170,7 @@ class Bar:
             (name,) = [n for n in os.listdir(os.path.dirname(sys.argv[1])) if n.endswith(".tmp")]
             os.kill(os.getpid(), signal.SIGKILL)
 
-_msgpack_write.progress_bar = Bar
+_write.progress_bar = Bar
 write_weights(sys.argv[1], [np.zeros(2**20, np.uint8) for _ in range(8)])
 """
 

@@ -22,8 +22,8 @@ from jax2tf_bridge import (
 )
 from jax2tf_bridge.parallel import ExportJob, RayExecutor, export_many
 from jax2tf_bridge.parallel._configuration import configured
-from tests.exporting import functions
-from tests.exporting.functions import Layer, Point, WrongSize
+from tests.parallel import functions
+from tests.parallel.functions import Layer, Point, WrongSize
 
 ROOT = Path(__file__).resolve().parents[2]
 X = np.ones((4, 2), np.float32)
@@ -141,7 +141,7 @@ def test_what_is_made_of_ray_is_an_executor() -> None:
 _DASK = """
 import jax, numpy as np
 from dask.distributed import Client, LocalCluster
-from tests.exporting.test_executors import _check
+from tests.parallel.test_executors import _check
 
 if __name__ == "__main__":
     with (
@@ -158,7 +158,7 @@ import ray
 # Before JAX starts its threads, since it forks.
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
 from jax2tf_bridge.parallel import RayExecutor
-from tests.exporting.test_executors import _check
+from tests.parallel.test_executors import _check
 
 with RayExecutor(ray.remote) as executor:
     _check(executor)

@@ -17,9 +17,9 @@ import pytest
 
 from jax2tf_bridge import JobError, NotPicklableError, WorkerDiedError
 from jax2tf_bridge.parallel import ExportJob, ExportWorkers, export_many
-from tests.exporting import functions
-from tests.exporting.functions import environment_of, process_of, sleeps
 from tests.fresh_process import several_devices
+from tests.parallel import functions
+from tests.parallel.functions import environment_of, process_of, sleeps
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and process numbers of POSIX")
 

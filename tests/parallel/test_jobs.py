@@ -9,7 +9,7 @@ import pytest
 
 from jax2tf_bridge import ExportError, FunctionError
 from jax2tf_bridge.parallel import ExportJob, ExportWorkers, export_many
-from tests.exporting.functions import double, jitted, softmax
+from tests.parallel.functions import double, jitted, softmax
 
 
 class _Here(Executor):

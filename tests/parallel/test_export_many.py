@@ -29,8 +29,8 @@ from jax2tf_bridge import (
 )
 from jax2tf_bridge.parallel import ExportJob, ExportWorkers, export_many
 from jax2tf_bridge.parallel._configuration import configured
-from tests.exporting import functions
-from tests.exporting.functions import Layer, Point, WrongSize
+from tests.parallel import functions
+from tests.parallel.functions import Layer, Point, WrongSize
 
 X = np.ones((4, 2), np.float32)
 LAYER = Layer(np.ones((2, 3), np.float32), np.ones(3, np.float32))
