@@ -22,13 +22,12 @@ from jax2tf_bridge.errors import PlatformError, ShapeError, UnsupportedByTargetE
 from jax2tf_bridge.from_jax import _jax_compat, to_exported
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import below
-from jax2tf_bridge.portable._module_types import _ELEMENT_TYPES
+from jax2tf_bridge.portable._dtypes import OF_ELEMENT_TYPES
 from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant, PortableFunction
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.portable.bytecode import read_main_types, read_module
 
-_DTYPES = {element: dtype for dtype, element in _ELEMENT_TYPES.items()}
 _TYPE = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([a-z]\w*(?:<f\d+>)?)(?:, .*)?>")
 _CONVENTION = 9
 _UPDATES = re.compile(
@@ -203,9 +202,9 @@ def _portable(bytecode: bytes) -> bytes:
 
 def _aval(text: str) -> Aval:
     found = _TYPE.fullmatch(text)
-    if found is None or found[2] not in _DTYPES:
+    if found is None or found[2] not in OF_ELEMENT_TYPES:
         raise AssertionError(f"no type of JAX's: {text}")
-    return Aval(tuple(map(int, found[1].split("x")[:-1])), _DTYPES[found[2]])
+    return Aval(tuple(map(int, found[1].split("x")[:-1])), OF_ELEMENT_TYPES[found[2]])
 
 
 def _constant(captured: Any, aval: Aval) -> LiftedConstant:

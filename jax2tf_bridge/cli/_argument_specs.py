@@ -13,25 +13,21 @@ from typing import Any
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.cli._usage import UsageError
 from jax2tf_bridge.portable._auto import AUTO
+from jax2tf_bridge.portable._dtypes import DTYPES as NUMBERS
+from jax2tf_bridge.portable._dtypes import Kind
 from shape_poly import Dim, is_symbolic_dim, symbolic_shape
 
-_WIDTHS = {
-    "f": ("float", (16, 32, 64)),
-    "i": ("int", (2, 4, 8, 16, 32, 64)),
-    "s": ("int", (2, 4, 8, 16, 32, 64)),
-    "u": ("uint", (2, 4, 8, 16, 32, 64)),
-    "ui": ("uint", (2, 4, 8, 16, 32, 64)),
-    "c": ("complex", (64, 128)),
-}
-_FLOATS_8 = ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
-_OTHERS = {"bf16": "bfloat16", "bool": "bool", "b1": "bool", "i1": "bool", "pred": "bool"}
-_OTHERS |= {f"f8{kind}": f"float8_{kind}" for kind in _FLOATS_8}
-_OTHERS |= {f"f8_{kind}": f"float8_{kind}" for kind in _FLOATS_8}
-_OTHERS |= {"f4e2m1fn": "float4_e2m1fn", "f4_e2m1fn": "float4_e2m1fn"}
-_SHORT = _OTHERS | {
-    f"{letter}{width}": f"{name}{width}"
-    for letter, (name, widths) in _WIDTHS.items()
-    for width in widths
+_LETTERS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
+    {"float": ("f",), "int": ("i", "s"), "uint": ("u", "ui"), "complex": ("c",)}
+)
+_SHORT = {"bool": "bool", "b1": "bool", "i1": "bool", "pred": "bool"} | {
+    short: row.name
+    for row in NUMBERS
+    if row.element_type is not None
+    for letter in _LETTERS.get(row.kind, ())
+    # f8_e4m3 and f8e4m3
+    for name in (row.name, row.name.replace("_", ""))
+    for short in (name.replace(row.kind, letter, 1),)
 }
 DTYPES: Mapping[str, str] = MappingProxyType({**_SHORT, **{name: name for name in _SHORT.values()}})
 """The dtypes by their short names (f32, bf16, u8) and their long ones."""

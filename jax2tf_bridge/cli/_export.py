@@ -20,13 +20,11 @@ from jax2tf_bridge.cli._text import summary
 from jax2tf_bridge.cli._usage import UsageError, check_output
 from jax2tf_bridge.cli._user_objects import UserCodeError, current_folder_first, user_object
 from jax2tf_bridge.errors import BridgeError, GradientError, InconclusiveShapeError
+from jax2tf_bridge.portable._dtypes import KEYS, NEED_X64
 from jax2tf_bridge.portable._portable_function import LazyVjp, PortableFunction
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.serialization import write_function
 from shape_poly import Dim
-
-_WIDE = frozenset({"float64", "int64", "uint64", "complex128"})
-_KEYS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}
 
 
 @dataclass(frozen=True)
@@ -164,11 +162,11 @@ def _dtype(name: str) -> Any:
     import jax
 
     if name.startswith("key<"):
-        kind = name[4:-1]
-        if kind not in _KEYS:
-            raise UsageError(f"--args: no PRNG key type {kind}; there are {', '.join(_KEYS)}")
-        return jax.eval_shape(lambda: jax.random.key(0, impl=_KEYS[kind])).dtype
-    if name in _WIDE and not jax.config.read("jax_enable_x64"):
+        if name not in KEYS:
+            kinds = ", ".join(key[4:-1] for key in KEYS)
+            raise UsageError(f"--args: no PRNG key type {name[4:-1]}; there are {kinds}")
+        return jax.eval_shape(lambda: jax.random.key(0, impl=KEYS[name].implementation)).dtype
+    if name in NEED_X64 and not jax.config.read("jax_enable_x64"):
         raise UsageError(
             f"--args: JAX would take {name} in 32 bits; add --x64, or set JAX_ENABLE_X64=1"
         )

@@ -17,6 +17,7 @@ from jax2tf_bridge.cli._loading import loading
 from jax2tf_bridge.cli._usage import UsageError, check_output
 from jax2tf_bridge.cli._user_objects import UserCodeError, current_folder_first, user_object
 from jax2tf_bridge.errors import BridgeError
+from jax2tf_bridge.portable._dtypes import NEED_X64
 from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, read_sidecar
 
 if TYPE_CHECKING:
@@ -164,10 +165,7 @@ def _sidecar(folder: Path) -> tuple[Sidecar, bool]:
         )
     sidecar, records = found
     avals = [a for r in records.values() for a in (*r.in_avals, *r.out_avals)]
-    return sidecar, any(a.dtype in _WIDE for a in avals)
-
-
-_WIDE = frozenset({"float64", "int64", "uint64", "complex128"})
+    return sidecar, any(a.dtype in NEED_X64 for a in avals)
 
 
 def _signature(options: argparse.Namespace, sidecar: Sidecar) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.portable._call_types import call_problem
-from jax2tf_bridge.portable._portable_function import WIDENED, PortableFunction
+from jax2tf_bridge.portable._dtypes import WIDENED
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES, tensorflow_releases
 from jax2tf_bridge.portable._tensorflow_releases import (
     has_kernel,

@@ -12,11 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax2tf_bridge.errors import DTypeError, FileFormatError
-from jax2tf_bridge.portable._portable_function import WIDENED, Aval
+from jax2tf_bridge.portable._dtypes import KEYS, NEED_X64, WIDENED
+from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._tensor_bundle import BundleEntry, TensorBundle
-
-_WIDE = frozenset({"float64", "int64", "uint64", "complex128"})
-_KEYS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}
 
 
 class SavedVariables:
@@ -99,7 +97,7 @@ def array(data: bytes, aval: Aval, name: str) -> jax.Array:
     Raises:
       DTypeError: the installed JAX lacks the dtype, or its 64 bits are switched off.
     """
-    if aval.op_dtype in _WIDE and not jax.config.read("jax_enable_x64"):
+    if aval.op_dtype in NEED_X64 and not jax.config.read("jax_enable_x64"):
         raise DTypeError(
             f"{name} is {aval}, and JAX's values of 64 bits are switched off: call "
             "jax.config.update('jax_enable_x64', True), or set JAX_ENABLE_X64=1, before load."
@@ -109,8 +107,8 @@ def array(data: bytes, aval: Aval, name: str) -> jax.Array:
     except TypeError as e:
         raise DTypeError(f"{name} is {aval}, a dtype that JAX {jax.__version__} lacks") from e
     values: Any = jnp.asarray(np.frombuffer(data, dtype).reshape(concrete(aval)))
-    if aval.dtype.startswith("key<"):
-        values = jax.random.wrap_key_data(values, impl=_KEYS[aval.dtype[4:-1]])
+    if aval.is_key:
+        values = jax.random.wrap_key_data(values, impl=KEYS[aval.dtype].implementation)
     if aval.dtype in WIDENED:
         values = values.astype(aval.dtype)
     assert isinstance(values, jax.Array)
@@ -119,11 +117,11 @@ def array(data: bytes, aval: Aval, name: str) -> jax.Array:
 
 def key_of(value: Any, aval: Aval) -> Any:
     """A typed key from what a signature takes for it: its words, or a seed; else as it is."""
-    if not aval.dtype.startswith("key<"):
+    if not aval.is_key:
         return value
     if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.prng_key):
         return value
     words = jnp.asarray(value, jnp.uint32)
     if words.ndim == len(aval.shape):
-        words = jnp.stack([jnp.zeros_like(words), words], axis=-1)
-    return jax.random.wrap_key_data(words, impl=_KEYS[aval.dtype[4:-1]])
+        words = jnp.stack([jnp.zeros_like(words), words] * (KEYS[aval.dtype].words // 2), axis=-1)
+    return jax.random.wrap_key_data(words, impl=KEYS[aval.dtype].implementation)

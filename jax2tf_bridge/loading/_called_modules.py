@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jax2tf_bridge.loading._modules import CallableModule
+from jax2tf_bridge.portable._dtypes import kind_of
 from jax2tf_bridge.saved_model._dataflow import (
     Cast,
     Input,
@@ -165,7 +166,7 @@ def _places_of_cotangents(vjp: ModuleCall, first: int, dtypes: Sequence[str]) ->
 
 
 def _is_differentiable(dtype: str) -> bool:
-    return dtype.startswith(("float", "bfloat", "complex"))
+    return kind_of(dtype) in ("float", "complex")
 
 
 def _module_of_gradient(call: ModuleCall, node: Node, references: Sequence[str]) -> ModuleCall:

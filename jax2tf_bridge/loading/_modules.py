@@ -15,7 +15,7 @@ from jax2tf_bridge.errors import ModuleError, ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.loading._functions import LoadedFunction, refuse_misfits
 from jax2tf_bridge.loading._refining import MisfitError, UnreadableError, refined
-from jax2tf_bridge.portable._module_types import _ELEMENT_TYPES
+from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, OF_ELEMENT_TYPES
 from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import Target
@@ -23,7 +23,6 @@ from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
 
-_DTYPES = {element: dtype for dtype, element in _ELEMENT_TYPES.items()}
 _TYPE = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([a-z]\w*(?:<f\d+>)?)>")
 
 
@@ -195,7 +194,7 @@ def _refined(
 
 
 def _type_text(aval: Aval) -> str:
-    element = _ELEMENT_TYPES.get(aval.op_dtype)
+    element = ELEMENT_TYPES.get(aval.op_dtype)
     if element is None:
         raise ModuleError(f"A value of dtype {aval.dtype} cannot be given to a StableHLO module.")
     return f"tensor<{''.join(f'{size}x' for size in aval.op_shape)}{element}>"
@@ -211,11 +210,11 @@ def _aval(text: str) -> Aval:
 def _parts(text: str) -> tuple[list[str], str]:
     """The sizes and the dtype of a type, as "tensor<?x3xf32>"."""
     found = _TYPE.fullmatch(text)
-    if found is None or found[2] not in _DTYPES:
+    if found is None or found[2] not in OF_ELEMENT_TYPES:
         raise ModuleError(
             f"A module takes or gives a {text}, whose shape or dtype JAX cannot tell."
         )
-    return found[1].split("x")[:-1], _DTYPES[found[2]]
+    return found[1].split("x")[:-1], OF_ELEMENT_TYPES[found[2]]
 
 
 def _told_apart(found: Sequence[Aval], results: Sequence[Aval]) -> list[Aval]:

@@ -5,26 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jax2tf_bridge.errors import ModuleError, bullet_list
+from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
 from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
-
-_ELEMENT_TYPES = {
-    "bool": "i1",
-    **{f"int{n}": f"i{n}" for n in (2, 4, 8, 16, 32, 64)},
-    **{f"uint{n}": f"ui{n}" for n in (2, 4, 8, 16, 32, 64)},
-    **{f"float{n}": f"f{n}" for n in (16, 32, 64)},
-    "bfloat16": "bf16",
-    "complex64": "complex<f32>",
-    "complex128": "complex<f64>",
-    "float8_e4m3fn": "f8E4M3FN",
-    "float8_e4m3fnuz": "f8E4M3FNUZ",
-    "float8_e4m3b11fnuz": "f8E4M3B11FNUZ",
-    "float8_e5m2": "f8E5M2",
-    "float8_e5m2fnuz": "f8E5M2FNUZ",
-    "float8_e3m4": "f8E3M4",
-    "float8_e4m3": "f8E4M3",
-    "float8_e8m0fnu": "f8E8M0FNU",
-    "float4_e2m1fn": "f4E2M1FN",
-}
 
 # Of 64 bits where JAX exported with x64.
 _PLATFORM_INDEX = frozenset({"tensor<i32>", "tensor<i64>"})
@@ -106,7 +88,7 @@ def _differences(kind: str, avals: Sequence[Aval], types: Sequence[str]) -> list
 
 
 def _matches(aval: Aval, found: str) -> bool:
-    element = _ELEMENT_TYPES.get(aval.op_dtype)
+    element = ELEMENT_TYPES.get(aval.op_dtype)
     *sizes, found_element = found.removeprefix("tensor<")[:-1].split("x", len(aval.op_shape))
     if element is None or found_element != element or len(sizes) != len(aval.op_shape):
         return False

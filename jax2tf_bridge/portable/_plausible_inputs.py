@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from jax2tf_bridge.portable._dtypes import kind_of
 from jax2tf_bridge.portable._portable_function import Aval
 from shape_poly import Dim, DimExpr, evaluate_shape
 
@@ -149,12 +150,12 @@ class PlausibleInputs:
         numbers: Any = rng.normal(size=shape)
         if draw in ("prefix", "negative"):
             numbers = np.abs(numbers) * (1 if draw == "prefix" else -1)
-        if aval.op_dtype.startswith("complex"):
+        if kind_of(aval.op_dtype) == "complex":
             return numbers + 1j * rng.normal(size=shape)
         return numbers
 
     def _is_mask(self, name: str) -> bool:
-        return "mask" in name.lower() and not self.avals[name].op_dtype.startswith("complex")
+        return "mask" in name.lower() and kind_of(self.avals[name].op_dtype) != "complex"
 
     def _real(self, name: str) -> int:
         return 1 if self.pad_value(name) == 0 else 0
@@ -231,4 +232,4 @@ def _lengths(draw: Draw, size: int, rows: int, rng: np.random.Generator) -> Any:
 
 
 def _is_integer(aval: Aval) -> bool:
-    return aval.op_dtype.startswith(("int", "uint"))
+    return kind_of(aval.op_dtype) in ("int", "uint")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from jax2tf_bridge.errors import GradientError, InconclusiveShapeError
+from jax2tf_bridge.portable._dtypes import WIDENED, kind_of
 from jax2tf_bridge.portable._graph_function import GraphFunction
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.portable._sharding import Sharding
@@ -22,9 +22,6 @@ from jax2tf_bridge.portable._tensorflow_releases import (
 )
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from shape_poly import Dim, is_symbolic_dim, shape_text
-
-WIDENED = MappingProxyType({"int2": "int8", "uint2": "uint8", "int4": "int8", "uint4": "uint8"})
-"""The dtypes of fewer than 8 bits, and in which they cross XlaCallModule, which misreads them."""
 
 _OP_DTYPES = {"float0": "bool", **WIDENED}
 
@@ -54,9 +51,14 @@ class Aval:
     weak_type: bool = field(default=False, compare=False, repr=False)
 
     @property
+    def is_key(self) -> bool:
+        """Whether it is of typed PRNG keys, which cross as words."""
+        return self.dtype.startswith("key<")
+
+    @property
     def op_dtype(self) -> str:
         """The dtype in which it crosses the XlaCallModule op."""
-        return "uint32" if self.dtype.startswith("key<") else _OP_DTYPES.get(self.dtype, self.dtype)
+        return "uint32" if self.is_key else _OP_DTYPES.get(self.dtype, self.dtype)
 
     @property
     def op_shape(self) -> tuple[Dim, ...]:
@@ -71,7 +73,7 @@ class Aval:
     @property
     def is_differentiable(self) -> bool:
         """Whether its cotangent is an array of its own dtype; else it is float0."""
-        return self.dtype.startswith(("float", "bfloat", "complex")) and self.dtype != "float0"
+        return kind_of(self.dtype) in ("float", "complex")
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(str(d) for d in self.shape)}]"

@@ -3,60 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TypeAlias
 
+from jax2tf_bridge.saved_model._dtypes import DTYPES, STORED_BITS
 from jax2tf_bridge.saved_model._protobuf import Field, Message
 from jax2tf_bridge.saved_model._schema import ShapeField, TensorField
 
 Shape: TypeAlias = tuple[int | None, ...] | None
 """The sizes, None for those that are open; None alone if not even the rank is known."""
-
-_DTYPES: Mapping[int, tuple[str, int]] = MappingProxyType(
-    {
-        1: ("float32", 4),
-        2: ("float64", 8),
-        3: ("int32", 4),
-        4: ("uint8", 1),
-        5: ("int16", 2),
-        6: ("int8", 1),
-        7: ("string", 0),
-        8: ("complex64", 8),
-        9: ("int64", 8),
-        10: ("bool", 1),
-        11: ("qint8", 1),
-        12: ("quint8", 1),
-        13: ("qint32", 4),
-        14: ("bfloat16", 2),
-        15: ("qint16", 2),
-        16: ("quint16", 2),
-        17: ("uint16", 2),
-        18: ("complex128", 16),
-        19: ("float16", 2),
-        20: ("resource", 0),
-        21: ("variant", 0),
-        22: ("uint32", 4),
-        23: ("uint64", 8),
-        24: ("float8_e5m2", 1),
-        25: ("float8_e4m3fn", 1),
-        26: ("float8_e4m3fnuz", 1),
-        27: ("float8_e4m3b11fnuz", 1),
-        28: ("float8_e5m2fnuz", 1),
-        29: ("int4", 1),
-        30: ("uint4", 1),
-        31: ("int2", 1),
-        32: ("uint2", 1),
-    }
-)
-"""TensorFlow's dtypes by their numbers in types.proto: the name, and the bytes of an element in a
-variable or constant, 0 where they are no fixed number. Integers of 4 and 2 bits take a byte."""
-
-_ITEM_SIZES = MappingProxyType({name: size for name, size in _DTYPES.values() if size})
-
-STRING = "string"
-"""The dtype of texts, whose elements have no fixed size."""
 
 _OF_REFERENCES = 100
 """What is added to a dtype's number for a reference to such a tensor, as TensorFlow 1 has them."""
@@ -84,16 +39,16 @@ class TensorType:
     @property
     def size(self) -> int | None:
         """How many bytes its elements take; None if that is open."""
-        item = _ITEM_SIZES.get(self.dtype)
-        if item is None or self.shape is None or None in self.shape:
+        bits = STORED_BITS.get(self.dtype)
+        if bits is None or self.shape is None or None in self.shape:
             return None
-        return math.prod(d for d in self.shape if d is not None) * item
+        return math.prod(d for d in self.shape if d is not None) * bits // 8
 
 
 def dtype_name(number: int) -> str:
     """A dtype by its number."""
     plain = number - _OF_REFERENCES if number > _OF_REFERENCES else number
-    return _DTYPES[plain][0] if plain in _DTYPES else f"dtype {number}"
+    return DTYPES.get(plain, f"dtype {number}")
 
 
 def read_shape(message: Message) -> Shape:

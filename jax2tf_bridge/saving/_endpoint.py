@@ -13,12 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.portable._dtypes import KEYS
 from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
 from jax2tf_bridge.portable._tree_spec import TreeSpec, call_without, flatten_call
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving._names import renamed, valid_names
 from jax2tf_bridge.saving._signature_inputs import (
-    SEED_REPEATS,
     crossing,
     examples_of,
     named_inputs,
@@ -331,6 +331,6 @@ def some_of(optional: Sequence[str]) -> list[frozenset[str]]:
 
 def _key_of(seed: tf.Tensor, aval: Aval) -> tf.Tensor:
     """The words of a key from a seed, as jax.random.key makes them."""
-    if aval.dtype not in SEED_REPEATS:
+    if aval.dtype not in KEYS:
         return seed
-    return tf.stack([tf.zeros_like(seed), seed] * SEED_REPEATS[aval.dtype], axis=-1)
+    return tf.stack([tf.zeros_like(seed), seed] * (KEYS[aval.dtype].words // 2), axis=-1)

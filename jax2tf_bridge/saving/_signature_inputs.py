@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.portable._dtypes import KEYS
 from jax2tf_bridge.portable._plausible_inputs import variables_in
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving._names import renamed, valid_names
-
-SEED_REPEATS = MappingProxyType({"key<fry>": 1, "key<rbg>": 2, "key<urbg>": 2})
-"""How often jax.random.key repeats the words of the seed in a key."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,7 @@ def examples_of(name: str, signature: Signature) -> list[Mapping[str, Any]]:
 
 def _check_seeds(name: str, avals: Sequence[Aval]) -> None:
     keys = [aval.dtype for aval in avals if aval.element_shape]
-    unknown = [dtype for dtype in keys if dtype not in SEED_REPEATS]
+    unknown = [dtype for dtype in keys if dtype not in KEYS]
     if unknown or not keys:
         raise SavingError(
             f"The signature {name} has seed='scalar', and "
@@ -127,4 +124,4 @@ def _check_seeds(name: str, avals: Sequence[Aval]) -> None:
 
 
 def _seed_aval(aval: Aval) -> Aval:
-    return Aval(aval.shape, "uint32") if aval.dtype in SEED_REPEATS else aval
+    return Aval(aval.shape, "uint32") if aval.dtype in KEYS else aval

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import DTypeError
-from jax2tf_bridge.portable._portable_function import WIDENED, Aval
+from jax2tf_bridge.portable._dtypes import WIDENED, find_dtype
+from jax2tf_bridge.portable._portable_function import Aval
 
 
 def op_dtype(aval: Aval, path: str) -> tf.DType:
@@ -75,14 +75,15 @@ def dtype_name(leaf: Any) -> str | None:
 
 def number_fits(number: complex, expected: str) -> bool:
     """Whether a number of Python keeps its value as an array of a dtype, up to rounding."""
-    integer = re.fullmatch(r"(u?)int(\d+)", expected)
-    if integer is not None:
-        bits = int(integer[2]) - (not integer[1])
-        least = 0 if integer[1] else -(1 << bits)
+    row = find_dtype(expected)
+    if row is not None and row.is_integer:
+        is_signed = row.kind == "int"
+        bits = row.bits - is_signed
+        least = -(1 << bits) if is_signed else 0
         return isinstance(number, int) and least <= number < 1 << bits
     if expected == "bool":
         return isinstance(number, bool)
-    return not isinstance(number, complex) or expected.startswith("complex")
+    return not isinstance(number, complex) or (row is not None and row.kind == "complex")
 
 
 def cast_if_needed(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
@@ -92,8 +93,5 @@ def cast_if_needed(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 def can_become(given: str, expected: str) -> bool:
     """Whether JAX takes the one for the other without being asked: 64 bits for 32."""
-    return (
-        given == expected
-        or given == f"{expected.removesuffix('32')}64"
-        or ((given, expected) == ("complex128", "complex64"))
-    )
+    row = find_dtype(given)
+    return given == expected or (row is not None and row.without_x64 == expected)

@@ -18,6 +18,7 @@ import tensorflow as tf
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.loading import LoadedFunction
 from jax2tf_bridge.loading._arrays import key_of
+from jax2tf_bridge.portable._dtypes import kind_of
 from jax2tf_bridge.portable._plausible_inputs import DRAWS, PlausibleInputs, batch_variable
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._sidecar import SignatureEntry
@@ -161,7 +162,7 @@ class Pair:
                 expected, by_jax = self._in_jax(self._leaves(inputs), sources, cotangents)
                 results, by_tensorflow = in_tensorflow.result()
                 for (name, aval), value in zip(self._outputs.items(), expected, strict=True):
-                    if aval.dtype.startswith("key<"):
+                    if aval.is_key:
                         value = jax.random.key_data(value)
                     found["output", name].add(value, results[name], sizes)
                 # Some numbers of the largest may be infinite; then the rest has a scale, too.
@@ -184,15 +185,11 @@ class Pair:
         inputs, plausible = {}, self._draw_plausible(sizes)
         for name, aval in self._inputs.items():
             spec = self._specs.get(name)
-            is_seed = (
-                spec is not None
-                and aval.dtype.startswith("key<")
-                and spec.shape.rank == len(aval.shape)
-            )
+            is_seed = spec is not None and aval.is_key and spec.shape.rank == len(aval.shape)
             inputs[name] = self.sampler.array(aval, sizes, seed=is_seed)
             if name in self._masks:
                 inputs[name] = np.ones_like(inputs[name])
-            elif name in plausible and not aval.dtype.startswith("key<"):
+            elif name in plausible and not aval.is_key:
                 inputs[name] = plausible[name].astype(inputs[name].dtype)
         return inputs
 
@@ -336,12 +333,12 @@ class Pair:
 
 
 def _is_real(aval: Aval) -> bool:
-    return aval.is_differentiable and not aval.dtype.startswith("complex")
+    return kind_of(aval.dtype) == "float"
 
 
 def _is_of(spec: tf.TensorSpec, aval: Aval) -> bool:
     """Whether an input of the signature is the JAX function's own, and none of a preprocess."""
-    return aval.dtype.startswith("key<") or spec.dtype.name == aval.op_dtype
+    return aval.is_key or spec.dtype.name == aval.op_dtype
 
 
 def _is_key(value: Any) -> bool:

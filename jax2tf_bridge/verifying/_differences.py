@@ -8,15 +8,8 @@ from typing import Any
 import numpy as np
 
 from jax2tf_bridge.errors import BridgeError
+from jax2tf_bridge.portable._tolerances import tolerance_of
 from jax2tf_bridge.verifying._samples import Sizes
-
-TOLERANCES = {"float64": 1e-12, "float32": 1e-4, "float16": 1e-2, "bfloat16": 6e-2}
-"""By how much a result may differ, relative to the largest number in it.
-
-Both sides are compiled by XLA, of different releases, for programs with other things around: sums
-are taken in another order, and products are fused with them or not. That is some hundred roundings
-(a rounding of float32 is 6e-8), and a few of the 16-bit dtypes, which are mostly summed in float32.
-"""
 
 SMALL_GRADIENT = 0.1
 """Gradients below this part of the function's largest one are judged by this part of it.
@@ -24,8 +17,6 @@ SMALL_GRADIENT = 0.1
 Where terms as large as other gradients cancel, as for the key biases of an attention, what remains
 of them is their rounding, which has no digits in common with another program's.
 """
-
-_COMPLEX = {"complex64": "float32", "complex128": "float64"}
 
 
 @dataclass
@@ -81,10 +72,9 @@ class Difference:
 
 def started(what: str, name: str, dtype: str, tolerance: float | None) -> Difference:
     """A difference of which nothing was compared yet."""
-    plain = _COMPLEX.get(dtype, dtype)
-    if plain not in TOLERANCES and not plain.startswith("float8"):
-        return Difference(what, name, dtype, 0.0)  # integers are equal
-    allowed = TOLERANCES.get(plain, 0.3) if tolerance is None else tolerance
+    allowed = tolerance_of(dtype)
+    if tolerance is not None and allowed:  # integers stay equal
+        allowed = tolerance
     return Difference(what, name, dtype, allowed)
 
 

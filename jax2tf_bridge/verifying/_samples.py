@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from jax2tf_bridge.errors import ShapeError
+from jax2tf_bridge.portable._dtypes import kind_of
 from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
 from shape_poly import Comparison, DimExpr, evaluate_shape, parse_comparison
 
@@ -97,12 +98,12 @@ class Sampler:
         return self._values(concrete, aval.op_dtype)
 
     def _values(self, shape: Sequence[int], dtype: str) -> Any:
-        generator = self._generator
-        if dtype == "bool":
+        generator, kind = self._generator, kind_of(dtype)
+        if kind == "bool":
             return generator.integers(0, 2, shape).astype(bool)
-        if dtype.startswith(("int", "uint")):
+        if kind in ("int", "uint"):
             return generator.integers(0, _INTEGERS, shape).astype(dtype)
-        if dtype.startswith("complex"):
+        if kind == "complex":
             return (generator.normal(size=shape) + 1j * generator.normal(size=shape)).astype(dtype)
         # Others, as bfloat16, are made of these.
         known = dtype in ("float16", "float32", "float64")

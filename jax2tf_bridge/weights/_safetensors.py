@@ -16,6 +16,7 @@ import numpy as np
 from jax2tf_bridge._utils._json_values import JsonProblem, JsonValue
 from jax2tf_bridge.errors import FileFormatError, MissingDependencyError, StateDictError
 from jax2tf_bridge.portable._array_sizes import array_size
+from jax2tf_bridge.portable._dtypes import DTYPES as NUMBERS
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.weights._files import StoredArray
 from jax2tf_bridge.weights._paths import join_path, split_path, unflatten_state
@@ -30,29 +31,7 @@ _MOST_DIMENSIONS = 32
 """As NumPy 1.26 has them."""
 
 _METADATA = "__metadata__"
-_DTYPES = MappingProxyType(
-    {
-        "BOOL": "bool",
-        "I8": "int8",
-        "I16": "int16",
-        "I32": "int32",
-        "I64": "int64",
-        "U8": "uint8",
-        "U16": "uint16",
-        "U32": "uint32",
-        "U64": "uint64",
-        "F16": "float16",
-        "F32": "float32",
-        "F64": "float64",
-        "BF16": "bfloat16",
-        "C64": "complex64",
-        "F8_E4M3": "float8_e4m3fn",
-        "F8_E5M2": "float8_e5m2",
-        "F8_E8M0": "float8_e8m0fnu",
-        "F8_E4M3FNUZ": "float8_e4m3fnuz",
-        "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    }
-)
+DTYPES = {row.safetensors: row.name for row in NUMBERS if row.safetensors is not None}
 
 
 class _Tensor(NamedTuple):
@@ -154,9 +133,9 @@ def _parts(header: str) -> tuple[Mapping[str, str], list[_Tensor]]:
         offsets = [offset.integer(0) for offset in value.get("data_offsets").elements()]
         if len(offsets) != 2 or offsets[0] > offsets[1]:
             raise value.get("data_offsets").problem("where the bytes begin, and where they end")
-        if dtype not in _DTYPES:
+        if dtype not in DTYPES:
             raise value.get("dtype").problem(
-                f"one of {', '.join(_DTYPES)}, which NumPy has arrays of"
+                f"one of {', '.join(DTYPES)}, which NumPy has arrays of"
             )
         tensors.append(_Tensor(name, dtype, shape, *offsets))
     return MappingProxyType(metadata), tensors
@@ -179,7 +158,7 @@ def _check_places(tensors: list[_Tensor], room: int) -> None:
 
 
 def _stored(tensor: _Tensor, start: int) -> StoredArray:
-    name = _DTYPES[tensor.dtype]
+    name = DTYPES[tensor.dtype]
     dtype = dtype_named(name)
     if dtype is None:
         raise JsonProblem(

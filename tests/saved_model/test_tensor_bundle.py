@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._crc32c import _byte_table, crc32c, unmasked
+from jax2tf_bridge.saved_model._dtypes import STRING
 from jax2tf_bridge.saved_model._tensor_bundle import TensorBundle
-from jax2tf_bridge.saved_model._tensors import _DTYPES, STRING
 
 SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 
@@ -80,17 +80,6 @@ def test_reads_many_variables_over_several_blocks(tmp_path: Path) -> None:
     assert len(bundle.entries) == 3000
     for i in (0, 7, 2999):
         assert np.frombuffer(bundle.read(f"layer_{i}/kernel"), np.float32) == i
-
-
-def test_dtypes_have_the_numbers_that_tensorflow_gives_them() -> None:
-    for number, (name, size) in _DTYPES.items():
-        try:
-            dtype = tf.as_dtype(number)
-        except TypeError:  # one of a newer TensorFlow
-            assert number > 23
-            continue
-        assert dtype.name == name
-        assert not size or dtype.size == size
 
 
 @given(st.binary(max_size=300))

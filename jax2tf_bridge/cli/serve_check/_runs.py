@@ -16,17 +16,7 @@ import numpy as np
 from jax2tf_bridge.cli.serve_check import _script as _serve_check_script
 from jax2tf_bridge.cli.serve_check._calls import Call
 from jax2tf_bridge.cli.serve_check._tensorflow_environments import environment_variables
-
-_TOLERANCES: Mapping[str, float] = {
-    "float64": 1e-12,
-    "complex128": 1e-12,
-    "float32": 1e-4,
-    "complex64": 1e-4,
-    "float16": 1e-2,
-    "bfloat16": 6e-2,
-}
-"""By how much a result may differ, relative to the largest number in it: releases of XLA take sums
-in another order. Of float8 it is 0.3, and integers are equal."""
+from jax2tf_bridge.portable._tolerances import tolerance_of
 
 
 @dataclass(frozen=True)
@@ -126,7 +116,7 @@ def differences(expected: Result, found: Result) -> list[Difference]:
             told.append(Difference(*key, "", None, None, 0.0, False, where))
             continue
         (dtype, wanted), (other, got) = expected.arrays[key], found.arrays[key]
-        tolerance = _TOLERANCES.get(dtype, 0.3 if dtype.startswith("float8") else 0.0)
+        tolerance = tolerance_of(dtype)
         if dtype != other or wanted.shape != got.shape:
             text = f"is {other}{list(got.shape)} instead of {dtype}{list(wanted.shape)}"
             told.append(Difference(*key, dtype, None, None, tolerance, False, text))

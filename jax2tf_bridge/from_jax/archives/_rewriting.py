@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax import export as jax_export
 
 from jax2tf_bridge.errors import ModuleError
@@ -15,15 +14,13 @@ from jax2tf_bridge.from_jax.archives._calls import ArchivedCall, archived_call
 from jax2tf_bridge.from_jax.archives._linalg_calls import routine_function
 from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, lower
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
+from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
 from jax2tf_bridge.portable._target import Target
 from shape_poly import SymbolicScope
 
+# LAPACK's, and its integers.
 _DTYPES = {
-    "f32": np.float32,
-    "f64": np.float64,
-    "complex<f32>": np.complex64,
-    "complex<f64>": np.complex128,
-    "i32": np.int32,
+    ELEMENT_TYPES[name]: name for name in ("float32", "float64", "complex64", "complex128", "int32")
 }
 
 # What the sizes of a routine's arrays are called, behind the batch dimensions.

@@ -20,23 +20,19 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     main_of,
     symbol_name,
 )
+from jax2tf_bridge.portable._dtypes import DTYPES
 from jax2tf_bridge.portable.bytecode._layout import read_layout
 
 LEAST_BYTES = 4096
 """Smaller constants stay in the module."""
 
 # Every TF release that the bridge knows has these, as arguments too.
+_LAST_NUMBER = 25  # that TensorFlow gave a dtype by then
 _DTYPES = MappingProxyType(
     {
-        "i1": "bool",
-        **{f"i{n}": f"int{n}" for n in (8, 16, 32, 64)},
-        **{f"ui{n}": f"uint{n}" for n in (8, 16, 32, 64)},
-        **{f"f{n}": f"float{n}" for n in (16, 32, 64)},
-        "bf16": "bfloat16",
-        "f8E4M3FN": "float8_e4m3fn",
-        "f8E5M2": "float8_e5m2",
-        "complex<f32>": "complex64",
-        "complex<f64>": "complex128",
+        row.element_type: row.name
+        for row in DTYPES
+        if row.tensorflow is not None and row.tensorflow <= _LAST_NUMBER
     }
 )
 # MLIR's Python bindings give no buffer for these.

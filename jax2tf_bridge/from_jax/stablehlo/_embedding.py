@@ -10,6 +10,7 @@ from jax2tf_bridge.errors import FileFormatError, ModuleError
 from jax2tf_bridge.from_jax._avals import is_narrow
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
 from jax2tf_bridge.from_jax.stablehlo._retarget_function import WIDE, narrow_places, read_module
+from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
 from jax2tf_bridge.portable._module_types import check_function_types
 from jax2tf_bridge.portable._portable_function import (
     Aval,
@@ -19,8 +20,6 @@ from jax2tf_bridge.portable._portable_function import (
 )
 from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization.jax_exported._limits import Writable
-
-_ELEMENTS = {"int2": "i2", "int4": "i4", "uint2": "ui2", "uint4": "ui4"}
 
 
 def as_jax_has_it(function: Writable) -> Writable:
@@ -50,8 +49,8 @@ def narrow_main(module: StableHloModule, record: PortableFunction) -> None:
     """
     ins, outs = module.main_types()
     kept = [record.in_avals[i] for i in record.module_kept_var_idx]
-    inputs = narrow_places(kept, ins, _ELEMENTS)
-    module.retype_main(inputs, narrow_places(record.out_avals, outs, _ELEMENTS))
+    inputs = narrow_places(kept, ins, ELEMENT_TYPES)
+    module.retype_main(inputs, narrow_places(record.out_avals, outs, ELEMENT_TYPES))
 
 
 def check_stored_types(record: PortableFunction) -> None:
@@ -81,7 +80,7 @@ def _as_tensorflow_has_them(avals: Sequence[Aval], types: Sequence[str]) -> list
     # Where their number differs, there is nothing to widen: check_types says so.
     for i, aval in enumerate(avals, len(types) - len(avals)):
         if 0 <= i < len(types) and is_narrow(aval):
-            narrow, wide = _ELEMENTS[aval.dtype], WIDE[aval.dtype]
+            narrow, wide = ELEMENT_TYPES[aval.dtype], WIDE[aval.dtype]
             widened[i] = re.sub(rf"(?<=[x<]){narrow}>$", f"{wide}>", types[i])
     return widened
 

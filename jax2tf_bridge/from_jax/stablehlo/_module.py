@@ -20,6 +20,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     main_of,
     zeros,
 )
+from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
 from jax2tf_bridge.portable._stablehlo_version import Version, version_text
 
 _INLINE_COMPOSITES = (
@@ -33,7 +34,7 @@ _SHARDING = "sdy.sharding"
 
 _LONGEST_PLACE = 1000
 """Characters of a file's name and a line number in a message of MLIR's."""
-_NARROW = re.compile(r"\bu?i[24]>|xu?i[24]>")
+_NARROW = re.compile(rf"(?:\b|x)(?:{'|'.join(ELEMENT_TYPES[name] for name in WIDENED)})>")
 
 _ILLEGAL_OP = re.compile(r"'vhlo\.(\w+?)_v\d+'")
 _SOURCE = re.compile(r'"([^"<>]+\.\w+)":(\d+)')

@@ -11,7 +11,8 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.stablehlo._retarget import Retargeted
 from jax2tf_bridge.from_jax.stablehlo._retarget_function import retarget_record
 from jax2tf_bridge.portable._call_types import call_avals
-from jax2tf_bridge.portable._portable_function import WIDENED, PortableFunction
+from jax2tf_bridge.portable._dtypes import WIDENED
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from jax2tf_bridge.errors import (
@@ -17,15 +17,15 @@ from jax2tf_bridge.from_jax.archives._rewriting import rewrite_calls
 from jax2tf_bridge.from_jax.stablehlo._module import FoundOperation, StableHloModule
 from jax2tf_bridge.from_jax.stablehlo._retarget import retarget
 from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record
+from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
 from jax2tf_bridge.portable._module_types import check_function_types
-from jax2tf_bridge.portable._portable_function import WIDENED, Aval, LazyVjp, PortableFunction
+from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
 from jax2tf_bridge.portable._safety_checks import is_vouched
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import Target, as_target
 
-# In MLIR's words: "i8" for int8, "ui8" for uint8.
-WIDE = {narrow: wide.replace("int", "i") for narrow, wide in WIDENED.items()}
-"""The element type by which TensorFlow takes a narrow dtype."""
+WIDE = {narrow: ELEMENT_TYPES[wide] for narrow, wide in WIDENED.items()}
+"""MLIR's element type by which TensorFlow takes a narrow dtype."""
 
 
 def retarget_record(
@@ -102,7 +102,7 @@ def read_module(record: PortableFunction) -> StableHloModule:
 
 
 def narrow_places(
-    avals: Sequence[Aval], types: Sequence[str], element_of: dict[str, str]
+    avals: Sequence[Aval], types: Sequence[str], element_of: Mapping[str, str]
 ) -> dict[int, str]:
     """Where `types` holds the values of narrow avals by another element type, and by which instead.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jax2tf_bridge.portable._dtypes import DTYPES
 from jax2tf_bridge.portable.bytecode._cursor import Cursor
 from jax2tf_bridge.portable.bytecode._layout import EntryTable
 
@@ -10,12 +11,8 @@ _DEEPEST = 50
 
 # VHLO's types by the number that they begin with; those without parameters have a name.
 _NAMES = {
-    **{0: "i1", 2: "bf16", 3: "f16", 4: "f32", 5: "f64", 6: "f8E4M3FN", 7: "f8E5M2", 9: "index"},
-    **{10: "i4", 11: "i8", 12: "i16", 13: "i32", 14: "i64", 31: "i2"},
-    **{15: "ui4", 16: "ui8", 17: "ui16", 18: "ui32", 19: "ui64", 32: "ui2"},
-    **{22: "!stablehlo.token", 26: "!shape.witness", 33: "none", 34: "tf32"},
-    **{27: "f8E4M3FNUZ", 28: "f8E5M2FNUZ", 29: "f8E4M3B11FNUZ", 35: "f8E4M3", 36: "f8E3M4"},
-    **{37: "f4E2M1FN", 38: "f6E2M3FN", 39: "f6E3M2FN", 40: "f8E8M0FNU"},
+    **{row.vhlo: row.element_type for row in DTYPES if row.vhlo is not None and row.element_type},
+    **{9: "index", 22: "!stablehlo.token", 26: "!shape.witness", 33: "none", 34: "tf32"},
 }
 _COMPLEX, _FUNCTION, _TENSOR, _BOUNDED_TENSOR = 1, 8, 20, 21
 _TUPLE, _UNRANKED_TENSOR, _BUFFER, _FUTURE = 23, 25, 41, 42

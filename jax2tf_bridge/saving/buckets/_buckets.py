@@ -12,6 +12,7 @@ import numpy as np
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import DTypeError, ShapeError
+from jax2tf_bridge.portable._dtypes import kind_of
 from jax2tf_bridge.portable._plausible_inputs import batch_variable, variables_in, variables_of
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saving.buckets._bucket_names import (
@@ -228,7 +229,7 @@ def _check_masks(bucketing: Bucketing) -> None:
                 f"{place}: a mask has a dimension of a variable with buckets, as "
                 f"{shape_text([first])}, and this input is {aval}"
             )
-        if aval.op_dtype.startswith("complex"):
+        if kind_of(aval.op_dtype) == "complex":
             raise ShapeError(f"{place}: a mask is of bool or of real numbers, and this is {aval}")
 
 
@@ -248,12 +249,13 @@ def _holds(dtype: str, value: Any) -> bool:
     array = np.asarray(value)
     if array.shape != () or array.dtype.kind not in "biufc":
         return False
-    if dtype == "bool":
+    kind = kind_of(dtype)
+    if kind == "bool":
         return bool(array == 0 or array == 1)
-    if dtype.startswith(("int", "uint")):
+    if kind in ("int", "uint"):
         limits = np.iinfo(dtype)
         return bool(array.dtype.kind in "biu" and limits.min <= int(array) <= limits.max)
-    return dtype.startswith("complex") or array.dtype.kind != "c"
+    return kind == "complex" or array.dtype.kind != "c"
 
 
 def _check_that_sizes_tell(bucketing: Bucketing) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import UnsoundBucketsError
+from jax2tf_bridge.portable._dtypes import find_dtype
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 
 SAME_PROGRAM = {"float64": 1e-10, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
@@ -102,8 +103,8 @@ def difference(
 
 
 def _tolerance(dtype: tf.DType, allowed: Mapping[str, float]) -> float:
-    name = {"complex64": "float32", "complex128": "float64"}.get(dtype.name, dtype.name)
-    return allowed.get(name, 0.15)  # of 8 bits and fewer: about one rounding
+    row = find_dtype(dtype.name)
+    return allowed.get(row.real if row else "", 0.15)  # of 8 bits and fewer: about one rounding
 
 
 def _numbers(tensor: Any) -> Any:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge.portable._dtypes import NARROW_FLOATS
+
 _SCALE = 0.1
 
 
@@ -37,7 +39,7 @@ def moved(weights: Sequence[tf.Variable], seed: int = 0) -> Iterator[bool]:
 def _hides(variable: Any) -> bool:
     if not (variable.dtype.is_floating or variable.dtype.is_complex):
         return False
-    if variable.dtype.name.startswith("float8"):  # TensorFlow has no kernels for them
+    if variable.dtype.name in NARROW_FLOATS:  # TensorFlow has no kernels for them
         return False
     value = variable.read_value()
     finite = tf.math.is_finite(tf.math.real(value))

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from jax2tf_bridge.portable._dtypes import NARROW_FLOATS
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, is_plain
 from shape_poly import evaluate_shape
@@ -21,7 +22,7 @@ def carried_dtype(aval: Aval) -> tf.DType:
 
     TensorFlow has no kernels for that of 8-bit floating point numbers; float16 holds all of them.
     """
-    return tf.float16 if aval.op_dtype.startswith("float8") else tf.as_dtype(aval.op_dtype)
+    return tf.float16 if aval.op_dtype in NARROW_FLOATS else tf.as_dtype(aval.op_dtype)
 
 
 def in_pieces(run: Run, bucketing: Bucketing, variable: str) -> Run:

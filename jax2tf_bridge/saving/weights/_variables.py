@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import DTypeError, SavingError, ShapeError, bullet_list
+from jax2tf_bridge.portable._dtypes import NARROW_FLOATS
 from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant, PortableFunction
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.saving.weights._params import PathWeights, leaves_for
@@ -108,7 +109,7 @@ class Weights:
 
     def _is_trainable(self, name: str, aval: Aval) -> bool:
         # TensorFlow has no gradients of the narrow ones.
-        if not aval.is_differentiable or aval.dtype.startswith(("float4", "float6", "float8")):
+        if not aval.is_differentiable or aval.dtype in NARROW_FLOATS:
             return False
         if isinstance(self._trainable, bool):
             return self._trainable

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from jax2tf_bridge.errors import FileFormatError, SerializationError, bullet_list
 from jax2tf_bridge.portable._consistency import record_problem
+from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
 from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, shared_checks
 from jax2tf_bridge.portable._symbolic_texts import Comparisons
@@ -16,7 +17,8 @@ from jax2tf_bridge.serialization._registry import serialization_of
 from jax2tf_bridge.serialization._stored_types import registration_call
 from jax2tf_bridge.serialization.jax_exported._schema import DTYPES
 
-_NARROW = ("int4", "uint4")
+# How the types of tensors of narrow integers end, as MLIR prints them.
+_NARROW = tuple(f"{before}{ELEMENT_TYPES[name]}>" for name in WIDENED for before in "x<")
 _LARGEST_SHORT = 2**16 - 1
 _LARGEST_COUNT = 2**32 - 1
 _OLDEST_CONVENTION = 8
@@ -117,13 +119,13 @@ def _is_too_deep(spec: TreeSpec, depth: int) -> bool:
 
 def _is_widened(record: PortableFunction) -> bool:
     """Tells whether the module takes 4-bit integers as 8-bit ones, as the bridge does for TF."""
-    if not any(aval.dtype in _NARROW for aval in (*record.in_avals, *record.out_avals)):
+    if not any(aval.dtype in WIDENED for aval in (*record.in_avals, *record.out_avals)):
         return False
     try:
         inputs, outputs = read_main_types(record.module)
     except FileFormatError:
         return record.constraints_known  # as its record was made
-    return not any(t.endswith(("xi4>", "<i4>", "xui4>", "<ui4>")) for t in (*inputs, *outputs))
+    return not any(t.endswith(_NARROW) for t in (*inputs, *outputs))
 
 
 def _work_for_jax(record: PortableFunction) -> str:

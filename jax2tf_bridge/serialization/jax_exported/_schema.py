@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from jax2tf_bridge.portable._dtypes import DTYPES as NUMBERS
+from jax2tf_bridge.portable._dtypes import KEYS
 from jax2tf_bridge.portable._portable_function import MemorySpace
 from jax2tf_bridge.portable._sharding import AxisType
 
@@ -162,41 +164,13 @@ class CheckKind(IntEnum):
     SHAPE_ASSERTIONS = 2
 
 
-DTYPES = (
-    "bool",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-    "complex64",
-    "complex128",
-    "bfloat16",
-    "int4",
-    "uint4",
-    "float8_e4m3b11fnuz",
-    "float8_e4m3fn",
-    "float8_e4m3fnuz",
-    "float8_e5m2",
-    "float8_e5m2fnuz",
-    "float0",
-    "float8_e4m3",
-    "float8_e3m4",
-    "float8_e8m0fnu",
-    "float4_e2m1fn",
-    "key<fry>",
-    "key<rbg>",
-    "key<urbg>",
-)
+_NUMBERS = {row.jax_export: row.name for row in NUMBERS if row.jax_export is not None}
+_NUMBERS |= {22: "float0", **{row.jax_export: row.name for row in KEYS.values()}}
+
+DTYPES = tuple(_NUMBERS[number] for number in range(len(_NUMBERS)))
 """The dtypes by their numbers."""
 
-KEY_SHAPES = {"key<fry>": (2,), "key<rbg>": (4,), "key<urbg>": (4,)}
+KEY_SHAPES = {row.name: (row.words,) for row in KEYS.values()}
 """The shape of the words that a key of each kind is made of."""
 
 # Each 0 means that the field is missing.

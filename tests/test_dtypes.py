@@ -1,0 +1,121 @@
+"""The table of dtypes: each row leads there and back in every format, and ml_dtypes has it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jax2tf_bridge.cli._argument_specs import DTYPES as WRITTEN
+from jax2tf_bridge.cli._argument_specs import ArgumentSpec
+from jax2tf_bridge.portable._array_sizes import array_size
+from jax2tf_bridge.portable._dtypes import (
+    DTYPES,
+    ELEMENT_TYPES,
+    KEYS,
+    NEED_X64,
+    OF_ELEMENT_TYPES,
+    WIDENED,
+    DType,
+    find_dtype,
+    kind_of,
+)
+from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._tolerances import tolerance_of
+from jax2tf_bridge.saved_model import _dtypes as tensorflows
+from jax2tf_bridge.saved_model._tensors import TensorType
+from jax2tf_bridge.serialization.jax_exported._schema import DTYPES as EXPORTED
+from jax2tf_bridge.weights._array_dtypes import stored_dtype
+from jax2tf_bridge.weights._safetensors import DTYPES as SAFETENSORS
+
+each_row = pytest.mark.parametrize("row", DTYPES, ids=lambda row: row.name)
+
+
+@each_row
+def test_row_leads_there_and_back(row: DType) -> None:
+    assert find_dtype(row.name) is row
+    if row.element_type is not None:
+        assert OF_ELEMENT_TYPES[ELEMENT_TYPES[row.name]] == row.name
+        assert WRITTEN[row.name] == row.name
+        assert ArgumentSpec.read(f"{row.name}[3]", "--args").dtype == row.name
+    if row.tensorflow is not None:
+        assert tensorflows.DTYPES[row.tensorflow] == row.name
+        assert TensorType(row.name, (3,)).size == 3 * max(8, row.bits) // 8
+    if row.jax_export is not None:
+        assert EXPORTED[row.jax_export] == row.name
+    if row.safetensors is not None:
+        assert SAFETENSORS[row.safetensors] == row.name
+
+
+@each_row
+def test_numpy_or_ml_dtypes_has_it(row: DType) -> None:
+    ml_dtypes: Any = pytest.importorskip("ml_dtypes")
+    if row.in_ml_dtypes and not hasattr(ml_dtypes, row.name):
+        assert "a later one may have it" in str(stored_dtype(row.name, None))
+        return
+    dtype = row.numpy()
+    assert dtype.name == row.name
+    assert stored_dtype(row.name, None) == dtype
+    assert dtype.itemsize == max(8, row.bits) // 8
+    if row.is_integer:
+        assert ml_dtypes.iinfo(dtype).bits == row.bits
+        assert (ml_dtypes.iinfo(dtype).min < 0) == (row.kind == "int")
+    if row.kind == "float":
+        assert ml_dtypes.finfo(dtype).bits == row.bits
+    if row.kind == "complex":
+        real = find_dtype(row.real)
+        assert real is not None
+        assert real.bits * 2 == row.bits
+        assert row.in_ml_dtypes or np.zeros((), dtype).real.dtype == row.real
+
+
+def test_no_dtype_of_ml_dtypes_is_missing() -> None:
+    ml_dtypes: Any = pytest.importorskip("ml_dtypes")
+    scalars = {
+        name
+        for name, value in vars(ml_dtypes).items()
+        if isinstance(value, type) and re.search(r"\d", name)
+    }
+    assert scalars <= {row.name for row in DTYPES if row.in_ml_dtypes}
+
+
+@pytest.mark.parametrize(
+    "column", ["name", "element_type", "vhlo", "tensorflow", "jax_export", "safetensors"]
+)
+def test_no_two_rows_share_a_name_or_number(column: str) -> None:
+    found = [x for row in DTYPES if (x := getattr(row, column)) is not None]
+    if column == "jax_export":
+        found += [row.jax_export for row in KEYS.values()]
+    assert len(found) == len(set(found))
+
+
+def test_what_follows_from_the_rows() -> None:
+    assert WIDENED == {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
+    assert {"int64", "uint64", "float64", "complex128"} == NEED_X64
+    assert Aval((), "int4").op_dtype == "int8"
+    assert Aval((), "float0").op_dtype == "bool"
+    assert Aval((), "key<fry>").op_dtype == "uint32"
+    assert Aval((2,), "float16").is_differentiable
+    assert not Aval((2,), "float0").is_differentiable
+    assert kind_of("float0") is kind_of("key<fry>") is kind_of("string") is None
+    assert array_size(Aval((3,), "complex64")) == 24
+    assert tensorflows.STORED_BITS["qint32"] == 32
+    assert tensorflows.DTYPES[7] == tensorflows.STRING
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [
+        ("float64", 1e-12),
+        ("complex64", 1e-4),
+        ("bfloat16", 6e-2),
+        ("float8_e5m2", 0.3),
+        ("int32", 0.0),
+        ("bool", 0.0),
+        ("string", 0.0),
+    ],
+)
+def test_tolerances(dtype: str, tolerance: float) -> None:
+    assert tolerance_of(dtype) == tolerance

@@ -1,0 +1,75 @@
+"""The table of dtypes says what the installed JAX and TensorFlow have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import tensorflow as tf
+from jax import export as jax_export
+
+from jax2tf_bridge.loading._arrays import key_of
+from jax2tf_bridge.portable._dtypes import DTYPES, KEYS, DType
+from jax2tf_bridge.portable.bytecode import read_main_types
+from jax2tf_bridge.saved_model import _dtypes as tensorflows
+from jax2tf_bridge.serialization.jax_exported._read import read_exported
+
+_FIRST_REFERENCE = 101
+"""TensorFlow's dtypes from here on are references to those before."""
+
+
+def exported(dtype: Any) -> jax_export.Exported:
+    """The function that gives back a value of this dtype."""
+    with jax.enable_x64(True):
+        return jax_export.export(jax.jit(lambda x: x), platforms=("cpu",))(
+            jax.ShapeDtypeStruct((), dtype)
+        )
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in DTYPES if row.element_type is not None], ids=lambda row: row.name
+)
+def test_jax_writes_it_as_the_table_says(row: DType) -> None:
+    if not hasattr(jax.numpy, row.name):
+        pytest.skip(f"JAX {jax.__version__} lacks it")
+    dtype = row.numpy()
+    function = exported(dtype)
+    tensor = f"tensor<{row.element_type}>"
+    assert read_main_types(memoryview(function.mlir_module_serialized)) == ((tensor,), (tensor,))
+    assert jax.numpy.issubdtype(dtype, np.inexact) == row.is_differentiable
+    with jax.enable_x64(False):
+        assert jax.typeof(np.zeros((), dtype)).dtype.name == row.without_x64
+    if row.jax_export is None:
+        with pytest.raises(KeyError):
+            function.serialize()
+    else:
+        assert read_exported(function.serialize()).in_avals[0].dtype == row.name
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_keys(name: str) -> None:
+    row = KEYS[name]
+    key = jax.random.key(7, impl=row.implementation)
+    assert str(key.dtype) == name
+    np.testing.assert_array_equal(jax.random.key_data(key), [0, 7] * (row.words // 2))
+    aval = read_exported(exported(key.dtype).serialize()).in_avals[0]
+    assert (aval.dtype, aval.element_shape) == (name, (row.words,))
+    # As a loaded signature with seed="scalar" takes it.
+    seeded = key_of(np.uint32(7), aval)
+    np.testing.assert_array_equal(jax.random.key_data(seeded), jax.random.key_data(key))
+
+
+def test_tensorflow_numbers_them_as_the_table_says() -> None:
+    found = {}
+    for number in range(1, _FIRST_REFERENCE):
+        try:
+            found[number] = tf.as_dtype(number)
+        except TypeError:
+            continue
+    assert len(found) > 20
+    assert {n: dtype.name for n, dtype in found.items()}.items() <= tensorflows.DTYPES.items()
+    for dtype in found.values():
+        if dtype.name in tensorflows.STORED_BITS:
+            assert dtype.size * 8 == tensorflows.STORED_BITS[dtype.name]
