@@ -12,7 +12,7 @@ from jax2tf_bridge.cli._argument_specs import DTYPES as WRITTEN
 from jax2tf_bridge.cli._argument_specs import ArgumentSpec
 from jax2tf_bridge.portable._array_sizes import array_size
 from jax2tf_bridge.portable._dtypes import (
-    DTYPES,
+    ALL_DTYPES,
     ELEMENT_TYPES,
     KEYS,
     NEED_X64,
@@ -30,7 +30,7 @@ from jax2tf_bridge.serialization.jax_exported._schema import DTYPES as EXPORTED
 from jax2tf_bridge.weights._array_dtypes import stored_dtype
 from jax2tf_bridge.weights._safetensors import DTYPES as SAFETENSORS
 
-each_row = pytest.mark.parametrize("row", DTYPES, ids=lambda row: row.name)
+each_row = pytest.mark.parametrize("row", ALL_DTYPES, ids=lambda row: row.name)
 
 
 @each_row
@@ -78,14 +78,14 @@ def test_no_dtype_of_ml_dtypes_is_missing() -> None:
         for name, value in vars(ml_dtypes).items()
         if isinstance(value, type) and re.search(r"\d", name)
     }
-    assert scalars <= {row.name for row in DTYPES if row.in_ml_dtypes}
+    assert scalars <= {row.name for row in ALL_DTYPES if row.in_ml_dtypes}
 
 
 @pytest.mark.parametrize(
     "column", ["name", "element_type", "vhlo", "tensorflow", "jax_export", "safetensors"]
 )
 def test_no_two_rows_share_a_name_or_number(column: str) -> None:
-    found = [x for row in DTYPES if (x := getattr(row, column)) is not None]
+    found = [x for row in ALL_DTYPES if (x := getattr(row, column)) is not None]
     if column == "jax_export":
         found += [row.jax_export for row in KEYS.values()]
     assert len(found) == len(set(found))

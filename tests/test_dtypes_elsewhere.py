@@ -11,7 +11,7 @@ import tensorflow as tf
 from jax import export as jax_export
 
 from jax2tf_bridge.loading._arrays import key_of
-from jax2tf_bridge.portable._dtypes import DTYPES, KEYS, DType
+from jax2tf_bridge.portable._dtypes import ALL_DTYPES, KEYS, DType
 from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.saved_model import _dtypes as tensorflows
 from jax2tf_bridge.serialization.jax_exported._read import read_exported
@@ -29,7 +29,7 @@ def exported(dtype: Any) -> jax_export.Exported:
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in DTYPES if row.element_type is not None], ids=lambda row: row.name
+    "row", [row for row in ALL_DTYPES if row.element_type is not None], ids=lambda row: row.name
 )
 def test_jax_writes_it_as_the_table_says(row: DType) -> None:
     if not hasattr(jax.numpy, row.name):

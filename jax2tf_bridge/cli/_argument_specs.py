@@ -13,8 +13,7 @@ from typing import Any
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.cli._usage import UsageError
 from jax2tf_bridge.portable._auto import AUTO
-from jax2tf_bridge.portable._dtypes import DTYPES as NUMBERS
-from jax2tf_bridge.portable._dtypes import Kind
+from jax2tf_bridge.portable._dtypes import ALL_DTYPES, Kind
 from shape_poly import Dim, is_symbolic_dim, symbolic_shape
 
 _LETTERS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
@@ -22,7 +21,7 @@ _LETTERS: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
 )
 _SHORT = {"bool": "bool", "b1": "bool", "i1": "bool", "pred": "bool"} | {
     short: row.name
-    for row in NUMBERS
+    for row in ALL_DTYPES
     if row.element_type is not None
     for letter in _LETTERS.get(row.kind, ())
     # f8_e4m3 and f8e4m3

@@ -1,7 +1,7 @@
 """The table of dtypes: what each is called, and is a number of, wherever the bridge meets it.
 
-A new dtype is a new row here: of DTYPES for numbers, of KEYS for typed PRNG keys. JAX's "float0",
-of arrays that hold nothing, is `Aval`'s; TensorFlow's strings and resources are in saved_model, the
+A new dtype is a new row: of ALL_DTYPES for numbers, of KEYS for typed PRNG keys. JAX's "float0", of
+arrays that hold nothing, is `Aval`'s; TensorFlow's strings and resources are in saved_model, the
 extended floats of some machines in weights.
 """
 
@@ -101,10 +101,9 @@ class DType:
         return found
 
 
-# fmt: off
-DTYPES = (
-    # name, kind, bits, MLIR's element type, numbers in VHLO, TensorFlow, jax.export; safetensors;
-    # whether it is of ml_dtypes. The order is the one in which messages list them.
+ALL_DTYPES = (
+    # name, kind, bits, MLIR's type, numbers (VHLO, TensorFlow, jax.export), safetensors, ml_dtypes?
+    # Messages list them in this order.
     DType("bool", "bool", 8, "i1", 0, 10, 0, "BOOL", False),
     DType("int1", "int", 1, None, None, None, None, None, True),
     DType("int2", "int", 2, "i2", 31, 31, None, None, True),
@@ -140,7 +139,6 @@ DTYPES = (
     DType("float6_e3m2fn", "float", 6, "f6E3M2FN", 39, None, None, None, True),
     DType("float4_e2m1fn", "float", 4, "f4E2M1FN", 37, 33, 26, None, True),
 )
-# fmt: on
 
 
 @dataclass(frozen=True)
@@ -172,10 +170,10 @@ KEYS: Mapping[str, KeyDType] = MappingProxyType(
 )
 """The kinds of typed PRNG keys by the names of their dtypes; programs may register others."""
 
-_BY_NAME = {row.name: row for row in DTYPES}
+_BY_NAME = {row.name: row for row in ALL_DTYPES}
 
 ELEMENT_TYPES: Mapping[str, str] = MappingProxyType(
-    {row.name: row.element_type for row in DTYPES if row.element_type is not None}
+    {row.name: row.element_type for row in ALL_DTYPES if row.element_type is not None}
 )
 """MLIR's element types by the names of dtypes."""
 
@@ -183,16 +181,16 @@ OF_ELEMENT_TYPES: Mapping[str, str] = MappingProxyType({v: k for k, v in ELEMENT
 """The names of dtypes by MLIR's element types."""
 
 WIDENED: Mapping[str, str] = MappingProxyType(
-    {row.name: row.op_dtype for row in DTYPES if row.op_dtype != row.name}
+    {row.name: row.op_dtype for row in ALL_DTYPES if row.op_dtype != row.name}
 )
 """The integers of fewer than 8 bits, and in which dtype they cross XlaCallModule."""
 
 NEED_X64 = frozenset(
-    row.name for row in DTYPES if row.element_type is not None and row.without_x64 != row.name
+    row.name for row in ALL_DTYPES if row.element_type is not None and row.without_x64 != row.name
 )
 """The dtypes that JAX has only where jax_enable_x64 is set."""
 
-NARROW_FLOATS = frozenset(row.name for row in DTYPES if row.kind == "float" and row.bits <= 8)
+NARROW_FLOATS = frozenset(row.name for row in ALL_DTYPES if row.kind == "float" and row.bits <= 8)
 """Floats for which TensorFlow has neither gradients nor most of its kernels."""
 
 

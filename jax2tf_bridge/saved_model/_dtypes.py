@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from jax2tf_bridge.portable._dtypes import DTYPES as NUMBERS
+from jax2tf_bridge.portable._dtypes import ALL_DTYPES
 
 STRING = "string"
 """The dtype of texts, whose elements have no fixed size."""
@@ -20,7 +20,7 @@ _TENSORFLOWS_OWN = {
     20: ("resource", 0),
     21: ("variant", 0),
 }
-_NUMBERS = [(row, row.tensorflow) for row in NUMBERS if row.tensorflow is not None]
+_NUMBERS = [(row, row.tensorflow) for row in ALL_DTYPES if row.tensorflow is not None]
 
 DTYPES: Mapping[int, str] = MappingProxyType(
     {number: name for number, (name, _) in _TENSORFLOWS_OWN.items()}

@@ -16,7 +16,7 @@ import numpy as np
 from jax2tf_bridge._utils._json_values import JsonProblem, JsonValue
 from jax2tf_bridge.errors import FileFormatError, MissingDependencyError, StateDictError
 from jax2tf_bridge.portable._array_sizes import array_size
-from jax2tf_bridge.portable._dtypes import DTYPES as NUMBERS
+from jax2tf_bridge.portable._dtypes import ALL_DTYPES
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.weights._files import StoredArray
 from jax2tf_bridge.weights._paths import join_path, split_path, unflatten_state
@@ -31,7 +31,9 @@ _MOST_DIMENSIONS = 32
 """As NumPy 1.26 has them."""
 
 _METADATA = "__metadata__"
-DTYPES = {row.safetensors: row.name for row in NUMBERS if row.safetensors is not None}
+DTYPES = MappingProxyType(
+    {row.safetensors: row.name for row in ALL_DTYPES if row.safetensors is not None}
+)
 
 
 class _Tensor(NamedTuple):

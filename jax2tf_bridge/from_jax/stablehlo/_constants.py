@@ -20,25 +20,25 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     main_of,
     symbol_name,
 )
-from jax2tf_bridge.portable._dtypes import DTYPES
+from jax2tf_bridge.portable._dtypes import ALL_DTYPES
 from jax2tf_bridge.portable.bytecode._layout import read_layout
 
 LEAST_BYTES = 4096
 """Smaller constants stay in the module."""
 
-# Every TF release that the bridge knows has these, as arguments too.
-_LAST_NUMBER = 25  # that TensorFlow gave a dtype by then
+# Every TF release that the bridge knows has the dtypes up to this number, as arguments too.
+_LAST_NUMBER = 25
 _DTYPES = MappingProxyType(
     {
         row.element_type: row.name
-        for row in DTYPES
+        for row in ALL_DTYPES
         if row.tensorflow is not None and row.tensorflow <= _LAST_NUMBER
     }
 )
 # MLIR's Python bindings give no buffer for these.
-_WITHOUT_BUFFER = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"})
+_WITHOUT_BUFFER = frozenset(row.name for row in ALL_DTYPES if row.in_ml_dtypes)
 # They fail even on asking for the attribute.
-_WITHOUT_ATTRIBUTE = frozenset({"complex64", "complex128"})
+_WITHOUT_ATTRIBUTE = frozenset(row.name for row in ALL_DTYPES if row.kind == "complex")
 
 # In the regions of other operations (reduce, sort, ...) StableHLO allows no value from outside.
 _CAPTURING = frozenset({"func.func", "stablehlo.while", "stablehlo.case", "stablehlo.if"})

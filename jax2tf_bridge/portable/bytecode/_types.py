@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jax2tf_bridge.portable._dtypes import DTYPES
+from jax2tf_bridge.portable._dtypes import ALL_DTYPES
 from jax2tf_bridge.portable.bytecode._cursor import Cursor
 from jax2tf_bridge.portable.bytecode._layout import EntryTable
 
@@ -11,7 +11,11 @@ _DEEPEST = 50
 
 # VHLO's types by the number that they begin with; those without parameters have a name.
 _NAMES = {
-    **{row.vhlo: row.element_type for row in DTYPES if row.vhlo is not None and row.element_type},
+    **{
+        row.vhlo: row.element_type
+        for row in ALL_DTYPES
+        if row.vhlo is not None and row.element_type
+    },
     **{9: "index", 22: "!stablehlo.token", 26: "!shape.witness", 33: "none", 34: "tf32"},
 }
 _COMPLEX, _FUNCTION, _TENSOR, _BOUNDED_TENSOR = 1, 8, 20, 21

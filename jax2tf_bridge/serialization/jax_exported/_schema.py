@@ -22,8 +22,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from jax2tf_bridge.portable._dtypes import DTYPES as NUMBERS
-from jax2tf_bridge.portable._dtypes import KEYS
+from jax2tf_bridge.portable._dtypes import ALL_DTYPES, KEYS
 from jax2tf_bridge.portable._portable_function import MemorySpace
 from jax2tf_bridge.portable._sharding import AxisType
 
@@ -164,7 +163,7 @@ class CheckKind(IntEnum):
     SHAPE_ASSERTIONS = 2
 
 
-_NUMBERS = {row.jax_export: row.name for row in NUMBERS if row.jax_export is not None}
+_NUMBERS = {row.jax_export: row.name for row in ALL_DTYPES if row.jax_export is not None}
 _NUMBERS |= {22: "float0", **{row.jax_export: row.name for row in KEYS.values()}}
 
 DTYPES = tuple(_NUMBERS[number] for number in range(len(_NUMBERS)))
