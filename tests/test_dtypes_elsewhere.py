@@ -10,11 +10,14 @@ import pytest
 import tensorflow as tf
 from jax import export as jax_export
 
+from jax2tf_bridge.errors import DTypeError
 from jax2tf_bridge.loading._arrays import key_of
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES, KEYS, DType
+from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.saved_model import _dtypes as tensorflows
 from jax2tf_bridge.serialization.jax_exported._read import read_exported
+from jax2tf_bridge.to_tf._dtypes import op_dtype
 
 _FIRST_REFERENCE = 101
 """TensorFlow's dtypes from here on are references to those before."""
@@ -73,3 +76,17 @@ def test_tensorflow_numbers_them_as_the_table_says() -> None:
     for dtype in found.values():
         if dtype.name in tensorflows.STORED_BITS:
             assert dtype.size * 8 == tensorflows.STORED_BITS[dtype.name]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "problem"),
+    [("float4_e2m1fn", "cannot hand to XLA"), ("float8_e8m0fnu", "does not have")],
+)
+def test_dtypes_that_do_not_cross(dtype: str, problem: str) -> None:
+    # TensorFlow 2.21 has float4_e2m1fn, and its XlaCallModule fails on it when it runs.
+    with pytest.raises(DTypeError) as raised:
+        op_dtype(Aval((3,), dtype), "The argument x of f")
+    assert str(raised.value) == (
+        f"The argument x of f has dtype {dtype}, which TensorFlow {tf.__version__} {problem}. "
+        "Convert it inside the JAX function, for instance with x.astype('float32')."
+    )

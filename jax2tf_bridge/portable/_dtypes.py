@@ -70,6 +70,11 @@ class DType:
         return f"{self.kind}8" if narrow else self.name
 
     @property
+    def crosses(self) -> bool:
+        """Whether XlaCallModule takes it in any TensorFlow release that has it."""
+        return self.kind != "float" or self.bits >= 8
+
+    @property
     def without_x64(self) -> str:
         """What JAX takes it for where jax_enable_x64 is not set.
 

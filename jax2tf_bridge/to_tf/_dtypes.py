@@ -11,19 +11,27 @@ from jax2tf_bridge.errors import DTypeError
 from jax2tf_bridge.portable._dtypes import WIDENED, find_dtype
 from jax2tf_bridge.portable._portable_function import Aval
 
+_CONVERT = "Convert it inside the JAX function, for instance with x.astype('float32')."
+
 
 def op_dtype(aval: Aval, path: str) -> tf.DType:
     """The TF dtype in which `aval` crosses the op.
 
     Raises:
-      DTypeError: the installed TF has none; `path` says whose it is.
+      DTypeError: the installed TF has none, or none that XLA takes; `path` says whose it is.
     """
+    row = find_dtype(aval.dtype)
+    if row is not None and not row.crosses:
+        raise DTypeError(
+            f"{path} has dtype {aval.dtype}, which TensorFlow {tf.__version__} cannot hand to XLA. "
+            f"{_CONVERT}"
+        )
     try:
         return tf.as_dtype(aval.op_dtype)
     except TypeError as e:
         raise DTypeError(
             f"{path} has dtype {aval.dtype}, which TensorFlow {tf.__version__} does not have. "
-            "Convert it inside the JAX function, for instance with x.astype('float32')."
+            f"{_CONVERT}"
         ) from e
 
 
