@@ -40,7 +40,7 @@ PURE = (
     "saved_model/test_sidecar.py",
     "serialization/test_xla_shardings.py",
     "shape_poly",
-    "test_dtypes.py",
+    "portable/test_dtypes.py",
     "weights/test_msgpack_hostile.py",
     "weights/test_other_formats.py",
     "weights/test_paths.py",
