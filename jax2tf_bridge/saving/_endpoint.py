@@ -25,6 +25,7 @@ from jax2tf_bridge.saving._signature_inputs import (
 )
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.saving.buckets._padding import NamedCall
+from jax2tf_bridge.saving.buckets._piecewise import PieceGradients
 from jax2tf_bridge.to_tf._constants import Constants
 from jax2tf_bridge.to_tf._dtypes import fits_dtype, op_dtype
 from jax2tf_bridge.to_tf._gradient import StoredOrders, call_flat
@@ -45,10 +46,12 @@ class Endpoint:
       inputs, outputs: by name, as they cross to TensorFlow; without weights and masks.
       paths: for each input the path to it.
       orders: its gradients.
-      call: the function over named tensors.
+      call: the function over named tensors; it reads what it holds where that is not among them.
+      held: what it holds, the weights and constants, as tensors with names of their own.
       masks: the paths to the arguments that the buckets fill.
       bucketing: the sizes that `call` runs at.
       notes: what to know of them, for people.
+      piece_gradients: the gradients of what runs in pieces.
     """
 
     name: str
@@ -60,9 +63,11 @@ class Endpoint:
     paths: Sequence[str]
     orders: StoredOrders | None
     call: NamedCall
+    held: Callable[[], dict[str, tf.Tensor]]
     masks: Sequence[str] = ()
     bucketing: Bucketing | None = None
     notes: tuple[str, ...] = ()
+    piece_gradients: PieceGradients | None = None
 
     @staticmethod
     def of(
@@ -91,14 +96,23 @@ class Endpoint:
         orders = None if vjp_order is None else StoredOrders(record, vjp_order, constants)
         flat = _flat(record, weights, constants, orders)
 
+        def held() -> dict[str, tf.Tensor]:
+            # No input has a slash in its name.
+            known = [] if orders is None else orders.known().values()
+            read = {f"weights/{i}": v.read_value() for i, v in enumerate(weights)}
+            return read | {f"constants/{i}": tensor for i, tensor in enumerate(known)}
+
         def call(tensors: Mapping[str, Any]) -> dict[str, Any]:
             given = [
                 _key_of(tensors[name], aval) if signature.seed == "scalar" else tensors[name]
                 for name, aval in zip(inputs, record.in_avals[first:], strict=True)
             ]
-            return dict(zip(outputs, flat(*given), strict=True))
+            own = [tensor for key, tensor in tensors.items() if "/" in key] or held().values()
+            return dict(zip(outputs, flat(*own, *given), strict=True))
 
-        return Endpoint(name, signature, record, weights, inputs, outputs, paths, orders, call)
+        return Endpoint(
+            name, signature, record, weights, inputs, outputs, paths, orders, call, held
+        )
 
     def specs(self) -> dict[str, tf.TensorSpec]:
         """What its tf.function takes, by name."""
@@ -226,6 +240,21 @@ class Endpoint:
         """How many orders of gradients it has."""
         return 0 if self.orders is None else len(self.orders.functions)
 
+    def gradient_functions(self) -> list[Any]:
+        """Its gradients as traced functions, for the saved object; of what was traced of it."""
+        functions: list[Any] = []
+        for gradients in (self.orders, self.piece_gradients):
+            if gradients is not None:
+                gradients.trace()
+                functions += gradients.functions
+        return functions
+
+    def prevented(self, order: int) -> str | None:
+        """Why the gradient of this order, or the function (0), has none; None if it has."""
+        if self.orders is None:
+            return self.record.gradient_problem()
+        return self.orders.prevented(order)
+
     @property
     def takes_params(self) -> bool:
         """Whether its first argument are the weights."""
@@ -306,13 +335,21 @@ def _flat(
     constants: Constants,
     orders: StoredOrders | None,
 ) -> Callable[..., Sequence[tf.Tensor]]:
-    """The record over its flat arguments without the weights: one function, shared by all."""
-    avals = record.in_avals[len(weights) :]
-    signature = [spec(f"input_{i}", crossing(aval)) for i, aval in enumerate(avals)]
+    """The record over weights, constants and its other flat arguments: one function for all."""
+    first = len(weights)
+    avals = record.in_avals[first:]
+    lifted = {} if orders is None else orders.constants
+    signature = [
+        *(tf.TensorSpec(variable.shape, variable.dtype) for variable in weights),
+        *(spec(f"constant_{i}", aval) for i, aval in enumerate(lifted.values())),
+        *(spec(f"input_{i}", crossing(aval)) for i, aval in enumerate(avals)),
+    ]
+    last = first + len(lifted)
 
     def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        read = [variable.read_value() for variable in weights]
-        return call_flat(record, [*read, *tensors], True, constants, orders)
+        known = dict(zip(lifted, tensors[first:last], strict=True))
+        args = [*tensors[:first], *tensors[last:]]
+        return call_flat(record, args, True, constants, orders, known)
 
     flat.__name__ = flat.__qualname__ = record.name
     function: Callable[..., Sequence[tf.Tensor]] = tf.function(

@@ -206,7 +206,6 @@ def _root(
     root.constants = dict(constants.variables)
     root.trainable_variables = [w.variable for w in weights if w.variable.trainable]
     root.variables = [*(w.variable for w in weights), *constants.variables.values()]
-    root.gradients = {e.name: e.orders.functions for e in endpoints if e.orders is not None}
     root.resources = [resource for e in endpoints for resource in resources(e.signature)]
     return root
 
@@ -218,8 +217,7 @@ def _save(root: _Root, endpoints: Sequence[Endpoint], folder: Path) -> dict[str,
         method, concrete[endpoint.name] = _traced(endpoint)
         served[endpoint.name] = served_arrays(endpoint, concrete[endpoint.name].structured_outputs)
         setattr(root, endpoint.name, method)
-        if endpoint.orders is not None:
-            endpoint.orders.trace()
+    root.gradients = {e.name: e.gradient_functions() for e in endpoints}
     try:
         tf.saved_model.save(
             root,

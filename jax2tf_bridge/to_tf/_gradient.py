@@ -37,6 +37,7 @@ def call_flat(
     with_gradient: bool,
     constants: Constants,
     orders: StoredOrders | None = None,
+    known: Mapping[Key, tf.Tensor] | None = None,
 ) -> list[tf.Tensor]:
     """The flat results on flat arguments of the record's dtypes, named as jax2tf names them.
 
@@ -46,12 +47,13 @@ def call_flat(
       with_gradient: whether it has one.
       constants: where the tensors of lifted constants come from.
       orders: its gradients, if they are functions that are saved with it.
+      known: with `orders`, the tensors of their lifted constants, if they are there already.
     """
     callee = _Callee(record, constants, orders=orders)
     prevented = None if with_gradient else _NO_GRADIENT.format(name=record.name)
     if orders is not None:
         prevented = orders.prevented(0)
-        callee = replace(callee, known=orders.known())
+        callee = replace(callee, known=orders.known() if known is None else known)
     return _call_named(callee, tensors, prevented)
 
 
@@ -65,6 +67,7 @@ class StoredOrders:
       functions: of the orders 1, 2, ...; each takes the arguments of its VJP, and then the lifted
         constants of all orders: in a branch or loop a gradient may use what its function has, and
         TensorFlow fails where it captures a tensor or variable of its own.
+      constants: what the lifted constants of all orders are, as `known()` orders them.
     """
 
     def __init__(self, record: PortableFunction, order: int, constants: Constants) -> None:
@@ -79,7 +82,7 @@ class StoredOrders:
         for _ in range(order):
             callees.append(callees[-1].vjp())
         self._callees = callees
-        self._avals = {
+        self.constants = {
             constant_key(c): c.aval for callee in callees for c in callee.record.lifted_constants
         }
         self.functions += map(self._function, callees[1:])
@@ -97,7 +100,7 @@ class StoredOrders:
         """The results of the gradient of an order; `known` holds what `known()` gave."""
         if order > self._order:
             raise AssertionError("the gradient of the last order is prevented")
-        return list(self.functions[order - 1](*args, *(known[key] for key in self._avals)))
+        return list(self.functions[order - 1](*args, *(known[key] for key in self.constants)))
 
     def prevented(self, order: int) -> str | None:
         """Why the function of this order has no gradient; None if it has."""
@@ -114,14 +117,14 @@ class StoredOrders:
     def _function(self, callee: _Callee) -> Any:
         signature = [
             tf.TensorSpec([d if isinstance(d, int) else None for d in aval.op_shape], dtype)
-            for aval in (*callee.record.in_avals, *self._avals.values())
+            for aval in (*callee.record.in_avals, *self.constants.values())
             for dtype in [op_dtype(aval, f"An argument of {callee.record.name}")]
         ]
         first = len(callee.record.in_avals)
 
         @opaque_to_autograph
         def vjp(*args: tf.Tensor) -> list[tf.Tensor]:
-            known = dict(zip(self._avals, args[first:], strict=True))
+            known = dict(zip(self.constants, args[first:], strict=True))
             return _call_named(
                 replace(callee, known=known), args[:first], self.prevented(callee.order)
             )

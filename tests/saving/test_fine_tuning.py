@@ -102,7 +102,7 @@ print(json.dumps([answers, text]))
 """
 
 
-@pytest.mark.parametrize(("above", "order"), [("split", 1), ("as is", 2)])
+@pytest.mark.parametrize(("above", "order"), [("split", 1), ("split", 2), ("as is", 2)])
 def test_gradients_with_buckets_in_a_function_of_tensorflow(
     above: Any, order: int, tmp_path: Path
 ) -> None:

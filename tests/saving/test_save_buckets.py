@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -135,11 +136,55 @@ def test_masks_without_buckets(tmp_path: Path) -> None:
         save(tmp_path / "m", masked, params=W)
 
 
-def test_pieces_have_a_gradient_of_the_first_order(tmp_path: Path) -> None:
-    with pytest.raises(SavingError, match=r"up to order 2, and sizes of b above the largest buck"):
-        save(tmp_path / "m", DENSE, params=W, buckets={"b": [4]}, vjp_order=2)
-    saved = save(tmp_path / "m", DENSE, params=W, buckets={"b": [4]}, above="as is", vjp_order=2)
-    assert saved.signatures["serving_default"].vjp_order == 2
+@pytest.mark.slow
+def test_tapes_within_each_other_around_pieces(tmp_path: Path) -> None:
+    scale = np.array([0.5, -2], np.float32)
+
+    def f(w: Any, x: Any, scale: Any, ids: Any) -> Any:
+        y = jnp.tanh(x @ w) * scale + ids[:, None]
+        return {"y": y.T, "z": y[:, 0] ** 2, "w": (w * scale).sum()}
+
+    signature = Signature(
+        f,
+        args=[np.ones((2, 3), np.float32), scale, np.ones(2, np.int32)],
+        polymorphic_shapes=("(b, 3)", "(2,)", "(b,)"),
+    )
+    save(tmp_path / "m", signature, params=W, buckets={"b": [2, 4]}, vjp_order=2)
+    model = tf.saved_model.load(str(tmp_path / "m"))
+    w = model.params["params"]
+
+    def total(w: Any, x: Any, scale: Any, ids: Any) -> Any:
+        y = f(w, x, scale, ids)
+        return jnp.sin(y["y"]).sum() + y["z"].sum() + y["w"] ** 2
+
+    def square(*args: Any) -> Any:
+        return sum((g**2).sum() for g in jax.grad(total, (0, 1, 2))(*args))
+
+    for rows in (1, 9):
+        x, ids = inputs(rows), np.arange(rows, dtype=np.int32)
+        given, scaled = tf.constant(x), tf.constant(scale)
+        with tf.GradientTape() as outer:
+            outer.watch([given, scaled])
+            with tf.GradientTape() as tape:
+                tape.watch([given, scaled])
+                y = model.serving_default(given, scaled, tf.constant(ids))
+                loss = tf.reduce_sum(tf.sin(y["y"])) + tf.reduce_sum(y["z"]) + y["w"] ** 2
+            first = tape.gradient(loss, [w, given, scaled])
+            again = tf.add_n([tf.reduce_sum(g**2) for g in first])
+        second = outer.gradient(again, [w, given, scaled])
+        found = [g.numpy() for g in (*first, *second)]
+        expected = [g for of in (total, square) for g in jax.grad(of, (0, 1, 2))(W, x, scale, ids)]
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_a_gradient_of_pieces_that_was_not_saved(tmp_path: Path) -> None:
+    save(tmp_path / "m", DENSE, params=W, buckets={"b": [4]}, vjp_order=1)
+    model = tf.saved_model.load(str(tmp_path / "m"))
+    x = tf.constant(inputs(5))
+    message = "were saved up to order 1. For more, save it with vjp_order=2"
+    with tf.GradientTape(), tf.GradientTape(), pytest.raises(LookupError, match=message):
+        model.serving_default(x)
 
 
 def test_what_padding_may_do_to_gradients_is_noted(tmp_path: Path) -> None:

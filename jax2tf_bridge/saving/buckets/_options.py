@@ -21,6 +21,7 @@ from jax2tf_bridge.saving.buckets._buckets import Above, Bucketing, make_bucketi
 from jax2tf_bridge.saving.buckets._choice import choose_buckets
 from jax2tf_bridge.saving.buckets._moved_weights import moved
 from jax2tf_bridge.saving.buckets._padding import bucketed
+from jax2tf_bridge.saving.buckets._piecewise import PieceGradients
 from jax2tf_bridge.saving.buckets._row_independence import Step, check_rows, trial_steps
 from jax2tf_bridge.saving.serving._example_requests import example_arguments
 from jax2tf_bridge.saving.serving._warm_up import check_example
@@ -134,7 +135,7 @@ def _bucketing(
     if not chosen:
         return None
     signature, record = endpoint.signature, endpoint.record
-    bucketing = make_bucketing(
+    return make_bucketing(
         endpoint.name,
         endpoint.inputs,
         endpoint.outputs,
@@ -145,15 +146,6 @@ def _bucketing(
         pad_values=signature.pad_values,
         unchecked=signature.unchecked_padding,
     )
-    in_pieces = [v for v, kind in bucketing.above.items() if kind == "split"]
-    if in_pieces and endpoint.order > 1:
-        whole = ", ".join(f"{v!r}: 'as is'" for v in in_pieces)
-        raise SavingError(
-            f"The signature {endpoint.name} saves gradients up to order {endpoint.order}, and "
-            f"sizes of {', '.join(in_pieces)} above the largest bucket would run in pieces, whose "
-            f"gradient is saved to the first order. Give above={{{whole}}}, or vjp_order=1."
-        )
-    return bucketing
 
 
 def _check_above(above: Above | Mapping[str, Above] | None, bucketed: Collection[str]) -> None:
@@ -192,14 +184,16 @@ def _example(endpoint: Endpoint, bucketing: Bucketing) -> Mapping[str, Any]:
 
 def _bucketed_endpoint(endpoint: Endpoint, bucketing: Bucketing) -> Endpoint:
     given = bucketing.given()
+    gradients = PieceGradients(endpoint.prevented)
     paths = dict(zip(endpoint.inputs, endpoint.paths, strict=True))
     return replace(
         endpoint,
         inputs=given,
         paths=tuple(paths[name] for name in given),
         masks=tuple(paths[name] for name in bucketing.masks),
-        call=bucketed(endpoint.call, bucketing),
+        call=bucketed(endpoint.call, bucketing, endpoint.held, gradients),
         bucketing=bucketing,
+        piece_gradients=gradients,
     )
 
 

@@ -14,6 +14,7 @@ from jax2tf_bridge.errors import StructureError, bullet_list
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.saving.buckets._pieces import Run, carried_dtype, in_pieces
+from jax2tf_bridge.saving.buckets._piecewise import PieceGradients
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._dtypes import cast_if_needed, static_shape
 from jax2tf_bridge.to_tf._shape_guards import Guards, SizeAlgebra
@@ -29,7 +30,12 @@ Values: TypeAlias = Mapping[str, Any]
 _ALGEBRA = SizeAlgebra(tf.int32)
 
 
-def bucketed(call: NamedCall, bucketing: Bucketing) -> NamedCall:
+def bucketed(
+    call: NamedCall,
+    bucketing: Bucketing,
+    held: Callable[[], Tensors] = dict,
+    gradients: PieceGradients | None = None,
+) -> NamedCall:
     """`call` at the sizes of its buckets alone, for any sizes.
 
     Each input is padded to the next bucket, with zeros or what `bucketing.pad_values` say, and each
@@ -42,6 +48,9 @@ def bucketed(call: NamedCall, bucketing: Bucketing) -> NamedCall:
     Args:
       call: takes a dict with all of `bucketing.inputs`, gives a dict with all of its outputs.
       bucketing: from `make_bucketing`.
+      held: tensors that `call` takes beside the inputs, as weights. What runs in pieces has
+        gradients with respect to what it is given, and not to variables that it reads by itself.
+      gradients: where those of the pieces are collected, if they are saved.
 
     Returns:
       A function from a dict with `bucketing.given()` to a dict with the outputs. It raises
@@ -55,7 +64,7 @@ def bucketed(call: NamedCall, bucketing: Bucketing) -> NamedCall:
     run: Run = padded
     for variable, kind in bucketing.above.items():
         if kind == "split":
-            run = in_pieces(run, bucketing, variable)
+            run = in_pieces(run, bucketing, variable, gradients)
 
     def of_any_size(tensors: Tensors) -> dict[str, Any]:
         given = _checked(bucketing, tensors)
@@ -63,7 +72,7 @@ def bucketed(call: NamedCall, bucketing: Bucketing) -> NamedCall:
         if guards:
             with tf.control_dependencies(guards):
                 given = {name: tf.identity(x) for name, x in given.items()}
-        results = run(given, values)
+        results = run({**given, **held()}, values)
         return {
             name: cast_if_needed(results[name], tf.as_dtype(aval.op_dtype))
             for name, aval in bucketing.outputs.items()
@@ -107,7 +116,8 @@ def pad_inputs(
     }
     for mask in bucketing.masks:
         full[mask] = _mask(bucketing.inputs[mask], values, targets)
-    return {
+    held = {name: tensor for name, tensor in tensors.items() if name not in bucketing.inputs}
+    return held | {
         name: cast_if_needed(full[name], tf.as_dtype(aval.op_dtype))
         for name, aval in bucketing.inputs.items()
     }
