@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -89,6 +88,23 @@ class KnownToJax(Checked):
     """As Checked, registered for files with jax.export alone."""
 
 
+class Grid(Checked):
+    """As Checked, with several static data."""
+
+    def __init__(self, x: Any, label: tuple[Any, ...]) -> None:
+        super().__init__(x, "")
+        del self.label
+        self.rows, self.cols, self.cache = *label, None
+
+
+class Sized(Checked):
+    """As Checked, with an attribute that its constructor takes from a shape."""
+
+    def __init__(self, x: Any, label: str) -> None:
+        super().__init__(x, label)
+        self.n = x.shape[0]
+
+
 class Computing(Checked):
     """As Checked, with an attribute that its constructor computes."""
 
@@ -105,8 +121,13 @@ def register_checked(kind: type[Checked]) -> None:
     )
 
 
-for each in (Checked, Registered, KnownToJax, Computing):
+for each in (Checked, Registered, KnownToJax, Sized, Computing):
     register_checked(each)
+jax.tree_util.register_pytree_node(
+    Grid,
+    lambda node: ((node.x,), (node.rows, node.cols)),
+    lambda static, children: Grid(children[0], static),
+)
 bridge.register_pytree_node_serialization(Registered, serialized_name="test_advice.Registered")
 jax.export.register_pytree_node_serialization(
     KnownToJax,
@@ -149,10 +170,6 @@ class Advice:
 
 SHAPES = r"Write: polymorphic_shapes=(.*)\Z"
 REBUILT = r"nothing[^\n]*:\n((?s:.*))\Z"
-NAMED: dict[str, Any] = {
-    "tests": importlib.import_module("tests"),
-    "register_pytree_node_serialization": bridge.register_pytree_node_serialization,
-}
 PARTIAL = r"(functools\.partial\(.*\))\."
 ADVICE = {
     "one entry for all, and weights": Advice(
@@ -276,13 +293,11 @@ ADVICE = {
         lambda: export(doubled)(Checked(X, "a")),
         REBUILT,
         "{}\nassert called_in_jax(Checked(X, 'a')) == (Checked, 'a', 2)",
-        NAMED,
     ),
     "a constructor that checks, of a registered type": Advice(
         lambda: export(doubled)(Registered(X, "a")),
         REBUILT,
         "{}\nassert called_in_jax(Registered(X, 'a')) == (Registered, 'a', 2)",
-        NAMED,
     ),
     "no size of request": Advice(
         lambda: save("unsized", Signature(jnp.sin, args=[X]), buckets="auto"),
@@ -353,6 +368,8 @@ def test_registrations_that_are_there_are_to_be_completed() -> None:
         "A tests.test_advice.KnownToJax cannot be made of abstract arrays, which have a shape and "
         "dtype and no values: its constructor refuses them with TypeError: expected an array, got "
         "ArraySpec. Add a from_children that checks nothing to its registration for files:\n"
+        "import tests.test_advice\n"
+        "from jax2tf_bridge import register_pytree_node_serialization\n"
         "def make_knowntojax(static, children):\n"
     )
     assert message.endswith(
@@ -360,6 +377,37 @@ def test_registrations_that_are_there_are_to_be_completed() -> None:
         "serialized_name='test_advice.KnownToJax', serialize_auxdata=..., "
         "deserialize_auxdata=..., from_children=make_knowntojax)"
     )
+
+
+@pytest.mark.parametrize(
+    ("node", "assigned"),
+    [
+        (Grid(X, (2, 3)), "x=children[0], rows=static[0], cols=static[1], cache=None"),
+        (Grid(X, (2, 2)), None),
+        (Grid(X, (1, True)), None),
+        (Grid(X, (2, None)), None),
+        (Grid(X, ("a", ("b",))), "x=children[0], rows=static[0], cols=static[1], cache=None"),
+        (Sized(X, "a"), None),
+    ],
+)
+def test_code_has_no_value_that_one_example_does_not_tell(node: Any, assigned: str | None) -> None:
+    message = said(lambda: export(lambda node: node.x)(node))
+    if assigned is None:
+        assert message.endswith(", from_children=...).")
+    else:
+        assert f"    vars(made).update({assigned})\n" in message
+
+
+def test_local_types_are_named_as_where_they_are_defined() -> None:
+    class Local(Checked):
+        pass
+
+    register_checked(Local)
+    message = said(lambda: export(doubled)(Local(X, "a")))
+    found = re.search(REBUILT, message)
+    assert found, message
+    exec(found[1], {"Local": Local})
+    assert called_in_jax(Local(X, "a")) == (Local, "a", 2)
 
 
 def test_constructors_that_compute_get_no_code_for_it() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,7 +26,7 @@ def from_children_advice(one_level: Any, children: Sequence[Any]) -> str:
     """
     node_type, static = one_level.node_data()
     name = defined_name(node_type)
-    shown = name.removeprefix("__main__.")
+    shown = _name_in_code(name)
     made_by = f"make_{node_type.__name__.lower()}"
     values = _attributes(one_level, children)
     code = "" if values is None else _function(made_by, shown, values)
@@ -45,7 +46,20 @@ def from_children_advice(one_level: Any, children: Sequence[Any]) -> str:
         advice = "Add a from_children that checks nothing to its registration for files"
     if not code:
         return f"{advice}: {call}...)."
-    return f"{advice}:\n{code}{call}{made_by})"
+    return f"{advice}:\n{_imports(node_type, name)}{code}{call}{made_by})"
+
+
+def _name_in_code(name: str) -> str:
+    """Writes the name of a type as code has it where the type is known: a local class by itself."""
+    shown = name.removeprefix("__main__.").rpartition("<locals>.")[2]
+    return shown if all(part.isidentifier() for part in shown.split(".")) else "..."
+
+
+def _imports(node_type: type, name: str) -> str:
+    module = name.removesuffix(f".{node_type.__qualname__}")
+    imports = "from jax2tf_bridge import register_pytree_node_serialization\n"
+    is_there = module == "__main__" or "<locals>" in name or _name_in_code(name) == "..."
+    return imports if is_there else f"import {module}\n{imports}"
 
 
 def _function(made_by: str, type_name: str, values: dict[str, str]) -> str:
@@ -81,7 +95,7 @@ def _checked_attributes(
     node_type, static = one_level.node_data()
     examples = [_example(library, child) for child in children]
     held = dict(vars(one_level.unflatten(examples)))
-    values = {name: _expression(value, examples, static) for name, value in held.items()}
+    values = _expressions(held, examples, static)
     given = {f"children[{i}]": child for i, child in enumerate(children)}
     made = object.__new__(node_type)
     vars(made).update({n: given.get(text, held[n]) for n, text in values.items()})
@@ -91,25 +105,55 @@ def _checked_attributes(
     return values if named and all(same) and structure == one_level else None
 
 
-def _expression(value: Any, children: Sequence[Any], static: Any) -> str:
-    """Writes a value in terms of `children` and `static`.
+def _expressions(
+    held: Mapping[str, Any], children: Sequence[Any], static: Any
+) -> dict[str, str]:
+    """Writes attributes in terms of `children` and `static`.
+
+    One example does not tell a constant from what is computed of sizes or static data, nor equal
+    static data from each other. So each attribute must have one reading, and no static value may
+    be read for two attributes. The constant None alone is believed, where it is not static.
 
     Raises:
-      ValueError: it is neither of them nor a plain value.
+      ValueError: an attribute has no reading, or several.
     """
+    parts = dict(_static_parts(static))
+    found = {name: _expression(value, children, parts) for name, value in held.items()}
+    times = Counter(found.values())
+    twice = [text for text in parts if times[text] > 1]
+    if twice:
+        raise ValueError(f"{twice[0]} may be one of several attributes")
+    return found
+
+
+def _expression(value: Any, children: Sequence[Any], parts: Mapping[str, Any]) -> str:
     for i, child in enumerate(children):
         if value is child:
             return f"children[{i}]"
-    if value is None:
+    equal = [text for text, part in parts.items() if _may_be(value, part)]
+    if len(equal) == 1 and value is parts[equal[0]]:
+        return equal[0]
+    if value is None and not equal:
         return "None"
-    if value is static:
-        return "static"
-    for i, part in enumerate(static if isinstance(static, tuple) else ()):
-        if value is part:
-            return f"static[{i}]"
-    if type(value) in (bool, int, str):
-        return repr(value)
-    raise ValueError(f"{value!r} is made by the constructor")
+    raise ValueError(f"{value!r} is made by the constructor, or one of {equal}")
+
+
+def _static_parts(static: Any, text: str = "static") -> Iterator[tuple[str, Any]]:
+    """Yields the static data and, within containers, their parts, each as code names it."""
+    yield text, static
+    within: Mapping[Any, Any] = {}
+    if isinstance(static, (tuple, list)):
+        within = dict(enumerate(static))
+    elif type(static) is dict:
+        within = static
+    for key, part in within.items():
+        yield from _static_parts(part, f"{text}[{key!r}]")
+
+
+def _may_be(value: Any, part: Any) -> bool:
+    # Equal flags, numbers and texts may be one object, or be computed of each other.
+    plain = (bool, int, float, str, bytes)
+    return value is part or (type(value) in plain and type(part) in plain and value == part)
 
 
 def _example(library: Any, child: Any) -> Any:
