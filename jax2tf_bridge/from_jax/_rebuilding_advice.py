@@ -105,9 +105,7 @@ def _checked_attributes(
     return values if named and all(same) and structure == one_level else None
 
 
-def _expressions(
-    held: Mapping[str, Any], children: Sequence[Any], static: Any
-) -> dict[str, str]:
+def _expressions(held: Mapping[str, Any], children: Sequence[Any], static: Any) -> dict[str, str]:
     """Writes attributes in terms of `children` and `static`.
 
     One example does not tell a constant from what is computed of sizes or static data, nor equal

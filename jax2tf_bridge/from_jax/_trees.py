@@ -12,7 +12,7 @@ from jax2tf_bridge.errors import StructureError
 from jax2tf_bridge.from_jax._rebuilding_advice import from_children_advice
 from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
 from jax2tf_bridge.serialization._jax_registrations import structure
-from jax2tf_bridge.serialization._registry import has_rebuilders, rebuilder
+from jax2tf_bridge.serialization._registry import has_rebuilders, rebuilder, with_rebuilder
 from jax2tf_bridge.serialization._static_data import defined_name
 
 _LEAF_DEF = jax.tree_util.tree_structure(0)
@@ -134,13 +134,7 @@ def _codec(node_type: type, treedef: Any) -> NodeCodec:
         children, found = jax.tree_util.tree_flatten(value, is_leaf=lambda x: x is not value)
         return children if found == treedef else None
 
-    def unflatten(children: Sequence[Any]) -> Any:
-        from_children = rebuilder(node_type)  # which may be registered later
-        if from_children is not None:
-            return from_children(static, children)
-        return treedef.unflatten(children)
-
-    return NodeCodec(node_type, flatten, unflatten, static)
+    return with_rebuilder(NodeCodec(node_type, flatten, treedef.unflatten, static))
 
 
 def _key(entry: Any) -> Any:

@@ -168,11 +168,20 @@ def _weights_hint(data: bytes) -> str:
     """Says what bytes that are no function seem to be, if they begin as weights do."""
     if data[8:9] == b"{":
         kind = "safetensors"
-    elif 0x80 <= data[0] <= 0x8F or data[0] in (0xDE, 0xDF):  # a mapping
+    elif _is_msgpack_of_names(data):
         kind = "msgpack"
     else:
         return ""
     return f" The bytes seem to be weights in {kind}, which read_weights reads, and no function."
+
+
+def _is_msgpack_of_names(data: bytes) -> bool:
+    """Tells whether bytes begin as a mapping of msgpack whose first key is text."""
+    count_bytes = {0xDE: 2, 0xDF: 4}.get(data[0], 0)
+    if not (count_bytes or 0x81 <= data[0] <= 0x8F):
+        return False
+    key = data[1 + count_bytes]
+    return 0xA0 <= key <= 0xBF or 0xD9 <= key <= 0xDB
 
 
 def _check_size(start: bytes, size: int, file: str | None) -> None:

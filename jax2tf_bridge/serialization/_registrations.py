@@ -9,7 +9,7 @@ from typing import Any
 
 from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.serialization import _jax_registrations as in_jax
-from jax2tf_bridge.serialization._static_data import names_of, write_static
+from jax2tf_bridge.serialization._static_data import names_of, read_static, write_static
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Registrations:
             if existing is not None:
                 raise SerializationError(
                     f"{type_name(node_type)} is registered for files already, as "
-                    f"{existing.serialized_name!r}; it cannot be {name!r} too."
+                    f"{existing.serialized_name!r}{_difference(registration, existing)}"
                 )
             if name in self._by_name:
                 raise SerializationError(
@@ -163,7 +163,29 @@ def _completes(registration: Registration, existing: Registration) -> bool:
         and registration.from_children is not None
         and existing.from_children is None
         and not existing.is_namedtuple
-        and registration.serialize_auxdata in (plain_auxdata, existing.serialize_auxdata)
+        and not _other_static_functions(registration, existing)
+    )
+
+
+def _other_static_functions(registration: Registration, existing: Registration) -> bool:
+    given = registration.serialize_auxdata, registration.deserialize_auxdata
+    there = existing.serialize_auxdata, existing.deserialize_auxdata
+    return given not in ((plain_auxdata, read_static), there)
+
+
+def _difference(registration: Registration, existing: Registration) -> str:
+    """Says why a registration cannot complete the one that is there."""
+    if registration.serialized_name != existing.serialized_name:
+        return f"; it cannot be {registration.serialized_name!r} too."
+    if registration.is_namedtuple or existing.is_namedtuple:
+        return ". Register a named tuple once."
+    if existing.from_children is not None:
+        return ", with from_children. Register it once."
+    if registration.from_children is None:
+        return ". Register it once; a second call may only add from_children."
+    return (
+        ", with other functions for its static data. Leave out serialize_auxdata and "
+        "deserialize_auxdata to add from_children."
     )
 
 

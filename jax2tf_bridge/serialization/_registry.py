@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from jax2tf_bridge.errors import FileFormatError, SerializationError, StructureError
@@ -65,8 +66,20 @@ def register_pytree_node_serialization(
 
     Raises:
       SerializationError: a ValueError; the type or the name is registered already (the message
-        names the other), or from_children is needed.
+        names the other), from_children is needed, or a function is no function.
     """
+    functions = {
+        "serialize_auxdata": serialize_auxdata,
+        "deserialize_auxdata": deserialize_auxdata,
+        "from_children": from_children,
+        "to_children": to_children,
+    }
+    for argument, function in functions.items():
+        if function is not None and not callable(function):
+            raise SerializationError(
+                f"{argument} of {type_name(nodetype)} must be a function. Got: {function!r} of "
+                f"type {type(function).__name__}"
+            )
     if from_children is None and not in_jax.is_imported():
         raise SerializationError(
             f"{type_name(nodetype)} cannot be registered without from_children where JAX is not "
@@ -180,7 +193,7 @@ def codec_for(
         if codec is not None and hasattr(codec.node_type, "_fields"):
             # JAX's own takes the fields in the order of this process.
             return fields_codec(codec.node_type, read_fields(auxdata), children)
-        return codec
+        return None if codec is None else with_rebuilder(codec)
     except FileFormatError:
         raise
     except Exception as e:
@@ -230,14 +243,26 @@ def codec_by(registration: Registration, static: Any, children: int) -> NodeCode
     if in_jax.is_imported():
         forward_registrations()
         jax_codec = in_jax.jax_codec(node_type, static, children)
+    if jax_codec is not None:
+        return with_rebuilder(jax_codec)
     if from_children is None:
-        return jax_codec
-    flatten = jax_codec.flatten if jax_codec is not None else _flatten_by(registration)
+        return None
 
     def unflatten(values: Sequence[Any]) -> Any:
         return from_children(static, values)
 
-    return NodeCodec(node_type, flatten, unflatten, static)
+    return NodeCodec(node_type, _flatten_by(registration), unflatten, static)
+
+
+def with_rebuilder(codec: NodeCodec) -> NodeCodec:
+    """Lets a codec make objects by the type's from_children, which may be registered later."""
+    node_type, static, otherwise = codec.node_type, codec.static, codec.unflatten
+
+    def unflatten(values: Sequence[Any]) -> Any:
+        from_children = rebuilder(node_type)
+        return otherwise(values) if from_children is None else from_children(static, values)
+
+    return replace(codec, unflatten=unflatten)
 
 
 def _flatten_by(registration: Registration) -> Callable[[Any], Sequence[Any]]:

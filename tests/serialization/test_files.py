@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import stat
 import threading
 import tracemalloc
@@ -22,6 +23,7 @@ from jax2tf_bridge import (
     PortableFunction,
     SerializationError,
     export,
+    to_bytes,
     write_weights,
 )
 from jax2tf_bridge.serialization import deserialize, read_function, serialize, write_function
@@ -173,6 +175,30 @@ def test_weights_in_the_place_of_a_function(tmp_path: Path) -> None:
     hint = "The bytes seem to be weights in msgpack, which read_weights reads, and no function"
     with pytest.raises(FileFormatError, match=hint):
         read_function(tmp_path / "w.msgpack")
+
+
+@pytest.mark.parametrize("count", [1, 20, 1 << 16])
+def test_weights_of_every_count_are_told(count: int) -> None:
+    # The counts stand in 4 bits, 2 bytes and 4 bytes.
+    data = to_bytes({f"weight{i}": i for i in range(count)})
+    with pytest.raises(FileFormatError, match="The bytes seem to be weights in msgpack"):
+        deserialize(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pickle.dumps({"w": list(range(50))}),
+        b"\x89HDF\r\n\x1a\n" + bytes(50),
+        b"\x89PNG\r\n\x1a\n" + bytes(50),
+        b"\x80" + bytes(50),
+        b"\xde\xad\xbe\xef" + bytes(50),
+    ],
+)
+def test_other_bytes_are_not_called_weights(data: bytes) -> None:
+    with pytest.raises(FileFormatError) as caught:
+        deserialize(data)
+    assert "weights" not in str(caught.value)
 
 
 @pytest.mark.parametrize("size", [1000, 1 << 17])

@@ -233,24 +233,42 @@ def test_a_registration_can_be_completed_once() -> None:
     def build(label: str, children: Any) -> Any:
         return kind(children[0], f"{label}, built")
 
-    for name, how in (
-        ("other name", {"from_children": build}),
-        ("completed", {}),
+    there = (
+        "tests.serialization.test_registry.Completed is registered for files already, as "
+        "'completed'"
+    )
+    static = (
+        ", with other functions for its static data. Leave out serialize_auxdata and "
+        "deserialize_auxdata to add from_children."
+    )
+    tries: list[tuple[str, dict[str, Any], str]] = [
+        ("other", {"from_children": build}, "; it cannot be 'other' too."),
+        ("completed", {}, ". Register it once; a second call may only add from_children."),
         (
             "completed",
             {"serialize_auxdata": repr, "deserialize_auxdata": eval, "from_children": build},
+            static,
         ),
-    ):
-        options: dict[str, Any] = how
-        with pytest.raises(SerializationError, match="is registered for files already"):
+        (
+            "completed",
+            {"serialize_auxdata": str.encode, "deserialize_auxdata": eval, "from_children": build},
+            static,
+        ),
+    ]
+    for name, options, why in tries:
+        with pytest.raises(SerializationError) as caught:
             register_pytree_node_serialization(kind, serialized_name=name, **options)
+        assert str(caught.value) == there + why
+    read_before = codec_for("completed", b"a", 1)
     register_pytree_node_serialization(kind, serialized_name="completed", from_children=build)
     # With the functions for static data that were given first.
     assert serialization_of(tree_spec(kind(1, "a"))) == ("completed", b"a")
     codec = codec_for("completed", b"a", 1)
     assert codec is not None
     assert codec.unflatten([1]).label == "a, built"
-    with pytest.raises(SerializationError, match="is registered for files already"):
+    assert read_before is not None
+    assert read_before.unflatten([1]).label == "a, built"
+    with pytest.raises(SerializationError, match="'completed', with from_children. Register it on"):
         register_pytree_node_serialization(kind, serialized_name="completed", from_children=build)
 
 
@@ -301,6 +319,26 @@ def test_wrong_registrations() -> None:
         register(new_box("Nameless"), "")
     with pytest.raises(SerializationError, match=r"jax.export refuses it: If `from_children` is"):
         register(type("Unknown", (), {}), "test_registry.Unknown")
+
+
+@pytest.mark.parametrize(
+    ("argument", "others"),
+    [
+        ("from_children", {}),
+        ("to_children", {}),
+        ("serialize_auxdata", {"deserialize_auxdata": bytes.decode}),
+        ("deserialize_auxdata", {"serialize_auxdata": str.encode}),
+    ],
+)
+def test_functions_of_registrations_can_be_called(argument: str, others: dict[str, Any]) -> None:
+    kind = new_box("Elliptic")
+    options: dict[str, Any] = {argument: ..., **others}
+    with pytest.raises(SerializationError) as caught:
+        register_pytree_node_serialization(kind, serialized_name="elliptic", **options)
+    assert str(caught.value) == (
+        f"{argument} of tests.serialization.test_registry.Elliptic must be a function. "
+        "Got: Ellipsis of type ellipsis"
+    )
 
 
 def test_it_is_a_decorator_s_return_value() -> None:
