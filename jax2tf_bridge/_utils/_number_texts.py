@@ -12,8 +12,12 @@ def number_text(number: Any) -> str:
 
     >>> number_text(np.float32(0.5)), number_text(True), number_text(-np.inf)
     ('0.5', '1', '-inf')
+    >>> number_text(np.longdouble(0.5)), number_text(np.clongdouble(0.5j))
+    ('0.5', '0.5j')
     """
     plain = np.asarray(number).item()
+    if isinstance(plain, np.generic):  # extended precision, for which Python has no type
+        plain = complex(plain) if isinstance(plain, np.complexfloating) else float(plain)
     return repr(int(plain) if isinstance(plain, bool) else plain)
 
 

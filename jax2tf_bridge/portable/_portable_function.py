@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from jax2tf_bridge.errors import GradientError, InconclusiveShapeError
 from jax2tf_bridge.portable._dtypes import WIDENED, kind_of
@@ -271,6 +271,10 @@ class PortableFunction:
     lazy_vjp: LazyVjp = field(default_factory=LazyVjp)
     types_checked: bool = False
     """Whether in_avals and out_avals were compared with the module in this process."""
+
+    def __deepcopy__(self, memo: object) -> Self:
+        # It is frozen; and by way of a pickle, VJPs that were not made yet would be lost.
+        return self
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: value for name, value in self.__dict__.items() if name != _MADE_ONCE}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import keyword
 from collections import namedtuple
 from collections.abc import (
@@ -14,7 +15,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from jax2tf_bridge.errors import (
     StructureError,
@@ -89,10 +90,18 @@ class TreeSpec:
     stored_type: StoredType | None = field(default=None, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A codec holds functions of this process.  Where types can be found, in
-        # serialization._stored_types, pickles say how.
+        # Picklers with a table of their own do not look into copyreg, where
+        # serialization._stored_types says how types are found again.
+        by_names = copyreg.dispatch_table.get(TreeSpec)
+        if by_names is not None:
+            return cast("tuple[Any, ...]", by_names(self))
+        # A codec holds functions of this process.
         fields = (self.kind, self.name, self.keys, self.children)
         return (TreeSpec, (*fields, None, self.serialized_name, self.auxdata, self.stored_type))
+
+    def __deepcopy__(self, memo: object) -> TreeSpec:
+        # It is frozen; and by way of a pickle, types that are not registered would be lost.
+        return self
 
     @property
     def leaf_count(self) -> int:

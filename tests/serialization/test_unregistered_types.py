@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
+import io
 import pickle
 import re
 from collections.abc import Callable
@@ -369,6 +371,26 @@ def test_a_type_is_looked_up_once_a_file(
     write(record)
     # Of the arguments and of the results.
     assert 1 <= len(asked) <= 2
+
+
+def test_deep_copies_keep_types_and_vjps() -> None:
+    record = on_cpu(lambda step: Step(step.mean, Active(step.count, jnp.sin)))(Step(ONE, ONE))
+    copied = copy.deepcopy({"f": record, "tree": record.out_tree})
+    assert copied["f"].vjp().name == record.vjp().name
+    for tree in (copied["f"].out_tree, copied["tree"]):
+        step = tree.unflatten(iter([1, 2]))
+        assert (type(step), type(step.mean)) == (Step, Active)
+        assert step.mean.label is jnp.sin
+
+
+@pytest.mark.parametrize("pickler", [pickle.Pickler, pickle._Pickler])  # type: ignore[attr-defined]
+def test_picklers_with_a_table_of_their_own_keep_types(pickler: Any) -> None:
+    written = io.BytesIO()
+    with_table = pickler(written)
+    with_table.dispatch_table = {}
+    with_table.dump(tree_spec(jnp.linalg.slogdet(MATRIX)))
+    read = pickle.loads(written.getvalue())
+    assert type(read.unflatten(iter([1, 2]))) is type(jnp.linalg.slogdet(MATRIX))
 
 
 PLAIN = [None, True, 3, 2.5, float("inf"), "ä", b"\0\xff", (), (1, ("x",)), [1, [2]], {"a": (1,)}]
