@@ -27,8 +27,11 @@ def register_node(
     serialize_auxdata: Callable[[Any], bytes],
     deserialize_auxdata: Callable[[bytes], Any],
     from_children: Callable[[Any, Sequence[Any]], Any] | None,
-) -> None:
+) -> bool:
     """Registers a type with jax.export, unless it has this name there already.
+
+    Returns:
+      Whether it was registered: what it has there already stays.
 
     Raises:
       SerializationError: the type or the name is taken there, or JAX does not know the type.
@@ -46,6 +49,26 @@ def register_node(
         )
     except ValueError as e:
         _refuse_unless_equal(e, serialized_name)
+        return False
+    return True
+
+
+def constructor(node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
+    """Finds how JAX makes nodes of a custom type; None if it is no pytree there."""
+    if hasattr(node_type, "_fields"):
+        return None
+    try:
+        structure(node_type, None, ())
+    except RuntimeError:  # "Could not find type"
+        return None
+
+    def make(static: Any, children: Sequence[Any]) -> Any:
+        import jax
+
+        leaves = [jax.tree_util.tree_structure(0)] * len(children)
+        return structure(node_type, static, leaves).unflatten(children)
+
+    return make
 
 
 def register_namedtuple(node_type: type, serialized_name: str) -> None:

@@ -130,14 +130,33 @@ class Registrations:
         if registration.is_namedtuple:
             in_jax.register_namedtuple(node_type, name)
         else:
-            in_jax.register_node(
+            is_new = in_jax.register_node(
                 node_type,
                 name,
                 registration.serialize_auxdata,
                 registration.deserialize_auxdata,
-                registration.from_children,
+                registration.from_children or self._completed_later(node_type),
             )
+            if not is_new and registration.serialize_auxdata is plain_auxdata:
+                raise SerializationError(
+                    f"jax.export knows {type_name(node_type)} as {name!r}, with functions for its "
+                    "static data. Give the same serialize_auxdata and deserialize_auxdata here: "
+                    "without them, files would hold other static data than jax.export reads."
+                )
         self._forwarded.add(name)
+
+    def _completed_later(self, node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
+        """Makes a from_children for jax.export, which takes one registration of a type only."""
+        in_jax_alone = in_jax.constructor(node_type)
+        if in_jax_alone is None:
+            return None
+
+        def from_children(static: Any, children: Sequence[Any]) -> Any:
+            by_now = self._by_type.get(node_type)
+            completed = None if by_now is None else by_now.from_children
+            return (completed or in_jax_alone)(static, children)
+
+        return from_children
 
 
 def plain_auxdata(static: Any) -> bytes:

@@ -312,6 +312,60 @@ def test_what_jax_knows_by_the_same_name_can_be_registered_here() -> None:
     assert serialization_of(tree_spec(kind(1, "x"))) == ("test_registry.Both", b"x")
 
 
+def test_static_data_are_those_of_jax_export() -> None:
+    kind = new_box("KnownInJax")
+    jax.export.register_pytree_node_serialization(
+        kind,
+        serialized_name="test_registry.KnownInJax",
+        serialize_auxdata=str.encode,
+        deserialize_auxdata=bytes.decode,
+    )
+    with pytest.raises(SerializationError) as caught:
+        register_pytree_node_serialization(
+            kind,
+            serialized_name="test_registry.KnownInJax",
+            from_children=lambda label, children: kind(children[0], label),
+        )
+    assert str(caught.value) == (
+        "jax.export knows tests.serialization.test_registry.KnownInJax as "
+        "'test_registry.KnownInJax', with functions for its static data. Give the same "
+        "serialize_auxdata and deserialize_auxdata here: without them, files would hold other "
+        "static data than jax.export reads."
+    )
+    assert serialization_of(tree_spec(kind(1, "x"))) == ("test_registry.KnownInJax", b"x")
+    # Read before a from_children was there.
+    codec = codec_for("test_registry.KnownInJax", b"x", 1)
+    assert codec is not None
+    assert codec.unflatten([1]).label == "x"
+    register_pytree_node_serialization(
+        kind,
+        serialized_name="test_registry.KnownInJax",
+        serialize_auxdata=str.encode,
+        deserialize_auxdata=bytes.decode,
+        from_children=lambda label, children: kind(children[0], f"{label}, built"),
+    )
+    assert codec.unflatten([1]).label == "x, built"
+
+
+def test_jax_export_makes_nodes_as_a_completed_registration() -> None:
+    kind = new_box("CompletedInJax")
+    register(kind, "test_registry.CompletedInJax")
+    data = jax.export.export(jax.jit(lambda b: b.content))(kind(1.0, "in")).serialize()
+    made: list[Any] = []
+
+    def build(label: str, children: Any) -> Any:
+        made.append(label)
+        return kind(children[0], label)
+
+    assert jax.export.deserialize(data).call(kind(1.0, "in")) == 1
+    assert not made
+    register_pytree_node_serialization(
+        kind, serialized_name="test_registry.CompletedInJax", from_children=build
+    )
+    assert jax.export.deserialize(data).call(kind(1.0, "in")) == 1
+    assert made == ["in"]
+
+
 def test_wrong_registrations() -> None:
     with pytest.raises(SerializationError, match=r"builtins.dict is not a named tuple: use regist"):
         register_namedtuple_serialization(dict, serialized_name="dict")
