@@ -398,6 +398,28 @@ def test_code_has_no_value_that_one_example_does_not_tell(node: Any, assigned: s
         assert f"    vars(made).update({assigned})\n" in message
 
 
+def test_a_from_children_that_checks_is_to_be_replaced() -> None:
+    class Replaced(Checked):
+        pass
+
+    Replaced.__qualname__ = "Replaced"
+    register_checked(Replaced)
+    bridge.register_pytree_node_serialization(
+        Replaced,
+        serialized_name="test_advice.Replaced",
+        from_children=lambda static, children: Replaced(children[0], static[0]),
+    )
+    message = said(lambda: export(doubled)(Replaced(X, "a")))
+    assert message.endswith(
+        "Let the from_children of its registration check nothing:\n"
+        "import tests.test_advice\n"
+        "def make_replaced(static, children):\n"
+        "    made = object.__new__(tests.test_advice.Replaced)\n"
+        "    vars(made).update(x=children[0], label=static[0])\n"
+        "    return made"
+    )
+
+
 def test_local_types_are_named_as_where_they_are_defined() -> None:
     class Local(Checked):
         pass

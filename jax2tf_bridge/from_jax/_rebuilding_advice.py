@@ -29,10 +29,11 @@ def from_children_advice(one_level: Any, children: Sequence[Any]) -> str:
     shown = _name_in_code(name)
     made_by = f"make_{node_type.__name__.lower()}"
     values = _attributes(one_level, children)
+    imported = _module_import(node_type, name)
     code = "" if values is None else _function(made_by, shown, values)
     if rebuilder(node_type) is not None:
         advice = "Let the from_children of its registration check nothing"
-        return f"{advice}:\n{code.rstrip()}" if code else f"{advice}."
+        return f"{advice}:\n{imported}{code.rstrip()}" if code else f"{advice}."
     registered, in_jax = serialized_name_of(node_type), jax_export_name(node_type, static, children)
     others = ""
     if registered is None and in_jax is not None:
@@ -46,7 +47,8 @@ def from_children_advice(one_level: Any, children: Sequence[Any]) -> str:
         advice = "Add a from_children that checks nothing to its registration for files"
     if not code:
         return f"{advice}: {call}...)."
-    return f"{advice}:\n{_imports(node_type, name)}{code}{call}{made_by})"
+    imported += "from jax2tf_bridge import register_pytree_node_serialization\n"
+    return f"{advice}:\n{imported}{code}{call}{made_by})"
 
 
 def _name_in_code(name: str) -> str:
@@ -55,11 +57,10 @@ def _name_in_code(name: str) -> str:
     return shown if all(part.isidentifier() for part in shown.split(".")) else "..."
 
 
-def _imports(node_type: type, name: str) -> str:
+def _module_import(node_type: type, name: str) -> str:
     module = name.removesuffix(f".{node_type.__qualname__}")
-    imports = "from jax2tf_bridge import register_pytree_node_serialization\n"
     is_there = module == "__main__" or "<locals>" in name or _name_in_code(name) == "..."
-    return imports if is_there else f"import {module}\n{imports}"
+    return "" if is_there else f"import {module}\n"
 
 
 def _function(made_by: str, type_name: str, values: dict[str, str]) -> str:
