@@ -194,6 +194,7 @@ def test_weights_of_every_count_are_told(count: int) -> None:
         b"\x80" + bytes(50),
         b"\xde\xad\xbe\xef" + bytes(50),
     ],
+    ids=["pickle", "HDF5", "PNG", "an empty mapping", "a key that is no text"],
 )
 def test_other_bytes_are_not_called_weights(data: bytes) -> None:
     with pytest.raises(FileFormatError) as caught:
