@@ -181,3 +181,33 @@ def test_variables_that_auto_finds_have_buckets(tmp_path: Path) -> None:
     with pytest.raises(ShapeError, match=r"save: buckets for 'rows', which is no dimension vari"):
         save(tmp_path / "m", found, buckets={"rows": [1]}, vjp_order=0)
     assert os.listdir(tmp_path) == []
+
+
+def test_buckets_of_save_count_beside_a_signature_whose_variables_auto_finds(
+    tmp_path: Path,
+) -> None:
+    """What uses them is refused neither before the variables are found nor afterwards."""
+    mask = Signature(
+        lambda x, mask: x * mask,
+        [np.ones(2, np.float32)] * 2,
+        polymorphic_shapes="(b,)",
+        mask="mask",
+    )
+    found = Signature(lambda x: x * 2, [np.ones((2, 3), np.float32)], polymorphic_shapes=AUTO)
+    with pytest.raises(ShapeError, match=r"save: buckets for 'rows', which is no dimension vari"):
+        save(tmp_path / "m", {"a": mask, "z": found}, buckets={"b": [4], "rows": [1]}, vjp_order=0)
+    sizes = {"buckets": "auto", "expected_sizes": [1, 4]}
+    with pytest.raises(SavingError, match="have 2 dimension variables"):
+        save(tmp_path / "m", {"a": mask, "z": found}, vjp_order=0, **sizes)
+
+
+def test_buckets_are_chosen_once_and_from_an_iterator(tmp_path: Path) -> None:
+    row = Signature(lambda x: x * 2, [np.ones(2, np.float32)], polymorphic_shapes="(b,)")
+    saved = save(
+        tmp_path / "m",
+        row,
+        buckets="auto",
+        expected_sizes=map(len, ["a", "abcd"]),
+        vjp_order=0,
+    )
+    assert "buckets b 1, 4" in str(saved)

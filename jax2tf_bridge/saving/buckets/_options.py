@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from jax2tf_bridge._utils._progress import progress_bar
@@ -27,7 +28,7 @@ from jax2tf_bridge.saving.serving._example_requests import example_arguments
 from jax2tf_bridge.saving.serving._warm_up import check_example
 
 Buckets: TypeAlias = Mapping[str, Sequence[int]] | Literal["auto"]
-ExpectedSizes: TypeAlias = Mapping[str, Sequence[int]] | Sequence[int]
+ExpectedSizes: TypeAlias = Mapping[str, Iterable[int]] | Iterable[int]
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,40 @@ class BucketOptions:
     buckets: Buckets | None = None
     above: Above | Mapping[str, Above] | None = None
     expected_sizes: ExpectedSizes | None = None
+
+    @cached_property
+    def chosen(self) -> Mapping[str, Sequence[int]] | tuple[int, ...]:
+        """The buckets by variable; or those for the only variable that there is.
+
+        Chosen once: sizes may be many, and may come from an iterator.
+
+        Raises:
+          ShapeError, SavingError: options contradict each other, or sizes are none.
+        """
+        buckets, expected = self.buckets, self.expected_sizes
+        if buckets is None:
+            if expected is not None:
+                raise SavingError("expected_sizes are for buckets='auto': give that, or no sizes.")
+            return {}
+        if isinstance(buckets, str):
+            if buckets != "auto":
+                raise SavingError(
+                    f"buckets must be a mapping, as {{'b': [1, 8, 32]}}, or 'auto'. Got: "
+                    f"{buckets!r}"
+                )
+            if expected is None:
+                raise SavingError(
+                    "buckets='auto' needs expected_sizes, as [1, 1, 3, 8, 120]: of requests, as "
+                    "often as they come; or a mapping of them by variable."
+                )
+            if isinstance(expected, Mapping):
+                return {variable: choose_buckets(sizes) for variable, sizes in expected.items()}
+            return choose_buckets(expected)
+        if expected is not None:
+            raise SavingError("expected_sizes are for buckets='auto', and buckets were given.")
+        if not isinstance(buckets, Mapping):
+            raise ShapeError(f"buckets={buckets!r}: expected a mapping, as {{'b': [1, 8, 32]}}")
+        return buckets
 
 
 def with_buckets(endpoints: Sequence[Endpoint], options: BucketOptions | None) -> list[Endpoint]:
@@ -73,9 +108,8 @@ def check_bucket_options(signatures: Sequence[SignatureInputs], options: BucketO
       ShapeError, SavingError: the text says what was probably meant.
     """
     decided = all(each.is_decided for each in signatures)
-    common: Mapping[str, Sequence[int]] = {}
-    if decided:
-        common = _common_buckets(signatures, options)
+    common = _common_buckets(signatures, options)
+    if decided and common is not None:
         known = frozenset[str]().union(*(each.variables for each in signatures))
         if not set(common) <= known:
             every = [(s.name, name, aval) for s in signatures for name, aval in s.inputs.items()]
@@ -87,14 +121,16 @@ def check_bucket_options(signatures: Sequence[SignatureInputs], options: BucketO
         _check_above(options.above, list(itertools.chain(*bucketed)))
 
 
-def _check_signature(each: SignatureInputs, common: Mapping[str, Sequence[int]]) -> list[str]:
+def _check_signature(
+    each: SignatureInputs, common: Mapping[str, Sequence[int]] | None
+) -> list[str]:
     """The variables with buckets of a signature, after a check of what names its inputs."""
     name, signature = each.name, each.signature
     mask = signature.mask
     masks = (mask,) if isinstance(mask, str) else mask or ()
     check_inputs(name, each.inputs, masks, signature.pad_values, signature.inputs)
     chosen = _chosen(each, common)
-    if not each.is_decided:
+    if chosen is None or not each.is_decided:
         return []
     if not chosen:
         for option, given in (
@@ -114,11 +150,16 @@ def _check_signature(each: SignatureInputs, common: Mapping[str, Sequence[int]])
 
 
 def _chosen(
-    each: SignatureInputs, common: Mapping[str, Sequence[int]]
-) -> Mapping[str, Sequence[int]]:
-    """The buckets of a signature: its own, or those for all that it has variables for."""
+    each: SignatureInputs, common: Mapping[str, Sequence[int]] | None
+) -> Mapping[str, Sequence[int]] | None:
+    """The buckets of a signature: its own, or those for all that it has variables for.
+
+    None where these are not known yet.
+    """
     own = each.signature.buckets
-    return {v: b for v, b in common.items() if v in each.variables} if own is None else own
+    if own is not None or common is None:
+        return own
+    return {v: b for v, b in common.items() if v in each.variables}
 
 
 def _inputs(endpoint: Endpoint) -> SignatureInputs:
@@ -127,7 +168,7 @@ def _inputs(endpoint: Endpoint) -> SignatureInputs:
 
 def _bucketing(
     endpoint: Endpoint,
-    common: Mapping[str, Sequence[int]],
+    common: Mapping[str, Sequence[int]] | None,
     above: Above | Mapping[str, Above] | None,
 ) -> Bucketing | None:
     """How a signature is padded; None for one without buckets."""
@@ -199,39 +240,17 @@ def _bucketed_endpoint(endpoint: Endpoint, bucketing: Bucketing) -> Endpoint:
 
 def _common_buckets(
     signatures: Sequence[SignatureInputs], options: BucketOptions
-) -> Mapping[str, Sequence[int]]:
-    buckets, expected = options.buckets, options.expected_sizes
-    if buckets is None:
-        if expected is not None:
-            raise SavingError("expected_sizes are for buckets='auto': give that, or no sizes.")
-        return {}
-    if isinstance(buckets, str):
-        if buckets != "auto":
-            raise SavingError(
-                f"buckets must be a mapping, as {{'b': [1, 8, 32]}}, or 'auto'. Got: {buckets!r}"
-            )
-        if expected is None:
-            raise SavingError(
-                "buckets='auto' needs expected_sizes, as [1, 1, 3, 8, 120]: of requests, as often "
-                "as they come; or a mapping of them by variable."
-            )
-        return {v: choose_buckets(sizes) for v, sizes in _by_variable(signatures, expected).items()}
-    if expected is not None:
-        raise SavingError("expected_sizes are for buckets='auto', and buckets were given.")
-    if not isinstance(buckets, Mapping):
-        raise ShapeError(f"buckets={buckets!r}: expected a mapping, as {{'b': [1, 8, 32]}}")
-    return buckets
-
-
-def _by_variable(
-    signatures: Sequence[SignatureInputs], expected: ExpectedSizes
-) -> Mapping[str, Sequence[int]]:
-    if isinstance(expected, Mapping):
-        return expected
+) -> Mapping[str, Sequence[int]] | None:
+    """The buckets for all signatures; None while AUTO has still to find whose they are."""
+    chosen = options.chosen
+    if isinstance(chosen, Mapping):
+        return chosen
+    if not all(each.is_decided for each in signatures):
+        return None
     variables = sorted({variable for each in signatures for variable in each.variables})
     if len(variables) != 1:
         raise SavingError(
             f"expected_sizes is one list, and the signatures have {len(variables)} dimension "
             f"variables ({', '.join(variables) or 'none'}): give a mapping of lists by variable."
         )
-    return {variables[0]: expected}
+    return {variables[0]: chosen}
