@@ -25,12 +25,20 @@ def _with_value(name: str) -> tuple[str, Callable[[re.Match[str]], str]]:
     option = f"--{name.replace('_', '-')}"
 
     def words(match: re.Match[str]) -> str:
-        value = ast.literal_eval(match[1] or match[2])
+        try:
+            value = _value_of(match[1] or match[2])
+        except (ValueError, SyntaxError):  # no literal, so no option says it
+            return match[0]
         if isinstance(value, dict):
             return " ".join(f"{option} {key}={_word(each)}" for key, each in value.items())
         return f"{option} {_word(value)}"
 
     return rf"Signature\(\.\.\., {name}={_LITERAL}\)|\b{name}={_LITERAL}", words
+
+
+def _value_of(text: str) -> object:
+    """Reads a literal of Python; infinities and nan, which have none, as their texts."""
+    return ast.literal_eval(re.sub(r"(?<=: )-?(?:inf|nan)(?=[,}])", r"'\g<0>'", text))
 
 
 def _word(value: object) -> str:

@@ -99,6 +99,7 @@ def test_misspelt_names(run: Run, masked: str) -> None:
     told = {
         ("--mask", "maks"): "--mask maks: there is no such input: did you mean 'mask'?",
         ("--pad-values", "xx=1"): "--pad-values xx=1: there is no such input: did you mean 'x'?",
+        ("--pad-values", "xx=-inf"): "--pad-values xx=-inf: there is no such input: did you mean ",
         ("--unchecked-padding", "m"): "--unchecked-padding names 'm', which has no buckets",
         ("--above", "m=split"): "--above names 'm', which has no buckets",
         ("--example", "e.json"): "'y'",
@@ -181,6 +182,8 @@ def test_options_that_are_not_written_so(run: Run, words: str) -> None:
             "Give --above b=as-is --above n=as-is, or --vjp-order 1.",
         ),
         ("pad_values={'flags': True}: f has", "--pad-values flags=true: f has"),
+        ("pad_values={'ids': -inf, 'x': nan}: f", "--pad-values ids=-inf --pad-values x=nan: f"),
+        ("pad_values={'ids': array(1)}: f has", "pad_values={'ids': array(1)}: f has"),
         ("pad with other numbers (pad_values).", "pad with other numbers (--pad-values)."),
         (
             "save: buckets for 'x', which is no dimension variable of its inputs (y: float32[b]).",
