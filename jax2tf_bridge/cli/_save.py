@@ -6,6 +6,7 @@ import argparse
 import errno
 import logging
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,13 +121,16 @@ def _buckets_dropped(root: Path, options: argparse.Namespace) -> str | None:
     had = [e for e in found[0].signatures.values() if e.buckets] if found else []
     if not had or newest is None:
         return None
-    given = " ".join(
-        [
-            *(f"--buckets {v}={','.join(map(str, b))}" for v, b in (had[0].buckets or {}).items()),
-            *(f"--mask {name}" for name in had[0].masks),
-            *(f"--unchecked-padding {name}" for name in had[0].unchecked_padding),
-        ]
-    )
+    words = []
+    for variable, sizes in (had[0].buckets or {}).items():
+        words += ["--buckets", f"{variable}={','.join(map(str, sizes))}"]
+    for name, value in had[0].pad_values.items():
+        words += ["--pad-values", f"{name}={value}"]
+    if had[0].masks:
+        words += ["--mask", ",".join(had[0].masks)]
+    if had[0].unchecked_padding:
+        words += ["--unchecked-padding", ",".join(had[0].unchecked_padding)]
+    given = shlex.join(words)
     return f"version {newest.name} has buckets, and this one has none: to keep them, add {given}"
 
 

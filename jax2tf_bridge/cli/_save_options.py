@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jax2tf_bridge._utils._number_texts import number_of
 from jax2tf_bridge.cli._usage import UsageError
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._portable_function import PortableFunction
@@ -50,9 +51,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--mask",
-        metavar="INPUT",
-        help="the input that the buckets fill, with 1 for what is real and 0 for padding; callers "
-        "no longer give it",
+        action="extend",
+        default=[],
+        type=_names,
+        metavar="INPUT,INPUT",
+        help="inputs that the buckets fill, with 1 for what is real and 0 for padding; callers no "
+        "longer give them",
     )
     parser.add_argument(
         "--pad-values",
@@ -176,7 +180,7 @@ def _above(text: str) -> tuple[str, str]:
     return name.strip(), kind.replace("-", " ")
 
 
-def _pad_value(text: str) -> tuple[str, int | float | bool]:
+def _pad_value(text: str) -> tuple[str, complex]:
     try:
         name, number = _split(text)
         return name, _number(number.strip())
@@ -186,13 +190,10 @@ def _pad_value(text: str) -> tuple[str, int | float | bool]:
         ) from None
 
 
-def _number(text: str) -> int | float | bool:
+def _number(text: str) -> complex:
     if text.lower() in _BOOLEANS:
         return _BOOLEANS[text.lower()]
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
+    return number_of(text)
 
 
 def _names(text: str) -> Sequence[str]:

@@ -42,7 +42,8 @@ class Signature:
         from which jax.random.key makes the same key.
       buckets: as in `save`, for this signature alone; None for those of `save`.
       mask: the input that is true for what is real and false for padding, as "mask" of the shape
-        (b,), (b, n) or (b, 1, 1, n). The buckets fill it, and callers no longer give it.
+        (b,), (b, n) or (b, 1, 1, n). The buckets fill it, and callers no longer give it. Or
+        several such inputs.
       pad_values: what inputs are padded with to a bucket, by name, as {"ids": 1}; zeros by default.
       unchecked_padding: dimension variables, as ["n"], for which `save` does not try whether
         padding changes results: you vouch for it. The SavedModel says so.
@@ -67,7 +68,7 @@ class Signature:
     resources: Sequence[Any] = ()
     seed: Literal["key", "scalar"] = "key"
     buckets: Mapping[str, Sequence[int]] | None = None
-    mask: str | None = None
+    mask: str | Sequence[str] | None = None
     pad_values: Mapping[str, Any] = field(default_factory=dict)
     unchecked_padding: Sequence[str] = ()
     example: Mapping[str, Any] | Sequence[Mapping[str, Any]] = field(default_factory=dict)

@@ -113,3 +113,8 @@ def real_words(ids: Any) -> Any:
 
 def masked(x: Any, mask: Any) -> Any:
     return (x * mask).sum() / jnp.maximum(mask.sum(), 1)
+
+
+def masked_twice(x: Any, mask: Any, weight: Any) -> Any:
+    """Divides what is real, and sees by a sign how the rest is padded."""
+    return masked(x, mask) + (x * weight).sum() - jnp.minimum(x, 0).sum()

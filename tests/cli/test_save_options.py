@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,6 +72,21 @@ def test_a_mask_is_filled(run: Run, ok: Ok, masked: str) -> None:
     )
 
 
+def test_options_that_a_version_lacks_can_be_pasted(run: Run, ok: Ok) -> None:
+    ok("export", f"{MODELS}:masked_twice", "--args", *["f32[n]"] * 3, "-o", "twice.jaxfn")
+    publish = ("publish", "twice.jaxfn", "-o", "models", "--above", "n=as-is", "--vjp-order", "0")
+    padding = "--buckets n=4 --pad-values x=0.5 --mask mask,weight"
+    ok(*publish, *padding.split())
+    np.testing.assert_allclose(tf.saved_model.load("models/1").serving_default([1.0, 2.0]), 4.5)
+    ended = run(*publish[:4], *publish[6:])
+    assert ended.err == (
+        "jax2tf-bridge: note: version 1 has buckets, and this one has none: to keep them, add "
+        f"{padding}\n"
+    )
+    ok(*publish, *shlex.split(ended.err.partition("add ")[2]))
+    assert read_sidecar(Path("models/3")) is not None
+
+
 @pytest.mark.parametrize("kind", ["json", "npz"])
 def test_an_example_is_tried_and_kept(ok: Ok, words: str, kind: str) -> None:
     if kind == "json":
@@ -97,7 +113,12 @@ def test_an_example_is_tried_and_kept(ok: Ok, words: str, kind: str) -> None:
 def test_misspelt_names(run: Run, masked: str) -> None:
     Path("e.json").write_text('{"y": [1.0]}')
     told = {
-        ("--mask", "maks"): "--mask maks: there is no such input: did you mean 'mask'?",
+        (
+            "--mask",
+            "maks",
+            "--mask",
+            "mask",
+        ): "--mask maks: there is no such input: did you mean 'mask'?",
         ("--pad-values", "xx=1"): "--pad-values xx=1: there is no such input: did you mean 'x'?",
         ("--pad-values", "xx=-inf"): "--pad-values xx=-inf: there is no such input: did you mean ",
         ("--unchecked-padding", "m"): "--unchecked-padding names 'm', which has no buckets",
@@ -158,6 +179,7 @@ def test_options_that_are_not_written_so(run: Run, words: str) -> None:
         ("--buckets", "=1"): "'=1' is not of the form NAME=N,N, as b=1,8,32",
         ("--pad-values", "ids"): "'ids' is not of the form INPUT=X with a number, true or false, ",
         ("--pad-values", "ids=x"): "'ids=x' is not of the form INPUT=X with a number, ",
+        (*BUCKETS, "--mask", "m;n"): "'m;n' is not of the form NAME,NAME, as n or b,n",
         ("--unchecked-padding", "n;m"): "'n;m' is not of the form NAME,NAME, as n or b,n",
     }
     for options, text in told.items():
