@@ -200,6 +200,7 @@ class Endpoint:
         if not hasattr(value, "dtype"):
             return self.fitting("example for", name, value).numpy()
         if fits_dtype(value, aval.op_dtype):
+            _refuse_overflow(self._place("example for", name), value, aval.op_dtype)
             return np.asarray(value).astype(tf.as_dtype(aval.op_dtype).as_numpy_dtype)
         return value
 
@@ -207,19 +208,23 @@ class Endpoint:
         """A value for an input as a tensor; `what` it is, for messages.
 
         Raises:
-          SavingError: it has another dtype or shape.
+          SavingError: it has another dtype or shape, or integers that the dtype does not hold.
         """
         expected = self.taken()[name]
-        place = f"The {what} the input {name} of the signature {self.name}"
+        place = self._place(what, name)
         try:
             tensor = tf.constant(value, expected.dtype)
         except (TypeError, ValueError) as e:
             raise SavingError(
                 f"{place} does not fit it: expected {expected.dtype.name}, got {_shown(value)}. {e}"
             ) from e
+        _refuse_overflow(place, value, expected.dtype.name)
         if not expected.shape.is_compatible_with(tensor.shape):
             raise SavingError(f"{place} has the shape {tensor.shape}, expected {expected.shape}.")
         return tensor
+
+    def _place(self, what: str, name: str) -> str:
+        return f"The {what} the input {name} of the signature {self.name}"
 
     def arguments(self) -> tuple[TreeSpec, tuple[str, ...]]:
         """The structure of (args, kwargs) without weights and masks, and the arguments' names."""
@@ -292,6 +297,21 @@ def _shown(value: Any) -> str:
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype}{list(value.shape)}"
     return repr(value)
+
+
+def _refuse_overflow(place: str, value: Any, dtype: str) -> None:
+    """Raises for integers beyond their dtype, which NumPy and TensorFlow would wrap around."""
+    if not dtype.startswith(("int", "uint")):
+        return
+    array, limits = np.asarray(value), np.iinfo(dtype)
+    if array.dtype.kind not in "iu" or not array.size:
+        return
+    for extreme in (int(array.min()), int(array.max())):
+        if not limits.min <= extreme <= limits.max:
+            raise SavingError(
+                f"{place} holds {extreme}, and {dtype} is from {limits.min} to {limits.max}. Give "
+                "a number in this range, or export the function for a wider dtype."
+            )
 
 
 def spec(name: str, aval: Aval) -> tf.TensorSpec:

@@ -136,6 +136,9 @@ def test_examples_that_do_not_fit(run: Run, words: str) -> None:
     told = {
         '{"ids": [[1, 2], [3]]}': "The example for the input ids of the signature serving_default ",
         '{"ids": [[1.5, 2]]}': "does not fit it: expected int32, got [[1.5, 2]].",
+        '{"ids": [[10000000000, 5]]}': "The example for the input ids of the signature "
+        "serving_default holds 10000000000, and int32 is from -2147483648 to 2147483647. Give a ",
+        '{"ids": [[100000000000000000000]]}': "does not fit it: expected int32, got [[100",
         '{"ids": [1, 2]}': "has the shape (2,), expected (1, None).",
     }
     for written, text in told.items():

@@ -211,3 +211,30 @@ def test_buckets_are_chosen_once_and_from_an_iterator(tmp_path: Path) -> None:
         vjp_order=0,
     )
     assert "buckets b 1, 4" in str(saved)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "dtype", "limits"),
+    [
+        ("default of", [300], np.int8, "300, and int8 is from -128 to 127"),
+        ("default of", np.array([-300]), np.int8, "-300, and int8 is from -128 to 127"),
+        ("example for", [-1], np.uint8, "-1, and uint8 is from 0 to 255"),
+        (
+            "example for",
+            np.array([3 * 10**9]),
+            np.int32,
+            "3000000000, and int32 is from -2147483648 to 2147483647",
+        ),
+    ],
+)
+def test_integers_beyond_their_dtype_are_not_wrapped_around(
+    option: str, value: Any, dtype: Any, limits: str, tmp_path: Path
+) -> None:
+    record = export(lambda x: x, platforms=["cpu"])(np.ones(1, dtype))
+    given = {"defaults" if option == "default of" else "example": {"x": value}}
+    with pytest.raises(SavingError) as caught:
+        save(tmp_path / "m", Signature(record, **given))
+    assert str(caught.value) == (
+        f"The {option} the input x of the signature serving_default holds {limits}. Give a number "
+        "in this range, or export the function for a wider dtype."
+    )
