@@ -13,6 +13,7 @@ from jax2tf_bridge.portable._plausible_inputs import variables_in
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving._names import renamed, valid_names
+from jax2tf_bridge.saving.buckets._bucket_names import masks_of
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,12 @@ class SignatureInputs:
         """What the saved signature takes, by name: what its preprocess does, if it has one."""
         if self.signature.preprocess is not None:
             return self.signature.inputs
-        mask = self.signature.mask
-        masks = (mask,) if isinstance(mask, str) else mask or ()
-        return {name: aval for name, aval in self.inputs.items() if name not in masks}
+        return {name: aval for name, aval in self.inputs.items() if name not in self.masks}
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """The inputs that the buckets fill."""
+        return masks_of(self.name, self.signature.mask)
 
     @property
     def variables(self) -> frozenset[str]:
@@ -48,8 +52,14 @@ class SignatureInputs:
         """Raises if `example` or `defaults` have a value for what is no input.
 
         Raises:
-          SavingError: they have; or the example is no mapping.
+          SavingError: they have; or one is no mapping.
+          ShapeError: the mask is no name.
         """
+        if not isinstance(self.signature.defaults, Mapping):
+            raise SavingError(
+                f"defaults of the signature {self.name} must be a mapping of values by input. Got: "
+                f"{type(self.signature.defaults).__name__}."
+            )
         self._check("defaults", self.signature.defaults)
         for example in examples_of(self.name, self.signature):
             self._check("example", example)

@@ -80,6 +80,38 @@ def preprocessed(**options: Any) -> Signature:
             "serving_default: pad_values=1: expected a dict, as {'ids': 1}",
         ),
         (
+            text(mask=5),
+            BUCKETS,
+            "serving_default: mask=5: expected the name of an input, as 'mask', or a list of names",
+        ),
+        (
+            text(defaults=None),
+            {},
+            "defaults of the signature serving_default must be a mapping of values by input. Got: "
+            "NoneType.",
+        ),
+        (
+            text(unchecked_padding=5),
+            BUCKETS,
+            "serving_default: unchecked_padding=5: expected a list, as ['n']",
+        ),
+        (
+            text(buckets="auto"),
+            {},
+            "serving_default: buckets='auto': expected a dict, as {'b': [1, 8, 32]}. 'auto' is for "
+            "all signatures: save(..., buckets='auto', expected_sizes=[...])",
+        ),
+        (
+            text(buckets=[1, 8]),
+            {},
+            "serving_default: buckets=[1, 8]: expected a dict, as {'b': [1, 8, 32]}",
+        ),
+        (
+            text(polymorphic_shapes=AUTO, buckets=8),
+            {},
+            "serving_default: buckets=8: expected a dict, as {'b': [1, 8, 32]}",
+        ),
+        (
             text(unchecked_padding=["nn"]),
             BUCKETS,
             "serving_default: unchecked_padding names 'nn', which has no buckets: did "

@@ -11,6 +11,46 @@ from jax2tf_bridge.portable._plausible_inputs import variables_in
 from jax2tf_bridge.portable._portable_function import Aval
 
 
+def check_buckets(name: str, buckets: Any) -> None:
+    """Raises unless buckets are a mapping.
+
+    Args:
+      name: the signature's, for messages.
+      buckets: what the user gave for this signature.
+
+    Raises:
+      ShapeError: they are none.
+    """
+    if not isinstance(buckets, Mapping):
+        elsewhere = (
+            ". 'auto' is for all signatures: save(..., buckets='auto', expected_sizes=[...])"
+        )
+        raise ShapeError(
+            f"{name}: buckets={buckets!r}: expected a dict, as {{'b': [1, 8, 32]}}"
+            f"{elsewhere if buckets == 'auto' else ''}"
+        )
+
+
+def masks_of(name: str, mask: Any) -> tuple[str, ...]:
+    """Lists the inputs that are masks.
+
+    Args:
+      name: the signature's, for messages.
+      mask: what the user gave: one name, several, or None.
+
+    Raises:
+      ShapeError: it is none of these.
+    """
+    if isinstance(mask, str):
+        return (mask,)
+    masks = () if mask is None else mask
+    if not isinstance(masks, Sequence) or not all(isinstance(each, str) for each in masks):
+        raise ShapeError(
+            f"{name}: mask={mask!r}: expected the name of an input, as 'mask', or a list of names"
+        )
+    return tuple(masks)
+
+
 def check_variables(name: str, buckets: Iterable[str], inputs: Mapping[str, Aval]) -> None:
     """Raises if there are buckets for what is no dimension variable.
 
@@ -85,8 +125,9 @@ def check_unchecked(name: str, given: Sequence[str], bucketed: Collection[str]) 
     Raises:
       ShapeError: one has no buckets, or it is no list.
     """
-    if isinstance(given, str):
-        raise ShapeError(f"{name}: unchecked_padding={given!r}: expected a list, as [{given!r}]")
+    if isinstance(given, str) or not isinstance(given, Collection):
+        shown = [given if isinstance(given, str) else "n"]
+        raise ShapeError(f"{name}: unchecked_padding={given!r}: expected a list, as {shown}")
     for variable in given:
         if variable not in bucketed:
             near = did_you_mean(str(variable), bucketed, quoted=True)

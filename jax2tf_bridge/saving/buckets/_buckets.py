@@ -19,6 +19,7 @@ from jax2tf_bridge.saving.buckets._bucket_names import (
     check_inputs,
     check_unchecked,
     check_variables,
+    masks_of,
 )
 from shape_poly import Comparison, Dim, Plan, make_plan, parse_comparison, shape_text
 
@@ -141,7 +142,7 @@ def make_bucketing(
     """
     if not isinstance(buckets, Mapping) or not buckets:
         raise ShapeError(f"{name}: buckets={buckets!r}: expected a dict, as {{'b': (1, 8, 32)}}")
-    masks = (mask,) if isinstance(mask, str) else tuple(mask or ())
+    masks = masks_of(name, mask)
     check_variables(name, buckets, inputs)
     check_inputs(name, inputs, masks, pad_values or {})
     sizes = {v: _checked_sizes(name, v, given) for v, given in buckets.items()}

@@ -14,6 +14,7 @@ from jax2tf_bridge.errors import SavingError, ShapeError
 from jax2tf_bridge.saving._endpoint import Endpoint
 from jax2tf_bridge.saving._signature_inputs import SignatureInputs
 from jax2tf_bridge.saving.buckets._bucket_names import (
+    check_buckets,
     check_inputs,
     check_unchecked,
     check_variables,
@@ -126,17 +127,17 @@ def _check_signature(
 ) -> list[str]:
     """The variables with buckets of a signature, after a check of what names its inputs."""
     name, signature = each.name, each.signature
-    mask = signature.mask
-    masks = (mask,) if isinstance(mask, str) else mask or ()
-    check_inputs(name, each.inputs, masks, signature.pad_values, signature.inputs)
+    check_inputs(name, each.inputs, each.masks, signature.pad_values, signature.inputs)
+    if signature.buckets is not None:
+        check_buckets(name, signature.buckets)
     chosen = _chosen(each, common)
     if chosen is None or not each.is_decided:
         return []
     if not chosen:
         for option, given in (
-            ("mask", mask),
+            ("mask", signature.mask),
             ("pad_values", dict(signature.pad_values)),
-            ("unchecked_padding", list(signature.unchecked_padding)),
+            ("unchecked_padding", signature.unchecked_padding),
         ):
             if given:
                 raise SavingError(
