@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -219,7 +220,7 @@ def _read_example(file: Path) -> Mapping[str, Any]:
         )
     try:
         found = _read_json(file) if kind == ".json" else _read_npz(file)
-    except (ValueError, RecursionError, EOFError, KeyError, zipfile.BadZipFile) as e:
+    except (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as e:
         raise FileFormatError(
             f"--example: {file} cannot be read as {kind} with values of inputs by name: {e}",
             file=str(file),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,10 +52,12 @@ def test_an_error_about_padding_names_options_that_mend_it(run: Run, ok: Ok, wor
 
 
 def test_padding_that_is_vouched_for(ok: Ok, words: str) -> None:
-    ok("save", words, "-o", "m", *BUCKETS, "--unchecked-padding", "n")
+    ok("save", words, "-o", "m", *BUCKETS, "--unchecked-padding", "n", "--pad-values", "ids=0")
     sidecar = read_sidecar(Path("m"))
     assert sidecar is not None
-    assert sidecar[0].signatures["serving_default"].unchecked_padding == ("n",)
+    entry = sidecar[0].signatures["serving_default"]
+    # Padding with 0 is nothing special.
+    assert (entry.unchecked_padding, entry.pad_values) == (("n",), {})
 
 
 def test_a_mask_is_filled(run: Run, ok: Ok, masked: str) -> None:
@@ -147,17 +150,30 @@ def test_examples_that_do_not_fit(run: Run, words: str) -> None:
         assert (ended.code, text in ended.error) == (1, True), ended
 
 
+def _with_method(whole: bytes, method: int) -> bytes:
+    """A zip file that says that it is compressed by a method of this number."""
+    for place in (8, whole.index(b"PK\1\2") + 10):
+        whole = whole[:place] + struct.pack("<H", method) + whole[place + 2 :]
+    return whole
+
+
 def test_files_that_are_no_examples(run: Run, words: str) -> None:
     Path("list.json").write_text("[1]")
     Path("none.npz").write_bytes(b"none")
     np.save("one.npy", np.ones(1))
     Path("one.npy").rename("one.npz")
     Path("folder.json").mkdir()
+    np.savez_compressed("damaged.npz", ids=np.arange(1000))
+    whole = Path("damaged.npz").read_bytes()
+    Path("damaged.npz").write_bytes(whole[:200] + b"\xff" * 200 + whole[400:])
+    Path("unknown.npz").write_bytes(_with_method(whole, 99))
     told = {
         "no.json": (2, "no.json: No such file or directory"),
         "e.txt": (2, "--example: expected a file .npz or .json with values of inputs by name. "),
         "list.json": (1, 'expected an object, as {"ids": [[4, 8, 15]]}'),
         "none.npz": (1, "--example: none.npz cannot be read as .npz with values of inputs by "),
+        "damaged.npz": (1, "--example: damaged.npz cannot be read as .npz with values of inputs "),
+        "unknown.npz": (1, "--example: unknown.npz cannot be read as .npz with values of inputs "),
         "one.npz": (1, "it holds one array without a name; write it with np.savez"),
         "folder.json": (1, "folder.json: Is a directory"),
     }

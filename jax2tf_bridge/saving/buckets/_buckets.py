@@ -133,7 +133,8 @@ def make_bucketing(
         it, and the function sees true (1) for what is real and false (0) for padding.
       constraints: the record's constraints and requirements. The buckets must satisfy them; the
         sizes that are padded to them need not.
-      pad_values: numbers by the inputs that are padded with them, and not with 0.
+      pad_values: numbers by the inputs that are padded with them; the result leaves out zeros,
+        which is what all else is padded with.
       unchecked: variables whose padding is not tried.
 
     Raises:
@@ -166,7 +167,8 @@ def make_bucketing(
     for variable, kind in bucketing.above.items():
         if kind == "split":
             _check_splittable(bucketing, variable)
-    return bucketing
+    other = {name: value for name, value in bucketing.pad_values.items() if value != 0}
+    return replace(bucketing, pad_values=other)
 
 
 def is_plain(dimension: Dim, variable: str) -> bool:
