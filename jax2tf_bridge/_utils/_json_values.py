@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jax2tf_bridge._utils._number_texts import number_of
+from jax2tf_bridge._utils._number_texts import number_of, number_text
 
 _LARGEST = 2**63 - 1
 
@@ -91,12 +91,14 @@ class JsonValue:
         return self.value
 
     def number_text(self) -> str:
-        """A number as text, as `number_text` writes it."""
+        """Reads a number as text, just as `number_text` writes it."""
         text = self.text()
         try:
-            number_of(text)
+            written = number_text(number_of(text))
         except ValueError:
-            raise self.problem("a number as text") from None
+            written = None
+        if written != text:
+            raise self.problem("a number as text")
         return text
 
     def flag(self) -> bool:

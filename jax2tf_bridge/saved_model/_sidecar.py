@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jax2tf_bridge._utils._json_values import JsonProblem, JsonValue
-from jax2tf_bridge._utils._number_texts import number_of
+from jax2tf_bridge._utils._number_texts import dtype_holds, number_of
 from jax2tf_bridge.errors import FileFormatError, SavingError
 from jax2tf_bridge.portable._consistency import is_digest
 from jax2tf_bridge.portable._portable_function import PortableFunction
@@ -356,6 +356,14 @@ def _signature(place: JsonValue, version: int) -> tuple[SignatureEntry, str]:
         unchecked_padding=tuple(found.text() for found in unchecked.elements()),
         pad_values={name: found.number_text() for name, found in pad_values.items()},
     )
+    for name, found in pad_values.items():
+        if name not in entry.inputs:
+            names = ", ".join(entry.inputs)
+            raise JsonProblem(
+                f"{found.path:.200}: expected the name of an input ({names:.80}), got {name!r:.80}"
+            )
+        if not dtype_holds(entry.inputs[name].dtype, number_of(found.text())):
+            raise found.problem(f"a number that {entry.inputs[name].dtype:.80} holds")
     return entry, file
 
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
-import numpy as np
-
+from jax2tf_bridge._utils._number_texts import dtype_holds
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import DTypeError, ShapeError
 from jax2tf_bridge.portable._dtypes import kind_of
@@ -244,21 +243,8 @@ def _check_pad_values(bucketing: Bucketing) -> None:
         aval = bucketing.inputs[name]
         if not any(map(bucketing.depends, aval.op_shape)):
             raise ShapeError(f"{place}: {aval} has no size with buckets, and is never padded.")
-        if not _holds(aval.op_dtype, value):
+        if not dtype_holds(aval.op_dtype, value):
             raise DTypeError(f"{place}: expected one number that {aval.op_dtype} holds.")
-
-
-def _holds(dtype: str, value: Any) -> bool:
-    array = np.asarray(value)
-    if array.shape != () or array.dtype.kind not in "biufc":
-        return False
-    kind = kind_of(dtype)
-    if kind == "bool":
-        return bool(array == 0 or array == 1)
-    if kind in ("int", "uint"):
-        limits = np.iinfo(dtype)
-        return bool(array.dtype.kind in "biu" and limits.min <= int(array) <= limits.max)
-    return kind == "complex" or array.dtype.kind != "c"
 
 
 def _check_that_sizes_tell(bucketing: Bucketing) -> None:
