@@ -253,7 +253,10 @@ def _lines(facts: dict[str, Any], differences: Sequence[Difference]) -> Iterator
     yield f"samples: {'; '.join(shown)}"
     if facts["only_buckets"]:
         names = ", ".join(facts["only_buckets"])
-        yield f"(of {names} only buckets: save left padding along it unchecked, as it was told)"
+        yield (
+            f"(of {names} only buckets are compared: save left padding along it unchecked, as it "
+            "was told)"
+        )
     yield ""
     labels = [f"{d.what} {d.name}" for d in differences]
     width = max([20, *map(len, labels)])

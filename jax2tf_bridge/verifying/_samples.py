@@ -49,8 +49,8 @@ class Sampler:
         self.variables: tuple[str, ...] = tuple(
             dict.fromkeys(name for dim in dims for name in sorted(dim.variables()))
         )
-        only = only or {}
-        self._candidates = {name: tuple(only.get(name, _CANDIDATES)) for name in self.variables}
+        self._only = only or {}
+        self._candidates = self._beside(self._only)
 
     def sizes(self, count: int) -> list[Sizes]:
         """Different sizes, first the smallest; fewer where there are no more.
@@ -79,7 +79,8 @@ class Sampler:
           ShapeError: none were found.
         """
         free = [name for name in self.variables if name not in given]
-        trials = itertools.product(*(self._candidates[name] for name in free))
+        candidates = self._beside({**self._only, **{name: [size] for name, size in given.items()}})
+        trials = itertools.product(*(candidates[name] for name in free))
         for drawn in itertools.islice(trials, _MOST_TRIALS):
             sizes = {**given, **dict(zip(free, drawn, strict=True))}
             if self._allows(sizes):
@@ -109,8 +110,45 @@ class Sampler:
         known = dtype in ("float16", "float32", "float64")
         return generator.normal(size=shape).astype(dtype if known else np.float32)
 
+    def _beside(self, fixed: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+        """The sizes to draw of each variable, beside the only ones of some.
+
+        What a comparison ties to these may have to be larger than all others: m of n == 2*m.
+        """
+        tied = {name: tuple(sizes) for name, sizes in fixed.items()}
+        found = {name: tied.get(name, _CANDIDATES) for name in self.variables}
+        comparisons = list(self._constraints)
+        while comparisons:
+            comparison = comparisons.pop()
+            names = comparison.variables()
+            known = [name for name in names if name in tied]
+            if len(names) != 2 or len(known) != 1:
+                continue
+            (variable,) = names - set(known)
+            sizes = (_just_held(comparison, {known[0]: s}, variable) for s in tied[known[0]])
+            tied[variable] = tuple(dict.fromkeys(itertools.chain.from_iterable(sizes)))
+            found[variable] = tuple(sorted({*_CANDIDATES, *tied[variable]}))
+            comparisons = list(self._constraints)  # one of them may tie another to this
+        return found
+
     def _allows(self, sizes: Sizes) -> bool:
         if not all(constraint.holds(sizes) for constraint in self._constraints):
             return False
         shapes = [evaluate_shape(aval.shape, sizes) for aval in (*self._avals, *self._outputs)]
         return all((size or 0) >= 1 for shape in shapes for size in shape)
+
+
+def _just_held(comparison: Comparison, known: Sizes, variable: str) -> list[int]:
+    """The sizes of a variable at which a linear comparison begins or ceases to hold."""
+    difference = comparison.difference()
+    if isinstance(difference, int):
+        return []
+    try:
+        first, second = (difference.evaluate({**known, variable: size}) for size in (1, 2))
+    except ZeroDivisionError:
+        return []
+    if first == second:
+        return []
+    near = 1 - first // (second - first)
+    sizes = [size for size in (near - 1, near, near + 1) if size >= 1]
+    return [size for size in sizes if comparison.holds({**known, variable: size})]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2tf_bridge import Signature, StructureError, save
+from jax2tf_bridge import ShapeError, Signature, StructureError, save
 from jax2tf_bridge.cli import _verify
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.verifying import KnownTypes, _comparison
@@ -124,7 +124,7 @@ def test_sizes_whose_padding_was_not_checked_are_buckets(ok: Ok, tmp_path: Path)
     assert {sizes["n"] for sizes in facts["samples"]} == {4, 6}
     assert len({sizes["b"] for sizes in facts["samples"]}) > 1
     text = ok("verify", tmp_path / "m", *words[:2], "--samples", "1")
-    assert "(of n only buckets: save left padding along it unchecked, as it was told)" in text
+    assert "(of n only buckets are compared: save left padding along it unchecked, as it " in text
 
 
 def attention(params: Any, x: Any) -> Any:
@@ -312,3 +312,19 @@ def test_sizes_satisfy_the_constraints() -> None:
     assert all(sizes["b"] % 4 == 0 and sizes["n"] >= 3 for sizes in found)
     assert sampler.array(record.in_avals[0], {"b": 4, "n": 3}).shape == (4, 6)
     assert Sampler(record, 0).sizes(6) == found
+
+
+def test_sizes_beside_large_ones_follow_from_the_constraints() -> None:
+    from jax2tf_bridge import export
+
+    record = export(
+        lambda x, y, z: x[:, : y.shape[0]] + z.sum(),
+        polymorphic_shapes=["(b, n)", "(m,)", "(k,)"],
+        polymorphic_constraints=["n == 2*m", "3*k >= m"],
+    )(*(np.ones(shape, np.float32) for shape in [(4, 6), (3,), (3,)]))
+    only = Sampler(record, 0, {"n": [1024, 4096]})
+    assert only.with_sizes({}) == {"b": 1, "n": 1024, "m": 512, "k": 171}
+    assert {sizes["n"] for sizes in only.sizes(20)} == {1024, 4096}
+    assert Sampler(record, 0).with_sizes({"m": 700}) == {"b": 1, "n": 1400, "m": 700, "k": 234}
+    with pytest.raises(ShapeError, match=r"no sizes of .* beside n = 7 were found"):
+        Sampler(record, 0).with_sizes({"n": 7})
