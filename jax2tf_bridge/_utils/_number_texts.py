@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-_INTEGERS = frozenset(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
-
 
 def number_text(number: Any) -> str:
     """A number of Python or NumPy as Python writes it; flags as 0 and 1.
@@ -38,20 +36,3 @@ def number_of(text: str) -> complex:
         except ValueError:
             pass
     return complex(text)
-
-
-def dtype_holds(dtype: str, number: Any) -> bool:
-    """Whether a dtype holds a number, as flags do 0 and 1; floats round it, or have infinity.
-
-    >>> dtype_holds("int8", 127), dtype_holds("int8", 128), dtype_holds("bool", 1)
-    (True, False, True)
-    """
-    array = np.asarray(number)
-    if array.shape != () or array.dtype.kind not in "biufc":
-        return False
-    if dtype == "bool":
-        return bool(array == 0 or array == 1)
-    if dtype in _INTEGERS:
-        limits = np.iinfo(dtype)
-        return bool(array.dtype.kind in "biu" and limits.min <= int(array) <= limits.max)
-    return dtype.startswith("complex") or array.dtype.kind != "c"

@@ -212,3 +212,23 @@ def kind_of(name: str) -> Kind | None:
     """
     row = _BY_NAME.get(name)
     return None if row is None else row.kind
+
+
+def dtype_holds(name: str, number: Any) -> bool:
+    """Whether a dtype holds a number, as flags do 0 and 1; floats round it, or have infinity.
+
+    >>> dtype_holds("int4", 7), dtype_holds("int4", 8), dtype_holds("bool", 1)
+    (True, False, True)
+    """
+    import numpy as np
+
+    array = np.asarray(number)
+    row = find_dtype(name)
+    if row is None or array.shape != () or array.dtype.kind not in "biufc":
+        return False
+    if row.kind == "bool":
+        return bool(array == 0 or array == 1)
+    if row.is_integer:
+        least = -(2 ** (row.bits - 1)) if row.kind == "int" else 0
+        return array.dtype.kind in "biu" and 0 <= int(array) - least < 2**row.bits
+    return row.kind == "complex" or array.dtype.kind != "c"

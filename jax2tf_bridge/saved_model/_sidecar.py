@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from jax2tf_bridge._utils._json_values import JsonProblem, JsonValue
-from jax2tf_bridge._utils._number_texts import dtype_holds, number_of
+from jax2tf_bridge._utils._number_texts import number_of
 from jax2tf_bridge.errors import FileFormatError, SavingError
 from jax2tf_bridge.portable._consistency import is_digest
+from jax2tf_bridge.portable._dtypes import dtype_holds
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.serialization import read_function, write_function
 from jax2tf_bridge.serialization._vjp_chain import vjp_chain
