@@ -15,14 +15,19 @@ THOROUGH = "JAX2TF_BRIDGE_THOROUGH"
 
 
 def sampled(
-    rows: Sequence[T], *, every: int, keep: Callable[[T], bool] | Iterable[T] = ()
+    rows: Sequence[T],
+    *,
+    every: int,
+    keep: Callable[[T], bool] | Iterable[T] = (),
+    others: pytest.MarkDecorator = pytest.mark.complete,
 ) -> list[Any]:
-    """Makes parameters of all rows, and marks those outside of the sample with `complete`.
+    """Makes parameters of all rows, and marks those outside of the sample.
 
     Args:
       rows: what `pytest.mark.parametrize` would take.
       every: the sample has the rows at 0, every, 2 * every and so on.
       keep: rows that are in the sample as well, or a test that says which.
+      others: the mark of the rows that are not.
 
     >>> [[mark.name for mark in row.marks] for row in sampled("abcd", every=3, keep="b")]
     [[], [], ['complete'], []]
@@ -35,9 +40,7 @@ def sampled(
         assert not unknown, f"to be kept, but no rows of the table: {unknown}"
         kept = listed.__contains__
     return [
-        pytest.param(row)
-        if index % every == 0 or kept(row)
-        else pytest.param(row, marks=pytest.mark.complete)
+        pytest.param(row) if index % every == 0 or kept(row) else pytest.param(row, marks=others)
         for index, row in enumerate(rows)
     ]
 

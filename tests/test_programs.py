@@ -15,6 +15,7 @@ from tests.program_cases.tensorflow_side import (
     results_and_gradients,
 )
 from tests.programs import PROGRAMS, SEVENTEEN, Program, by_name
+from tests.sampling import sampled
 
 
 def _check(program: Program, results: list[tf.Tensor], expected: Reference) -> None:
@@ -22,7 +23,9 @@ def _check(program: Program, results: list[tf.Tensor], expected: Reference) -> N
     assert differences("result", got, expected.results, program.tolerance) == []
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+@pytest.mark.parametrize(
+    "program", sampled(PROGRAMS, every=3, keep=SEVENTEEN, others=pytest.mark.slow), ids=str
+)
 def test_values_and_gradients_are_those_of_jax(program: Program) -> None:
     """Values eagerly at the first call, and with gradients in a traced function at the others.
 
