@@ -1,1 +1,1 @@
-"""The portable function and what it is made of. Imports neither jax nor tensorflow."""
+"""The portable function and what it is made of. Importing it needs neither jax nor tensorflow."""
