@@ -17,6 +17,7 @@ from jax2tf_bridge.loading._called_modules import Arranged, NotCallable, arrange
 from jax2tf_bridge.loading._functions import LoadedSignature
 from jax2tf_bridge.loading._model import LoadedModel
 from jax2tf_bridge.loading._modules import ModuleFunction
+from jax2tf_bridge.portable._dtypes import find_dtype
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._dataflow import (
     Cast,
@@ -32,7 +33,9 @@ from jax2tf_bridge.saved_model._dataflow import (
 )
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, TensorInfo
+from jax2tf_bridge.saved_model._nodes import Node
 from jax2tf_bridge.saved_model._tensor_proto import constant, texts
+from jax2tf_bridge.saved_model._tensors import tensor_type
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 
@@ -190,13 +193,34 @@ def _function(
                 raise NotCallable(f"it reads the variable {leaf.node}, which is not restored")
             variables[leaf.node] = names[leaf.node]
         elif isinstance(leaf, Constant):
-            tensor = leaf.node.tensor("value")
-            if tensor is None:
-                raise leaf.node.error("is a constant without a value")
-            constants[leaf] = jnp.asarray(constant(tensor, jnp.dtype))
+            constants[leaf] = _constant(leaf.node)
     if not steps:
         raise NotCallable("it calls no JAX function")
     return GraphFunction(name, signature, outputs, steps, variables, constants, missing)
+
+
+def _constant(node: Node) -> jax.Array:
+    """Reads a constant.
+
+    Raises:
+      NotCallable: JAX has no arrays of its dtype, as of texts.
+      FileFormatError: it is damaged.
+    """
+    tensor = node.tensor("value")
+    if tensor is None:
+        raise node.error("is a constant without a value")
+    _check_dtype(tensor_type(tensor).dtype, f"the constant {node.name}")
+    return jnp.asarray(constant(tensor, jnp.dtype))
+
+
+def _check_dtype(name: str, what: str) -> None:
+    """Raises NotCallable for a dtype that JAX lacks."""
+    try:
+        known = None if find_dtype(name) is None else jnp.dtype(name)
+    except TypeError:
+        known = None
+    if known is None:
+        raise NotCallable(f"it needs {what}, whose dtype is {name}, and JAX has no such arrays")
 
 
 def _innermost(value: Value) -> Value:

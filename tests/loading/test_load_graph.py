@@ -185,17 +185,23 @@ def test_other_signatures_still_work(tmp_path: Path) -> None:
     module.f = tf.function(convert(jnp.sin), autograph=False)
     spec = tf.TensorSpec([3], tf.float32, "x")
     after = tf.function(lambda x: tf.sort(module.f(x)), autograph=False)
+    labelled = tf.function(
+        lambda x: {"y": module.f(x), "labels": tf.constant(["a", "b"])}, autograph=False
+    )
     signatures = {
         "sine": module.f.get_concrete_function(spec),
         "sorted": after.get_concrete_function(spec),
+        "labelled": labelled.get_concrete_function(spec),
     }
     tf.saved_model.save(module, str(tmp_path / "1"), signatures=signatures)
     model = load(tmp_path / "1")
     np.testing.assert_allclose(model.sine(x=X[0])["output_0"], np.sin(X[0]), rtol=1e-6)
-    assert list(model.problems) == ["sorted"]
+    assert sorted(model.problems) == ["labelled", "sorted"]
+    text = "needs the constant Const, whose dtype is string, and JAX has no such arrays"
+    assert text in model.problems["labelled"]
     with pytest.raises(AttributeError, match="sorted cannot run in JAX alone: it needs the op"):
         _ = model.sorted
-    assert "not in JAX: sorted" in repr(model)
+    assert f"not in JAX: {', '.join(model.problems)}" in repr(model)
 
 
 def test_a_model_of_tensorflow_alone_holds_no_jax_function(tmp_path: Path) -> None:
