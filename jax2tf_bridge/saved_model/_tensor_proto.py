@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from jax2tf_bridge.portable._dtypes import kind_of
 from jax2tf_bridge.saved_model._protobuf import VARINT, Field, Message
 from jax2tf_bridge.saved_model._schema import TensorField
 from jax2tf_bridge.saved_model._tensors import dtype_name, read_known_shape
@@ -15,7 +16,8 @@ from jax2tf_bridge.saved_model._tensors import dtype_name, read_known_shape
 _MOST_BYTES = 1 << 28
 # tensor.proto: the fields of values, and how they are on the wire.
 _FLOATS = {5: "<f4", 6: "<f8", 9: "<c8", 12: "<c16"}
-_SIGNED, _UNSIGNED, _HALVES, _STRINGS = frozenset({7, 10, 11}), frozenset({16, 17}), 13, 8
+_SIGNED, _UNSIGNED, _STRINGS = frozenset({7, 10, 11, 13}), frozenset({16, 17}), 8
+_BYTES, _VERSION = 18, 3
 
 
 def texts(tensor: Message) -> tuple[str, ...]:
@@ -50,10 +52,15 @@ def constant(tensor: Message, dtype_of: Callable[[str], Any]) -> np.ndarray[Any,
             content = tensor.view(field)
         elif field.number in _FLOATS:
             found.append(_floats(tensor, field))
-        elif field.number in _SIGNED or field.number == _HALVES:
+        elif field.number in _SIGNED:
             found.append(np.array([*tensor.integers(field)], np.int64))
         elif field.number in _UNSIGNED:
             found.append(np.array([v % 2**64 for v in tensor.integers(field)], np.uint64))
+        elif field.number == _BYTES:
+            found.append(np.frombuffer(tensor.view(field), np.uint8))
+        elif field.number != _VERSION:
+            problem = f"a constant has values in the field {field.number}, which is not read"
+            raise tensor.error(field.start, problem)
     name = dtype_name(number)
     try:
         dtype = np.dtype(dtype_of(name))
@@ -61,22 +68,34 @@ def constant(tensor: Message, dtype_of: Callable[[str], Any]) -> np.ndarray[Any,
         problem = f"a constant has the dtype {name!r}, which is not read"
         raise tensor.error(tensor.start, problem) from e
     size = math.prod(shape)
-    if size * dtype.itemsize > _MOST_BYTES:
-        raise tensor.error(tensor.start, f"a constant has {size} elements")
     if len(content):
         if len(content) != size * dtype.itemsize:
             problem = "a constant has not as many elements as its shape says"
             raise tensor.error(tensor.start, problem)
-        return np.frombuffer(content, dtype).reshape(shape)
+        return _shaped(tensor, np.frombuffer(content, dtype), shape)
     values = np.concatenate(found) if found else np.zeros(0)
-    if name in ("bfloat16", "float16"):
-        values = values.astype(np.uint16).view(dtype)
+    if len(values) < size and size * dtype.itemsize > _MOST_BYTES:
+        raise tensor.error(tensor.start, f"a constant has {size} elements")
+    if kind_of(name) == "float" and dtype.itemsize < 4:
+        # Of short floats the file has the bits.
+        values = values.astype(f"u{dtype.itemsize}").view(dtype)
     array = np.zeros(size, dtype)
     array[: len(values)] = values[:size].astype(dtype)
     if len(values):
         # The last stands for all that are missing.
         array[len(values) :] = array[len(values) - 1 : len(values)]
-    return array.reshape(shape)
+    return _shaped(tensor, array, shape)
+
+
+def _shaped(
+    tensor: Message, array: np.ndarray[Any, Any], shape: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
+    """Gives an array its shape; TensorFlow has some that NumPy has not."""
+    try:
+        return array.reshape(shape)
+    except ValueError as e:
+        problem = f"a constant has the shape {shape}, which NumPy's arrays cannot have"
+        raise tensor.error(tensor.start, problem) from e
 
 
 def _floats(tensor: Message, field: Field) -> np.ndarray[Any, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -122,6 +123,9 @@ def test_outputs_are_followed_to_modules_and_constants() -> None:
         (varint_field(1, 1) + bytes_field(4, b"abc"), "not as many elements as its shape says"),
         (bytes_field(2, by_hand.shape([None])), "a tensor has no known shape"),
         (varint_field(1, 1) + bytes_field(2, by_hand.shape([2**40])), "has 1099511627776 elem"),
+        (varint_field(1, 1) + bytes_field(2, by_hand.shape([1] * 100)), "which NumPy's arrays can"),
+        (varint_field(1, 1) + bytes_field(2, by_hand.shape([2**62, 2**62, 0])), "has the shape"),
+        (varint_field(1, 1) + bytes_field(15, b""), "has values in the field 15, which is not r"),
     ],
 )
 def test_constants_that_are_damaged(tensor: bytes, problem: str) -> None:
@@ -142,6 +146,7 @@ def test_constants_that_are_damaged(tensor: bytes, problem: str) -> None:
         (3, lambda: varint_field(7, -3) + varint_field(7, 4), np.array([-3, 4], np.int32)),
         (23, lambda: varint_field(17, 2**64 - 1), np.array([2**64 - 1] * 2, np.uint64)),
         (19, lambda: varint_field(13, 0x3C00), np.array([1, 1], np.float16)),
+        (25, lambda: bytes_field(18, b"\x3c"), np.array([1.5, 1.5], ml_dtypes.float8_e4m3fn)),
         (10, lambda: b"", np.array([False, False])),
     ],
 )
@@ -151,3 +156,17 @@ def test_constants_as_numbers(
     shape = bytes_field(2, by_hand.shape([2]))
     message = Message(varint_field(1, number) + shape + values(), "a constant")
     np.testing.assert_array_equal(constant(message, np.dtype), expected, strict=True)
+
+
+def test_only_constants_that_few_bytes_make_large_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("jax2tf_bridge.saved_model._tensor_proto._MOST_BYTES", 8)
+    start = varint_field(1, 1) + bytes_field(2, by_hand.shape([3]))
+    numbers = np.array([1, 2, 3], np.float32)
+    for field in (4, 5):
+        whole = Message(start + bytes_field(field, numbers.tobytes()), "a constant")
+        np.testing.assert_array_equal(constant(whole, np.dtype), numbers, strict=True)
+    repeated = Message(start + bytes_field(5, numbers[:1].tobytes()), "a constant")
+    with pytest.raises(FileFormatError, match="a constant has 3 elements"):
+        constant(repeated, np.dtype)
