@@ -88,6 +88,16 @@ class GraphFunction:
         done: dict[ModuleCall, Sequence[Any]] = {}
 
         def value_of(value: Value) -> Any:
+            dtypes = []
+            while isinstance(value, Cast):
+                dtypes.append(value.dtype)
+                value = value.value
+            found = source_of(value)
+            for dtype in reversed(dtypes):
+                found = jnp.asarray(found).astype(dtype)
+            return found
+
+        def source_of(value: Value) -> Any:
             match value:
                 case Input(name):
                     return given[name]
@@ -95,8 +105,6 @@ class GraphFunction:
                     return params[self._variables[node]]
                 case Constant():
                     return self._constants[value]
-                case Cast(inner, dtype):
-                    return jnp.asarray(value_of(inner)).astype(dtype)
                 case Result(call, index):
                     return done[call][index]
             raise AssertionError(value)
@@ -182,7 +190,7 @@ def _function(
         steps.append(_Step(call, ModuleFunction(found.called), found.arguments))
         if found.called.gradient is None:
             missing.append(found.called.gradient_missing)
-    leaves = [_innermost(value) for value in values]
+    leaves = [_source(value) for value in values]
     variables: dict[str, str] = {}
     constants: dict[Constant, Any] = {}
     for leaf in leaves:
@@ -221,6 +229,18 @@ def _check_dtype(name: str, what: str) -> None:
         known = None
     if known is None:
         raise NotCallable(f"it needs {what}, whose dtype is {name}, and JAX has no such arrays")
+
+
+def _source(value: Value) -> Value:
+    """What is cast, or is there without a cast.
+
+    Raises:
+      NotCallable: JAX lacks a dtype that it is cast to.
+    """
+    while isinstance(value, Cast):
+        _check_dtype(value.dtype, "a cast")
+        value = value.value
+    return value
 
 
 def _innermost(value: Value) -> Value:

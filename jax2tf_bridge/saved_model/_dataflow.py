@@ -6,7 +6,7 @@ that are called. Whatever else stands in the way is `Opaque`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -21,7 +21,7 @@ _PASSED_ON = frozenset(
     }
 )
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-_MOST_STEPS = 2_000_000
+_MOST_STEPS = 500_000
 _DEEPEST = 200
 
 
@@ -123,13 +123,18 @@ class Scope:
     Attributes:
       model: the graph of the SavedModel.
       body: its own operations, or those of the function.
-      arguments: what the function's arguments are; of the graph itself, its inputs by tensor.
+      arguments: what the function's arguments are, those that were asked for; of the graph
+        itself, its inputs by tensor.
+      caller: where the function is called, if that is followed.
+      passed: which tensors of the caller the arguments are.
       depth: how many calls lie around it.
     """
 
     model: MetaGraph
     body: Body
-    arguments: Mapping[str, Value]
+    arguments: dict[str, Value]
+    caller: Scope | None = field(default=None, repr=False)
+    passed: Mapping[str, str] = field(default_factory=dict)
     depth: int = 0
     _called: dict[str, Scope] = field(default_factory=dict)
     _modules: dict[str, ModuleCall] = field(default_factory=dict)
@@ -137,7 +142,9 @@ class Scope:
     @staticmethod
     def of_graph(model: MetaGraph, inputs: Mapping[str, str]) -> Scope:
         """The graph itself, with the names of inputs by the tensors that they are."""
-        given = {tensor_of(tensor)[0]: Input(name) for name, tensor in inputs.items()}
+        given: dict[str, Value] = {
+            tensor_of(tensor)[0]: Input(name) for name, tensor in inputs.items()
+        }
         return Scope(model, model.graph.main, given)
 
     def value(self, reference: str) -> Value:
@@ -146,30 +153,47 @@ class Scope:
         Raises:
           FileFormatError: the graph is damaged.
         """
-        casts: list[str] = []
-        value = self._source(reference, casts)
-        for dtype in reversed(casts):
-            value = Cast(value, dtype)
+        way: list[str | tuple[Scope, str]] = []
+        value = self._source(reference, way)
+        for step in reversed(way):
+            if isinstance(step, str):
+                value = Cast(value, step)
+            else:
+                scope, argument = step
+                scope.arguments[argument] = value
         return value
 
-    def _source(self, reference: str, casts: list[str]) -> Value:
-        """What a tensor comes from; the dtypes that it is cast to on the way are added."""
+    def _source(self, reference: str, way: list[str | tuple[Scope, str]]) -> Value:
+        """What a tensor comes from.
+
+        Calls that follow each other are followed without recursion: there may be many.
+
+        Args:
+          reference: the tensor.
+          way: gets the dtypes to which it is cast on the way, and the arguments of functions.
+        """
         scope: Scope = self
         for _ in range(_MOST_STEPS):
             name, index = tensor_of(reference)
             if name in scope.arguments:
                 return scope.arguments[name]
+            if scope.caller is not None and name in scope.passed:
+                way.append((scope, name))
+                scope, reference = scope.caller, scope.passed[name]
+                continue
             node = scope.body.by_name.get(name)
             if node is None:
                 raise scope.body.error(f"there is no operation {name!r}")
             if node.op == CALL_MODULE:
+                if index >= len(node.dtypes("Tout")):
+                    raise scope.body.error(f"the operation {name!r} has no result {index}")
                 return Result(scope._module(node), index)
             if node.op == "VarHandleOp":
                 return Variable(node.name)
             if node.op == "Const":
                 return Constant(node)
             if node.op == "Cast" and node.inputs:
-                casts.append(node.dtype("DstT"))
+                way.append(node.dtype("DstT"))
                 reference = node.inputs[0]
             elif node.op in _PASSED_ON:
                 if index >= len(node.inputs):
@@ -214,25 +238,7 @@ class Scope:
             if len(function.arguments) != len(node.inputs):
                 problem = f"{node.name!r} calls {function.name} with other arguments"
                 raise self.body.error(problem)
-            given = _Lazily(self, dict(zip(function.arguments, node.inputs, strict=True)))
-            self._called[node.name] = Scope(self.model, function, given, self.depth + 1)
+            passed = dict(zip(function.arguments, node.inputs, strict=True))
+            called = Scope(self.model, function, {}, self, passed, self.depth + 1)
+            self._called[node.name] = called
         return function, self._called[node.name]
-
-
-class _Lazily(Mapping[str, Value]):
-    """The values of arguments, found when they are asked for."""
-
-    def __init__(self, scope: Scope, references: Mapping[str, str]) -> None:
-        self._scope, self._references = scope, references
-        self._known: dict[str, Value] = {}
-
-    def __getitem__(self, name: str) -> Value:
-        if name not in self._known:
-            self._known[name] = self._scope.value(self._references[name])
-        return self._known[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._references)
-
-    def __len__(self) -> int:
-        return len(self._references)

@@ -23,9 +23,13 @@ from jax2tf_bridge import (
     convert,
     load,
 )
-from jax2tf_bridge.saved_model._meta_graph import MetaGraph
+from jax2tf_bridge.loading._graph_models import GraphFunction
+from jax2tf_bridge.saved_model._dataflow import Cast, Input, Value
+from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, TensorInfo
 from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint_field
+from jax2tf_bridge.saved_model._tensors import TensorType
+from tests.inspecting import by_hand
 
 X = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(3, 2)).astype(np.float32)
@@ -156,6 +160,29 @@ def test_casts_and_constants_of_tensorflow(tmp_path: Path) -> None:
     (found,) = load(tmp_path / "1").serving_default(x=X.astype(np.float16)).values()
     assert found.dtype == np.float16
     np.testing.assert_allclose(found, X.astype(np.float16) @ W * 2.5, rtol=1e-2, atol=1e-2)
+
+
+def test_many_casts_one_after_the_other() -> None:
+    y: Value = Input("x")
+    for _ in range(1500):
+        y = Cast(y, "float32")
+    info = TensorInfo("", TensorType("int32", (3,)))
+    signature = GraphSignature({"x": info}, {"y": info}, set())
+    function = GraphFunction("f", signature, {"y": y}, [], {}, {}, ())
+    assert function({}, x=[1, 2, 3])["y"].tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("dtype", [99, 20])
+def test_casts_that_jax_cannot_do_are_told(tmp_path: Path, dtype: int) -> None:
+    cast = by_hand.node("cast", "Cast", ["x"], {"DstT": varint_field(6, dtype)})
+    call = by_hand.Call(b"", name="unused").node()
+    signature = bytes_field(2, by_hand.map_entry("y", bytes_field(1, "cast:0")))
+    signature += bytes_field(1, by_hand.map_entry("x", bytes_field(1, "x:0")))
+    graph = bytes_field(2, bytes_field(1, cast) + bytes_field(1, call))
+    graph += bytes_field(5, by_hand.map_entry("f", signature))
+    (tmp_path / "saved_model.pb").write_bytes(bytes_field(2, graph))
+    with pytest.raises(FileFormatError, match="f: it needs a cast, whose dtype is"):
+        load(tmp_path)
 
 
 def test_without_saved_gradients_the_error_says_how_to_save_them(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import FileFormatError
-from jax2tf_bridge.saved_model._dataflow import Constant, Result, Scope
+from jax2tf_bridge.saved_model._dataflow import Cast, Constant, Input, Result, Scope
 from jax2tf_bridge.saved_model._entry_points import called_modules
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph
 from jax2tf_bridge.saved_model._protobuf import Message
@@ -86,6 +86,7 @@ LIBRARY = (
     [
         ([], "a", "in a graph, at byte 0, there is no operation 'a'"),
         ([], "a:b", "there is no operation 'a:b'"),
+        ([by_hand.Call(b"m", name="n").node()], "n:1", "the operation 'n' has no result 1"),
         ([by_hand.node("n", "Identity")], "n:0", "the operation 'n' has no result 0"),
         ([by_hand.node("n", "f", ["x"])], "n:1", "in the function f, at byte .*, it has no resu"),
         ([by_hand.node("n", "f", ["x"])], "n", "in the function f, .* there is no operation 'gon"),
@@ -105,12 +106,35 @@ def test_what_does_not_belong_together_is_told(
 
 
 def test_outputs_are_followed_to_modules_and_constants() -> None:
-    nodes = (by_hand.Call(b"a module").node(), by_hand.constant("k", (3,)))
+    two = (by_hand.FLOAT32, by_hand.FLOAT32)
+    nodes = (by_hand.Call(b"a module", results=two).node(), by_hand.constant("k", (3,)))
     scope = Scope.of_graph(meta_graph(*nodes), {})
     value = scope.value("XlaCallModule:1")
     assert isinstance(value, Result)
     assert (value.call.place, value.index) == ("XlaCallModule", 1)
     assert isinstance(scope.value("k"), Constant)
+
+
+def test_calls_and_casts_one_after_the_other_are_followed() -> None:
+    cast = {"DstT": varint_field(6, by_hand.INT32)}
+    body = by_hand.node("c", "Cast", ["x"], cast)
+    nodes = [by_hand.node(f"n{i + 1}", "f", [f"n{i}"]) for i in range(3000)]
+    functions = function("f", body, results="y", returned="c:y:0")
+    scope = Scope.of_graph(meta_graph(*nodes, functions=functions), {"input": "n0"})
+    value = scope.value("n3000")
+    casts = 0
+    while isinstance(value, Cast):
+        value, casts = value.value, casts + 1
+    assert (value, casts) == (Input("input"), 3000)
+
+
+def test_functions_that_call_each_other_twice_are_followed() -> None:
+    functions = function("f0", results="y", returned="x")
+    for i in range(9):
+        nodes = (by_hand.node("a", f"f{i}", ["x"]), by_hand.node("b", f"f{i}", ["a:y:0"]))
+        functions += function(f"f{i + 1}", *nodes, results="y", returned="b:y:0")
+    model = meta_graph(by_hand.node("n", "f9", ["k"]), functions=functions)
+    assert Scope.of_graph(model, {"input": "k"}).value("n") == Input("input")
 
 
 @pytest.mark.parametrize(
