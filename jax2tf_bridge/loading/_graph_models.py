@@ -346,27 +346,36 @@ def _checkpoint_keys(model: MetaGraph) -> dict[str, str]:
         else:
             inputs[argument] = Opaque("a file")
     scope = Scope(model, function, inputs)
+    names_of: dict[Node, Sequence[str]] = {}
     for each in function.nodes:
         if each.op != "AssignVariableOp" or len(each.inputs) != 2:
             continue
         handle = scope.value(each.inputs[0])
-        restored = _restored(scope, each.inputs[1])
+        restored = _restored(scope, each.inputs[1], names_of)
         if isinstance(handle, Variable) and restored is not None:
             keys[handle.node] = restored
     return keys
 
 
-def _restored(scope: Scope, reference: str) -> str | None:
-    """The key that a tensor is restored from."""
+def _restored(scope: Scope, reference: str, names_of: dict[Node, Sequence[str]]) -> str | None:
+    """Finds the key that a tensor is restored from.
+
+    Args:
+      scope: the function that restores.
+      reference: the tensor.
+      names_of: gets the keys of each RestoreV2 that is met: it has those of all variables.
+    """
     for _ in range(100):
         name, index = tensor_of(reference)
         node = scope.body.by_name.get(name)
         if node is None:
             return None
         if node.op == "RestoreV2" and len(node.inputs) > 1:
-            names = scope.value(node.inputs[1])
-            tensor = names.node.tensor("value") if isinstance(names, Constant) else None
-            keys = () if tensor is None else texts(tensor)
+            if node not in names_of:
+                names = scope.value(node.inputs[1])
+                tensor = names.node.tensor("value") if isinstance(names, Constant) else None
+                names_of[node] = () if tensor is None else texts(tensor)
+            keys = names_of[node]
             return keys[index] if index < len(keys) else None
         if node.op != "Identity" or not node.inputs:
             return None

@@ -28,6 +28,7 @@ from jax2tf_bridge.saved_model._dataflow import Cast, Input, Value
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, TensorInfo
 from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint_field
+from jax2tf_bridge.saved_model._tensor_proto import texts
 from jax2tf_bridge.saved_model._tensors import TensorType
 from tests.inspecting import by_hand
 
@@ -148,6 +149,24 @@ def test_two_functions_one_after_the_other(tmp_path: Path) -> None:
     model = load(tmp_path / "1")
     (found,) = model.serving_default(x=X).values()
     np.testing.assert_allclose(found, np.exp(-X @ W) * np.arange(2), rtol=1e-5)
+
+
+def test_names_of_variables_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[str, ...]] = []
+
+    def counted(tensor: Message) -> tuple[str, ...]:
+        read.append(texts(tensor))
+        return read[-1]
+
+    monkeypatch.setattr("jax2tf_bridge.loading._graph_models.texts", counted)
+    module = tf.Module()
+    module.weights = [tf.Variable(float(i)) for i in range(3)]
+    call = convert(lambda params, x: x * sum(params))
+    spec = tf.TensorSpec([], tf.float32, "x")
+    module.f = tf.function(lambda x: call(module.weights, x), [spec], autograph=False)
+    tf.saved_model.save(module, str(tmp_path / "1"))
+    assert sorted(map(float, load(tmp_path / "1").params.values())) == [0, 1, 2]
+    assert len(read) == 1
 
 
 def test_casts_and_constants_of_tensorflow(tmp_path: Path) -> None:
