@@ -96,6 +96,7 @@ def array(data: bytes, aval: Aval, name: str) -> jax.Array:
 
     Raises:
       DTypeError: the installed JAX lacks the dtype, or its 64 bits are switched off.
+      FileFormatError: NumPy has no arrays of the shape.
     """
     if aval.op_dtype in NEED_X64 and not jax.config.read("jax_enable_x64"):
         raise DTypeError(
@@ -106,7 +107,14 @@ def array(data: bytes, aval: Aval, name: str) -> jax.Array:
         dtype = jnp.dtype(aval.op_dtype)
     except TypeError as e:
         raise DTypeError(f"{name} is {aval}, a dtype that JAX {jax.__version__} lacks") from e
-    values: Any = jnp.asarray(np.frombuffer(data, dtype).reshape(concrete(aval)))
+    try:
+        shaped = np.frombuffer(data, dtype).reshape(concrete(aval))
+    except ValueError as e:
+        raise FileFormatError(
+            f"{name} is {aval}, and NumPy has no arrays of this shape: load the SavedModel with "
+            "TensorFlow, or save it again with another shape."
+        ) from e
+    values: Any = jnp.asarray(shaped)
     if aval.is_key:
         values = jax.random.wrap_key_data(values, impl=KEYS[aval.dtype].implementation)
     if aval.dtype in WIDENED:

@@ -23,7 +23,9 @@ from jax2tf_bridge import (
     convert,
     load,
 )
+from jax2tf_bridge.loading._arrays import array
 from jax2tf_bridge.loading._graph_models import GraphFunction
+from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._dataflow import Cast, Input, Value
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, TensorInfo
 from jax2tf_bridge.saved_model._protobuf import Message
@@ -267,6 +269,13 @@ def test_a_model_without_signatures_says_so(tmp_path: Path) -> None:
     tf.saved_model.save(module, str(tmp_path / "1"), signatures={})
     with pytest.raises(FileFormatError, match="has no signatures"):
         load(tmp_path / "1")
+
+
+@pytest.mark.parametrize("shape", [(1,) * 100, (2**62, 2**62, 0)])
+def test_a_variable_of_a_shape_that_numpy_lacks_is_told(shape: tuple[int, ...]) -> None:
+    data = b"" if 0 in shape else bytes(4)
+    with pytest.raises(FileFormatError, match=r"The variable w is float32\[.*NumPy has no"):
+        array(data, Aval(shape, "float32"), "The variable w")
 
 
 def test_a_missing_file_of_variables_is_told(tmp_path: Path) -> None:
