@@ -285,10 +285,16 @@ def test_only_rows_are_split_by_default(shapes: dict[str, str], above: dict[str,
             DTypeError,
             "pad_values={'ids': 128}: expected one number that int8 holds.",
         ),
+        (
+            {"pad_values": {"small": 8}},
+            DTypeError,
+            "pad_values={'small': 8}: expected one number that int4 holds.",
+        ),
     ],
 )
 def test_what_cannot_be_said_of_padding(options: Any, error: Any, message: str) -> None:
     inputs = {"ids": aval("(b, 3)", "int8"), "scale": aval("()"), "mask": aval("(b,)", "bool")}
+    inputs["small"] = aval("(b,)", "int4")
     with pytest.raises(error) as caught:
         make({"b": (1, 4)}, inputs, **options)
     assert str(caught.value) == f"serving_default: {message}"

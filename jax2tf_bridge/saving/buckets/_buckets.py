@@ -242,8 +242,10 @@ def _check_pad_values(bucketing: Bucketing) -> None:
         aval = bucketing.inputs[name]
         if not any(map(bucketing.depends, aval.op_shape)):
             raise ShapeError(f"{place}: {aval} has no size with buckets, and is never padded.")
-        if not dtype_holds(aval.op_dtype, value):
-            raise DTypeError(f"{place}: expected one number that {aval.op_dtype} holds.")
+        # The function's own dtype, which is narrower than that of the op for 4-bit integers.
+        dtype = aval.op_dtype if aval.is_key else aval.dtype
+        if not dtype_holds(dtype, value):
+            raise DTypeError(f"{place}: expected one number that {dtype} holds.")
 
 
 def _check_that_sizes_tell(bucketing: Bucketing) -> None:
