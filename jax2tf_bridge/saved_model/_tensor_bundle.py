@@ -121,8 +121,13 @@ def _table(index: Message) -> Iterator[tuple[bytes, Message]]:
     previous: bytes | None = None
     # A name may share its beginning with the one before, so that few bytes make long names.
     budget = _MOST_NAME_BYTES_PER_BYTE * len(index)
+    end = 0
     for _, handle in _entries(block):
         block, _ = _block(index, handle, handle.start)
+        # Otherwise few bytes would name one block many times, and each time it would be verified.
+        if block.start < end:
+            raise index.error(handle.start, "its blocks overlap")
+        end = block.end
         for key, value in _entries(block):
             if previous is not None and key <= previous:
                 raise block.error(value.start, "its names are in no order")

@@ -152,14 +152,23 @@ def _block(entries: bytes, kind: int = 0) -> bytes:
     return content + bytes([kind]) + stored.to_bytes(4, "little")
 
 
-def _index(entries: bytes, kind: int = 0) -> bytes:
-    """An index with right checksums around one block of entries."""
+def _index(entries: bytes, kind: int = 0, empties: int = 0) -> bytes:
+    """An index with right checksums around one block of entries.
+
+    Args:
+      entries: of the block.
+      kind: of compression.
+      empties: how often it names another block, which is empty.
+    """
     block = _block(entries, kind)
     size = len(block) - 5
     handle = bytes([0, size])
-    outer = _block(bytes([0, 1, len(handle)]) + b"z" + handle)
+    handles = bytes([0, 1, len(handle)]) + b"z" + handle
     empty = _block(b"")
-    begin = len(block) + len(outer)
+    begin = len(block) + len(_block(handles + empties * bytes(6)))
+    another = bytes([begin, len(empty) - 5])
+    handles += b"".join(bytes([i + 1, 1, 2]) + b"z" + another for i in range(empties))
+    outer = _block(handles)
     footer = bytes([begin, len(empty) - 5, len(block), len(outer) - 5]).ljust(40, b"\0")
     return block + outer + empty + footer + (0xDB4775248B80FB57).to_bytes(8, "little")
 
@@ -172,6 +181,7 @@ HEADER = bytes([0, 0, 2, 8, 1])
     [
         (_index(b""), "it has no header"),
         (_index(HEADER, kind=1), "a block is compressed"),
+        (_index(HEADER, empties=2), "its blocks overlap"),
         (_index(bytes([0, 0, 4, 8, 1, 16, 1])), "on a big-endian machine"),
         (_index(bytes([0, 0, 2, 8, 0])), "it names 0 files"),
         (_index(HEADER + bytes([0, 1, 2]) + b"k" + bytes([24, 5])), "lies in file 5 of 1"),
@@ -185,6 +195,11 @@ def test_what_no_bundle_says_is_refused(tmp_path: Path, index: bytes, problem: s
     Path(tmp_path, "v.index").write_bytes(index)
     with pytest.raises(FileFormatError, match=problem):
         TensorBundle(tmp_path / "v")
+
+
+def test_a_block_without_entries_is_read(tmp_path: Path) -> None:
+    Path(tmp_path, "v.index").write_bytes(_index(HEADER, empties=1))
+    assert TensorBundle(tmp_path / "v").entries == {}
 
 
 @given(st.binary(max_size=60))
