@@ -40,9 +40,14 @@ class EntryPoints:
 
 
 def called_modules(graph: Graph, first: int) -> Iterator[CalledModule]:
-    """The modules of a graph, numbered from `first` on."""
+    """The modules of a graph, numbered from `first` on.
+
+    Raises:
+      FileFormatError: an operation is damaged, even of a function that nothing reaches.
+    """
     number = first
     for function, node in graph.every_node():
+        _ = node.calls  # reads all attributes
         if node.op == CALL_MODULE:
             yield called_module(number, function, node)
             number += 1

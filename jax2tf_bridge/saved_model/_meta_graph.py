@@ -25,8 +25,8 @@ from jax2tf_bridge.saved_model._schema import (
 )
 from jax2tf_bridge.saved_model._tensors import TensorType, typed
 
-_INTERNAL = "__saved_model"
-"""How the names of TensorFlow's own signatures begin, which restore and initialize."""
+_INTERNAL = frozenset({"__saved_model_init_op", "__saved_model_train_op"})
+"""The names of TensorFlow's own signatures, which initialize and train."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class MetaGraph:
         for field in self._message.fields():
             if field.number == MetaGraphField.SIGNATURES:
                 name, signature = self._message.entry(field, "a signature")
-                if not name.startswith(_INTERNAL):
+                if name not in _INTERNAL:
                     found[name] = _signature(signature)
         return found
 

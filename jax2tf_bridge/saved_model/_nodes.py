@@ -10,12 +10,14 @@ from jax2tf_bridge.saved_model._schema import AttributeField, ListField, NodeFie
 from jax2tf_bridge.saved_model._tensors import Shape, dtype_name, read_shape
 
 _NUMBERS = frozenset({AttributeField.INTEGER, AttributeField.FLAG})
+_NO_LINKS: tuple[tuple[str, ...], str] = ((), "")
 
 
 class Node:
     """An operation of a graph or of a function.
 
-    Attributes are read when they are asked for; modules and constants are never copied.
+    Attributes are read when they are asked for; modules and constants are never copied. A graph has
+    many nodes: of those that are asked for `calls` and `gradient_type` alone nothing else is kept.
 
     Attributes:
       message: the NodeDef.
@@ -25,7 +27,7 @@ class Node:
       controls: the names of the nodes that have to run before it.
     """
 
-    __slots__ = ("_attributes", "_calls", "_entries", "controls", "inputs", "message", "name", "op")
+    __slots__ = ("_attributes", "_links", "controls", "inputs", "message", "name", "op")
 
     def __init__(self, message: Message) -> None:
         """Reads a NodeDef.
@@ -35,15 +37,12 @@ class Node:
         """
         self.message = message
         self.name = self.op = ""
-        self._entries: list[Field] = []
         self._attributes: dict[str, Message] | None = None
-        self._calls: tuple[str, ...] | None = None
+        self._links: tuple[tuple[str, ...], str] | None = None
         inputs: list[str] = []
         controls: list[str] = []
         for field in message.fields():
-            if field.number == NodeField.ATTRIBUTES:
-                self._entries.append(field)
-            elif field.number == NodeField.INPUTS:
+            if field.number == NodeField.INPUTS:
                 text = message.text(field)
                 if text.startswith("^"):
                     controls.append(text[1:])
@@ -62,22 +61,18 @@ class Node:
     def attributes(self) -> Mapping[str, Message]:
         """The attributes by name, as AttrValue messages."""
         if self._attributes is None:
-            place = f"an attribute of {self.name}"
-            self._attributes = dict(self.message.entry(field, place) for field in self._entries)
+            self._attributes = self._read_attributes()
         return self._attributes
 
     @property
     def calls(self) -> tuple[str, ...]:
         """The names of the functions in all attributes."""
-        if self._calls is None:
-            values = self.attributes.values()
-            self._calls = tuple(name for value in values for name in _functions(value))
-        return self._calls
+        return self._follow()[0]
 
     @property
     def gradient_type(self) -> str:
         """The operation as which its gradient is registered; "" if it has its own."""
-        return self.text("_gradient_op_type")
+        return self._follow()[1]
 
     def view(self, name: str) -> memoryview:
         """The bytes of an attribute, where they are in the file; none if it is not there."""
@@ -140,6 +135,24 @@ class Node:
     def error(self, problem: str) -> FileFormatError:
         """What to raise for a node that does not fit its graph."""
         return self.message.error(self.message.start, f"{self.name} {problem}")
+
+    def _read_attributes(self) -> dict[str, Message]:
+        place = f"an attribute of {self.name}"
+        return dict(
+            self.message.entry(field, place)
+            for field in self.message.fields()
+            if field.number == NodeField.ATTRIBUTES
+        )
+
+    def _follow(self) -> tuple[tuple[str, ...], str]:
+        """The functions in all attributes, and the operation that its gradient is registered as."""
+        if self._links is None:
+            attributes = self._read_attributes() if self._attributes is None else self._attributes
+            calls = tuple(name for value in attributes.values() for name in _functions(value))
+            named = attributes.get("_gradient_op_type")
+            gradient = "" if named is None else named.text_of(AttributeField.BYTES)
+            self._links = (calls, gradient) if calls or gradient else _NO_LINKS
+        return self._links
 
     def _list(self, name: str, number: int) -> Iterator[tuple[Message, Field]]:
         """The fields of a number in an attribute's list."""

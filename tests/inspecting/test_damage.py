@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tests.inspecting.by_hand import (
     calling,
     constant,
     differentiable,
+    node,
     preventing,
 )
 from tests.sampling import examples
@@ -61,6 +63,12 @@ def test_the_model_itself_is_read(tmp_path: Path) -> None:
 def test_cut_short_anywhere(tmp_path: Path) -> None:
     for size in range(len(DATA)):
         assert not described(tmp_path, DATA[:size])
+
+
+def test_damage_in_a_function_that_nothing_reaches(tmp_path: Path) -> None:
+    damaged = node("n", "NoOp", attributes={"a": b"\xff"})
+    unreached = replace(MODEL, functions={**MODEL.functions, "unreached": [damaged]})
+    assert not described(tmp_path, unreached.proto())
 
 
 def test_a_bit_of_each_byte_flipped(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,20 @@ def test_what_is_not_asked_for_is_not_read() -> None:
         _ = whole.graph.main.nodes
 
 
+def test_attributes_that_are_only_looked_through_are_not_kept() -> None:
+    attributes = {f"a{i}": varint_field(3, i) for i in range(20)}
+    nodes = (by_hand.node(f"n{i}", "NoOp", attributes=attributes) for i in range(200))
+    found = meta_graph(*nodes).graph.main.nodes
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        assert not any(node.calls or node.gradient_type for node in found)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 100 * len(found)
+
+
 def test_control_inputs_are_no_data() -> None:
     node = meta_graph(by_hand.node("n", "Identity", ["x", "^before"])).graph.main.by_name["n"]
     assert (node.inputs, node.controls) == (("x",), ("before",))
@@ -68,9 +83,10 @@ def test_nodes_of_one_name_are_both_counted() -> None:
 
 
 def test_signatures_of_tensorflow_itself_are_left_out() -> None:
-    names = ("__saved_model_init_op", "f")
+    names = ("__saved_model_init_op", "__saved_model_train_op", "f", "__saved_model_of_mine")
     entries = (bytes_field(5, by_hand.map_entry(name, b"")) for name in names)
-    assert list(meta_graph(signatures=b"".join(entries)).signatures) == ["f"]
+    found = meta_graph(signatures=b"".join(entries)).signatures
+    assert list(found) == ["f", "__saved_model_of_mine"]
 
 
 LIBRARY = (
