@@ -155,7 +155,9 @@ def _sidecar(folder: Path) -> tuple[Sidecar, bool]:
     """
     from jax2tf_bridge.saved_model._saved_graph import read_serving_graph
 
-    read_serving_graph(folder)  # says what is wrong with something else
+    # Says what is wrong with something else, and with a damaged graph before TensorFlow meets it.
+    for _, node in read_serving_graph(folder).graph.every_node():
+        _ = node.calls
     found = read_sidecar(folder)
     if found is None:
         raise BridgeError(

@@ -29,7 +29,8 @@ def load(path: str | os.PathLike[str]) -> LoadedModel:
       for.
 
     Raises:
-      FileFormatError: it is no SavedModel, is damaged, or holds no JAX function.
+      FileFormatError: it is no SavedModel, holds no JAX function, or what is read of it is
+        damaged. Of a SavedModel of `save` TensorFlow's graph is not read: `inspect` does that.
       DTypeError: it has weights of 64 bits, and those of JAX are switched off.
       OSError: it does not exist, or cannot be read.
 

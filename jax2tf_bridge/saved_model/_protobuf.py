@@ -8,7 +8,6 @@ https://protobuf.dev/programming-guides/encoding describes the format.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -20,7 +19,6 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _KINDS = ("a number", "8 bytes", "bytes", "", "", "4 bytes")
 _LONGEST_VARINT = 10
 _new = tuple.__new__
-_FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 
 
 class Field(NamedTuple):
@@ -177,13 +175,6 @@ class Message:
         """The number without a sign that a field of 4 bytes holds."""
         self._expect(field, FIXED32)
         return int.from_bytes(self.data[field.value : field.end], "little")
-
-    def number(self, field: Field) -> float:
-        """The floating-point number that a field holds."""
-        if field.kind == FIXED32:
-            return float(_FLOAT.unpack_from(self.data, field.value)[0])
-        self._expect(field, FIXED64)
-        return float(_DOUBLE.unpack_from(self.data, field.value)[0])
 
     def last(self, number: int) -> Field | None:
         """The last field of a number, which is the one that counts."""

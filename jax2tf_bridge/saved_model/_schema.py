@@ -43,7 +43,7 @@ class GraphField(IntEnum):
 
 
 class LibraryField(IntEnum):
-    """FunctionDefLibrary, and the same numbers in its GradientDef and RegisteredGradient."""
+    """FunctionDefLibrary; in its GradientDef and RegisteredGradient 1 and 2 are names."""
 
     FUNCTIONS = 1
     GRADIENTS = 2
@@ -117,7 +117,6 @@ class SignatureField(IntEnum):
 
     INPUTS = 1
     OUTPUTS = 2
-    METHOD = 3
     DEFAULTS = 4
 
 
@@ -142,7 +141,6 @@ class ObjectField(IntEnum):
     CHILDREN = 1
     FUNCTION = 6
     VARIABLE = 7
-    BARE_FUNCTION = 8
     CAPTURED_TENSOR = 12
 
 

@@ -23,6 +23,7 @@ from jax2tf_bridge.verifying import KnownTypes, _comparison
 from jax2tf_bridge.verifying._samples import Sampler
 from tests.cli import models, nnx_model
 from tests.cli.conftest import Run
+from tests.inspecting import by_hand
 
 Ok = Callable[..., str]
 
@@ -289,6 +290,13 @@ def test_what_is_wrong_is_one_line(
     ended = run("verify", model, *words)
     assert ended.code == code
     assert text in ended.error
+
+
+def test_a_damaged_graph_is_told_before_tensorflow_meets_it(run: Run, tmp_path: Path) -> None:
+    folder = by_hand.Model({"main": [by_hand.node("n", "NoOp") + b"\xff"]}).write(tmp_path / "m")
+    ended = run("verify", folder, "--against", "tests.cli.models:cube")
+    assert ended.code == 1
+    assert "in a node of the function main, at byte" in ended.error
 
 
 def test_a_folder_that_is_no_saved_model(run: Run, tmp_path: Path) -> None:

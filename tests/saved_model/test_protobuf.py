@@ -68,8 +68,6 @@ def test_every_kind_of_field() -> None:
     assert [f.start for f in fields[1:]] == [f.end for f in fields[:-1]]
     assert fields[-1].end == len(root) == len(data)
     assert root.content(fields[2]) == bytes(root.view(fields[2])) == b"abc"
-    assert root.number(fields[1]) == 0
-    assert root.number(fields[3]) == 0.5
     assert root.fixed32(fields[3]) == 0x3F000000
 
 
@@ -125,7 +123,7 @@ READS: list[Callable[[Message], object]] = [
     lambda m: m.text_of(1),
     lambda m: m.integer_of(1),
     lambda m: [list(m.integers(field)) for field in m.fields()],
-    lambda m: [m.number(field) for field in m.fields()],
+    lambda m: [m.fixed32(field) for field in m.fields()],
     lambda m: [m.entry(field, "an entry") for field in m.fields()],
     lambda m: [list(inner.fields()) for inner in m.messages(1, "a part")],
 ]
