@@ -1,4 +1,7 @@
-"""Describes SavedModels: what is in them, and what will go wrong. Imports neither jax nor tensorflow."""
+"""Describes SavedModels: what is in them, and what will go wrong.
+
+Imports neither jax nor tensorflow.
+"""
 
 from jax2tf_bridge.inspecting._description import SCHEMA, describe_saved_model
 from jax2tf_bridge.saved_model._reading import read_saved_model
