@@ -32,6 +32,8 @@ from jax2tf_bridge.verifying._differences import (
 )
 from jax2tf_bridge.verifying._samples import Sampler, Sizes
 
+_QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
 
 @dataclass(frozen=True)
 class Latency:
@@ -123,8 +125,11 @@ class Pair:
             )
         self._variables = [self._root.params[name] for name in weight_names[:first]]
         self._jax_function = function
+        # As it is served for latency; compiled quickly for values, each of which is computed once.
         self._jitted: Any = jax.jit(self._flat)
-        self._with_gradients: Any = jax.jit(self._vjp, static_argnums=0)
+        quick = _quick_options()
+        self._values: Any = jax.jit(self._flat, compiler_options=quick)
+        self._with_gradients: Any = jax.jit(self._vjp, static_argnums=0, compiler_options=quick)
 
     @property
     def unknown_types(self) -> list[str]:
@@ -248,7 +253,7 @@ class Pair:
     ) -> tuple[Sequence[Any], Sequence[Any]]:
         """The results and the gradients by JAX, of one program."""
         if not sources:
-            return self._checked(self._jitted(leaves)), []
+            return self._checked(self._values(leaves)), []
         where = tuple(sources.values())
         results, gradients = self._with_gradients(
             where, [leaves[i] for i in where], leaves, cotangents
@@ -334,6 +339,17 @@ class Pair:
 
 def _is_real(aval: Aval) -> bool:
     return kind_of(aval.dtype) == "float"
+
+
+def _quick_options() -> dict[str, Any] | None:
+    """Gives XLA's options that halve the time of compiling on CPU; None where it lacks them."""
+    if jax.default_backend() != "cpu":
+        return None
+    try:
+        jax.jit(lambda: 0, compiler_options=_QUICK)()
+    except jax.errors.JaxRuntimeError:  # XLA changes its options; the values are the same without
+        return None
+    return _QUICK
 
 
 def _is_of(spec: tf.TensorSpec, aval: Aval) -> bool:
