@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jax2tf_bridge.loading._modules import CallableModule
-from jax2tf_bridge.portable._dtypes import kind_of
+from jax2tf_bridge.portable._dtypes import is_differentiable
 from jax2tf_bridge.saved_model._dataflow import (
     Cast,
     Input,
@@ -151,7 +151,7 @@ def _places_of_cotangents(vjp: ModuleCall, first: int, dtypes: Sequence[str]) ->
     Raises:
       NotCallable: it takes something else.
     """
-    made = [first + i for i, dtype in enumerate(dtypes) if not _is_differentiable(dtype)]
+    made = [first + i for i, dtype in enumerate(dtypes) if not is_differentiable(dtype)]
     places: list[int] = []
     for reference in vjp.node.inputs:
         value = vjp.scope.value(reference)
@@ -163,10 +163,6 @@ def _places_of_cotangents(vjp: ModuleCall, first: int, dtypes: Sequence[str]) ->
             raise NotCallable("TensorFlow computes something between it and its gradient")
         places.append(following[0])
     return places
-
-
-def _is_differentiable(dtype: str) -> bool:
-    return kind_of(dtype) in ("float", "complex")
 
 
 def _module_of_gradient(call: ModuleCall, node: Node, references: Sequence[str]) -> ModuleCall:

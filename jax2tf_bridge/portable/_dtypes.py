@@ -214,6 +214,18 @@ def kind_of(name: str) -> Kind | None:
     return None if row is None else row.kind
 
 
+def is_differentiable(name: str) -> bool:
+    """Tells whether a dtype is one of numbers whose cotangents are of it; else they are float0."""
+    row = find_dtype(name)
+    return row is not None and row.is_differentiable
+
+
+def is_integer(name: str) -> bool:
+    """Tells whether a dtype has integers, which bool is not."""
+    row = find_dtype(name)
+    return row is not None and row.is_integer
+
+
 def dtype_holds(name: str, number: Any) -> bool:
     """Whether a dtype holds a number, as flags do 0 and 1; floats round it, or have infinity.
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from jax2tf_bridge.portable._dtypes import kind_of
+from jax2tf_bridge.portable._dtypes import is_integer, kind_of
 from jax2tf_bridge.portable._portable_function import Aval
 from shape_poly import Dim, DimExpr, evaluate_shape
 
@@ -232,4 +232,4 @@ def _lengths(draw: Draw, size: int, rows: int, rng: np.random.Generator) -> Any:
 
 
 def _is_integer(aval: Aval) -> bool:
-    return kind_of(aval.op_dtype) in ("int", "uint")
+    return is_integer(aval.op_dtype)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from jax2tf_bridge.errors import GradientError, InconclusiveShapeError
-from jax2tf_bridge.portable._dtypes import WIDENED, kind_of
+from jax2tf_bridge.portable._dtypes import WIDENED, is_differentiable
 from jax2tf_bridge.portable._graph_function import GraphFunction
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.portable._sharding import Sharding
@@ -73,7 +73,7 @@ class Aval:
     @property
     def is_differentiable(self) -> bool:
         """Whether its cotangent is an array of its own dtype; else it is float0."""
-        return kind_of(self.dtype) in ("float", "complex")
+        return is_differentiable(self.dtype)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(str(d) for d in self.shape)}]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jax2tf_bridge.errors import bullet_list
-from jax2tf_bridge.portable._dtypes import kind_of
+from jax2tf_bridge.portable._dtypes import is_integer
 from jax2tf_bridge.portable._plausible_inputs import PlausibleInputs, variables_in
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 
@@ -62,7 +62,7 @@ def _pad_fixes(
 ) -> list[str]:
     """Advice on other padding, for ids: what counts as padding there is a number of its own."""
     for name, aval in bucketing.given().items():
-        is_ids = kind_of(aval.op_dtype) in ("int", "uint")
+        is_ids = is_integer(aval.op_dtype)
         if is_ids and not variables_in(aval).isdisjoint(variables):
             other = 1 if plausible.pad_value(name) == 0 else 0
             return [
