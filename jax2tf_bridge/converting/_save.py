@@ -14,7 +14,8 @@ from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge.errors import BridgeError, SavingError
 from jax2tf_bridge.portable._as_portable import unwrapped
 from jax2tf_bridge.portable._auto import AUTO
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
 from jax2tf_bridge.saving import (

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from jax2tf_bridge.errors import ModuleError
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._module_types import check_types
-from jax2tf_bridge.portable._portable_function import Aval
 from shape_poly import Dim, parse_dimension
 
 _TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)")

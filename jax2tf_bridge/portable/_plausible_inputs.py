@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import is_integer, kind_of
-from jax2tf_bridge.portable._portable_function import Aval
 from shape_poly import Dim, DimExpr, evaluate_shape
 
 Draw: TypeAlias = Literal["full", "prefix", "negative", "short"]

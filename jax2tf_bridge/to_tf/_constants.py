@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import FunctionError, ModuleError
-from jax2tf_bridge.portable._portable_function import LiftedConstant, PortableFunction
+from jax2tf_bridge.portable._aval import LiftedConstant
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.to_tf._dtypes import op_dtype
 
 Key: TypeAlias = Hashable

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import DTypeError
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import WIDENED, find_dtype
-from jax2tf_bridge.portable._portable_function import Aval
 
 _CONVERT = "Convert it inside the JAX function, for instance with x.astype('float32')."
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._constants import Constants, Key, constant_key
