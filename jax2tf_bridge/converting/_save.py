@@ -161,7 +161,7 @@ def save(
 
 
 def keys_as_words(params: Any) -> Any:
-    """The weights with PRNG keys as the uint32 words that TensorFlow has for them."""
+    """Replaces PRNG keys among the weights by the uint32 words that TensorFlow has for them."""
     if "jax" not in sys.modules:
         return params
     import jax
@@ -188,7 +188,7 @@ class _Prepared:
     function: PortableFunction | PreparedExport
 
     def inputs(self) -> SignatureInputs:
-        """What it takes, by name.
+        """Returns its inputs by name.
 
         Raises:
           SavingError: names clash, or are not there.
@@ -208,7 +208,7 @@ class _Prepared:
         return SignatureInputs(self.name, self.signature, inputs, is_decided)
 
     def with_record(self) -> Signature:
-        """The signature with a record in the place of what was given."""
+        """Returns the signature with a portable function in the place of what was given."""
         function = self.function
         if not isinstance(function, PortableFunction):
             with _called_for(self.name, self.signature, takes=self.takes_params):
@@ -235,7 +235,7 @@ def _prepared(
     platforms: Sequence[str] | None,
     target: Target | None,
 ) -> _Prepared:
-    """What was given as a signature, checked."""
+    """Checks what was given as a signature."""
     signature = given if isinstance(given, Signature) else Signature(given)
     takes = params is not None if signature.takes_params is None else signature.takes_params
     function = signature.function
@@ -294,7 +294,7 @@ def _check_call(name: str, signature: Signature, *, takes: bool) -> None:
 
 
 def _call_text(signature: Signature, takes: bool) -> str:
-    """How save calls the function, as "f(params, <array>, train=<bool>)"."""
+    """Prints how save calls the function, as "f(params, <array>, train=<bool>)"."""
     name = getattr(signature.function, "__name__", "f")
     given = [*(["params"] if takes else []), *(f"<{type(a).__name__}>" for a in signature.args)]
     given += [f"{key}=<{type(value).__name__}>" for key, value in signature.kwargs.items()]
@@ -322,7 +322,7 @@ def _refuse_export_options(name: str, signature: Signature) -> None:
 
 
 def _shapes(signature: Signature, *, takes: bool) -> Any:
-    """The specification of all arguments; that of the weights is None."""
+    """Returns the specification of all arguments; that of the weights is None."""
     shapes = signature.polymorphic_shapes
     if not takes or shapes is None:
         return shapes

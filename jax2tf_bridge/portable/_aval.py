@@ -38,27 +38,27 @@ class Aval:
 
     @property
     def is_key(self) -> bool:
-        """Whether it is of typed PRNG keys, which cross as words."""
+        """Tells typed PRNG keys, which cross as words."""
         return self.dtype.startswith("key<")
 
     @property
     def op_dtype(self) -> str:
-        """The dtype in which it crosses the XlaCallModule op."""
+        """Its dtype as an argument or result of the XlaCallModule op."""
         return "uint32" if self.is_key else _OP_DTYPES.get(self.dtype, self.dtype)
 
     @property
     def op_shape(self) -> tuple[Dim, ...]:
-        """The shape in which it crosses the XlaCallModule op."""
+        """Its shape as an argument or result of the XlaCallModule op."""
         return self.shape + self.element_shape
 
     @property
     def ndim(self) -> int:
-        """How many dimensions it has."""
+        """Its number of dimensions."""
         return len(self.shape)
 
     @property
     def is_differentiable(self) -> bool:
-        """Whether its cotangent is an array of its own dtype; else it is float0."""
+        """Tells dtypes whose cotangents are arrays of the same dtype, and not float0."""
         return is_differentiable(self.dtype)
 
     def __str__(self) -> str:

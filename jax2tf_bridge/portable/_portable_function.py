@@ -26,21 +26,21 @@ from shape_poly import is_symbolic_dim, shape_text
 
 
 class Gradient(ABC):
-    """Where the VJP of a portable function comes from."""
+    """A source of the VJP of a portable function."""
 
     @property
     @abstractmethod
     def made(self) -> PortableFunction | None:
-        """The VJP, if it is there already."""
+        """VJP, if it is there already."""
 
     @property
     def available(self) -> bool:
-        """Whether a VJP is there or can be made (making it may still fail)."""
+        """Tells whether a VJP is there or can be made (making it may still fail)."""
         return True
 
     @property
     def missing_because(self) -> str:
-        """Why there is none, as the end of a sentence; "" where there is one."""
+        """Reason why there is none, as the end of a sentence; "" where there is one."""
         return ""
 
     def problem(self, name: str) -> str | None:
@@ -257,25 +257,25 @@ class PortableFunction:
 
     @property
     def platforms(self) -> tuple[str, ...]:
-        """The platforms that it was lowered for, by JAX's names."""
+        """Platforms that it was lowered for, by JAX's names."""
         return self.module.platforms
 
     @property
     def has_vjp(self) -> bool:
-        """Whether a VJP is stored or can be made (making it may still fail)."""
+        """Tells whether a VJP is stored or can be made (making it may still fail)."""
         return self.gradient.available
 
     @property
     def tensorflow_releases(self) -> tuple[str, ...]:
-        """The known TF releases that can run it."""
+        """Known TensorFlow releases that can run it."""
         return releases_that_run(self.module, custom_calls_of(self.module))
 
     def gradient_problem(self) -> str | None:
-        """Why `vjp` would fail, as far as that is known without exporting it; None otherwise."""
+        """Says why `vjp` would fail, as far as that is known without exporting it."""
         return self.gradient.problem(self.name)
 
     def vjp(self) -> PortableFunction:
-        """The VJP's record, exported at the first call.
+        """Returns its VJP, which is exported at the first call.
 
         Its arguments are the flat arguments of this function (keyword arguments included), then
         one cotangent for each result; its results are one cotangent for each flat argument, also
@@ -290,7 +290,7 @@ class PortableFunction:
         return self.gradient.get(self.name)
 
     def with_vjp(self, order: int = 1) -> PortableFunction:
-        """This function with its VJPs up to `order` materialised, so that pickling keeps them.
+        """Returns this function with its VJPs up to `order` made, so that pickling keeps them.
 
         Raises:
           GradientError: a VJP of one of the orders cannot be made; or another error of `vjp`.
@@ -303,7 +303,7 @@ class PortableFunction:
         return replace(self, gradient=StoredGradient(self.vjp().with_vjp(order - 1)))
 
     def in_paths(self) -> tuple[str, ...]:
-        """For each flat argument how a user would write it: "x", "params['w']"."""
+        """Returns for each flat argument how a user would write it: "x", "params['w']"."""
         args, kwargs = self.in_tree.children
         paths: list[str] = []
         for name, child in zip(self.argument_names, args.children, strict=True):
@@ -324,7 +324,7 @@ class PortableFunction:
 
     @property
     def polymorphic_shapes(self) -> dict[str, str]:
-        """The specification of each argument that has open dimensions, by its path.
+        """Specification of each argument that has open dimensions, by its path.
 
         >>> import jax.numpy as jnp
         >>> from jax2tf_bridge import AUTO, export

@@ -1,4 +1,4 @@
-"""Which TensorFlow releases run a record: by its versions, and by its module's custom calls."""
+"""TensorFlow releases that run a module, by its versions and its custom calls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Lowered(Protocol):
 
 
 def unhandled_calls(module: Lowered, names: Iterable[str], newest: Version) -> tuple[str, ...]:
-    """The custom calls that TensorFlow has no handler for.
+    """Returns the custom calls that TensorFlow has no handler for.
 
     Args:
       module: holds them; those that its disabled checks name are taken to have one.
@@ -59,13 +59,13 @@ def unhandled_calls(module: Lowered, names: Iterable[str], newest: Version) -> t
 
 
 def unhandled_anywhere(module: Lowered, names: Iterable[str]) -> tuple[str, ...]:
-    """The custom calls for which no known TensorFlow release has a handler."""
+    """Returns the custom calls for which no known TensorFlow release has a handler."""
     newest = max(version for version, _ in TENSORFLOW_RELEASES.values())
     return unhandled_calls(module, names, newest)
 
 
 def releases_that_run(module: Module, names: Iterable[str]) -> tuple[str, ...]:
-    """The known releases that read the module, and have handlers for its custom calls.
+    """Returns the known releases that read the module, and have handlers for its custom calls.
 
     Args:
       module: the module.
@@ -84,7 +84,7 @@ def releases_that_run(module: Module, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def has_kernel(module: Lowered, names: Iterable[str]) -> bool:
-    """Whether only a TPU with a runtime for its kernel of Pallas runs it, and nobody vouches.
+    """Tells modules that only a TPU runs, with a runtime for their kernel of Pallas.
 
     What was lowered for other platforms too has a branch for these.
     """

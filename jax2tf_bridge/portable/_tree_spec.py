@@ -58,7 +58,7 @@ class StoredType:
 
 @dataclass(frozen=True)
 class TreeSpec:
-    """The structure of a pytree.
+    """A pytree's structure.
 
     Attributes:
       kind: what the node is.

@@ -127,7 +127,7 @@ def call_op(
     paths: Callable[[], Sequence[str]] | None = None,
     before: CheckedBefore | None = None,
 ) -> list[tf.Tensor]:
-    """The results of the module on the flat arguments.
+    """Calls the module on the flat arguments.
 
     Args:
       record: of the function that is called.

@@ -85,7 +85,7 @@ def check_devices(record: PortableFunction, *, is_gradient: bool = False) -> Non
 
 
 def _is_spread(record: PortableFunction) -> bool:
-    """Whether an argument that the module takes, or a result, is not on every device as a whole."""
+    """Tells whether an argument that the module takes, or a result, is split over devices."""
     inputs = record.inputs
     return any(
         port.sharding is not None and not is_replicated(port.sharding, len(port.aval.op_shape))
@@ -101,7 +101,7 @@ def _runs_on(platforms: Sequence[str]) -> str:
 
 
 def _callers_level() -> int:
-    """The stacklevel of warnings.warn in the function that calls this, for the line of the user."""
+    """Returns the stacklevel of warnings.warn in the calling function, for the line of the user."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and _is_library(frame):
         frame, level = frame.f_back, level + 1
