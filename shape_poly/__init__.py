@@ -23,6 +23,7 @@ from shape_poly._expressions import Dim, DimExpr, Operation, OperationKind, Vari
 from shape_poly._parser import parse_dimension
 from shape_poly._prover import prove
 from shape_poly._requirements import weakest_requirement
+from shape_poly._sampling import sample_sizes
 from shape_poly._scope import ContradictionError, SymbolicScope
 from shape_poly._shapes import (
     ShapeSpec,
@@ -80,6 +81,7 @@ __all__ = [
     "parse_comparison",
     "parse_dimension",
     "prove",
+    "sample_sizes",
     "shape_text",
     "solve",
     "solve_dimensions",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator as python_operators
 import re
 from collections.abc import Callable, Mapping
@@ -154,5 +155,8 @@ def _side(text: str, start: int, end: int) -> Dim:
 
 
 def as_comparison(constraint: str | Comparison) -> Comparison:
-    """The comparison, parsed if it is text."""
-    return parse_comparison(constraint) if isinstance(constraint, str) else constraint
+    """Returns the comparison, parsed if it is text; each text is parsed once."""
+    return _parsed(constraint) if isinstance(constraint, str) else constraint
+
+
+_parsed = functools.lru_cache(maxsize=1024)(parse_comparison)

@@ -19,7 +19,7 @@ from jax2tf_bridge.saving.buckets._bucket_names import (
     check_variables,
     masks_of,
 )
-from shape_poly import Comparison, Dim, Plan, make_plan, parse_comparison, shape_text
+from shape_poly import Comparison, Dim, Plan, SymbolicScope, make_plan, shape_text
 
 Above: TypeAlias = Literal["split", "as is"]
 """What becomes of sizes above the largest bucket."""
@@ -152,7 +152,7 @@ def make_bucketing(
         sizes,
         {},
         masks,
-        tuple(map(parse_comparison, constraints)),
+        SymbolicScope(constraints, check=False).constraints,
         dict(pad_values or {}),
         check_unchecked(name, unchecked, sizes),
     )
