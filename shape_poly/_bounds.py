@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from shape_poly._atoms import Variable
-from shape_poly._enclosures import Bound, Interval, enclosure
-from shape_poly._expressions import Dim, DimExpr, atom_expression
-
-if TYPE_CHECKING:
-    from shape_poly._comparisons import Comparison
-    from shape_poly._scope import SymbolicScope
+from shape_poly._comparisons import Comparison
+from shape_poly._expressions import Dim, DimExpr, Variable, atom_expression, enclosure
+from shape_poly._facts import difference_fact
+from shape_poly._intervals import Bound, Interval
+from shape_poly._scope import SymbolicScope
 
 _ROUNDS = 3
 """How often bounds found for one variable are used to find those of others."""
@@ -41,7 +38,7 @@ def symbolic_dim_bounds(dimension: Dim, scope: SymbolicScope | None = None) -> t
     """
     if not isinstance(dimension, DimExpr):
         return dimension, dimension
-    facts = [] if scope is None else [f for c in scope.constraints for f in _facts(c)]
+    facts = [] if scope is None else [f for c in scope.constraints for f in _not_negative(c)]
     ranges = _ranges(facts)
     lower, upper = enclosure(dimension, ranges)
     if len(facts) * len(dimension.terms) <= _MAX_WORK:
@@ -52,22 +49,12 @@ def symbolic_dim_bounds(dimension: Dim, scope: SymbolicScope | None = None) -> t
     return (lower, upper) if lower <= upper else enclosure(dimension)
 
 
-def _facts(constraint: Comparison) -> Sequence[DimExpr]:
-    """Expressions that are at least 0 where the constraint holds."""
-    difference = DimExpr.sum((constraint.left, -DimExpr.sum((constraint.right,))))
-    match constraint.operator:
-        case ">=":
-            return (difference,)
-        case ">":
-            return (difference - 1,)
-        case "<=":
-            return (-difference,)
-        case "<":
-            return (-difference - 1,)
-        case "==":
-            return difference, -difference
-        case "!=":
-            return ()
+def _not_negative(constraint: Comparison) -> Sequence[DimExpr]:
+    """Returns expressions that are at least 0 where the constraint holds."""
+    fact = difference_fact(constraint)
+    if fact.relation == "==":
+        return fact.expression, -fact.expression
+    return (fact.expression,) if fact.relation == ">=" else ()
 
 
 def _ranges(facts: Sequence[DimExpr]) -> dict[str, Interval]:

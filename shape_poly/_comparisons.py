@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, cast
 
-from shape_poly._expressions import Dim, DimExpr
+from shape_poly._expressions import Dim, DimExpr, as_dim, variables_of
 from shape_poly._parser import parse_dimension
 from shape_poly._tokens import DimensionSyntaxError
 
 ComparisonOperator: TypeAlias = Literal[">=", "<=", "==", ">", "<", "!="]
 
-_COMPARE: Mapping[ComparisonOperator, Callable[[int, int], bool]] = {
+COMPARE: Mapping[ComparisonOperator, Callable[[int, int], bool]] = {
     ">=": python_operators.ge,
     "<=": python_operators.le,
     "==": python_operators.eq,
@@ -80,15 +80,11 @@ class Comparison:
             left, right = evaluate(self.left, values), evaluate(self.right, values)
         except ZeroDivisionError:
             return False
-        return _COMPARE[self.operator](left, right)
+        return COMPARE[self.operator](left, right)
 
     def variables(self) -> frozenset[str]:
         """The names of the variables in it."""
-        found: frozenset[str] = frozenset()
-        for side in (self.left, self.right):
-            if isinstance(side, DimExpr):
-                found |= side.variables()
-        return found
+        return variables_of(self.left) | variables_of(self.right)
 
     def negated(self) -> Comparison:
         """What holds where this does not, except where a divisor is 0: there neither holds."""
@@ -108,11 +104,7 @@ class Comparison:
 
     def difference(self) -> Dim:
         """The left side minus the right side."""
-        difference = self.left - self.right
-        if isinstance(difference, int):
-            return difference
-        value = difference.constant_value()
-        return difference if value is None else value
+        return as_dim(DimExpr.of(self.left) - self.right)
 
     def __str__(self) -> str:
         return f"{self.left} {self.operator} {self.right}"
@@ -136,7 +128,7 @@ def parse_comparison(text: str) -> Comparison:
     if not found:
         raise ComparisonSyntaxError(text, len(text) + 1, "no comparison found")
     first = found[0]
-    if first.group() not in _COMPARE:
+    if first.group() not in COMPARE:
         raise ComparisonSyntaxError(
             text, first.start() + 1, f"{first.group()!r}, which is no comparison,"
         )

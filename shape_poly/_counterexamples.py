@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shape_poly._comparisons import Comparison
-from shape_poly._enclosures import Bound, Interval
 from shape_poly._expressions import Dim, DimExpr, Operation, Variable
+from shape_poly._intervals import Bound, Interval
 
 _TERMS_A_STATEMENT = 40
 """Python's compiler recurses over the terms of one sum."""
@@ -59,52 +59,63 @@ def smallest_assignment(
       count: how many assignments are tried at most.
       deadline: by `time.monotonic`.
     """
-    names = sorted(ranges)
-    if not names:
-        return Found({}) if compiled(constraints, refuted, names)() else Exhausted()
-    if any(low > high for low, high in ranges.values()):
-        return Exhausted()
-    domains = [_domain(name, ranges[name], constraints) for name in names]
-    several = [c for c in constraints if len(c.variables()) != 1]
-    accepts = compiled(several, refuted, names)
-    total = sum(d.lower for d in domains)
-    last = _sum_of_bounds(d.upper for d in domains)
     steps = 0
-    while total <= last:
-        for values in _of_sum(domains, total):
-            if values is not None and accepts(*values):
-                return Found(dict(zip(names, values, strict=True)))
+    for total, assignments in _by_sum(constraints, refuted, ranges):
+        if steps and (
+            steps >= count or time.monotonic() > deadline or len(ranges) > _MANY_VARIABLES
+        ):
+            return OutOfBudget(total - 1)
+        for values in assignments:
+            if values is not None:
+                return Found(values)
             steps += 1
             if steps >= count or (
                 steps % _STEPS_BETWEEN_LOOKS_AT_THE_CLOCK == 0 and time.monotonic() > deadline
             ):
                 return OutOfBudget(total - 1)
         steps += 1
-        if steps >= count or time.monotonic() > deadline or len(names) > _MANY_VARIABLES:
-            return OutOfBudget(total)
-        total += 1
     return Exhausted()
 
 
 def small_assignments(
     constraints: Sequence[Comparison], ranges: Mapping[str, Interval], *, deadline: float
 ) -> Iterator[dict[str, int]]:
-    """Assignments that satisfy the constraints, by sum, then lexicographically, until the deadline.
+    """Yields assignments that satisfy the constraints, by sum, then lexicographically.
 
     Args:
       constraints: what has to hold.
       ranges: every variable, with bounds that follow from the constraints.
-      deadline: by `time.monotonic`.
+      deadline: by `time.monotonic`; ends then.
     """
+    for _, assignments in _by_sum(constraints, None, ranges):
+        if time.monotonic() > deadline:
+            return
+        yield from filter(None, assignments)
+
+
+def _by_sum(
+    constraints: Sequence[Comparison], refuted: Comparison | None, ranges: Mapping[str, Interval]
+) -> Iterator[tuple[int, Iterator[dict[str, int] | None]]]:
+    """Yields each sum with its assignments, None for those that are not accepted."""
+    if any(low > high for low, high in ranges.values()):
+        return
     names = sorted(ranges)
     domains = [_domain(name, ranges[name], constraints) for name in names]
-    accepts = compiled([c for c in constraints if len(c.variables()) != 1], None, names)
+    accepts = compiled([c for c in constraints if len(c.variables()) != 1], refuted, names)
+    # An infinity and an integer that is too large for a float cannot be added.
+    uppers = [d.upper for d in domains]
+    last = math.inf if math.inf in uppers else sum(uppers)
     total = sum(d.lower for d in domains)
-    last = _sum_of_bounds(d.upper for d in domains)
-    while domains and total <= last and time.monotonic() < deadline:
-        for values in _of_sum(domains, total):
-            if values is not None and accepts(*values):
-                yield dict(zip(names, values, strict=True))
+    while total <= last:
+        yield (
+            total,
+            (
+                dict(zip(names, values, strict=True))
+                if values is not None and accepts(*values)
+                else None
+                for values in _of_sum(domains, total)
+            ),
+        )
         total += 1
 
 
@@ -148,12 +159,6 @@ def _domain(name: str, bounds: Interval, constraints: Sequence[Comparison]) -> _
     while lower < min(end, upper) and not allowed(lower):
         lower += 1
     return _Domain(lower, upper, allowed)
-
-
-def _sum_of_bounds(bounds: Iterable[Bound]) -> Bound:
-    # An infinity and an integer that is too large for a float cannot be added.
-    known = list(bounds)
-    return math.inf if math.inf in known else sum(known)
 
 
 def _of_sum(domains: Sequence[_Domain], total: int) -> Iterator[tuple[int, ...] | None]:

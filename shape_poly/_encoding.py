@@ -6,9 +6,17 @@ import math
 import time
 from typing import Any
 
-from shape_poly._enclosures import Interval, enclosure
-from shape_poly._expressions import Atom, DimExpr, Monomial, Operation, Variable, atom_expression
+from shape_poly._expressions import (
+    Atom,
+    DimExpr,
+    Monomial,
+    Operation,
+    Variable,
+    atom_expression,
+    enclosure,
+)
 from shape_poly._facts import Fact
+from shape_poly._intervals import Interval
 from shape_poly._normal_form import OutOfTimeError
 from shape_poly._problem import Problem
 

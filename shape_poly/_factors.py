@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from shape_poly._atoms import Atom, Monomial, Operation
-from shape_poly._enclosures import Bound, Interval, enclosure
-from shape_poly._expressions import DimExpr, atom_expression, operation
-from shape_poly._facts import Fact, total
+from shape_poly._expressions import (
+    Atom,
+    DimExpr,
+    Operation,
+    atom_expression,
+    common_factors,
+    divided,
+    divided_monomial,
+    enclosure,
+    operation,
+    without_common_factor,
+)
+from shape_poly._facts import Fact
+from shape_poly._intervals import Bound, Interval
 
 Ranges: TypeAlias = Mapping[str, Interval]
 
@@ -45,7 +55,7 @@ def divisibility(fact: Fact, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
     remainder = None if fact.relation == ">=" else _as_remainder(fact.expression, ranges)
     if remainder is None:
         return None
-    x, y = without_common_factor(*remainder, ranges)
+    _, x, y = without_common_factor(*remainder, signs_in(ranges))
     match operation("mod", x, y).terms:
         # What is a factor of the divisor too is not 0.
         case ((monomial, _),):
@@ -57,7 +67,7 @@ def divisibility(fact: Fact, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
     if divisor is not None:
         content = math.gcd(*(c for _, c in x.terms))
         if math.gcd(content, divisor) == 1:
-            x = total((m, c // content) for m, c in x.terms)
+            x = divided(x, content)
     return _positive(x), _positive(y)
 
 
@@ -74,7 +84,7 @@ def _as_remainder(x: DimExpr, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
             u, v = atom.operands
             if max(len(u.terms), len(v.terms)) > _TERMS_LOOKED_INTO:
                 continue
-            factor = total([(tuple(p for p in monomial if p[0] != atom), c)])
+            factor = DimExpr.of_terms([(tuple(p for p in monomial if p[0] != atom), c)])
             if not sign(factor, ranges) or not sign(v, ranges):
                 continue
             rest = x - factor * atom_expression(atom)
@@ -114,14 +124,14 @@ def exact_quotient(
 def _without_factors(fact: Fact, ranges: Ranges) -> Fact:
     """The fact divided by the factors of all of its terms that have a sign."""
     terms = [t for t in fact.expression.terms if t[0] or fact.relation != ">="]
-    common = _common_factors([m for m, _ in terms], ranges)
+    common = common_factors([m for m, _ in terms], signs_in(ranges))
     if not common:
         return fact
-    divided = total((_divided(m, common), c) for m, c in terms)
+    divided = DimExpr.of_terms((divided_monomial(m, common), c) for m, c in terms)
     if len(terms) == 1 and fact.relation != ">=":
         # A power is 0 where its base is.
         ((monomial, c),) = divided.terms
-        return Fact(fact.relation, total([(tuple((a, 1) for a, _ in monomial), c)]))
+        return Fact(fact.relation, DimExpr.of_terms([(tuple((a, 1) for a, _ in monomial), c)]))
     signs = math.prod(sign(atom_expression(a), ranges) ** e for a, e in common.items())
     if fact.relation != ">=":
         return Fact(fact.relation, divided * signs)
@@ -136,36 +146,17 @@ def _quotient_at_least(
     if divided.constant_value() is not None:
         # A bound of what is divided by: the bounds that show its sign may follow from it.
         return fact
-    least: Bound = enclosure(total([(tuple(common.items()), signs)]), ranges, effort=_EFFORT)[0]
+    least: Bound = enclosure(
+        DimExpr.of_terms([(tuple(common.items()), signs)]), ranges, effort=_EFFORT
+    )[0]
     if -least <= constant < least:
         return Fact(">=", divided * signs - (1 if constant < 0 else 0))
     return fact
 
 
-def _common_factors(monomials: Sequence[Monomial], ranges: Ranges) -> dict[Atom, int]:
-    """The factors that all of these have, and that are not 0 for variables within the bounds."""
-    if not monomials:
-        return {}
-    common = dict(monomials[0])
-    for monomial in monomials[1:]:
-        powers = dict(monomial)
-        common = {a: min(e, powers[a]) for a, e in common.items() if a in powers}
-        if not common:
-            return {}
-    return {a: e for a, e in common.items() if sign(atom_expression(a), ranges)}
-
-
-def _divided(monomial: Monomial, by: Mapping[Atom, int]) -> Monomial:
-    return tuple((a, e - by.get(a, 0)) for a, e in monomial if e > by.get(a, 0))
-
-
-def without_common_factor(x: DimExpr, y: DimExpr, ranges: Ranges) -> tuple[DimExpr, DimExpr]:
-    """Both divided by the factors of all of their terms that are not 0."""
-    terms = [*x.terms, *y.terms]
-    common = _common_factors([m for m, _ in terms], ranges)
-    content = math.gcd(*(c for _, c in terms)) or 1
-    divided = [total((_divided(m, common), c // content) for m, c in z.terms) for z in (x, y)]
-    return divided[0], divided[1]
+def signs_in(ranges: Ranges) -> Callable[[Atom], int]:
+    """Returns a function that gives the sign of an atom, as `sign`."""
+    return lambda atom: sign(atom_expression(atom), ranges)
 
 
 def _without_content(fact: Fact) -> Fact:
@@ -178,5 +169,5 @@ def _without_content(fact: Fact) -> Fact:
         return fact
     if fact.relation == ">=" or constant % content == 0:
         # floor of the constant: the rest is a whole number.
-        return Fact(fact.relation, total((m, c // content) for m, c in fact.expression.terms))
+        return Fact(fact.relation, divided(fact.expression, content))
     return Fact(fact.relation, DimExpr.constant(1))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from shape_poly._comparisons import Comparison
-from shape_poly._expressions import Atom, Dim, DimExpr, Monomial, Operation
+from shape_poly._expressions import Atom, DimExpr, Operation
 
 Relation: TypeAlias = Literal[">=", "==", "!="]
 
@@ -33,13 +33,15 @@ class Fact:
 
 def facts_of(comparison: Comparison) -> list[Fact]:
     """What holds where the comparison does: its divisors are not 0, and the sides compare."""
-    sides = [_expression(side) for side in (comparison.left, comparison.right)]
+    sides = (DimExpr.of(comparison.left), DimExpr.of(comparison.right))
     divisors = dict.fromkeys(d for side in sides for d in _divisors(side))
-    return [*(Fact("!=", d) for d in divisors), _of_sides(comparison.operator, *sides)]
+    return [*(Fact("!=", d) for d in divisors), difference_fact(comparison)]
 
 
-def _of_sides(operator: str, left: DimExpr, right: DimExpr) -> Fact:
-    match operator:
+def difference_fact(comparison: Comparison) -> Fact:
+    """Returns the fact that the sides compare, which says nothing of their divisors."""
+    left, right = DimExpr.of(comparison.left), DimExpr.of(comparison.right)
+    match comparison.operator:
         case ">=":
             return Fact(">=", left - right)
         case ">":
@@ -52,10 +54,6 @@ def _of_sides(operator: str, left: DimExpr, right: DimExpr) -> Fact:
             return Fact("==", left - right)
         case _:
             return Fact("!=", left - right)
-
-
-def _expression(dimension: Dim) -> DimExpr:
-    return DimExpr.constant(dimension) if isinstance(dimension, int) else dimension
 
 
 def _divisors(dimension: DimExpr) -> Iterator[DimExpr]:
@@ -75,8 +73,3 @@ def atoms(dimension: DimExpr) -> Iterator[Atom]:
                 for operand in atom.operands:
                     yield from atoms(operand)
             yield atom
-
-
-def total(terms: Iterable[tuple[Monomial, int]]) -> DimExpr:
-    """The sum of these terms."""
-    return DimExpr.sum(DimExpr((term,)) for term in terms)

@@ -10,11 +10,22 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from shape_poly._atoms import Atom, Monomial, Operation, OperationKind, Variable
-from shape_poly._enclosures import Interval, enclosure
-from shape_poly._expressions import DimExpr, atom_expression, operation
-from shape_poly._factors import exact_quotient, simplest, without_common_factor
-from shape_poly._facts import Fact, total
+from shape_poly._expressions import (
+    Atom,
+    DimExpr,
+    Monomial,
+    Operation,
+    OperationKind,
+    Variable,
+    atom_expression,
+    divided,
+    enclosure,
+    operation,
+    without_common_factor,
+)
+from shape_poly._factors import exact_quotient, signs_in, simplest
+from shape_poly._facts import Fact
+from shape_poly._intervals import Interval
 
 
 class OutOfTimeError(Exception):
@@ -86,14 +97,14 @@ class Normalizer:
         if high <= 0:
             return DimExpr.constant(0)
         content = math.gcd(*(c for _, c in x.terms))
-        x = _divided(x, content)
+        x = divided(x, content)
         if x.terms[0][1] < 0:
             # max(x, 0) and max(-x, 0) are one operation: they differ by x.
             return (x + _raw("max", -x, DimExpr.constant(0))) * content
         return _raw("max", x, DimExpr.constant(0)) * content
 
     def _floordiv(self, x: DimExpr, y: DimExpr) -> DimExpr:
-        x, y = without_common_factor(x, y, self._ranges)
+        _, x, y = without_common_factor(x, y, signs_in(self._ranges))
         return mapped(operation("floordiv", x, y), self._known_quotient)
 
     def _known_quotient(self, atom: Atom) -> DimExpr:
@@ -125,8 +136,4 @@ def mapped(dimension: DimExpr, replacement: Callable[[Atom], DimExpr]) -> DimExp
         for atom, exponent in monomial:
             product = product * replacement(atom) ** exponent
         terms += product.terms
-    return total(terms)
-
-
-def _divided(dimension: DimExpr, divisor: int) -> DimExpr:
-    return total((m, c // divisor) for m, c in dimension.terms)
+    return DimExpr.of_terms(terms)

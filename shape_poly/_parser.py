@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import difflib
 
-from shape_poly._atoms import MAX_DEPTH, MAX_PRODUCTS, OperationKind
-from shape_poly._expressions import Dim, DimExpr, as_dim, operation
+from shape_poly._expressions import (
+    MAX_DEPTH,
+    MAX_PRODUCTS,
+    Dim,
+    DimExpr,
+    OperationKind,
+    as_dim,
+    operation,
+)
 from shape_poly._tokens import DimensionSyntaxError, Token, integer, tokens
 
 __all__ = ["DimensionSyntaxError", "Reader", "parse_dimension"]

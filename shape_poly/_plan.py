@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shape_poly._comparisons import Comparison
-from shape_poly._expressions import Dim, DimExpr, Variable, as_dim
+from shape_poly._expressions import Dim, DimExpr, Variable, as_dim, variables_of
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def make_plan(
         zip(shapes, known if sizes is None else sizes, strict=True)
     ):
         for axis, (dimension, size) in enumerate(zip(shape, row, strict=True)):
-            names |= _variables(dimension)
+            names |= variables_of(dimension)
             if size is not None:
                 equations[place := Place(argument, axis)] = dimension
                 if isinstance(size, int):
@@ -99,7 +99,7 @@ def make_plan(
         others = {p: _substituted(dimension, replaced) for p, dimension in equations.items()}
         with_help = _steps(others, ints, constant_slopes)
         found = {step.variable for step in with_help}
-        follow = tuple(d for d in defined if _variables(d.dimension) <= found)
+        follow = tuple(d for d in defined if variables_of(d.dimension) <= found)
         still_missing = names - found - {d.variable for d in follow}
         if len(still_missing) < len(missing):
             steps, definitions, missing = with_help, follow, still_missing
@@ -133,12 +133,12 @@ def _definitions(constraints: Iterable[Comparison]) -> tuple[Definition, ...]:
     """The variables that stand alone on the left of an equation, in terms of the others."""
     defined: dict[str, Definition] = {}
     for constraint in constraints:
-        names = _variables(constraint.left)
+        names = variables_of(constraint.left)
         if constraint.operator != "==" or str(constraint.left) not in names:
             continue
         (name,) = names
         value = _substituted(constraint.right, {d.variable: d.dimension for d in defined.values()})
-        if name in defined or name in _variables(value):
+        if name in defined or name in variables_of(value):
             continue
         for other in defined.values():
             dimension = _substituted(other.dimension, {name: value})
@@ -147,12 +147,8 @@ def _definitions(constraints: Iterable[Comparison]) -> tuple[Definition, ...]:
     return tuple(defined.values())
 
 
-def _variables(dimension: Dim) -> frozenset[str]:
-    return dimension.variables() if isinstance(dimension, DimExpr) else frozenset()
-
-
 def _substituted(dimension: Dim, replaced: Mapping[str, Dim]) -> Dim:
-    if _variables(dimension).isdisjoint(replaced) or isinstance(dimension, int):
+    if variables_of(dimension).isdisjoint(replaced) or isinstance(dimension, int):
         return dimension
     try:
         return dimension.substitute(replaced)
@@ -199,3 +195,46 @@ def is_linear(dimension: DimExpr, name: str) -> bool:
         if degree > 1:
             return False
     return True
+
+
+def undetermined(
+    shapes: Sequence[Sequence[Dim]],
+    paths: Sequence[str],
+    constraints: Sequence[Comparison] = (),
+) -> str | None:
+    """Why jax.export could not tell the variables from the sizes of arguments; None if it can.
+
+    Args:
+      shapes: the symbolic shape of each argument.
+      paths: how a user would write each argument.
+      constraints: what holds for the variables.
+
+    >>> from shape_poly import parse_dimension
+    >>> undetermined([(parse_dimension("a + b"), 3)], ["x"])[:71]
+    "Cannot solve for values of dimension variables 'a' and 'b'. They occur "
+    """
+    missing = sorted(make_plan(shapes, None, constraints, constant_slopes=True).undetermined)
+    if not missing:
+        return None
+    holders = [
+        f"{path}: {shape_text(shape)}"
+        for path, shape in zip(paths, shapes, strict=True)
+        if any(isinstance(d, DimExpr) and not d.variables().isdisjoint(missing) for d in shape)
+    ]
+    holders += [f"the constraint {c}" for c in constraints if not c.variables().isdisjoint(missing)]
+    quoted = [f"'{name}'" for name in missing]
+    one = len(quoted) == 1
+    names = quoted[0] if one else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
+    return (
+        f"Cannot solve for values of dimension variables {names}. "
+        f"{'It occurs' if one else 'They occur'} only in {'; '.join(holders)}. A variable follows "
+        "from a size where it stands alone, times an integer, or beside variables that follow "
+        "from others: as b in 'b', '2*b' or, where 'a' stands elsewhere, 'a + b'. Let "
+        f"{'it' if one else 'each of them'} stand alone in some dimension, or write a number."
+    )
+
+
+def shape_text(shape: Iterable[object]) -> str:
+    """A shape as users write it: `(b, 28)`, `(b,)`."""
+    texts = [str(dimension) for dimension in shape]
+    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"

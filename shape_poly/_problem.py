@@ -8,11 +8,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from shape_poly._atoms import Atom, Operation, Variable
-from shape_poly._enclosures import Interval, enclosure
-from shape_poly._expressions import DimExpr, atom_expression
+from shape_poly._expressions import Atom, DimExpr, Operation, Variable, atom_expression, enclosure
 from shape_poly._factors import divisibility, sign
 from shape_poly._facts import Fact, atoms
+from shape_poly._intervals import Interval
 from shape_poly._normal_form import Normalizer, OutOfTimeError, mapped
 from shape_poly._ranges import contradict, follows, least_values, ranges_from
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from shape_poly._atoms import Variable
-from shape_poly._enclosures import Interval, enclosure
-from shape_poly._expressions import DimExpr
+from shape_poly._expressions import DimExpr, Variable, enclosure
 from shape_poly._facts import Fact
+from shape_poly._intervals import Interval
 
 POSITIVE: Interval = (1, math.inf)
 

@@ -7,13 +7,12 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from shape_poly._atoms import Variable
 from shape_poly._comparisons import Comparison
 from shape_poly._counterexamples import small_assignments
 from shape_poly._deciding import Proven, Refuted, decide, touching, witness
-from shape_poly._enclosures import Interval, enclosure
-from shape_poly._expressions import Dim, DimExpr, Operation, as_dim
+from shape_poly._expressions import DimExpr, Operation, Variable, as_dim, enclosure
 from shape_poly._facts import Fact, facts_of
+from shape_poly._intervals import Interval
 from shape_poly._normal_form import Normalizer, OutOfTimeError
 from shape_poly._ranges import least_values, ranges_from
 from shape_poly._rewriting import arranged, readable, remainder, rewritten
@@ -214,11 +213,7 @@ def _tidied(comparison: Comparison) -> Iterator[Comparison]:
     """The comparison with its terms sorted to the sides, each simplified."""
     *_, fact = facts_of(comparison)
     try:
-        yield arranged(Fact(fact.relation, _expression(fact.expression.simplified())))
+        yield arranged(Fact(fact.relation, DimExpr.of(fact.expression.simplified())))
         yield arranged(fact)
     except (OverflowError, ZeroDivisionError):
         return
-
-
-def _expression(dimension: Dim) -> DimExpr:
-    return DimExpr.constant(dimension) if isinstance(dimension, int) else dimension

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from shape_poly._atoms import Variable
 from shape_poly._comparisons import Comparison
-from shape_poly._enclosures import Interval
-from shape_poly._expressions import DimExpr, Operation, as_dim, atom_expression
+from shape_poly._expressions import DimExpr, Operation, Variable, as_dim, atom_expression
 from shape_poly._factors import divisibility, sign
-from shape_poly._facts import Fact, atoms, facts_of, total
+from shape_poly._facts import Fact, atoms, facts_of
+from shape_poly._intervals import Interval
 from shape_poly._normal_form import Normalizer, OutOfTimeError
 from shape_poly._problem import Problem, is_evident, normalized
 from shape_poly._ranges import follows, least_values, ranges_from
@@ -97,7 +96,7 @@ def _without_exact_quotient(
             if exponent != 1 or not isinstance(atom, Operation) or atom.kind != "floordiv":
                 continue
             x, y = atom.operands
-            factor = total([(tuple(p for p in monomial if p[0] != atom), coefficient)])
+            factor = DimExpr.of_terms([(tuple(p for p in monomial if p[0] != atom), coefficient)])
             rest = fact.expression - factor * atom_expression(atom)
             positive = sign(y, ranges)
             if not positive or (fact.relation == ">=" and positive < 0):
@@ -143,8 +142,8 @@ def arranged(fact: Fact) -> Comparison:
     """The fact as a comparison without minus signs, as far as that goes."""
     terms = [(m, c) for m, c in fact.expression.terms if m]
     constant = sum(c for m, c in fact.expression.terms if not m)
-    left = total((m, c) for m, c in terms if c > 0)
-    right = total((m, -c) for m, c in terms if c < 0)
+    left = DimExpr.of_terms((m, c) for m, c in terms if c > 0)
+    right = DimExpr.of_terms((m, -c) for m, c in terms if c < 0)
     if not left.terms:
         turned = "<=" if fact.relation == ">=" else fact.relation
         return Comparison(turned, right, constant)

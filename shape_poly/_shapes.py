@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from shape_poly._bounds import symbolic_dim_bounds
+from shape_poly._comparisons import Comparison
 from shape_poly._expressions import Dim, DimExpr
 from shape_poly._parser import Reader
+from shape_poly._scope import SymbolicScope
 from shape_poly._tokens import DimensionSyntaxError, Token, tokens
-
-if TYPE_CHECKING:
-    from shape_poly._comparisons import Comparison
-    from shape_poly._scope import SymbolicScope
 
 _MAX_SIZE = 2**63 - 1
 
@@ -99,8 +97,6 @@ def _scope(
             "constraints and scope were both given. Give one of them: "
             "scope.with_constraints(*constraints) has both."
         )
-    from shape_poly._scope import SymbolicScope
-
     return SymbolicScope(constraints)
 
 

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import operator as python_operators
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from shape_poly._comparisons import Comparison, ComparisonOperator
-from shape_poly._evaluation import Algebra
-from shape_poly._expressions import Dim, DimExpr, Operation
-from shape_poly._plan import Definition, Place, Plan, Step
+from shape_poly._comparisons import COMPARE, Comparison, ComparisonOperator
+from shape_poly._expressions import Algebra, Dim, DimExpr, Operation, variables_of
+from shape_poly._plan import Definition, Place, Plan, Step, make_plan
 
 T = TypeVar("T")
-
-_COMPARE: Mapping[ComparisonOperator, Callable[[Any, Any], bool]] = {
-    ">=": python_operators.ge,
-    "<=": python_operators.le,
-    "==": python_operators.eq,
-    ">": python_operators.gt,
-    "<": python_operators.lt,
-    "!=": python_operators.ne,
-}
 
 
 class Integers:
@@ -79,7 +68,7 @@ class Check(Generic[T]):
     def holds(self) -> bool | None:
         """Whether it holds; None where a side is no int."""
         if isinstance(self.left, int) and isinstance(self.right, int):
-            return _COMPARE[self.operator](self.left, self.right)
+            return COMPARE[self.operator](self.left, self.right)
         return None
 
 
@@ -123,6 +112,24 @@ def solve(
     return Solution(run.values, tuple(run.checks))
 
 
+def solve_dimensions(
+    shapes: Iterable[Sequence[Dim]], actual: Iterable[Sequence[int | None]]
+) -> dict[str, int]:
+    """The values of the variables for which `shapes` become `actual`.
+
+    Args:
+      shapes: the symbolic shapes.
+      actual: for each of them the sizes that it has; None where the size is not known.
+
+    Returns:
+      The value of every variable that follows, one equation in one unknown after another; a
+      variable that does not follow, or that comes out fractional or below 1, is left out.
+      Contradictions are not looked for: `solve` does.
+    """
+    sizes = [tuple(row) for row in actual]
+    return dict(solve(make_plan(shapes, sizes), sizes, Integers()).values)
+
+
 class _Run(Generic[T]):
     """One evaluation of a plan."""
 
@@ -154,7 +161,7 @@ class _Run(Generic[T]):
         self._assign(name, value, (place,))
 
     def definition(self, definition: Definition) -> None:
-        names = _variables(definition.dimension)
+        names = variables_of(definition.dimension)
         if names <= self.values.keys():
             places = self._places_of(names)
             value = self._value(definition.dimension, places, definition.constraint)
@@ -246,10 +253,6 @@ class _Run(Generic[T]):
             yield f"{before}{name} = "
             yield self.values[name]
             before = ", "
-
-
-def _variables(dimension: Dim) -> frozenset[str]:
-    return dimension.variables() if isinstance(dimension, DimExpr) else frozenset()
 
 
 def _divisors(dimension: DimExpr) -> Iterator[DimExpr]:

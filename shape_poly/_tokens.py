@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from shape_poly._atoms import MAX_COEFFICIENT
+from shape_poly._expressions import MAX_COEFFICIENT
 
 TokenKind: TypeAlias = Literal["name", "number", "symbol", "end"]
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from shape_poly._encoding import Encoding
 from shape_poly._expressions import DimExpr
-from shape_poly._facts import total
 from shape_poly._normal_form import OutOfTimeError
 from shape_poly._problem import Problem
 
@@ -188,7 +187,7 @@ def _smallest(
     """The smallest values that are accepted, or the smallest found until the time is over."""
     original = search.problem.original
     names = sorted(values)
-    everything = total(term for name in names for term in original[name].terms)
+    everything = DimExpr.of_terms(term for name in names for term in original[name].terms)
     # The last variable follows from the sum and the others.
     targets = [(everything, names, least_sum), *((original[n], [n], 1) for n in names[:-1])]
     try:

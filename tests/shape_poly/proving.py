@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from hypothesis import strategies as st
 
-from shape_poly import DimExpr
-from shape_poly._atoms import Operation, OperationKind
-from shape_poly._comparisons import Comparison, ComparisonOperator
+from shape_poly import Comparison, ComparisonOperator, DimExpr, Operation, OperationKind
 from shape_poly._expressions import atom_expression
 
 VARIABLES = ("a", "b", "c")

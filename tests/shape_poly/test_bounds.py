@@ -1,6 +1,5 @@
 """Bounds: they hold for every sample, and are close where interval arithmetic can be."""
 
-import doctest
 import math
 import time
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ from shape_poly import (
     Dim,
     DimExpr,
     SymbolicScope,
-    _bounds,
     parse_dimension,
     symbolic_dim_bounds,
 )
@@ -169,7 +167,3 @@ def test_large_dimensions_and_scopes_take_seconds_at_most() -> None:
     for i in range(60):
         deep = parse_dimension(f"max({deep} - a, floordiv(c, {i + 2}))")  # type: ignore[assignment]
     assert seconds(deep) < 10
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(_bounds).failed == 0

@@ -1,6 +1,5 @@
 """Expressions: arithmetic against Python's, simplifying, substituting, limits, pickling."""
 
-import doctest
 import itertools
 import operator
 import pickle
@@ -11,16 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import shape_poly
-from shape_poly import (
-    Dim,
-    DimExpr,
-    Operation,
-    Variable,
-    evaluate_shape,
-    operation,
-    parse_dimension,
-)
+from shape_poly import Dim, DimExpr, Operation, Variable, evaluate_shape, operation, parse_dimension
 from tests import strategies
 
 a, b, c = (DimExpr.variable(name) for name in strategies.VARIABLES)
@@ -336,8 +326,3 @@ def test_the_parts_of_an_expression() -> None:
         2,
     )
     assert (b // 2 + a).variables() == {"a", "b"}
-
-
-def test_doctests() -> None:
-    for module in (shape_poly, shape_poly._expressions, shape_poly._evaluation):
-        assert doctest.testmod(module).failed == 0

@@ -7,17 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shape_poly import DimExpr
-from shape_poly._comparisons import Comparison, parse_comparison
+from shape_poly import (
+    Comparison,
+    DimExpr,
+    Proven,
+    Refuted,
+    SymbolicScope,
+    parse_comparison,
+    prove,
+    weakest_requirement,
+)
 from shape_poly._deciding import decide, touching
 from shape_poly._factors import divisibility, simplest
 from shape_poly._facts import facts_of
 from shape_poly._normal_form import Normalizer
-from shape_poly._prover import Proven, Refuted, prove
 from shape_poly._ranges import least_values, ranges_from
-from shape_poly._requirements import weakest_requirement
 from shape_poly._rewriting import rewritten
-from shape_poly._scope import SymbolicScope
 from tests.sampling import examples
 from tests.shape_poly.proving import GRID, VARIABLES, as_written, grid, products_compared
 

@@ -1,6 +1,5 @@
 """Reading dimensions: the inverse of printing, what users write, and errors with the column."""
 
-import doctest
 import inspect
 import keyword
 import sys
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shape_poly import DimensionSyntaxError, DimExpr, _parser, parse_dimension
+from shape_poly import DimensionSyntaxError, DimExpr, parse_dimension
 from tests import strategies
 
 
@@ -221,7 +220,3 @@ def test_a_stack_that_is_used_up_is_an_error_of_the_text() -> None:
     depth = len(inspect.stack(0))
     with pytest.raises(DimensionSyntaxError, match="an expression nested too deeply"):
         deep(sys.getrecursionlimit() - depth - 150)
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(_parser).failed == 0

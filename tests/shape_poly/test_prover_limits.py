@@ -7,9 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from shape_poly import DimExpr
-from shape_poly._comparisons import Comparison, parse_comparison
-from shape_poly._prover import Proven, Refuted, Unknown, prove
+from shape_poly import Comparison, DimExpr, Proven, Refuted, Unknown, parse_comparison, prove
 from tests.shape_poly.proving import as_written
 
 # Far above the limits that are given: a machine may have other work, but nothing may hang.

@@ -1,3 +1,5 @@
+"""Tests the sampler of sizes."""
+
 from __future__ import annotations
 
 import itertools

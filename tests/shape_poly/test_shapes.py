@@ -1,6 +1,5 @@
 """Specifications of shapes: what they say, and the column of what is wrong in them."""
 
-import doctest
 import types
 from collections import namedtuple
 from typing import Any
@@ -15,7 +14,6 @@ from shape_poly import (
     ShapeSpec,
     ShapeSyntaxError,
     SymbolicScope,
-    _shapes,
     is_symbolic_dim,
     operation,
     symbolic_args_specs,
@@ -215,7 +213,3 @@ def test_errors_in_specs_of_arguments_name_the_path() -> None:
         symbolic_args_specs([x], None, ["b >= 4", "b <= 2"])
     with pytest.raises(ValueError, match="both given"):
         symbolic_args_specs([x], None, ["b >= 4"], SymbolicScope())
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(_shapes).failed == 0

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import DTypeError, ShapeError
 from jax2tf_bridge.portable._dtypes import dtype_holds, kind_of
-from jax2tf_bridge.portable._plausible_inputs import batch_variable, variables_in, variables_of
+from jax2tf_bridge.portable._plausible_inputs import batch_variable, variables_in
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saving.buckets._bucket_names import (
     check_inputs,
@@ -19,7 +19,7 @@ from jax2tf_bridge.saving.buckets._bucket_names import (
     check_variables,
     masks_of,
 )
-from shape_poly import Comparison, Dim, Plan, SymbolicScope, make_plan, shape_text
+from shape_poly import Comparison, Dim, Plan, SymbolicScope, make_plan, shape_text, variables_of
 
 Above: TypeAlias = Literal["split", "as is"]
 """What becomes of sizes above the largest bucket."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from jax2tf_bridge.errors import ShapeError
-from jax2tf_bridge.portable._plausible_inputs import variables_of
 from jax2tf_bridge.portable._portable_function import Aval
-from shape_poly import Comparison, SymbolicScope, sample_sizes
+from shape_poly import Comparison, SymbolicScope, sample_sizes, variables_of
 
 _TYPICAL = (4, 3, 5, 8, 2, 6, 7, 16, 1, 9, 10, 12, 15, 24, 32, 64, 128, 224, 256, 512)
 _SMALLEST = (*range(1, 33), 48, 64, 96, 100, 128, 224, 256, 299, 384, 512, 768, 1000, 1024)
