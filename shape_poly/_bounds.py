@@ -1,4 +1,4 @@
-"""Bounds of a dimension under the constraints of a scope."""
+"""Bounds dimensions under the constraints of a scope."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_FACTOR = 1000
 
 
 def symbolic_dim_bounds(dimension: Dim, scope: SymbolicScope | None = None) -> tuple[float, float]:
-    """Bounds of a dimension, both inclusive: (lower, upper), ints where they are finite.
+    """Returns bounds of a dimension, both inclusive: (lower, upper), ints where they are finite.
 
     They always hold, for all variables of at least 1 that satisfy the constraints; they need not
     be the closest ones. Nothing is proven here: z3 is not loaded.
@@ -58,7 +58,7 @@ def _not_negative(constraint: Comparison) -> Sequence[DimExpr]:
 
 
 def _ranges(facts: Sequence[DimExpr]) -> dict[str, Interval]:
-    """Bounds of the variables that follow from facts linear in them.
+    """Bounds the variables by facts that are linear in them.
 
     Where facts contradict each other, a lower bound may be above the upper one.
     """
@@ -80,7 +80,7 @@ def _ranges(facts: Sequence[DimExpr]) -> dict[str, Interval]:
 
 
 def _narrowed(known: Interval, coefficient: int, others: Bound) -> Interval:
-    """The range in which coefficient*v + (at most others) can be at least 0."""
+    """Returns the range in which coefficient*v + (at most others) can be at least 0."""
     low, high = known
     if isinstance(others, float):
         return known
@@ -90,7 +90,7 @@ def _narrowed(known: Interval, coefficient: int, others: Bound) -> Interval:
 
 
 def _lower_by(x: DimExpr, fact: DimExpr, ranges: Mapping[str, Interval]) -> Bound:
-    """A lower bound of x from one of x less a multiple of what is at least 0."""
+    """Bounds x from below by bounding x less multiples of a fact, which is at least 0."""
     coefficients = dict(x.terms)
     factors = {
         coefficients[monomial] // c

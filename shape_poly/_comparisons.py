@@ -1,4 +1,4 @@
-"""Comparisons of dimensions: what constraints are made of and what the prover decides."""
+"""Comparisons of dimensions, which constraints consist of and the prover decides."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OPERATOR = re.compile(r"[<>=!]+")
 
 
 class ComparisonSyntaxError(DimensionSyntaxError):
-    """Text that is not a comparison of dimensions.
+    """Raised for text that is not a comparison of dimensions.
 
     Attributes:
       text: the whole text.
@@ -71,7 +71,7 @@ class Comparison:
                 object.__setattr__(self, name, value)
 
     def holds(self, values: Mapping[str, int]) -> bool:
-        """Whether it holds for these values; where a divisor is 0 it does not.
+        """Checks whether it holds for these values; where a divisor is 0 it does not.
 
         Raises:
           KeyError: a variable has no value.
@@ -83,15 +83,15 @@ class Comparison:
         return COMPARE[self.operator](left, right)
 
     def variables(self) -> frozenset[str]:
-        """The names of the variables in it."""
+        """Returns the names of the variables in it."""
         return variables_of(self.left) | variables_of(self.right)
 
     def negated(self) -> Comparison:
-        """What holds where this does not, except where a divisor is 0: there neither holds."""
+        """Returns the opposite; where a divisor is 0, neither holds."""
         return Comparison(_NEGATED[self.operator], self.left, self.right)
 
     def substitute(self, dimensions: Mapping[str, Dim]) -> Comparison:
-        """The comparison with these dimensions for the variables.
+        """Replaces variables by dimensions.
 
         Raises:
           ZeroDivisionError: a divisor becomes the constant 0.
@@ -103,7 +103,7 @@ class Comparison:
         return Comparison(self.operator, left, right)
 
     def difference(self) -> Dim:
-        """The left side minus the right side."""
+        """Subtracts the right side from the left side."""
         return as_dim(DimExpr.of(self.left) - self.right)
 
     def __str__(self) -> str:
@@ -111,12 +111,12 @@ class Comparison:
 
 
 def evaluate(dimension: Dim, values: Mapping[str, int]) -> int:
-    """The value of a dimension, known or not."""
+    """Evaluates a dimension that may be an integer."""
     return dimension if isinstance(dimension, int) else dimension.evaluate(values)
 
 
 def parse_comparison(text: str) -> Comparison:
-    """The comparison that `text` says.
+    """Reads a comparison from text.
 
     Raises:
       DimensionSyntaxError: the text is something else; its column counts in the whole text.

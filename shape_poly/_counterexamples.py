@@ -25,19 +25,19 @@ _VALUES_SKIPPED = 1000
 
 @dataclass(frozen=True)
 class Found:
-    """The smallest assignment that is accepted, by sum, then lexicographically."""
+    """An assignment that is accepted: the smallest by sum, then lexicographically."""
 
     values: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Exhausted:
-    """No assignment is accepted: there are finitely many, and all were tried."""
+    """States that no assignment is accepted: there are finitely many, and all were tried."""
 
 
 @dataclass(frozen=True)
 class OutOfBudget:
-    """No assignment with a sum of at most `total` is accepted; larger ones were not tried."""
+    """States that no assignment with a sum of at most `total` is accepted."""
 
     total: int
 
@@ -50,7 +50,7 @@ def smallest_assignment(
     count: int,
     deadline: float,
 ) -> Found | Exhausted | OutOfBudget:
-    """The smallest assignment that satisfies the constraints and refutes `refuted`.
+    """Finds the smallest assignment that satisfies the constraints and refutes `refuted`.
 
     Args:
       constraints: what has to hold.
@@ -120,7 +120,7 @@ def _by_sum(
 
 
 class _Domain:
-    """The values of one variable that its own constraints allow."""
+    """Set of the values of one variable that its own constraints allow, filled as far as asked."""
 
     def __init__(self, lower: int, upper: Bound, allowed: Callable[..., bool]) -> None:
         self.lower, self.upper = lower, upper
@@ -130,7 +130,7 @@ class _Domain:
         self._members: set[int] = set()
 
     def up_to(self, limit: int) -> list[int]:
-        """All of them, ascending, up to the limit and maybe more."""
+        """Returns all values up to the limit, ascending, and maybe some beyond."""
         while self._tried < min(limit, self.upper):
             self._tried += 1
             if self._allowed(self._tried):
@@ -139,7 +139,6 @@ class _Domain:
         return self._values
 
     def has_one_up_to(self, limit: int) -> bool:
-        """Whether there is any up to the limit."""
         values = self.up_to(limit)
         return bool(values) and values[0] <= limit
 
@@ -162,7 +161,7 @@ def _domain(name: str, bounds: Interval, constraints: Sequence[Comparison]) -> _
 
 
 def _of_sum(domains: Sequence[_Domain], total: int) -> Iterator[tuple[int, ...] | None]:
-    """The assignments of this sum, lexicographically; None where one was tried in vain."""
+    """Yields the assignments of this sum, lexicographically; None where one was tried in vain."""
     least = tuple(d.lower for d in domains)
     slack = total - sum(least)
     if slack == 0:
@@ -183,7 +182,7 @@ def _of_sum(domains: Sequence[_Domain], total: int) -> Iterator[tuple[int, ...] 
 def compiled(
     constraints: Sequence[Comparison], refuted: Comparison | None, names: Sequence[str]
 ) -> Callable[..., bool]:
-    """A function of the values of `names`, in order: do the constraints hold, and not `refuted`?
+    """Compiles a test of values of `names`: do the constraints hold, and `refuted` not?
 
     Its source is made of integers and of names of its own: nothing of the user's text is in it.
     """
@@ -264,7 +263,7 @@ def _literal(value: int) -> str:
 
 
 def degree(dimension: Dim) -> int:
-    """An upper bound of how fast it grows, as the degree of a polynomial would be."""
+    """Bounds from above how fast a dimension grows, as the degree of a polynomial."""
     if not isinstance(dimension, DimExpr):
         return 0
     return max(

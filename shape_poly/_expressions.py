@@ -1,9 +1,9 @@
-"""Expressions over dimension variables, and what is known of their values.
+"""Expressions over dimension variables: arithmetic, evaluation, bounds and simplification.
 
 An expression is a sum of integer multiples of products of atoms; an atom is a variable or an
 operation (floordiv, mod, max, min) that the sum cannot absorb.  Equal sums of products are equal
-objects, so they hash and compare structurally.  Operations are simplified when they are built,
-for which their operands are bounded.
+objects, so they hash and compare structurally.  `//`, `%` and `operation` simplify what they build,
+by bounds of the operands among others, so bounds and simplification are part of the type.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ class Operation:
 
     @lazily
     def depth(self) -> int:
-        """How deeply operations are nested in it, itself included."""
+        """Counts the levels of nested operations, itself included."""
         return 1 + max(o.depth for o in self.operands)
 
     @lazily
     def size(self) -> int:
-        """How many variables and constants it has, repeated ones included."""
+        """Counts its variables and constants, repeated ones included."""
         return sum(o.size for o in self.operands)
 
     @lazily
@@ -109,18 +109,18 @@ Monomial: TypeAlias = tuple[tuple[Atom, int], ...]
 
 
 def monomial_text(monomial: Monomial) -> str:
-    """How the product prints."""
+    """Prints a product."""
     return "*".join(str(a) if e == 1 else f"{a}^{e}" for a, e in monomial)
 
 
 def term_order(term: tuple[Monomial, int]) -> tuple[int, str]:
-    """By what the terms of a sum are sorted."""
+    """Returns the key by which the terms of a sum are sorted."""
     monomial = term[0]
     return -sum(e for _, e in monomial), monomial_text(monomial)
 
 
 def multiply(left: Monomial, right: Monomial) -> Monomial:
-    """The product of two products.
+    """Multiplies two products of atoms.
 
     Raises:
       OverflowError: it has too many factors.
@@ -136,28 +136,28 @@ def multiply(left: Monomial, right: Monomial) -> Monomial:
 
 
 class Algebra(Protocol[T]):
-    """How to compute with values of a type T, for `DimExpr.evaluate_with`."""
+    """Arithmetic on values of a type T, for `DimExpr.evaluate_with`."""
 
     def constant(self, value: int, /) -> T:
-        """The integer as a T."""
+        """Converts an integer."""
 
     def add(self, left: T, right: T, /) -> T:
-        """Their sum."""
+        """Adds."""
 
     def multiply(self, left: T, right: T, /) -> T:
-        """Their product."""
+        """Multiplies."""
 
     def floordiv(self, left: T, right: T, /) -> T:
-        """The quotient rounded down, as Python's //."""
+        """Divides and rounds down, as Python's //."""
 
     def mod(self, left: T, right: T, /) -> T:
-        """The remainder with the divisor's sign, as Python's %."""
+        """Returns the remainder with the divisor's sign, as Python's %."""
 
     def maximum(self, left: T, right: T, /) -> T:
-        """The greater one."""
+        """Returns the greater one."""
 
     def minimum(self, left: T, right: T, /) -> T:
-        """The lesser one."""
+        """Returns the lesser one."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -166,11 +166,11 @@ class DimExpr:
 
     Built with `variable`, `constant`, the operators + - * // % ** and `operation` below, or from
     text with `shape_poly.parse_dimension`.  Immutable and hashable; equal to an int if it is
-    that constant.  What `//`, `%` and `operation` build is simplified by rules that hold for all
-    integers, or for all variables of at least 1.  An expression of which a divisor is 0 has no
-    value; simplifying may give it one, where the part without a value cancels.
+    that constant.  `//`, `%` and `operation` simplify by rules that hold for all integers, or for
+    all variables of at least 1.  An expression has no value where a divisor is 0; simplifying may
+    give it one, where the part without a value cancels.
 
-    Operators raise OverflowError for what would be too large to work with.
+    Operators raise OverflowError if the result would be too large to work with.
 
     >>> b = DimExpr.variable("b")
     >>> str(2 * b + b - 1), (b * b).evaluate({"b": 3})
@@ -183,7 +183,7 @@ class DimExpr:
 
     @staticmethod
     def variable(name: str) -> DimExpr:
-        """The dimension that is the variable `name`.
+        """Makes the expression of one variable.
 
         Raises:
           ValueError: the name would not read as a variable.
@@ -194,17 +194,17 @@ class DimExpr:
 
     @staticmethod
     def constant(value: int) -> DimExpr:
-        """The dimension that is the integer `value`."""
+        """Makes the expression of an integer."""
         return DimExpr((((), value),)) if value else DimExpr(())
 
     @staticmethod
     def sum(parts: Iterable[Dim]) -> DimExpr:
-        """The sum of many dimensions, faster than one after the other."""
+        """Adds up many dimensions, faster than one after the other."""
         return DimExpr.of_terms(term for part in parts for term in DimExpr.of(part).terms)
 
     @staticmethod
     def of_terms(terms: Iterable[tuple[Monomial, int]]) -> DimExpr:
-        """Sums terms, of which several may have the same monomial."""
+        """Adds up terms, several of which may have the same monomial."""
         summed: dict[Monomial, int] = {}
         for monomial, coefficient in terms:
             summed[monomial] = summed.get(monomial, 0) + coefficient
@@ -306,21 +306,21 @@ class DimExpr:
         return DimExpr, (self.terms,)
 
     def constant_value(self) -> int | None:
-        """The integer that this is, or None if it depends on a variable."""
+        """Returns the integer that this is, or None if it depends on a variable."""
         if not self.terms:
             return 0
         (monomial, coefficient), *rest = self.terms
         return coefficient if not rest and not monomial else None
 
     def as_operation(self) -> Operation | None:
-        """The operation that this is, as `mod(b, 2)`; None if it is more than that, or else."""
+        """Returns the operation that this is, as `mod(b, 2)`; None if it is anything else."""
         match self.terms:
             case ((((Operation() as found, 1),), 1),):
                 return found
         return None
 
     def variables(self) -> frozenset[str]:
-        """The names of the variables in it."""
+        """Returns the names of the variables in it."""
         return self._variables
 
     @lazily
@@ -338,17 +338,17 @@ class DimExpr:
 
     @lazily
     def depth(self) -> int:
-        """How deeply operations are nested in it; 0 without any."""
+        """Counts the levels of nested operations; 0 without any."""
         return max((a.depth for a in self._atoms() if isinstance(a, Operation)), default=0)
 
     @lazily
     def size(self) -> int:
-        """How many variables and constants it has, repeated ones included."""
+        """Counts its variables and constants, repeated ones included."""
         atoms = sum(a.size if isinstance(a, Operation) else 1 for a in self._atoms())
         return len(self.terms) + atoms
 
     def sort_key(self) -> tuple[int, int, int, str]:
-        """By what to sort expressions: simple ones first, constants last.
+        """Returns a key that sorts simple expressions first, and constants last.
 
         No `<`: that would be taken for a comparison of the values.
         """
@@ -358,7 +358,7 @@ class DimExpr:
         return self.depth, len(self.terms), self.size, str(self)
 
     def evaluate(self, values: Mapping[str, int]) -> int:
-        """Its value where each variable has the value given.
+        """Computes its value for these values of the variables.
 
         Raises:
           KeyError: a variable has no value.
@@ -378,7 +378,7 @@ class DimExpr:
         return total
 
     def evaluate_with(self, values: Mapping[str, T], algebra: Algebra[T]) -> T:
-        """Its value in another algebra than that of ints, each operation computed once.
+        """Computes its value in another algebra than that of ints, each operation once.
 
         Args:
           values: the values of the variables.
@@ -391,7 +391,7 @@ class DimExpr:
         return result
 
     def substitute(self, dimensions: Mapping[str, Dim]) -> Dim:
-        """The dimension with these for the variables; others stay. Simplified.
+        """Replaces variables by dimensions; others stay. The result is simplified.
 
         Raises:
           ZeroDivisionError: a divisor becomes the constant 0.
@@ -406,7 +406,7 @@ class DimExpr:
         return as_dim(self.evaluate_with(values, _Expressions()))
 
     def simplified(self) -> Dim:
-        """The same with every operation simplified: `parse_dimension` keeps them as written.
+        """Simplifies every operation: `parse_dimension` keeps them as written.
 
         Raises:
           ZeroDivisionError: a divisor is 0 always.
@@ -444,13 +444,13 @@ def _is_dim(value: object) -> bool:
 
 
 def as_dim(expression: DimExpr) -> Dim:
-    """The expression, as an int if it is a constant."""
+    """Converts the expression to an int if it is a constant."""
     value = expression.constant_value()
     return expression if value is None else value
 
 
 def atom_expression(atom: Atom) -> DimExpr:
-    """The expression that is the atom alone, not simplified."""
+    """Makes the expression that is the atom alone, not simplified."""
     return DimExpr(((((atom, 1),), 1),))
 
 
@@ -477,7 +477,7 @@ def variables_of(dimension: Dim) -> frozenset[str]:
 
 
 def operation(kind: OperationKind, left: Dim, right: Dim, *, simplify: bool = True) -> DimExpr:
-    """`kind(left, right)`, folded when both are constants.
+    """Makes the expression `kind(left, right)`, folded when both are constants.
 
     Args:
       kind: the operation.
@@ -549,7 +549,7 @@ def without_common_factor(
 
 
 class _Expressions:
-    """Expressions as the algebra, so that evaluating is substituting."""
+    """Algebra of expressions, in which evaluating is substituting."""
 
     def constant(self, value: int, /) -> DimExpr:
         return DimExpr.constant(value)
@@ -574,7 +574,7 @@ class _Expressions:
 
 
 class _Evaluation:
-    """One evaluation in an algebra; operations that occur twice are computed once."""
+    """Evaluator in one algebra, which computes operations that occur twice once."""
 
     def __init__(self, values: Mapping[str, Any], algebra: Algebra[Any]) -> None:
         self._values, self._algebra = values, algebra
@@ -608,7 +608,7 @@ class _Evaluation:
 
 
 def evaluate_shape(shape: Sequence[Dim], values: Mapping[str, int]) -> tuple[int | None, ...]:
-    """The shape with each dimension evaluated, None where it has no value.
+    """Evaluates each dimension of a shape; None where it has no value.
 
     >>> from shape_poly import parse_dimension
     >>> evaluate_shape((parse_dimension("2*b"), 3, parse_dimension("h")), {"b": 4})
@@ -640,7 +640,7 @@ _MAX_SHIFTED_DEGREE = 4
 def enclosure(
     expression: DimExpr, ranges: Mapping[str, Interval] | None = None, *, effort: int = 3
 ) -> Interval:
-    """Bounds of the expression's values, for variables in `ranges` (all are at least 1).
+    """Bounds the expression's values, for variables in `ranges` (all are at least 1).
 
     Args:
       expression: what to bound.
@@ -651,7 +651,7 @@ def enclosure(
 
 
 class _Enclosing:
-    """Bounds one expression; knows what it has bounded before."""
+    """Bounds of one expression and its operations, each computed once."""
 
     def __init__(self, ranges: Mapping[str, Interval]) -> None:
         self._ranges = ranges
@@ -692,7 +692,7 @@ class _Enclosing:
         return self._known[key]
 
     def _lower(self, x: DimExpr, effort: int) -> Bound:
-        """A lower bound of x: the best that is found in the steps that are left."""
+        """Bounds x from below, as well as it can in the steps that are left."""
         self._steps += 1
         best = max(self._by_terms(x, effort)[0], self._shifted(x))
         if effort <= 0 or self._steps > _MAX_STEPS or len(x.terms) > _MAX_SUM_TERMS:
@@ -714,7 +714,7 @@ class _Enclosing:
         return best
 
     def _without(self, atom: Operation, c: int, rest: DimExpr, effort: int) -> Bound:
-        """A lower bound of c*atom + rest, from one without the operation."""
+        """Bounds c*atom + rest from below by an expression without the operation."""
         x, y = atom.operands
         if atom.kind in ("max", "min"):
             parts = [self._lower(o * c + rest, effort) for o in (x, y)]
@@ -738,7 +738,7 @@ class _Enclosing:
         return max(bounds, default=-math.inf)
 
     def _shifted(self, x: DimExpr) -> Bound:
-        """A lower bound of x written in what each atom exceeds its own lower bound by.
+        """Bounds x from below, written in the excess of each atom over its own lower bound.
 
         As a*b - b, which is (a - 1)*b: with a = 1 + p and b = 1 + q, it is p + p*q.
         """
@@ -765,7 +765,7 @@ class _Enclosing:
 def _shifted_monomial(
     monomial: Monomial, intervals: Mapping[Atom, Interval]
 ) -> Iterator[tuple[Monomial, int]]:
-    """The terms of the product of (lower bound + excess) ** exponent over the atoms."""
+    """Yields the terms of the product of (lower bound + excess) ** exponent over the atoms."""
     choices: list[list[tuple[Monomial, int]]] = []
     for atom, exponent in monomial:
         low = intervals[atom][0]
@@ -794,7 +794,7 @@ _ZERO = DimExpr.constant(0)
 
 
 def _simplified(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
-    """`kind(x, y)`, where not both are constants, and a divisor is not the constant 0.
+    """Simplifies `kind(x, y)`, where not both are constants, and no divisor is the constant 0.
 
     Raises:
       OverflowError: it would be too large.
@@ -908,13 +908,13 @@ def _mod_by_constant(x: DimExpr, k: int) -> DimExpr:
 
 
 def _reduced(x: DimExpr, k: int) -> DimExpr:
-    """The same up to multiples of k, with coefficients near 0: mod(7*b, 8) is mod(-b, 8)."""
+    """Takes away multiples of k, so that coefficients are near 0: mod(7*b, 8) is mod(-b, 8)."""
     half = (k - 1) // 2
     return DimExpr.of_terms((m, (c + half) % k - half if m else c % k) for m, c in x.terms)
 
 
 def _operations_in(x: DimExpr, kind: OperationKind) -> Iterator[tuple[Operation, int, DimExpr]]:
-    """The operations that are a term of x up to a factor: (operation, factor, other terms)."""
+    """Yields operations that are a term of x up to a factor: (operation, factor, other terms)."""
     for monomial, c in x.terms:
         match monomial:
             case ((Operation() as atom, 1),) if atom.kind == kind:
@@ -922,7 +922,7 @@ def _operations_in(x: DimExpr, kind: OperationKind) -> Iterator[tuple[Operation,
 
 
 def _one_quotient(x: DimExpr, k: int) -> int | None:
-    """The value of floordiv(x, k), if it is the same for all variables."""
+    """Returns floordiv(x, k), if it is the same for all variables."""
     low, high = enclosure(x, effort=_EFFORT)
     if isinstance(low, float) or isinstance(high, float) or low // k != high // k:
         return None
@@ -935,7 +935,7 @@ def _is_nonzero(x: DimExpr) -> bool:
 
 
 def _is_within(x: DimExpr, divisor: DimExpr) -> bool:
-    """Whether 0 <= x < divisor for all variables."""
+    """Checks that 0 <= x < divisor for all variables."""
     return _least(x) >= 0 and _least(divisor - x) >= 1
 
 
@@ -948,7 +948,7 @@ def _is_nonzero_atom(atom: Atom) -> bool:
 
 
 def _quotient_of_terms(term: tuple[Monomial, int], by: tuple[Monomial, int]) -> DimExpr | None:
-    """The term that times `by` is `term`, if there is one."""
+    """Divides a term by another, if it is a multiple."""
     if term[1] % by[1]:
         return None
     powers = dict(term[0])
@@ -960,7 +960,7 @@ def _quotient_of_terms(term: tuple[Monomial, int], by: tuple[Monomial, int]) -> 
 
 
 def _multiple_of_primitive(x: DimExpr, y: DimExpr) -> tuple[DimExpr | None, int]:
-    """(q, c) with x == q*p and y == c*p for an integer c and p >= 1; (None, 1) if none is found."""
+    """Returns (q, c) with x == q*p and y == c*p for an int c and p >= 1; (None, 1) if not found."""
     content = math.gcd(*(c for _, c in y.terms))
     primitive = divided(y, content)
     if content == 1 or not _least(primitive) >= 1:
@@ -970,7 +970,7 @@ def _multiple_of_primitive(x: DimExpr, y: DimExpr) -> tuple[DimExpr | None, int]
 
 
 def _polynomial_division(x: DimExpr, y: DimExpr) -> tuple[DimExpr, DimExpr]:
-    """Some (q, r) with x == q*y + r, r shorter than x; (0, x) if none is found.
+    """Returns some (q, r) with x == q*y + r, r shorter than x; (0, x) if none is found.
 
     r is 0 only where y has a value other than 0 for all variables.
     """
@@ -1008,7 +1008,7 @@ def _extremum(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
 
 
 def _flat(kind: OperationKind, x: DimExpr) -> Iterator[DimExpr]:
-    """The operands of max(a, max(b, c)): a, b and c."""
+    """Yields the operands of max(a, max(b, c)): a, b and c."""
     match x.terms:
         case ((((Operation() as atom, 1),), 1),) if atom.kind == kind:
             for operand in atom.operands:

@@ -1,4 +1,4 @@
-"""Comparisons with 0 without the factors that are not 0, and divisibility said in one way."""
+"""Divides comparisons with 0 by factors that are not 0, and writes divisibility in one way."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _TERMS_LOOKED_INTO = 40
 
 
 def sign(dimension: DimExpr, ranges: Ranges) -> int:
-    """1 or -1 if bounds show that it is positive or negative everywhere, else 0."""
+    """Returns 1 or -1 if bounds show that it is positive or negative everywhere, else 0."""
     low, high = enclosure(dimension, ranges, effort=_EFFORT)
     return 1 if low >= 1 else -1 if high <= -1 else 0
 
 
 def simplest(fact: Fact, ranges: Ranges) -> Fact:
-    """The fact divided by what is not 0, and with the simplest dividend and divisor.
+    """Divides the fact by factors that are not 0, and simplifies dividends and divisors.
 
-    What it says is the same for variables within the bounds, where no divisor is 0.
+    The result is equivalent for variables within the bounds, where no divisor is 0.
 
     Raises:
       OverflowError: it would be too large.
@@ -51,7 +51,7 @@ def simplest(fact: Fact, ranges: Ranges) -> Fact:
 
 
 def divisibility(fact: Fact, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
-    """(x, y) of the simplest mod(x, y) == 0 (or != 0) that says the same, if there is one."""
+    """Returns (x, y) of the simplest equivalent mod(x, y) == 0 (or != 0), if there is one."""
     remainder = None if fact.relation == ">=" else _as_remainder(fact.expression, ranges)
     if remainder is None:
         return None
@@ -76,7 +76,7 @@ def _positive(x: DimExpr) -> DimExpr:
 
 
 def _as_remainder(x: DimExpr, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
-    """(u, v) where x is mod(u, v) times what is not 0: f*u - f*v*floordiv(u, v)."""
+    """Returns (u, v) if x is mod(u, v) times a nonzero factor f: f*u - f*v*floordiv(u, v)."""
     for monomial, c in x.terms if len(x.terms) <= _TERMS_LOOKED_INTO else ():
         for atom, exponent in monomial:
             if exponent != 1 or not isinstance(atom, Operation):
@@ -98,7 +98,7 @@ def _as_remainder(x: DimExpr, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
 def exact_quotient(
     atom: Operation, divisible: Sequence[tuple[DimExpr, DimExpr]], ranges: Ranges
 ) -> DimExpr | None:
-    """What floordiv(u, v) is a multiple of, where a multiple of its divisor is its dividend.
+    """Simplifies floordiv(u, v), where a multiple of v is known to divide a multiple of u.
 
     Args:
       atom: a floordiv.
@@ -122,7 +122,7 @@ def exact_quotient(
 
 
 def _without_factors(fact: Fact, ranges: Ranges) -> Fact:
-    """The fact divided by the factors of all of its terms that have a sign."""
+    """Divides the fact by the factors of all of its terms that have a sign."""
     terms = [t for t in fact.expression.terms if t[0] or fact.relation != ">="]
     common = common_factors([m for m, _ in terms], signs_in(ranges))
     if not common:
@@ -141,7 +141,7 @@ def _without_factors(fact: Fact, ranges: Ranges) -> Fact:
 def _quotient_at_least(
     fact: Fact, divided: DimExpr, common: Mapping[Atom, int], signs: int, ranges: Ranges
 ) -> Fact:
-    """f*x + c >= 0 with x alone, where c is so near to 0 that it makes no other difference."""
+    """Divides f*x + c >= 0 by f, if c is so near to 0 that it makes no other difference."""
     constant = sum(c for m, c in fact.expression.terms if not m)
     if divided.constant_value() is not None:
         # A bound of what is divided by: the bounds that show its sign may follow from it.
@@ -160,7 +160,7 @@ def signs_in(ranges: Ranges) -> Callable[[Atom], int]:
 
 
 def _without_content(fact: Fact) -> Fact:
-    """The fact divided by what divides all of its coefficients but the constant."""
+    """Divides the fact by the greatest common divisor of its coefficients but the constant."""
     if fact.relation != ">=" and fact.expression.terms and fact.expression.terms[0][1] < 0:
         fact = Fact(fact.relation, -fact.expression)
     content = math.gcd(*(c for m, c in fact.expression.terms if m))

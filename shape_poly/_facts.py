@@ -14,25 +14,25 @@ Relation: TypeAlias = Literal[">=", "==", "!="]
 
 @dataclass(frozen=True)
 class Fact:
-    """How an expression compares with 0."""
+    """Comparison of an expression with 0."""
 
     relation: Relation
     expression: DimExpr
 
     def constant(self) -> bool | None:
-        """Whether it holds, if that does not depend on the variables."""
+        """Returns whether it holds, if that does not depend on the variables."""
         value = self.expression.constant_value()
         return None if value is None else self.holds_for(value)
 
     def holds_for(self, value: int) -> bool:
-        """Whether it holds where the expression has this value."""
+        """Checks whether it holds where the expression has this value."""
         if self.relation == ">=":
             return value >= 0
         return (value == 0) == (self.relation == "==")
 
 
 def facts_of(comparison: Comparison) -> list[Fact]:
-    """What holds where the comparison does: its divisors are not 0, and the sides compare."""
+    """Returns facts equivalent to the comparison: its divisors are not 0, and the sides compare."""
     sides = (DimExpr.of(comparison.left), DimExpr.of(comparison.right))
     divisors = dict.fromkeys(d for side in sides for d in _divisors(side))
     return [*(Fact("!=", d) for d in divisors), difference_fact(comparison)]
@@ -57,7 +57,7 @@ def difference_fact(comparison: Comparison) -> Fact:
 
 
 def _divisors(dimension: DimExpr) -> Iterator[DimExpr]:
-    """The divisors in it that depend on variables."""
+    """Yields the divisors in it that depend on variables."""
     for atom in atoms(dimension):
         if isinstance(atom, Operation) and atom.kind in ("floordiv", "mod"):
             divisor = atom.operands[1]
@@ -66,7 +66,7 @@ def _divisors(dimension: DimExpr) -> Iterator[DimExpr]:
 
 
 def atoms(dimension: DimExpr) -> Iterator[Atom]:
-    """The variables and operations in it, operands before the operation."""
+    """Yields the variables and operations in it, operands before the operation."""
     for monomial, _ in dimension.terms:
         for atom, _ in monomial:
             if isinstance(atom, Operation):

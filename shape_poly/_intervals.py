@@ -1,4 +1,4 @@
-"""Interval arithmetic: intervals that hold every value of an operation on two intervals."""
+"""Interval arithmetic: operations on intervals, which enclose the results for their members."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def power(x: Interval, exponent: int) -> Interval:
 
 
 def _positive_parts(divisor: Interval) -> Iterator[tuple[int, Interval]]:
-    """The divisors that are positive, and the negative ones with their sign taken off."""
+    """Yields the positive divisors with 1, and the negative ones, made positive, with -1."""
     low, high = divisor
     if high >= 1:
         yield 1, (max(low, 1), high)
@@ -76,7 +76,7 @@ def _quotients(x: Interval, y: Interval) -> Interval:
 
 
 def _quotient(x: Bound, y: Bound) -> Bound:
-    """The quotient rounded down, or where it goes to, for a positive divisor."""
+    """Divides by a positive divisor and rounds down; infinities become limits."""
     if isinstance(y, float):
         return 0 if x >= 0 else -1
     return x if isinstance(x, float) else x // y

@@ -1,4 +1,4 @@
-"""Attributes that are computed when they are first asked for."""
+"""Lazy attributes that do not block threads."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ T = TypeVar("T")
 
 
 class lazily(Generic[T]):
-    """As functools.cached_property, which in Python 3.11 holds one lock for all instances.
+    """Descriptor as functools.cached_property, whose lock in Python 3.11 all instances share.
 
     Where attributes of two classes are computed from each other, threads block each other
     forever by such locks. Here two threads may compute the same value instead.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
-        """The attribute that `compute` gives."""
+        """Makes the attribute that `compute` gives."""
         self._compute = compute
         self.__doc__ = compute.__doc__
 
@@ -28,7 +28,7 @@ class lazily(Generic[T]):
     @overload
     def __get__(self, instance: object, owner: type | None = None) -> T: ...
     def __get__(self, instance: object | None, owner: type | None = None) -> lazily[T] | T:
-        """The value, kept in the instance, which is asked before this from then on."""
+        """Computes the value and keeps it in the instance, where Python then finds it."""
         if instance is None:
             return self
         value = self._compute(instance)

@@ -1,4 +1,4 @@
-"""A normal form in which much that always holds is a constant, and the rest easier to prove.
+"""Normal form, in which most that always holds is constant, and the rest is easier to prove.
 
 mod(x, y) is written as x - y*floordiv(x, y), min(x, y) and max(x, y) with max(z, 0) alone, and
 what can leave a floordiv leaves it. Equal to the original wherever no divisor is 0.
@@ -29,11 +29,11 @@ from shape_poly._intervals import Interval
 
 
 class OutOfTimeError(Exception):
-    """The time for a proof is over."""
+    """Raised when the time for a proof is over."""
 
 
 class Normalizer:
-    """Brings expressions into the normal form, each operation once.
+    """Converter of expressions into the normal form, each operation once.
 
     Args:
       ranges: bounds of the variables.
@@ -55,13 +55,13 @@ class Normalizer:
         self._known: dict[Atom, DimExpr] = {}
 
     def fact(self, fact: Fact) -> Fact:
-        """The fact in normal form, without factors that are not 0."""
+        """Brings a fact into normal form, without factors that are not 0."""
         if time.monotonic() > self._deadline:
             raise OutOfTimeError
         return simplest(Fact(fact.relation, self.dimension(fact.expression)), self._ranges)
 
     def dimension(self, dimension: DimExpr) -> DimExpr:
-        """The dimension in normal form."""
+        """Brings an expression into normal form."""
         return mapped(dimension, self._atom)
 
     def _atom(self, atom: Atom) -> DimExpr:
@@ -90,7 +90,7 @@ class Normalizer:
                 return x - y * self._floordiv(x, y)
 
     def _non_negative(self, x: DimExpr) -> DimExpr:
-        """max(x, 0)."""
+        """Brings max(x, 0) into normal form."""
         low, high = enclosure(x, self._ranges)
         if low >= 0:
             return x
@@ -108,7 +108,7 @@ class Normalizer:
         return mapped(operation("floordiv", x, y), self._known_quotient)
 
     def _known_quotient(self, atom: Atom) -> DimExpr:
-        """A quotient's value where bounds of the variables tell it."""
+        """Replaces a quotient by its value where bounds of the variables tell it."""
         if isinstance(atom, Operation) and atom.kind == "floordiv":
             x, y = atom.operands
             low, high = enclosure(x, self._ranges)
@@ -129,7 +129,7 @@ def _raw(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
 
 
 def mapped(dimension: DimExpr, replacement: Callable[[Atom], DimExpr]) -> DimExpr:
-    """The dimension with each of its outermost atoms replaced."""
+    """Replaces each outermost atom of a dimension."""
     terms: list[tuple[Monomial, int]] = []
     for monomial, coefficient in dimension.terms:
         product = DimExpr.constant(coefficient)

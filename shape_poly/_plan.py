@@ -1,4 +1,4 @@
-"""Plans: in which order, and from which sizes, the dimension variables follow."""
+"""Plans in which order, and from which sizes, the dimension variables follow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shape_poly._expressions import Dim, DimExpr, Variable, as_dim, variables_of
 
 @dataclass(frozen=True)
 class Place:
-    """Where a size stands among the shapes: `shapes[argument][axis]`."""
+    """Position of a size among the shapes: `shapes[argument][axis]`."""
 
     argument: int
     axis: int
@@ -19,7 +19,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Step:
-    """How a variable follows: `slope * variable + offset` is the size at `place`."""
+    """Equation for a variable: `slope * variable + offset` is the size at `place`."""
 
     variable: str
     place: Place
@@ -30,7 +30,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Definition:
-    """A variable that is what a constraint says: `a` by `a == 2*b`."""
+    """Variable that a constraint defines: `a` by `a == 2*b`."""
 
     variable: str
     dimension: Dim
@@ -39,7 +39,7 @@ class Definition:
 
 @dataclass(frozen=True)
 class Plan:
-    """How the variables follow from the sizes, one after the other; see `make_plan`.
+    """Order in which the variables follow from the sizes; see `make_plan`.
 
     Attributes:
       steps: for each variable that follows from a size, how.
@@ -61,7 +61,7 @@ def make_plan(
     *,
     constant_slopes: bool = False,
 ) -> Plan:
-    """Finds how the variables of symbolic shapes follow from actual sizes.
+    """Plans how the variables of symbolic shapes follow from actual sizes.
 
     Args:
       shapes: the symbolic shapes.
@@ -111,7 +111,7 @@ def make_plan(
 def _steps(
     equations: Mapping[Place, Dim], ints: Collection[Place], constant_slopes: bool
 ) -> tuple[Step, ...]:
-    """The variables that follow, one equation in one unknown after another."""
+    """Solves one equation in one unknown after another."""
     remaining = {p: d for p, d in equations.items() if isinstance(d, DimExpr)}
     steps: list[Step] = []
     found: set[str] = set()
@@ -130,7 +130,7 @@ def _steps(
 
 
 def _definitions(constraints: Iterable[Comparison]) -> tuple[Definition, ...]:
-    """The variables that stand alone on the left of an equation, in terms of the others."""
+    """Solves the equations with a variable alone on the left for these, in terms of the others."""
     defined: dict[str, Definition] = {}
     for constraint in constraints:
         names = variables_of(constraint.left)
@@ -158,7 +158,7 @@ def _substituted(dimension: Dim, replaced: Mapping[str, Dim]) -> Dim:
 
 
 def _step(place: Place, dimension: DimExpr, found: set[str], constant_slopes: bool) -> Step | None:
-    """How the one variable in it that is not found follows, if it is one and follows."""
+    """Solves for the variable that is not found yet, if it is one and follows."""
     unknown = dimension.variables() - found
     if len(unknown) != 1:
         return None
@@ -177,14 +177,14 @@ def _step(place: Place, dimension: DimExpr, found: set[str], constant_slopes: bo
 
 
 def _effort(step: Step) -> int:
-    """The simpler the equation, the simpler what is said where it has no solution."""
+    """Ranks equations: the simpler, the simpler the message where it has no solution."""
     if isinstance(step.slope, DimExpr):
         return 3
     return (step.slope != 1) + (step.offset != 0)
 
 
 def is_linear(dimension: DimExpr, name: str) -> bool:
-    """Whether the variable `name` occurs in it only as itself, times what does not hold it."""
+    """Checks that `name` occurs only as itself, times factors without it."""
     for monomial, _ in dimension.terms:
         degree = 0
         for atom, exponent in monomial:
@@ -202,7 +202,7 @@ def undetermined(
     paths: Sequence[str],
     constraints: Sequence[Comparison] = (),
 ) -> str | None:
-    """Why jax.export could not tell the variables from the sizes of arguments; None if it can.
+    """Explains why jax.export could not solve for all variables; None if it can.
 
     Args:
       shapes: the symbolic shape of each argument.
@@ -235,6 +235,6 @@ def undetermined(
 
 
 def shape_text(shape: Iterable[object]) -> str:
-    """A shape as users write it: `(b, 28)`, `(b,)`."""
+    """Prints a shape as users write it: `(b, 28)`, `(b,)`."""
     texts = [str(dimension) for dimension in shape]
     return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"

@@ -1,4 +1,4 @@
-"""Says what a comparison asks of the sizes, as simply as possible."""
+"""Simplifies comparisons that sizes are required to satisfy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_VARIABLES_TOGETHER = 3
 def weakest_requirement(
     comparison: Comparison, scope: SymbolicScope | None = None, *, time_limit: float = 5.0
 ) -> Comparison | None:
-    """The simplest comparison that holds in the scope exactly where this one does.
+    """Finds the simplest comparison that holds in the scope exactly where this one does.
 
     Args:
       comparison: what is required.
@@ -41,7 +41,7 @@ def weakest_requirement(
     Raises:
       ImportError: z3-solver is needed, and not installed.
 
-    >>> from shape_poly._comparisons import parse_comparison
+    >>> from shape_poly import parse_comparison
     >>> str(weakest_requirement(parse_comparison("floordiv(b, 2) - 3 >= 0")))
     'b >= 6'
     """
@@ -84,7 +84,7 @@ def weakest_requirement(
 
 
 def _is_simple(comparison: Comparison) -> bool:
-    """Whether it compares a variable with a constant: it is better known than an equivalent."""
+    """Checks whether it compares a variable with a constant, which nothing equivalent improves."""
     match comparison:
         case Comparison(">=" | "<=" | "==", DimExpr(((((Variable(), 1),), 1),)), int()):
             return True
@@ -92,7 +92,7 @@ def _is_simple(comparison: Comparison) -> bool:
 
 
 class _Samples:
-    """Assignments in the scope, and whether the comparison holds for them."""
+    """Assignments in the scope, sorted by whether the comparison holds for them."""
 
     def __init__(self, comparison: Comparison) -> None:
         self._comparison = comparison
@@ -100,12 +100,12 @@ class _Samples:
         self.negative: list[Mapping[str, int]] = []
 
     def add(self, values: Mapping[str, int]) -> None:
-        """Takes these values into account too."""
+        """Adds an assignment."""
         holds = self._comparison.holds(values)
         (self.positive if holds else self.negative).append(values)
 
     def agree(self, candidate: Comparison) -> bool:
-        """Whether the candidate holds for the samples for which the comparison does."""
+        """Checks that the candidate holds for exactly the samples that satisfy the comparison."""
         return all(map(candidate.holds, self.positive)) and not any(
             map(candidate.holds, self.negative)
         )
@@ -114,7 +114,7 @@ class _Samples:
 def _candidates(
     comparison: Comparison, samples: _Samples, ranges: Mapping[str, Interval], deadline: float
 ) -> Iterator[Comparison]:
-    """What may be equivalent, simplest first, from what the samples have in common."""
+    """Yields comparisons that may be equivalent, simplest first."""
     names = sorted(comparison.variables())
     if samples.positive and samples.negative:
         for name in names:
@@ -135,7 +135,7 @@ def _of_one(name: str, values: Sequence[int]) -> Iterator[Comparison]:
 
 
 def _of_values(dimension: DimExpr, values: Sequence[int]) -> Iterator[Comparison]:
-    """Comparisons of the dimension with constants, if these are all of its values."""
+    """Yields comparisons of the dimension with constants, if these are all of its values."""
     least, greatest = min(values), max(values)
     if least == greatest:
         yield Comparison("==", dimension, least)
@@ -173,7 +173,7 @@ def _of_several(names: Sequence[str], samples: Sequence[Mapping[str, int]]) -> I
 def _unfolded(
     comparison: Comparison, ranges: Mapping[str, Interval], deadline: float
 ) -> Iterator[Comparison]:
-    """The comparison in normal form, and with quotients multiplied out."""
+    """Yields the comparison in normal form, and with quotients multiplied out."""
     normalizer = Normalizer(ranges, deadline)
     try:
         steps = [normalizer.fact(facts_of(comparison)[-1])]
@@ -190,7 +190,7 @@ def _unfolded(
 
 
 def _without_a_quotient(fact: Fact, ranges: Mapping[str, Interval]) -> Fact | None:
-    """An inequality between a quotient or a maximum and the rest, multiplied out."""
+    """Multiplies out an inequality between a quotient or a maximum and the rest."""
     if fact.relation != ">=":
         return None
     for monomial, coefficient in fact.expression.terms:
@@ -210,7 +210,7 @@ def _without_a_quotient(fact: Fact, ranges: Mapping[str, Interval]) -> Fact | No
 
 
 def _tidied(comparison: Comparison) -> Iterator[Comparison]:
-    """The comparison with its terms sorted to the sides, each simplified."""
+    """Yields the comparison with its terms sorted to the sides, each simplified."""
     *_, fact = facts_of(comparison)
     try:
         yield arranged(Fact(fact.relation, DimExpr.of(fact.expression.simplified())))

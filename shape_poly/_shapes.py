@@ -1,4 +1,4 @@
-"""Reads the specifications of whole shapes, as "(b, 28, ...)"."""
+"""Reads specifications of whole shapes, as "(b, 28, ...)"."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_SIZE = 2**63 - 1
 
 
 class ShapeSyntaxError(DimensionSyntaxError):
-    """Text that does not specify a shape; `column` is where in it (from 1)."""
+    """Raised for text that does not specify a shape; `column` is where in it (from 1)."""
 
     subject = "shape specification"
     help = (
@@ -29,14 +29,14 @@ class ShapeSyntaxError(DimensionSyntaxError):
 
 @dataclass(frozen=True)
 class ShapeSpec:
-    """A shape that may be symbolic, and a dtype as the argument had it."""
+    """Shape that may be symbolic, with the dtype of the argument."""
 
     shape: tuple[Dim, ...]
     dtype: Any
 
 
 def is_symbolic_dim(dimension: Any) -> TypeGuard[DimExpr]:
-    """Whether it is an expression rather than a known size.
+    """Checks whether a dimension is an expression rather than a known size.
 
     >>> from shape_poly import parse_dimension
     >>> is_symbolic_dim(parse_dimension("b + 1")), is_symbolic_dim(3)
@@ -52,7 +52,7 @@ def symbolic_shape(
     scope: SymbolicScope | None = None,
     like: Sequence[Dim | None] | None = None,
 ) -> tuple[Dim, ...]:
-    """The shape that a specification says.
+    """Reads a shape from a specification.
 
     Dimensions carry no scope: `constraints` and `scope` serve to find contradictions, and
     sizes that could never be. Expressions are simplified.
@@ -101,7 +101,7 @@ def _scope(
 
 
 class _ShapeReader:
-    """Reads one specification."""
+    """Parser of one specification."""
 
     def __init__(
         self, text: str, like: Sequence[Dim | None] | None, scope: SymbolicScope | None
@@ -207,7 +207,7 @@ class _ShapeReader:
 
 
 def _without_outer_parentheses(found: list[Token]) -> tuple[list[Token], int]:
-    """The tokens without parentheses around them all, and the column where they end."""
+    """Drops parentheses around all tokens; also returns the column where they end."""
     end = found[-1]
     found = found[:-1]
     while found and found[0].text == "(" and _closing(found) == len(found) - 1:
@@ -217,7 +217,7 @@ def _without_outer_parentheses(found: list[Token]) -> tuple[list[Token], int]:
 
 
 def _closing(found: Sequence[Token]) -> int | None:
-    """Where the parenthesis closes that the tokens start with."""
+    """Finds the parenthesis that closes the one that the tokens start with."""
     depth = 0
     for i, token in enumerate(found):
         depth += (token.text == "(") - (token.text == ")")
@@ -232,7 +232,7 @@ def symbolic_args_specs(
     constraints: Sequence[str | Comparison] = (),
     scope: SymbolicScope | None = None,
 ) -> Any:
-    """The arguments' shapes as the specifications say, in the arguments' structure.
+    """Reads the shapes of arguments from specifications, in the arguments' structure.
 
     Args:
       args: nested tuples, lists, dicts and None of what has a shape and a dtype.

@@ -1,4 +1,4 @@
-"""Carries a plan out: the values of the variables, and what must hold of the sizes."""
+"""Solves for the dimension variables by a plan, and says what must hold of the sizes."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ T = TypeVar("T")
 
 
 class Integers:
-    """Python's integers as an Algebra."""
+    """Algebra of Python's integers."""
 
     def constant(self, value: int) -> int:
-        """The value itself."""
+        """Returns the value itself."""
         return value
 
     def add(self, left: int, right: int) -> int:
-        """Their sum."""
+        """Adds."""
         return left + right
 
     def multiply(self, left: int, right: int) -> int:
-        """Their product."""
+        """Multiplies."""
         return left * right
 
     def floordiv(self, left: int, right: int) -> int:
-        """The quotient rounded down."""
+        """Divides and rounds down."""
         return left // right
 
     def mod(self, left: int, right: int) -> int:
-        """The remainder with the divisor's sign."""
+        """Returns the remainder with the divisor's sign."""
         return left % right
 
     def maximum(self, left: int, right: int) -> int:
-        """The greater one."""
+        """Returns the greater one."""
         return max(left, right)
 
     def minimum(self, left: int, right: int) -> int:
-        """The lesser one."""
+        """Returns the lesser one."""
         return min(left, right)
 
 
 @dataclass(frozen=True)
 class Check(Generic[T]):
-    """What must hold: `left operator right`, and what to say where it does not.
+    """Condition on sizes, `left operator right`, with the reason to state where it fails.
 
     Attributes:
       operator: how the sides must compare.
@@ -66,7 +66,7 @@ class Check(Generic[T]):
 
     @property
     def holds(self) -> bool | None:
-        """Whether it holds; None where a side is no int."""
+        """Returns whether it holds; None where a side is no int."""
         if isinstance(self.left, int) and isinstance(self.right, int):
             return COMPARE[self.operator](self.left, self.right)
         return None
@@ -74,7 +74,7 @@ class Check(Generic[T]):
 
 @dataclass(frozen=True)
 class Solution(Generic[T]):
-    """The values of the variables, and what must hold for them to be so, in this order."""
+    """Values of the variables, and the conditions, in order, under which they are right."""
 
     values: Mapping[str, T]
     checks: tuple[Check[T], ...]
@@ -86,7 +86,7 @@ def solve(
     algebra: Algebra[T],
     constraints: Sequence[Comparison] = (),
 ) -> Solution[T]:
-    """The values of the variables for these sizes, and what must hold for them.
+    """Solves for the variables, and collects the conditions on the sizes.
 
     Args:
       plan: made for such sizes, and for the constraints.
@@ -115,7 +115,7 @@ def solve(
 def solve_dimensions(
     shapes: Iterable[Sequence[Dim]], actual: Iterable[Sequence[int | None]]
 ) -> dict[str, int]:
-    """The values of the variables for which `shapes` become `actual`.
+    """Solves for the variables: the values for which `shapes` become `actual`.
 
     Args:
       shapes: the symbolic shapes.
@@ -217,7 +217,7 @@ class _Run(Generic[T]):
     def _value(
         self, dimension: Dim, places: tuple[Place, ...], constraint: Comparison | None = None
     ) -> T | None:
-        """Its value, if its variables have values and no divisor is 0 for certain."""
+        """Evaluates a dimension, if its variables have values and no divisor is 0 for certain."""
         if isinstance(dimension, int):
             return self._algebra.constant(dimension)
         if not dimension.variables() <= self.values.keys():
@@ -241,7 +241,7 @@ class _Run(Generic[T]):
         places: tuple[Place, ...],
         constraint: Comparison | None = None,
     ) -> bool:
-        """Adds a check; whether to go on, which is so unless it fails for certain."""
+        """Adds a check; returns False if it fails for certain."""
         check = Check(operator, left, right, reason, places, constraint)
         if check.holds is not True:
             self.checks.append(check)
@@ -256,7 +256,7 @@ class _Run(Generic[T]):
 
 
 def _divisors(dimension: DimExpr) -> Iterator[DimExpr]:
-    """The divisors in it that depend on variables, those within others first."""
+    """Yields the divisors in it that depend on variables, those within others first."""
     for monomial, _ in dimension.terms:
         for atom, _ in monomial:
             if isinstance(atom, Operation):
