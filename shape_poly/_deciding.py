@@ -99,7 +99,7 @@ def _decided(
 ) -> Verdict:
     deadline = time.monotonic() + time_limit
     try:
-        facts = [fact for c in constraints for fact in facts_of(c)]
+        facts = facts_of(*constraints)
         goals = facts_of(comparison)
         _check_degrees(facts, goals)
         problem = normalized(facts, goals, sorted(names), deadline)

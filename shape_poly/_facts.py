@@ -31,11 +31,14 @@ class Fact:
         return (value == 0) == (self.relation == "==")
 
 
-def facts_of(comparison: Comparison) -> list[Fact]:
-    """Returns facts equivalent to the comparison: its divisors are not 0, and the sides compare."""
-    sides = (DimExpr.of(comparison.left), DimExpr.of(comparison.right))
-    divisors = dict.fromkeys(d for side in sides for d in _divisors(side))
-    return [*(Fact("!=", d) for d in divisors), difference_fact(comparison)]
+def facts_of(*comparisons: Comparison) -> list[Fact]:
+    """Returns facts equivalent to the comparisons: divisors are not 0, and the sides compare."""
+    found: list[Fact] = []
+    for comparison in comparisons:
+        sides = (DimExpr.of(comparison.left), DimExpr.of(comparison.right))
+        divisors = dict.fromkeys(d for side in sides for d in _divisors(side))
+        found += [*(Fact("!=", d) for d in divisors), difference_fact(comparison)]
+    return found
 
 
 def difference_fact(comparison: Comparison) -> Fact:

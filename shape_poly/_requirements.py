@@ -61,7 +61,7 @@ def weakest_requirement(
     if isinstance(refutation, Refuted):
         samples.add(refutation.counterexample)
     try:
-        facts = [f for c in constraints for f in facts_of(c)]
+        facts = facts_of(*constraints)
         ranges = ranges_from([*facts, *least_values(facts)], names)
     except OverflowError:
         return comparison

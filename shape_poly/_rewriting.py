@@ -32,7 +32,7 @@ def rewritten(
     """
     forms = [comparison]
     try:
-        facts = [f for c in constraints for f in facts_of(c)]
+        facts = facts_of(*constraints)
         goals = facts_of(comparison)
         problem = normalized(facts, goals, sorted(names), deadline)
         forms += _with_all_variables(facts, goals, names, problem, deadline)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shape_poly._comparisons import Comparison, as_comparison
@@ -46,7 +46,7 @@ class SymbolicScope:
 
     constraints: tuple[Comparison, ...]
 
-    def __init__(self, constraints: Sequence[str | Comparison] = (), *, check: bool = True) -> None:
+    def __init__(self, constraints: Iterable[str | Comparison] = (), *, check: bool = True) -> None:
         """Parses the constraints; repeated ones count once.
 
         Args:

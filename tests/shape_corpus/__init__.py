@@ -17,7 +17,7 @@ from tests.shape_corpus import (
     slicing,
     vjp_only,
 )
-from tests.shape_corpus.record import Label, ShapeCase
+from tests.shape_corpus.shape_case import Label, ShapeCase
 
 
 def _cases(module: ModuleType) -> tuple[ShapeCase, ...]:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from tests.shape_corpus.record import provable, requires, weights
+from tests.shape_corpus.shape_case import provable, requires, weights
 
 # flax does not annotate them.
 avg_pool: Any = nn.avg_pool

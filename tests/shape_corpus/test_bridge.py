@@ -11,7 +11,7 @@ from jax2tf_bridge import GradientError, InconclusiveShapeError, convert, export
 from shape_poly import SymbolicScope
 from tests.sampling import sampled, stride
 from tests.shape_corpus import VJP_CASES, labelled
-from tests.shape_corpus.record import ShapeCase, grid
+from tests.shape_corpus.shape_case import ShapeCase, grid
 
 # jnp.stack of JAX 0.8 does not say which shapes differ, so that there is nothing to read.
 SILENT_IN_JAX_0_8 = {

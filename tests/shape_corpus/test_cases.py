@@ -15,8 +15,8 @@ import pytest
 from jax import export as jax_export
 
 from tests.sampling import sampled
-from tests.shape_corpus import CASES, VJP_CASES, labelled, record
-from tests.shape_corpus.record import (
+from tests.shape_corpus import CASES, VJP_CASES, labelled, shape_case
+from tests.shape_corpus.shape_case import (
     ShapeCase,
     Sizes,
     grid,
@@ -228,6 +228,6 @@ def test_grid_has_all_small_combinations() -> None:
 
 
 def test_doctests() -> None:
-    failed, tried = doctest.testmod(record)
+    failed, tried = doctest.testmod(shape_case)
     assert failed == 0
     assert tried >= 2

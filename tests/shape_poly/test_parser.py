@@ -3,7 +3,6 @@
 import inspect
 import keyword
 import sys
-import time
 
 import pytest
 from hypothesis import given
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from shape_poly import DimensionSyntaxError, DimExpr, parse_dimension
 from tests import strategies
+from tests.shape_poly.proving import within
 
 
 @given(strategies.written)
@@ -184,10 +184,8 @@ def test_any_text_is_a_dimension_or_an_error_in_it(text: str) -> None:
     ],
 )
 def test_what_is_too_large_is_an_error_soon(text: str, message: str) -> None:
-    start = time.perf_counter()
-    with pytest.raises(DimensionSyntaxError) as raised:
+    with within(10), pytest.raises(DimensionSyntaxError) as raised:
         parse_dimension(text)
-    assert time.perf_counter() - start < 10
     assert message in str(raised.value)
     assert len(str(raised.value)) < 600  # not all of the text
 
@@ -200,9 +198,8 @@ def test_the_part_that_is_shown_of_a_long_text_has_the_error() -> None:
 
 def test_thousands_of_terms_take_no_time_to_speak_of() -> None:
     terms = " + ".join(f"{i}*v{i}" for i in range(1, 5001))
-    start = time.perf_counter()
-    dimension = parse_dimension(terms)
-    assert time.perf_counter() - start < 10
+    with within(10):
+        dimension = parse_dimension(terms)
     assert isinstance(dimension, DimExpr)
     assert len(dimension.terms) == 5000
     assert parse_dimension(f"floordiv({terms}, 3)", simplify=True) == dimension // 3

@@ -1,7 +1,6 @@
 """Requirements: the simplest comparison that is equivalent to another one."""
 
 import itertools
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +16,7 @@ from shape_poly import (
 )
 from shape_poly._deciding import touching
 from tests.sampling import examples
-from tests.shape_poly.proving import as_written, comparisons, grid
+from tests.shape_poly.proving import as_written, comparisons, grid, within
 
 
 @pytest.mark.parametrize(
@@ -92,9 +91,8 @@ def test_requirements_are_equivalent(comparison: Comparison, given_: list[Compar
         scope = SymbolicScope()
     required = weakest_requirement(comparison, scope, time_limit=0.3)
     relevant, names = touching(scope.constraints, comparison.variables())
-    for values in grid(names):
-        if all(c.holds(values) for c in relevant):
-            assert comparison.holds(values) == (required is not None and required.holds(values))
+    for values in grid(names, relevant):
+        assert comparison.holds(values) == (required is not None and required.holds(values))
 
 
 def test_hard_comparisons_come_back_in_time() -> None:
@@ -108,8 +106,7 @@ def test_hard_comparisons_come_back_in_time() -> None:
         Comparison(">=", nested, 1000),
         Comparison("!=", products, 777),
     ):
-        start = time.monotonic()
-        found = weakest_requirement(comparison, time_limit=0.7)
-        assert time.monotonic() - start < 5
+        with within(5):
+            found = weakest_requirement(comparison, time_limit=0.7)
         assert found is not None
         assert found.variables() == comparison.variables()

@@ -2,7 +2,6 @@
 
 import itertools
 import pickle
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +17,7 @@ from shape_poly import (
 )
 from tests.fresh_process import run_python
 from tests.sampling import examples
-from tests.shape_poly.proving import comparisons, grid
+from tests.shape_poly.proving import comparisons, grid, within
 
 
 def test_a_scope_holds_where_all_constraints_do() -> None:
@@ -119,9 +118,8 @@ def test_contradictory_constraints_have_no_witness(constraints: list[Comparison]
 
 
 def test_undecidable_constraints_are_let_through_in_time() -> None:
-    start = time.monotonic()
-    SymbolicScope(["x^3 + y^3 == z^3"])
-    assert time.monotonic() - start < 6
+    with within(6):
+        SymbolicScope(["x^3 + y^3 == z^3"])
 
 
 def test_many_constraints() -> None:
