@@ -129,11 +129,11 @@ def parse_comparison(text: str) -> Comparison:
         raise ComparisonSyntaxError(text, len(text) + 1, "no comparison found")
     first = found[0]
     if first.group() not in COMPARE:
-        raise ComparisonSyntaxError(
-            text, first.start() + 1, f"{first.group()!r}, which is no comparison,"
-        )
+        raise ComparisonSyntaxError(text, first.start() + 1, f"{first.group()!r} is no comparison")
     if len(found) > 1:
-        raise ComparisonSyntaxError(text, found[1].start() + 1, "a second comparison")
+        raise ComparisonSyntaxError(
+            text, found[1].start() + 1, "expected one comparison, but found a second one"
+        )
     left = _side(text, 0, first.start())
     right = _side(text, first.end(), len(text))
     return Comparison(cast(ComparisonOperator, first.group()), left, right)

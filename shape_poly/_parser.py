@@ -165,9 +165,7 @@ class Reader:
         if caret := self.take("^", "**"):
             if signs and base.kind == "number" and not (leads and signs == 1):
                 # JAX reads a*-2^2 as a*(-2)^2, Python as a*-(2^2).
-                raise self.problem(
-                    caret, "a power of a number with a sign, which needs parentheses,"
-                )
+                raise self.problem(caret, "a power of a number with a sign needs parentheses")
             power, base_value = DimExpr.constant(1), result
             for _ in range(self._exponent()):
                 power = self._multiplied(power, base_value, caret)
@@ -208,7 +206,7 @@ class Reader:
         return value
 
     def _bad_power(self, start: Token) -> DimensionSyntaxError:
-        return self.problem(start, f"a power that is not an integer from 0 to {_MAX_POWER}")
+        return self.problem(start, f"an exponent must be an integer from 0 to {_MAX_POWER}")
 
     def _atom(self) -> DimExpr:
         token = self.token
@@ -223,7 +221,8 @@ class Reader:
                 raise self.expected(f"'(' after {token}, which is no variable")
             if token.text == "_":
                 raise self.problem(
-                    token, "'_', which stands for a whole dimension of a shape, as a part of one"
+                    token,
+                    "'_' stands for a whole dimension of a shape, not for a part of one",
                 )
             return DimExpr.variable(token.text)
         if token.text == "(":

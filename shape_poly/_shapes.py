@@ -121,7 +121,7 @@ class _ShapeReader:
                 reader.take(",")
                 if not reader.at_end():
                     raise self._problem(
-                        start, "'...' that is not the last dimension: write '_' for single ones"
+                        start, "'...' must be the last dimension: write '_' for single ones"
                     )
                 return tuple(self._dimensions)
             self._dimensions.append(self._dimension(start))
@@ -134,17 +134,16 @@ class _ShapeReader:
         if self._like is not None and len(self._dimensions) >= len(self._like):
             raise self._problem(
                 start,
-                f"more dimensions than the argument of shape {self._shown()} has: expected "
-                f"{len(self._like)}, but found another one",
+                f"{self._expected_rank()}, but found more",
             )
         if self._reader.take("_"):
             # An operator may follow, and make it part of an expression.
             if self._reader.token.text != "," and not self._reader.at_end():
-                raise self._problem(start, "'_' within an expression: it is a whole dimension")
+                raise self._problem(start, "'_' stands for a whole dimension, not for a part")
             return self._placeholder(start)
         if start.text == "None":
             raise self._problem(
-                start, "None, which names no size: write a name, as b, or '_' for the known one,"
+                start, "None names no size: write a name, as b, or '_' for the known one"
             )
         dimension = self._reader.dimension()
         self._check_size(start, dimension)
@@ -152,23 +151,19 @@ class _ShapeReader:
 
     def _take_rest(self, place: Token) -> None:
         if self._like is None:
-            raise self._problem(
-                place, "'...' where no shape is known to take dimensions from (like)"
-            )
+            raise self._problem(place, "'...' takes dimensions from `like`, which is not given")
         while len(self._dimensions) < len(self._like):
             self._dimensions.append(self._placeholder(place))
 
     def _placeholder(self, place: Token) -> Dim:
         if self._like is None:
-            raise self._problem(
-                place, "'_' where no shape is known to take a dimension from (like)"
-            )
+            raise self._problem(place, "'_' takes a dimension from `like`, which is not given")
         axis = len(self._dimensions)
         dimension = self._like[axis]
         if dimension is None:
             raise self._problem(
                 place,
-                f"'{place.text}' for dimension {axis} of the argument of shape {self._shown()}, "
+                f"'{place.text}' takes dimension {axis} of the argument of shape {self._shown()}, "
                 "which is not known: name a variable for it",
             )
         return dimension
@@ -180,13 +175,13 @@ class _ShapeReader:
             size = f"size {upper}" if lower == upper else f"size of at most {upper}"
             raise self._problem(start, f"a negative {size}")
         if lower > _MAX_SIZE:
-            raise self._problem(start, "a size above 2**63 - 1, the largest there is,")
+            raise self._problem(start, "a size above 2**63 - 1, the largest there is")
         known = None if self._like is None else self._like[axis]
         if isinstance(dimension, int) and known is not None and dimension != known:
             raise self._problem(
                 start,
-                f"size {dimension} for dimension {axis}, which is {known} in the argument of "
-                f"shape {self._shown()},",
+                f"expected size {known} for dimension {axis}, as in the argument of shape "
+                f"{self._shown()}, but found {dimension}",
             )
 
     def _check_rank(self) -> None:
@@ -194,9 +189,14 @@ class _ShapeReader:
             raise ShapeSyntaxError(
                 self._text,
                 self._closing,
-                f"{len(self._dimensions)} dimensions where the argument of shape {self._shown()} "
-                f"has {len(self._like)}: end with '...' to take the others as they are,",
+                f"{self._expected_rank()}, but found {len(self._dimensions)}: end with '...' to "
+                "take the others as they are",
             )
+
+    def _expected_rank(self) -> str:
+        rank = len(self._like or ())
+        shown = "1 dimension" if rank == 1 else f"{rank} dimensions"
+        return f"expected {shown}, as in the argument of shape {self._shown()}"
 
     def _shown(self) -> str:
         sizes = ["?" if d is None else str(d) for d in self._like or ()]
@@ -308,5 +308,5 @@ def _leaf_spec(leaf: Any, spec: Any, scope: SymbolicScope | None, path: str) -> 
     try:
         shape = symbolic_shape(spec, scope=scope, like=tuple(leaf.shape))
     except ShapeSyntaxError as e:
-        raise ShapeSyntaxError(e.text, e.column, f"{path}: {e.problem}") from e
+        raise ShapeSyntaxError(e.text, e.column, f"for {path}, {e.problem}") from e
     return ShapeSpec(shape, leaf.dtype)

@@ -48,8 +48,8 @@ class DimensionSyntaxError(ValueError):
         """Makes the error about `text` at `column`."""
         self.text, self.column, self.problem = text, column, problem
         super().__init__(
-            f"{problem} at column {column} of the {self.subject} {excerpt(text, column)!r}. "
-            f"{self.help}"
+            f"The {self.subject} {excerpt(text, column)!r} is wrong at column {column}: "
+            f"{problem}. {self.help}"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -115,8 +115,8 @@ def _token(text: str, position: int, error: type[DimensionSyntaxError]) -> Token
             raise error(
                 text,
                 match.end() + 1,
-                f"{following.group()[:30]!r} directly after a number, expected an operator, "
-                f"as in '{digits[:30]}*{following.group()[:30]}',",
+                f"expected an operator between a number and {following.group()[:30]!r}, as in "
+                f"'{digits[:30]}*{following.group()[:30]}'",
             )
         return Token("number", digits, column)
     if match := _SYMBOL.match(text, position):

@@ -44,7 +44,7 @@ def test_scopes_are_values() -> None:
 
 
 def test_text_that_is_no_constraint_is_an_error() -> None:
-    with pytest.raises(DimensionSyntaxError, match="no comparison found at column 2"):
+    with pytest.raises(DimensionSyntaxError, match="at column 2: no comparison found"):
         SymbolicScope(["b"])
 
 
