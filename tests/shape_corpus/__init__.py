@@ -43,7 +43,7 @@ VJP_CASES: tuple[ShapeCase, ...] = _cases(vjp_only)
 
 
 def labelled(label: Label, cases: tuple[ShapeCase, ...] = CASES) -> tuple[ShapeCase, ...]:
-    """The cases of that label."""
+    """Returns the cases of that label."""
     return tuple(case for case in cases if case.label == label)
 
 

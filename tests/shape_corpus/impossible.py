@@ -1,4 +1,4 @@
-"""What no constraint on the sizes can help."""
+"""Functions that no constraint on the sizes can help."""
 
 from __future__ import annotations
 

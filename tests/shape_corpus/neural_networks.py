@@ -16,7 +16,7 @@ max_pool: Any = nn.max_pool
 
 
 def apply(module: nn.Module, x: Any, *shape: int) -> Any:
-    """The module's output, with parameters made for an input of that shape."""
+    """Applies the module, with parameters made for an input of that shape."""
     shapes = jax.eval_shape(module.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, x.dtype))
     return module.apply(jax.tree.map(lambda leaf: weights(*leaf.shape), shapes), x)
 

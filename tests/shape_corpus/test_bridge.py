@@ -1,4 +1,4 @@
-"""The corpus through the bridge: what passes, what it states, and what it says otherwise."""
+"""Runs the corpus through the bridge: results, requirements and errors."""
 
 from typing import Any
 
@@ -38,12 +38,6 @@ def record_of(case: ShapeCase, constraints: Any) -> bridge.PortableFunction:
         platforms=["cpu"],
     )
     return exporter(*case.shapes(case.sizes[-1]))
-
-
-def test_the_corpus_is_large() -> None:
-    assert len(PROVABLE) >= 40
-    assert len(PROVABLE) + len(REQUIREMENT) >= 80
-    assert len(IMPOSSIBLE) >= 10
 
 
 @pytest.mark.parametrize("case", sampled(PROVABLE, every=3), ids=str)

@@ -1,4 +1,4 @@
-"""What the tests of proofs share: comparisons to prove, and all small assignments."""
+"""Comparisons to prove, all small assignments, and a limit of time, for the tests of proofs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOREVER = math.inf
 
 
 def as_written(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
-    """The operation, not simplified, so that the prover meets it."""
+    """Makes an operation that is not simplified, so that the prover meets it."""
     return atom_expression(Operation(kind, (x, y)))
 
 
@@ -49,7 +49,7 @@ def _is_defined_somewhere(dimension: DimExpr) -> bool:
 
 
 def dimensions(max_leaves: int = 4) -> st.SearchStrategy[DimExpr]:
-    """Dimensions with symbolic divisors too, some of them 0 somewhere."""
+    """Draws dimensions with symbolic divisors too, some of them 0 somewhere."""
     leaves = st.integers(-6, 9).map(DimExpr.constant) | st.sampled_from(VARIABLES).map(
         DimExpr.variable
     )
@@ -57,7 +57,7 @@ def dimensions(max_leaves: int = 4) -> st.SearchStrategy[DimExpr]:
 
 
 def comparisons(max_leaves: int = 4) -> st.SearchStrategy[Comparison]:
-    """Comparisons of such dimensions."""
+    """Draws comparisons of such dimensions."""
     return st.builds(
         Comparison, st.sampled_from(OPERATORS), dimensions(max_leaves), dimensions(max_leaves)
     )

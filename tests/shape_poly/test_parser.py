@@ -125,7 +125,8 @@ def test_operations_stay_as_written_unless_asked() -> None:
         ),
         (
             "(b",
-            "at column 3: expected an operator or ')', but found the end of the text (a parenthesis",
+            "at column 3: expected an operator or ')', but found the end of the text (a "
+            "parenthesis is not closed)",
         ),
         ("mod(b, 2", "expected an operator, ',' or ')', but found the end of the text"),
         ("2b", "at column 2: expected an operator between a number and 'b', as in '2*b'"),

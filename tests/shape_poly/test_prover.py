@@ -1,4 +1,4 @@
-"""The prover: what real programs ask, verdicts against sampled sizes, counterexamples."""
+"""Tests the prover: real programs' questions, verdicts against sampled sizes, counterexamples."""
 
 import concurrent.futures
 import itertools

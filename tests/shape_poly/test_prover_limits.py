@@ -1,4 +1,4 @@
-"""What is too hard or too large to prove: it ends in time, and says so."""
+"""Tests that proofs which are too hard or too large end in time, and say so."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""The stages of a proof, each against Python: the normal form, residue classes, z3."""
+"""Tests each stage of a proof against Python: the normal form, residue classes, z3."""
 
 import itertools
 import time
