@@ -14,7 +14,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from shape_poly._intervals import (
     INTERVAL_OPERATIONS,
@@ -25,9 +25,32 @@ from shape_poly._intervals import (
     power,
     times,
 )
-from shape_poly._lazily import lazily
 
 T = TypeVar("T")
+
+
+class lazily(Generic[T]):
+    """Descriptor that computes an attribute when it is first asked for, and keeps it.
+
+    functools.cached_property of Python 3.11 holds one lock for all instances. Attributes of two
+    classes that are computed from each other would block threads forever; here, two threads may
+    compute the same value instead.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> T:
+        if instance is None:
+            return self  # type: ignore[return-value]
+        value: T = self._compute(instance)
+        instance.__dict__[self._name] = value  # Python looks there first
+        return value
+
 
 OperationKind: TypeAlias = Literal["floordiv", "mod", "max", "min"]
 
@@ -503,6 +526,25 @@ def operation(kind: OperationKind, left: Dim, right: Dim, *, simplify: bool = Tr
     return atom_expression(Operation(kind, (x, y)))
 
 
+def atoms(dimension: DimExpr) -> Iterator[Atom]:
+    """Yields the variables and operations in it, operands before the operation."""
+    for monomial, _ in dimension.terms:
+        for atom, _ in monomial:
+            if isinstance(atom, Operation):
+                for operand in atom.operands:
+                    yield from atoms(operand)
+            yield atom
+
+
+def divisors_in(dimension: DimExpr) -> Iterator[DimExpr]:
+    """Yields the divisors in it that depend on variables, those within others first."""
+    for atom in atoms(dimension):
+        if isinstance(atom, Operation) and atom.kind in ("floordiv", "mod"):
+            divisor = atom.operands[1]
+            if divisor.constant_value() is None:
+                yield divisor
+
+
 # Common factors.
 
 
@@ -551,26 +593,11 @@ def without_common_factor(
 class _Expressions:
     """Algebra of expressions, in which evaluating is substituting."""
 
-    def constant(self, value: int, /) -> DimExpr:
-        return DimExpr.constant(value)
-
-    def add(self, left: DimExpr, right: DimExpr, /) -> DimExpr:
-        return left + right
-
-    def multiply(self, left: DimExpr, right: DimExpr, /) -> DimExpr:
-        return left * right
-
-    def floordiv(self, left: DimExpr, right: DimExpr, /) -> DimExpr:
-        return operation("floordiv", left, right)
-
-    def mod(self, left: DimExpr, right: DimExpr, /) -> DimExpr:
-        return operation("mod", left, right)
-
-    def maximum(self, left: DimExpr, right: DimExpr, /) -> DimExpr:
-        return operation("max", left, right)
-
-    def minimum(self, left: DimExpr, right: DimExpr, /) -> DimExpr:
-        return operation("min", left, right)
+    constant = staticmethod(DimExpr.constant)
+    add, multiply = staticmethod(operator.add), staticmethod(operator.mul)
+    floordiv, mod = staticmethod(operator.floordiv), staticmethod(operator.mod)
+    maximum = staticmethod(functools.partial(operation, "max"))
+    minimum = staticmethod(functools.partial(operation, "min"))
 
 
 class _Evaluation:
@@ -880,7 +907,7 @@ def _floordiv_by_constant(x: DimExpr, k: int) -> DimExpr:
         if j and j > 0 and j * k <= _MAX_DIVISOR and rest.depth == 0:
             # floor((floor(z / j) + r) / k) == floor((z + j*r) / (j*k)).
             return whole + _floordiv_by_constant(atom.operands[0] + rest * j, j * k)
-    quotient = _one_quotient(x, k)
+    quotient = constant_quotient(x, k, effort=_EFFORT)
     return whole + (_kept("floordiv", x, DimExpr.constant(k)) if quotient is None else quotient)
 
 
@@ -903,7 +930,7 @@ def _mod_by_constant(x: DimExpr, k: int) -> DimExpr:
         # mod(4*x + 3, 8) == 4*mod(x, 2) + 3.
         constant = sum(c for m, c in x.terms if not m) % shared
         return _mod_by_constant(divided(x, shared), k // shared) * shared + constant
-    quotient = _one_quotient(x, k)
+    quotient = constant_quotient(x, k, effort=_EFFORT)
     return _kept("mod", x, DimExpr.constant(k)) if quotient is None else x - quotient * k
 
 
@@ -921,9 +948,11 @@ def _operations_in(x: DimExpr, kind: OperationKind) -> Iterator[tuple[Operation,
                 yield atom, c, x - atom_expression(atom) * c
 
 
-def _one_quotient(x: DimExpr, k: int) -> int | None:
-    """Returns floordiv(x, k), if it is the same for all variables."""
-    low, high = enclosure(x, effort=_EFFORT)
+def constant_quotient(
+    x: DimExpr, k: int, ranges: Mapping[str, Interval] | None = None, *, effort: int = 3
+) -> int | None:
+    """Returns floordiv(x, k), if it is the same for all variables in `ranges`."""
+    low, high = enclosure(x, ranges, effort=effort)
     if isinstance(low, float) or isinstance(high, float) or low // k != high // k:
         return None
     return low // k

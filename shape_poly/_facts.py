@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from shape_poly._comparisons import Comparison
-from shape_poly._expressions import Atom, DimExpr, Operation
+from shape_poly._expressions import DimExpr, divisors_in
 
 Relation: TypeAlias = Literal[">=", "==", "!="]
 
@@ -36,7 +35,7 @@ def facts_of(*comparisons: Comparison) -> list[Fact]:
     found: list[Fact] = []
     for comparison in comparisons:
         sides = (DimExpr.of(comparison.left), DimExpr.of(comparison.right))
-        divisors = dict.fromkeys(d for side in sides for d in _divisors(side))
+        divisors = dict.fromkeys(d for side in sides for d in divisors_in(side))
         found += [*(Fact("!=", d) for d in divisors), difference_fact(comparison)]
     return found
 
@@ -57,22 +56,3 @@ def difference_fact(comparison: Comparison) -> Fact:
             return Fact("==", left - right)
         case _:
             return Fact("!=", left - right)
-
-
-def _divisors(dimension: DimExpr) -> Iterator[DimExpr]:
-    """Yields the divisors in it that depend on variables."""
-    for atom in atoms(dimension):
-        if isinstance(atom, Operation) and atom.kind in ("floordiv", "mod"):
-            divisor = atom.operands[1]
-            if divisor.constant_value() is None:
-                yield divisor
-
-
-def atoms(dimension: DimExpr) -> Iterator[Atom]:
-    """Yields the variables and operations in it, operands before the operation."""
-    for monomial, _ in dimension.terms:
-        for atom, _ in monomial:
-            if isinstance(atom, Operation):
-                for operand in atom.operands:
-                    yield from atoms(operand)
-            yield atom

@@ -18,6 +18,7 @@ from shape_poly._expressions import (
     OperationKind,
     Variable,
     atom_expression,
+    constant_quotient,
     divided,
     enclosure,
     operation,
@@ -111,13 +112,13 @@ class Normalizer:
         """Replaces a quotient by its value where bounds of the variables tell it."""
         if isinstance(atom, Operation) and atom.kind == "floordiv":
             x, y = atom.operands
-            low, high = enclosure(x, self._ranges)
             divisor = y.constant_value()
             if divisor is None:
+                low, _ = enclosure(x, self._ranges)
                 if low >= 0 and enclosure(y - x, self._ranges)[0] >= 1:
                     return DimExpr.constant(0)
-            elif not math.isinf(low) and not math.isinf(high) and low // divisor == high // divisor:
-                return DimExpr.constant(int(low) // divisor)
+            elif (quotient := constant_quotient(x, divisor, self._ranges)) is not None:
+                return DimExpr.constant(quotient)
             exact = exact_quotient(atom, self._divisible, self._ranges)
             if exact is not None:
                 return exact

@@ -8,9 +8,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from shape_poly._expressions import Atom, DimExpr, Operation, Variable, atom_expression, enclosure
+from shape_poly._expressions import (
+    Atom,
+    DimExpr,
+    Operation,
+    Variable,
+    atom_expression,
+    atoms,
+    enclosure,
+)
 from shape_poly._factors import divisibility, sign
-from shape_poly._facts import Fact, atoms
+from shape_poly._facts import Fact
 from shape_poly._intervals import Interval
 from shape_poly._normal_form import Normalizer, OutOfTimeError, mapped
 from shape_poly._ranges import contradict, follows, least_values, ranges_from
@@ -119,7 +127,7 @@ def _elimination(
             case _:
                 continue
         rest = fact.expression - DimExpr(((monomial, coefficient),))
-        holders = {a for m, _ in rest.terms for a, _ in m if _mentions(a, name)}
+        holders = {a for m, _ in rest.terms for a, _ in m if name in atom_expression(a).variables()}
         value = rest * -coefficient
         if not holders:
             return _Elimination(name, value)
@@ -148,10 +156,6 @@ def _elimination(
             (Fact("==", atom_expression(holder) - shifted),),
         )
     return None
-
-
-def _mentions(atom: Atom, name: str) -> bool:
-    return any(isinstance(a, Variable) and a.name == name for a in atoms(atom_expression(atom)))
 
 
 def is_evident(problem: Problem, deadline: float) -> bool:

@@ -118,7 +118,7 @@ def _candidates(
     names = sorted(comparison.variables())
     if samples.positive and samples.negative:
         for name in names:
-            yield from _of_one(name, [v[name] for v in samples.positive])
+            yield from _of_values(DimExpr.variable(name), [v[name] for v in samples.positive])
         for x, y in itertools.permutations(names, 2):
             yield from _of_two(x, y, samples.positive)
     yield from _unfolded(comparison, ranges, deadline)
@@ -127,11 +127,6 @@ def _candidates(
             for chosen in itertools.combinations(names, count):
                 yield from _of_several(chosen, samples.positive)
     yield from _tidied(comparison)
-
-
-def _of_one(name: str, values: Sequence[int]) -> Iterator[Comparison]:
-    variable = DimExpr.variable(name)
-    yield from _of_values(variable, values)
 
 
 def _of_values(dimension: DimExpr, values: Sequence[int]) -> Iterator[Comparison]:

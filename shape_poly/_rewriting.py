@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from shape_poly._comparisons import Comparison
-from shape_poly._expressions import DimExpr, Operation, Variable, as_dim, atom_expression
+from shape_poly._expressions import DimExpr, Operation, Variable, as_dim, atom_expression, atoms
 from shape_poly._factors import divisibility, sign
-from shape_poly._facts import Fact, atoms, facts_of
+from shape_poly._facts import Fact, facts_of
 from shape_poly._intervals import Interval
 from shape_poly._normal_form import Normalizer, OutOfTimeError
 from shape_poly._problem import Problem, is_evident, normalized

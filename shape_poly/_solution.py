@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from shape_poly._comparisons import COMPARE, Comparison, ComparisonOperator
-from shape_poly._expressions import Algebra, Dim, DimExpr, Operation, variables_of
+from shape_poly._expressions import Algebra, Dim, DimExpr, divisors_in, variables_of
 from shape_poly._plan import Definition, Place, Plan, Step, make_plan
 
 T = TypeVar("T")
@@ -16,33 +17,10 @@ T = TypeVar("T")
 class Integers:
     """Algebra of Python's integers."""
 
-    def constant(self, value: int) -> int:
-        """Returns the value itself."""
-        return value
-
-    def add(self, left: int, right: int) -> int:
-        """Adds."""
-        return left + right
-
-    def multiply(self, left: int, right: int) -> int:
-        """Multiplies."""
-        return left * right
-
-    def floordiv(self, left: int, right: int) -> int:
-        """Divides and rounds down."""
-        return left // right
-
-    def mod(self, left: int, right: int) -> int:
-        """Returns the remainder with the divisor's sign."""
-        return left % right
-
-    def maximum(self, left: int, right: int) -> int:
-        """Returns the greater one."""
-        return max(left, right)
-
-    def minimum(self, left: int, right: int) -> int:
-        """Returns the lesser one."""
-        return min(left, right)
+    constant = staticmethod(int)
+    add, multiply = staticmethod(operator.add), staticmethod(operator.mul)
+    floordiv, mod = staticmethod(operator.floordiv), staticmethod(operator.mod)
+    maximum, minimum = staticmethod(max), staticmethod(min)
 
 
 @dataclass(frozen=True)
@@ -222,7 +200,7 @@ class _Run(Generic[T]):
             return self._algebra.constant(dimension)
         if not dimension.variables() <= self.values.keys():
             return None
-        for divisor in _divisors(dimension):
+        for divisor in divisors_in(dimension):
             value = divisor.evaluate_with(self.values, self._algebra)
             reason = (
                 f"{dimension} divides by {divisor}, which is 0",
@@ -253,15 +231,3 @@ class _Run(Generic[T]):
             yield f"{before}{name} = "
             yield self.values[name]
             before = ", "
-
-
-def _divisors(dimension: DimExpr) -> Iterator[DimExpr]:
-    """Yields the divisors in it that depend on variables, those within others first."""
-    for monomial, _ in dimension.terms:
-        for atom, _ in monomial:
-            if isinstance(atom, Operation):
-                for operand in atom.operands:
-                    yield from _divisors(operand)
-                divisor = atom.operands[1]
-                if atom.kind in ("floordiv", "mod") and divisor.constant_value() is None:
-                    yield divisor
