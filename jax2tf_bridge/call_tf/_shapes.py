@@ -13,7 +13,7 @@ from jax2tf_bridge.call_tf._values import aval_of
 from jax2tf_bridge.errors import BridgeError, ShapeError
 from jax2tf_bridge.from_jax.shapes._symbols import dim_from_jax
 from jax2tf_bridge.portable._aval import Aval
-from shape_poly import Dim, DimExpr
+from shape_poly import Dim, DimExpr, variables_of
 
 JaxShape: TypeAlias = tuple[Any, ...]
 """A shape of JAX's: of integers and of symbolic dimensions of its own."""
@@ -41,7 +41,7 @@ def result_shapes(
     """
     known = function.known_shapes(avals, shapes)
     if known is not None:
-        _check_variables(function, avals, known)
+        _checkvariables_of(function, avals, known)
         return known
     found: list[JaxShape | None] = [
         tuple(t.shape) if t.shape.rank is not None and t.shape.is_fully_defined() else None
@@ -64,24 +64,20 @@ def result_avals(function: FlatFunction, avals: Sequence[Aval]) -> list[Aval]:
     return list(declared.avals if declared else compiled(function, avals, "cpu").results)
 
 
-def _check_variables(
+def _checkvariables_of(
     function: FlatFunction, avals: Sequence[Aval], known: Sequence[JaxShape]
 ) -> None:
     """Raises where a size of a result has nothing to do with those of the arguments."""
-    given = {name for aval in avals for d in aval.shape for name in _variables(d)}
+    given = {name for aval in avals for d in aval.shape for name in variables_of(d)}
     for i, shape in enumerate(known):
         for size in map(dim_from_jax, shape):
-            missing = _variables(size) - given
+            missing = variables_of(size) - given
             if missing:
                 raise ShapeError(
                     f"The result {i} of the TensorFlow function {function.name} is declared with "
                     f"the size {size}, which does not follow from the sizes of its arguments: "
                     f"none of these has {', '.join(sorted(missing))}."
                 )
-
-
-def _variables(dimension: Dim) -> frozenset[str]:
-    return dimension.variables() if isinstance(dimension, DimExpr) else frozenset()
 
 
 def _inferred(

@@ -10,7 +10,7 @@ import numpy as np
 
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import is_integer, kind_of
-from shape_poly import Dim, DimExpr, evaluate_shape
+from shape_poly import Dim, evaluate_shape, variables_of
 
 Draw: TypeAlias = Literal["full", "prefix", "negative", "short"]
 """What a draw is like.
@@ -26,11 +26,6 @@ FULL_DRAWS: tuple[Draw, ...] = ("full", "negative")
 
 _IDS = (1, 2, 3, 4)
 _SHORT = 3
-
-
-def variables_of(dimension: Dim) -> frozenset[str]:
-    """Returns the variables in a dimension."""
-    return dimension.variables() if isinstance(dimension, DimExpr) else frozenset()
 
 
 def variables_in(aval: Aval) -> frozenset[str]:

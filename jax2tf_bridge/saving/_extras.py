@@ -30,7 +30,7 @@ from jax2tf_bridge.saving.serving._warm_up import (
     requests_of,
 )
 from jax2tf_bridge.saving.weights._variables import ConstantVariables, Weight, checkpoint_key
-from shape_poly import is_symbolic_dim, parse_comparison, shape_text
+from shape_poly import SymbolicScope, is_symbolic_dim, shape_text
 
 
 def write_metadata(
@@ -124,9 +124,9 @@ def warm_up_requests(
             requests += requests_of(endpoint.bucketing, example)
         elif not any(is_symbolic_dim(d) for a in endpoint.inputs.values() for d in a.shape):
             record = endpoint.record
-            constraints = tuple(map(parse_comparison, (*record.constraints, *record.requirements)))
+            scope = SymbolicScope((*record.constraints, *record.requirements), check=False)
             requests.append(
-                request_without_buckets(endpoint.name, endpoint.inputs, constraints, example)
+                request_without_buckets(endpoint.name, endpoint.inputs, scope.constraints, example)
             )
         elif example:
             notes.append(

@@ -18,9 +18,9 @@ from shape_poly import (
     Comparison,
     Dim,
     Plan,
+    SymbolicScope,
     evaluate_shape,
     make_plan,
-    parse_comparison,
     shape_text,
     solve,
 )
@@ -84,7 +84,8 @@ def _contract(
     constraints: tuple[str, ...],
     requirements: tuple[str, ...],
 ) -> ShapeContract:
-    own, needed = (tuple(map(parse_comparison, texts)) for texts in (constraints, requirements))
+    own = SymbolicScope(constraints, check=False).constraints
+    needed = SymbolicScope(requirements, check=False).constraints
     algebra = SizeAlgebra(sizes_dtype(shapes, (*own, *needed)))
     return ShapeContract(name, shapes, own, needed, algebra)
 

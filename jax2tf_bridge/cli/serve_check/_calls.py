@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import itertools
-import random
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +18,10 @@ from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._saved_model import EntryPoint, SavedModelContents
 from jax2tf_bridge.saved_model._sidecar import SignatureEntry, read_sidecar
 from jax2tf_bridge.saved_model._tensors import TensorType, tensor_type
-from shape_poly import Dim, DimExpr, evaluate_shape, parse_comparison
+from shape_poly import Dim, DimExpr, SymbolicScope, evaluate_shape, sample_sizes
 
 _SAMPLES = 3
-_CANDIDATES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 128, 224, 256)
-_MOST_TRIALS = 20_000
+_CANDIDATES = (*range(1, 9), 12, 16)
 _MOST_WARM_UPS = 20
 """Of each signature; all of a thousand would take long, and say little more."""
 
@@ -107,30 +105,16 @@ def _op_or_own(aval: Aval) -> tuple[tuple[Dim, ...], ...]:
 
 def _samples(entry: EntryPoint, record: PortableFunction, shapes: Shapes) -> Iterator[Call]:
     """At a few sizes that the function allows, first the smallest."""
-    constraints = [parse_comparison(c) for c in (*record.constraints, *record.requirements)]
-    avals = (*record.in_avals, *record.out_avals)
-    every = [*shapes.values(), *(aval.shape for aval in avals)]
-    dims = [d for shape in every for d in shape if isinstance(d, DimExpr)]
-    names = sorted({name for d in dims for name in d.variables()})
-
-    def allowed(sizes: Mapping[str, int]) -> bool:
-        return all(c.holds(sizes) for c in constraints) and all(
-            (size or 0) >= 1 for shape in every for size in evaluate_shape(shape, sizes)
-        )
-
-    drawn = random.Random(0)
-    trials = itertools.islice(itertools.product(_CANDIDATES, repeat=len(names)), _MOST_TRIALS)
-    first = next((s for t in trials if allowed(s := dict(zip(names, t, strict=True)))), None)
-    if first is None:
+    scope = SymbolicScope((*record.constraints, *record.requirements), check=False)
+    every = [*shapes.values(), *(aval.shape for aval in (*record.in_avals, *record.out_avals))]
+    names = sorted({v for s in every for d in s if isinstance(d, DimExpr) for v in d.variables()})
+    drawn = sample_sizes(names, scope, nonempty=every, candidates=_CANDIDATES, seed=0)
+    found = list(itertools.islice(drawn, _SAMPLES))
+    if not found:
         raise ShapeError(
             f"{entry.name}: no sizes of {', '.join(names)} were found that satisfy "
-            f"{', '.join(map(str, constraints)) or 'its shapes'}."
+            f"{scope if scope.constraints else 'its shapes'}."
         )
-    found = [first]
-    for _ in range(_MOST_TRIALS if names else 0):
-        sizes = {name: drawn.choice(_CANDIDATES[:10]) for name in names}
-        if len(found) < _SAMPLES and sizes not in found and allowed(sizes):
-            found.append(sizes)
     for sizes in found:
         concrete = {n: [int(d or 0) for d in evaluate_shape(s, sizes)] for n, s in shapes.items()}
         yield _call(entry, concrete, "sizes")

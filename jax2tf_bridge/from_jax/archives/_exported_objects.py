@@ -55,7 +55,7 @@ from jax2tf_bridge.serialization.jax_exported._modules import (
     stablehlo_version,
 )
 from jax2tf_bridge.serialization.jax_exported._write import writable_chain, write_exported
-from shape_poly import SymbolicScope, is_symbolic_dim, parse_comparison
+from shape_poly import SymbolicScope, is_symbolic_dim
 
 _LINEAR_ALGEBRA = re.compile(rb"(?:lapack|blas)_[sdcz][a-z]+")
 _CONVENTION = 9
@@ -327,7 +327,7 @@ def _under_constraints(
     avals = (*exported.in_avals, *exported.out_avals)
     texts = (*record.constraints, *record.requirements)
     # JAX has no form for !=; the module checks it all the same.
-    comparisons = [c for c in map(parse_comparison, texts) if c.operator != "!="]
+    comparisons = [c for c in SymbolicScope(texts, check=False).constraints if c.operator != "!="]
     known_avals = (*record.in_avals, *record.out_avals)
     symbolic = any(is_symbolic_dim(d) for aval in known_avals for d in aval.shape)
     if not comparisons or not symbolic:

@@ -12,14 +12,14 @@ from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import DTypeError, ShapeError
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import dtype_holds, kind_of
-from jax2tf_bridge.portable._plausible_inputs import batch_variable, variables_in, variables_of
+from jax2tf_bridge.portable._plausible_inputs import batch_variable, variables_in
 from jax2tf_bridge.saving.buckets._bucket_names import (
     check_inputs,
     check_unchecked,
     check_variables,
     masks_of,
 )
-from shape_poly import Comparison, Dim, Plan, make_plan, parse_comparison, shape_text
+from shape_poly import Comparison, Dim, Plan, SymbolicScope, make_plan, shape_text, variables_of
 
 Above: TypeAlias = Literal["split", "as is"]
 """What becomes of sizes above the largest bucket."""
@@ -152,7 +152,7 @@ def make_bucketing(
         sizes,
         {},
         masks,
-        tuple(map(parse_comparison, constraints)),
+        SymbolicScope(constraints, check=False).constraints,
         dict(pad_values or {}),
         check_unchecked(name, unchecked, sizes),
     )

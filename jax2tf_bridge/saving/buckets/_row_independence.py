@@ -18,7 +18,6 @@ from jax2tf_bridge.portable._plausible_inputs import (
     FULL_DRAWS,
     Draw,
     PlausibleInputs,
-    variables_of,
 )
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, values_text
 from jax2tf_bridge.saving.buckets._differences import (
@@ -32,6 +31,7 @@ from jax2tf_bridge.saving.buckets._differences import (
 from jax2tf_bridge.saving.buckets._padding import NamedCall, pad_inputs, run_padded, slice_result
 from jax2tf_bridge.saving.buckets._trial_sizes import TrialSizes
 from jax2tf_bridge.saving.buckets._unsound_buckets import pad_text, remedy
+from shape_poly import variables_of
 
 _BESIDE_DRAWS: tuple[Draw, ...] = ("full", "negative", "prefix", "short")
 """Of what kind the other rows are beside those of `DRAWS`: numbers of other signs, for one."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._plausible_inputs import variables_of
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, is_plain
+from shape_poly import variables_of
 
 BATCHING_FILE = "batching_parameters.txt"
 

@@ -1,4 +1,4 @@
-"""What a case of the corpus is: a JAX function, plain shapes for it, and what can be made of it."""
+"""Cases of the corpus: a JAX function, plain shapes for it, and what it requires of them."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ class ShapeCase:
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The dimension variables, in the order of their first use."""
+        """Returns the dimension variables, in the order of their first use."""
         return variables_of(self.specs)
 
     def fits(self, sizes: Sizes) -> bool:
-        """Whether these sizes satisfy the requirement."""
+        """Checks whether these sizes satisfy the requirement."""
         return all(holds(text, sizes) for text in self.requirement)
 
     def shapes(self, sizes: Sizes) -> list[Any]:
-        """The arguments as ShapeDtypeStructs of these sizes."""
+        """Makes the arguments as ShapeDtypeStructs of these sizes."""
         return self._structs(lambda spec: concrete_shape(spec, sizes))
 
     def symbolic_shapes(self, constraints: Sequence[str] = ()) -> list[Any]:
-        """The arguments as ShapeDtypeStructs with JAX's symbolic dimensions, of one scope."""
+        """Makes the arguments as ShapeDtypeStructs with symbolic dimensions of one JAX scope."""
         scope = jax_export.SymbolicScope(tuple(constraints))
         return self._structs(lambda spec: jax_export.symbolic_shape(spec, scope=scope))
 
@@ -82,14 +82,14 @@ class ShapeCase:
         ]
 
     def traced(self, arguments: Sequence[Any]) -> Any:
-        """The function of the arguments, or for `of_gradient` its VJP at cotangents of 1."""
+        """Calls the function, or for `of_gradient` its VJP at cotangents of 1."""
         if not self.of_gradient:
             return self.function(*arguments)
         results, pull_back = jax.vjp(self.function, *arguments)
         return pull_back(jax.tree.map(jnp.ones_like, results))
 
     def arguments(self, sizes: Sizes, seed: int = 0) -> list[Any]:
-        """Arguments of these sizes: numpy arrays, the same for the same sizes and seed.
+        """Makes arguments of these sizes: numpy arrays, the same for the same sizes and seed.
 
         Floats are normally distributed, integers lie in [0, 5).
         """
@@ -153,13 +153,13 @@ def _case(
 
 
 def variables_of(specs: Any) -> tuple[str, ...]:
-    """The variables in a pytree of specifications, in the order of their first use."""
+    """Finds the variables in a pytree of specifications, in the order of their first use."""
     names = [d for s in jax.tree.leaves(specs) for d in _dimensions(s) if not d.isdigit()]
     return tuple(dict.fromkeys(names))
 
 
 def concrete_shape(spec: str, sizes: Sizes) -> tuple[int, ...]:
-    """The shape that a plain specification describes at these sizes.
+    """Evaluates a plain specification at these sizes.
 
     >>> concrete_shape("(b, 3)", {"b": 2})
     (2, 3)
@@ -175,7 +175,7 @@ _OPERATIONS = {"mod": lambda x, y: x % y, "floordiv": lambda x, y: x // y, "max"
 
 
 def holds(comparison: str, sizes: Sizes) -> bool:
-    """Whether a comparison holds, by Python's integers alone: nothing that is under test.
+    """Evaluates a comparison by Python's integers alone: nothing that is under test.
 
     >>> holds("mod(b, 8) == 0", {"b": 16}), holds("a >= b", {"a": 1, "b": 2})
     (True, False)
