@@ -10,27 +10,33 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge._utils._number_texts import number_text
 from jax2tf_bridge.errors import GradientError, SavingError
 from jax2tf_bridge.portable._as_portable import as_record
 from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.saved_model._bucket_texts import bucket_texts, padding_texts
 from jax2tf_bridge.saved_model._signature import Signature
-from jax2tf_bridge.saving._checks import check_size, check_takes_params, checked_names
-from jax2tf_bridge.saving._endpoint import Endpoint, saved_orders, some_of
-from jax2tf_bridge.saving._extras import instructions, warm_up_requests, write_metadata
-from jax2tf_bridge.saving._fixed_sizes import fixed_sizes, opened_by
-from jax2tf_bridge.saving._option_names import check_option_names
-from jax2tf_bridge.saving._processing import resources, served_arrays, with_processing
-from jax2tf_bridge.saving._report import SavedModel, SavedSignature, variable_aval
-from jax2tf_bridge.saving._served import ServedArray, Sides
-from jax2tf_bridge.saving._signature_defaults import write_defaults
-from jax2tf_bridge.saving._signature_inputs import SignatureInputs
-from jax2tf_bridge.saving.buckets._buckets import Bucketing
+from jax2tf_bridge.saving._metadata import write_defaults, write_metadata
+from jax2tf_bridge.saving._report import (
+    SavedModel,
+    SavedSignature,
+    missing_gradient_notes,
+    variable_aval,
+)
 from jax2tf_bridge.saving.buckets._options import BucketOptions, with_buckets
 from jax2tf_bridge.saving.publishing._whole_directory import whole_directory
+from jax2tf_bridge.saving.serving._instructions import instructions
 from jax2tf_bridge.saving.serving._precompile import precompile as precompiled
+from jax2tf_bridge.saving.serving._requests import warm_up_requests
 from jax2tf_bridge.saving.serving._warm_up import write_warm_up
+from jax2tf_bridge.saving.signatures._checks import (
+    check_option_names,
+    check_size,
+    check_takes_params,
+    checked_names,
+)
+from jax2tf_bridge.saving.signatures._endpoint import Endpoint, saved_orders, some_of
+from jax2tf_bridge.saving.signatures._inputs import SignatureInputs
+from jax2tf_bridge.saving.signatures._processing import resources, served_arrays, with_processing
+from jax2tf_bridge.saving.signatures._served_arrays import Sides
 from jax2tf_bridge.saving.weights._params import opened
 from jax2tf_bridge.saving.weights._variables import (
     ConstantVariables,
@@ -139,13 +145,13 @@ def _save_records(
         sizes = _sizes(folder)
     return SavedModel(
         path,
-        {e.name: _saved(e, *served[e.name]) for e in endpoints},
+        {e.name: SavedSignature.of(e, *served[e.name]) for e in endpoints},
         {w.name: variable_aval(w.variable) for w in weights.weights()},
         tuple(w.name for w in weights.weights() if w.variable.trainable),
         {name: variable_aval(variable) for name, variable in constants.variables.items()},
         *sizes,
         (
-            *_notes(endpoints),
+            *missing_gradient_notes(endpoints),
             *(note for e in endpoints for note in e.notes),
             *notes,
         ),
@@ -261,37 +267,6 @@ def _check_keys(folder: Path, weights: Sequence[Weight], constants: ConstantVari
     keys |= {f"constants/{n}": checkpoint_key("constants", n) for n in constants.variables}
     if keys:
         check_keys(str(folder / "variables" / "variables"), keys)
-
-
-def _saved(
-    endpoint: Endpoint, inputs: Mapping[str, ServedArray], outputs: Mapping[str, ServedArray]
-) -> SavedSignature:
-    fixed = fixed_sizes(endpoint)
-    code = opened_by(endpoint) if fixed else ""
-    problem = _gradient_missing_because(endpoint)
-    buckets = _buckets_text(endpoint.bucketing)
-    return SavedSignature(inputs, outputs, endpoint.order, problem, fixed, code, buckets)
-
-
-def _buckets_text(bucketing: Bucketing | None) -> str:
-    if bucketing is None:
-        return ""
-    pads = {name: number_text(value) for name, value in bucketing.pad_values.items()}
-    texts = bucket_texts(bucketing.sizes)
-    texts += padding_texts(pads, bucketing.masks, bucketing.unchecked)
-    return "; ".join(texts)
-
-
-def _gradient_missing_because(endpoint: Endpoint) -> str:
-    return "" if endpoint.orders is not None else endpoint.record.gradient_problem() or ""
-
-
-def _notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
-    missing = {e.name: p for e in endpoints if (p := _gradient_missing_because(e))}
-    return tuple(
-        f"saved without a gradient{f' for {name}' if len(endpoints) > 1 else ''}: {problem}"
-        for name, problem in missing.items()
-    )
 
 
 def _sizes(folder: Path) -> tuple[int, int]:

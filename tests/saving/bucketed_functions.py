@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from jax2tf_bridge import export, to_tf
 from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
-from jax2tf_bridge.saving._names import valid_names
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
 from jax2tf_bridge.saving.buckets._padding import bucketed
+from jax2tf_bridge.saving.signatures._names import valid_names
 
 
 @dataclass(frozen=True)

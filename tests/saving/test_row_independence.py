@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge.errors import ShapeError, UnsoundBucketsError
-from jax2tf_bridge.saving.buckets._row_independence import check_rows
+from jax2tf_bridge.saving.buckets.trials._trial import check_rows
 from tests.sampling import sampled
 from tests.saving.bucketed_functions import named
 

@@ -178,7 +178,7 @@ def test_more_gradients_than_were_stored(tmp_path: Path) -> None:
 def test_what_would_not_fit_into_a_graph_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from jax2tf_bridge.saving import _checks
+    from jax2tf_bridge.saving.signatures import _checks
 
     monkeypatch.setattr(_checks, "_LARGEST_GRAPH", 100)
     with pytest.raises(SavingError, match=r"^The modules take 0\.00 GB \(serving_default: 0\.00"):

@@ -18,7 +18,7 @@ from jax2tf_bridge.cli._directory_text import signature_text
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.loading import LoadedFunction
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
-from jax2tf_bridge.saving.buckets._row_independence import check_rows
+from jax2tf_bridge.saving.buckets.trials._trial import check_rows
 from jax2tf_bridge.verifying import KnownTypes, Pair
 from tests.saving.bucketed_functions import NamedFunction, named
 

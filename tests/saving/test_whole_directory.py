@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jax2tf_bridge.saving.publishing import _atomic_rename, _workplace
+from jax2tf_bridge.saving.publishing import _atomic_rename
+from jax2tf_bridge.saving.publishing import _staging as _workplace
 from jax2tf_bridge.saving.publishing._whole_directory import in_units, whole_directory
 from tests.saving.other_users import as_another_user, folder_for_all
 

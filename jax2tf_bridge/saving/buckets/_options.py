@@ -11,8 +11,7 @@ from typing import Any, Literal, TypeAlias
 from jax2tf_bridge._utils._progress import progress_bar
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import SavingError, ShapeError
-from jax2tf_bridge.saving._endpoint import Endpoint
-from jax2tf_bridge.saving._signature_inputs import SignatureInputs
+from jax2tf_bridge.saving.buckets._batch_splitting import PieceGradients
 from jax2tf_bridge.saving.buckets._bucket_names import (
     check_buckets,
     check_inputs,
@@ -21,12 +20,13 @@ from jax2tf_bridge.saving.buckets._bucket_names import (
 )
 from jax2tf_bridge.saving.buckets._buckets import Above, Bucketing, make_bucketing
 from jax2tf_bridge.saving.buckets._choice import choose_buckets
-from jax2tf_bridge.saving.buckets._moved_weights import moved
 from jax2tf_bridge.saving.buckets._padding import bucketed
-from jax2tf_bridge.saving.buckets._piecewise import PieceGradients
-from jax2tf_bridge.saving.buckets._row_independence import Step, check_rows, trial_steps
-from jax2tf_bridge.saving.serving._example_requests import example_arguments
+from jax2tf_bridge.saving.buckets.trials._degenerate_weights import moved
+from jax2tf_bridge.saving.buckets.trials._trial import Step, check_rows, trial_steps
+from jax2tf_bridge.saving.serving._requests import example_arguments
 from jax2tf_bridge.saving.serving._warm_up import check_example
+from jax2tf_bridge.saving.signatures._endpoint import Endpoint
+from jax2tf_bridge.saving.signatures._inputs import SignatureInputs
 
 Buckets: TypeAlias = Mapping[str, Sequence[int]] | Literal["auto"]
 ExpectedSizes: TypeAlias = Mapping[str, Iterable[int]] | Iterable[int]

@@ -12,9 +12,13 @@ import tensorflow as tf
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import StructureError, bullet_list
 from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.saving.buckets._batch_splitting import (
+    PieceGradients,
+    Run,
+    carried_dtype,
+    in_pieces,
+)
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
-from jax2tf_bridge.saving.buckets._pieces import Run, carried_dtype, in_pieces
-from jax2tf_bridge.saving.buckets._piecewise import PieceGradients
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._dtypes import cast_if_needed, static_shape
 from jax2tf_bridge.to_tf._shape_guards import Guards, SizeAlgebra

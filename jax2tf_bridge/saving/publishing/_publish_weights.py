@@ -20,6 +20,7 @@ from jax2tf_bridge.errors import (
     BridgeError,
     DTypeError,
     FileFormatError,
+    SavingError,
     ShapeError,
     StructureError,
     bullet_list,
@@ -29,6 +30,8 @@ from jax2tf_bridge.saved_model._sidecar import SIDECAR, VariableEntry, read_side
 from jax2tf_bridge.saving.publishing._fingerprint import with_checkpoint
 from jax2tf_bridge.saving.publishing._publish import NewVersion, latest, publish_version
 from jax2tf_bridge.saving.publishing._whole_directory import local_path
+from jax2tf_bridge.saving.weights._params import leaves_for
+from jax2tf_bridge.saving.weights._variables import PARAMS, as_saved, leaf_names
 
 _VARIABLES = "variables"
 # Tensors are handed to TensorFlow, which may copy them, in groups: as large as the largest tensor,
@@ -306,3 +309,54 @@ def _renew_fingerprint(base: Path, folder: Path) -> None:
     data = with_checkpoint(file.read_bytes(), index)
     file.unlink()  # it is a link to the other version's
     file.write_bytes(data)
+
+
+def weights_by_name(folder: Path, params: Any) -> dict[str, Any]:
+    """The leaves of `params` by the names that `save` gave to their variables.
+
+    Args:
+      folder: of the SavedModel.
+      params: what `leaves_for` takes: of the structure that was saved, or by paths; containers
+        that stand for custom nodes are dicts and tuples where their types are not registered.
+
+    Raises:
+      FileFormatError: `save` has not written the model, or it is damaged.
+      SavingError: it has no weights.
+      StructureError: `params` have another structure; each difference is listed.
+    """
+    found = read_sidecar(folder)
+    if found is None:
+        raise FileFormatError(
+            f"{folder} was not written by save: it has no sidecar, which says where its weights "
+            "are. Publish it with its signatures.",
+            file=str(folder),
+        )
+    sidecar, records = found
+    names: dict[str, Any] = {}
+    for name, entry in sidecar.signatures.items():
+        if entry.takes_params:
+            tree = records[name].in_tree.children[0].children[0]
+            leaves = leaves_for(tree, params, f"the weights of {folder}", PARAMS)
+            names |= dict(zip(leaf_names(tree), leaves, strict=True))
+    if not names:
+        raise SavingError(
+            f"{folder} has no weights: none of its signatures takes params. "
+            "Publish it once with its signatures and params, and weights alone from then on."
+        )
+    return names
+
+
+def as_variables(folder: Path, named: Mapping[str, Any]) -> dict[str, Any]:
+    """The leaves in the dtypes of their variables, where `save` takes the one for the other.
+
+    Args:
+      folder: of the SavedModel.
+      named: leaves by the names of their variables; what fits none is left as it is.
+
+    Raises:
+      FileFormatError: the model's sidecar is damaged.
+    """
+    found = read_sidecar(folder)
+    variables = () if found is None else found[0].variables
+    dtypes = {variable.name: variable.dtype for variable in variables}
+    return {n: as_saved(leaf, dtypes[n]) if n in dtypes else leaf for n, leaf in named.items()}

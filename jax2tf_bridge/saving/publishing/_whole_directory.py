@@ -13,7 +13,7 @@ from pathlib import Path
 from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge.errors import path_error
 from jax2tf_bridge.saving.publishing._atomic_rename import exchange
-from jax2tf_bridge.saving.publishing._workplace import clear_leftovers, workplace
+from jax2tf_bridge.saving.publishing._staging import clear_leftovers, workplace
 
 _ADDRESS = re.compile(r"\w{2,}:/")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -13,9 +13,9 @@ from jax2tf_bridge.errors import SavingError, StructureError, bullet_list
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.portable._tree_spec import flatten_call
 from jax2tf_bridge.saved_model._signature import Signature
-from jax2tf_bridge.saving._endpoint import Endpoint, spec
-from jax2tf_bridge.saving._served import ServedArray, Sides
 from jax2tf_bridge.saving.buckets._padding import NamedCall
+from jax2tf_bridge.saving.signatures._endpoint import Endpoint, spec
+from jax2tf_bridge.saving.signatures._served_arrays import ServedArray, Sides
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._dtypes import cast_if_needed, fits_dtype, fits_shape
 

@@ -12,8 +12,8 @@ from jax2tf_bridge.portable._dtypes import KEYS
 from jax2tf_bridge.portable._plausible_inputs import variables_in
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._signature import Signature
-from jax2tf_bridge.saving._names import renamed, valid_names
 from jax2tf_bridge.saving.buckets._bucket_names import masks_of
+from jax2tf_bridge.saving.signatures._names import renamed, valid_names
 
 
 @dataclass(frozen=True)

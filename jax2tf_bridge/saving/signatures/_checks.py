@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saved_model._signature import Signature
+from jax2tf_bridge.saving.buckets._options import BucketOptions, check_bucket_options
+from jax2tf_bridge.saving.signatures._inputs import SignatureInputs
+from jax2tf_bridge.saving.signatures._processing import check_preprocess
 
 _LARGEST_GRAPH = 2**31 - 1 - (1 << 20)
 """What saved_model.pb can hold, and a little room for what is not counted."""
@@ -78,3 +81,24 @@ def check_size(records: Mapping[str, Iterable[PortableFunction]]) -> None:
             "graph holds less than 2.15 GB. Arrays that the function computes with NumPy, or "
             "captures in a form that is not lifted, are the usual reason: pass them as params."
         )
+
+
+def check_option_names(
+    signatures: Sequence[SignatureInputs], buckets: BucketOptions | None = None
+) -> None:
+    """Raises where an option names a signature, an input or a dimension variable wrongly.
+
+    What an export can take minutes for is not needed: the inputs' names and symbolic shapes are.
+
+    Args:
+      signatures: all of the SavedModel.
+      buckets: as in `save`, for all of them.
+
+    Raises:
+      SavingError, ShapeError: the text says what was probably meant.
+    """
+    checked_names({each.name: each.signature for each in signatures})
+    for each in signatures:
+        check_preprocess(each.name, each.signature)
+        each.check_names()
+    check_bucket_options(signatures, buckets or BucketOptions())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +13,19 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.portable._portable_function import Aval
-from jax2tf_bridge.saving._endpoint import Endpoint
-from jax2tf_bridge.saving._processing import arguments, check_preprocess
-from jax2tf_bridge.saving._served import ServedArray
-from jax2tf_bridge.saving._signature_inputs import examples_of
 from jax2tf_bridge.saving.buckets._buckets import values_text
 from jax2tf_bridge.saving.serving._precompile import first_words
-from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest
+from jax2tf_bridge.saving.serving._warm_up import (
+    WarmUpRequest,
+    request_without_buckets,
+    requests_of,
+)
+from jax2tf_bridge.saving.signatures._endpoint import Endpoint
+from jax2tf_bridge.saving.signatures._inputs import examples_of
+from jax2tf_bridge.saving.signatures._processing import arguments, check_preprocess
+from jax2tf_bridge.saving.signatures._served_arrays import ServedArray
 from jax2tf_bridge.to_tf._dtypes import fits_shape
-from shape_poly import DimExpr, solve_dimensions
+from shape_poly import DimExpr, is_symbolic_dim, parse_comparison, solve_dimensions
 
 _MOST_SHOWN = 3
 """Choices of buckets in a note."""
@@ -265,3 +269,40 @@ def _missing_note(name: str, missing: Sequence[str]) -> tuple[str, ...]:
 
 def _text(example: _Tensors) -> str:
     return ", ".join(f"{name}: {ServedArray.of_tensor(x)}" for name, x in example.items())
+
+
+def warm_up_requests(
+    endpoints: Iterable[Endpoint],
+) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
+    """The requests that compile all that will be needed; and, for people, what is left out.
+
+    A signature with open sizes and no buckets is left out: no request stands for the others. One
+    with a preprocess has those that its examples give.
+
+    Raises:
+      ShapeError: an example does not fit its input.
+      SavingError: it does not fit the preprocess, or is no mapping.
+    """
+    requests: list[WarmUpRequest] = []
+    notes: list[str] = []
+    for endpoint in endpoints:
+        if endpoint.signature.preprocess is not None:
+            own, own_notes = example_requests(endpoint)
+            requests += own
+            notes += own_notes
+            continue
+        example = endpoint.example()
+        if endpoint.bucketing is not None:
+            requests += requests_of(endpoint.bucketing, example)
+        elif not any(is_symbolic_dim(d) for a in endpoint.inputs.values() for d in a.shape):
+            record = endpoint.record
+            constraints = tuple(map(parse_comparison, (*record.constraints, *record.requirements)))
+            requests.append(
+                request_without_buckets(endpoint.name, endpoint.inputs, constraints, example)
+            )
+        elif example:
+            notes.append(
+                f"no warm-up requests for {endpoint.name}: its sizes are open and it has no "
+                "buckets, so that no request stands for the others; give buckets={...}"
+            )
+    return tuple(requests), tuple(notes)

@@ -11,6 +11,9 @@ from pathlib import Path
 from jax2tf_bridge.portable._plausible_inputs import variables_of
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, is_plain
+from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, CompileCache
+from jax2tf_bridge.saving.signatures._endpoint import Endpoint
+from jax2tf_bridge.saving.signatures._served_arrays import ServedArray, Sides
 
 BATCHING_FILE = "batching_parameters.txt"
 
@@ -202,3 +205,42 @@ def _lengths_may_differ(bucketing: Bucketing, batch: str) -> bool:
 
 def _indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def instructions(
+    path: Path,
+    endpoints: Sequence[Endpoint],
+    served: Mapping[str, Sides],
+    *,
+    programs: int | None,
+) -> ServingInstructions:
+    """How to serve what is saved at `path`, with so many compiled programs beside it.
+
+    `served` are the inputs and outputs of each signature, with what stands around the function.
+    """
+    joined = {e.name for e in endpoints if _rows_can_be_joined(e, *served[e.name])}
+    whole = path.absolute()
+    cache = None if programs is None else CompileCache(whole / CACHE_FOLDER, programs)
+    # TensorFlow Serving wants a folder of versions.
+    root = whole.parent if whole.name.isdecimal() else whole
+    platforms = sorted({p for e in endpoints for p in e.record.platforms})
+    return serving_instructions(
+        root,
+        root.name,
+        [e.bucketing for e in endpoints if e.bucketing is not None],
+        signatures_that_stay_apart=[e.name for e in endpoints if e.name not in joined],
+        preprocessed=[e.name for e in endpoints if e.signature.preprocess is not None],
+        platforms=platforms,
+        environment=None if cache is None else cache.environment(),
+    )
+
+
+def _rows_can_be_joined(
+    endpoint: Endpoint, inputs: Mapping[str, ServedArray], outputs: Mapping[str, ServedArray]
+) -> bool:
+    """Whether requests for a signature may be one, as far as the user's own functions go."""
+    if endpoint.bucketing is None:
+        return False
+    if not endpoint.is_processed:
+        return True
+    return all(array.has_open_rows for array in (*inputs.values(), *outputs.values()))

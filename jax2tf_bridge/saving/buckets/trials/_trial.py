@@ -21,7 +21,8 @@ from jax2tf_bridge.portable._plausible_inputs import (
 )
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, values_text
-from jax2tf_bridge.saving.buckets._differences import (
+from jax2tf_bridge.saving.buckets._padding import NamedCall, pad_inputs, run_padded, slice_result
+from jax2tf_bridge.saving.buckets.trials._differences import (
     OTHER_PROGRAM,
     SAME_PROGRAM,
     Difference,
@@ -29,9 +30,8 @@ from jax2tf_bridge.saving.buckets._differences import (
     is_finite,
     says_something,
 )
-from jax2tf_bridge.saving.buckets._padding import NamedCall, pad_inputs, run_padded, slice_result
-from jax2tf_bridge.saving.buckets._trial_sizes import TrialSizes
-from jax2tf_bridge.saving.buckets._unsound_buckets import pad_text, remedy
+from jax2tf_bridge.saving.buckets.trials._remedies import pad_text, remedy
+from jax2tf_bridge.saving.buckets.trials._sizes import TrialSizes
 
 _BESIDE_DRAWS: tuple[Draw, ...] = ("full", "negative", "prefix", "short")
 """Of what kind the other rows are beside those of `DRAWS`: numbers of other signs, for one."""

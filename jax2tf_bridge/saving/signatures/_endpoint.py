@@ -17,15 +17,15 @@ from jax2tf_bridge.portable._dtypes import KEYS
 from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
 from jax2tf_bridge.portable._tree_spec import TreeSpec, call_without, flatten_call
 from jax2tf_bridge.saved_model._signature import Signature
-from jax2tf_bridge.saving._names import renamed, valid_names
-from jax2tf_bridge.saving._signature_inputs import (
+from jax2tf_bridge.saving.buckets._batch_splitting import PieceGradients
+from jax2tf_bridge.saving.buckets._buckets import Bucketing
+from jax2tf_bridge.saving.buckets._padding import NamedCall
+from jax2tf_bridge.saving.signatures._inputs import (
     crossing,
     examples_of,
     named_inputs,
 )
-from jax2tf_bridge.saving.buckets._buckets import Bucketing
-from jax2tf_bridge.saving.buckets._padding import NamedCall
-from jax2tf_bridge.saving.buckets._piecewise import PieceGradients
+from jax2tf_bridge.saving.signatures._names import renamed, valid_names
 from jax2tf_bridge.to_tf._constants import Constants
 from jax2tf_bridge.to_tf._dtypes import fits_dtype, op_dtype
 from jax2tf_bridge.to_tf._gradient import StoredOrders, call_flat
