@@ -26,7 +26,6 @@ from jax2tf_bridge.saving import (
     SavedModel,
     SignatureInputs,
     check_option_names,
-    named_inputs,
     opened,
     save_records,
 )
@@ -203,8 +202,7 @@ class _Prepared:
     def _inputs(
         self, paths: Sequence[str], avals: Sequence[Aval], *, is_decided: bool
     ) -> SignatureInputs:
-        inputs = named_inputs(self.name, self.signature, paths, avals)
-        return SignatureInputs(self.name, self.signature, inputs, is_decided)
+        return SignatureInputs.of(self.name, self.signature, paths, avals, is_decided=is_decided)
 
     def with_record(self) -> Signature:
         """The signature with a record in the place of what was given."""

@@ -21,8 +21,9 @@ from jax2tf_bridge.errors import (
     bullet_list,
 )
 from jax2tf_bridge.from_jax import to_exported
+from jax2tf_bridge.portable._call import Call
 from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
-from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec, call_without, flatten_call
+from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from shape_poly import Dim, shape_text, solve_dimensions
 
 Flat: TypeAlias = Callable[..., Sequence[Any]]
@@ -70,10 +71,12 @@ class LoadedFunction:
           StructureError, ShapeError, DTypeError: the arguments do not fit.
           GradientError: while it is differentiated more often than gradients were saved.
         """
-        record = self.record
-        tree, names = call_without(record.in_tree, record.argument_names, self.masks)
-        leaves = self.with_masks(flatten_call(tree, names, args, kwargs))
-        return record.out_tree.unflatten(iter(self.flat(leaves)))
+        leaves = self.with_masks(self._arguments.flatten(args, kwargs))
+        return self.record.out_tree.unflatten(iter(self.flat(leaves)))
+
+    @functools.cached_property
+    def _arguments(self) -> Call:
+        return Call.of(self.record.in_tree, self.record.argument_names).without(self.masks)
 
     def with_masks(self, leaves: Sequence[Any]) -> list[Any]:
         """All flat arguments, of those without the masks.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from jax2tf_bridge.errors import GradientError, InconclusiveShapeError
+from jax2tf_bridge.portable._call import Call
 from jax2tf_bridge.portable._dtypes import WIDENED, is_differentiable
 from jax2tf_bridge.portable._graph_function import GraphFunction
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
@@ -341,13 +342,7 @@ class PortableFunction:
 
     def in_paths(self) -> tuple[str, ...]:
         """For each flat argument how a user would write it: "x", "params['w']"."""
-        args, kwargs = self.in_tree.children
-        paths: list[str] = []
-        for name, child in zip(self.argument_names, args.children, strict=True):
-            paths += child.leaf_paths(name)
-        for key, child in zip(kwargs.keys, kwargs.children, strict=True):
-            paths += child.leaf_paths(str(key))
-        return tuple(paths)
+        return Call.of(self.in_tree, self.argument_names).paths()
 
     @property
     def polymorphic_shapes(self) -> dict[str, str]:

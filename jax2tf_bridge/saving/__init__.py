@@ -22,7 +22,7 @@ from jax2tf_bridge.saving.publishing._publish_weights import (
 )
 from jax2tf_bridge.saving.serving._instructions import BatchingParameters, ServingInstructions
 from jax2tf_bridge.saving.signatures._checks import check_option_names
-from jax2tf_bridge.saving.signatures._inputs import SignatureInputs, named_inputs
+from jax2tf_bridge.saving.signatures._inputs import SignatureInputs
 from jax2tf_bridge.saving.signatures._served_arrays import ServedArray
 from jax2tf_bridge.saving.weights._assign import Rename, WeightsReport, assign_weights
 from jax2tf_bridge.saving.weights._params import PathWeights, is_flat, opened
@@ -51,7 +51,6 @@ __all__ = [
     "is_flat",
     "latest",
     "leaf_names",
-    "named_inputs",
     "opened",
     "publish_version",
     "publish_weights",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,6 @@ import tensorflow as tf
 from jax2tf_bridge._utils._number_texts import number_text
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.errors import SavingError
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._sidecar import (
     ArrayEntry,
     ConstantEntry,
@@ -21,6 +20,7 @@ from jax2tf_bridge.saved_model._sidecar import (
     write_sidecar,
 )
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint
+from jax2tf_bridge.saving.signatures._inputs import Port
 from jax2tf_bridge.saving.weights._variables import ConstantVariables, Weight, checkpoint_key
 from jax2tf_bridge.to_tf import _tf_compat
 from shape_poly import shape_text
@@ -62,23 +62,11 @@ def write_metadata(
 
 
 def _signature(endpoint: Endpoint) -> SignatureEntry:
-    inputs = {
-        name: _array(path, aval)
-        for path, (name, aval) in zip(endpoint.paths, endpoint.inputs.items(), strict=True)
-    }
-    paths = endpoint.record.out_tree.leaf_paths()
-    outputs = {
-        name: _array(path, aval)
-        for path, (name, aval) in zip(paths, endpoint.outputs.items(), strict=True)
-    }
+    inputs, outputs, masks = map(_arrays, (endpoint.inputs, endpoint.outputs, endpoint.masks))
     entry = SignatureEntry(inputs, outputs, endpoint.takes_params, endpoint.order)
     bucketing = endpoint.bucketing
     if bucketing is None:
         return entry
-    masks = {
-        name: _array(path, bucketing.inputs[name])
-        for name, path in zip(bucketing.masks, endpoint.masks, strict=True)
-    }
     return replace(
         entry,
         buckets=dict(bucketing.sizes),
@@ -88,8 +76,8 @@ def _signature(endpoint: Endpoint) -> SignatureEntry:
     )
 
 
-def _array(path: str, aval: Aval) -> ArrayEntry:
-    return ArrayEntry(path, aval.dtype, shape_text(aval.shape))
+def _arrays(ports: Iterable[Port]) -> dict[str, ArrayEntry]:
+    return {p.name: ArrayEntry(p.path, p.aval.dtype, shape_text(p.aval.shape)) for p in ports}
 
 
 def write_defaults(folder: Path, defaults: Mapping[str, Mapping[str, tf.Tensor]]) -> None:

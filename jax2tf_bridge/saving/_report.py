@@ -158,13 +158,13 @@ class Published:
 
     @staticmethod
     def anew(made: NewVersion[SavedModel]) -> Published:
-        """Of a model that was saved as the new version."""
+        """Describes a model that was saved as the new version."""
         saved = replace(made.result, path=made.path)
         return Published(made.version, made.path, saved, None, made.removed, made.notes)
 
     @staticmethod
     def with_weights(made: NewVersion[Path]) -> Published:
-        """Of other weights for the graph of a version."""
+        """Describes other weights for the graph of a version."""
         return Published(made.version, made.path, None, made.result, made.removed, made.notes)
 
     def __str__(self) -> str:
@@ -182,25 +182,25 @@ _SPEC = "(b, ...)"
 
 
 def fixed_sizes(endpoint: Endpoint) -> dict[str, ServedArray]:
-    """The arguments that have sizes, by name, if none of these is open."""
-    arrays = {name: ServedArray.of_aval(aval) for name, aval in endpoint.inputs.items()}
+    """Returns the arguments that have sizes, by name, if none of these is open."""
+    arrays = {port.name: ServedArray.of_aval(port.aval) for port in endpoint.inputs}
     if any(is_symbolic_dim(d) for array in arrays.values() for d in array.shape or ()):
         return {}
     return {name: array for name, array in arrays.items() if array.shape}
 
 
 def opened_by(endpoint: Endpoint) -> str:
-    """The code that would leave the first dimension of the arguments open."""
-    tree, names = endpoint.arguments()
+    """Writes the code that would leave the first dimension of the arguments open."""
+    call = endpoint.arguments
     avals = iter(endpoint.record.in_avals[len(endpoint.weights) :])
-    args, kwargs = tree.children
-    every = zip((*names, *map(str, kwargs.keys)), (*args.children, *kwargs.children), strict=True)
-    shapes = {name: [next(avals).shape for _ in range(each.leaf_count)] for name, each in every}
+    shapes = {
+        name: [next(avals).shape for _ in range(tree.leaf_count)] for name, tree in call.arguments()
+    }
     is_signature = bool(endpoint.signature.args or endpoint.signature.kwargs)
     opened = [name for name, each in shapes.items() if each and all(each)]
     if len({shape[0] for name in opened for shape in shapes[name]}) != 1:
         value = "AUTO"  # they share no variable, or some are parameters
-    elif opened == list(names) and not kwargs.keys and (is_signature or not endpoint.takes_params):
+    elif opened == list(shapes) and not call.kwargs and (is_signature or not endpoint.takes_params):
         value = repr(_SPEC)
     else:
         value = repr(dict.fromkeys(opened, _SPEC))

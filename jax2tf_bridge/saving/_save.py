@@ -33,7 +33,7 @@ from jax2tf_bridge.saving.signatures._checks import (
     check_takes_params,
     checked_names,
 )
-from jax2tf_bridge.saving.signatures._endpoint import Endpoint, saved_orders, some_of
+from jax2tf_bridge.saving.signatures._endpoint import Endpoint, optional_subsets, saved_orders
 from jax2tf_bridge.saving.signatures._inputs import SignatureInputs
 from jax2tf_bridge.saving.signatures._processing import resources, served_arrays, with_processing
 from jax2tf_bridge.saving.signatures._served_arrays import Sides
@@ -253,7 +253,7 @@ def _traced(endpoint: Endpoint) -> tuple[Any, Any]:
     named = tf.function(by_name, autograph=False)
     signature = named.get_concrete_function(**specs)
     if endpoint.is_processed:
-        for left_out in some_of(list(defaults)):
+        for left_out in optional_subsets(list(defaults)):
             named.get_concrete_function(**{k: s for k, s in specs.items() if k not in left_out})
         return named, signature
     method, calls = endpoint.method()

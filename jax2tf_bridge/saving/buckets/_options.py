@@ -26,7 +26,7 @@ from jax2tf_bridge.saving.buckets.trials._trial import Step, check_rows, trial_s
 from jax2tf_bridge.saving.serving._requests import example_arguments
 from jax2tf_bridge.saving.serving._warm_up import check_example
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint
-from jax2tf_bridge.saving.signatures._inputs import SignatureInputs
+from jax2tf_bridge.saving.signatures._inputs import SignatureInputs, avals_of
 
 Buckets: TypeAlias = Mapping[str, Sequence[int]] | Literal["auto"]
 ExpectedSizes: TypeAlias = Mapping[str, Iterable[int]] | Iterable[int]
@@ -179,8 +179,8 @@ def _bucketing(
     signature, record = endpoint.signature, endpoint.record
     return make_bucketing(
         endpoint.name,
-        endpoint.inputs,
-        endpoint.outputs,
+        avals_of(endpoint.inputs),
+        avals_of(endpoint.outputs),
         chosen,
         above=above,
         mask=signature.mask,
@@ -225,14 +225,12 @@ def _example(endpoint: Endpoint, bucketing: Bucketing) -> Mapping[str, Any]:
 
 
 def _bucketed_endpoint(endpoint: Endpoint, bucketing: Bucketing) -> Endpoint:
-    given = bucketing.given()
     gradients = PieceGradients(endpoint.prevented)
-    paths = dict(zip(endpoint.inputs, endpoint.paths, strict=True))
+    by_name = {port.name: port for port in endpoint.inputs}
     return replace(
         endpoint,
-        inputs=given,
-        paths=tuple(paths[name] for name in given),
-        masks=tuple(paths[name] for name in bucketing.masks),
+        inputs=tuple(by_name[name] for name in bucketing.given()),
+        masks=tuple(by_name[name] for name in bucketing.masks),
         call=bucketed(endpoint.call, bucketing, endpoint.held, gradients),
         bucketing=bucketing,
         piece_gradients=gradients,

@@ -21,7 +21,7 @@ from jax2tf_bridge.saving.serving._warm_up import (
     requests_of,
 )
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint
-from jax2tf_bridge.saving.signatures._inputs import examples_of
+from jax2tf_bridge.saving.signatures._inputs import avals_of, examples_of
 from jax2tf_bridge.saving.signatures._processing import arguments, check_preprocess
 from jax2tf_bridge.saving.signatures._served_arrays import ServedArray
 from jax2tf_bridge.to_tf._dtypes import fits_shape
@@ -118,7 +118,7 @@ class _Probe:
                 f"{place} fails on the example that is given for warm-up requests "
                 f"({_text(example)}): {first_words(e.message)}"
             ) from e
-        avals = self.endpoint.inputs
+        avals = avals_of(self.endpoint.inputs)
         for name, aval in avals.items():
             if not fits_shape(found[name], aval):
                 raise SavingError(
@@ -142,7 +142,7 @@ class _Probe:
         Raises:
           SavingError: as `arguments`.
         """
-        found, avals = self.arguments(example), self.endpoint.inputs
+        found, avals = self.arguments(example), avals_of(self.endpoint.inputs)
         return _solved({name: (avals[name], found[name]) for name in avals})
 
 
@@ -294,11 +294,13 @@ def warm_up_requests(
         example = endpoint.example()
         if endpoint.bucketing is not None:
             requests += requests_of(endpoint.bucketing, example)
-        elif not any(is_symbolic_dim(d) for a in endpoint.inputs.values() for d in a.shape):
+        elif not any(is_symbolic_dim(d) for port in endpoint.inputs for d in port.aval.shape):
             record = endpoint.record
             constraints = tuple(map(parse_comparison, (*record.constraints, *record.requirements)))
             requests.append(
-                request_without_buckets(endpoint.name, endpoint.inputs, constraints, example)
+                request_without_buckets(
+                    endpoint.name, avals_of(endpoint.inputs), constraints, example
+                )
             )
         elif example:
             notes.append(

@@ -10,14 +10,13 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError, StructureError, bullet_list
-from jax2tf_bridge.portable._portable_function import Aval
-from jax2tf_bridge.portable._tree_spec import flatten_call
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving.buckets._padding import NamedCall
-from jax2tf_bridge.saving.signatures._endpoint import Endpoint, spec
+from jax2tf_bridge.saving.signatures._endpoint import Endpoint
+from jax2tf_bridge.saving.signatures._inputs import Port
 from jax2tf_bridge.saving.signatures._served_arrays import ServedArray, Sides
 from jax2tf_bridge.to_tf import _tf_compat
-from jax2tf_bridge.to_tf._dtypes import cast_if_needed, fits_dtype, fits_shape
+from jax2tf_bridge.to_tf._dtypes import cast_if_needed, fits_dtype, fits_shape, op_dtype
 
 _NUMBERS = (bool, int, float, complex)
 _LIBRARIES = frozenset({"jax", "keras", "numpy", "tensorflow"})
@@ -39,7 +38,7 @@ def with_processing(endpoint: Endpoint) -> tuple[NamedCall, dict[str, tf.TensorS
     post = signature.postprocess
     if post is None:
         return before, endpoint.taken()
-    _check_keywords("postprocess", post, endpoint.outputs, name)
+    _check_keywords("postprocess", post, [port.name for port in endpoint.outputs], name)
     return lambda tensors: _outputs(name, post(**before(tensors))), endpoint.taken()
 
 
@@ -73,22 +72,19 @@ def arguments(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, tf.Te
       SavingError: it does not give what the function takes; every difference is listed.
     """
     assert endpoint.signature.preprocess is not None
-    tree, names = endpoint.arguments()
-    args, kwargs = _as_call(endpoint.signature.preprocess(**tensors), names)
+    args, kwargs = _as_call(endpoint.signature.preprocess(**tensors), endpoint.arguments.names)
     place = f"preprocess of the signature {endpoint.name}"
     try:
-        leaves = flatten_call(tree, names, args, kwargs)
+        leaves = endpoint.arguments.flatten(args, kwargs)
     except StructureError as e:
         raise SavingError(
             f"{place} does not give the arguments of {endpoint.record.name}: {e}"
         ) from e
     found, problems = {}, []
-    for leaf, path, (name, aval) in zip(
-        leaves, endpoint.paths, endpoint.inputs.items(), strict=True
-    ):
-        problem = _problem(leaf, path, aval)
+    for leaf, port in zip(leaves, endpoint.inputs, strict=True):
+        problem = _problem(leaf, port)
         if problem is None:
-            found[name] = _as_input(leaf, name, aval)
+            found[port.name] = _as_input(leaf, port)
         else:
             problems.append(problem)
     if problems:
@@ -118,9 +114,10 @@ def _as_call(given: Any, names: Sequence[str]) -> tuple[tuple[Any, ...], dict[st
     return (given,), {}
 
 
-def _problem(leaf: Any, path: str, aval: Aval) -> str | None:
-    """Why a value cannot be an argument, and what to do; None if it can."""
-    expected = f"{path}: expected {ServedArray.of_aval(aval)}, got"
+def _problem(leaf: Any, port: Port) -> str | None:
+    """Says why a value cannot be an argument, and what to do; None if it can."""
+    aval = port.aval
+    expected = f"{port.path}: expected {ServedArray.of_aval(aval)}, got"
     if isinstance(leaf, _NOT_DENSE):
         dense = "to_tensor()" if isinstance(leaf, tf.RaggedTensor) else "tf.sparse.to_dense"
         return f"{expected} a {type(leaf).__name__}. Make it dense: {dense}."
@@ -141,11 +138,11 @@ def _problem(leaf: Any, path: str, aval: Aval) -> str | None:
     return None
 
 
-def _as_input(leaf: Any, name: str, aval: Aval) -> tf.Tensor:
-    expected = spec(name, aval)
+def _as_input(leaf: Any, port: Port) -> tf.Tensor:
+    dtype = op_dtype(port.aval, f"The input {port.name}")
     if isinstance(leaf, _NUMBERS):
-        return tf.constant(leaf, expected.dtype)
-    return cast_if_needed(tf.convert_to_tensor(leaf), expected.dtype)
+        return tf.constant(leaf, dtype)
+    return cast_if_needed(tf.convert_to_tensor(leaf), dtype)
 
 
 def _outputs(name: str, results: Any) -> dict[str, Any]:
@@ -198,13 +195,13 @@ def served_arrays(endpoint: Endpoint, outputs: Mapping[str, Any]) -> Sides:
     """
     own_inputs = endpoint.signature.preprocess is None
     inputs = (
-        {name: ServedArray.of_aval(aval) for name, aval in endpoint.inputs.items()}
+        {port.name: ServedArray.of_aval(port.aval) for port in endpoint.inputs}
         if own_inputs
         else {name: ServedArray.of_tensor(s) for name, s in endpoint.taken().items()}
     )
     # A dimension variable says something where inputs have it as well.
     if own_inputs and endpoint.signature.postprocess is None:
-        return inputs, {name: ServedArray.of_aval(a) for name, a in endpoint.outputs.items()}
+        return inputs, {port.name: ServedArray.of_aval(port.aval) for port in endpoint.outputs}
     return inputs, {name: ServedArray.of_tensor(t) for name, t in outputs.items()}
 
 
