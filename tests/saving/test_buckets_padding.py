@@ -214,7 +214,7 @@ def test_sizes_that_contradict_each_other() -> None:
     eager, saved = both(function, function.bucketing(BUCKETS))
     for x_size, y_size in ((3, 4), (1, 2), (9, 10), (0, 1)):
         tensors = {"x": tf.constant(numbers(x_size, 3)), "y": tf.constant(numbers(y_size, 3))}
-        message = rf"f: y: expected shape \(b, 3\), got.*{y_size}.*: b must be the size of dim"
+        message = rf"f: y: expected shape \(b, 3\), got.*{y_size}.*: b is.*{x_size}"
         for call in (eager, saved):
             with pytest.raises(tf.errors.InvalidArgumentError, match=message):
                 call(tensors)
@@ -223,11 +223,15 @@ def test_sizes_that_contradict_each_other() -> None:
 def test_sizes_that_no_value_gives() -> None:
     function = named(lambda x: x * 2, numbers(4), shapes="(2*b,)")
     for call in both(function, function.bucketing(BUCKETS, above="as is")):
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"2\*b cannot be the size of d"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=r"\(2\*b,\), got.*5.*: Division had remainder"
+        ):
             call({"x": tf.constant(numbers(5))})
     function = named(lambda x: x * 2, numbers(4), shapes="(b + 1,)")
     for call in both(function, function.bucketing(BUCKETS, above="as is")):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="b would be negative"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="Expected value >= 0 for dimension variable b"
+        ):
             call({"x": tf.constant(numbers(0))})
 
 

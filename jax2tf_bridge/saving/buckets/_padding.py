@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import StructureError, bullet_list
+from jax2tf_bridge.portable._plausible_inputs import variables_of
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saving.buckets._batch_splitting import (
     PieceGradients,
@@ -22,7 +23,7 @@ from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._dtypes import cast_if_needed, static_shape
 from jax2tf_bridge.to_tf._shape_guards import Guards, SizeAlgebra
-from shape_poly import Dim, DimExpr, evaluate_shape, shape_text
+from shape_poly import Dim, DimExpr, evaluate_shape, shape_text, solve
 
 Tensors: TypeAlias = Mapping[str, Any]
 NamedCall: TypeAlias = Callable[[Tensors], Tensors]
@@ -154,51 +155,30 @@ def _checked(bucketing: Bucketing, tensors: Tensors) -> dict[str, Any]:
 def _measured(
     bucketing: Bucketing, tensors: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[tf.Operation]]:
-    """The variables' values, and operations that fail where sizes contradict each other.
+    """Solves for the variables, and adds guards against sizes that contradict each other.
 
-    Only what padding would hide is looked at; the function itself looks at the rest.
+    Only what padding would hide is guarded; the function itself checks the rest.
     """
-    names = list(bucketing.given())
-    sizes = [_sizes(bucketing, tensors[name], aval) for name, aval in bucketing.given().items()]
-    values: dict[str, Any] = {}
+    given = bucketing.given()
+    sizes = [_sizes(tensors[name], aval) for name, aval in given.items()]
+    # Without any row the results are empty: size 0 needs no bucket.
+    solution = solve(bucketing.plan, sizes, _ALGEBRA, smallest=0)
     guards = Guards(_ALGEBRA)
-
-    def require(operator: Any, left: Any, right: Any, argument: int, reason: str) -> None:
-        tensor = tensors[names[argument]]
-        if isinstance(left, int) and isinstance(right, int):
-            if not {"==": left == right, ">=": left >= right}[operator]:
-                raise _contradiction(bucketing, names[argument], tensor, reason)
-            return
-        expected = _expected(bucketing, names[argument])
-        guards.require(operator, left, right, [expected, tf.shape(tensor), f": {reason}"])
-
-    for step in bucketing.plan.steps:
-        argument, axis = step.place.argument, step.place.axis
-        ours = step.variable in bucketing.sizes
-        offset, slope = _value(step.offset, values), _value(step.slope, values)
-        value = sizes[argument][axis]
-        if step.offset != 0:
-            value = _ALGEBRA.add(value, _ALGEBRA.multiply(-1, offset))
-            if ours:
-                reason = f"{step.variable} would be negative"
-                require(">=", value, 0, argument, reason)
-        if step.slope != 1:
-            if ours:
-                reason = f"{step.dimension} cannot be the size of dimension {axis}"
-                require("==", _ALGEBRA.mod(value, slope), 0, argument, reason)
-            value = _ALGEBRA.floordiv(value, slope)
-        values[step.variable] = value
-    for definition in bucketing.plan.definitions:
-        values[definition.variable] = _value(definition.dimension, values)
-    for place, dimension in bucketing.plan.equations:
-        if bucketing.depends(dimension):
-            reason = f"{dimension} must be the size of dimension {place.axis}, as elsewhere"
-            size, expected = sizes[place.argument][place.axis], _value(dimension, values)
-            require("==", size, expected, place.argument, reason)
-    return values, guards.operations()
+    for check in solution.checks:
+        (place, *_) = check.places
+        name = list(given)[place.argument]
+        dimension = given[name].op_shape[place.axis]
+        if check.holds is False:
+            raise _contradiction(bucketing, name, tensors[name], "".join(map(str, check.reason)))
+        # A size is never negative.
+        is_sure = check.operator == ">=" and str(dimension) in variables_of(dimension)
+        if bucketing.depends(dimension) and check.comparison is None and not is_sure:
+            message = [_expected(bucketing, name), tf.shape(tensors[name]), ": ", *check.reason]
+            guards.require(check.operator, check.left, check.right, message)
+    return dict(solution.values), guards.operations()
 
 
-def _sizes(bucketing: Bucketing, tensor: Any, aval: Aval) -> Sequence[Any]:
+def _sizes(tensor: Any, aval: Aval) -> Sequence[Any]:
     """The sizes of a tensor: ints where they are known, or say nothing of a variable."""
     known = static_shape(tensor)
     if all(k is not None or isinstance(d, int) for k, d in zip(known, aval.op_shape, strict=True)):
