@@ -185,7 +185,7 @@ def test_a_damaged_request_to_warm_up_is_an_error(model: Path, tmp_path: Path) -
     shutil.copytree(model, damaged)
     file = damaged / WARM_UP
     file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(FileFormatError, match="it ends within a request"):
+    with pytest.raises(FileFormatError, match="it ends within a record"):
         calls_of(read_saved_model(damaged))
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,10 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import FileFormatError, ShapeError
 from jax2tf_bridge.portable._portable_function import Aval
-from jax2tf_bridge.saved_model._extras import WARM_UP, requests_in
-from jax2tf_bridge.saved_model._protobuf import Message
+from jax2tf_bridge.saved_model._extras import WARM_UP, read_requests
 from jax2tf_bridge.saved_model._protobuf_writing import bytes_field
 from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
+from jax2tf_bridge.saved_model._tfrecord import write_records
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.saving.buckets._likely_sizes import smallest_sizes
 from shape_poly import Comparison, evaluate_shape
@@ -193,9 +192,7 @@ def write_warm_up(
         )
     path = Path(folder) / WARM_UP
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for request in requests:
-            writer.write(_as_log(request, model_name))
+    write_records(path, (_as_log(request, model_name) for request in requests))
     return path
 
 
@@ -234,47 +231,20 @@ def read_warm_up(folder: str | os.PathLike[str]) -> tuple[WarmUpRequest, ...]:
     Raises:
       FileFormatError: it is no warm-up file, or damaged.
     """
-    path = Path(folder) / WARM_UP
-    if not path.exists():
-        return ()
-    try:
-        _check_lengths(path)
-        return tuple(
-            request
-            for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator()
-            for request in _read_log(Message(record, "a request to warm up", str(path)))
-        )
-    except FileFormatError:
-        raise  # it says more
-    except (ValueError, TypeError, tf.errors.OpError) as e:
-        reason = e.message if isinstance(e, tf.errors.OpError) else str(e)
-        text = f"{path}: not a warm-up file of TensorFlow Serving, or damaged: {reason}"
-        raise FileFormatError(text, file=str(path)) from e
-
-
-def _check_lengths(path: Path) -> None:
-    """Raises ValueError where a record is longer than the file: TensorFlow would make room for it.
-
-    A record is its length, the length's checksum, its bytes, and their checksum.
-    """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        position = 0
-        while position < size:
-            file.seek(position)
-            (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\xff"))
-            position += 8 + 4 + length + 4
-            if position > size:
-                raise ValueError("it ends within a record")
-
-
-def _read_log(record: Message) -> Iterator[WarmUpRequest]:
-    for request in requests_in(record):
-        inputs = {
-            name: _read_tensor(tensor.data[tensor.start : tensor.end])
-            for name, tensor in request.inputs.items()
-        }
-        yield WarmUpRequest(request.signature, inputs)
+    requests = []
+    for request in read_requests(Path(folder)):
+        try:
+            inputs = {
+                name: _read_tensor(tensor.data[tensor.start : tensor.end])
+                for name, tensor in request.inputs.items()
+            }
+        except (ValueError, TypeError, tf.errors.OpError) as e:
+            reason = e.message if isinstance(e, tf.errors.OpError) else str(e)
+            path = Path(folder) / WARM_UP
+            text = f"{path}: not a warm-up file of TensorFlow Serving, or damaged: {reason}"
+            raise FileFormatError(text, file=str(path)) from e
+        requests.append(WarmUpRequest(request.signature, inputs))
+    return tuple(requests)
 
 
 def _read_tensor(serialized: bytes) -> Zeros | np.ndarray[Any, Any]:
