@@ -11,7 +11,7 @@ except ModuleNotFoundError as e:
 
 from jax2tf_bridge.saving._report import Published, SavedModel, SavedSignature
 from jax2tf_bridge.saving._save import save_records
-from jax2tf_bridge.saving.buckets._buckets import Above
+from jax2tf_bridge.saving.buckets._buckets import Oversize
 from jax2tf_bridge.saving.buckets._choice import choose_buckets
 from jax2tf_bridge.saving.buckets._options import BucketOptions, Buckets, ExpectedSizes
 from jax2tf_bridge.saving.publishing._publish import NewVersion, latest, publish_version, versions
@@ -29,12 +29,12 @@ from jax2tf_bridge.saving.weights._params import PathWeights, is_flat, opened
 from jax2tf_bridge.saving.weights._variables import leaf_names
 
 __all__ = [
-    "Above",
     "BatchingParameters",
     "BucketOptions",
     "Buckets",
     "ExpectedSizes",
     "NewVersion",
+    "Oversize",
     "PathWeights",
     "Published",
     "Rename",

@@ -42,7 +42,7 @@ def rows(params: Any, x: Any) -> Any:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("served") / "predict"
     signature = Signature(rows, args=[np.ones((4, 3), np.float32)], polymorphic_shapes="(b, 3)")
-    save(folder, signature, params={"w": models.WEIGHTS}, buckets={"b": [1, 8]}, above="as is")
+    save(folder, signature, params={"w": models.WEIGHTS}, buckets={"b": [1, 8]}, oversize="as is")
     return folder
 
 

@@ -137,8 +137,8 @@ def preprocessed(**options: Any) -> Signature:
         ),
         (
             text(),
-            {**BUCKETS, "above": {"nn": "as is"}},
-            "above names 'nn', which has no buckets: did you mean 'n'?",
+            {**BUCKETS, "oversize": {"nn": "as is"}},
+            "oversize names 'nn', which has no buckets: did you mean 'n'?",
         ),
         (
             text(mask="token_mask"),

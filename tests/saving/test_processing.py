@@ -19,7 +19,7 @@ from tests.saving.saved_functions import contents
 from tests.saving.text_classifier import PARAMS, scores_of, signature
 
 X = np.ones((2, 3), np.float32)
-BUCKETS: dict[str, Any] = {"buckets": {"b": [1, 4], "l": [2, 4]}, "above": {"l": "as is"}}
+BUCKETS: dict[str, Any] = {"buckets": {"b": [1, 4], "l": [2, 4]}, "oversize": {"l": "as is"}}
 TEXTS = ["good film", "not a good film"]
 
 

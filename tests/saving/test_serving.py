@@ -104,8 +104,8 @@ def test_signatures_with_other_buckets_share_one_file() -> None:
         bucketing({"x": "(3, b)"}),
         bucketing(outputs={"y": "(b, 10)", "total": "()"}),
         bucketing({"x": "(b, 3)", "scale": "()"}),
-        bucketing({"x": "(2*b, 3)"}, above="as is"),
-        bucketing({"x": "(n, l)"}, {"y": "(n,)"}, {"l": (16, 64)}, above="as is"),
+        bucketing({"x": "(2*b, 3)"}, oversize="as is"),
+        bucketing({"x": "(n, l)"}, {"y": "(n,)"}, {"l": (16, 64)}, oversize="as is"),
     ],
 )
 def test_requests_that_cannot_be_joined(given: Bucketing) -> None:

@@ -21,7 +21,7 @@ from jax2tf_bridge.saving.buckets._bucket_names import (
 )
 from shape_poly import Comparison, Dim, Plan, make_plan, parse_comparison, shape_text
 
-Above: TypeAlias = Literal["split", "as is"]
+Oversize: TypeAlias = Literal["split", "as is"]
 """What becomes of sizes above the largest bucket."""
 
 _MOST_TRIED = 64
@@ -40,7 +40,7 @@ class Bucketing:
       inputs, outputs: what the function takes and gives, by name, with symbolic shapes as they
         cross to TensorFlow. The masks are among the inputs.
       sizes: for each bucketed variable its buckets, increasing.
-      above: for each of them what becomes of larger sizes: "split" runs pieces of the largest
+      oversize: for each of them what becomes of larger sizes: "split" runs pieces of the largest
         bucket and joins the results, "as is" runs (and compiles) the size itself.
       masks: the inputs that the caller does not give: 1 where a row is real, 0 where it is padding.
       constraints: what the function demands of the variables.
@@ -54,7 +54,7 @@ class Bucketing:
     inputs: Mapping[str, Aval]
     outputs: Mapping[str, Aval]
     sizes: Mapping[str, tuple[int, ...]]
-    above: Mapping[str, Above]
+    oversize: Mapping[str, Oversize]
     masks: tuple[str, ...] = ()
     constraints: tuple[Comparison, ...] = ()
     pad_values: Mapping[str, Any] = field(default_factory=dict)
@@ -111,7 +111,7 @@ def make_bucketing(
     outputs: Mapping[str, Aval],
     buckets: Mapping[str, Sequence[int]],
     *,
-    above: Above | Mapping[str, Above] | None = None,
+    oversize: Oversize | Mapping[str, Oversize] | None = None,
     mask: str | Sequence[str] | None = None,
     constraints: Iterable[str] = (),
     pad_values: Mapping[str, Any] | None = None,
@@ -124,9 +124,8 @@ def make_bucketing(
       inputs: what the function takes, by name, with symbolic shapes.
       outputs: what it gives.
       buckets: for each dimension variable its buckets, as `{"b": (1, 8, 32)}`.
-      above: "split" or "as is", for all variables or for each by name, of which it may have more;
-        where a variable is not named it is "split" for the variable of the rows, and "as is" for
-        every other.
+      oversize: "split" or "as is", for all variables or by name. Names of other variables are
+        passed over; by default it is "split" for the rows, and "as is" for every other variable.
       mask: an input, or several, of a shape as `(b,)` or `(b, 1, 1, n)`: the caller no longer gives
         it, and the function sees true (1) for what is real and false (0) for padding.
       constraints: the record's constraints and requirements. The buckets must satisfy them; the
@@ -156,13 +155,13 @@ def make_bucketing(
         dict(pad_values or {}),
         check_unchecked(name, unchecked, sizes),
     )
-    bucketing = replace(bucketing, above=_checked_above(bucketing, above))
+    bucketing = replace(bucketing, oversize=_checked_oversize(bucketing, oversize))
     _check_masks(bucketing)
     _check_pad_values(bucketing)
     _check_that_sizes_tell(bucketing)
     _check_constraints(bucketing)
     _check_growth(bucketing)
-    for variable, kind in bucketing.above.items():
+    for variable, kind in bucketing.oversize.items():
         if kind == "split":
             _check_splittable(bucketing, variable)
     other = {name: value for name, value in bucketing.pad_values.items() if value != 0}
@@ -206,17 +205,17 @@ def _checked_sizes(name: str, variable: str, given: Any) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _checked_above(bucketing: Bucketing, above: Any) -> dict[str, Above]:
+def _checked_oversize(bucketing: Bucketing, oversize: Any) -> dict[str, Oversize]:
     name, sizes = bucketing.name, bucketing.sizes
-    if above is None:
-        above = {}
-    by_variable = above if isinstance(above, Mapping) else dict.fromkeys(sizes, above)
+    if oversize is None:
+        oversize = {}
+    by_variable = oversize if isinstance(oversize, Mapping) else dict.fromkeys(sizes, oversize)
     for kind in by_variable.values():
-        if kind not in get_args(Above):
-            near = did_you_mean(str(kind), get_args(Above), quoted=True)
-            raise ShapeError(f"{name}: above={kind!r}: expected 'split' or 'as is'{near}")
+        if kind not in get_args(Oversize):
+            near = did_you_mean(str(kind), get_args(Oversize), quoted=True)
+            raise ShapeError(f"{name}: oversize={kind!r}: expected 'split' or 'as is'{near}")
     # Where a sequence ends matters to what stands before it: it is never cut unless that is asked.
-    usual: dict[str, Above] = {v: "split" if v == bucketing.batch else "as is" for v in sizes}
+    usual: dict[str, Oversize] = {v: "split" if v == bucketing.batch else "as is" for v in sizes}
     return {variable: by_variable.get(variable, usual[variable]) for variable in sizes}
 
 
@@ -347,7 +346,7 @@ def _check_splittable(bucketing: Bucketing, variable: str) -> None:
                     f"{bucketing.name}: sizes of {variable} above "
                     f"{bucketing.sizes[variable][-1]} cannot be split into pieces, since the "
                     f"{kind} {name} is {aval}: each input and output may have {variable} once, "
-                    f"alone in its dimension. Pass above={{{variable!r}: 'as is'}} to run such "
+                    f"alone in its dimension. Pass oversize={{{variable!r}: 'as is'}} to run such "
                     "sizes as they are."
                 )
 

@@ -18,7 +18,7 @@ from jax2tf_bridge.saving.buckets._bucket_names import (
     check_unchecked,
     check_variables,
 )
-from jax2tf_bridge.saving.buckets._buckets import Above, Bucketing, make_bucketing
+from jax2tf_bridge.saving.buckets._buckets import Bucketing, Oversize, make_bucketing
 from jax2tf_bridge.saving.buckets._choice import choose_buckets
 from jax2tf_bridge.saving.buckets._padding import bucketed
 from jax2tf_bridge.saving.buckets.trials._degenerate_weights import moved
@@ -38,12 +38,12 @@ class BucketOptions:
 
     Attributes:
       buckets: by dimension variable; "auto": chosen from `expected_sizes`.
-      above: what becomes of larger sizes; by variable, for all, or as `make_bucketing` has it.
+      oversize: what becomes of larger sizes; by variable, for all, or as `make_bucketing` has it.
       expected_sizes: of requests, by variable; or of the only one that there is.
     """
 
     buckets: Buckets | None = None
-    above: Above | Mapping[str, Above] | None = None
+    oversize: Oversize | Mapping[str, Oversize] | None = None
     expected_sizes: ExpectedSizes | None = None
 
     @cached_property
@@ -91,7 +91,7 @@ def with_buckets(endpoints: Sequence[Endpoint], options: BucketOptions | None) -
     """
     options = options or BucketOptions()
     common = _common_buckets([_inputs(e) for e in endpoints], options)
-    bucketings = [_bucketing(endpoint, common, options.above) for endpoint in endpoints]
+    bucketings = [_bucketing(endpoint, common, options.oversize) for endpoint in endpoints]
     steps = sum(trial_steps(bucketing) for bucketing in bucketings if bucketing is not None)
     with progress_bar("trying buckets", steps, "trial") as advance:
         return [
@@ -119,7 +119,7 @@ def check_bucket_options(signatures: Sequence[SignatureInputs], options: BucketO
             check_variables("save", common, inputs)
     bucketed = [_check_signature(each, common) for each in signatures]
     if decided:
-        _check_above(options.above, list(itertools.chain(*bucketed)))
+        _check_oversize(options.oversize, list(itertools.chain(*bucketed)))
 
 
 def _check_signature(
@@ -170,7 +170,7 @@ def _inputs(endpoint: Endpoint) -> SignatureInputs:
 def _bucketing(
     endpoint: Endpoint,
     common: Mapping[str, Sequence[int]] | None,
-    above: Above | Mapping[str, Above] | None,
+    oversize: Oversize | Mapping[str, Oversize] | None,
 ) -> Bucketing | None:
     """How a signature is padded; None for one without buckets."""
     chosen = _chosen(_inputs(endpoint), common)
@@ -182,7 +182,7 @@ def _bucketing(
         avals_of(endpoint.inputs),
         avals_of(endpoint.outputs),
         chosen,
-        above=above,
+        oversize=oversize,
         mask=signature.mask,
         constraints=(*record.constraints, *record.requirements),
         pad_values=signature.pad_values,
@@ -190,19 +190,21 @@ def _bucketing(
     )
 
 
-def _check_above(above: Above | Mapping[str, Above] | None, bucketed: Collection[str]) -> None:
-    """Raises if `above` is said of what no signature has buckets for."""
-    if above is None:
+def _check_oversize(
+    oversize: Oversize | Mapping[str, Oversize] | None, bucketed: Collection[str]
+) -> None:
+    """Raises if `oversize` is said of what no signature has buckets for."""
+    if oversize is None:
         return
     if not bucketed:
         raise SavingError(
-            f"above={above!r} is for sizes above the largest bucket, and no signature has buckets. "
-            "Give save buckets={...}, or leave it out."
+            f"oversize={oversize!r} is for sizes above the largest bucket, and no signature has "
+            "buckets. Give save buckets={...}, or leave it out."
         )
-    for variable in above if isinstance(above, Mapping) else ():
+    for variable in oversize if isinstance(oversize, Mapping) else ():
         if variable not in bucketed:
             near = did_you_mean(str(variable), dict.fromkeys(bucketed), quoted=True)
-            raise SavingError(f"above names {variable!r}, which has no buckets{near}")
+            raise SavingError(f"oversize names {variable!r}, which has no buckets{near}")
 
 
 def _tried(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoint:

@@ -45,7 +45,7 @@ def bucketed(
 
     Each input is padded to the next bucket, with zeros or what `bucketing.pad_values` say, and each
     result sliced to what it would be without. A size that is a bucket is not copied. Size 0 gives
-    empty results, from the smallest bucket. Sizes above the largest run as `bucketing.above` says.
+    empty results, from the smallest bucket. `bucketing.oversize` says how larger sizes run.
 
     It works eagerly, in a tf.function with known and with unknown sizes, under a gradient tape of
     any order, and in a SavedModel; not within jit_compile=True, where each size would be compiled.
@@ -67,7 +67,7 @@ def bucketed(
         return run_padded(call, bucketing, tensors, values, _targets(bucketing, values))
 
     run: Run = padded
-    for variable, kind in bucketing.above.items():
+    for variable, kind in bucketing.oversize.items():
         if kind == "split":
             run = in_pieces(run, bucketing, variable, gradients)
 
@@ -208,7 +208,7 @@ def _value(dimension: Dim, values: Values) -> Any:
 def _targets(bucketing: Bucketing, values: Values) -> dict[str, Any]:
     """For each bucketed variable the bucket of its value."""
     return {
-        variable: _bucket(values[variable], sizes, bucketing.above[variable] == "as is")
+        variable: _bucket(values[variable], sizes, bucketing.oversize[variable] == "as is")
         for variable, sizes in bucketing.sizes.items()
     }
 

@@ -56,7 +56,7 @@ class Trial:
 
 def trial_steps(bucketing: Bucketing) -> int:
     """How often `check_rows` calls its `step`."""
-    return 2 + sum(kind == "split" for kind in bucketing.above.values())
+    return 2 + sum(kind == "split" for kind in bucketing.oversize.values())
 
 
 def check_rows(
@@ -98,7 +98,7 @@ def check_rows(
     step()
     trial.rows()
     step()
-    for variable, kind in bucketing.above.items():
+    for variable, kind in bucketing.oversize.items():
         if kind == "split":
             trial.pieces(variable)
             step()
@@ -295,8 +295,8 @@ class _Trial:
                     {variable: bucket[variable]},
                     f"running {variable} = {size} in pieces, as {first} and {size - first}, "
                     "changes",
-                    f"Pass above={{{variable!r}: 'as is'}}, so that sizes above the largest bucket "
-                    f"of {variable} run whole.",
+                    f"Pass oversize={{{variable!r}: 'as is'}}, so that sizes above the largest "
+                    f"bucket of {variable} run whole.",
                 )
 
     def _inputs(
