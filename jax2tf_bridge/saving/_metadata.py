@@ -1,4 +1,4 @@
-"""What a SavedModel has beside its graph: the sidecar, warm-up requests, compiled programs."""
+"""Writes what stands beside the graph: defaults of inputs, and the sidecar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What save() wrote, for people and programs."""
+"""Reports of what save() and publish() wrote, for people and programs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SavedSignature:
         return f"({served_text(self.inputs)}) -> ({served_text(self.outputs)})"
 
     def lines(self) -> Iterator[str]:
-        """What to know of it beside its inputs and outputs."""
+        """Yields what to know of it beside its inputs and outputs."""
         if self.buckets:
             yield self.buckets
         if self.fixed_sizes:
@@ -74,7 +74,7 @@ class SavedSignature:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What `save` wrote.
+    """SavedModel that `save` wrote; print it.
 
     Attributes:
       path: the directory.
@@ -99,7 +99,7 @@ class SavedModel:
 
     @property
     def serving(self) -> ServingInstructions:
-        """How to serve it with TensorFlow Serving; print it."""
+        """Instructions for TensorFlow Serving; print them."""
         return self.serving_from(self.path)
 
     def __str__(self) -> str:

@@ -69,7 +69,7 @@ def save_records(
         dict, or a file of msgpack or safetensors.
       trainable: whether the weights of floating-point numbers are; or the beginnings of the names
         of those that are, as "dense".
-      vjp_order: how many orders of gradients are saved; by default those that a record holds,
+      vjp_order: how many orders of gradients are saved; by default those that a function holds,
         and at least one.
       buckets: the sizes that the functions run at.
       warm_up: whether requests are left with it that TensorFlow Serving replays.
@@ -86,7 +86,7 @@ def save_records(
         none is saved without; `notes` of the result say why.
       FileExistsError, NotADirectoryError: there is something at `path`.
       OSError: `path` is no local folder that can be replaced, or cannot be written.
-      ModuleError: the installed TF cannot run a module, or a record does not match it.
+      ModuleError: the installed TF cannot run a module, or a function does not match it.
     """
     with opened(params) as weights:
         return _save_records(
@@ -187,7 +187,7 @@ def _endpoint(
 
 
 def _stored(record: PortableFunction, order: int) -> Iterator[PortableFunction]:
-    """The record, and its VJPs that are saved."""
+    """Yields the portable function and its VJPs that are saved."""
     yield record
     for _ in range(order):
         record = record.vjp()
@@ -196,7 +196,7 @@ def _stored(record: PortableFunction, order: int) -> Iterator[PortableFunction]:
 
 
 class _Root(tf.Module):  # type: ignore[misc]
-    """What is saved."""
+    """Object that tf.saved_model.save writes."""
 
     # tf.Module collects these itself, for Python alone; here they are saved.
     variables: Any = None
@@ -242,7 +242,7 @@ def _save(root: _Root, endpoints: Sequence[Endpoint], folder: Path) -> dict[str,
 
 
 def _traced(endpoint: Endpoint) -> tuple[Any, Any]:
-    """The endpoint as a method and as a signature, both traced."""
+    """Traces the endpoint as a method and as a signature."""
     call, specs = with_processing(endpoint)
 
     defaults = endpoint.defaults()

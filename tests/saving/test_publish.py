@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from jax2tf_bridge.saving.publishing import _atomic_rename, _publish
-from jax2tf_bridge.saving.publishing import _staging as _workplace
+from jax2tf_bridge.saving.publishing import _staging as _staging
 from jax2tf_bridge.saving.publishing._publish import NewVersion, latest, publish_version, versions
 from tests.saving.other_users import as_another_user, folder_for_all
 
@@ -162,7 +162,7 @@ def test_version_that_another_publisher_removes_is_not_noted(
 ) -> None:
     for _ in range(2):
         publish_version(tmp_path, write)
-    remove = _workplace.remove_at_once
+    remove = _staging.remove_at_once
 
     def is_slower(path: Path, name: str) -> None:
         remove(path, name)
@@ -247,7 +247,7 @@ def test_lock_that_is_not_given_back_is_not_waited_for_long(
 ) -> None:
     monkeypatch.setattr(_publish, "_LOCK_SECONDS", 0.2)
     begin = time.monotonic()
-    with _workplace.locked_folder(tmp_path, 0):
+    with _staging.locked_folder(tmp_path, 0):
         assert publish_version(tmp_path, write).version == 1
     assert 0.2 <= time.monotonic() - begin < 5
 
@@ -411,7 +411,7 @@ def test_root_that_is_an_address(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for function in (publish, versions, latest):
-        with pytest.raises(OSError, match="is no local folder: save to one, and copy that"):
+        with pytest.raises(OSError, match="has a scheme, and only local folders can be written"):
             function(root)
     assert names(tmp_path) == []
 

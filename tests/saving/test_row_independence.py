@@ -141,7 +141,7 @@ def test_the_error_says_what_where_and_how_to_mend_it() -> None:
     )
     assert f"by up to {error.difference:.3g} (scaled[" in text
     assert text.endswith(
-        "The function mixes what lies along b, and padding (0 in x) counts there. Any of these "
+        "The function mixes positions along b, and padding (0 in x) counts there. Any of these "
         "mends it:\n"
         "  - take an argument that is 1 for what is real and 0 for padding, use it in the "
         "function, and name it: Signature(..., mask='...')\n"

@@ -117,7 +117,7 @@ def test_signatures_that_make_no_sense(signatures: Any, message: str, tmp_path: 
 
 
 def test_weights_without_a_function_for_them(tmp_path: Path) -> None:
-    with pytest.raises(SavingError, match="has takes_params=True, and save was given no params"):
+    with pytest.raises(SavingError, match="has takes_params=True, but save got no params"):
         save(tmp_path / "m", Signature(export(dense)(PARAMS, X), takes_params=True))
     with pytest.raises(SavingError, match="has no positional argument to take them"):
         save(tmp_path / "m", export(lambda: jnp.ones(2))(), params=PARAMS)

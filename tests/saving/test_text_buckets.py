@@ -144,7 +144,7 @@ def test_the_error_says_what_was_tried_and_which_fixes_there_are() -> None:
     with pytest.raises(UnsoundBucketsError) as caught:
         check_rows(function, function.bucketing(BUCKETS))
     assert str(caught.value).endswith(
-        "The function mixes what lies along n, and padding (0 in ids) counts there. Any of these "
+        "The function mixes positions along n, and padding (0 in ids) counts there. Any of these "
         "mends it:\n"
         "  - take an argument that is 1 for what is real and 0 for padding, use it in the "
         "function, and name it: Signature(..., mask='...')\n"

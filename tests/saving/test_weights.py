@@ -360,7 +360,7 @@ def test_shapes_and_dtypes(
 
 def test_root_without_a_version(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "new"):
-        with pytest.raises(FileNotFoundError, match="has no version yet"):
+        with pytest.raises(FileNotFoundError, match="has no published version yet"):
             publish_weights(root, SECOND)
     assert os.listdir(tmp_path) == []
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jax2tf_bridge.saving.publishing import _atomic_rename
-from jax2tf_bridge.saving.publishing import _staging as _workplace
+from jax2tf_bridge.saving.publishing import _staging as _staging
 from jax2tf_bridge.saving.publishing._whole_directory import in_units, whole_directory
 from tests.saving.other_users import as_another_user, folder_for_all
 
@@ -100,7 +100,7 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
     ("path", "message"),
     [
         (".", "cannot be replaced: name a folder within it"),
-        ("gs://bucket/m", "is no local folder: save to one, and copy that"),
+        ("gs://bucket/m", "has a scheme, and only local folders can be written"),
     ],
 )
 def test_what_cannot_be_a_new_folder(
@@ -276,7 +276,7 @@ def test_the_only_copy_is_never_deleted(tmp_path: Path) -> None:
     assert contents(tmp_path) == ["m", "m/old"]
 
 
-# Leftovers of the dead, and workplaces of the living.
+# Leftovers of the dead, and staging folders of the living.
 
 
 def test_leftovers_of_a_dead_process_are_removed_by_the_next(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_leftovers_of_another_machine_stay_for_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(_workplace, "_machine", lambda: ("0" * 8, "1" * 8))
+        elsewhere.setattr(_staging, "_machine", lambda: ("0" * 8, "1" * 8))
         place = leave(tmp_path / "m", lambda folder: folder.mkdir())
     write(tmp_path / "m")
     assert place.exists()
@@ -353,9 +353,9 @@ def test_leftovers_of_another_machine_stay_for_a_day(
 def test_after_a_restart_leftovers_of_the_same_machine_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = _workplace._machine()
+    now = _staging._machine()
     with monkeypatch.context() as before:
-        before.setattr(_workplace, "_machine", lambda: ("0" * 8, now[1]))
+        before.setattr(_staging, "_machine", lambda: ("0" * 8, now[1]))
         leave(tmp_path / "m", lambda folder: folder.mkdir())
     write(tmp_path / "m")
     assert contents(tmp_path) == ["m", "m/new"]
@@ -364,7 +364,7 @@ def test_after_a_restart_leftovers_of_the_same_machine_are_removed(
 def test_without_locks_leftovers_stay_for_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_workplace, "_lock", lambda handle: None)
+    monkeypatch.setattr(_staging, "_lock", lambda handle: None)
     place = leave(tmp_path / "m", lambda folder: folder.mkdir())
     write(tmp_path / "m")
     assert place.exists()
@@ -377,7 +377,7 @@ def test_without_locks_leftovers_stay_for_a_day(
 def test_writer_that_was_taken_for_dead_shows_nothing(tmp_path: Path) -> None:
     def is_cleared(folder: Path) -> None:
         folder.mkdir()
-        _workplace._clear(folder.parent, "m", None)
+        _staging._clear(folder.parent, "m", None)
 
     with pytest.raises(OSError, match="No such file"):
         write_by(tmp_path / "a" / "m", is_cleared)
@@ -393,7 +393,7 @@ def test_workplace_that_is_taken_away_at_once_is_made_anew(
     def taken_twice(*, dir: Path, prefix: str) -> str:
         made.append(mkdtemp(dir=dir, prefix=prefix))
         if len(made) < 3:
-            _workplace.clear_leftovers(tmp_path, "m")
+            _staging.clear_leftovers(tmp_path, "m")
         return made[-1]
 
     monkeypatch.setattr(tempfile, "mkdtemp", taken_twice)

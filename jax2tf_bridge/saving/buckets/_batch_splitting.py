@@ -40,18 +40,18 @@ class Slot:
 
     @property
     def is_differentiable(self) -> bool:
-        """Whether TensorFlow has gradients for the dtype: of 8-bit floats it has none."""
+        """True if TensorFlow has gradients for the dtype; it has none for 8-bit floats."""
         dtype = self.spec.dtype
         return bool((dtype.is_floating or dtype.is_complex) and not dtype.name.startswith("float8"))
 
     def dual(self) -> Slot:
-        """The cotangent of an argument as a result of the gradient, and the other way round."""
+        """Turns an argument into its cotangent, a result of the gradient; and back."""
         return Slot(_DUAL.get(self.kind, self.kind), self.spec)
 
 
 @dataclass
 class PieceGradients:
-    """The gradients of functions over pieces, as TF functions that a SavedModel can hold.
+    """Gradients of functions over pieces, as TF functions that a SavedModel can hold.
 
     Attributes:
       prevented: why the gradient of this order has no gradient; None if it has one.
@@ -64,7 +64,7 @@ class PieceGradients:
     _untraced: list[Piecewise] = field(default_factory=list)
 
     def piecewise(self, key: Any, make: Callable[[], Piecewise]) -> Piecewise:
-        """The function of this key: the same each time, since saving traces all functions anew."""
+        """Returns the function of this key: the same each time, since saving traces all anew."""
         if key not in self._known:
             self._known[key] = make()
             self._untraced.append(self._known[key])
@@ -104,7 +104,7 @@ class Piecewise:
     order: int = 0
 
     def __call__(self, *args: tf.Tensor) -> list[tf.Tensor]:
-        """The results, joined."""
+        """Runs the function over the pieces and joins the results."""
         if (why := self.prevented(self.order)) is not None:
             return [tf.raw_ops.PreventGradient(input=r, message=why) for r in self._run(args)]
 
@@ -169,7 +169,7 @@ class Piecewise:
         return tf.function(piecewise_vjp, input_signature=signature, autograph=False)
 
     def _run(self, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The results, without a gradient."""
+        """Computes the results without a gradient."""
         place = next(i for i, slot in enumerate(self.arguments) if slot.kind == "size")
         size = args[place]
         # The first piece is computed outside of the branches, so that one of them computes nothing.
@@ -202,7 +202,7 @@ class Piecewise:
     def _continued(
         self, args: Sequence[tf.Tensor], size: tf.Tensor, first: Sequence[tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """The results that begin with those of the first piece."""
+        """Computes the other pieces, and joins them to the results of the first."""
         largest = self.largest
         count = tf.math.floordiv(size + (largest - 1), largest)
         axes = {i: slot.kind for i, slot in enumerate(self.results) if isinstance(slot.kind, int)}
@@ -258,7 +258,6 @@ def _differentiable(slots: Sequence[Slot]) -> list[int]:
 
 
 def _rows_shape(spec: tf.TensorSpec, axis: int) -> list[int | None]:
-    """The shape of a part with the axis in front."""
     known = list(spec.shape)
     del known[axis]
     return [None, *known]
@@ -286,7 +285,7 @@ Tensors beside the inputs, as weights, are for all pieces the same.
 
 
 def carried_dtype(aval: Aval) -> tf.DType:
-    """The dtype in which a tensor is padded, sliced and joined: mostly its own.
+    """Returns the dtype in which a tensor is padded, sliced and joined: mostly its own.
 
     TensorFlow has no kernels for that of 8-bit floating point numbers; float16 holds all of them.
     """
@@ -374,5 +373,4 @@ def in_pieces(
 
 
 def _axis(aval: Aval, variable: str) -> int | None:
-    """The dimension that is the variable, if there is one."""
     return next((i for i, d in enumerate(aval.op_shape) if is_plain(d, variable)), None)

@@ -115,7 +115,7 @@ def check_inputs(
 
 
 def check_unchecked(name: str, given: Sequence[str], bucketed: Collection[str]) -> tuple[str, ...]:
-    """The variables of unchecked_padding, each once.
+    """Lists the variables of unchecked_padding, each once.
 
     Args:
       name: the signature's, for messages.

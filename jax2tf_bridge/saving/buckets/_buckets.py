@@ -33,12 +33,12 @@ _NEAREST = 1024
 
 @dataclass(frozen=True)
 class Bucketing:
-    """How one signature is padded; made, and checked, by `make_bucketing`.
+    """Sizes to which one signature is padded, and how; made and checked by `make_bucketing`.
 
     Attributes:
       name: the signature's, for messages.
-      inputs, outputs: what the function takes and gives, by name, with symbolic shapes as they
-        cross to TensorFlow. The masks are among the inputs.
+      inputs, outputs: what the function takes and gives, by name, with symbolic shapes as the
+        op takes and gives them. The masks are among the inputs.
       sizes: for each bucketed variable its buckets, increasing.
       oversize: for each of them what becomes of larger sizes: "split" runs pieces of the largest
         bucket and joins the results, "as is" runs (and compiles) the size itself.
@@ -67,22 +67,22 @@ class Bucketing:
         object.__setattr__(self, "plan", make_plan(shapes, None, self.constraints))
 
     def given(self) -> dict[str, Aval]:
-        """What the caller gives: the inputs without the masks."""
+        """Returns the inputs that the caller gives: all but the masks."""
         return {name: aval for name, aval in self.inputs.items() if name not in self.masks}
 
     @property
     def batch(self) -> str | None:
-        """The bucketed variable of the rows: beside those of a request others' may stand."""
+        """Bucketed variable of the rows: in a batch, rows of other requests stand beside them."""
         found = batch_variable(self.given())
         return found if found in self.sizes else None
 
     @property
     def sequences(self) -> tuple[str, ...]:
-        """The other bucketed variables: beyond theirs stands what inputs are padded with."""
+        """Other bucketed variables: behind a sequence stands what inputs are padded with."""
         return tuple(variable for variable in self.sizes if variable != self.batch)
 
     def is_masked(self, variable: str) -> bool:
-        """Whether a mask tells the function what is real along this variable, and no other.
+        """True if a mask tells the function what is real along this variable, and no other.
 
         Then what lies along it may influence each other: in a batch, others' rows would be real.
         """
@@ -97,11 +97,11 @@ class Bucketing:
         )
 
     def largest(self) -> dict[str, int]:
-        """The largest bucket of each variable."""
+        """Returns the largest bucket of each variable."""
         return {variable: sizes[-1] for variable, sizes in self.sizes.items()}
 
     def depends(self, dimension: Dim) -> bool:
-        """Whether a dimension changes with a bucketed variable."""
+        """True if a dimension changes with a bucketed variable."""
         return not variables_of(dimension).isdisjoint(self.sizes)
 
 
@@ -128,7 +128,7 @@ def make_bucketing(
         passed over; by default it is "split" for the rows, and "as is" for every other variable.
       mask: an input, or several, of a shape as `(b,)` or `(b, 1, 1, n)`: the caller no longer gives
         it, and the function sees true (1) for what is real and false (0) for padding.
-      constraints: the record's constraints and requirements. The buckets must satisfy them; the
+      constraints: the function's constraints and requirements. The buckets must satisfy them; the
         sizes that are padded to them need not.
       pad_values: numbers by the inputs that are padded with them; the result leaves out zeros,
         which is what all else is padded with.
@@ -169,7 +169,7 @@ def make_bucketing(
 
 
 def is_plain(dimension: Dim, variable: str) -> bool:
-    """Whether the dimension is that variable and nothing else."""
+    """Checks that a dimension is this variable and nothing else."""
     return str(dimension) == variable
 
 

@@ -16,7 +16,7 @@ _Array: TypeAlias = npt.NDArray[Any]
 
 
 def choose_buckets(sizes: Iterable[SupportsIndex], *, at_most: int = 8) -> tuple[int, ...]:
-    """The buckets for which these sizes, each padded to its bucket, are the least work.
+    """Chooses buckets so that padding each of these sizes to its bucket is the least work.
 
     Args:
       sizes: of the requests that are expected, as often as they are: for instance a day's log. Size

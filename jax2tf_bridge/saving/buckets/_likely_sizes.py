@@ -18,7 +18,7 @@ _MOST_TRIALS = 100_000
 def typical_sizes(
     name: str, avals: Iterable[Aval], constraints: Sequence[Comparison], given: Mapping[str, int]
 ) -> dict[str, int]:
-    """Small sizes for all variables.
+    """Finds small sizes for all variables.
 
     Args:
       name: whose, for messages.
@@ -35,7 +35,7 @@ def typical_sizes(
 def smallest_sizes(
     name: str, avals: Iterable[Aval], constraints: Sequence[Comparison], given: Mapping[str, int]
 ) -> dict[str, int]:
-    """The smallest sizes for all variables; as `typical_sizes`."""
+    """Finds the smallest sizes for all variables; as `typical_sizes`."""
     return _sizes(name, avals, constraints, given, _SMALLEST)
 
 

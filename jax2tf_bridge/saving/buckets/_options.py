@@ -1,4 +1,4 @@
-"""Which signatures of a SavedModel run in which buckets."""
+"""Options that say which signatures of a SavedModel run in which buckets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jax2tf_bridge.saving.buckets._bucket_names import (
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, Oversize, make_bucketing
 from jax2tf_bridge.saving.buckets._choice import choose_buckets
 from jax2tf_bridge.saving.buckets._padding import bucketed
-from jax2tf_bridge.saving.buckets.trials._degenerate_weights import moved
+from jax2tf_bridge.saving.buckets.trials._degenerate_weights import randomized_degenerate_weights
 from jax2tf_bridge.saving.buckets.trials._trial import Step, check_rows, trial_steps
 from jax2tf_bridge.saving.serving._requests import example_arguments
 from jax2tf_bridge.saving.serving._warm_up import check_example
@@ -34,7 +34,7 @@ ExpectedSizes: TypeAlias = Mapping[str, Iterable[int]] | Iterable[int]
 
 @dataclass(frozen=True)
 class BucketOptions:
-    """What the user asked for, for all signatures.
+    """Options of `save` for buckets, for all signatures.
 
     Attributes:
       buckets: by dimension variable; "auto": chosen from `expected_sizes`.
@@ -48,7 +48,7 @@ class BucketOptions:
 
     @cached_property
     def chosen(self) -> Mapping[str, Sequence[int]] | tuple[int, ...]:
-        """The buckets by variable; or those for the only variable that there is.
+        """Buckets by variable; or those for the only variable that there is.
 
         Chosen once: sizes may be many, and may come from an iterator.
 
@@ -82,7 +82,7 @@ class BucketOptions:
 
 
 def with_buckets(endpoints: Sequence[Endpoint], options: BucketOptions | None) -> list[Endpoint]:
-    """The endpoints, those that have the variables with buckets.
+    """Pads the endpoints that have variables with buckets, after trying that this is sound.
 
     Raises:
       ShapeError: the buckets do not fit a signature, or none has their variable.
@@ -125,7 +125,7 @@ def check_bucket_options(signatures: Sequence[SignatureInputs], options: BucketO
 def _check_signature(
     each: SignatureInputs, common: Mapping[str, Sequence[int]] | None
 ) -> list[str]:
-    """The variables with buckets of a signature, after a check of what names its inputs."""
+    """Checks what names the inputs of a signature, and lists its variables with buckets."""
     name, signature = each.name, each.signature
     check_inputs(name, each.inputs, each.masks, signature.pad_values, signature.inputs)
     if signature.buckets is not None:
@@ -153,7 +153,7 @@ def _check_signature(
 def _chosen(
     each: SignatureInputs, common: Mapping[str, Sequence[int]] | None
 ) -> Mapping[str, Sequence[int]] | None:
-    """The buckets of a signature: its own, or those for all that it has variables for.
+    """Returns the buckets of a signature: its own, or those for all that it has variables for.
 
     None where these are not known yet.
     """
@@ -172,7 +172,7 @@ def _bucketing(
     common: Mapping[str, Sequence[int]] | None,
     oversize: Oversize | Mapping[str, Oversize] | None,
 ) -> Bucketing | None:
-    """How a signature is padded; None for one without buckets."""
+    """Returns how a signature is padded; None for one without buckets."""
     chosen = _chosen(_inputs(endpoint), common)
     if not chosen:
         return None
@@ -208,17 +208,17 @@ def _check_oversize(
 
 
 def _tried(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoint:
-    """The endpoint with buckets, if padding changes none of its results."""
+    """Pads an endpoint, and tries that this changes none of its results."""
     padded = _bucketed_endpoint(endpoint, bucketing)
     example = _example(padded, bucketing)
-    with moved(endpoint.weights):
+    with randomized_degenerate_weights(endpoint.weights):
         trial = check_rows(endpoint.call, bucketing, example=example, step=step)
     bucketing = replace(bucketing, any_padding=trial.any_padding)
     return replace(padded, bucketing=bucketing, notes=trial.notes)
 
 
 def _example(endpoint: Endpoint, bucketing: Bucketing) -> Mapping[str, Any]:
-    """The user's example as arguments of the function, to try buckets with."""
+    """Returns the user's example as arguments of the function, to try buckets with."""
     if endpoint.signature.preprocess is not None:
         return example_arguments(endpoint)
     example = endpoint.example()
@@ -242,7 +242,7 @@ def _bucketed_endpoint(endpoint: Endpoint, bucketing: Bucketing) -> Endpoint:
 def _common_buckets(
     signatures: Sequence[SignatureInputs], options: BucketOptions
 ) -> Mapping[str, Sequence[int]] | None:
-    """The buckets for all signatures; None while AUTO has still to find whose they are."""
+    """Returns the buckets for all signatures; None while AUTO has still to find whose they are."""
     chosen = options.chosen
     if isinstance(chosen, Mapping):
         return chosen

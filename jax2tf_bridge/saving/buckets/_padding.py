@@ -89,7 +89,7 @@ def bucketed(
 def run_padded(
     call: NamedCall, bucketing: Bucketing, tensors: Tensors, values: Values, targets: Values
 ) -> dict[str, Any]:
-    """One call, padded.
+    """Runs one call, padded.
 
     Args:
       call: takes all of `bucketing.inputs`, gives all of its outputs.
@@ -113,7 +113,7 @@ def run_padded(
 def pad_inputs(
     bucketing: Bucketing, tensors: Tensors, values: Values, targets: Values
 ) -> dict[str, Any]:
-    """What the function is called with: the inputs padded, and the masks; as `run_padded`."""
+    """Pads the inputs and fills the masks; arguments as for `run_padded`."""
     targets = {**values, **targets}
     full = {
         name: _pad(bucketing, name, cast_if_needed(tensors[name], carried_dtype(aval)), targets)
@@ -129,7 +129,7 @@ def pad_inputs(
 
 
 def _checked(bucketing: Bucketing, tensors: Tensors) -> dict[str, Any]:
-    """The inputs as tensors of the ranks and dtypes that they should have."""
+    """Converts the inputs to tensors of the expected ranks and dtypes."""
     given = bucketing.given()
     problems = [f"the input {name!r} is missing" for name in given if name not in tensors]
     for name in tensors:
@@ -179,7 +179,7 @@ def _measured(
 
 
 def _sizes(tensor: Any, aval: Aval) -> Sequence[Any]:
-    """The sizes of a tensor: ints where they are known, or say nothing of a variable."""
+    """Lists the sizes of a tensor: ints where they are known, or where no variable is in them."""
     known = static_shape(tensor)
     if all(k is not None or isinstance(d, int) for k, d in zip(known, aval.op_shape, strict=True)):
         return [d if k is None else k for k, d in zip(known, aval.op_shape, strict=True)]
@@ -206,7 +206,6 @@ def _value(dimension: Dim, values: Values) -> Any:
 
 
 def _targets(bucketing: Bucketing, values: Values) -> dict[str, Any]:
-    """For each bucketed variable the bucket of its value."""
     return {
         variable: _bucket(values[variable], sizes, bucketing.oversize[variable] == "as is")
         for variable, sizes in bucketing.sizes.items()
@@ -214,7 +213,7 @@ def _targets(bucketing: Bucketing, values: Values) -> dict[str, Any]:
 
 
 def _bucket(size: Any, buckets: tuple[int, ...], larger_as_is: bool) -> Any:
-    """The first bucket that is not smaller; above the largest the size itself."""
+    """Finds the first bucket that is not smaller; above the largest, the size itself."""
     if isinstance(size, int):
         place = bisect.bisect_left(buckets, size)
         return buckets[place] if place < len(buckets) else size
@@ -252,7 +251,7 @@ def _pad(bucketing: Bucketing, name: str, tensor: Any, targets: Values) -> Any:
 
 
 def slice_result(bucketing: Bucketing, aval: Aval, tensor: Any, values: Values) -> Any:
-    """What a result that was computed for larger sizes is for these values of the variables."""
+    """Cuts a result that was computed for larger sizes down to these values of the variables."""
     if not any(map(bucketing.depends, aval.op_shape)):
         return tensor
     known = _known_shape(aval, values)
@@ -271,7 +270,7 @@ def slice_result(bucketing: Bucketing, aval: Aval, tensor: Any, values: Values) 
 
 
 def _size(dimension: Dim, values: Values) -> Any:
-    """A size of a result: 0 where sizes that the function would not take by itself give less."""
+    """Returns a size of a result; 0 where sizes that the function itself refuses give less."""
     size = _value(dimension, values)
     may_be_negative = isinstance(dimension, DimExpr) and any(c < 0 for _, c in dimension.terms)
     return _ALGEBRA.maximum(0, size) if may_be_negative else size
@@ -283,7 +282,7 @@ def _known_shape(aval: Aval, values: Values) -> tuple[int | None, ...]:
 
 
 def _mask(aval: Aval, values: Values, targets: Values) -> Any:
-    """1 where each index is below the size of its dimension, else 0."""
+    """Makes a mask that is 1 where each index is below the size of its dimension, else 0."""
     rank = len(aval.op_shape)
     mask: Any = tf.ones([1] * rank, tf.bool)
     sizes = [_value(dimension, targets) for dimension in aval.op_shape]

@@ -18,7 +18,7 @@ _CHECKPOINT, _UUID = 5, 7
 
 
 def with_checkpoint(fingerprint: bytes, index: bytes) -> bytes:
-    """The fingerprint of a model whose checkpoint has another index file.
+    """Renews the fingerprint of a model for another index file of its checkpoint.
 
     Args:
       fingerprint: the content of fingerprint.pb.
@@ -42,7 +42,7 @@ def with_checkpoint(fingerprint: bytes, index: bytes) -> bytes:
 
 
 def _digest(data: bytes) -> int:
-    """FarmHash's Fingerprint64, as TensorFlow computes it."""
+    """Computes FarmHash's Fingerprint64, as TensorFlow does."""
     row = tf.constant(np.frombuffer(data, np.uint8)[None])
     digest = tf.raw_ops.Fingerprint(data=row, method=b"farmhash64")
     return int.from_bytes(digest.numpy().tobytes(), "little")

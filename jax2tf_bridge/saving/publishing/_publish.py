@@ -39,7 +39,7 @@ _LOCK_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class NewVersion(Generic[T]):
-    """A version that `publish_version` wrote.
+    """Version that `publish_version` wrote.
 
     Attributes:
       version: its number.
@@ -117,7 +117,7 @@ def publish_version(
 
 
 def versions(root: str | os.PathLike[str]) -> dict[int, Path]:
-    """The directories of the versions below a root by number, the newest last.
+    """Returns the directories of the versions below a root by number, the newest last.
 
     They are those that TensorFlow Serving takes for versions; empty if there is no such root.
 
@@ -134,7 +134,7 @@ def versions(root: str | os.PathLike[str]) -> dict[int, Path]:
 
 
 def latest(root: str | os.PathLike[str]) -> Path | None:
-    """The directory of the newest version below a root; None if there is none.
+    """Returns the directory of the newest version below a root; None if there is none.
 
     Raises:
       NotADirectoryError: `root` is a file.
@@ -182,7 +182,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:
-    """All that TensorFlow Serving would take for a version: it reads 007 as 7."""
+    """Yields all that TensorFlow Serving would take for a version: it reads 007 as 7."""
     for name in sorted(os.listdir(folder)):
         match = _INTEGER.fullmatch(name)
         if match and int(match[1]) <= _LARGEST:
@@ -190,7 +190,7 @@ def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _found(folder: Path) -> dict[int, list[Path]]:
-    """The directories of each number; the one that is written as usual is last."""
+    """Returns the directories of each number; the one that is written as usual is last."""
     for _ in range(100):
         found: dict[int, list[Path]] = {}
         for number, path in _numbered(folder):

@@ -41,7 +41,7 @@ _GROUP_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class _Entry:
-    """A tensor of the checkpoint: `value` replaces it, or it is copied."""
+    """Tensor of the checkpoint: `value` replaces it, or it is copied."""
 
     key: str
     dtype: tf.DType
@@ -118,7 +118,7 @@ def _publish(
 def _base(root: str | os.PathLike[str]) -> Path:
     base = latest(root)
     if base is None:
-        text = "has no version yet: publish the model once, and its weights from then on"
+        text = "has no published version yet: publish the model once with its signatures"
         raise path_error(FileNotFoundError, errno.ENOENT, text, local_path(root))
     return base
 
@@ -137,7 +137,7 @@ def _read_variables(base: Path) -> tuple[VariableEntry, ...]:
 def _checked(
     tensors: Mapping[str, Any], variables: Sequence[VariableEntry], base: Path, partial: bool
 ) -> dict[str, Any]:
-    """The values by key of the checkpoint."""
+    """Checks weights against the variables, and returns them by key of the checkpoint."""
     by_name = {v.name: v for v in variables}
     unknown = [name for name in tensors if name not in by_name]
     missing = [name for name in by_name if name not in tensors]
@@ -190,7 +190,7 @@ def _dtype_name(value: Any) -> str:
 def _entries(
     base: Path, variables: Sequence[VariableEntry], given: Mapping[str, Any]
 ) -> list[_Entry]:
-    """What the new checkpoint holds: every key of the old one."""
+    """Lists what the new checkpoint holds: every key of the old one."""
     prefix = base / _VARIABLES / "variables"
     try:
         reader = tf.train.load_checkpoint(str(prefix))
@@ -301,7 +301,7 @@ def _tensor(value: Any) -> tf.Tensor:
 
 
 def _renew_fingerprint(base: Path, folder: Path) -> None:
-    """TensorFlow's digest of the model names the checkpoint: the new version has its own."""
+    """Gives the new version a digest of its own checkpoint."""
     file = folder / "fingerprint.pb"
     if not file.exists():
         return
@@ -312,7 +312,7 @@ def _renew_fingerprint(base: Path, folder: Path) -> None:
 
 
 def weights_by_name(folder: Path, params: Any) -> dict[str, Any]:
-    """The leaves of `params` by the names that `save` gave to their variables.
+    """Returns the leaves of `params` by the names that `save` gave to their variables.
 
     Args:
       folder: of the SavedModel.
@@ -347,7 +347,7 @@ def weights_by_name(folder: Path, params: Any) -> dict[str, Any]:
 
 
 def as_variables(folder: Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """The leaves in the dtypes of their variables, where `save` takes the one for the other.
+    """Casts leaves to the dtypes of their variables, where `save` would.
 
     Args:
       folder: of the SavedModel.

@@ -1,4 +1,4 @@
-"""How to start TensorFlow Serving on a model: the command, and the file for its batching."""
+"""Instructions for TensorFlow Serving: the command, and the file for its batching."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TIMEOUT_MICROSECONDS = 0
 
 @dataclass(frozen=True)
 class BatchingParameters:
-    """What TensorFlow Serving is told of how it may join requests; prints as its file's text.
+    """Parameters by which TensorFlow Serving joins requests; prints as its file's text.
 
     Attributes:
       allowed_batch_sizes: to which joined requests are padded, increasing.
@@ -51,7 +51,7 @@ class BatchingParameters:
 
 @dataclass(frozen=True)
 class ServingInstructions:
-    """How to serve a model; prints as text for people.
+    """Instructions to serve a model; prints as text for people.
 
     Attributes:
       command: the command line, in words.
@@ -68,7 +68,7 @@ class ServingInstructions:
     notes: tuple[str, ...] = ()
 
     def command_line(self) -> str:
-        """The command for a shell, with the variables in front."""
+        """Writes the command for a shell, with the variables in front."""
         variables = (f"{name}={shlex.quote(value)}" for name, value in self.environment.items())
         program, *options = map(shlex.quote, self.command)
         return " \\\n    ".join([" ".join([*variables, program]), *options])
@@ -94,7 +94,7 @@ def serving_instructions(
     environment: Mapping[str, str] | None = None,
     cores: int | None = None,
 ) -> ServingInstructions:
-    """How to serve what lies in a folder with versions.
+    """Tells how to serve what lies in a folder with versions.
 
     Args:
       root: the folder that holds the versions, as 1/.
@@ -146,7 +146,7 @@ def serving_instructions(
 def _batching(
     bucketings: Sequence[Bucketing], cores: int, preprocessed: Collection[str]
 ) -> BatchingParameters | None:
-    """How requests may be joined; None if they may not.
+    """Finds parameters with which requests may be joined; None if they may not.
 
     The parameters are for all signatures: where their buckets differ, a size that one of them does
     not have is padded once more.
@@ -170,7 +170,7 @@ def _batching(
 
 
 def _batch_variable(bucketing: Bucketing) -> str | None:
-    """The bucketed variable that is the first dimension of each input and output.
+    """Finds the bucketed variable that is the first dimension of each input and output.
 
     None where rows may influence each other, so that requests must not be joined.
     """
@@ -184,7 +184,7 @@ def _batch_variable(bucketing: Bucketing) -> str | None:
 
 
 def _lengths_may_differ(bucketing: Bucketing, batch: str) -> bool:
-    """Whether TensorFlow Serving may pad other dimensions, so that requests can be joined.
+    """True if TensorFlow Serving may pad other dimensions, so that requests can be joined.
 
     It pads inputs with the first number of each, does not slice the results, and knows nothing of
     masks (tensorflow_serving/batching/batching_util.cc).
@@ -214,7 +214,7 @@ def instructions(
     *,
     programs: int | None,
 ) -> ServingInstructions:
-    """How to serve what is saved at `path`, with so many compiled programs beside it.
+    """Tells how to serve what is saved at `path`, with so many compiled programs beside it.
 
     `served` are the inputs and outputs of each signature, with what stands around the function.
     """
@@ -238,7 +238,7 @@ def instructions(
 def _rows_can_be_joined(
     endpoint: Endpoint, inputs: Mapping[str, ServedArray], outputs: Mapping[str, ServedArray]
 ) -> bool:
-    """Whether requests for a signature may be one, as far as the user's own functions go."""
+    """True if the user's own functions take and give rows, so that requests may be joined."""
     if endpoint.bucketing is None:
         return False
     if not endpoint.is_processed:

@@ -1,4 +1,4 @@
-"""Warm-up requests of signatures with a preprocess: from examples of what it takes."""
+"""Warm-up requests of signatures: from buckets, fixed sizes, or examples."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _Tensors = Mapping[str, tf.Tensor]
 
 
 def example_requests(endpoint: Endpoint) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
-    """The requests for a signature with a preprocess; and, for people, what they leave out.
+    """Makes the requests for a signature with a preprocess; and notes what they leave out.
 
     Without buckets each example is one. With buckets there is one for each choice of them that an
     example reaches: as it is, or with its rows repeated or cut, where these are rows of the
@@ -72,7 +72,7 @@ def example_requests(endpoint: Endpoint) -> tuple[tuple[WarmUpRequest, ...], tup
 
 
 def example_arguments(endpoint: Endpoint) -> dict[str, np.ndarray[Any, Any]]:
-    """What preprocess gives for the first example, by the function's inputs; empty without one.
+    """Returns the function's inputs for the first example of a preprocess; empty without one.
 
     Examples that become arrays without a number are passed over.
 
@@ -93,7 +93,7 @@ def example_arguments(endpoint: Endpoint) -> dict[str, np.ndarray[Any, Any]]:
 
 @dataclass(frozen=True)
 class _Probe:
-    """Runs preprocess to see which sizes its results have; `call` is it as it is served."""
+    """Preprocess as it is served, run to see which sizes its results have."""
 
     endpoint: Endpoint
     call: Any
@@ -104,7 +104,7 @@ class _Probe:
         return _Probe(endpoint, function.get_concrete_function(**endpoint.taken()))
 
     def arguments(self, example: _Tensors) -> dict[str, tf.Tensor]:
-        """What preprocess gives for an example, by the function's inputs.
+        """Returns the function's inputs that preprocess gives for an example.
 
         Raises:
           SavingError: preprocess fails on it, or gives sizes that the function does not take, or
@@ -137,7 +137,7 @@ class _Probe:
         return found
 
     def sizes(self, example: _Tensors) -> dict[str, int]:
-        """The dimension variables of the function for an example.
+        """Solves for the dimension variables of the function, for an example.
 
         Raises:
           SavingError: as `arguments`.
@@ -147,7 +147,6 @@ class _Probe:
 
 
 def _solved(arguments: Mapping[str, tuple[Aval, tf.Tensor]]) -> dict[str, int]:
-    """The dimension variables of arguments, as far as they follow from their sizes."""
     return solve_dimensions(
         [aval.op_shape for aval, _ in arguments.values()],
         [tuple(tensor.shape) for _, tensor in arguments.values()],
@@ -155,7 +154,7 @@ def _solved(arguments: Mapping[str, tuple[Aval, tf.Tensor]]) -> dict[str, int]:
 
 
 def _contradiction(arguments: Mapping[str, tuple[Aval, tf.Tensor]]) -> str | None:
-    """Two sizes of arguments that cannot both be, as a sentence; None where all fit."""
+    """Says which two sizes of arguments cannot both be; None where all fit."""
     values = _solved(arguments)
     source: dict[str, str] = {}
     wrong: list[tuple[str, int, DimExpr]] = []
@@ -182,7 +181,7 @@ def _contradiction(arguments: Mapping[str, tuple[Aval, tf.Tensor]]) -> str | Non
 
 
 def _examples(endpoint: Endpoint) -> list[dict[str, tf.Tensor]]:
-    """The examples as tensors, with defaults for what is left out."""
+    """Converts the examples to tensors, with defaults for what is left out."""
     specs, defaults = endpoint.taken(), endpoint.defaults()
     examples = []
     for values in examples_of(endpoint.name, endpoint.signature):
@@ -198,7 +197,7 @@ def _examples(endpoint: Endpoint) -> list[dict[str, tf.Tensor]]:
 
 
 def _example_code(endpoint: Endpoint) -> Iterator[str]:
-    """The code of an example: for each input without a default a value of its dtype and rank."""
+    """Yields the code of an example: for each input without a default a value of its type."""
     defaults = endpoint.defaults()
     for name, spec in endpoint.taken().items():
         if name in defaults:
@@ -212,7 +211,7 @@ def _example_code(endpoint: Endpoint) -> Iterator[str]:
 
 
 def _resized(probe: _Probe, example: _Tensors) -> Iterator[dict[str, tf.Tensor]]:
-    """The example with as many rows as each bucket of the variables that its rows decide."""
+    """Yields the example with as many rows as each bucket of the variables that rows decide."""
     endpoint, specs = probe.endpoint, probe.endpoint.taken()
     bucketing = endpoint.bucketing
     assert bucketing is not None
@@ -241,7 +240,7 @@ def _resized(probe: _Probe, example: _Tensors) -> Iterator[dict[str, tf.Tensor]]
 
 
 def _choice(endpoint: Endpoint, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
-    """The buckets that a request of such sizes runs at; None if it runs at others too."""
+    """Chooses the buckets that a request of such sizes runs at; None if it is above the largest."""
     assert endpoint.bucketing is not None
     chosen = []
     for variable, buckets in endpoint.bucketing.sizes.items():
@@ -274,7 +273,7 @@ def _text(example: _Tensors) -> str:
 def warm_up_requests(
     endpoints: Iterable[Endpoint],
 ) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
-    """The requests that compile all that will be needed; and, for people, what is left out.
+    """Makes the requests that compile all that will be needed; and notes what they leave out.
 
     A signature with open sizes and no buckets is left out: no request stands for the others. One
     with a preprocess has those that its examples give.

@@ -31,7 +31,7 @@ MOST_REQUESTS = 1000
 
 @dataclass(frozen=True)
 class Zeros:
-    """An array of zeros, or empty strings, that takes no memory, neither here nor in a file."""
+    """Array of zeros, or empty strings, that takes no memory, neither here nor in a file."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -39,7 +39,7 @@ class Zeros:
 
 @dataclass(frozen=True, eq=False)
 class WarmUpRequest:
-    """A call of a signature.
+    """Call of a signature.
 
     Attributes:
       signature: its name.
@@ -50,11 +50,11 @@ class WarmUpRequest:
     inputs: Mapping[str, Zeros | np.ndarray[Any, Any]]
 
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The inputs as arrays."""
+        """Returns the inputs as arrays."""
         return {name: _values(x) for name, x in self.inputs.items()}
 
     def tensors(self) -> dict[str, tf.Tensor]:
-        """The inputs as tensors."""
+        """Returns the inputs as tensors."""
         return {name: tf.constant(x) for name, x in self.arrays().items()}
 
     def __str__(self) -> str:
@@ -73,14 +73,14 @@ def _values(array: Zeros | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _dtype(array: Zeros | np.ndarray[Any, Any]) -> str:
-    """TensorFlow's name of a dtype: NumPy has strings as objects."""
+    """Returns TensorFlow's name of a dtype: NumPy has strings as objects."""
     return array.dtype if isinstance(array, Zeros) else str(tf.as_dtype(array.dtype).name)
 
 
 def requests_of(
     bucketing: Bucketing, example: Mapping[str, Any] | None = None
 ) -> tuple[WarmUpRequest, ...]:
-    """A request for each choice of buckets of a signature.
+    """Makes a request for each choice of buckets of a signature.
 
     Variables without buckets have the smallest sizes that the constraints allow.
 
@@ -119,7 +119,7 @@ def request_without_buckets(
     constraints: Sequence[Comparison] = (),
     example: Mapping[str, Any] | None = None,
 ) -> WarmUpRequest:
-    """A request for a signature that has no buckets, of the smallest sizes that are allowed.
+    """Makes a request for a signature without buckets, of the smallest sizes that are allowed.
 
     Raises:
       ShapeError: as for `requests_of`.
@@ -147,7 +147,7 @@ def _request(
 def _resized(
     signature: str, name: str, aval: Aval, array: Any, shape: tuple[int, ...]
 ) -> np.ndarray[Any, Any]:
-    """The array, repeated or cut along each dimension that is not fixed."""
+    """Repeats or cuts an array along each dimension that is not fixed."""
     dtype = tf.as_dtype(aval.op_dtype).as_numpy_dtype
     fits = array.ndim == len(shape) and all(
         given == wanted if isinstance(d, int) else given > 0 or wanted == 0
@@ -221,7 +221,7 @@ def _tensor_proto(array: Zeros | np.ndarray[Any, Any]) -> bytes:
 
 
 def read_warm_up(folder: str | os.PathLike[str]) -> tuple[WarmUpRequest, ...]:
-    """The requests in a SavedModel's warm-up file, in order; none where there is no such file.
+    """Reads the requests in a SavedModel's warm-up file; none where there is no such file.
 
     Requests to classify, and to regress, and those of other kinds are left out.
 
@@ -266,7 +266,7 @@ def _read_tensor(serialized: bytes) -> Zeros | np.ndarray[Any, Any]:
 
 
 def _holds_numbers(proto: Any) -> bool:
-    """Whether a TensorProto holds anything but zeros."""
+    """True if a TensorProto holds anything but zeros."""
     if proto.tensor_content:
         return True
     repeated = (values for _, values in proto.ListFields() if hasattr(values, "__len__"))

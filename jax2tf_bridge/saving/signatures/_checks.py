@@ -1,4 +1,4 @@
-"""What can be seen to be wrong with a SavedModel before it is written."""
+"""Checks that find what is wrong with a SavedModel before it is written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TAKEN = frozenset(
 
 
 def checked_names(signatures: Mapping[str, Signature]) -> tuple[str, ...]:
-    """The signatures' names.
+    """Lists the signatures' names.
 
     Raises:
       SavingError: there are none, or a loaded model cannot have methods of these names.
@@ -62,7 +62,8 @@ def check_takes_params(name: str, record: PortableFunction, *, takes: bool, give
     """Raises unless there are weights for a function that takes them, and a place for them."""
     if takes and not given:
         raise SavingError(
-            f"The signature {name} has takes_params=True, and save was given no params."
+            f"The signature {name} has takes_params=True, but save got no params. "
+            "Pass params=..., or leave out takes_params."
         )
     if takes and not record.argument_names:
         raise SavingError(

@@ -214,19 +214,19 @@ class Endpoint:
 
     @cached_property
     def arguments(self) -> Call:
-        """The arguments without weights and masks, in containers that a SavedModel can hold."""
+        """Structure of the arguments without weights and masks, in containers that can be saved."""
         whole = Call.of(self.record.in_tree, self.record.argument_names)
         given = replace(whole, args=whole.args[1 if self.takes_params else 0 :])
         return given.without([mask.path for mask in self.masks]).map(to_plain_containers)
 
     @property
     def is_processed(self) -> bool:
-        """Whether the user's own functions stand around it."""
+        """True if the user's own functions stand around it."""
         return self.signature.preprocess is not None or self.signature.postprocess is not None
 
     @property
     def order(self) -> int:
-        """The number of orders of gradients."""
+        """Number of orders of gradients."""
         return 0 if self.orders is None else len(self.orders.functions)
 
     def gradient_functions(self) -> list[Any]:
@@ -246,7 +246,7 @@ class Endpoint:
 
     @property
     def takes_params(self) -> bool:
-        """Whether its first argument are the weights."""
+        """True if its first argument is the weights."""
         return self.signature.takes_params is True
 
 

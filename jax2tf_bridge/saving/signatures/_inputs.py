@@ -82,7 +82,7 @@ class SignatureInputs:
 
     @cached_property
     def inputs(self) -> dict[str, Aval]:
-        """The types of the inputs by name."""
+        """Types of the inputs by name."""
         return avals_of(self.ports)
 
     def taken(self) -> Mapping[str, Any]:
@@ -93,12 +93,12 @@ class SignatureInputs:
 
     @property
     def masks(self) -> tuple[str, ...]:
-        """The names of the inputs that the buckets fill."""
+        """Names of the inputs that the buckets fill."""
         return masks_of(self.name, self.signature.mask)
 
     @property
     def variables(self) -> frozenset[str]:
-        """The dimension variables of the inputs."""
+        """Dimension variables of the inputs."""
         return frozenset[str]().union(*map(variables_in, self.inputs.values()))
 
     def check_names(self) -> None:

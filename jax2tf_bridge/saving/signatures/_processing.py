@@ -1,4 +1,4 @@
-"""The user's own TensorFlow functions around a signature."""
+"""Puts the user's own TensorFlow functions around a signature."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOT_DENSE = (tf.RaggedTensor, tf.SparseTensor)
 
 
 def with_processing(endpoint: Endpoint) -> tuple[NamedCall, dict[str, tf.TensorSpec]]:
-    """The endpoint's call between the user's own TensorFlow functions; and what it takes then.
+    """Puts the user's functions around the endpoint's call; returns also what it takes then.
 
     Raises:
       SavingError: inputs is not what preprocess takes, or the like.
@@ -146,7 +146,7 @@ def _as_input(leaf: Any, port: Port) -> tf.Tensor:
 
 
 def _outputs(name: str, results: Any) -> dict[str, Any]:
-    """What postprocess gives as outputs by name; those without one are named by their order."""
+    """Names the results of postprocess; those without a name by their order."""
     if not isinstance(results, Mapping):
         several = results if isinstance(results, (tuple, list)) else [results]
         results = {f"output_{i}": result for i, result in enumerate(several)}
@@ -187,7 +187,7 @@ def _check_keywords(
 
 
 def served_arrays(endpoint: Endpoint, outputs: Mapping[str, Any]) -> Sides:
-    """The inputs and outputs of the saved signature, by name.
+    """Describes the inputs and outputs of the saved signature, by name.
 
     Args:
       endpoint: of the signature.
@@ -206,7 +206,7 @@ def served_arrays(endpoint: Endpoint, outputs: Mapping[str, Any]) -> Sides:
 
 
 def resources(signature: Signature) -> list[Any]:
-    """What the user's functions need saved: named, or found in what they and theirs close over."""
+    """Lists what the user's functions need saved: named, or found in what they close over."""
     used = [signature.preprocess, signature.postprocess]
     seen: dict[int, Any] = {}
     while used:
@@ -220,7 +220,7 @@ def resources(signature: Signature) -> list[Any]:
 
 
 def _used_by(function: Any) -> list[Any]:
-    """What a function of the user's closes over or is bound to; nothing for what is none."""
+    """Lists what a function of the user's closes over or is bound to."""
     if inspect.ismethod(function):
         return [function.__self__, function.__func__]
     if isinstance(function, functools.partial):

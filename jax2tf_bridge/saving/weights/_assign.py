@@ -43,7 +43,7 @@ Rename: TypeAlias = Mapping[str, str | None] | Callable[[str], str | None]
 
 @dataclass(frozen=True)
 class WeightsReport:
-    """What assign_weights did.
+    """Report of what assign_weights did.
 
     Attributes:
       assigned: by the name of each variable that has a new value the path that it came from.
@@ -126,7 +126,7 @@ def assign_weights(
 def _called(
     given: PathWeights, rename: Rename | None, saved: Mapping[str, Any] | None
 ) -> dict[str, str]:
-    """The paths by what they are called for the model, which has weights that `save` named."""
+    """Maps what each path is called in the model to the path; `save` has names of its own."""
     if isinstance(rename, Mapping):
         unknown = [path for path in rename if path not in given.leaves]
         if unknown:
@@ -148,7 +148,7 @@ def _called(
 
 
 def _names_in(saved: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
-    """What `save` would call these paths, if the model can have them all.
+    """Names these paths as `save` would, if the model can have them all.
 
     Raises:
       StructureError: some have the same name but for the number that `save` added, and the model
