@@ -13,12 +13,11 @@ import numpy as np
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import (
-    ArgumentsError,
-    DTypeError,
     GradientError,
     ShapeError,
     StructureError,
     bullet_list,
+    mismatch,
 )
 from jax2tf_bridge.from_jax import to_exported
 from jax2tf_bridge.portable._call import Call
@@ -231,12 +230,10 @@ def refuse_misfits(name: str, shapes: Sequence[str], dtypes: Sequence[str]) -> N
     """
     if not shapes and not dtypes:
         return
-    kind = ArgumentsError if shapes and dtypes else ShapeError if shapes else DTypeError
     hint = ""
     if any("64" in line for line in dtypes) and not jax.config.read("jax_enable_x64"):
-        hint = "\nJAX has no values of 64 bits unless jax.config.update('jax_enable_x64', True)."
-    lines = bullet_list([*shapes, *dtypes])
-    raise kind(f"The arguments of {name} do not fit:{lines}{hint}")
+        hint = "JAX has no values of 64 bits unless jax.config.update('jax_enable_x64', True)."
+    raise mismatch(f"The arguments of {name} do not fit", shapes, dtypes, hint)
 
 
 def _dtype_name(leaf: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.errors import ArgumentsError, DTypeError, ShapeError, bullet_list
+from jax2tf_bridge.errors import DTypeError, mismatch
 from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record
 from jax2tf_bridge.portable._call import Call
 from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
@@ -89,15 +89,11 @@ def _check_arguments(
         if not fits_shape(tensor, aval):
             sizes = shape_text(aval.op_shape)
             shape_problems.append(f"{path}: expected shape {sizes}, got {known_text(tensor)}")
-    problems = shape_problems + dtype_problems
-    if problems:
-        kind = (
-            ArgumentsError
-            if shape_problems and dtype_problems
-            else (ShapeError if shape_problems else DTypeError)
-        )
-        raise kind(
-            f"The arguments of {record.name} are not those that it was exported with:"
-            f"{bullet_list(problems)}\nNothing is cast or reshaped for you: use tf.cast or "
-            "tf.reshape, or export the function for these."
+    if shape_problems or dtype_problems:
+        raise mismatch(
+            f"The arguments of {record.name} are not those that it was exported with",
+            shape_problems,
+            dtype_problems,
+            "Nothing is cast or reshaped for you: use tf.cast or tf.reshape, or export the "
+            "function for these.",
         )

@@ -167,14 +167,13 @@ def test_examples_that_preprocess_does_not_take(example: Any, message: str, tmp_
         (
             ["(b, n)", "(b, n)"],
             {"buckets": {"b": [4], "n": [8]}},
-            "ids: float32[1,6] gives n = 6, so dimension 1 of x must be n = 6, but x is "
-            "float32[1,5].",
+            "x: float32[1,5] does not fit float32[b,n], since n is 6 (by ids: float32[1,6]).",
         ),
         (
             ["(b, n)", "(b, 2*n)"],
             {},
-            "ids: float32[1,6] gives n = 6, so dimension 1 of x must be 2*n = 12, but x is "
-            "float32[1,5].",
+            "x: float32[1,5] does not fit float32[b,2*n], since 2*n is 12 for n = 6 (by ids: "
+            "float32[1,6]).",
         ),
     ],
 )

@@ -26,7 +26,8 @@ from jax2tf_bridge.errors import (
     bullet_list,
     path_error,
 )
-from jax2tf_bridge.saved_model._sidecar import SIDECAR, VariableEntry, read_sidecar
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, VariableEntry, read_sidecar
 from jax2tf_bridge.saving.publishing._fingerprint import with_checkpoint
 from jax2tf_bridge.saving.publishing._publish import NewVersion, latest, publish_version
 from jax2tf_bridge.saving.publishing._whole_directory import local_path
@@ -99,7 +100,7 @@ def _publish(
     keep: int | None,
     partial: bool,
 ) -> NewVersion[Path]:
-    variables = _read_variables(base)
+    variables = _sidecar_of(base)[0].variables
     given = _checked(tensors, variables, base, partial)
     with tf.init_scope(), tf.device("CPU:0"):
         entries = _entries(base, variables, given)
@@ -123,15 +124,15 @@ def _base(root: str | os.PathLike[str]) -> Path:
     return base
 
 
-def _read_variables(base: Path) -> tuple[VariableEntry, ...]:
-    found = read_sidecar(base)
+def _sidecar_of(folder: Path) -> tuple[Sidecar, Mapping[str, PortableFunction]]:
+    found = read_sidecar(folder)
     if found is None:
         raise FileFormatError(
-            f"{base} was not written by save(): it has no {SIDECAR}, which says where its "
-            "variables are. Publish the whole model instead.",
-            file=str(base / SIDECAR),
+            f"{folder} was not written by save(): it has no {SIDECAR}, which says where its "
+            "variables are. Publish it with its signatures instead.",
+            file=str(folder / SIDECAR),
         )
-    return found[0].variables
+    return found
 
 
 def _checked(
@@ -324,14 +325,7 @@ def weights_by_name(folder: Path, params: Any) -> dict[str, Any]:
       SavingError: it has no weights.
       StructureError: `params` have another structure; each difference is listed.
     """
-    found = read_sidecar(folder)
-    if found is None:
-        raise FileFormatError(
-            f"{folder} was not written by save: it has no sidecar, which says where its weights "
-            "are. Publish it with its signatures.",
-            file=str(folder),
-        )
-    sidecar, records = found
+    sidecar, records = _sidecar_of(folder)
     names: dict[str, Any] = {}
     for name, entry in sidecar.signatures.items():
         if entry.takes_params:

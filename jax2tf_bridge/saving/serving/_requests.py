@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._plausible_inputs import variables_of
 from jax2tf_bridge.saving.buckets._buckets import values_text
 from jax2tf_bridge.saving.serving._precompile import first_words
 from jax2tf_bridge.saving.serving._warm_up import (
@@ -21,11 +21,11 @@ from jax2tf_bridge.saving.serving._warm_up import (
     requests_of,
 )
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint
-from jax2tf_bridge.saving.signatures._inputs import avals_of, examples_of
+from jax2tf_bridge.saving.signatures._inputs import Port, avals_of, examples_of
 from jax2tf_bridge.saving.signatures._processing import arguments, check_preprocess
 from jax2tf_bridge.saving.signatures._served_arrays import ServedArray
 from jax2tf_bridge.to_tf._dtypes import fits_shape
-from shape_poly import DimExpr, is_symbolic_dim, parse_comparison, solve_dimensions
+from shape_poly import Integers, is_symbolic_dim, make_plan, parse_comparison, solve
 
 _MOST_SHOWN = 3
 """Choices of buckets in a note."""
@@ -118,8 +118,7 @@ class _Probe:
                 f"{place} fails on the example that is given for warm-up requests "
                 f"({_text(example)}): {first_words(e.message)}"
             ) from e
-        avals = avals_of(self.endpoint.inputs)
-        for name, aval in avals.items():
+        for name, aval in avals_of(self.endpoint.inputs).items():
             if not fits_shape(found[name], aval):
                 raise SavingError(
                     f"{place} does not give what {self.endpoint.record.name} takes, for the "
@@ -127,8 +126,8 @@ class _Probe:
                     f"got {ServedArray.of_tensor(found[name])}. Its sizes are fixed: open them "
                     "with polymorphic_shapes, or pad to them in preprocess."
                 )
-        problem = _contradiction({name: (avals[name], found[name]) for name in avals})
-        if problem is not None:
+        _, problem = _solve(self.endpoint.inputs, found)
+        if problem:
             raise SavingError(
                 f"{place} gives sizes that contradict each other, for the example "
                 f"({_text(example)}): {problem} Make them agree in preprocess, or give the "
@@ -142,41 +141,26 @@ class _Probe:
         Raises:
           SavingError: as `arguments`.
         """
-        found, avals = self.arguments(example), avals_of(self.endpoint.inputs)
-        return _solved({name: (avals[name], found[name]) for name in avals})
+        values, _ = _solve(self.endpoint.inputs, self.arguments(example))
+        return values
 
 
-def _solved(arguments: Mapping[str, tuple[Aval, tf.Tensor]]) -> dict[str, int]:
-    return solve_dimensions(
-        [aval.op_shape for aval, _ in arguments.values()],
-        [tuple(tensor.shape) for _, tensor in arguments.values()],
-    )
-
-
-def _contradiction(arguments: Mapping[str, tuple[Aval, tf.Tensor]]) -> str | None:
-    """Says which two sizes of arguments cannot both be; None where all fit."""
-    values = _solved(arguments)
-    source: dict[str, str] = {}
-    wrong: list[tuple[str, int, DimExpr]] = []
-    for name, (aval, tensor) in arguments.items():
-        for axis, dimension in enumerate(aval.op_shape):
-            if not isinstance(dimension, DimExpr) or not dimension.variables() <= values.keys():
-                continue
-            if dimension.evaluate(values) != tensor.shape[axis]:
-                wrong.append((name, axis, dimension))
-                continue
-            for variable in dimension.variables():
-                source.setdefault(variable, f"{name}: {ServedArray.of_tensor(tensor)}")
-    if not wrong:
-        return None
-    name, axis, dimension = wrong[0]
-    variables = sorted(dimension.variables())
-    sources = dict.fromkeys(source[v] for v in variables if v in source)
-    return (
-        f"{' and '.join(sources) or 'The sizes'} {'give' if len(sources) != 1 else 'gives'} "
-        f"{values_text({v: values[v] for v in variables})}, so dimension {axis} of {name} must be "
-        f"{dimension} = {dimension.evaluate(values)}, but {name} is "
-        f"{ServedArray.of_tensor(arguments[name][1])}."
+def _solve(ports: Sequence[Port], tensors: Mapping[str, tf.Tensor]) -> tuple[dict[str, int], str]:
+    """Solves for the dimension variables; and says which sizes contradict each other, or ""."""
+    shapes = [port.aval.op_shape for port in ports]
+    texts = [f"{port.name}: {ServedArray.of_tensor(tensors[port.name])}" for port in ports]
+    plan = make_plan(shapes)
+    sizes = [tuple(tensors[port.name].shape) for port in ports]
+    solution = solve(plan, sizes, Integers(), smallest=0)
+    if not solution.checks:
+        return dict(solution.values), ""
+    check = solution.checks[0]
+    (place, *_) = check.places
+    names = variables_of(shapes[place.argument][place.axis])
+    sources = [texts[s.place.argument] for s in plan.steps if s.variable in names]
+    return dict(solution.values), (
+        f"{texts[place.argument]} does not fit {ports[place.argument].aval}, since "
+        f"{''.join(map(str, check.reason))} (by {' and '.join(dict.fromkeys(sources))})."
     )
 
 

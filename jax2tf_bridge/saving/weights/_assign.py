@@ -12,12 +12,10 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import (
-    ArgumentsError,
-    DTypeError,
-    ShapeError,
     StateDictError,
     StructureError,
     bullet_list,
+    mismatch,
 )
 from jax2tf_bridge.saving.weights._matching import (
     Matching,
@@ -245,10 +243,11 @@ def _check(pairs: Mapping[str, tuple[NamedVariable, Any]], given: PathWeights) -
             got = dtype_name(leaf) or repr(leaf)
             dtypes.append(f"{path}: expected {variable.dtype.name}, got {got}")
     if shapes or dtypes:
-        error = ArgumentsError if shapes and dtypes else ShapeError if shapes else DTypeError
-        raise error(
-            f"{_whose(given)} do not fit the variables of the model:{bullet_list(shapes + dtypes)}"
-            "\nNothing was assigned. Convert them, or leave them out with rename and partial=True."
+        raise mismatch(
+            f"{_whose(given)} do not fit the variables of the model",
+            shapes,
+            dtypes,
+            "Nothing was assigned. Convert them, or leave them out with rename and partial=True.",
         )
 
 

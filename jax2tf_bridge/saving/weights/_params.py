@@ -193,7 +193,7 @@ def _targets(tree: TreeSpec) -> dict[str, tuple[str, ...]]:
       StructureError: two leaves have the same path.
     """
     targets: dict[str, tuple[str, ...]] = {}
-    for keys, short in _keys(tree, (), ()):
+    for keys, short in leaf_keys(tree):
         path = join_path(list(map(str, keys)))
         if path in targets:
             raise StructureError(
@@ -204,12 +204,12 @@ def _targets(tree: TreeSpec) -> dict[str, tuple[str, ...]]:
     return targets
 
 
-def _keys(
-    tree: TreeSpec, keys: tuple[Any, ...], short: tuple[Any, ...]
+def leaf_keys(
+    tree: TreeSpec, keys: tuple[Any, ...] = (), short: tuple[Any, ...] = ()
 ) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
     """Yields for each leaf the keys that lead to it, and those without boxes around one value."""
     if tree.kind == "leaf":
         yield keys, short
     is_box = tree.kind == "custom" and [child.kind for child in tree.children] == ["leaf"]
     for key, child in zip(tree.keys or range(len(tree.children)), tree.children, strict=True):
-        yield from _keys(child, (*keys, key), short if is_box else (*short, key))
+        yield from leaf_keys(child, (*keys, key), short if is_box else (*short, key))

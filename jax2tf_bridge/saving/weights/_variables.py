@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,11 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
-from jax2tf_bridge.errors import DTypeError, SavingError, ShapeError, bullet_list
+from jax2tf_bridge.errors import DTypeError, SavingError, bullet_list, mismatch
 from jax2tf_bridge.portable._dtypes import NARROW_FLOATS
 from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant, PortableFunction
 from jax2tf_bridge.portable._tree_spec import TreeSpec
-from jax2tf_bridge.saving.weights._params import PathWeights, leaves_for
+from jax2tf_bridge.saving.weights._params import PathWeights, leaf_keys, leaves_for
 from jax2tf_bridge.to_tf._constants import Key, constant_array, constant_key
 from jax2tf_bridge.to_tf._dtypes import (
     can_become,
@@ -139,13 +139,13 @@ class Weights:
             elif dtype is not None and not can_become(dtype, expected.dtype):
                 dtypes.append(f"{path}: expected {expected.dtype}, got {dtype}")
         if shapes or dtypes:
-            kind = ShapeError if shapes else DTypeError
             source = self._params.source if isinstance(self._params, PathWeights) else ""
             whose = f"The weights in {source}" if source else "params"
-            raise kind(
-                f"{whose} do not fit the argument {argument} of {record.name}:"
-                f"{bullet_list(shapes + dtypes)}\nPass the weights that it was exported with, or "
-                "export it for these."
+            raise mismatch(
+                f"{whose} do not fit the argument {argument} of {record.name}",
+                shapes,
+                dtypes,
+                "Pass the weights that it was exported with, or export it for these.",
             )
 
 
@@ -191,7 +191,7 @@ def leaf_names(tree: TreeSpec) -> tuple[str, ...]:
     >>> leaf_names(TreeSpec("dict", keys=("a b", 3), children=(leaf, leaf)))
     ('a_b', '3')
     """
-    return names_of(list(_paths(tree, ())))
+    return names_of([keys for keys, _ in leaf_keys(tree)])
 
 
 def names_of(paths: Sequence[Sequence[Any]]) -> tuple[str, ...]:
@@ -209,14 +209,6 @@ def names_of(paths: Sequence[Sequence[Any]]) -> tuple[str, ...]:
         taken.add(name.lower())
         names[i] = name
     return tuple(names)
-
-
-def _paths(tree: TreeSpec, path: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
-    if tree.kind == "leaf":
-        yield path
-    keys = tree.keys or range(len(tree.children))
-    for key, child in zip(keys, tree.children, strict=True):
-        yield from _paths(child, (*path, key))
 
 
 def _begins(name: str, prefix: str) -> bool:
