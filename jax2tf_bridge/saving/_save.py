@@ -88,39 +88,18 @@ def save_records(
       OSError: `path` is no local folder that can be replaced, or cannot be written.
       ModuleError: the installed TF cannot run a module, or a function does not match it.
     """
-    with opened(params) as weights:
-        return _save_records(
-            Path(path),
-            signatures,
-            weights,
-            trainable,
-            vjp_order,
-            buckets,
-            warm_up,
-            precompile,
-            overwrite,
-        )
-
-
-def _save_records(
-    path: Path,
-    signatures: Mapping[str, Signature],
-    params: Any,
-    trainable: bool | str | Sequence[str],
-    vjp_order: int | None,
-    buckets: BucketOptions | None,
-    warm_up: bool,
-    precompile: bool,
-    overwrite: bool,
-) -> SavedModel:
     names = checked_names(signatures)
     if vjp_order is not None and (not isinstance(vjp_order, int) or vjp_order < 0):
         raise SavingError(f"vjp_order must be an integer, 0 or more. Got: {vjp_order!r}")
-    weights, constants = Weights(params, trainable), ConstantVariables()
-    # Before what takes long, so that what stands in the way at `path` is told at once.
-    with whole_directory(path, overwrite=overwrite, has="saved_model.pb") as folder:
+    path = Path(path)
+    with (
+        opened(params) as given,
+        # Before what takes long, so that what stands in the way at `path` is told at once.
+        whole_directory(path, overwrite=overwrite, has="saved_model.pb") as folder,
+    ):
+        weights, constants = Weights(given, trainable), ConstantVariables()
         plain = [
-            _endpoint(name, signatures[name], weights, constants, vjp_order, params is not None)
+            _endpoint(name, signatures[name], weights, constants, vjp_order, given is not None)
             for name in names
         ]
         # The exports may have been made elsewhere, or AUTO have found the variables.
@@ -167,7 +146,7 @@ def _endpoint(
     vjp_order: int | None,
     has_params: bool,
 ) -> Endpoint:
-    """A signature with its weights and constants."""
+    """Makes the endpoint of a signature, with its weights and constants."""
     record = as_record(signature.function, f"The signature {name} of save")
     check_record(record)
     takes = has_params if signature.takes_params is None else signature.takes_params

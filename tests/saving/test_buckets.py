@@ -1,4 +1,4 @@
-"""Whether buckets fit the signature that they are for, and what is said where they do not."""
+"""Buckets that fit the signature that they are for, and the errors where they do not."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ import pytest
 from jax2tf_bridge.errors import DTypeError, ShapeError
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
-from shape_poly import symbolic_shape
-
-
-def aval(shape: str, dtype: str = "float32") -> Aval:
-    return Aval(symbolic_shape(shape), dtype)
-
+from tests.saving.bucketed_functions import aval
 
 X, Y = {"x": aval("(b, 28)")}, {"y": aval("(b, 10)")}
 

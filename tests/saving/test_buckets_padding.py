@@ -37,7 +37,7 @@ def layer(x: Any) -> Any:
 
 
 def both(function: NamedFunction, bucketing: Bucketing) -> list[Any]:
-    """As it is called eagerly, and as it is saved."""
+    """Yields the function as it is called eagerly, and as it is saved."""
     call = bucketed(function, bucketing)
     return [call, traced(call, bucketing)]
 

@@ -1,4 +1,4 @@
-"""What a loaded model can do without JAX: higher gradients, and further training in TensorFlow."""
+"""Loaded models without JAX: higher gradients, and further training in TensorFlow."""
 
 from __future__ import annotations
 

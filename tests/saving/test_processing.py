@@ -25,7 +25,7 @@ TEXTS = ["good film", "not a good film"]
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> SavedModel:
-    """The classifier with buckets, and a short and a long example."""
+    """Saves the classifier with buckets, and a short and a long example."""
     with_examples = signature(example=[{"text": [text]} for text in TEXTS])
     path = tmp_path_factory.mktemp("classifier") / "1"
     return save(path, with_examples, params=PARAMS, **BUCKETS)

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from jax2tf_bridge.saving.publishing import _atomic_rename, _publish
-from jax2tf_bridge.saving.publishing import _staging as _staging
+from jax2tf_bridge.saving.publishing import _atomic_rename, _publish, _staging
 from jax2tf_bridge.saving.publishing._publish import NewVersion, latest, publish_version, versions
 from tests.saving.other_users import as_another_user, folder_for_all
 
@@ -39,7 +38,7 @@ def no_flags(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["with_flags", "without_flags"])
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system renames to new names only, and where a name may be an empty folder's."""
+    """Runs a test where the system renames to new names only, and over empty folders."""
     if request.param == "without_flags":
         no_flags(monkeypatch)
 

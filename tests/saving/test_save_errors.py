@@ -1,4 +1,4 @@
-"""What save() refuses: names, weights, calls and options that cannot be."""
+"""Errors of save(): names, weights, calls and options that cannot be."""
 
 from __future__ import annotations
 

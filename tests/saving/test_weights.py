@@ -53,7 +53,6 @@ class Model(tf.Module):  # type: ignore[misc]
 
     @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32)], autograph=False)
     def f(self, x: Any) -> Any:
-        """The layer, and the step plus what is no weight."""
         y = x @ self.dense.kernel + tf.cast(self.dense.bias, tf.float32)
         rest = tf.cast(self.constants[0][5], tf.float32) + self.table.lookup(tf.constant("a"))
         return y, tf.cast(self.step, tf.float32) + rest

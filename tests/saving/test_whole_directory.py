@@ -12,25 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from jax2tf_bridge.saving.publishing import _atomic_rename
-from jax2tf_bridge.saving.publishing import _staging as _staging
+from jax2tf_bridge.saving.publishing import _atomic_rename, _staging
 from jax2tf_bridge.saving.publishing._whole_directory import in_units, whole_directory
 from tests.saving.other_users import as_another_user, folder_for_all
+from tests.saving.saved_functions import contents
 
 
 @pytest.fixture(params=["with_exchange", "without_exchange"])
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on Linux, where two names are exchanged at once, and as elsewhere."""
+    """Runs a test where two names are exchanged at once, as on Linux, and where they are not."""
     if request.param == "without_exchange":
         no_exchange(monkeypatch)
 
 
 def no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_atomic_rename, "_renameat2", lambda: None)
-
-
-def contents(path: Path) -> list[str]:
-    return sorted(p.relative_to(path).as_posix() for p in path.rglob("*"))
 
 
 def write(path: Path, name: str = "new", *, overwrite: bool = False) -> None:
@@ -45,7 +41,7 @@ def write_by(path: Path, fill: Callable[[Path], object], has: str | None = None)
 
 
 def leave(path: Path, fill: Callable[[Path], object]) -> Path:
-    """What a process leaves that dies while it writes `path`."""
+    """Makes what a process leaves that dies while it writes `path`."""
     places: list[Path] = []
 
     def dies(folder: Path) -> None:
