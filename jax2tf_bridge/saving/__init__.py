@@ -1,4 +1,4 @@
-"""From records to SavedModels. Never imports jax."""
+"""SavedModels from portable functions. Never imports jax."""
 
 from jax2tf_bridge.errors import MissingDependencyError
 

@@ -28,7 +28,7 @@ _MOST_SHOWN = 4
 
 @dataclass(frozen=True)
 class SavedSignature:
-    """A saved signature as it is served: before its preprocess, and after its postprocess.
+    """Saved signature as it is served: before its preprocess, and after its postprocess.
 
     Attributes:
       inputs, outputs: the arrays that it takes and gives, by name.
@@ -137,7 +137,7 @@ def _bytes(aval: Aval) -> int:
 
 @dataclass(frozen=True)
 class Published:
-    """A version of a model that `publish` wrote; it prints as text for people.
+    """Version of a model that `publish` wrote; it prints as text for people.
 
     Attributes:
       version: its number.

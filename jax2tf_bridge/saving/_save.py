@@ -1,4 +1,4 @@
-"""save_records(): records as the signatures of one SavedModel, over shared weights."""
+"""save_records(): portable functions as the signatures of one SavedModel."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def save_records(
     precompile: bool = False,
     overwrite: bool = False,
 ) -> SavedModel:
-    """Writes a SavedModel that calls records; neither JAX nor the bridge is needed to load it.
+    """Writes a SavedModel of portable functions; neither JAX nor the bridge is needed to load it.
 
     Args:
       path: the directory, which appears complete or not at all.

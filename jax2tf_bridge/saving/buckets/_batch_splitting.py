@@ -1,4 +1,4 @@
-"""Functions over pieces of their arguments, whose gradients run over the same pieces."""
+"""Splits sizes above the largest bucket into pieces; gradients run over the same pieces."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DUAL: dict[Kind, Kind] = {"whole": "sum", "sum": "whole", "first": "first"}
 
 @dataclass(frozen=True)
 class Slot:
-    """An argument or a result.
+    """Argument or result of a function over pieces.
 
     Attributes:
       kind: what a piece has of it.
@@ -82,7 +82,7 @@ class PieceGradients:
 
 @dataclass(frozen=True)
 class Piecewise:
-    """A function that runs over pieces of its arguments, and whose gradient does so, too.
+    """Function that runs over pieces of its arguments, as does its gradient.
 
     TensorFlow never differentiates the loop. Under two tapes it would not come to an end: it asks
     for gradients of all that a gradient keeps, and that of a loop keeps new tensors each time.
@@ -129,7 +129,7 @@ class Piecewise:
 
     @functools.cached_property
     def vjp(self) -> Piecewise:
-        """From the arguments and the cotangents of the results to those of the arguments."""
+        """VJP: from the arguments and the cotangents of the results to those of the arguments."""
         sources, targets = _differentiable(self.arguments), _differentiable(self.results)
         count = len(self.arguments)
 
@@ -158,7 +158,7 @@ class Piecewise:
 
     @functools.cached_property
     def vjp_function(self) -> Any:
-        """`vjp` as a TF function of its own."""
+        """VJP as a TF function of its own."""
         vjp = self.vjp
         signature = [slot.spec for slot in vjp.arguments]
 
@@ -242,7 +242,7 @@ class Piecewise:
 
 
 def cut(tensor: Any, axis: int, start: Any, size: Any) -> Any:
-    """A part of the tensor along an axis."""
+    """Cuts a part of the tensor along an axis."""
     rank = tensor.shape.rank
     begin = tf.stack([start if i == axis else 0 for i in range(rank)])
     sizes = tf.stack([size if i == axis else -1 for i in range(rank)])
@@ -295,7 +295,7 @@ def carried_dtype(aval: Aval) -> tf.DType:
 def in_pieces(
     run: Run, bucketing: Bucketing, variable: str, gradients: PieceGradients | None
 ) -> Run:
-    """`run` for sizes of a variable above its largest bucket as well.
+    """Extends `run` to sizes of a variable above its largest bucket.
 
     Args:
       run: the function for sizes up to the largest bucket.

@@ -1,4 +1,4 @@
-"""Buckets: the sizes that a served function runs at, and whether they fit the function."""
+"""Sizes that a served function runs at, and checks that they fit the function."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Bucketing:
         return any(variables == {variable} for variables in ours)
 
     def choices(self) -> tuple[dict[str, int], ...]:
-        """A bucket for each variable, in every combination: what is compiled at most."""
+        """Lists a bucket for each variable, in every combination: what is compiled at most."""
         return tuple(
             dict(zip(self.sizes, sizes, strict=True))
             for sizes in itertools.product(*self.sizes.values())
@@ -326,7 +326,7 @@ def _check_growth(bucketing: Bucketing) -> None:
 def _paddings(
     bucketing: Bucketing, names: Sequence[str]
 ) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
-    """Sizes of some variables, and with one of them padded to its bucket."""
+    """Yields sizes of some variables, and with one of them padded to its bucket."""
     for buckets in itertools.product(*(bucketing.sizes.get(n, (1, 2, 3, 8)) for n in names)):
         values = dict(zip(names, buckets, strict=True))
         for name in names:
@@ -352,5 +352,5 @@ def _check_splittable(bucketing: Bucketing, variable: str) -> None:
 
 
 def values_text(values: Mapping[str, int]) -> str:
-    """Sizes for a message: "b = 3, l = 8"."""
+    """Writes sizes for a message: "b = 3, l = 8"."""
     return ", ".join(f"{variable} = {size}" for variable, size in values.items())

@@ -48,7 +48,7 @@ def choose_buckets(sizes: Iterable[SupportsIndex], *, at_most: int = 8) -> tuple
 
 
 def _least_work(distinct: _Array, requests: _Array, at_most: int) -> tuple[int, ...]:
-    """By dynamic programming over the number of buckets and the sizes that they serve."""
+    """Optimizes by dynamic programming over the number of buckets and the sizes that they serve."""
     count = len(distinct)
     # work[i]: the least that the first i sizes cost with the buckets so far.
     work = np.full(count + 1, np.inf)

@@ -41,7 +41,7 @@ def bucketed(
     held: Callable[[], Tensors] = dict,
     gradients: PieceGradients | None = None,
 ) -> NamedCall:
-    """`call` at the sizes of its buckets alone, for any sizes.
+    """Makes `call` run at the sizes of its buckets alone, for any sizes.
 
     Each input is padded to the next bucket, with zeros or what `bucketing.pad_values` say, and each
     result sliced to what it would be without. A size that is a bucket is not copied. Size 0 gives

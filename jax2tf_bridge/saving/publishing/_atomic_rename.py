@@ -1,4 +1,4 @@
-"""Renaming directories: never over something that is there, or two for each other at once."""
+"""Renames directories: never over something that is there, or two for each other at once."""
 
 from __future__ import annotations
 

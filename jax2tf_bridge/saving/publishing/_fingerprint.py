@@ -1,4 +1,4 @@
-"""fingerprint.pb of a SavedModel, for another checkpoint beside the same graph.
+"""Renews fingerprint.pb of a SavedModel for another checkpoint beside the same graph.
 
 A protocol buffer of TensorFlow; field 5 is the digest of the checkpoint's index, field 7 (since
 TensorFlow 2.18) a random number in decimal, which tells two writings of the same model apart.

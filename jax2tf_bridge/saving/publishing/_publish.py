@@ -1,4 +1,4 @@
-"""publish_version(): the next version below a root, as TensorFlow Serving takes it up.
+"""publish_version(): writes the next version below a root, as TensorFlow Serving takes it up.
 
 TensorFlow Serving looks again and again for names that are integers, of files and of folders, and
 passes over all others. A version is written under a hidden name, and renamed when it is complete

@@ -1,4 +1,4 @@
-"""publish_weights(): a new version of a published model, of which only the weights are written."""
+"""publish_weights(): writes a new version of a published model, of which only weights differ."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def _delete(path: Path) -> None:
 
 
 def _machine() -> tuple[str, str]:
-    """Digests of the running system, which ends at a restart, and of the machine's name."""
+    """Computes digests of the running system, up to a restart, and of the machine's name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:

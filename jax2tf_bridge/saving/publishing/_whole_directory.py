@@ -1,4 +1,4 @@
-"""A directory that appears complete or not at all, also if the process or the machine dies."""
+"""Writes a directory complete or not at all, also if the process or the machine dies."""
 
 from __future__ import annotations
 

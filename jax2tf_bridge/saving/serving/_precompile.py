@@ -98,7 +98,7 @@ def precompile(
 
 
 def _environment(cache: Path) -> dict[str, str]:
-    """This process' environment, with the cache, and with the bridge that runs here."""
+    """Returns this process' environment, with the cache, and with the bridge that runs here."""
     flags = f"{os.environ.get(_FLAGS, '')} {_cache_flags(cache, read_only=False)}".strip()
     packages = str(Path(__file__).parents[3])
     paths = [packages, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -132,7 +132,7 @@ def _run_loaded(model: str, requests: Sequence[WarmUpRequest]) -> None:
 
 
 def _main(model: str, folder: str) -> str | None:
-    """Runs the requests in the folder; what went wrong, if something did."""
+    """Runs the requests in the folder; returns what went wrong, if something did."""
     try:
         requests = read_warm_up(folder)
         _run_loaded(model, requests)

@@ -1,4 +1,4 @@
-"""One signature of a SavedModel: from named tensors to named tensors, over shared weights."""
+"""Signatures as functions from named tensors to named tensors, over shared weights."""
 
 from __future__ import annotations
 

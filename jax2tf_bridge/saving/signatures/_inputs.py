@@ -1,4 +1,4 @@
-"""Inputs and outputs of signatures by name: inputs are known before the function is exported."""
+"""Inputs and outputs of signatures by name; the inputs are known before the export."""
 
 from __future__ import annotations
 

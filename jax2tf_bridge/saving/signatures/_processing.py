@@ -64,7 +64,7 @@ def check_preprocess(name: str, signature: Signature) -> None:
 
 
 def arguments(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """Calls preprocess: the arguments of the endpoint, by the names of its inputs.
+    """Calls preprocess, and returns the arguments of the endpoint by the names of its inputs.
 
     Values of 64 bits become 32 where the function has 32, as `convert` takes them.
 

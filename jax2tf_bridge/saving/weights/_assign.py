@@ -1,4 +1,4 @@
-"""assign_weights(): weights from a state dict or a file into the variables of a model."""
+"""assign_weights(): puts weights from a state dict or a file into a model's variables."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _as_it_is(word: str) -> str:
 
 
 def _only(spelling: Callable[[str], str], words: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Whose each spelling is, of those that are one's alone."""
+    """Returns whose each spelling is, of those that are one's alone."""
     owner: dict[str, str] = {}
     shared = set()
     for name, word in words:
@@ -90,7 +90,7 @@ def _only(spelling: Callable[[str], str], words: Iterable[tuple[str, str]]) -> d
 def differences(
     missing: Mapping[str, str], unexpected: Sequence[str], known: Iterable[str]
 ) -> list[str]:
-    """A line for each name that is missing and each path that is not expected, up to a number.
+    """Writes a line for each missing name and each path that is not expected, up to a number.
 
     Args:
       missing: the names, and what is expected there, as "float32[3,2]"; "" if that is not known.

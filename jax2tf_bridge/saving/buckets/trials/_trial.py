@@ -307,7 +307,7 @@ class _Trial:
         seed: int = 0,
         moved: Mapping[str, int] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Tensors for all inputs, of each kind of draw.
+        """Yields tensors for all inputs, of each kind of draw.
 
         Args:
           values: the sizes.
