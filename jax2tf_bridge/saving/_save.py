@@ -34,7 +34,6 @@ from jax2tf_bridge.saving.signatures._checks import (
     checked_names,
 )
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint, optional_subsets, saved_orders
-from jax2tf_bridge.saving.signatures._inputs import SignatureInputs
 from jax2tf_bridge.saving.signatures._processing import resources, served_arrays, with_processing
 from jax2tf_bridge.saving.signatures._served_arrays import Sides
 from jax2tf_bridge.saving.weights._params import opened
@@ -103,7 +102,7 @@ def save_records(
             for name in names
         ]
         # The exports may have been made elsewhere, or AUTO have found the variables.
-        check_option_names([SignatureInputs(e.name, e.signature, e.inputs) for e in plain], buckets)
+        check_option_names([e.signature_inputs() for e in plain], buckets)
         check_size({e.name: _stored(e.record, e.order) for e in plain})
         endpoints = with_buckets(plain, buckets)
         requests, notes = warm_up_requests(endpoints) if warm_up or precompile else ((), ())

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
+from jax2tf_bridge._utils._number_texts import as_integer
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import DTypeError, ShapeError
 from jax2tf_bridge.portable._dtypes import dtype_holds, kind_of
@@ -183,12 +183,9 @@ def _checked_sizes(name: str, variable: str, given: Any) -> tuple[int, ...]:
         raise ShapeError(f"{place}: expected a sequence of sizes, as (1, 8, 32)")
     sizes = []
     for size in given:
-        try:
-            if isinstance(size, bool):
-                raise TypeError
-            sizes.append(operator.index(size))
-        except TypeError:
-            raise ShapeError(f"{place}: {size!r} is no integer") from None
+        if (number := as_integer(size)) is None:
+            raise ShapeError(f"{place}: {size!r} is no integer")
+        sizes.append(number)
     if not sizes:
         raise ShapeError(f"{place}: there must be at least one bucket")
     for size in sizes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, SupportsIndex, TypeAlias
@@ -10,6 +9,7 @@ from typing import Any, SupportsIndex, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from jax2tf_bridge._utils._number_texts import as_integer
 from jax2tf_bridge.errors import ShapeError
 
 _Array: TypeAlias = npt.NDArray[Any]
@@ -72,12 +72,8 @@ def _least_work(distinct: _Array, requests: _Array, at_most: int) -> tuple[int, 
 
 
 def _size(given: object) -> int:
-    try:
-        if isinstance(given, bool):
-            raise TypeError
-        size = operator.index(given)  # type: ignore[arg-type]
-    except TypeError:
-        raise ShapeError(f"{given!r} is no size: expected an integer") from None
+    if (size := as_integer(given)) is None:
+        raise ShapeError(f"{given!r} is no size: expected an integer")
     if size < 0:
         raise ShapeError(f"{size} is no size: it is negative")
     return size

@@ -90,7 +90,7 @@ def with_buckets(endpoints: Sequence[Endpoint], options: BucketOptions | None) -
       SavingError: "auto" without sizes, or the like; a mask without buckets.
     """
     options = options or BucketOptions()
-    common = _common_buckets([_inputs(e) for e in endpoints], options)
+    common = _common_buckets([e.signature_inputs() for e in endpoints], options)
     bucketings = [_bucketing(endpoint, common, options.oversize) for endpoint in endpoints]
     steps = sum(trial_steps(bucketing) for bucketing in bucketings if bucketing is not None)
     with progress_bar("trying buckets", steps, "trial") as advance:
@@ -163,17 +163,13 @@ def _chosen(
     return {v: b for v, b in common.items() if v in each.variables}
 
 
-def _inputs(endpoint: Endpoint) -> SignatureInputs:
-    return SignatureInputs(endpoint.name, endpoint.signature, endpoint.inputs)
-
-
 def _bucketing(
     endpoint: Endpoint,
     common: Mapping[str, Sequence[int]] | None,
     oversize: Oversize | Mapping[str, Oversize] | None,
 ) -> Bucketing | None:
     """Returns how a signature is padded; None for one without buckets."""
-    chosen = _chosen(_inputs(endpoint), common)
+    chosen = _chosen(endpoint.signature_inputs(), common)
     if not chosen:
         return None
     signature, record = endpoint.signature, endpoint.record

@@ -8,7 +8,6 @@ and on the disk; one that is removed gets a hidden name first.
 from __future__ import annotations
 
 import errno
-import operator
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from jax2tf_bridge._utils._interrupts import ended_by_interrupts
+from jax2tf_bridge._utils._number_texts import as_integer
 from jax2tf_bridge.errors import path_error
 from jax2tf_bridge.saving.publishing._atomic_rename import rename_to_new
 from jax2tf_bridge.saving.publishing._staging import locked_folder, remove_at_once
@@ -147,13 +147,8 @@ def latest(root: str | os.PathLike[str]) -> Path | None:
 def _checked_keep(keep: int | None) -> int | None:
     if keep is None:
         return None
-    if isinstance(keep, bool):
+    if (count := as_integer(keep)) is None:
         raise TypeError(f"keep is how many versions stay, so an integer, and not {keep!r}")
-    try:
-        count = operator.index(keep)
-    except TypeError:
-        text = f"keep is how many versions stay, so an integer, and not {keep!r}"
-        raise TypeError(text) from None
     if count < 1:
         raise ValueError(
             f"keep is {count}, but the newest version always stays: give 1 or more, or None to "

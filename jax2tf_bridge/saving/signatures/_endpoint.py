@@ -110,6 +110,10 @@ class Endpoint:
 
         return Endpoint(name, signature, record, weights, inputs, outputs, orders, call, held)
 
+    def signature_inputs(self) -> SignatureInputs:
+        """Returns its inputs beside the options that name them."""
+        return SignatureInputs(self.name, self.signature, self.inputs)
+
     def specs(self) -> dict[str, tf.TensorSpec]:
         """Returns what its tf.function takes, by name."""
         return {port.name: spec(port.name, port.aval) for port in self.inputs}
