@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.saved_model._sidecar import Sidecar, VariableEntry, write_sidecar
-from jax2tf_bridge.saving.publishing._publish import versions
+from jax2tf_bridge.saving import versions
 
 MANIFEST = "assets.extra/manifest.json"
 KERNEL = np.arange(12, dtype=np.float32).reshape(3, 4)

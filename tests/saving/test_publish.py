@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from jax2tf_bridge.saving import NewVersion, latest, publish_version, versions
 from jax2tf_bridge.saving.publishing import _atomic_rename, _publish, _staging
-from jax2tf_bridge.saving.publishing._publish import NewVersion, latest, publish_version, versions
 from tests.saving.other_users import as_another_user, folder_for_all
 
 

@@ -15,9 +15,10 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.saving import BatchingParameters
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
 from jax2tf_bridge.saving.serving import _precompile
-from jax2tf_bridge.saving.serving._instructions import BatchingParameters, serving_instructions
+from jax2tf_bridge.saving.serving._instructions import serving_instructions
 from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, CompileCache, precompile
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, Zeros, requests_of
 from tests.fresh_process import run_python

@@ -24,10 +24,9 @@ from jax2tf_bridge.errors import (
     StructureError,
 )
 from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, VariableEntry, write_sidecar
+from jax2tf_bridge.saving import latest, publish_version, publish_weights
 from jax2tf_bridge.saving.publishing import _publish_weights as _weights
 from jax2tf_bridge.saving.publishing._fingerprint import with_checkpoint
-from jax2tf_bridge.saving.publishing._publish import latest, publish_version
-from jax2tf_bridge.saving.publishing._publish_weights import publish_weights
 from tests.fresh_process import run_python
 
 X = np.ones((2, 3), np.float32)
