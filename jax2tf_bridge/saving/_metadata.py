@@ -85,10 +85,6 @@ def write_defaults(folder: Path, defaults: Mapping[str, Mapping[str, tf.Tensor]]
 
     tf.saved_model.save takes them from a function's own defaults, where tensors stop it.
 
-    Args:
-      folder: of the SavedModel, which nobody reads yet.
-      defaults: by signature and input.
-
     Raises:
       SavingError: this TensorFlow has no such thing.
     """

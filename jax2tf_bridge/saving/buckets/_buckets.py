@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -99,6 +100,12 @@ class Bucketing:
     def largest(self) -> dict[str, int]:
         """Returns the largest bucket of each variable."""
         return {variable: sizes[-1] for variable, sizes in self.sizes.items()}
+
+    def bucket_of(self, variable: str, size: int) -> int | None:
+        """Finds the first bucket that is not smaller; None above the largest."""
+        sizes = self.sizes[variable]
+        place = bisect.bisect_left(sizes, size)
+        return sizes[place] if place < len(sizes) else None
 
     def depends(self, dimension: Dim) -> bool:
         """True if a dimension changes with a bucketed variable."""

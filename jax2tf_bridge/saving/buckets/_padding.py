@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -207,21 +206,20 @@ def _value(dimension: Dim, values: Values) -> Any:
 
 def _targets(bucketing: Bucketing, values: Values) -> dict[str, Any]:
     return {
-        variable: _bucket(values[variable], sizes, bucketing.oversize[variable] == "as is")
-        for variable, sizes in bucketing.sizes.items()
+        variable: _bucket(bucketing, variable, values[variable]) for variable in bucketing.sizes
     }
 
 
-def _bucket(size: Any, buckets: tuple[int, ...], larger_as_is: bool) -> Any:
+def _bucket(bucketing: Bucketing, variable: str, size: Any) -> Any:
     """Finds the first bucket that is not smaller; above the largest, the size itself."""
     if isinstance(size, int):
-        place = bisect.bisect_left(buckets, size)
-        return buckets[place] if place < len(buckets) else size
+        return bucketing.bucket_of(variable, size) or size
+    buckets = bucketing.sizes[variable]
     # On the host, where sizes are: otherwise a GPU would be asked, and waited for.
     with tf.device("/device:CPU:0"):
         place = tf.raw_ops.LowerBound(sorted_inputs=[buckets], values=tf.reshape(size, (1, 1)))
         bucket = tf.gather(tf.constant((*buckets, 0)), tf.reshape(place, ()))
-        return tf.maximum(bucket, size) if larger_as_is else bucket
+        return tf.maximum(bucket, size) if bucketing.oversize[variable] == "as is" else bucket
 
 
 def _pad(bucketing: Bucketing, name: str, tensor: Any, targets: Values) -> Any:

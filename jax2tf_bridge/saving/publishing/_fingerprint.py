@@ -20,10 +20,6 @@ _CHECKPOINT, _UUID = 5, 7
 def with_checkpoint(fingerprint: bytes, index: bytes) -> bytes:
     """Renews the fingerprint of a model for another index file of its checkpoint.
 
-    Args:
-      fingerprint: the content of fingerprint.pb.
-      index: the content of variables/variables.index.
-
     Raises:
       FileFormatError: it is no fingerprint.
     """

@@ -343,10 +343,6 @@ def weights_by_name(folder: Path, params: Any) -> dict[str, Any]:
 def as_variables(folder: Path, named: Mapping[str, Any]) -> dict[str, Any]:
     """Casts leaves to the dtypes of their variables, where `save` would.
 
-    Args:
-      folder: of the SavedModel.
-      named: leaves by the names of their variables; what fits none is left as it is.
-
     Raises:
       FileFormatError: the model's sidecar is damaged.
     """

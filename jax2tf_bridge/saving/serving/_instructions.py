@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jax2tf_bridge.portable._plausible_inputs import variables_of
+from jax2tf_bridge.portable._plausible_inputs import variables_in
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, is_plain
 from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, CompileCache
@@ -189,12 +189,8 @@ def _lengths_may_differ(bucketing: Bucketing, batch: str) -> bool:
     It pads inputs with the first number of each, does not slice the results, and knows nothing of
     masks (tensorflow_serving/batching/batching_util.cc).
     """
-    lengths = {
-        v for aval in bucketing.given().values() for d in aval.op_shape for v in variables_of(d)
-    } - {batch}
-    in_outputs = {
-        v for aval in bucketing.outputs.values() for d in aval.op_shape for v in variables_of(d)
-    }
+    lengths = {v for aval in bucketing.given().values() for v in variables_in(aval)} - {batch}
+    in_outputs = {v for aval in bucketing.outputs.values() for v in variables_in(aval)}
     return (
         bool(lengths)
         and lengths <= set(bucketing.sizes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -226,13 +225,11 @@ def _resized(probe: _Probe, example: _Tensors) -> Iterator[dict[str, tf.Tensor]]
 def _choice(endpoint: Endpoint, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
     """Chooses the buckets that a request of such sizes runs at; None if it is above the largest."""
     assert endpoint.bucketing is not None
-    chosen = []
-    for variable, buckets in endpoint.bucketing.sizes.items():
-        place = bisect.bisect_left(buckets, sizes.get(variable, buckets[0]))
-        if place == len(buckets):
-            return None
-        chosen.append(buckets[place])
-    return tuple(chosen)
+    chosen = [
+        endpoint.bucketing.bucket_of(variable, sizes.get(variable, buckets[0]))
+        for variable, buckets in endpoint.bucketing.sizes.items()
+    ]
+    return None if None in chosen else tuple(filter(None, chosen))
 
 
 def _request(name: str, example: _Tensors) -> WarmUpRequest:

@@ -225,9 +225,6 @@ def read_warm_up(folder: str | os.PathLike[str]) -> tuple[WarmUpRequest, ...]:
 
     Requests to classify, and to regress, and those of other kinds are left out.
 
-    Args:
-      folder: the SavedModel's.
-
     Raises:
       FileFormatError: it is no warm-up file, or damaged.
     """

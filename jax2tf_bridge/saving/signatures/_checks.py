@@ -91,10 +91,6 @@ def check_option_names(
 
     What an export can take minutes for is not needed: the inputs' names and symbolic shapes are.
 
-    Args:
-      signatures: all of the SavedModel.
-      buckets: as in `save`, for all of them.
-
     Raises:
       SavingError, ShapeError: the text says what was probably meant.
     """

@@ -187,12 +187,7 @@ def _check_keywords(
 
 
 def served_arrays(endpoint: Endpoint, outputs: Mapping[str, Any]) -> Sides:
-    """Describes the inputs and outputs of the saved signature, by name.
-
-    Args:
-      endpoint: of the signature.
-      outputs: of the traced signature, by name.
-    """
+    """Describes the inputs and outputs of the saved signature, by name."""
     own_inputs = endpoint.signature.preprocess is None
     inputs = (
         {port.name: ServedArray.of_aval(port.aval) for port in endpoint.inputs}

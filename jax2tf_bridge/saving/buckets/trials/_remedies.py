@@ -17,14 +17,7 @@ def remedy(
     *,
     beside: bool = False,
 ) -> str:
-    """Writes what the function mixes, what mends it, and with which inputs it was tried.
-
-    Args:
-      bucketing: of the signature.
-      plausible: the inputs that it was tried with.
-      variables: along which padding counts.
-      beside: whether other rows stood there.
-    """
+    """Writes what the function mixes, what mends it, and with which inputs it was tried."""
     names, listed = " and ".join(variables), ", ".join(map(repr, variables))
     masks = ", ".join(map(repr, bucketing.masks))
     if masks:

@@ -24,13 +24,7 @@ class TrialSizes:
     def __init__(
         self, bucketing: Bucketing, others: Mapping[str, int], *, small: bool = True
     ) -> None:
-        """Chooses sizes for a signature.
-
-        Args:
-          bucketing: its buckets.
-          others: sizes of variables without buckets.
-          small: whether large buckets are tried at smaller sizes.
-        """
+        """Chooses sizes for a signature."""
         self._bucketing, self._others, self._small = bucketing, others, small
 
     def checked(self) -> list[str]:

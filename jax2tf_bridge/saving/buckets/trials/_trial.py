@@ -307,14 +307,7 @@ class _Trial:
         seed: int = 0,
         moved: Mapping[str, int] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Yields tensors for all inputs, of each kind of draw.
-
-        Args:
-          values: the sizes.
-          draws: of which kinds.
-          seed: other seeds draw others.
-          moved: by how much examples are rolled along variables.
-        """
+        """Yields tensors for all inputs, of each kind of draw."""
         plausible = self.plausible
         if moved:
             given = self.bucketing.given()
