@@ -21,7 +21,7 @@ from jax2tf_bridge.saving.buckets._batch_splitting import (
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._dtypes import cast_if_needed, static_shape
-from jax2tf_bridge.to_tf._shape_guards import Guards, SizeAlgebra
+from jax2tf_bridge.to_tf._shape_guards import Guards, SizeAlgebra, known_text
 from shape_poly import Dim, DimExpr, evaluate_shape, shape_text, solve
 
 Tensors: TypeAlias = Mapping[str, Any]
@@ -192,8 +192,7 @@ def _expected(bucketing: Bucketing, name: str) -> str:
 
 
 def _contradiction(bucketing: Bucketing, name: str, tensor: Any, reason: str) -> Exception:
-    shape = shape_text("?" if size is None else size for size in static_shape(tensor))
-    text = f"{_expected(bucketing, name)}{shape}: {reason}"
+    text = f"{_expected(bucketing, name)}{known_text(tensor)}: {reason}"
     error: Exception = tf.errors.InvalidArgumentError(None, None, text)
     return error
 
