@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
-from jax2tf_bridge._utils._number_texts import as_integer
+from jax2tf_bridge._utils._integers import as_integer
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import DTypeError, ShapeError
 from jax2tf_bridge.portable._dtypes import dtype_holds, kind_of

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from jax2tf_bridge._utils._integers import as_integer
 from jax2tf_bridge._utils._interrupts import ended_by_interrupts
-from jax2tf_bridge._utils._number_texts import as_integer
 from jax2tf_bridge.errors import path_error
 from jax2tf_bridge.saving.publishing._atomic_rename import rename_to_new
 from jax2tf_bridge.saving.publishing._staging import locked_folder, remove_at_once
