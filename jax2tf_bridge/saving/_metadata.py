@@ -20,7 +20,7 @@ from jax2tf_bridge.saved_model._sidecar import (
     write_sidecar,
 )
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint
-from jax2tf_bridge.saving.signatures._inputs import Port
+from jax2tf_bridge.saving.signatures._inputs import NamedPort
 from jax2tf_bridge.saving.weights._variables import ConstantVariables, Weight, checkpoint_key
 from jax2tf_bridge.to_tf import _tf_compat
 from shape_poly import shape_text
@@ -76,7 +76,7 @@ def _signature(endpoint: Endpoint) -> SignatureEntry:
     )
 
 
-def _arrays(ports: Iterable[Port]) -> dict[str, ArrayEntry]:
+def _arrays(ports: Iterable[NamedPort]) -> dict[str, ArrayEntry]:
     return {p.name: ArrayEntry(p.path, p.aval.dtype, shape_text(p.aval.shape)) for p in ports}
 
 

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 import tensorflow as tf
 
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import NARROW_FLOATS
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, is_plain
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from shape_poly import evaluate_shape

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import StructureError, bullet_list
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._plausible_inputs import variables_of
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saving.buckets._batch_splitting import (
     PieceGradients,
     Run,

@@ -20,7 +20,7 @@ from jax2tf_bridge.saving.serving._warm_up import (
     requests_of,
 )
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint
-from jax2tf_bridge.saving.signatures._inputs import Port, avals_of, examples_of
+from jax2tf_bridge.saving.signatures._inputs import NamedPort, avals_of, examples_of
 from jax2tf_bridge.saving.signatures._processing import arguments, check_preprocess
 from jax2tf_bridge.saving.signatures._served_arrays import ServedArray
 from jax2tf_bridge.to_tf._dtypes import fits_shape
@@ -144,7 +144,9 @@ class _Probe:
         return values
 
 
-def _solve(ports: Sequence[Port], tensors: Mapping[str, tf.Tensor]) -> tuple[dict[str, int], str]:
+def _solve(
+    ports: Sequence[NamedPort], tensors: Mapping[str, tf.Tensor]
+) -> tuple[dict[str, int], str]:
     """Solves for the dimension variables; and says which sizes contradict each other, or ""."""
     shapes = [port.aval.op_shape for port in ports]
     texts = [f"{port.name}: {ServedArray.of_tensor(tensors[port.name])}" for port in ports]

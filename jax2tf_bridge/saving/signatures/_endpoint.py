@@ -14,16 +14,17 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._call import Call
 from jax2tf_bridge.portable._dtypes import KEYS
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving.buckets._batch_splitting import PieceGradients
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.saving.buckets._padding import NamedCall
 from jax2tf_bridge.saving.signatures._inputs import (
-    Port,
+    NamedPort,
     SignatureInputs,
     as_op_aval,
     examples_of,
@@ -61,12 +62,12 @@ class Endpoint:
     signature: Signature
     record: PortableFunction
     weights: Sequence[tf.Variable]
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[NamedPort, ...]
+    outputs: tuple[NamedPort, ...]
     orders: StoredOrders | None
     call: NamedCall
     held: Callable[[], dict[str, tf.Tensor]]
-    masks: tuple[Port, ...] = ()
+    masks: tuple[NamedPort, ...] = ()
     bucketing: Bucketing | None = None
     notes: tuple[str, ...] = ()
     piece_gradients: PieceGradients | None = None
@@ -326,9 +327,9 @@ def saved_orders(record: PortableFunction, asked: int | None) -> int | None:
         return None
     if asked is not None:
         return asked
-    order, vjp = 1, record.vjp().lazy_vjp.made
+    order, vjp = 1, record.vjp().gradient.made
     while vjp is not None:
-        order, vjp = order + 1, vjp.lazy_vjp.made
+        order, vjp = order + 1, vjp.gradient.made
     return order
 
 

@@ -9,16 +9,16 @@ from typing import Any, Literal
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import KEYS
 from jax2tf_bridge.portable._plausible_inputs import variables_in
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving.buckets._bucket_names import masks_of
 from jax2tf_bridge.saving.signatures._names import renamed, valid_names
 
 
 @dataclass(frozen=True)
-class Port:
+class NamedPort:
     """Input or output of a signature.
 
     Attributes:
@@ -32,7 +32,7 @@ class Port:
     aval: Aval
 
 
-def avals_of(ports: Iterable[Port]) -> dict[str, Aval]:
+def avals_of(ports: Iterable[NamedPort]) -> dict[str, Aval]:
     """Returns the types of inputs or outputs by name."""
     return {port.name: port.aval for port in ports}
 
@@ -50,7 +50,7 @@ class SignatureInputs:
 
     name: str
     signature: Signature
-    ports: tuple[Port, ...]
+    ports: tuple[NamedPort, ...]
     is_decided: bool = True
 
     @staticmethod
@@ -135,10 +135,10 @@ def named_ports(
     given: Mapping[str, str] | Sequence[str],
     paths: Sequence[str],
     avals: Iterable[Aval],
-) -> tuple[Port, ...]:
+) -> tuple[NamedPort, ...]:
     """Names inputs or outputs by their paths, or as the user did; as `renamed` takes them."""
     names = renamed(valid_names(paths, kind), paths, given, signature, kind)
-    return tuple(map(Port, names, paths, map(as_op_aval, avals)))
+    return tuple(map(NamedPort, names, paths, map(as_op_aval, avals)))
 
 
 def as_op_aval(aval: Aval) -> Aval:

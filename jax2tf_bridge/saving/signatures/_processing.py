@@ -13,7 +13,7 @@ from jax2tf_bridge.errors import SavingError, StructureError, bullet_list
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving.buckets._padding import NamedCall
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint
-from jax2tf_bridge.saving.signatures._inputs import Port
+from jax2tf_bridge.saving.signatures._inputs import NamedPort
 from jax2tf_bridge.saving.signatures._served_arrays import ServedArray, Sides
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._dtypes import cast_if_needed, fits_dtype, fits_shape, op_dtype
@@ -114,7 +114,7 @@ def _as_call(given: Any, names: Sequence[str]) -> tuple[tuple[Any, ...], dict[st
     return (given,), {}
 
 
-def _problem(leaf: Any, port: Port) -> str | None:
+def _problem(leaf: Any, port: NamedPort) -> str | None:
     """Says why a value cannot be an argument, and what to do; None if it can."""
     aval = port.aval
     expected = f"{port.path}: expected {ServedArray.of_aval(aval)}, got"
@@ -138,7 +138,7 @@ def _problem(leaf: Any, port: Port) -> str | None:
     return None
 
 
-def _as_input(leaf: Any, port: Port) -> tf.Tensor:
+def _as_input(leaf: Any, port: NamedPort) -> tf.Tensor:
     dtype = op_dtype(port.aval, f"The input {port.name}")
     if isinstance(leaf, _NUMBERS):
         return tf.constant(leaf, dtype)
