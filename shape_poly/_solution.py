@@ -63,6 +63,8 @@ def solve(
     sizes: Sequence[Sequence[Any]],
     algebra: Algebra[T],
     constraints: Sequence[Comparison] = (),
+    *,
+    smallest: int = 1,
 ) -> Solution[T]:
     """Solves for the variables, and collects the conditions on the sizes.
 
@@ -71,12 +73,13 @@ def solve(
       sizes: the actual shapes: integers, or what `algebra` computes with.
       algebra: how to compute with them.
       constraints: what must hold beside. One with a variable that has no value is left out.
+      smallest: the least value of a variable.
 
     Returns:
-      A variable has no value if it came out fractional or below 1: then one of the checks
+      A variable has no value if it came out fractional or below `smallest`: then one of the checks
       does not hold. What depends on such a variable is left out.
     """
-    run = _Run(sizes, algebra)
+    run = _Run(sizes, algebra, smallest)
     for step in plan.steps:
         run.step(step)
     for definition in plan.definitions:
@@ -111,10 +114,10 @@ def solve_dimensions(
 class _Run(Generic[T]):
     """One evaluation of a plan."""
 
-    def __init__(self, sizes: Sequence[Sequence[Any]], algebra: Algebra[T]) -> None:
+    def __init__(self, sizes: Sequence[Sequence[Any]], algebra: Algebra[T], smallest: int) -> None:
         self.values: dict[str, T] = {}
         self.checks: list[Check[T]] = []
-        self._sizes, self._algebra = sizes, algebra
+        self._sizes, self._algebra, self._smallest = sizes, algebra, smallest
         self._places: dict[str, tuple[Place, ...]] = {}
 
     def step(self, step: Step) -> None:
@@ -153,8 +156,9 @@ class _Run(Generic[T]):
         places: tuple[Place, ...],
         constraint: Comparison | None = None,
     ) -> None:
-        reason = (f"Expected value >= 1 for dimension variable {name}. Got: ", value)
-        if self._require(">=", value, 1, reason, places, constraint):
+        least = self._smallest
+        reason = (f"Expected value >= {least} for dimension variable {name}. Got: ", value)
+        if self._require(">=", value, least, reason, places, constraint):
             self.values[name] = value
             self._places[name] = places
 

@@ -14,9 +14,9 @@ from jax2tf_bridge.errors import SavingError, path_error
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
 from jax2tf_bridge.saving import (
-    Above,
     Buckets,
     ExpectedSizes,
+    Oversize,
     PathWeights,
     Published,
     SavedModel,
@@ -37,7 +37,7 @@ class SaveOptions(TypedDict, total=False):
     trainable: bool | str | Sequence[str]
     vjp_order: int | None
     buckets: Buckets | None
-    above: Above | Mapping[str, Above] | None
+    oversize: Oversize | Mapping[str, Oversize] | None
     expected_sizes: ExpectedSizes | None
     warm_up: bool
     precompile: bool

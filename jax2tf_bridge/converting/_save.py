@@ -19,15 +19,14 @@ from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
 from jax2tf_bridge.saving import (
-    Above,
     BucketOptions,
     Buckets,
     ExpectedSizes,
+    Oversize,
     PathWeights,
     SavedModel,
     SignatureInputs,
     check_option_names,
-    named_inputs,
     opened,
     save_records,
 )
@@ -48,7 +47,7 @@ def save(
     trainable: bool | str | Sequence[str] = True,
     vjp_order: int | None = None,
     buckets: Buckets | None = None,
-    above: Above | Mapping[str, Above] | None = None,
+    oversize: Oversize | Mapping[str, Oversize] | None = None,
     expected_sizes: ExpectedSizes | None = None,
     warm_up: bool = True,
     precompile: bool = False,
@@ -79,7 +78,7 @@ def save(
       buckets: for dimension variables the sizes that the model is compiled for, as
         {"b": [1, 8, 32]}; requests of other sizes are padded, and the results sliced. "auto"
         chooses them from expected_sizes. `save` tries on numbers that padding changes no result.
-      above: what becomes of sizes above the largest bucket: "split" runs them in pieces, "as is"
+      oversize: what becomes of sizes above the largest bucket: "split" runs them in pieces, "as is"
         compiles each anew; for all variables, or by name, as {"b": "split", "n": "as is"}. By
         default rows are split (the variable that is the first dimension of every input that has
         it), and all else, as the length of a sequence, runs as it is.
@@ -131,7 +130,7 @@ def save(
         )
     named = signatures if isinstance(signatures, Mapping) else {SERVING_DEFAULT: signatures}
     with ended_by_interrupts() as check_interrupts, opened(params) as weights:
-        options = BucketOptions(buckets, above, expected_sizes)
+        options = BucketOptions(buckets, oversize, expected_sizes)
         prepared = {
             name: _prepared(name, given, weights, platforms, target)
             for name, given in named.items()
@@ -204,8 +203,7 @@ class _Prepared:
     def _inputs(
         self, paths: Sequence[str], avals: Sequence[Aval], *, is_decided: bool
     ) -> SignatureInputs:
-        inputs = named_inputs(self.name, self.signature, paths, avals)
-        return SignatureInputs(self.name, self.signature, inputs, is_decided)
+        return SignatureInputs.of(self.name, self.signature, paths, avals, is_decided=is_decided)
 
     def with_record(self) -> Signature:
         """Returns the signature with a portable function in the place of what was given."""

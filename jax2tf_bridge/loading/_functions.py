@@ -13,21 +13,17 @@ import numpy as np
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import (
-    ArgumentsError,
-    DTypeError,
     GradientError,
     ShapeError,
     StructureError,
     bullet_list,
+    mismatch,
 )
 from jax2tf_bridge.from_jax import to_exported
 from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._portable_function import (
-    Gradient,
-    GradientOnDemand,
-    PortableFunction,
-)
-from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec, call_without, flatten_call
+from jax2tf_bridge.portable._call import Call
+from jax2tf_bridge.portable._portable_function import Gradient, GradientOnDemand, PortableFunction
+from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from shape_poly import Dim, shape_text, solve_dimensions
 
 Flat: TypeAlias = Callable[..., Sequence[Any]]
@@ -75,10 +71,12 @@ class LoadedFunction:
           StructureError, ShapeError, DTypeError: the arguments do not fit.
           GradientError: while it is differentiated more often than gradients were saved.
         """
-        record = self.record
-        tree, names = call_without(record.in_tree, record.argument_names, self.masks)
-        leaves = self.with_masks(flatten_call(tree, names, args, kwargs))
-        return record.out_tree.unflatten(iter(self.flat(leaves)))
+        leaves = self.with_masks(self._arguments.flatten(args, kwargs))
+        return self.record.out_tree.unflatten(iter(self.flat(leaves)))
+
+    @functools.cached_property
+    def _arguments(self) -> Call:
+        return Call.of(self.record.in_tree, self.record.argument_names).without(self.masks)
 
     def with_masks(self, leaves: Sequence[Any]) -> list[Any]:
         """All flat arguments, of those without the masks.
@@ -233,12 +231,10 @@ def refuse_misfits(name: str, shapes: Sequence[str], dtypes: Sequence[str]) -> N
     """
     if not shapes and not dtypes:
         return
-    kind = ArgumentsError if shapes and dtypes else ShapeError if shapes else DTypeError
     hint = ""
     if any("64" in line for line in dtypes) and not jax.config.read("jax_enable_x64"):
-        hint = "\nJAX has no values of 64 bits unless jax.config.update('jax_enable_x64', True)."
-    lines = bullet_list([*shapes, *dtypes])
-    raise kind(f"The arguments of {name} do not fit:{lines}{hint}")
+        hint = "JAX has no values of 64 bits unless jax.config.update('jax_enable_x64', True)."
+    raise mismatch(f"The arguments of {name} do not fit", shapes, dtypes, hint)
 
 
 def _dtype_name(leaf: Any) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jax2tf_bridge.errors import GradientError, InconclusiveShapeError
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant, Port
+from jax2tf_bridge.portable._call import Call
 from jax2tf_bridge.portable._graph_function import GraphFunction
 from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._sharding import Sharding
@@ -304,13 +305,7 @@ class PortableFunction:
 
     def in_paths(self) -> tuple[str, ...]:
         """Returns for each flat argument how a user would write it: "x", "params['w']"."""
-        args, kwargs = self.in_tree.children
-        paths: list[str] = []
-        for name, child in zip(self.argument_names, args.children, strict=True):
-            paths += child.leaf_paths(name)
-        for key, child in zip(kwargs.keys, kwargs.children, strict=True):
-            paths += child.leaf_paths(str(key))
-        return tuple(paths)
+        return Call.of(self.in_tree, self.argument_names).paths()
 
     @property
     def inputs(self) -> tuple[Port, ...]:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import os
 import stat
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._protobuf import BYTES, Message
 from jax2tf_bridge.saved_model._saved_model import WarmUp
 from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
 from jax2tf_bridge.saved_model._sidecar import SIDECAR
 from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT
+from jax2tf_bridge.saved_model._tfrecord import count_records, read_records
 
 WARM_UP = Path("assets.extra", "tf_serving_warmup_requests")
 """Where TensorFlow Serving looks for requests, below the model's directory."""
 
-_LENGTH, _CHECKSUM = struct.Struct("<Q"), 4
 _LARGEST_SIDECAR = 1 << 26
 _MOST_REQUESTS = 100_000
 """TensorFlow Serving itself replays 1000."""
@@ -36,20 +36,8 @@ def read_warm_up(folder: Path) -> WarmUp | None:
     size = _size(path)
     if size is None:
         return None
-    requests = at = 0
-    with path.open("rb") as file:
-        while at < size:
-            file.seek(at)
-            head = file.read(_LENGTH.size)
-            if len(head) < _LENGTH.size:
-                return WarmUp(requests, size, "it ends within a request's length")
-            if requests == _MOST_REQUESTS:
-                return WarmUp(requests, size, f"it has more than {requests:,} requests")
-            at += _LENGTH.size + _CHECKSUM + _LENGTH.unpack(head)[0] + _CHECKSUM
-            if at > size:
-                return WarmUp(requests, size, "it ends within a request")
-            requests += 1
-    return WarmUp(requests, size)
+    requests, problem = count_records(path, _MOST_REQUESTS)
+    return WarmUp(requests, size, problem)
 
 
 @dataclass(frozen=True)
@@ -82,6 +70,25 @@ def requests_in(record: Message) -> Iterator[Request]:
                 if field.number == RequestField.INPUTS and field.kind == BYTES
             )
             yield Request(name or SERVING_DEFAULT, inputs)
+
+
+def read_requests(folder: Path) -> Iterator[Request]:
+    """Yields the requests to predict in a SavedModel's warm-up file; none without such a file.
+
+    Raises:
+      FileFormatError: it is no warm-up file, or damaged.
+    """
+    path = folder / WARM_UP
+    if _size(path) is None:
+        return
+    try:
+        for record in read_records(path):
+            yield from requests_in(Message(record, "a request to warm up", str(path)))
+    except FileFormatError:
+        raise  # it says more
+    except ValueError as e:
+        text = f"{path}: not a warm-up file of TensorFlow Serving, or damaged: {e}"
+        raise FileFormatError(text, file=str(path)) from e
 
 
 def _messages(message: Message, number: int, place: str) -> Iterator[Message]:

@@ -119,7 +119,7 @@ def test_without_tensorflow(run: Run, file: str, monkeypatch: pytest.MonkeyPatch
 
 def test_buckets(run: Run, ok: Ok, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     started = in_this_process(monkeypatch)
-    ok("save", file, "-o", "model", "--buckets", "n=2,4", "--above", "n=as-is", "--precompile")
+    ok("save", file, "-o", "model", "--buckets", "n=2,4", "--oversize", "n=as-is", "--precompile")
     assert Path("model/assets.extra/tf_serving_warmup_requests").exists()
     assert Path("model/assets.extra/xla_cache").is_dir()
     assert len(started) == 1

@@ -42,7 +42,7 @@ def rows(params: Any, x: Any) -> Any:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("served") / "predict"
     signature = Signature(rows, args=[np.ones((4, 3), np.float32)], polymorphic_shapes="(b, 3)")
-    save(folder, signature, params={"w": models.WEIGHTS}, buckets={"b": [1, 8]}, above="as is")
+    save(folder, signature, params={"w": models.WEIGHTS}, buckets={"b": [1, 8]}, oversize="as is")
     return folder
 
 
@@ -185,7 +185,7 @@ def test_a_damaged_request_to_warm_up_is_an_error(model: Path, tmp_path: Path) -
     shutil.copytree(model, damaged)
     file = damaged / WARM_UP
     file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(FileFormatError, match="it ends within a request"):
+    with pytest.raises(FileFormatError, match="it ends within a record"):
         calls_of(read_saved_model(damaged))
 
 

@@ -103,7 +103,7 @@ def test_without_warm_up_each_bucket_compiles_once(program: Path, tmp_path: Path
 
 @ON_THE_NEWEST
 def test_larger_sizes_as_they_are(program: Path, tmp_path: Path) -> None:
-    model = save(tmp_path / "model", buckets={"b": (4, 8)}, above="as is")
+    model = save(tmp_path / "model", buckets={"b": (4, 8)}, oversize="as is")
     sizes = [3, 8, 20, 21, 20]
     done = replay(program, model, sizes, tmp_path / "answers")
     check(done, sizes)

@@ -12,7 +12,7 @@ import pytest
 from tests.consumers.environments import locked
 from tests.consumers.exchange import Outcome, Report
 from tests.consumers.harness import Harness, NotAvailableError, run_to_the_end
-from tests.models.record import Model
+from tests.models.model import Model
 from tests.models.table import MODELS
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import itertools
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,7 @@ from typing import Any, TypeAlias
 from jax2tf_bridge.errors import BridgeError, ShapeError
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.saved_model._extras import WARM_UP, Request, requests_in
-from jax2tf_bridge.saved_model._protobuf import Message
+from jax2tf_bridge.saved_model._extras import Request, read_requests
 from jax2tf_bridge.saved_model._saved_model import EntryPoint, SavedModelContents
 from jax2tf_bridge.saved_model._sidecar import SignatureEntry, read_sidecar
 from jax2tf_bridge.saved_model._tensors import TensorType, tensor_type
@@ -24,8 +22,6 @@ _SAMPLES = 3
 _CANDIDATES = (*range(1, 9), 12, 16)
 _MOST_WARM_UPS = 20
 """Of each signature; all of a thousand would take long, and say little more."""
-
-_LENGTH, _CHECKSUM = struct.Struct("<Q"), 4
 
 Shapes: TypeAlias = Mapping[str, tuple[Dim, ...]]
 
@@ -61,7 +57,8 @@ def calls_of(contents: SavedModelContents) -> list[Call]:
         raise BridgeError(f"{contents.path} has no signatures, and so nothing to serve.")
     folder = Path(contents.path)
     known = read_sidecar(folder)
-    requests = list(_requests(folder, {e.name: _has_gradient(e) for e in entries}))
+    has_gradient = {entry.name: _has_gradient(entry) for entry in entries}
+    requests = [_request(request, has_gradient) for request in read_requests(folder)]
     found: list[Call] = []
     for entry in entries:
         if known is not None and entry.name in known[0].signatures:
@@ -145,26 +142,6 @@ def _call(entry: EntryPoint, shapes: Mapping[str, list[int]], kind: str) -> Call
 
 def _text(inputs: Iterator[tuple[str, TensorType]] | Sequence[tuple[str, TensorType]]) -> str:
     return ", ".join(f"{name}: {kind}" for name, kind in inputs) or "no inputs"
-
-
-def _requests(folder: Path, has_gradient: Mapping[str, bool]) -> Iterator[Call]:
-    """The requests that TensorFlow Serving replays, in the order of the file."""
-    path = folder / WARM_UP
-    if not path.is_file():
-        return
-    data = path.read_bytes()
-    at, whole = 0, Message(data, "the requests to warm up", str(path))
-    while at < len(data):
-        begin = at + _LENGTH.size + _CHECKSUM
-        if begin > len(data):
-            raise whole.error(at, "it ends within a request's length")
-        (length,) = _LENGTH.unpack_from(data, at)
-        at = begin + length + _CHECKSUM
-        if at > len(data):
-            raise whole.error(begin, "it ends within a request")
-        log = Message(data, "a request to warm up", str(path), begin, begin + length)
-        for request in requests_in(log):
-            yield _request(request, has_gradient)
 
 
 def _request(request: Request, has_gradient: Mapping[str, bool]) -> Call:

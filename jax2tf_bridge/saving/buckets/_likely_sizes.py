@@ -17,7 +17,7 @@ _LARGEST = 1024
 def typical_sizes(
     name: str, avals: Iterable[Aval], constraints: Sequence[Comparison], given: Mapping[str, int]
 ) -> dict[str, int]:
-    """Small sizes for all variables.
+    """Finds small sizes for all variables.
 
     Args:
       name: whose, for messages.
@@ -34,7 +34,7 @@ def typical_sizes(
 def smallest_sizes(
     name: str, avals: Iterable[Aval], constraints: Sequence[Comparison], given: Mapping[str, int]
 ) -> dict[str, int]:
-    """The smallest sizes for all variables; as `typical_sizes`."""
+    """Finds the smallest sizes for all variables; as `typical_sizes`."""
     return _sizes(name, avals, constraints, given, _SMALLEST)
 
 

@@ -1,10 +1,9 @@
-"""Warm-up requests of signatures with a preprocess: from examples of what it takes."""
+"""Warm-up requests of signatures: from buckets, fixed sizes, or examples."""
 
 from __future__ import annotations
 
-import bisect
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +11,19 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.saving._endpoint import Endpoint
-from jax2tf_bridge.saving._processing import arguments, check_preprocess
-from jax2tf_bridge.saving._served import ServedArray
-from jax2tf_bridge.saving._signature_inputs import examples_of
 from jax2tf_bridge.saving.buckets._buckets import values_text
 from jax2tf_bridge.saving.serving._precompile import first_words
-from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest
+from jax2tf_bridge.saving.serving._warm_up import (
+    WarmUpRequest,
+    request_without_buckets,
+    requests_of,
+)
+from jax2tf_bridge.saving.signatures._endpoint import Endpoint
+from jax2tf_bridge.saving.signatures._inputs import NamedPort, avals_of, examples_of
+from jax2tf_bridge.saving.signatures._processing import arguments, check_preprocess
+from jax2tf_bridge.saving.signatures._served_arrays import ServedArray
 from jax2tf_bridge.to_tf._dtypes import fits_shape
-from shape_poly import DimExpr, solve_dimensions
+from shape_poly import Integers, SymbolicScope, is_symbolic_dim, make_plan, solve, variables_of
 
 _MOST_SHOWN = 3
 """Choices of buckets in a note."""
@@ -30,7 +32,7 @@ _Tensors = Mapping[str, tf.Tensor]
 
 
 def example_requests(endpoint: Endpoint) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
-    """The requests for a signature with a preprocess; and, for people, what they leave out.
+    """Makes the requests for a signature with a preprocess; and notes what they leave out.
 
     Without buckets each example is one. With buckets there is one for each choice of them that an
     example reaches: as it is, or with its rows repeated or cut, where these are rows of the
@@ -68,7 +70,7 @@ def example_requests(endpoint: Endpoint) -> tuple[tuple[WarmUpRequest, ...], tup
 
 
 def example_arguments(endpoint: Endpoint) -> dict[str, np.ndarray[Any, Any]]:
-    """What preprocess gives for the first example, by the function's inputs; empty without one.
+    """Returns the function's inputs for the first example of a preprocess; empty without one.
 
     Examples that become arrays without a number are passed over.
 
@@ -89,7 +91,7 @@ def example_arguments(endpoint: Endpoint) -> dict[str, np.ndarray[Any, Any]]:
 
 @dataclass(frozen=True)
 class _Probe:
-    """Runs preprocess to see which sizes its results have; `call` is it as it is served."""
+    """Preprocess as it is served, run to see which sizes its results have."""
 
     endpoint: Endpoint
     call: Any
@@ -100,7 +102,7 @@ class _Probe:
         return _Probe(endpoint, function.get_concrete_function(**endpoint.taken()))
 
     def arguments(self, example: _Tensors) -> dict[str, tf.Tensor]:
-        """What preprocess gives for an example, by the function's inputs.
+        """Returns the function's inputs that preprocess gives for an example.
 
         Raises:
           SavingError: preprocess fails on it, or gives sizes that the function does not take, or
@@ -114,8 +116,7 @@ class _Probe:
                 f"{place} fails on the example that is given for warm-up requests "
                 f"({_text(example)}): {first_words(e.message)}"
             ) from e
-        avals = self.endpoint.inputs
-        for name, aval in avals.items():
+        for name, aval in avals_of(self.endpoint.inputs).items():
             if not fits_shape(found[name], aval):
                 raise SavingError(
                     f"{place} does not give what {self.endpoint.record.name} takes, for the "
@@ -123,8 +124,8 @@ class _Probe:
                     f"got {ServedArray.of_tensor(found[name])}. Its sizes are fixed: open them "
                     "with polymorphic_shapes, or pad to them in preprocess."
                 )
-        problem = _contradiction({name: (avals[name], found[name]) for name in avals})
-        if problem is not None:
+        _, problem = _solve(self.endpoint.inputs, found)
+        if problem:
             raise SavingError(
                 f"{place} gives sizes that contradict each other, for the example "
                 f"({_text(example)}): {problem} Make them agree in preprocess, or give the "
@@ -133,52 +134,38 @@ class _Probe:
         return found
 
     def sizes(self, example: _Tensors) -> dict[str, int]:
-        """The dimension variables of the function for an example.
+        """Solves for the dimension variables of the function, for an example.
 
         Raises:
           SavingError: as `arguments`.
         """
-        found, avals = self.arguments(example), self.endpoint.inputs
-        return _solved({name: (avals[name], found[name]) for name in avals})
+        values, _ = _solve(self.endpoint.inputs, self.arguments(example))
+        return values
 
 
-def _solved(arguments: Mapping[str, tuple[Aval, tf.Tensor]]) -> dict[str, int]:
-    """The dimension variables of arguments, as far as they follow from their sizes."""
-    return solve_dimensions(
-        [aval.op_shape for aval, _ in arguments.values()],
-        [tuple(tensor.shape) for _, tensor in arguments.values()],
-    )
-
-
-def _contradiction(arguments: Mapping[str, tuple[Aval, tf.Tensor]]) -> str | None:
-    """Two sizes of arguments that cannot both be, as a sentence; None where all fit."""
-    values = _solved(arguments)
-    source: dict[str, str] = {}
-    wrong: list[tuple[str, int, DimExpr]] = []
-    for name, (aval, tensor) in arguments.items():
-        for axis, dimension in enumerate(aval.op_shape):
-            if not isinstance(dimension, DimExpr) or not dimension.variables() <= values.keys():
-                continue
-            if dimension.evaluate(values) != tensor.shape[axis]:
-                wrong.append((name, axis, dimension))
-                continue
-            for variable in dimension.variables():
-                source.setdefault(variable, f"{name}: {ServedArray.of_tensor(tensor)}")
-    if not wrong:
-        return None
-    name, axis, dimension = wrong[0]
-    variables = sorted(dimension.variables())
-    sources = dict.fromkeys(source[v] for v in variables if v in source)
-    return (
-        f"{' and '.join(sources) or 'The sizes'} {'give' if len(sources) != 1 else 'gives'} "
-        f"{values_text({v: values[v] for v in variables})}, so dimension {axis} of {name} must be "
-        f"{dimension} = {dimension.evaluate(values)}, but {name} is "
-        f"{ServedArray.of_tensor(arguments[name][1])}."
+def _solve(
+    ports: Sequence[NamedPort], tensors: Mapping[str, tf.Tensor]
+) -> tuple[dict[str, int], str]:
+    """Solves for the dimension variables; and says which sizes contradict each other, or ""."""
+    shapes = [port.aval.op_shape for port in ports]
+    texts = [f"{port.name}: {ServedArray.of_tensor(tensors[port.name])}" for port in ports]
+    plan = make_plan(shapes)
+    sizes = [tuple(tensors[port.name].shape) for port in ports]
+    solution = solve(plan, sizes, Integers(), smallest=0)
+    if not solution.checks:
+        return dict(solution.values), ""
+    check = solution.checks[0]
+    (place, *_) = check.places
+    names = variables_of(shapes[place.argument][place.axis])
+    sources = [texts[s.place.argument] for s in plan.steps if s.variable in names]
+    return dict(solution.values), (
+        f"{texts[place.argument]} does not fit {ports[place.argument].aval}, since "
+        f"{''.join(map(str, check.reason))} (by {' and '.join(dict.fromkeys(sources))})."
     )
 
 
 def _examples(endpoint: Endpoint) -> list[dict[str, tf.Tensor]]:
-    """The examples as tensors, with defaults for what is left out."""
+    """Converts the examples to tensors, with defaults for what is left out."""
     specs, defaults = endpoint.taken(), endpoint.defaults()
     examples = []
     for values in examples_of(endpoint.name, endpoint.signature):
@@ -194,7 +181,7 @@ def _examples(endpoint: Endpoint) -> list[dict[str, tf.Tensor]]:
 
 
 def _example_code(endpoint: Endpoint) -> Iterator[str]:
-    """The code of an example: for each input without a default a value of its dtype and rank."""
+    """Yields the code of an example: for each input without a default a value of its type."""
     defaults = endpoint.defaults()
     for name, spec in endpoint.taken().items():
         if name in defaults:
@@ -208,7 +195,7 @@ def _example_code(endpoint: Endpoint) -> Iterator[str]:
 
 
 def _resized(probe: _Probe, example: _Tensors) -> Iterator[dict[str, tf.Tensor]]:
-    """The example with as many rows as each bucket of the variables that its rows decide."""
+    """Yields the example with as many rows as each bucket of the variables that rows decide."""
     endpoint, specs = probe.endpoint, probe.endpoint.taken()
     bucketing = endpoint.bucketing
     assert bucketing is not None
@@ -237,15 +224,13 @@ def _resized(probe: _Probe, example: _Tensors) -> Iterator[dict[str, tf.Tensor]]
 
 
 def _choice(endpoint: Endpoint, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
-    """The buckets that a request of such sizes runs at; None if it runs at others too."""
+    """Chooses the buckets that a request of such sizes runs at; None if it is above the largest."""
     assert endpoint.bucketing is not None
-    chosen = []
-    for variable, buckets in endpoint.bucketing.sizes.items():
-        place = bisect.bisect_left(buckets, sizes.get(variable, buckets[0]))
-        if place == len(buckets):
-            return None
-        chosen.append(buckets[place])
-    return tuple(chosen)
+    chosen = [
+        endpoint.bucketing.bucket_of(variable, sizes.get(variable, buckets[0]))
+        for variable, buckets in endpoint.bucketing.sizes.items()
+    ]
+    return None if None in chosen else tuple(filter(None, chosen))
 
 
 def _request(name: str, example: _Tensors) -> WarmUpRequest:
@@ -265,3 +250,43 @@ def _missing_note(name: str, missing: Sequence[str]) -> tuple[str, ...]:
 
 def _text(example: _Tensors) -> str:
     return ", ".join(f"{name}: {ServedArray.of_tensor(x)}" for name, x in example.items())
+
+
+def warm_up_requests(
+    endpoints: Iterable[Endpoint],
+) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
+    """Makes the requests that compile all that will be needed; and notes what they leave out.
+
+    A signature with open sizes and no buckets is left out: no request stands for the others. One
+    with a preprocess has those that its examples give.
+
+    Raises:
+      ShapeError: an example does not fit its input.
+      SavingError: it does not fit the preprocess, or is no mapping.
+    """
+    requests: list[WarmUpRequest] = []
+    notes: list[str] = []
+    for endpoint in endpoints:
+        if endpoint.signature.preprocess is not None:
+            own, own_notes = example_requests(endpoint)
+            requests += own
+            notes += own_notes
+            continue
+        example = endpoint.example()
+        if endpoint.bucketing is not None:
+            requests += requests_of(endpoint.bucketing, example)
+        elif not any(is_symbolic_dim(d) for port in endpoint.inputs for d in port.aval.shape):
+            record = endpoint.record
+            scope = SymbolicScope((*record.constraints, *record.requirements), check=False)
+            constraints = scope.constraints
+            requests.append(
+                request_without_buckets(
+                    endpoint.name, avals_of(endpoint.inputs), constraints, example
+                )
+            )
+        elif example:
+            notes.append(
+                f"no warm-up requests for {endpoint.name}: its sizes are open and it has no "
+                "buckets, so that no request stands for the others; give buckets={...}"
+            )
+    return tuple(requests), tuple(notes)

@@ -1,4 +1,4 @@
-"""How to start TensorFlow Serving on a model: the command, and the file for its batching."""
+"""Instructions for TensorFlow Serving: the command, and the file for its batching."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._plausible_inputs import variables_in
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, is_plain
-from shape_poly import variables_of
+from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, CompileCache
+from jax2tf_bridge.saving.signatures._endpoint import Endpoint
+from jax2tf_bridge.saving.signatures._served_arrays import ServedArray, Sides
 
 BATCHING_FILE = "batching_parameters.txt"
 
@@ -20,7 +23,7 @@ _TIMEOUT_MICROSECONDS = 0
 
 @dataclass(frozen=True)
 class BatchingParameters:
-    """What TensorFlow Serving is told of how it may join requests; prints as its file's text.
+    """Parameters by which TensorFlow Serving joins requests; prints as its file's text.
 
     Attributes:
       allowed_batch_sizes: to which joined requests are padded, increasing.
@@ -48,7 +51,7 @@ class BatchingParameters:
 
 @dataclass(frozen=True)
 class ServingInstructions:
-    """How to serve a model; prints as text for people.
+    """Instructions to serve a model; prints as text for people.
 
     Attributes:
       command: the command line, in words.
@@ -65,7 +68,7 @@ class ServingInstructions:
     notes: tuple[str, ...] = ()
 
     def command_line(self) -> str:
-        """The command for a shell, with the variables in front."""
+        """Writes the command for a shell, with the variables in front."""
         variables = (f"{name}={shlex.quote(value)}" for name, value in self.environment.items())
         program, *options = map(shlex.quote, self.command)
         return " \\\n    ".join([" ".join([*variables, program]), *options])
@@ -91,7 +94,7 @@ def serving_instructions(
     environment: Mapping[str, str] | None = None,
     cores: int | None = None,
 ) -> ServingInstructions:
-    """How to serve what lies in a folder with versions.
+    """Tells how to serve what lies in a folder with versions.
 
     Args:
       root: the folder that holds the versions, as 1/.
@@ -143,7 +146,7 @@ def serving_instructions(
 def _batching(
     bucketings: Sequence[Bucketing], cores: int, preprocessed: Collection[str]
 ) -> BatchingParameters | None:
-    """How requests may be joined; None if they may not.
+    """Finds parameters with which requests may be joined; None if they may not.
 
     The parameters are for all signatures: where their buckets differ, a size that one of them does
     not have is padded once more.
@@ -167,7 +170,7 @@ def _batching(
 
 
 def _batch_variable(bucketing: Bucketing) -> str | None:
-    """The bucketed variable that is the first dimension of each input and output.
+    """Finds the bucketed variable that is the first dimension of each input and output.
 
     None where rows may influence each other, so that requests must not be joined.
     """
@@ -181,17 +184,13 @@ def _batch_variable(bucketing: Bucketing) -> str | None:
 
 
 def _lengths_may_differ(bucketing: Bucketing, batch: str) -> bool:
-    """Whether TensorFlow Serving may pad other dimensions, so that requests can be joined.
+    """True if TensorFlow Serving may pad other dimensions, so that requests can be joined.
 
     It pads inputs with the first number of each, does not slice the results, and knows nothing of
     masks (tensorflow_serving/batching/batching_util.cc).
     """
-    lengths = {
-        v for aval in bucketing.given().values() for d in aval.op_shape for v in variables_of(d)
-    } - {batch}
-    in_outputs = {
-        v for aval in bucketing.outputs.values() for d in aval.op_shape for v in variables_of(d)
-    }
+    lengths = {v for aval in bucketing.given().values() for v in variables_in(aval)} - {batch}
+    in_outputs = {v for aval in bucketing.outputs.values() for v in variables_in(aval)}
     return (
         bool(lengths)
         and lengths <= set(bucketing.sizes)
@@ -202,3 +201,42 @@ def _lengths_may_differ(bucketing: Bucketing, batch: str) -> bool:
 
 def _indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def instructions(
+    path: Path,
+    endpoints: Sequence[Endpoint],
+    served: Mapping[str, Sides],
+    *,
+    programs: int | None,
+) -> ServingInstructions:
+    """Tells how to serve what is saved at `path`, with so many compiled programs beside it.
+
+    `served` are the inputs and outputs of each signature, with what stands around the function.
+    """
+    joined = {e.name for e in endpoints if _rows_can_be_joined(e, *served[e.name])}
+    whole = path.absolute()
+    cache = None if programs is None else CompileCache(whole / CACHE_FOLDER, programs)
+    # TensorFlow Serving wants a folder of versions.
+    root = whole.parent if whole.name.isdecimal() else whole
+    platforms = sorted({p for e in endpoints for p in e.record.platforms})
+    return serving_instructions(
+        root,
+        root.name,
+        [e.bucketing for e in endpoints if e.bucketing is not None],
+        signatures_that_stay_apart=[e.name for e in endpoints if e.name not in joined],
+        preprocessed=[e.name for e in endpoints if e.signature.preprocess is not None],
+        platforms=platforms,
+        environment=None if cache is None else cache.environment(),
+    )
+
+
+def _rows_can_be_joined(
+    endpoint: Endpoint, inputs: Mapping[str, ServedArray], outputs: Mapping[str, ServedArray]
+) -> bool:
+    """True if the user's own functions take and give rows, so that requests may be joined."""
+    if endpoint.bucketing is None:
+        return False
+    if not endpoint.is_processed:
+        return True
+    return all(array.has_open_rows for array in (*inputs.values(), *outputs.values()))

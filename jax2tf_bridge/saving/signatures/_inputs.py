@@ -1,10 +1,11 @@
-"""What a signature's function takes, by name: known before the function is exported."""
+"""Inputs and outputs of signatures by name; the inputs are known before the export."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import SavingError
@@ -12,40 +13,92 @@ from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import KEYS
 from jax2tf_bridge.portable._plausible_inputs import variables_in
 from jax2tf_bridge.saved_model._signature import Signature
-from jax2tf_bridge.saving._names import renamed, valid_names
 from jax2tf_bridge.saving.buckets._bucket_names import masks_of
+from jax2tf_bridge.saving.signatures._names import renamed, valid_names
+
+
+@dataclass(frozen=True)
+class NamedPort:
+    """Input or output of a signature.
+
+    Attributes:
+      name: its name in the SavedModel.
+      path: to the array in the arguments or results of the JAX function, as Python writes it.
+      aval: its type as the op takes or gives it.
+    """
+
+    name: str
+    path: str
+    aval: Aval
+
+
+def avals_of(ports: Iterable[NamedPort]) -> dict[str, Aval]:
+    """Returns the types of inputs or outputs by name."""
+    return {port.name: port.aval for port in ports}
 
 
 @dataclass(frozen=True)
 class SignatureInputs:
-    """The inputs of a signature's function, beside the options that name them.
+    """Inputs of a signature's function, beside the options that name them.
 
     Attributes:
       name: of the signature.
       signature: what the user asked for.
-      inputs: by name, as they cross to TensorFlow; without weights, with masks.
+      ports: all arguments but the weights, with the masks.
       is_decided: whether the dimension variables are known; AUTO finds them in the export.
     """
 
     name: str
     signature: Signature
-    inputs: Mapping[str, Aval]
+    ports: tuple[NamedPort, ...]
     is_decided: bool = True
 
+    @staticmethod
+    def of(
+        name: str,
+        signature: Signature,
+        paths: Sequence[str],
+        avals: Sequence[Aval],
+        *,
+        is_decided: bool = True,
+    ) -> SignatureInputs:
+        """Names the arguments of a function.
+
+        Args:
+          name: of the signature.
+          signature: what the user asked for.
+          paths: of the arguments' leaves, without those of the weights, as Python writes them.
+          avals: of these leaves.
+          is_decided: as the attribute.
+
+        Raises:
+          SavingError: names clash, or are not there; seeds for what are no keys.
+        """
+        if signature.seed == "scalar":
+            _check_seeds(name, avals)
+            avals = tuple(Aval(a.shape, "uint32") if a.dtype in KEYS else a for a in avals)
+        ports = named_ports("input", name, signature.input_names, paths, avals)
+        return SignatureInputs(name, signature, ports, is_decided)
+
+    @cached_property
+    def inputs(self) -> dict[str, Aval]:
+        """Types of the inputs by name."""
+        return avals_of(self.ports)
+
     def taken(self) -> Mapping[str, Any]:
-        """What the saved signature takes, by name: what its preprocess does, if it has one."""
+        """Returns the inputs of the saved signature: those of its preprocess, if it has one."""
         if self.signature.preprocess is not None:
             return self.signature.inputs
         return {name: aval for name, aval in self.inputs.items() if name not in self.masks}
 
     @property
     def masks(self) -> tuple[str, ...]:
-        """The inputs that the buckets fill."""
+        """Names of the inputs that the buckets fill."""
         return masks_of(self.name, self.signature.mask)
 
     @property
     def variables(self) -> frozenset[str]:
-        """The dimension variables of the inputs."""
+        """Dimension variables of the inputs."""
         return frozenset[str]().union(*map(variables_in, self.inputs.values()))
 
     def check_names(self) -> None:
@@ -76,34 +129,25 @@ class SignatureInputs:
             raise SavingError(f"{place} is no input{near} The inputs: {', '.join(known)}.")
 
 
-def named_inputs(
-    name: str, signature: Signature, paths: Sequence[str], avals: Sequence[Aval]
-) -> dict[str, Aval]:
-    """The arguments of a function without weights by the names of inputs, as they cross.
-
-    Args:
-      name: of the signature.
-      signature: what the user asked for.
-      paths: of the arguments' leaves, as Python writes them.
-      avals: of these leaves.
-
-    Raises:
-      SavingError: names clash, or are not there; seeds for what are no keys.
-    """
-    names = renamed(valid_names(paths, "input"), paths, signature.input_names, name, "input")
-    if signature.seed == "scalar":
-        _check_seeds(name, avals)
-        avals = tuple(map(_seed_aval, avals))
-    return dict(zip(names, map(crossing, avals), strict=True))
+def named_ports(
+    kind: Literal["input", "output"],
+    signature: str,
+    given: Mapping[str, str] | Sequence[str],
+    paths: Sequence[str],
+    avals: Iterable[Aval],
+) -> tuple[NamedPort, ...]:
+    """Names inputs or outputs by their paths, or as the user did; as `renamed` takes them."""
+    names = renamed(valid_names(paths, kind), paths, given, signature, kind)
+    return tuple(map(NamedPort, names, paths, map(as_op_aval, avals)))
 
 
-def crossing(aval: Aval) -> Aval:
-    """As it crosses to TensorFlow: 4-bit integers as int8, keys as their words."""
+def as_op_aval(aval: Aval) -> Aval:
+    """Returns the type that the op takes or gives: 4-bit integers as int8, keys as their words."""
     return Aval(aval.op_shape, aval.op_dtype)
 
 
 def examples_of(name: str, signature: Signature) -> list[Mapping[str, Any]]:
-    """The user's examples; of a signature without preprocess at most one.
+    """Lists the user's examples; a signature without preprocess has at most one.
 
     Raises:
       SavingError: they are no mappings.
@@ -131,7 +175,3 @@ def _check_seeds(name: str, avals: Sequence[Aval]) -> None:
             + ": seeds become keys of jax.random.key (threefry2x32, rbg, unsafe_rbg), not those "
             "of jax.random.PRNGKey, which are arrays. Leave out seed, or use such a key."
         )
-
-
-def _seed_aval(aval: Aval) -> Aval:
-    return Aval(aval.shape, "uint32") if aval.dtype in KEYS else aval

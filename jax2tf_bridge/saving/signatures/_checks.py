@@ -1,15 +1,18 @@
-"""What can be seen to be wrong with a SavedModel before it is written."""
+"""Checks that find what is wrong with a SavedModel before it is written."""
 
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saved_model._signature import Signature
+from jax2tf_bridge.saving.buckets._options import BucketOptions, check_bucket_options
+from jax2tf_bridge.saving.signatures._inputs import SignatureInputs
+from jax2tf_bridge.saving.signatures._processing import check_preprocess
 
 _LARGEST_GRAPH = 2**31 - 1 - (1 << 20)
 """What saved_model.pb can hold, and a little room for what is not counted."""
@@ -22,7 +25,7 @@ _TAKEN = frozenset(
 
 
 def checked_names(signatures: Mapping[str, Signature]) -> tuple[str, ...]:
-    """The signatures' names.
+    """Lists the signatures' names.
 
     Raises:
       SavingError: there are none, or a loaded model cannot have methods of these names.
@@ -59,7 +62,8 @@ def check_takes_params(name: str, record: PortableFunction, *, takes: bool, give
     """Raises unless there are weights for a function that takes them, and a place for them."""
     if takes and not given:
         raise SavingError(
-            f"The signature {name} has takes_params=True, and save was given no params."
+            f"The signature {name} has takes_params=True, but save got no params. "
+            "Pass params=..., or leave out takes_params."
         )
     if takes and not record.argument_names:
         raise SavingError(
@@ -78,3 +82,20 @@ def check_size(records: Mapping[str, Iterable[PortableFunction]]) -> None:
             "graph holds less than 2.15 GB. Arrays that the function computes with NumPy, or "
             "captures in a form that is not lifted, are the usual reason: pass them as params."
         )
+
+
+def check_option_names(
+    signatures: Sequence[SignatureInputs], buckets: BucketOptions | None = None
+) -> None:
+    """Raises where an option names a signature, an input or a dimension variable wrongly.
+
+    What an export can take minutes for is not needed: the inputs' names and symbolic shapes are.
+
+    Raises:
+      SavingError, ShapeError: the text says what was probably meant.
+    """
+    checked_names({each.name: each.signature for each in signatures})
+    for each in signatures:
+        check_preprocess(each.name, each.signature)
+        each.check_names()
+    check_bucket_options(signatures, buckets or BucketOptions())

@@ -19,27 +19,21 @@ What mixes positions does so at every size at which the function gives numbers.
 
 
 class TrialSizes:
-    """The sizes that are tried for one signature."""
+    """Sizes at which one signature is tried."""
 
     def __init__(
         self, bucketing: Bucketing, others: Mapping[str, int], *, small: bool = True
     ) -> None:
-        """Of a signature.
-
-        Args:
-          bucketing: its buckets.
-          others: sizes of variables without buckets.
-          small: whether large buckets are tried at smaller sizes.
-        """
+        """Chooses sizes for a signature."""
         self._bucketing, self._others, self._small = bucketing, others, small
 
     def checked(self) -> list[str]:
-        """The variables along which something is padded and nobody vouches for it."""
+        """Lists the variables along which something is padded and nobody vouches for it."""
         unchecked = self._bucketing.unchecked
         return [v for v in self._bucketing.sizes if v not in unchecked and self.bucket(v) > 1]
 
     def bucket(self, variable: str) -> int:
-        """To what sizes are padded here: the smallest bucket, or a smaller size; 1 for nothing."""
+        """Returns the size to which is padded here: the smallest bucket or less; 1 for none."""
         return self._buckets[variable]
 
     @functools.cached_property
@@ -68,39 +62,39 @@ class TrialSizes:
         return most
 
     def bucket_text(self, variable: str) -> str:
-        """How the bucket is called: it may be none of the user's."""
+        """Names the bucket in a message: it may be none of the user's."""
         bucket = self.bucket(variable)
         is_one = bucket in self._bucketing.sizes[variable]
         return f"the bucket {bucket}" if is_one else f"a bucket of {bucket}"
 
     def size_below(self, variable: str) -> int | None:
-        """A size at which the function runs by itself, with the others at a bucket."""
+        """Finds a size at which the function runs by itself, with the others at a bucket."""
         bucket = self.bucket(variable)
         full = self.all({})
         likely = [max(1, bucket * 2 // 3), 1, *range(bucket - 1, max(0, bucket - _NEARBY), -1)]
         return next((n for n in likely if self.allows({**full, variable: n})), None)
 
     def below(self) -> dict[str, int]:
-        """A size for each variable along which something is padded, where there is one."""
+        """Finds a size for each variable along which something is padded, where there is one."""
         found = {variable: self.size_below(variable) for variable in self.checked()}
         return {variable: size for variable, size in found.items() if size is not None}
 
     def allows(self, values: Mapping[str, int]) -> bool:
-        """Whether the function runs at these sizes."""
+        """Checks that the function runs at these sizes."""
         return all(c.holds(values) for c in self._bucketing.constraints)
 
     def valid(self, variable: str, sizes: range) -> int:
-        """The first of some sizes at which it runs; the first of all if there is none."""
+        """Finds the first of some sizes at which it runs; the first of all if there is none."""
         full = self.all({})
         return next((n for n in sizes if self.allows({**full, variable: n})), sizes.start)
 
     def all(self, given: Mapping[str, int]) -> dict[str, int]:
-        """Sizes for all variables, of those with buckets a bucket."""
+        """Completes sizes by a bucket for each variable that has some, and typical sizes."""
         bucketing = self._bucketing
         avals = (*bucketing.inputs.values(), *bucketing.outputs.values())
         fixed = {**self._buckets, **given, **self._others}
         return typical_sizes(bucketing.name, avals, bucketing.constraints, fixed)
 
     def are_buckets(self, values: Mapping[str, int]) -> bool:
-        """Whether sizes are buckets of the user's."""
+        """Checks that sizes are buckets of the user's."""
         return all(size in self._bucketing.sizes[variable] for variable, size in values.items())

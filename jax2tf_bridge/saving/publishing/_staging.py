@@ -1,10 +1,10 @@
 """Hidden folders in which a directory is written before it gets its name; none outlives its writer.
 
-A workplace lies beside the directory's future name, so that a rename suffices at the end. It holds
-`lock`, on which its writer keeps a lock while it lives, `new`, which the writer fills, and while a
-directory is replaced perhaps `old`. Whoever comes next removes those whose lock is free.
+A staging folder lies beside the directory's future name, so that a rename suffices at the end. It
+holds `lock`, on which its writer keeps a lock while it lives, `new`, which the writer fills, and
+while a directory is replaced perhaps `old`. Whoever comes next removes those whose lock is free.
 
-A workplace is renamed before it is deleted. So a writer that was wrongly taken for dead (on a
+A staging folder is renamed before it is deleted. So a writer that was wrongly taken for dead (on a
 shared file system whose locks do not reach other machines) fails when it renames its directory,
 and never shows one that lost files.
 """
@@ -30,15 +30,15 @@ from jax2tf_bridge.errors import path_error
 if sys.platform != "win32":
     import fcntl
 
-# For how long a workplace must not have changed if no lock says that its writer is dead.
+# For how long a staging folder must not have changed if no lock says that its writer is dead.
 _ABANDONED_AFTER_S = 24 * 3600
 _LOCK = "lock"
 _RANDOM = r"[a-z0-9_]{8}"  # what tempfile.mkdtemp appends
 
 
 @contextlib.contextmanager
-def workplace(parent: Path, name: str, target: Path | None = None) -> Iterator[Path]:
-    """Gives a new workplace in `parent`, and removes it at the end.
+def staging_folder(parent: Path, name: str, target: Path | None = None) -> Iterator[Path]:
+    """Yields a new staging folder in `parent`, and removes it at the end.
 
     Args:
       parent: where; an existing folder.
@@ -64,7 +64,7 @@ def workplace(parent: Path, name: str, target: Path | None = None) -> Iterator[P
 
 
 def clear_leftovers(parent: Path, name: str, target: Path | None = None) -> None:
-    """Removes what dead writers of `name` left in `parent`; arguments as for `workplace`."""
+    """Removes what dead writers of `name` left in `parent`; arguments as for `staging_folder`."""
     ours = re.compile(
         rf"\.{re.escape(name)}\."
         rf"(?:(?P<removed>removed-[0-9a-f]{{16}})|partial-(?P<boot>\w{{8}})-(?P<node>\w{{8}})-{_RANDOM})"
@@ -155,7 +155,7 @@ def _clear_if_dead(place: Path, name: str, target: Path | None, same_machine: bo
 
 
 def _lock(handle: int) -> bool | None:
-    """Whether the lock could be had; None where there are no locks."""
+    """Takes a lock; False if another has it, None where there are no locks."""
     if sys.platform == "win32":
         return None
     try:
@@ -177,7 +177,7 @@ def _is_abandoned(place: Path) -> bool:
 
 
 def _clear(place: Path, name: str, target: Path | None) -> None:
-    """Removes a workplace; what was replaced goes back first, if nothing took its place."""
+    """Removes a staging folder; what was replaced goes back first, if nothing took its place."""
     old = place / "old"
     if target is not None and old.exists() and not os.path.lexists(target):
         try:
@@ -197,7 +197,7 @@ def _delete(path: Path) -> None:
 
 
 def _machine() -> tuple[str, str]:
-    """Digests of the running system, which ends at a restart, and of the machine's name."""
+    """Computes digests of the running system, up to a restart, and of the machine's name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:

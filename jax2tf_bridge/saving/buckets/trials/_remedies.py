@@ -1,4 +1,4 @@
-"""What to do about padding that changes results, in the words of the error."""
+"""Advice on padding that changes results, in the words of the error."""
 
 from __future__ import annotations
 
@@ -17,14 +17,7 @@ def remedy(
     *,
     beside: bool = False,
 ) -> str:
-    """What mixes, what mends it, and with what it was tried.
-
-    Args:
-      bucketing: of the signature.
-      plausible: the inputs that it was tried with.
-      variables: along which padding counts.
-      beside: whether other rows stood there.
-    """
+    """Writes what the function mixes, what mends it, and with which inputs it was tried."""
     names, listed = " and ".join(variables), ", ".join(map(repr, variables))
     masks = ", ".join(map(repr, bucketing.masks))
     if masks:
@@ -38,7 +31,7 @@ def remedy(
         ]
     else:
         why = (
-            f"The function mixes what lies along {names}, and padding "
+            f"The function mixes positions along {names}, and padding "
             f"({pad_text(bucketing, plausible, variables)}) counts there"
         )
         fixes = [
@@ -60,7 +53,7 @@ def remedy(
 def _pad_fixes(
     bucketing: Bucketing, plausible: PlausibleInputs, variables: Sequence[str]
 ) -> list[str]:
-    """Advice on other padding, for ids: what counts as padding there is a number of its own."""
+    """Advises other padding for ids, of which one may be the function's own padding."""
     for name, aval in bucketing.given().items():
         is_ids = is_integer(aval.op_dtype)
         if is_ids and not variables_in(aval).isdisjoint(variables):
@@ -73,7 +66,7 @@ def _pad_fixes(
 
 
 def pad_text(bucketing: Bucketing, plausible: PlausibleInputs, variables: Sequence[str]) -> str:
-    """What the inputs are padded with along some variables."""
+    """Writes what the inputs are padded with along some variables."""
     values: dict[str, list[str]] = {}
     for name, aval in bucketing.given().items():
         if not variables_in(aval).isdisjoint(variables):

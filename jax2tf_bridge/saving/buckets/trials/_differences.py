@@ -1,4 +1,4 @@
-"""Whether two results are the same but for noise, and how much noise there may be."""
+"""Compares results: they may differ by noise, and not by more."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Where there are fewer than ten of them, that is none.
 
 @dataclass(frozen=True)
 class Difference:
-    """How a result changed, by more than noise.
+    """Change of a result by more than noise.
 
     Attributes:
       output: its name.
@@ -61,7 +61,7 @@ class Difference:
         what: str,
         remedy: str,
     ) -> UnsoundBucketsError:
-        """The error that says what changed it and how that is mended."""
+        """Makes the error that says what changed the result, and what to do."""
         place = f"[{', '.join(map(str, self.index))}]" if self.index else ""
         before, after = self.values
         return UnsoundBucketsError(
@@ -77,7 +77,7 @@ class Difference:
 def difference(
     name: str, dtype_name: str, expected: Any, got: Any, allowed: Mapping[str, float]
 ) -> Difference | None:
-    """How two results differ; None if by no more than noise."""
+    """Compares two results; None if they differ by no more than noise."""
     dtype = tf.as_dtype(dtype_name)
     a, b = _numbers(expected), _numbers(got)
     if a.size == 0:
@@ -108,20 +108,20 @@ def _tolerance(dtype: tf.DType, allowed: Mapping[str, float]) -> float:
 
 
 def _numbers(tensor: Any) -> Any:
-    """The tensor in a dtype in which differences can be taken."""
+    """Converts a tensor to a dtype in which differences can be taken."""
     array = np.asarray(tensor.numpy())
     return array.astype(np.complex128 if tensor.dtype.is_complex else np.float64)
 
 
 def is_finite(tensor: Any) -> bool:
-    """Whether no number in a tensor is infinity or NaN."""
+    """Checks that no number in a tensor is infinity or NaN."""
     if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
         return True
     return bool(np.isfinite(_numbers(tensor)).all())
 
 
 def says_something(tensor: Any) -> bool:
-    """Whether there is a finite number in a tensor that is not zero."""
+    """Checks that some finite number in a tensor is not zero."""
     numbers = _numbers(tensor)
     return bool((np.isfinite(numbers) & (numbers != 0)).any())
 

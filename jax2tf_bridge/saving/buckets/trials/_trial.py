@@ -1,4 +1,4 @@
-"""Whether padding changes results: tried on numbers, before a function with buckets is saved."""
+"""Tries on numbers that padding changes no result, before a function with buckets is saved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from jax2tf_bridge.portable._plausible_inputs import (
     PlausibleInputs,
 )
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, values_text
-from jax2tf_bridge.saving.buckets._differences import (
+from jax2tf_bridge.saving.buckets._padding import NamedCall, pad_inputs, run_padded, slice_result
+from jax2tf_bridge.saving.buckets.trials._differences import (
     OTHER_PROGRAM,
     SAME_PROGRAM,
     Difference,
@@ -28,9 +29,8 @@ from jax2tf_bridge.saving.buckets._differences import (
     is_finite,
     says_something,
 )
-from jax2tf_bridge.saving.buckets._padding import NamedCall, pad_inputs, run_padded, slice_result
-from jax2tf_bridge.saving.buckets._trial_sizes import TrialSizes
-from jax2tf_bridge.saving.buckets._unsound_buckets import pad_text, remedy
+from jax2tf_bridge.saving.buckets.trials._remedies import pad_text, remedy
+from jax2tf_bridge.saving.buckets.trials._sizes import TrialSizes
 from shape_poly import variables_of
 
 _BESIDE_DRAWS: tuple[Draw, ...] = ("full", "negative", "prefix", "short")
@@ -42,7 +42,7 @@ Step: TypeAlias = Callable[[], None]
 
 @dataclass(frozen=True)
 class Trial:
-    """What a trial found that raises nothing.
+    """Findings of a trial that are no errors.
 
     Attributes:
       any_padding: whether anything may stand beyond a sequence.
@@ -55,8 +55,8 @@ class Trial:
 
 
 def trial_steps(bucketing: Bucketing) -> int:
-    """How often `check_rows` calls its `step`."""
-    return 2 + sum(kind == "split" for kind in bucketing.above.values())
+    """Counts how often `check_rows` calls its `step`."""
+    return 2 + sum(kind == "split" for kind in bucketing.oversize.values())
 
 
 def check_rows(
@@ -98,7 +98,7 @@ def check_rows(
     step()
     trial.rows()
     step()
-    for variable, kind in bucketing.above.items():
+    for variable, kind in bucketing.oversize.items():
         if kind == "split":
             trial.pieces(variable)
             step()
@@ -125,7 +125,7 @@ class _Trial:
         )
 
     def silent_outputs(self) -> list[str]:
-        """The outputs in which there is nothing that padding could change, at the sizes tried."""
+        """Lists the outputs in which padding could change nothing, at the sizes tried."""
         full, below = self.sizes.all({}), self.sizes.below()
         values = {**full, **below}
         if not below:
@@ -183,7 +183,7 @@ class _Trial:
                     )
 
     def takes_any_padding(self) -> bool:
-        """Whether anything may stand beyond all sequences."""
+        """Checks that anything may stand beyond all sequences."""
         checked, sequences = self.sizes.checked(), self.bucketing.sequences
         if (
             self.bucketing.batch is None
@@ -206,7 +206,7 @@ class _Trial:
         )
 
     def notes(self) -> tuple[str, ...]:
-        """What to say of the results for padding, if they are not finite and others are."""
+        """Warns of outputs that are infinite or NaN for padding, where they are finite without."""
         found: dict[str, list[str]] = {}
         for variable in self.sizes.checked():
             output = self._not_finite(variable)
@@ -223,7 +223,7 @@ class _Trial:
         )
 
     def _not_finite(self, variable: str) -> str | None:
-        """The output that padding along a variable makes infinite or NaN, if there is one."""
+        """Finds an output that padding along a variable makes infinite or NaN."""
         full = self.sizes.all({})
         values = {**full, variable: max(1, self.sizes.bucket(variable) * 2 // 3)}
         real = next(self._inputs(full, ("prefix",)))
@@ -254,7 +254,7 @@ class _Trial:
         return None
 
     def _beside_others(self, smaller: Mapping[str, int]) -> Difference | None:
-        """How results change by what stands beyond these sizes, in one program."""
+        """Compares results with those for other numbers beyond these sizes, in one program."""
         full = self.sizes.all({})
         values = {**full, **smaller}
         # The others' rows are drawn anew, and those of examples come in another order.
@@ -275,7 +275,7 @@ class _Trial:
         return None
 
     def _compare_in_pieces(self, variable: str, size: int, first: int) -> None:
-        """A whole of some size against its first part, and the rest."""
+        """Compares a whole of some size with its first part, and the rest."""
         full = self.sizes.all({variable: size})
         bucket = {**full, variable: self.sizes.bucket(variable)}
         # With buckets of 1 the whole was compiled for another size than the pieces.
@@ -295,8 +295,8 @@ class _Trial:
                     {variable: bucket[variable]},
                     f"running {variable} = {size} in pieces, as {first} and {size - first}, "
                     "changes",
-                    f"Pass above={{{variable!r}: 'as is'}}, so that sizes above the largest bucket "
-                    f"of {variable} run whole.",
+                    f"Pass oversize={{{variable!r}: 'as is'}}, so that sizes above the largest "
+                    f"bucket of {variable} run whole.",
                 )
 
     def _inputs(
@@ -307,14 +307,7 @@ class _Trial:
         seed: int = 0,
         moved: Mapping[str, int] | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """Tensors for all inputs, of each kind of draw.
-
-        Args:
-          values: the sizes.
-          draws: of which kinds.
-          seed: other seeds draw others.
-          moved: by how much examples are rolled along variables.
-        """
+        """Yields tensors for all inputs, of each kind of draw."""
         plausible = self.plausible
         if moved:
             given = self.bucketing.given()
@@ -353,7 +346,7 @@ class _Trial:
     def _worst(
         self, expected: Mapping[str, Any], got: Mapping[str, Any], allowed: Mapping[str, float]
     ) -> Difference | None:
-        """The output that differs most, of those that differ by more than is allowed."""
+        """Finds the output that differs most, of those that differ by more than is allowed."""
         found = (
             difference(name, aval.op_dtype, expected[name], got[name], allowed)
             for name, aval in self.bucketing.outputs.items()
@@ -362,7 +355,7 @@ class _Trial:
 
 
 def _others(aval: Aval, example: Any, moved: Mapping[str, int]) -> Any:
-    """Values like an example's: its rows in another order, and numbers but 0 and 1 scaled."""
+    """Draws values like an example's: rows in another order, and numbers but 0 and 1 scaled."""
     array = np.asarray(example)
     for axis, dimension in enumerate(aval.op_shape):
         for variable in variables_of(dimension) & set(moved):
@@ -372,7 +365,7 @@ def _others(aval: Aval, example: Any, moved: Mapping[str, int]) -> Any:
 
 
 def _beside(tensor: Any, others: Any) -> Any:
-    """A tensor of the others' shape: this one, with the others' numbers beyond it."""
+    """Extends a tensor to the others' shape, with the others' numbers beyond it."""
     array = others.numpy().copy()
     array[tuple(slice(size) for size in tensor.shape)] = tensor.numpy()
     return tf.constant(array)
@@ -385,7 +378,7 @@ def _cut(
     values: Mapping[str, int],
     start: Mapping[str, int] | None,
 ) -> Any:
-    """The part of a tensor from where the variable is at `start`, as long as `values` say."""
+    """Cuts a tensor from `start` of a variable, as long as `values` say."""
     if start and aval.op_shape:  # tf.slice takes no scalars
         (variable,) = start
         begin = [start[variable] if str(d) == variable else 0 for d in aval.op_shape]

@@ -1,4 +1,4 @@
-"""The names of a signature's inputs and outputs, from the paths of a record's leaves."""
+"""Names inputs and outputs of a signature, from the paths of a function's leaves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax2tf_bridge.errors import SavingError
 
 
 def valid_names(paths: Iterable[str], prefix: str) -> tuple[str, ...]:
-    """Names that TensorFlow takes, each for one of the paths and none twice.
+    """Makes names that TensorFlow takes, each for one of the paths and none twice.
 
     Args:
       paths: as Python writes them.
@@ -45,7 +45,7 @@ def renamed(
     signature: str,
     kind: str,
 ) -> tuple[str, ...]:
-    """The names, some of them as the user gave them.
+    """Replaces names by those that the user gave.
 
     Args:
       names: as they follow from the paths.
@@ -100,5 +100,4 @@ def renamed(
 
 
 def _can_be_keyword(name: str) -> bool:
-    """Whether TensorFlow takes it as the name of a keyword argument."""
     return name[0].isalpha() and not keyword.iskeyword(name) and name != "self"

@@ -1,4 +1,4 @@
-"""The arrays that a saved signature takes and gives, as TensorFlow knows them."""
+"""Types of the arrays that a saved signature takes and gives, as TensorFlow knows them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shape_poly import Dim, is_symbolic_dim
 
 @dataclass(frozen=True)
 class ServedArray:
-    """An input or output of a saved signature: its dtype and shape.
+    """Type of an input or output of a saved signature.
 
     Attributes:
       dtype: TensorFlow's name of it, as "string".
@@ -28,18 +28,18 @@ class ServedArray:
 
     @staticmethod
     def of_aval(aval: Aval) -> ServedArray:
-        """Of an argument or result of a JAX function, as it crosses to TensorFlow."""
+        """Describes an argument or result of a JAX function, as TensorFlow sees it."""
         return ServedArray(aval.op_dtype, aval.op_shape)
 
     @staticmethod
     def of_tensor(tensor: Any) -> ServedArray:
-        """Of a tensor, or of a tf.TensorSpec."""
+        """Describes a tensor, or a tf.TensorSpec."""
         rank = tensor.shape.rank
         return ServedArray(tensor.dtype.name, None if rank is None else tuple(tensor.shape))
 
     @property
     def has_open_rows(self) -> bool:
-        """Whether its first dimension has no fixed size."""
+        """True if its first dimension has no fixed size."""
         rows = self.shape[0] if self.shape else 0
         return rows is None or is_symbolic_dim(rows)
 
@@ -54,5 +54,5 @@ Sides: TypeAlias = tuple[dict[str, ServedArray], dict[str, ServedArray]]
 
 
 def served_text(arrays: Mapping[str, Any]) -> str:
-    """Arrays by name for people: "x: float32[b,3], y: string[?]"."""
+    """Writes arrays by name for people: "x: float32[b,3], y: string[?]"."""
     return ", ".join(f"{name}: {array}" for name, array in arrays.items())

@@ -1,4 +1,4 @@
-"""Other numbers in the place of weights that hide what a function does."""
+"""Replaces weights that would hide in a trial what a function does."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _SCALE = 0.1
 
 
 @contextlib.contextmanager
-def moved(weights: Sequence[tf.Variable], seed: int = 0) -> Iterator[bool]:
-    """Within it, small random numbers stand for weights that are zero, or not finite, throughout.
+def randomized_degenerate_weights(weights: Sequence[tf.Variable], seed: int = 0) -> Iterator[bool]:
+    """Puts small random numbers for weights that are zero, or not finite, throughout.
 
     A head that begins at zero gives zeros whatever its rows do to each other; the weights of the
     next version do not. Afterwards all are as before.

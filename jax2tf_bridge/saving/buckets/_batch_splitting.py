@@ -1,15 +1,19 @@
-"""Functions over pieces of their arguments, whose gradients run over the same pieces."""
+"""Splits sizes above the largest bucket into pieces; gradients run over the same pieces."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import tensorflow as tf
 
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._dtypes import NARROW_FLOATS
+from jax2tf_bridge.saving.buckets._buckets import Bucketing, is_plain
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
+from shape_poly import evaluate_shape
 
 Kind: TypeAlias = int | Literal["whole", "sum", "first", "size"]
 """What a piece has of a tensor.
@@ -24,7 +28,7 @@ _DUAL: dict[Kind, Kind] = {"whole": "sum", "sum": "whole", "first": "first"}
 
 @dataclass(frozen=True)
 class Slot:
-    """An argument or a result.
+    """Argument or result of a function over pieces.
 
     Attributes:
       kind: what a piece has of it.
@@ -36,18 +40,18 @@ class Slot:
 
     @property
     def is_differentiable(self) -> bool:
-        """Whether TensorFlow has gradients for the dtype: of 8-bit floats it has none."""
+        """True if TensorFlow has gradients for the dtype; it has none for 8-bit floats."""
         dtype = self.spec.dtype
         return bool((dtype.is_floating or dtype.is_complex) and not dtype.name.startswith("float8"))
 
     def dual(self) -> Slot:
-        """The cotangent of an argument as a result of the gradient, and the other way round."""
+        """Turns an argument into its cotangent, a result of the gradient; and back."""
         return Slot(_DUAL.get(self.kind, self.kind), self.spec)
 
 
 @dataclass
 class PieceGradients:
-    """The gradients of functions over pieces, as TF functions that a SavedModel can hold.
+    """Gradients of functions over pieces, as TF functions that a SavedModel can hold.
 
     Attributes:
       prevented: why the gradient of this order has no gradient; None if it has one.
@@ -60,7 +64,7 @@ class PieceGradients:
     _untraced: list[Piecewise] = field(default_factory=list)
 
     def piecewise(self, key: Any, make: Callable[[], Piecewise]) -> Piecewise:
-        """The function of this key: the same each time, since saving traces all functions anew."""
+        """Returns the function of this key: the same each time, since saving traces all anew."""
         if key not in self._known:
             self._known[key] = make()
             self._untraced.append(self._known[key])
@@ -78,7 +82,7 @@ class PieceGradients:
 
 @dataclass(frozen=True)
 class Piecewise:
-    """A function that runs over pieces of its arguments, and whose gradient does so, too.
+    """Function that runs over pieces of its arguments, as does its gradient.
 
     TensorFlow never differentiates the loop. Under two tapes it would not come to an end: it asks
     for gradients of all that a gradient keeps, and that of a loop keeps new tensors each time.
@@ -100,7 +104,7 @@ class Piecewise:
     order: int = 0
 
     def __call__(self, *args: tf.Tensor) -> list[tf.Tensor]:
-        """The results, joined."""
+        """Runs the function over the pieces and joins the results."""
         if (why := self.prevented(self.order)) is not None:
             return [tf.raw_ops.PreventGradient(input=r, message=why) for r in self._run(args)]
 
@@ -125,7 +129,7 @@ class Piecewise:
 
     @functools.cached_property
     def vjp(self) -> Piecewise:
-        """From the arguments and the cotangents of the results to those of the arguments."""
+        """VJP: from the arguments and the cotangents of the results to those of the arguments."""
         sources, targets = _differentiable(self.arguments), _differentiable(self.results)
         count = len(self.arguments)
 
@@ -154,7 +158,7 @@ class Piecewise:
 
     @functools.cached_property
     def vjp_function(self) -> Any:
-        """`vjp` as a TF function of its own."""
+        """VJP as a TF function of its own."""
         vjp = self.vjp
         signature = [slot.spec for slot in vjp.arguments]
 
@@ -165,7 +169,7 @@ class Piecewise:
         return tf.function(piecewise_vjp, input_signature=signature, autograph=False)
 
     def _run(self, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The results, without a gradient."""
+        """Computes the results without a gradient."""
         place = next(i for i, slot in enumerate(self.arguments) if slot.kind == "size")
         size = args[place]
         # The first piece is computed outside of the branches, so that one of them computes nothing.
@@ -198,7 +202,7 @@ class Piecewise:
     def _continued(
         self, args: Sequence[tf.Tensor], size: tf.Tensor, first: Sequence[tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """The results that begin with those of the first piece."""
+        """Computes the other pieces, and joins them to the results of the first."""
         largest = self.largest
         count = tf.math.floordiv(size + (largest - 1), largest)
         axes = {i: slot.kind for i, slot in enumerate(self.results) if isinstance(slot.kind, int)}
@@ -238,7 +242,7 @@ class Piecewise:
 
 
 def cut(tensor: Any, axis: int, start: Any, size: Any) -> Any:
-    """A part of the tensor along an axis."""
+    """Cuts a part of the tensor along an axis."""
     rank = tensor.shape.rank
     begin = tf.stack([start if i == axis else 0 for i in range(rank)])
     sizes = tf.stack([size if i == axis else -1 for i in range(rank)])
@@ -254,7 +258,6 @@ def _differentiable(slots: Sequence[Slot]) -> list[int]:
 
 
 def _rows_shape(spec: tf.TensorSpec, axis: int) -> list[int | None]:
-    """The shape of a part with the axis in front."""
     known = list(spec.shape)
     del known[axis]
     return [None, *known]
@@ -272,3 +275,102 @@ def _rows_back(tensor: Any, axis: int) -> Any:
         return tensor
     rank = tensor.shape.rank
     return tf.transpose(tensor, [*range(1, axis + 1), 0, *range(axis + 1, rank)])
+
+
+Run: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+"""From named tensors and the variables' values to named tensors.
+
+Tensors beside the inputs, as weights, are for all pieces the same.
+"""
+
+
+def carried_dtype(aval: Aval) -> tf.DType:
+    """Returns the dtype in which a tensor is padded, sliced and joined: mostly its own.
+
+    TensorFlow has no kernels for that of 8-bit floating point numbers; float16 holds all of them.
+    """
+    return tf.float16 if aval.op_dtype in NARROW_FLOATS else tf.as_dtype(aval.op_dtype)
+
+
+def in_pieces(
+    run: Run, bucketing: Bucketing, variable: str, gradients: PieceGradients | None
+) -> Run:
+    """Extends `run` to sizes of a variable above its largest bucket.
+
+    Args:
+      run: the function for sizes up to the largest bucket.
+      bucketing: of which each input and output has the variable at most once, alone in its
+        dimension.
+      variable: along which to cut.
+      gradients: where those of the pieces are collected, if they are saved.
+    """
+    largest = bucketing.sizes[variable][-1]
+    inputs, outputs = bucketing.given(), bucketing.outputs
+    axes = {name: _axis(aval, variable) for name, aval in outputs.items()}
+
+    def whole_or_pieces(tensors: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        size = values[variable]
+        if isinstance(size, int):
+            return run(tensors, values) if size <= largest else unrolled(tensors, values)
+        known = {name: value for name, value in values.items() if isinstance(value, int)}
+        unknown = {name: value for name, value in values.items() if name not in known}
+
+        arguments = {
+            **{name: argument(name, tensor) for name, tensor in tensors.items()},
+            **{f"sizes/{name}": size_argument(name, value) for name, value in unknown.items()},
+        }
+
+        def of_piece(*args: tf.Tensor) -> list[tf.Tensor]:
+            part = dict(zip(arguments, args, strict=True))
+            sizes = {name: part.pop(f"sizes/{name}") for name in unknown}
+            results = run(part, {**known, **sizes})
+            return [results[name] for name in outputs]
+
+        def make() -> Piecewise:
+            return Piecewise(
+                tf.function(of_piece, autograph=False),
+                largest,
+                tuple(arguments.values()),
+                tuple(result(name, known) for name in outputs),
+                (lambda order: None) if gradients is None else gradients.prevented,
+            )
+
+        key = (variable, *known.items(), *arguments.items())
+        piecewise = make() if gradients is None else gradients.piecewise(key, make)
+        results = piecewise(*tensors.values(), *unknown.values())
+        return dict(zip(outputs, results, strict=True))
+
+    def argument(name: str, tensor: Any) -> Slot:
+        axis = _axis(inputs[name], variable) if name in inputs else None
+        return Slot("whole" if axis is None else axis, tf.TensorSpec(tensor.shape, tensor.dtype))
+
+    def size_argument(name: str, value: Any) -> Slot:
+        kind: Kind = "size" if name == variable else "whole"
+        return Slot(kind, tf.TensorSpec((), value.dtype))
+
+    def result(name: str, known: Mapping[str, int]) -> Slot:
+        aval, axis = outputs[name], axes[name]
+        spec = tf.TensorSpec(evaluate_shape(aval.op_shape, known), carried_dtype(aval))
+        return Slot("first" if axis is None else axis, spec)
+
+    def unrolled(tensors: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        size = values[variable]
+        pieces = []
+        for start in range(0, size, largest):
+            part = dict(tensors)
+            rows = min(largest, size - start)
+            for name, aval in inputs.items():
+                if (axis := _axis(aval, variable)) is not None:
+                    part[name] = cut(tensors[name], axis, start, rows)
+            pieces.append(run(part, {**values, variable: rows}))
+        joined = {}
+        for name, axis in axes.items():
+            parts = [part[name] for part in pieces]
+            joined[name] = parts[0] if axis is None else tf.concat(parts, axis)
+        return joined
+
+    return whole_or_pieces
+
+
+def _axis(aval: Aval, variable: str) -> int | None:
+    return next((i for i, d in enumerate(aval.op_shape) if is_plain(d, variable)), None)

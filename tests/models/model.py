@@ -1,4 +1,4 @@
-"""What a model of the table is, and random weights for it; needs neither Flax nor TensorFlow."""
+"""Models of the table, and random weights for them; needs neither Flax nor TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The user's own TensorFlow functions around a signature."""
+"""Puts the user's own TensorFlow functions around a signature."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError, StructureError, bullet_list
-from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._tree_spec import flatten_call
 from jax2tf_bridge.saved_model._signature import Signature
-from jax2tf_bridge.saving._endpoint import Endpoint, spec
-from jax2tf_bridge.saving._served import ServedArray, Sides
 from jax2tf_bridge.saving.buckets._padding import NamedCall
+from jax2tf_bridge.saving.signatures._endpoint import Endpoint
+from jax2tf_bridge.saving.signatures._inputs import NamedPort
+from jax2tf_bridge.saving.signatures._served_arrays import ServedArray, Sides
 from jax2tf_bridge.to_tf import _tf_compat
-from jax2tf_bridge.to_tf._dtypes import cast_if_needed, fits_dtype, fits_shape
+from jax2tf_bridge.to_tf._dtypes import cast_if_needed, fits_dtype, fits_shape, op_dtype
 
 _NUMBERS = (bool, int, float, complex)
 _LIBRARIES = frozenset({"jax", "keras", "numpy", "tensorflow"})
@@ -26,7 +25,7 @@ _NOT_DENSE = (tf.RaggedTensor, tf.SparseTensor)
 
 
 def with_processing(endpoint: Endpoint) -> tuple[NamedCall, dict[str, tf.TensorSpec]]:
-    """The endpoint's call between the user's own TensorFlow functions; and what it takes then.
+    """Puts the user's functions around the endpoint's call; returns also what it takes then.
 
     Raises:
       SavingError: inputs is not what preprocess takes, or the like.
@@ -39,7 +38,7 @@ def with_processing(endpoint: Endpoint) -> tuple[NamedCall, dict[str, tf.TensorS
     post = signature.postprocess
     if post is None:
         return before, endpoint.taken()
-    _check_keywords("postprocess", post, endpoint.outputs, name)
+    _check_keywords("postprocess", post, [port.name for port in endpoint.outputs], name)
     return lambda tensors: _outputs(name, post(**before(tensors))), endpoint.taken()
 
 
@@ -65,7 +64,7 @@ def check_preprocess(name: str, signature: Signature) -> None:
 
 
 def arguments(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-    """Calls preprocess: the arguments of the endpoint, by the names of its inputs.
+    """Calls preprocess, and returns the arguments of the endpoint by the names of its inputs.
 
     Values of 64 bits become 32 where the function has 32, as `convert` takes them.
 
@@ -73,22 +72,19 @@ def arguments(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, tf.Te
       SavingError: it does not give what the function takes; every difference is listed.
     """
     assert endpoint.signature.preprocess is not None
-    tree, names = endpoint.arguments()
-    args, kwargs = _as_call(endpoint.signature.preprocess(**tensors), names)
+    args, kwargs = _as_call(endpoint.signature.preprocess(**tensors), endpoint.arguments.names)
     place = f"preprocess of the signature {endpoint.name}"
     try:
-        leaves = flatten_call(tree, names, args, kwargs)
+        leaves = endpoint.arguments.flatten(args, kwargs)
     except StructureError as e:
         raise SavingError(
             f"{place} does not give the arguments of {endpoint.record.name}: {e}"
         ) from e
     found, problems = {}, []
-    for leaf, path, (name, aval) in zip(
-        leaves, endpoint.paths, endpoint.inputs.items(), strict=True
-    ):
-        problem = _problem(leaf, path, aval)
+    for leaf, port in zip(leaves, endpoint.inputs, strict=True):
+        problem = _problem(leaf, port)
         if problem is None:
-            found[name] = _as_input(leaf, name, aval)
+            found[port.name] = _as_input(leaf, port)
         else:
             problems.append(problem)
     if problems:
@@ -118,9 +114,10 @@ def _as_call(given: Any, names: Sequence[str]) -> tuple[tuple[Any, ...], dict[st
     return (given,), {}
 
 
-def _problem(leaf: Any, path: str, aval: Aval) -> str | None:
-    """Why a value cannot be an argument, and what to do; None if it can."""
-    expected = f"{path}: expected {ServedArray.of_aval(aval)}, got"
+def _problem(leaf: Any, port: NamedPort) -> str | None:
+    """Says why a value cannot be an argument, and what to do; None if it can."""
+    aval = port.aval
+    expected = f"{port.path}: expected {ServedArray.of_aval(aval)}, got"
     if isinstance(leaf, _NOT_DENSE):
         dense = "to_tensor()" if isinstance(leaf, tf.RaggedTensor) else "tf.sparse.to_dense"
         return f"{expected} a {type(leaf).__name__}. Make it dense: {dense}."
@@ -141,15 +138,15 @@ def _problem(leaf: Any, path: str, aval: Aval) -> str | None:
     return None
 
 
-def _as_input(leaf: Any, name: str, aval: Aval) -> tf.Tensor:
-    expected = spec(name, aval)
+def _as_input(leaf: Any, port: NamedPort) -> tf.Tensor:
+    dtype = op_dtype(port.aval, f"The input {port.name}")
     if isinstance(leaf, _NUMBERS):
-        return tf.constant(leaf, expected.dtype)
-    return cast_if_needed(tf.convert_to_tensor(leaf), expected.dtype)
+        return tf.constant(leaf, dtype)
+    return cast_if_needed(tf.convert_to_tensor(leaf), dtype)
 
 
 def _outputs(name: str, results: Any) -> dict[str, Any]:
-    """What postprocess gives as outputs by name; those without one are named by their order."""
+    """Names the results of postprocess; those without a name by their order."""
     if not isinstance(results, Mapping):
         several = results if isinstance(results, (tuple, list)) else [results]
         results = {f"output_{i}": result for i, result in enumerate(several)}
@@ -190,26 +187,21 @@ def _check_keywords(
 
 
 def served_arrays(endpoint: Endpoint, outputs: Mapping[str, Any]) -> Sides:
-    """The inputs and outputs of the saved signature, by name.
-
-    Args:
-      endpoint: of the signature.
-      outputs: of the traced signature, by name.
-    """
+    """Describes the inputs and outputs of the saved signature, by name."""
     own_inputs = endpoint.signature.preprocess is None
     inputs = (
-        {name: ServedArray.of_aval(aval) for name, aval in endpoint.inputs.items()}
+        {port.name: ServedArray.of_aval(port.aval) for port in endpoint.inputs}
         if own_inputs
         else {name: ServedArray.of_tensor(s) for name, s in endpoint.taken().items()}
     )
     # A dimension variable says something where inputs have it as well.
     if own_inputs and endpoint.signature.postprocess is None:
-        return inputs, {name: ServedArray.of_aval(a) for name, a in endpoint.outputs.items()}
+        return inputs, {port.name: ServedArray.of_aval(port.aval) for port in endpoint.outputs}
     return inputs, {name: ServedArray.of_tensor(t) for name, t in outputs.items()}
 
 
 def resources(signature: Signature) -> list[Any]:
-    """What the user's functions need saved: named, or found in what they and theirs close over."""
+    """Lists what the user's functions need saved: named, or found in what they close over."""
     used = [signature.preprocess, signature.postprocess]
     seen: dict[int, Any] = {}
     while used:
@@ -223,7 +215,7 @@ def resources(signature: Signature) -> list[Any]:
 
 
 def _used_by(function: Any) -> list[Any]:
-    """What a function of the user's closes over or is bound to; nothing for what is none."""
+    """Lists what a function of the user's closes over or is bound to."""
     if inspect.ismethod(function):
         return [function.__self__, function.__func__]
     if isinstance(function, functools.partial):
