@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import jax
 
-from jax2tf_bridge.errors import DeviceError
-from jax2tf_bridge.from_jax._jax_compat_devices import (
+from jax2tf_bridge.colocated._jax_compat import (
     all_backends_devices,
     default_backend_devices,
 )
+from jax2tf_bridge.errors import DeviceError
 
 
 def cpu_devices(ids: Sequence[int]) -> list[jax.Device]:

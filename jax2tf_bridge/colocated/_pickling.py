@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from jax2tf_bridge.colocated._blame import not_picklable
+from jax2tf_bridge.colocated._pickle_errors import not_picklable
 from jax2tf_bridge.colocated._reducers import MERGED, reduce_jax, same
 from jax2tf_bridge.errors import MissingDependencyError
 

@@ -36,7 +36,7 @@ _STANDS_ON: dict[str, frozenset[str]] = {
 _AT_CALLS = frozenset({"portable", "serialization", "weights", "facade", "compat", "cli"})
 """Those that import either within functions, so that they can be imported without."""
 
-JAX_SEAM = re.compile(r"jax2tf_bridge\.(from_jax|call_tf)\._jax_compat(_\w+)?")
+JAX_SEAM = re.compile(r"jax2tf_bridge\.(from_jax|call_tf|colocated)\._jax_compat(_\w+)?")
 TENSORFLOW_SEAM = re.compile(r"jax2tf_bridge\.(portable|to_tf|call_tf)\._tf_compat(_\w+)?")
 JAX_PRIVATE = re.compile(r"(jax(\.\w+)*\._[a-z]\w*|jaxlib)(\.|$)")
 TENSORFLOW_PRIVATE = re.compile(

@@ -56,7 +56,7 @@ HERE = [
 ]
 
 # Their doctests start processes that export.
-START_PROCESSES = {"jax2tf_bridge.parallel._many", "jax2tf_bridge.parallel._workers"}
+START_PROCESSES = {"jax2tf_bridge.parallel._export_many", "jax2tf_bridge.parallel._executors"}
 
 
 @pytest.mark.parametrize("page", HERE)

@@ -1,4 +1,4 @@
-"""ExportWorkers: an executor over processes that the bridge starts, each with its own JAX."""
+"""Executors for `export_many`: ExportWorkers starts processes itself, RayExecutor asks Ray."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 
 from jax2tf_bridge.errors import ExportError
 from jax2tf_bridge.parallel._configuration import configuration, configured
-from jax2tf_bridge.parallel._process import WorkerProcess
-from jax2tf_bridge.parallel._serving import Raised
+from jax2tf_bridge.parallel._failures import Failure
+from jax2tf_bridge.parallel._worker_process import WorkerProcess
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -176,6 +176,65 @@ class ExportWorkers(Executor):
         self.shutdown(wait=True, cancel_futures=True)
 
 
+class RayExecutor(Executor):
+    """Calls functions as tasks of Ray, for `export_many`.
+
+    Args:
+      remote: `ray.remote`, or with options as `ray.remote(num_cpus=2)`. The bridge itself does not
+        import Ray.
+
+    Ray's processes need the bridge, JAX, and the modules that the functions are from; and
+    runtime_env={"env_vars": {"JAX_PLATFORMS": "cpu"}} keeps them off accelerators.
+    """
+
+    def __init__(self, remote: Callable[..., Any]) -> None:
+        self._remote = remote
+        self._lock = threading.Lock()
+        self._functions: dict[Any, Any] = {}
+        self._futures: set[Future[Any]] = set()
+        self._is_shut_down = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Calls a function as a task; Ray pickles it, its arguments and its result.
+
+        Raises:
+          RuntimeError: the executor was shut down.
+          TypeError: Ray cannot pickle the arguments.
+        """
+        with self._lock:
+            if self._is_shut_down:
+                raise RuntimeError("this RayExecutor was shut down, and takes no further calls")
+            if fn not in self._functions:
+                self._functions[fn] = self._remote(fn)
+            task = self._functions[fn]
+        future = cast("Future[T]", task.remote(*args, **kwargs).future())
+        with self._lock:
+            self._futures.add(future)
+        future.add_done_callback(self._forget)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Takes no further calls; Ray itself goes on.
+
+        Args:
+          wait: whether to return only when what was submitted is done.
+          cancel_futures: whether futures that are not done are cancelled; their tasks go on.
+        """
+        with self._lock:
+            self._is_shut_down = True
+            pending = list(self._futures)
+        for future in pending:
+            if cancel_futures:
+                future.cancel()
+            if wait:
+                # What it raised is for whom it was submitted.
+                future.exception() if not future.cancelled() else None
+
+    def _forget(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._futures.discard(future)
+
+
 def _available_cores() -> int:
     """How many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -222,8 +281,11 @@ def _answer(shared: _Shared, call: _Call, process: WorkerProcess | None) -> Work
                 found = process.call(call.name, call.function, call.args, call.kwargs, timeout)
         finally:
             call.future.output = process.output()
-        if isinstance(found, Raised):
-            raise _error(found, call)
+        if isinstance(found, Failure):
+            error = found.job_error(
+                call.name, call.future.output, action=f"The call of {call.name!r}"
+            )
+            raise error.__cause__ or error
         call.future.set_result(found.value)
     except BaseException as e:
         call.future.set_exception(e)
@@ -231,14 +293,6 @@ def _answer(shared: _Shared, call: _Call, process: WorkerProcess | None) -> Work
         _discard(shared, process)
         process = None
     return process
-
-
-def _error(found: Raised, call: _Call) -> BaseException:
-    """What the function raised, if it could be sent; else a JobError."""
-    error = found.parts.rebuilt() if found.parts is not None else None
-    what = f"The call of {call.name!r}"
-    wrapped = found.failure.job_error(call.name, call.future.output, error, what=what)
-    return wrapped if error is None else error
 
 
 def _started(shared: _Shared, name: str) -> WorkerProcess:
@@ -249,11 +303,8 @@ def _started(shared: _Shared, name: str) -> WorkerProcess:
             process.kill()
     try:
         ready = process.prepare(name, shared.initializer)
-        if isinstance(ready, Raised):
-            cause = None if ready.parts is None else ready.parts.rebuilt()
-            raise ready.failure.job_error(
-                name, process.output(), cause, what="The workers' initializer"
-            )
+        if isinstance(ready, Failure):
+            raise ready.job_error(name, process.output(), action="The workers' initializer")
     except BaseException:
         process.kill()
         _discard(shared, process)

@@ -10,9 +10,8 @@ from jax.extend import backend
 
 from jax2tf_bridge import NotPicklableError
 from jax2tf_bridge._utils._private_names import SeamName
-from jax2tf_bridge.colocated import Channel
-from jax2tf_bridge.from_jax import _jax_compat_devices
-from jax2tf_bridge.from_jax._jax_compat_devices import SEAM
+from jax2tf_bridge.colocated import Channel, _jax_compat
+from jax2tf_bridge.colocated._jax_compat import SEAM
 from tests.house.seams import has_release, take_away
 
 
@@ -60,14 +59,14 @@ class Backend:
 
 def test_devices_of_other_kinds_without_the_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "backends", lambda: {"tpu": Backend()})
-    assert _jax_compat_devices.all_backends_devices() == ["tpu", "cpu"]
-    own = _jax_compat_devices.default_backend_devices()
+    assert _jax_compat.all_backends_devices() == ["tpu", "cpu"]
+    own = _jax_compat.default_backend_devices()
     assert jax.devices()[0] in own
-    monkeypatch.setattr(_jax_compat_devices, "_ALL_DEVICES", "no_such_attribute")
-    assert _jax_compat_devices.all_backends_devices() == ["tpu"]
-    assert _jax_compat_devices.default_backend_devices() == jax.devices()
+    monkeypatch.setattr(_jax_compat, "_ALL_DEVICES", "no_such_attribute")
+    assert _jax_compat.all_backends_devices() == ["tpu"]
+    assert _jax_compat.default_backend_devices() == jax.devices()
 
 
 def test_only_functions_that_jax_keeps_in_a_module_have_a_name() -> None:
-    assert _jax_compat_devices.cached_function_name(len) is None
-    assert _jax_compat_devices.cached_function_name(jnp.sin) is None
+    assert _jax_compat.cached_function_name(len) is None
+    assert _jax_compat.cached_function_name(jnp.sin) is None

@@ -17,6 +17,7 @@ from jax2tf_bridge.errors import (
     MissingDependencyError,
     NotPicklableError,
 )
+from jax2tf_bridge.parallel._executors import ExportWorkers
 from jax2tf_bridge.parallel._failures import (
     Failure,
     cannot_be_named,
@@ -24,8 +25,7 @@ from jax2tf_bridge.parallel._failures import (
     executor_error,
 )
 from jax2tf_bridge.parallel._jobs import ExportJob, Jobs, named_jobs
-from jax2tf_bridge.parallel._running import Answer, Pending, run_job
-from jax2tf_bridge.parallel._workers import ExportWorkers
+from jax2tf_bridge.parallel._sent_jobs import Answer, Pending, run_job
 from jax2tf_bridge.portable._portable_function import PortableFunction
 
 
@@ -164,7 +164,7 @@ def _result(sent: Pending, future: Future[Answer], executor: Executor) -> Portab
         raise JobError(f"The export of {sent.name!r} was cancelled.", job=sent.name)
     if error is not None:
         raise _failed_executor(sent, executor, error, output)
-    return sent.record(future.result(), output)
+    return sent.exported(future.result(), output)
 
 
 def _failed_executor(
