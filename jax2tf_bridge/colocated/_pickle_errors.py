@@ -116,7 +116,8 @@ def not_picklable(
     path = " → ".join((whole, *(child.text for child in found.path)))
     return NotPicklableError(
         f"{whole} {'captures' if callable(obj) else 'holds'} `{suffixes.removeprefix('.')}`, "
-        f"{_a(type(culprit))}, which cannot be sent to another process ({path}): {reason}. {advice}",
+        f"{_a(type(culprit))}, which cannot be sent to another process ({path}): {reason}. "
+        f"{advice}",
         culprit=whole + suffixes,
     )
 
