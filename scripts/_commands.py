@@ -19,10 +19,10 @@ from _env import (
     ROOT,
     TENSORFLOW,
     Environment,
+    EnvironmentUnavailableError,
     Python,
     demonstration,
     development,
-    fail,
     find_pythons,
     main_python,
     process_environment,
@@ -240,9 +240,9 @@ def _build_wheel(environment: Environment) -> Path:
     }
     metadata = {name for name in names if name.split("/")[0].endswith(".dist-info")}
     if names - metadata != on_disk:
-        fail(f"{wheel.name}: wrong contents: {sorted((names - metadata) ^ on_disk)}")
+        sys.exit(f"error: {wheel.name}: wrong contents: {sorted((names - metadata) ^ on_disk)}")
     if not any(name.endswith("/licenses/LICENSE") for name in metadata):
-        fail(f"{wheel.name}: no LICENSE in it")
+        sys.exit(f"error: {wheel.name}: no LICENSE in it")
     say(f"built dist/{wheel.name}: {len(names)} files")
     return wheel
 
@@ -393,9 +393,12 @@ def main(name: str) -> None:
         parser.error(f"unknown arguments: {' '.join(rest)}")
     if "--" in rest:
         rest.remove("--")
-    if sys.version_info[:2] < OLDEST_PYTHON:
-        # What follows needs a supported Python; the environments choose theirs anyway.
-        newer = main_python()
-        os.execv(newer.path, [newer.path, *sys.argv])
     os.chdir(ROOT)
-    command(options, rest)
+    try:
+        if sys.version_info[:2] < OLDEST_PYTHON:
+            # What follows needs a supported Python; the environments choose theirs anyway.
+            newer = main_python()
+            os.execv(newer.path, [newer.path, *sys.argv])
+        command(options, rest)
+    except EnvironmentUnavailableError as e:
+        sys.exit(f"error: {e}")

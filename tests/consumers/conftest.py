@@ -4,11 +4,32 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Generator
 
 import pytest
 
-from tests.consumers.harness import Harness
+from tests.consumers.harness import Harness, NotAvailableError
 from tests.consumers.summary import pytest_terminal_summary as pytest_terminal_summary
+
+
+def _skip_if_not_available() -> Generator[None, object, object]:
+    """Skips a test for which this machine lacks something; the summary says so loudly."""
+    try:
+        return (yield)
+    except NotAvailableError as e:
+        pytest.skip(str(e))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, object, object]:
+    """Fixtures may need what is not there."""
+    return (yield from _skip_if_not_available())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """The test itself may need what is not there."""
+    return (yield from _skip_if_not_available())
 
 
 @pytest.fixture(scope="session")
