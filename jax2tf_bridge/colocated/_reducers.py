@@ -74,8 +74,8 @@ def _reduce_array(obj: jax.Array) -> Reduced:
         impl = jax.random.key_impl(obj)
         if not isinstance(impl, str):
             raise NotPicklableError(
-                f"Keys of {impl} cannot be sent to another process, since it is not known by name "
-                "there. Send jax.random.key_data(keys), and wrap it with the implementation there."
+                f"Keys of {impl} cannot be sent to another process, which does not know this "
+                "implementation by a name. Send jax.random.key_data(keys), and wrap it there."
             )
         sharding = obj.sharding if obj.committed else None
         return _keys, (impl, np.asarray(jax.random.key_data(obj)), sharding)
@@ -143,8 +143,8 @@ def _array(
     array = make(*values)
     if array.dtype != dtype:
         raise DTypeError(
-            f"An array of {dtype} came from another process, and here it would be {array.dtype}. "
-            "Give both processes the same JAX_ENABLE_X64."
+            f"An array of {dtype} came from another process and would be {array.dtype} here. Set "
+            "JAX_ENABLE_X64 to the same value in both processes."
         )
     return _placed(array, sharding)
 

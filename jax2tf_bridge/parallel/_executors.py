@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class WorkerFuture(Future[T]):
-    """What came, or will come, of a call in a worker.
+    """Future of a call in a worker.
 
     Attributes:
       output: what the worker printed meanwhile, the last 64 kB of it; complete when it is done.
@@ -45,7 +45,7 @@ class _Call:
 
 @dataclass
 class _Shared:
-    """What an executor shares with its threads, which must not keep it alive."""
+    """State that an executor shares with its threads, which must not keep it alive."""
 
     environment: Mapping[str, str]
     initializer: Callable[[], object] | None
@@ -57,7 +57,7 @@ class _Shared:
     killed: bool = False
 
     def kill(self) -> None:
-        """Ends all processes; what waits for them sees them dead."""
+        """Ends all processes; the threads that wait for them see them dead."""
         with self.lock:
             self.killed = True
             for process in self.processes:
@@ -92,7 +92,7 @@ class ExportWorkers(Executor):
         initializer: Callable[[], object] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """No process is started yet.
+        """Makes the executor; processes are started when there is work for them.
 
         Args:
           workers: how many processes there are at most; by default one a core.
@@ -110,7 +110,9 @@ class ExportWorkers(Executor):
         cores = _available_cores()
         count = cores if workers is None else workers
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise ExportError(f"workers must be a number of processes from 1 on. Got: {workers!r}")
+            raise ExportError(
+                f"workers must be a number of processes, at least 1. Got: {workers!r}."
+            )
         self._shared = _Shared(_environment(environment or {}), initializer, timeout)
         self._count = count
         self._threads: list[threading.Thread] = []
@@ -135,7 +137,7 @@ class ExportWorkers(Executor):
     def submit_as(
         self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> WorkerFuture[T]:
-        """As `submit`; messages call it `name`."""
+        """Does what `submit` does; messages call the function `name`."""
         future: WorkerFuture[T] = WorkerFuture()
         with self._lock:
             if self._is_shut_down:
@@ -236,21 +238,21 @@ class RayExecutor(Executor):
 
 
 def _available_cores() -> int:
-    """How many cores this process may use."""
+    """Counts the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _environment(given: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the workers: of this process, and what was given beside it."""
+    """Merges the given variables into those of this process."""
     devices = getattr(jax.config, "jax_num_cpu_devices", -1)
     own = {"JAX_NUM_CPU_DEVICES": str(devices)} if devices > 0 else {}
     return {**os.environ, **own, "JAX_PLATFORMS": "cpu", **given}
 
 
 def _serve(shared: _Shared) -> None:
-    """A thread: hands calls to one process, and to another where that died."""
+    """Hands calls to one process, and to another when that died. Each thread runs this."""
     process: WorkerProcess | None = None
     try:
         while (call := _next(shared)) is not None:
@@ -262,7 +264,7 @@ def _serve(shared: _Shared) -> None:
 
 
 def _next(shared: _Shared) -> _Call | None:
-    """The next call, for which the thread waits; None if there will be none."""
+    """Waits for the next call; None if there will be none."""
     with contextlib.suppress(queue.Empty):
         return shared.calls.get_nowait()
     shared.idle.release()
@@ -270,7 +272,7 @@ def _next(shared: _Shared) -> _Call | None:
 
 
 def _answer(shared: _Shared, call: _Call, process: WorkerProcess | None) -> WorkerProcess | None:
-    """Has a call answered by a process, which is started if there is none; gives it back."""
+    """Answers a call and returns the process that can take the next one, if one can."""
     timeout = shared.timeout
     try:
         if process is None:

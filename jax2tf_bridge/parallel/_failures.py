@@ -162,8 +162,8 @@ def executor_error(name: str, error: BaseException) -> JobError:
     found: JobError
     if isinstance(error, BrokenExecutor):
         found = WorkerDiedError(
-            f"{text} It does not say which job ended its process, and takes no further ones. The "
-            "bridge's own workers (executor=None) do.",
+            f"{text} It does not say which job ended its process, and takes no further jobs. Use "
+            "the bridge's own workers (executor=None), which do both.",
             job=name,
         )
     else:
@@ -195,9 +195,9 @@ def cannot_be_named(name: str, function: Any, sent: object) -> NotPicklableError
     except Exception as e:  # whatever __reduce__ raises
         culprit = str(getattr(function, "__qualname__", type(function).__qualname__))
         return NotPicklableError(
-            f"The export of {name!r}: pickle, by which the executor sends functions, cannot send "
-            f"{culprit}: {e}. It finds functions by their names at the top of modules. Define it "
-            "there, or export with the bridge's own workers (executor=None), which take any.",
+            f"The export of {name!r} needs {culprit}, which the executor cannot send: {e}. It uses "
+            "pickle, which finds functions by their names at the top of modules. Define the "
+            "function there, or use the bridge's own workers (executor=None), which take any.",
             culprit=culprit,
         )
     return None

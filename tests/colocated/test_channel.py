@@ -83,7 +83,7 @@ def test_pickles_are_refused(protocol: int) -> None:
     data = pickle.dumps(Trap(), protocol)
     with pytest.raises(Unpickled):
         pickle.loads(data)
-    refused(pair()[1], data, "pickle" if protocol >= 2 else "no message")
+    refused(pair()[1], data, "pickle" if protocol >= 2 else "not a message")
 
 
 def test_messages_of_other_channels_are_refused() -> None:

@@ -103,7 +103,7 @@ def test_processes() -> None:
         error = caught.value.errors["dies"]
         assert isinstance(error, WorkerDiedError)
         assert error.exit_code is None
-        assert "The bridge's own workers (executor=None) do" in str(error)
+        assert "the bridge's own workers (executor=None), which do both" in str(error)
 
 
 class _Task:
