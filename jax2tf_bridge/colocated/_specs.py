@@ -45,8 +45,8 @@ def serialize_specs(
             place = jax.tree_util.keystr(path)
             raise SerializationError(
                 f"specs{place} must be a jax.ShapeDtypeStruct. Got: a {type(leaf).__qualname__}. "
-                "Make specs of values by jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)"
-                ", or send the values by Channel.pack."
+                "Make specs by jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), or "
+                "send the values by Channel.pack."
             )
     own = _addressable(devices)
     text = np.array(base64.b64encode(channel.pack_specs(specs)).decode("ascii"), string)

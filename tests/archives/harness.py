@@ -9,12 +9,17 @@ from pathlib import Path
 
 from tests.consumers.environments import environment, newest_python
 from tests.consumers.exchange import Outcome, Report
-from tests.consumers.harness import Harness, NotAvailableError, newest_is_current, run_to_the_end
+from tests.consumers.harness import (
+    NEWEST_TENSORFLOW,
+    Harness,
+    NotAvailableError,
+    newest_is_current,
+    run_to_the_end,
+)
 
 RELEASES = ("0.4.30", "0.4.38", "0.5.3", "0.6.2", "0.7.2", "newest")
 """Of JAX: "newest" is what pip installs today."""
 
-TENSORFLOW_RELEASE = "2.21.0"
 WRITER_PYTHON = ((3, 11), (3, 12))
 
 PROGRAMS = (
@@ -105,7 +110,7 @@ class Archives:
         jax = Report(folder / "jax.jsonl")
         self._run("check_in_jax", self._newest(), [folder, jax.path], jax)
         tensorflow = Report(folder / "tensorflow.jsonl")
-        consumer = self._harness.consumer_python(TENSORFLOW_RELEASE)
+        consumer = self._harness.consumer_python(NEWEST_TENSORFLOW)
         self._run("check_in_tensorflow", consumer, [folder, tensorflow.path], tensorflow)
 
     def _run(self, module: str, python: Path, arguments: Sequence[object], report: Report) -> None:

@@ -26,6 +26,7 @@ from tests.consumers.environments import (
 from tests.consumers.exchange import SERVED, Outcome, Report
 
 TENSORFLOW_RELEASES = ("2.15.1", "2.17.1", "2.19.1", "2.21.0")
+OLDEST_TENSORFLOW, *_, NEWEST_TENSORFLOW = TENSORFLOW_RELEASES
 EXPORTERS = ("current", "newest")
 CONSUMER_PYTHON = (3, 11)
 NEWER_PYTHON = ((3, 12), (3, 13))

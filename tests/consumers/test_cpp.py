@@ -12,15 +12,14 @@ from tests.consumers.comparison import differences
 from tests.consumers.cpp_programs import compiled
 from tests.consumers.environments import process_environment
 from tests.consumers.exchange import SERVED, Array, read_arrays
-from tests.consumers.harness import Harness, newest_exporter
+from tests.consumers.harness import NEWEST_TENSORFLOW, OLDEST_TENSORFLOW, Harness, newest_exporter
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
-RELEASES = ("2.15.1", "2.21.0")
 WIDTH = 28
 
 
-@pytest.fixture(params=RELEASES)
+@pytest.fixture(params=[OLDEST_TENSORFLOW, NEWEST_TENSORFLOW])
 def serve(harness: Harness, request: pytest.FixtureRequest) -> Path:
     """The program, compiled against one TensorFlow release."""
     return compiled("serve.cc", harness, request.param)

@@ -11,12 +11,11 @@ import pytest
 
 import jax2tf_bridge
 from tests.consumers.cpp_programs import compiled
-from tests.consumers.harness import Harness
+from tests.consumers.harness import NEWEST_TENSORFLOW, OLDEST_TENSORFLOW, Harness
 from tests.consumers.replaying import Replay, numbers, replay
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
-RELEASES = ("2.15.1", "2.21.0")
 BUCKETS = (1, 8, 32, 64, 96, 128)
 WIDTH = 28
 WEIGHTS = np.random.default_rng(0).normal(size=(WIDTH, 10)).astype(np.float32)
@@ -24,12 +23,12 @@ WEIGHTS = np.random.default_rng(0).normal(size=(WIDTH, 10)).astype(np.float32)
 
 ON_THE_NEWEST = pytest.mark.parametrize(
     "program",
-    [pytest.param(RELEASES[0], marks=pytest.mark.complete), RELEASES[1]],
+    [pytest.param(OLDEST_TENSORFLOW, marks=pytest.mark.complete), NEWEST_TENSORFLOW],
     indirect=True,
 )
 
 
-@pytest.fixture(params=RELEASES)
+@pytest.fixture(params=[OLDEST_TENSORFLOW, NEWEST_TENSORFLOW])
 def program(harness: Harness, request: pytest.FixtureRequest) -> Path:
     """The program, compiled against one TensorFlow release."""
     return compiled("replay.cc", harness, request.param)

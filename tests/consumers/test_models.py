@@ -10,13 +10,13 @@ import sys
 import pytest
 
 from tests.consumers.exchange import Outcome, Report
-from tests.consumers.harness import Harness
+from tests.consumers.harness import NEWEST_TENSORFLOW, TENSORFLOW_RELEASES, Harness
 from tests.models.record import Model
 from tests.models.table import MODELS
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
-RELEASES = ("2.17.1", "2.21.0")
+RELEASES = (TENSORFLOW_RELEASES[1], NEWEST_TENSORFLOW)
 _HALF = (len(MODELS) + 1) // 2
 _PARTS = (MODELS[:_HALF], MODELS[_HALF:])
 # One of each library, of those that compile soon.

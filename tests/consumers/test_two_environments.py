@@ -17,12 +17,12 @@ import pytest
 
 from scripts._env import locked
 from tests.consumers.environments import process_environment
-from tests.consumers.harness import Harness
+from tests.consumers.harness import TENSORFLOW_RELEASES, Harness
 from tests.sampling import sampled
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
-RELEASES = ("2.15.1", "2.17.1", "2.19.1")
+RELEASES = TENSORFLOW_RELEASES[:-1]  # the newest can be installed beside the newest JAX
 
 
 def _run(harness: Harness, *command: str | Path) -> str:
