@@ -1,4 +1,4 @@
-"""What the scripts do: each command is a list of steps, with a summary at the end."""
+"""Commands of the scripts: each is a list of steps, with a summary at the end."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SLOW = "slow and not complete"
 
 @dataclass(frozen=True)
 class Row:
-    """How a step came out: its title, success, seconds, and the last line that it printed."""
+    """Result of a step: its title, success, seconds, and the last line that it printed."""
 
     title: str
     passed: bool
@@ -166,7 +166,7 @@ class Steps:
 
 
 def _workers() -> str:
-    """How many tests run at once: one a core, within what a laptop's memory holds."""
+    """Counts the tests to run at once: one a core, within what a laptop's memory holds."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return str(min(cores or 1, 8))
 

@@ -173,22 +173,22 @@ class Environment:
 
     @property
     def path(self) -> Path:
-        """The folder as an absolute path."""
+        """Absolute path of the folder."""
         return ROOT / self.folder
 
     @property
     def python(self) -> str:
-        """The environment's own interpreter."""
+        """Path of the environment's own interpreter."""
         return str(self.path / "bin" / "python")
 
     @property
     def is_editable(self) -> bool:
-        """Whether the project in it is the checkout itself, rather than a wheel."""
+        """True if the project in it is the checkout itself, rather than a wheel."""
         return self.project == "."
 
     @property
-    def _shelf(self) -> Path:
-        """The folder for locks and uv: beside the environment where that lies elsewhere."""
+    def _locks_folder(self) -> Path:
+        """Folder for locks and uv: beside the environment where that lies elsewhere."""
         return self.path.parent if os.path.isabs(self.folder) else ROOT / ".venvs"
 
     def _fingerprint(self) -> str:
@@ -213,7 +213,7 @@ class Environment:
         """
         stamp = self.path / "stamp"
         fingerprint = self._fingerprint()
-        with locked(self._shelf / f"{self.name}.lock"):
+        with locked(self._locks_folder / f"{self.name}.lock"):
             kept = stamp.exists() and stamp.read_text() == fingerprint
             if kept and not fresh and _ask(self.python):
                 self.say(f"environment {self.folder} is up to date ({self.base})")
@@ -274,7 +274,7 @@ class Environment:
 
     def _uv(self, pip: Sequence[str]) -> str | None:
         """Finds the uv that all environments share, installing it first where it is missing."""
-        folder = self._shelf / "installer"
+        folder = self._locks_folder / "installer"
         uv = folder / "bin" / "uv"
         with locked(folder.with_suffix(".lock")):
             if not uv.exists():

@@ -20,13 +20,13 @@ SPEC = tf.TensorSpec((4, 3))
 
 
 def annotations(function: Any, spec: tf.TensorSpec = SPEC) -> list[bytes]:
-    """What stands in the XlaSharding ops of a function's graph, by both names that XLA reads."""
+    """Reads the XlaSharding ops of a function's graph, by both names that XLA reads."""
     traced = tf.function(function, autograph=False).get_concrete_function(spec)
     return annotations_of(traced.graph.as_graph_def())
 
 
 def annotations_of(graph: Any) -> list[bytes]:
-    """What stands in the XlaSharding ops of a graph and of the functions that it calls."""
+    """Reads the XlaSharding ops of a graph and of the functions that it calls."""
     nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
     found = [node.attr for node in nodes if node.op == "XlaSharding"]
     for attributes in found:

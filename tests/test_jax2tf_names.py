@@ -37,7 +37,7 @@ CHECKS = {"platform", "custom_call", "is_custom_call"}
 
 
 def keywords(function: Callable[..., Any]) -> set[str]:
-    """What a function takes by keyword, beside its first argument."""
+    """Returns what a function takes by keyword, beside its first argument."""
     parameters = list(inspect.signature(function).parameters.values())[1:]
     return {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
 

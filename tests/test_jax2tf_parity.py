@@ -1,4 +1,4 @@
-"""What users and tools match on is what jax2tf gives, side by side in one process.
+"""Compares with jax2tf, in one process, what users and tools match on.
 
 Static shapes only: with symbolic ones jax2tf fails on the newest pairs.
 """
@@ -34,7 +34,7 @@ X = np.array([[0.5, 1.0], [2.0, 3.0]], np.float32)
 
 
 def both(use: Callable[[Converter], Any]) -> tuple[Any, Any]:
-    """What `use` gives with each of the two converters."""
+    """Calls `use` with each of the two converters."""
     return use(jax2tf.convert), use(convert)
 
 

@@ -22,19 +22,19 @@ def _skip_if_not_available() -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup() -> Generator[None, object, object]:
-    """Fixtures may need what is not there."""
+    """Skips a test whose fixtures need what is not there."""
     return (yield from _skip_if_not_available())
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, object, object]:
-    """The test itself may need what is not there."""
+    """Skips a test that needs what is not there."""
     return (yield from _skip_if_not_available())
 
 
 @pytest.fixture(scope="session")
 def harness(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Harness:
-    """The runs, shared by the workers of one pytest."""
+    """Returns the runs, which the workers of one pytest share."""
     base = tmp_path_factory.getbasetemp()
     if os.environ.get("PYTEST_XDIST_WORKER"):
         base = base.parent

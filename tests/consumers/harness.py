@@ -48,7 +48,7 @@ class NotAvailableError(RuntimeError):
 
 @dataclass(frozen=True)
 class Pair:
-    """What came of one exporting side and one consuming side.
+    """Results of one exporting side and one consuming side.
 
     Attributes:
       exporter, consumer: the versions of each.
@@ -61,7 +61,7 @@ class Pair:
     outcomes: Mapping[str, Outcome]
 
     def failures(self, program: str) -> list[str]:
-        """What failed, on either side."""
+        """Lists the failures of a program, on either side."""
         nothing = Outcome(program, ("it was not run",))
         exported = self.exports.get(program, nothing).failures
         consumed = self.outcomes.get(program, nothing).failures
@@ -106,7 +106,7 @@ class Harness:
         return Pair(exports.versions(), report.versions(), exports.outcomes(), report.outcomes())
 
     def exported(self, exporter: str) -> Path:
-        """The folder with what an exporting side has written."""
+        """Returns the folder with what an exporting side has written."""
         python = self.exporter_python(exporter)
         folder = self.folder / exporter
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ class Harness:
         return folder
 
     def consumer_python(self, release: str) -> Path:
-        """The interpreter of an environment with that TensorFlow and no JAX."""
+        """Returns the interpreter of an environment with that TensorFlow and no JAX."""
         base = newest_python(CONSUMER_PYTHON, CONSUMER_PYTHON)
         if base is None:
             raise NotAvailableError(NO_CONSUMER_PYTHON)
@@ -125,13 +125,13 @@ class Harness:
         return environment(f"tensorflow-{release}", base, *requirements, say=self.say)
 
     def exporter_python(self, exporter: str) -> Path:
-        """The interpreter of an exporting side."""
+        """Returns the interpreter of an exporting side."""
         if exporter == "current":
             return Path(sys.executable)
         return self.newest_python("newest", "jax", TENSORFLOW)
 
     def newest_python(self, name: str, *requirements: str) -> Path:
-        """The interpreter of an environment with the newest releases of what is required.
+        """Returns the interpreter of an environment with the newest releases of the requirements.
 
         Raises:
           NotAvailableError: there is no Python that these can be installed for.
@@ -154,7 +154,7 @@ class Harness:
         return stage
 
     def _names(self) -> tuple[str, ...]:
-        """The programs that are run; none stands for all."""
+        """Names the programs that are run; none stands for all."""
         return () if self.whole else sampled_programs()
 
     def complete(self, title: str, command: Sequence[object], report: Report) -> None:
@@ -187,7 +187,7 @@ def run_to_the_end(
 
 
 def sampled_programs() -> tuple[str, ...]:
-    """The programs of a run that is not of all: the seventeen, the served one, every fourth."""
+    """Names the programs of a sample: the seventeen, the served one, every fourth."""
     from tests.programs import PROGRAMS
 
     return tuple(
@@ -201,13 +201,13 @@ def newer_python() -> Python | None:
 
 
 def newest_is_current() -> bool:
-    """Whether the running Python can have the newest JAX itself."""
+    """Tells whether the running Python can have the newest JAX itself."""
     return sys.version_info[:2] >= NEWER_PYTHON[0]
 
 
 @functools.cache  # it starts every Python that there is
 def newest_exporter() -> str:
-    """The exporting side with the newest JAX that this machine can have."""
+    """Names the exporting side with the newest JAX that this machine can have."""
     return "current" if newest_is_current() or newer_python() is None else "newest"
 
 
@@ -223,7 +223,7 @@ def _package(name: str) -> Path:
 
 
 def _run(command: Sequence[object], stage: Path, log: Path) -> tuple[int, str]:
-    """The exit status and the last lines of what it printed."""
+    """Returns the exit status and the last printed lines of a command."""
     variables = process_environment(
         {"PYTHONPATH": str(stage), "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
     )

@@ -1,4 +1,4 @@
-"""What JAX exports runs on every TensorFlow since 2.15, in processes that have no JAX.
+"""Programs that JAX exports run on every TensorFlow since 2.15, in processes without JAX.
 
 One file each for all TensorFlow releases, exported by the JAX at hand and by the newest one.
 """

@@ -21,13 +21,13 @@ WIDTH = 28
 
 @pytest.fixture(params=[OLDEST_TENSORFLOW, NEWEST_TENSORFLOW])
 def serve(harness: Harness, request: pytest.FixtureRequest) -> Path:
-    """The program, compiled against one TensorFlow release."""
+    """Compiles the program against one TensorFlow release."""
     return compiled("serve.cc", harness, request.param)
 
 
 @pytest.fixture
 def exported(harness: Harness) -> Path:
-    """The folder of the served program: its SavedModel, and what JAX answers."""
+    """Returns the folder of the served program: its SavedModel, and JAX's answers."""
     return harness.exported(newest_exporter()) / SERVED
 
 

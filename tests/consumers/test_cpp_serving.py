@@ -30,7 +30,7 @@ ON_THE_NEWEST = pytest.mark.parametrize(
 
 @pytest.fixture(params=[OLDEST_TENSORFLOW, NEWEST_TENSORFLOW])
 def program(harness: Harness, request: pytest.FixtureRequest) -> Path:
-    """The program, compiled against one TensorFlow release."""
+    """Compiles the program against one TensorFlow release."""
     return compiled("replay.cc", harness, request.param)
 
 

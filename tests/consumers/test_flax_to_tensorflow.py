@@ -35,7 +35,7 @@ def _try(
 
 
 def _run(harness: Harness, scripts: Path, python: Path, script: str, *words: str | Path) -> str:
-    """What a script of the example prints."""
+    """Returns what a script of the example prints."""
     done = _try(harness, scripts, python, script, *words)
     assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -54,7 +54,7 @@ def flax_python(harness: Harness) -> Path:
 
 @pytest.fixture(scope="module")
 def scripts(harness: Harness) -> Path:
-    """The example in a folder where our packages do not lie beside it."""
+    """Copies the example to a folder where our packages do not lie beside it."""
     folder = harness.folder / "scripts" / "examples" / EXAMPLE.name
     with locked(harness.folder / "scripts.lock"):
         if not folder.exists():

@@ -1,4 +1,4 @@
-"""The harness itself: a crash has a name and costs one program, and a difference is seen."""
+"""In the harness a crash has a name and costs one program, and a difference is seen."""
 
 from __future__ import annotations
 

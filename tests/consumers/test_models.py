@@ -26,7 +26,7 @@ _CASES = [(release, model) for part in _PARTS for release in RELEASES for model 
 
 
 def _outcome(harness: Harness, release: str, model: Model) -> Outcome:
-    """How a model came out, at its export or in a TensorFlow release."""
+    """Runs a model's export and a TensorFlow release on it, as far as they have not run."""
     python = harness.consumer_python(release)
     part = next(i for i, models in enumerate(_PARTS) if model in models)
     names = [m.name for m in _PARTS[part] if harness.whole or m.name in _SAMPLE]

@@ -26,7 +26,7 @@ RELEASES = TENSORFLOW_RELEASES[:-1]  # the newest can be installed beside the ne
 
 
 def _run(harness: Harness, *command: str | Path) -> str:
-    """What a command prints, run in the folder that holds our packages and nothing else."""
+    """Runs a command in the folder that holds our packages and nothing else."""
     stage = harness.stage()
     done = subprocess.run(
         list(map(str, command)),
@@ -41,7 +41,7 @@ def _run(harness: Harness, *command: str | Path) -> str:
 
 
 def _exported(harness: Harness) -> Path:
-    """The folder with JAX's answers and the .jaxfn file of each program; made once."""
+    """Makes the folder with JAX's answers and the .jaxfn file of each program, once."""
     folder = harness.folder / "commands"
     with locked(harness.folder / "commands.lock"):
         if (folder / "complete").exists():
@@ -59,12 +59,12 @@ def _exported(harness: Harness) -> Path:
 
 
 def _programs(folder: Path) -> Sequence[Path]:
-    """What is known of each program; the files of its calls have a number."""
+    """Lists the files of facts about each program; those of its calls have a number."""
     return sorted(p for p in folder.glob("*.json") if not re.search(r"-\d+$", p.stem))
 
 
 def _names(signature: str) -> dict[str, list[str]]:
-    """The names of inputs and outputs, in order, in what `jax2tf-bridge save` printed."""
+    """Reads the names of inputs and outputs, in order, from what `jax2tf-bridge save` printed."""
     inputs, outputs = signature.split("serving_default(")[1].split(" -> ")
     return {
         "inputs": re.findall(r"(\w+): ", inputs),

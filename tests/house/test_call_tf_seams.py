@@ -1,4 +1,4 @@
-"""Each private name that call_tf uses is there, as its seams say, and can be done without."""
+"""call_tf does without each private name of JAX and TensorFlow that it uses, or says so."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,7 +28,7 @@ def draws(x: tf.Tensor) -> tf.Tensor:
 
 
 def _is_kept() -> bool:
-    """Whether a call whose results are not used stays in the program."""
+    """Tells whether a call whose results are not used stays in the program."""
     f = call_tf(draws)
 
     def program(x: Any) -> Any:

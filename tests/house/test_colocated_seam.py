@@ -1,4 +1,4 @@
-"""The private names of JAX that sending devices needs: there, as the seam says, or done without."""
+"""Sending functions and devices does without each private name of JAX that it uses."""
 
 from collections.abc import Callable
 from typing import Any

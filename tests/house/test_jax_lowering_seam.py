@@ -1,4 +1,4 @@
-"""The private names of JAX that lowering rules need: there, as the seam says, or done without."""
+"""Lowering rules do without each private name of JAX that they use."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

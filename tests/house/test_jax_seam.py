@@ -1,4 +1,4 @@
-"""Each private name of JAX is there in the releases that the seam says, and can be done without."""
+"""Tracing and configuration do without each private name of JAX that they use."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The distribution declares what the code imports, no more and no less, and where it is from."""
+"""Checks the distribution: it declares what the code imports, and where it is from."""
 
 import re
 import sys
@@ -27,7 +27,7 @@ BROUGHT_ALONG = {"jaxlib": "jax", "keras": "tensorflow", "google": "tensorflow"}
 
 
 def _names(requirements: list[str]) -> set[str]:
-    """The distributions of a list of requirements, extras of our own followed."""
+    """Names the distributions of a list of requirements, extras of our own followed."""
     names = set()
     for requirement in requirements:
         name, extras = re.match(r"([\w.-]+)(?:\[([\w,-]+)\])?", requirement).groups()  # type: ignore[union-attr]
@@ -40,7 +40,7 @@ def _names(requirements: list[str]) -> set[str]:
 
 
 def _third_parties(*folders: str) -> dict[str, str]:
-    """The distributions that the folders' modules import, each with one place that does."""
+    """Names the distributions that the folders' modules import, each with one place that does."""
     packages = {"jax2tf_bridge", "shape_poly"}
     own = packages | {"tests", "examples", "benchmarks", "saved_models", "scripts"}
     found = {}

@@ -1,4 +1,4 @@
-"""How the tests are run: their budgets, the limit on a test, and the plugins."""
+"""Checks the runs of the tests: their budgets, the limit on a test, and the plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each private name of TF is there in the releases that the seam says, and can be done without."""
+"""Everything for TensorFlow does without each private name that it uses, or says so."""
 
 import tempfile
 from collections.abc import Callable

@@ -42,7 +42,7 @@ def _spawning(workers: int, **options: Any) -> ProcessPoolExecutor:
 
 
 def _check(executor: Executor) -> None:
-    """What every executor has to bring back."""
+    """Checks what every executor has to bring back."""
     with configured({"jax_traceback_in_locations_limit": 0}):
         with pytest.raises(ExportManyError) as caught:
             export_many(JOBS, executor=executor)
@@ -107,7 +107,7 @@ def test_processes() -> None:
 
 
 class _Task:
-    """What ray.remote makes of a function, with what it returns."""
+    """A function as ray.remote returns it."""
 
     def __init__(self, function: Any, executor: ThreadPoolExecutor) -> None:
         self.function, self.executor = function, executor
@@ -168,7 +168,7 @@ print("done")
 
 
 def _script(text: str, folder: Path) -> str:
-    """What a script prints: both start processes of their own, which run it or import from it."""
+    """Runs a script: both start processes of their own, which run it or import from it."""
     (folder / "script.py").write_text(text)
     done = subprocess.run(
         [sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, check=False

@@ -314,7 +314,7 @@ print(records["shift"].out_tree.unflatten(iter([1, 2])))
 
 
 def test_a_process_that_dies_is_reported_and_replaced(workers: ExportWorkers) -> None:
-    """The two processes that it ends are replaced, so that others can share the workers."""
+    """Two processes end and are replaced, so that other tests can share the workers."""
     jobs = {
         "left": ExportJob(functions.dies, [X]),
         "crashed": ExportJob(functions.crashes, [X]),

@@ -1,4 +1,4 @@
-"""What export_many says of jobs before any process is started."""
+"""export_many checks its jobs before any process is started."""
 
 from concurrent.futures import Executor, Future
 from typing import Any
