@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
+from pathlib import Path
 
 from tests.plugins.quick_compilation import with_quick_flags
 
@@ -32,6 +33,16 @@ def run_python(
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def run_script(text: str, folder: Path) -> str:
+    """Runs a script.py in a folder, where processes that it starts find it; returns its output."""
+    (folder / "script.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def several_devices(count: int) -> dict[str, str]:

@@ -4,7 +4,6 @@ import importlib
 import sys
 import threading
 import types
-import warnings
 from typing import Any
 
 import jax.numpy as jnp
@@ -18,13 +17,6 @@ from jax2tf_bridge.converting._dtypes import dtype_of_val
 from tests.fresh_process import run_python
 
 PACKAGE = "jax.experimental.jax2tf"
-
-
-@pytest.fixture(scope="module")
-def jax2tf() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return pytest.importorskip(PACKAGE)
 
 
 def everything() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts._env import ROOT, Python, locked
+from scripts._env import ROOT, TENSORFLOW, Python, locked
 from tests.consumers.environments import (
     Say,
     environment,
@@ -30,7 +30,6 @@ OLDEST_TENSORFLOW, *_, NEWEST_TENSORFLOW = TENSORFLOW_RELEASES
 EXPORTERS = ("current", "newest")
 CONSUMER_PYTHON = (3, 11)
 NEWER_PYTHON = ((3, 12), (3, 13))
-TENSORFLOW = "tensorflow" if sys.platform == "darwin" else "tensorflow-cpu"
 
 NO_NEWER_PYTHON = (
     "no Python 3.12 or later on the PATH or among pyenv's versions: the newest JAX, which needs "

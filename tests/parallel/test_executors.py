@@ -1,8 +1,6 @@
 """export_many on executors of others: threads, processes, Dask, Ray."""
 
 import multiprocessing
-import subprocess
-import sys
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from jax2tf_bridge import (
 )
 from jax2tf_bridge.parallel import ExportJob, RayExecutor, export_many
 from jax2tf_bridge.parallel._configuration import configured
+from tests.fresh_process import run_script
 from tests.parallel import functions
 from tests.parallel.functions import Layer, Point, WrongSize
 
@@ -167,21 +166,11 @@ print("done")
 """
 
 
-def _script(text: str, folder: Path) -> str:
-    """Runs a script: both start processes of their own, which run it or import from it."""
-    (folder / "script.py").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.slow
 @pytest.mark.checkout
 def test_dask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    assert "done" in _script(_DASK, tmp_path)
+    assert "done" in run_script(_DASK, tmp_path)
 
 
 @pytest.mark.slow
@@ -189,4 +178,4 @@ def test_dask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray", reason="Ray has no wheels for this platform")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    assert "done" in _script(_RAY, tmp_path)
+    assert "done" in run_script(_RAY, tmp_path)

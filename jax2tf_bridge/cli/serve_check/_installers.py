@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import subprocess
@@ -41,6 +42,11 @@ class Installer(Protocol):
         """Installs a requirement in the environment of an interpreter."""
 
 
+def python_in(folder: Path) -> Path:
+    """Returns the interpreter of a virtual environment."""
+    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
 @contextlib.contextmanager
 def find_installer() -> Iterator[Installer]:
     """Yields the installer of this machine."""
@@ -51,8 +57,7 @@ def find_installer() -> Iterator[Installer]:
     with tempfile.TemporaryDirectory(prefix="jax2tf-bridge-") as folder:
         # The running environment may have no pip, and a venv brings one.
         _checked([sys.executable, "-m", "venv", "--copies", folder])
-        names = ("Scripts/python.exe", "bin/python")
-        yield _Pip(next(str(Path(folder, n)) for n in names if Path(folder, n).exists()), folder)
+        yield _Pip(str(python_in(Path(folder))), folder)
 
 
 class _Uv:

@@ -15,7 +15,12 @@ from pathlib import Path
 
 from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli._usage import UsageError
-from jax2tf_bridge.cli.serve_check._installers import Installer, InstallerError, find_installer
+from jax2tf_bridge.cli.serve_check._installers import (
+    Installer,
+    InstallerError,
+    find_installer,
+    python_in,
+)
 from jax2tf_bridge.errors import BridgeError
 
 _MINORS = range(9, 15)
@@ -59,7 +64,7 @@ def environment_at(python: Path, release: str | None) -> Environment:
       UsageError: it does not start, or has no TensorFlow, or another release.
     """
     # A name alone is looked for on the PATH.
-    path = _python_in(python) if python.is_dir() else Path(shutil.which(python) or python)
+    path = python_in(python) if python.is_dir() else Path(shutil.which(python) or python)
     found = _ask(Path(os.path.abspath(path)))
     if found is None:
         raise UsageError(f"--python: {python} does not start as a Python interpreter")
@@ -101,7 +106,7 @@ def environment_of(release: str, console: Console) -> Environment:
                 _make(folder, installer, base, _requirement(distribution, release))
     except InstallerError as e:
         raise BridgeError(f"TensorFlow {release} cannot be installed: {e}") from e
-    found = _ask(_python_in(folder))
+    found = _ask(python_in(folder))
     if found is None or found.tensorflow is None:
         raise BridgeError(f"{folder}: its Python does not start; remove the folder and try again")
     return found
@@ -127,7 +132,7 @@ def _newest_first(cache: Path, release: str) -> Iterator[Path]:
     """Yields the cached interpreters for a release, that of the running version first."""
     minors = [sys.version_info.minor, *sorted(_MINORS, reverse=True)]
     for minor in dict.fromkeys(minors):
-        python = _python_in(cache / _name(release, (3, minor)))
+        python = python_in(cache / _name(release, (3, minor)))
         if python.exists():
             yield python
 
@@ -175,8 +180,8 @@ def _make(folder: Path, installer: Installer, base: str, requirement: str) -> No
     ) as temporary:
         made = Path(temporary, "made")
         installer.make(base, made)
-        installer.install(_python_in(made), requirement)
-        if _ask(_python_in(folder)) is not None:
+        installer.install(python_in(made), requirement)
+        if _ask(python_in(folder)) is not None:
             return  # another process was faster
         with contextlib.suppress(FileNotFoundError):
             # What does not start, since its Python is gone.
@@ -184,7 +189,7 @@ def _make(folder: Path, installer: Installer, base: str, requirement: str) -> No
         try:
             made.rename(folder)
         except OSError:
-            if _ask(_python_in(folder)) is None:
+            if _ask(python_in(folder)) is None:
                 raise
 
 
@@ -194,11 +199,6 @@ def _requirement(distribution: str, release: str) -> str:
 
 def _is_release(installed: str, release: str) -> bool:
     return installed == release or installed.startswith(f"{release}.")
-
-
-def _python_in(folder: Path) -> Path:
-    """The interpreter of a virtual environment."""
-    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
 def _ask(python: Path) -> Environment | None:

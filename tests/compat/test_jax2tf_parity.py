@@ -15,13 +15,10 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import convert
+from tests.compat.installed_jax2tf import installed_jax2tf
 from tests.fresh_process import run_python
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # jax2tf is deprecated, and says so when it is imported
-    jax2tf = pytest.importorskip(
-        "jax.experimental.jax2tf", reason="this JAX has no jax2tf any more"
-    )
+jax2tf = installed_jax2tf()
 
 try:
     jax2tf.convert(lambda x: x)(np.float32(1.0))

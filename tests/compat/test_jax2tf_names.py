@@ -2,7 +2,6 @@
 
 import inspect
 import types
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -44,13 +43,6 @@ def keywords(function: Callable[..., Any]) -> set[str]:
 
 def functions() -> list[str]:
     return [name for name in NAMES if not name[0].isupper()]
-
-
-@pytest.fixture(scope="module")
-def jax2tf() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return pytest.importorskip("jax.experimental.jax2tf")
 
 
 def test_table_is_that_of_the_installed_jax2tf(jax2tf: Any) -> None:
