@@ -1,4 +1,4 @@
-"""The layout's rules hold in every module, and the rules themselves tell right from wrong."""
+"""Every module keeps the layout's rules, and the rules themselves tell right from wrong."""
 
 import re
 from pathlib import Path

@@ -60,7 +60,7 @@ follow_imports = skip
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What mypy says of both consumers, in one run."""
+    """Runs mypy on both consumers at once."""
     folder = tmp_path_factory.mktemp("consumers")
     (folder / "right.py").write_text(RIGHT)
     (folder / "wrong.py").write_text(HEAD + "\n".join(line for line, _ in WRONG))

@@ -44,7 +44,7 @@ def _is_alive(process: int) -> bool:
 
 
 def _ends(process: int) -> bool:
-    """Whether it ends within a time that no healthy one needs."""
+    """Waits for a process to end, within a time that no healthy one needs."""
     for _ in range(300):
         if not _is_alive(process):
             return True

@@ -1,4 +1,4 @@
-"""Which calls `serve-check` makes of a SavedModel's signatures: at some sizes, and to warm up."""
+"""Chooses the calls that `serve-check` makes: at some sizes, and the warm-up requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Shapes: TypeAlias = Mapping[str, tuple[Dim, ...]]
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a signature.
+    """One call of a signature.
 
     Attributes:
       signature: its name.
@@ -47,14 +47,14 @@ class Call:
 
 
 def calls_of(contents: SavedModelContents) -> list[Call]:
-    """The calls of all signatures, one signature's after another's.
+    """Lists the calls of all signatures, one signature's after another's.
 
     Raises:
       BridgeError: there are no signatures, no sizes satisfy the constraints, or a file is damaged.
     """
     entries = [entry for entry in contents.entries if entry.is_signature]
     if not entries:
-        raise BridgeError(f"{contents.path} has no signatures, and so nothing to serve.")
+        raise BridgeError(f"{contents.path} has no signatures, so there is nothing to serve.")
     folder = Path(contents.path)
     known = read_sidecar(folder)
     has_gradient = {entry.name: _has_gradient(entry) for entry in entries}
@@ -81,7 +81,7 @@ def _has_gradient(entry: EntryPoint) -> bool:
 
 
 def _shapes(entry: EntryPoint, known: SignatureEntry, record: PortableFunction) -> Shapes | None:
-    """The inputs' shapes with the names of sizes; None if they are not those of the function."""
+    """Returns the inputs' shapes with named sizes; None if they are not the function's."""
     avals = {port.path: port.aval for port in record.inputs}
     found = {}
     for port in entry.inputs:
@@ -96,12 +96,12 @@ def _shapes(entry: EntryPoint, known: SignatureEntry, record: PortableFunction) 
 
 
 def _op_or_own(aval: Aval) -> tuple[tuple[Dim, ...], ...]:
-    """The shape of what crosses; of a random key a signature may take the seed instead."""
+    """Returns both shapes of an argument: a signature may take the seed of a random key."""
     return aval.op_shape, aval.shape
 
 
 def _samples(entry: EntryPoint, record: PortableFunction, shapes: Shapes) -> Iterator[Call]:
-    """At a few sizes that the function allows, first the smallest."""
+    """Yields calls at a few sizes that the function allows, the smallest first."""
     scope = SymbolicScope((*record.constraints, *record.requirements), check=False)
     every = [*shapes.values(), *(aval.shape for aval in (*record.in_avals, *record.out_avals))]
     names = sorted({v for s in every for d in s if isinstance(d, DimExpr) for v in d.variables()})
@@ -118,7 +118,7 @@ def _samples(entry: EntryPoint, record: PortableFunction, shapes: Shapes) -> Ite
 
 
 def _guesses(entry: EntryPoint) -> Iterator[Call]:
-    """At sizes of which nobody says that they are allowed, where sizes are open."""
+    """Yields calls where nothing says which of the open sizes are allowed."""
     types = {port.name: port.type for port in entry.inputs}
     is_open = any(t.shape is None or None in t.shape for t in types.values())
     for size in range(1, _SAMPLES + 1 if is_open else 2):

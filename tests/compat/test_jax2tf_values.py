@@ -3,7 +3,6 @@
 import copy
 import pickle
 import re
-import warnings
 from typing import Any
 
 import jax
@@ -18,14 +17,6 @@ from jax2tf_bridge.converting._dtypes import dtype_of_val
 from jax2tf_bridge.from_jax._eval_shape import eval_polymorphic_shape
 from jax2tf_bridge.portable._poly_shape import PolyShape
 from shape_poly import Comparison, Proven, parse_dimension, prove, shape_text, symbolic_shape
-
-
-@pytest.fixture(scope="module")
-def jax2tf() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return pytest.importorskip("jax.experimental.jax2tf")
-
 
 # The dtypes in which they are taken, with 32 bits and with 64.
 VALUES: dict[str, tuple[Any, str, str]] = {

@@ -1,4 +1,4 @@
-"""What cannot be sent is an error that names the part to blame and the way to it."""
+"""Objects that cannot be sent raise an error that names the culprit and the path to it."""
 
 import collections
 import functools
@@ -71,7 +71,7 @@ LOCK = threading.Lock()
 
 
 def of_a_script(function: Any) -> Any:
-    """The function as if a script had it: sent by value, with the globals that it uses."""
+    """Makes a function one of a script: sent by value, with the globals that it uses."""
     function.__module__ = "__main__"
     return function
 

@@ -1,4 +1,4 @@
-"""Finds what keeps an object from being pickled: a captured name, an attribute, an element."""
+"""Finds the captured name, attribute or element that keeps an object from being pickled."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax2tf_bridge.colocated._parts import Part, name_of, parts_of
+from jax2tf_bridge.colocated._pickle_children import Child, children_of, name_of
 from jax2tf_bridge.errors import NotPicklableError
 
 _SECONDS = 10.0
 _DEPTH = 30
-# What is nested too deeply fails at every depth: the name at the top of it is what helps.
+# An object that is nested too deeply fails at every depth: the name at its top is what helps.
 _DEPTH_OF_NESTING = 1
 
 
-class _Nowhere:
+class _NullFile:
     """A file that keeps nothing."""
 
     def write(self, data: Any) -> int:
@@ -27,93 +27,97 @@ class _Nowhere:
 
 @dataclass(frozen=True)
 class _Found:
-    """The smallest part that fails, and the way to it."""
+    """Path to the smallest object that fails, and what pickling that one raises."""
 
-    way: tuple[Part, ...]
+    path: tuple[Child, ...]
     error: Exception
 
 
 class _Search:
-    """The search for the smallest part that fails, within a time."""
+    """A search for the smallest object that fails; it stops after ten seconds."""
 
     def __init__(self, dump: Callable[[Any, Any], None], depth: int) -> None:
         self.dump, self.depth = dump, depth
         self.end = time.monotonic() + _SECONDS
 
     def error_of(self, obj: Any) -> Exception | None:
-        """What pickling the object raises."""
+        """Returns what pickling the object raises; None if that works."""
         try:
-            self.dump(obj, _Nowhere())
+            self.dump(obj, _NullFile())
         except Exception as e:
             return e
         return None
 
-    def failing(self, parts: Sequence[Part]) -> Iterator[tuple[Part, Exception]]:
-        """The parts that fail, in order: many are tried at once."""
-        if not parts or time.monotonic() > self.end:
+    def failing(self, children: Sequence[Child]) -> Iterator[tuple[Child, Exception]]:
+        """Yields the children that fail, in order; bisects, so that many are tried at once."""
+        if not children or time.monotonic() > self.end:
             return
-        error = self.error_of([part.value for part in parts])
+        error = self.error_of([child.value for child in children])
         if error is None:
             return
-        if len(parts) == 1:
-            yield parts[0], error
+        if len(children) == 1:
+            yield children[0], error
             return
-        half = len(parts) // 2
-        yield from self.failing(parts[:half])
-        yield from self.failing(parts[half:])
+        half = len(children) // 2
+        yield from self.failing(children[:half])
+        yield from self.failing(children[half:])
 
     def descend(
-        self, obj: Any, error: Exception, way: tuple[Part, ...], seen: dict[int, Any]
+        self, obj: Any, error: Exception, path: tuple[Child, ...], seen: dict[int, Any]
     ) -> _Found | None:
-        """The smallest part of a failing object; None if it fails only by what holds it."""
+        """Finds the smallest object within a failing one.
+
+        None if it fails only through an object that holds it.
+        """
         seen[id(obj)] = obj
-        if len(way) >= self.depth:
-            return _Found(way, error)
+        if len(path) >= self.depth:
+            return _Found(path, error)
         fails_by_outer = False
-        for part, why in self.failing(_parts_of(obj)):
-            if id(part.value) in seen:
+        for child, why in self.failing(_known_children(obj)):
+            if id(child.value) in seen:
                 fails_by_outer = True
                 continue
-            found = self.descend(part.value, why, (*way, part), seen)
+            found = self.descend(child.value, why, (*path, child), seen)
             if found is not None:
                 return found
             fails_by_outer = True
-        return None if fails_by_outer else _Found(way, error)
+        return None if fails_by_outer else _Found(path, error)
 
 
-def _parts_of(obj: Any) -> list[Part]:
-    parts = []
-    # Looking at objects of others may raise anything; what was found before is looked into.
+def _known_children(obj: Any) -> list[Child]:
+    found = []
+    # Looking at objects of others may raise anything; those found before that are kept.
     with contextlib.suppress(Exception):
-        for part in parts_of(obj):
-            parts.append(part)
-    return parts
+        for child in children_of(obj):
+            found.append(child)
+    return found
 
 
 def not_picklable(
     obj: Any, error: Exception, dump: Callable[[Any, Any], None]
 ) -> NotPicklableError:
-    """The error for an object that `dump` failed to pickle with `error`.
+    """Makes the error for an object that `dump` failed to pickle with `error`.
 
-    `dump(obj, file)` is tried on the object's parts, on theirs, and so on.
+    Tries `dump(child, file)` on the object's children, on theirs, and so on.
     """
     # cloudpickle makes another exception of it.
     deep = isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
     search = _Search(dump, _DEPTH_OF_NESTING if deep else _DEPTH)
     found = search.descend(obj, error, (), {}) or _Found((), error)
     whole = name_of(obj)
-    culprit = found.way[-1].value if found.way else obj
+    culprit = found.path[-1].value if found.path else obj
     reason = "it is nested too deeply for pickle" if deep else _reason(found.error)
     advice = _advice(culprit, callable(obj))
-    if not found.way:
+    if not found.path:
         return NotPicklableError(
             f"{whole} cannot be sent to another process: {reason}. {advice}", culprit=whole
         )
-    suffixes = "".join(part.suffix for part in found.way)
-    way = " → ".join((whole, *(part.text for part in found.way)))
+    suffixes = "".join(child.suffix for child in found.path)
+    path = " → ".join((whole, *(child.text for child in found.path)))
     return NotPicklableError(
         f"{whole} {'captures' if callable(obj) else 'holds'} `{suffixes.removeprefix('.')}`, "
-        f"{_a(type(culprit))}, which cannot be sent to another process ({way}): {reason}. {advice}",
+        f"{_a(type(culprit))}, which cannot be sent to another process ({path}): {reason}. "
+        f"{advice}",
         culprit=whole + suffixes,
     )
 

@@ -9,10 +9,9 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import ShardingError, convert
-from jax2tf_bridge._utils._private_names import SeamName
 from jax2tf_bridge.to_tf._logical_devices import split_to_logical_devices
 from jax2tf_bridge.to_tf._tf_compat_logical_devices import SEAM
-from tests.house.seams import has_release, take_away
+from tests.house.seams import take_away
 
 # Of xla.OpSharding: type OTHER, the tiles, the devices in order.
 TILED_2_1 = b'\x08\x03\x1a\x02\x02\x01"\x02\x00\x01'
@@ -21,13 +20,13 @@ SPEC = tf.TensorSpec((4, 3))
 
 
 def annotations(function: Any, spec: tf.TensorSpec = SPEC) -> list[bytes]:
-    """What stands in the XlaSharding ops of a function's graph, by both names that XLA reads."""
+    """Reads the XlaSharding ops of a function's graph, by both names that XLA reads."""
     traced = tf.function(function, autograph=False).get_concrete_function(spec)
     return annotations_of(traced.graph.as_graph_def())
 
 
 def annotations_of(graph: Any) -> list[bytes]:
-    """What stands in the XlaSharding ops of a graph and of the functions that it calls."""
+    """Reads the XlaSharding ops of a graph and of the functions that it calls."""
     nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
     found = [node.attr for node in nodes if node.op == "XlaSharding"]
     for attributes in found:
@@ -82,13 +81,6 @@ def test_unknown_rank_is_taken() -> None:
 def test_eager_tensors_are_refused() -> None:
     with pytest.raises(ShardingError, match=r"Call it within the tf\.function that is compiled"):
         split_to_logical_devices(tf.ones((2, 2)), (2, 1))
-
-
-@pytest.mark.parametrize("entry", SEAM, ids=lambda entry: entry.name)
-def test_name_is_where_the_seam_says(entry: SeamName) -> None:
-    if has_release("2.15 to 2.21", tf.__version__):
-        assert entry.get() is not None
-    assert entry.without
 
 
 @pytest.mark.parametrize(("name", "tiles"), [("tile", (2, 1)), ("replicate", None)])

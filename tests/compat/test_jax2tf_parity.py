@@ -1,4 +1,4 @@
-"""What users and tools match on is what jax2tf gives, side by side in one process.
+"""Compares with jax2tf, in one process, what users and tools match on.
 
 Static shapes only: with symbolic ones jax2tf fails on the newest pairs.
 """
@@ -15,13 +15,10 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import convert
+from tests.compat.installed_jax2tf import installed_jax2tf
 from tests.fresh_process import run_python
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # jax2tf is deprecated, and says so when it is imported
-    jax2tf = pytest.importorskip(
-        "jax.experimental.jax2tf", reason="this JAX has no jax2tf any more"
-    )
+jax2tf = installed_jax2tf()
 
 try:
     jax2tf.convert(lambda x: x)(np.float32(1.0))
@@ -34,7 +31,7 @@ X = np.array([[0.5, 1.0], [2.0, 3.0]], np.float32)
 
 
 def both(use: Callable[[Converter], Any]) -> tuple[Any, Any]:
-    """What `use` gives with each of the two converters."""
+    """Calls `use` with each of the two converters."""
     return use(jax2tf.convert), use(convert)
 
 

@@ -2,7 +2,6 @@
 
 import inspect
 import types
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -37,20 +36,13 @@ CHECKS = {"platform", "custom_call", "is_custom_call"}
 
 
 def keywords(function: Callable[..., Any]) -> set[str]:
-    """What a function takes by keyword, beside its first argument."""
+    """Returns what a function takes by keyword, beside its first argument."""
     parameters = list(inspect.signature(function).parameters.values())[1:]
     return {p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
 
 
 def functions() -> list[str]:
     return [name for name in NAMES if not name[0].isupper()]
-
-
-@pytest.fixture(scope="module")
-def jax2tf() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return pytest.importorskip("jax.experimental.jax2tf")
 
 
 def test_table_is_that_of_the_installed_jax2tf(jax2tf: Any) -> None:

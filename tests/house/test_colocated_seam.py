@@ -1,4 +1,4 @@
-"""The private names of JAX that sending devices needs: there, as the seam says, or done without."""
+"""Sending functions and devices does without each private name of JAX that it uses."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,18 +9,9 @@ import pytest
 from jax.extend import backend
 
 from jax2tf_bridge import NotPicklableError
-from jax2tf_bridge._utils._private_names import SeamName
-from jax2tf_bridge.colocated import Channel
-from jax2tf_bridge.from_jax import _jax_compat_devices
-from jax2tf_bridge.from_jax._jax_compat_devices import SEAM
-from tests.house.seams import has_release, take_away
-
-
-@pytest.mark.parametrize("entry", SEAM, ids=lambda entry: entry.name)
-def test_name_is_where_the_seam_says(entry: SeamName) -> None:
-    if has_release(entry.releases, jax.__version__):
-        assert entry.get() is not None, f"JAX {jax.__version__} lacks {entry.module}.{entry.name}"
-    assert entry.without
+from jax2tf_bridge.colocated import Channel, _jax_compat
+from jax2tf_bridge.colocated._jax_compat import SEAM
+from tests.house.seams import take_away
 
 
 def there_and_back(obj: Any) -> Any:
@@ -60,14 +51,14 @@ class Backend:
 
 def test_devices_of_other_kinds_without_the_attribute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "backends", lambda: {"tpu": Backend()})
-    assert _jax_compat_devices.all_backends_devices() == ["tpu", "cpu"]
-    own = _jax_compat_devices.default_backend_devices()
+    assert _jax_compat.all_backends_devices() == ["tpu", "cpu"]
+    own = _jax_compat.default_backend_devices()
     assert jax.devices()[0] in own
-    monkeypatch.setattr(_jax_compat_devices, "_ALL_DEVICES", "no_such_attribute")
-    assert _jax_compat_devices.all_backends_devices() == ["tpu"]
-    assert _jax_compat_devices.default_backend_devices() == jax.devices()
+    monkeypatch.setattr(_jax_compat, "_ALL_DEVICES", "no_such_attribute")
+    assert _jax_compat.all_backends_devices() == ["tpu"]
+    assert _jax_compat.default_backend_devices() == jax.devices()
 
 
 def test_only_functions_that_jax_keeps_in_a_module_have_a_name() -> None:
-    assert _jax_compat_devices.cached_function_name(len) is None
-    assert _jax_compat_devices.cached_function_name(jnp.sin) is None
+    assert _jax_compat.cached_function_name(len) is None
+    assert _jax_compat.cached_function_name(jnp.sin) is None

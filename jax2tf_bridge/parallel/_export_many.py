@@ -1,4 +1,4 @@
-"""export_many(): many exports at once, in other processes."""
+"""export_many(): exports many functions at once, in other processes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from jax2tf_bridge.errors import (
     MissingDependencyError,
     NotPicklableError,
 )
+from jax2tf_bridge.parallel._executors import ExportWorkers
 from jax2tf_bridge.parallel._failures import (
     Failure,
     cannot_be_named,
@@ -24,8 +25,7 @@ from jax2tf_bridge.parallel._failures import (
     executor_error,
 )
 from jax2tf_bridge.parallel._jobs import ExportJob, Jobs, named_jobs
-from jax2tf_bridge.parallel._running import Answer, Pending, run_job
-from jax2tf_bridge.parallel._workers import ExportWorkers
+from jax2tf_bridge.parallel._sent_jobs import Answer, Pending, run_job
 from jax2tf_bridge.portable._portable_function import PortableFunction
 
 
@@ -38,6 +38,9 @@ def export_many(
     progress: bool | None = None,
 ) -> dict[str, PortableFunction]:
     """Exports several functions, signatures, shapes or platforms at once, in other processes.
+
+    JAX's configuration in this thread goes along with the jobs (x64, matrix precision, PRNG).
+    Portable functions come back as the bytes of .jaxfn files.
 
     JAX's configuration goes along with the jobs, as it is where this is called (x64, matrix
     precision, PRNG). Records come back as the bytes of .jaxfn files.
@@ -55,8 +58,8 @@ def export_many(
       progress: whether to show a progress bar; None for where stderr is a terminal.
 
     Returns:
-      The records by the jobs' names, in the order of the jobs. Types of arguments and results are
-      those of this process. VJPs are those that `vjp_order` of the job asked for.
+      Portable functions by the jobs' names, in the order of the jobs. Types of arguments and
+      results are those of this process. VJPs are those that `vjp_order` of the job asked for.
 
     Raises:
       ExportManyError: some jobs failed. It has what came of the others.
@@ -69,15 +72,16 @@ def export_many(
     ...     "one": ExportJob(jax.nn.softmax, [x]),
     ...     "any": ExportJob(jax.nn.softmax, [x], polymorphic_shapes="(b, 2)"),
     ... }
-    >>> records = export_many(jobs, workers=1)
-    >>> {name: str(record.in_avals[0]) for name, record in records.items()}
+    >>> functions = export_many(jobs, workers=1)
+    >>> {name: str(function.in_avals[0]) for name, function in functions.items()}
     {'one': 'float32[1,2]', 'any': 'float32[b,2]'}
     """
     named = named_jobs(jobs)
     if executor is not None and not (workers is None and environment is None):
         raise ExportError(
-            "workers and environment are for the processes of export_many itself: with an executor "
-            "give them to the executor, as ExportWorkers(workers, environment=...)."
+            "workers and environment cannot be combined with executor: they are for processes that "
+            "export_many starts. Pass them to the executor: ExportWorkers(workers, "
+            "environment=...)."
         )
     if not named:
         return {}
@@ -92,7 +96,7 @@ def export_many(
 def _executor(
     given: Executor | None, workers: int | None, environment: Mapping[str, str] | None
 ) -> Iterator[Executor]:
-    """The executor that was given, or own workers, which end with the call."""
+    """Yields the given executor, or own workers, which end with the call."""
     if given is not None:
         yield given
         return
@@ -108,7 +112,7 @@ def _executor(
 def _outcomes(
     jobs: Mapping[str, ExportJob], executor: Executor, progress: bool | None
 ) -> tuple[dict[str, PortableFunction], dict[str, BridgeError]]:
-    """Records and errors by name, each in the order of the jobs."""
+    """Runs the jobs; returns portable functions and errors by name, in the order of the jobs."""
     results: dict[str, PortableFunction] = {}
     errors: dict[str, BridgeError] = {}
     pending: dict[Future[Answer], Pending] = {}
@@ -149,7 +153,7 @@ def _submitted(executor: Executor, sent: Pending) -> Future[Answer]:
 
 
 def _result(sent: Pending, future: Future[Answer], executor: Executor) -> PortableFunction:
-    """The record of a job that is done.
+    """Returns the portable function of a job that is done.
 
     Raises:
       BridgeError: it failed.
@@ -164,13 +168,13 @@ def _result(sent: Pending, future: Future[Answer], executor: Executor) -> Portab
         raise JobError(f"The export of {sent.name!r} was cancelled.", job=sent.name)
     if error is not None:
         raise _failed_executor(sent, executor, error, output)
-    return sent.record(future.result(), output)
+    return sent.exported(future.result(), output)
 
 
 def _failed_executor(
     sent: Pending, executor: Executor, error: BaseException, output: str = ""
 ) -> BridgeError:
-    """The error for a job of which the executor says that it failed; run_job raises nothing."""
+    """Makes the error for a job that the executor could not run; `run_job` raises nothing."""
     own = isinstance(executor, ExportWorkers)
     if isinstance(error, (NotPicklableError, PicklingError, TypeError, AttributeError, ValueError)):
         function = sent.job.function

@@ -1,4 +1,4 @@
-"""What an object is made of, as pickling it sees it: names, attributes, elements."""
+"""Children of an object as pickle sees them: captured names, attributes, elements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
-# Of these the parts are known, or there are none.
+# Types whose children are known, or that have none.
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 _PLAIN = (
     *(FunctionType, MethodType, CellType, functools.partial),
@@ -19,11 +19,11 @@ _PLAIN = (
 
 
 @dataclass(frozen=True)
-class Part:
-    """A part of an object.
+class Child:
+    """An object that is pickled with another one.
 
     Attributes:
-      text: what it is there, as "closure variable model".
+      text: its role there, as "closure variable model".
       suffix: how it follows its owner's name, as ".model" or "['model']".
       value: itself.
     """
@@ -34,7 +34,7 @@ class Part:
 
 
 def name_of(obj: Any) -> str:
-    """What to call an object in a message."""
+    """Names an object for a message."""
     if isinstance(obj, functools.partial):
         return f"partial of {name_of(obj.func)}"
     name = _attribute_of(obj, "__qualname__") or _attribute_of(obj, "__name__")
@@ -44,75 +44,80 @@ def name_of(obj: Any) -> str:
     return f"the {type(obj).__qualname__}"
 
 
-def parts_of(obj: Any) -> Iterator[Part]:
-    """The parts that are pickled with an object, those with telling names first."""
+def importable_name(obj: Any) -> str | None:
+    """Returns the name by which other processes find a function or class in its module.
+
+    None for what is in no module, or in __main__.
+    """
+    module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
+    if not (isinstance(module, str) and isinstance(name, str)) or module == "__main__":
+        return None
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return name if found is obj else None
+
+
+def children_of(obj: Any) -> Iterator[Child]:
+    """Yields the objects that are pickled with this one, those with telling names first."""
     if isinstance(obj, FunctionType):
-        yield from _parts_of_function(obj)
+        yield from _children_of_function(obj)
     elif isinstance(obj, functools.partial):
-        yield Part("its function", ".func", obj.func)
+        yield Child("its function", ".func", obj.func)
         for i, value in enumerate(obj.args):
-            yield Part(f"argument {i}", f".args[{i}]", value)
+            yield Child(f"argument {i}", f".args[{i}]", value)
         for name, value in obj.keywords.items():
-            yield Part(f"argument {name}", f".keywords[{name!r}]", value)
+            yield Child(f"argument {name}", f".keywords[{name!r}]", value)
     elif isinstance(obj, MethodType):
-        yield Part("its object", ".__self__", obj.__self__)
-        yield Part("its function", ".__func__", obj.__func__)
+        yield Child("its object", ".__self__", obj.__self__)
+        yield Child("its function", ".__func__", obj.__func__)
     elif isinstance(obj, CellType):
         yield from _cell("", obj)
     elif isinstance(obj, Mapping):
-        yield from (Part(f"key {key!r:.60}", "", key) for key in obj)
-        yield from (Part(f"[{key!r:.60}]", f"[{key!r:.60}]", v) for key, v in obj.items())
+        yield from (Child(f"key {key!r:.60}", "", key) for key in obj)
+        yield from (Child(f"[{key!r:.60}]", f"[{key!r:.60}]", v) for key, v in obj.items())
     elif isinstance(obj, list | tuple | set | frozenset):
         names = getattr(obj, "_fields", None)
         for i, value in enumerate(obj):
             if names:
                 yield _attribute(names[i], value)
             else:
-                yield Part(f"[{i}]", f"[{i}]", value)
+                yield Child(f"[{i}]", f"[{i}]", value)
     elif isinstance(obj, type):
-        yield from _parts_of_class(obj)
+        yield from _children_of_class(obj)
     if not isinstance(obj, (type, *_PLAIN)) and type(obj) not in _CONTAINERS:
-        yield from _parts_of_object(obj)
+        yield from _children_of_object(obj)
 
 
 def _attribute_of(obj: Any, name: str) -> Any:
-    """An attribute, or None: objects may do what they like when they are asked."""
+    """Returns an attribute, or None where the object raises anything."""
     try:
         return getattr(obj, name, None)
     except Exception:
         return None
 
 
-def _attribute(name: str, value: Any) -> Part:
-    return Part(f"attribute {name}", f".{name}", value)
+def _attribute(name: str, value: Any) -> Child:
+    return Child(f"attribute {name}", f".{name}", value)
 
 
-def _cell(name: str, cell: CellType) -> Iterator[Part]:
+def _cell(name: str, cell: CellType) -> Iterator[Child]:
     try:
         value = cell.cell_contents
     except ValueError:  # nothing is in it yet
         return
-    yield Part(f"closure variable {name}", f".{name}", value)
+    yield Child(f"closure variable {name}", f".{name}", value)
 
 
-def _is_sent_by_name(obj: Any) -> bool:
-    found: Any = sys.modules.get(obj.__module__ or "")
-    if obj.__module__ == "__main__" or found is None:
-        return False
-    for part in obj.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is obj
-
-
-def _parts_of_function(function: FunctionType) -> Iterator[Part]:
-    if _is_sent_by_name(function):
+def _children_of_function(function: FunctionType) -> Iterator[Child]:
+    if importable_name(function) is not None:
         return
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         yield from _cell(name, cell)
     for name in sorted(_global_names(function.__code__)):
         if name in function.__globals__:
             value = function.__globals__[name]
-            yield Part(f"global {name}", f".{name}", value)
+            yield Child(f"global {name}", f".{name}", value)
     count = function.__code__.co_argcount
     defaults = function.__defaults__ or ()
     names = function.__code__.co_varnames[count - len(defaults) : count]
@@ -120,15 +125,15 @@ def _parts_of_function(function: FunctionType) -> Iterator[Part]:
         *zip(names, defaults, strict=True),
         *(function.__kwdefaults__ or {}).items(),
     ):
-        yield Part(f"default of {name}", f".{name}", value)
+        yield Child(f"default of {name}", f".{name}", value)
     for name, value in vars(function).items():
         yield _attribute(name, value)
     for name, value in function.__annotations__.items():
-        yield Part(f"annotation of {name}", f".__annotations__[{name!r}]", value)
+        yield Child(f"annotation of {name}", f".__annotations__[{name!r}]", value)
 
 
 def _global_names(code: CodeType) -> set[str]:
-    """The names that code, and the functions written in it, may look up in the module."""
+    """Collects the names that code, and the functions in it, may look up in the module."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -136,11 +141,11 @@ def _global_names(code: CodeType) -> set[str]:
     return names
 
 
-def _parts_of_class(cls: type) -> Iterator[Part]:
-    if _is_sent_by_name(cls):
+def _children_of_class(cls: type) -> Iterator[Child]:
+    if importable_name(cls) is not None:
         return
     for base in cls.__bases__:
-        yield Part(f"base class {base.__qualname__}", ".__bases__", base)
+        yield Child(f"base class {base.__qualname__}", ".__bases__", base)
     for name, value in vars(cls).items():
         if isinstance(value, staticmethod | classmethod):
             value = value.__func__
@@ -152,20 +157,20 @@ def _parts_of_class(cls: type) -> Iterator[Part]:
             yield _attribute(name, value)
 
 
-def _parts_of_object(obj: Any) -> Iterator[Part]:
+def _children_of_object(obj: Any) -> Iterator[Child]:
     wrapped = _attribute_of(obj, "__wrapped__")
     if callable(wrapped):
-        yield Part("the function in it", "", wrapped)
+        yield Child("the function in it", "", wrapped)
     yield from _state(obj)
-    if not _is_sent_by_name(type(obj)):
-        yield Part("its class", ".__class__", type(obj))
+    if importable_name(type(obj)) is None:
+        yield Child("its class", ".__class__", type(obj))
 
 
-def _state(obj: Any) -> Iterator[Part]:
-    """What the object itself says that it is made of, by its attributes' names where it can."""
+def _state(obj: Any) -> Iterator[Child]:
+    """Yields what __reduce_ex__ gives, by the names of attributes where there are some."""
     try:
         reduced = obj.__reduce_ex__(4)
-    except Exception:  # it is to blame itself
+    except Exception:  # the object itself is the culprit
         return
     if not isinstance(reduced, tuple):
         return
@@ -184,4 +189,4 @@ def _state(obj: Any) -> Iterator[Part]:
     for value in others:
         # The class and the attributes are looked at by themselves.
         if not isinstance(value, type) and value is not obj:
-            yield Part(f"a part of the {type(obj).__qualname__}", "", value)
+            yield Child(f"a part of the {type(obj).__qualname__}", "", value)

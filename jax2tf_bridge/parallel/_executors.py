@@ -1,4 +1,4 @@
-"""ExportWorkers: an executor over processes that the bridge starts, each with its own JAX."""
+"""Executors for `export_many`: ExportWorkers starts processes itself, RayExecutor asks Ray."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 
 from jax2tf_bridge.errors import ExportError
 from jax2tf_bridge.parallel._configuration import configuration, configured
-from jax2tf_bridge.parallel._process import WorkerProcess
-from jax2tf_bridge.parallel._serving import Raised
+from jax2tf_bridge.parallel._failures import Failure
+from jax2tf_bridge.parallel._worker_process import WorkerProcess
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class WorkerFuture(Future[T]):
-    """What came, or will come, of a call in a worker.
+    """Future of a call in a worker.
 
     Attributes:
       output: what the worker printed meanwhile, the last 64 kB of it; complete when it is done.
@@ -45,7 +45,7 @@ class _Call:
 
 @dataclass
 class _Shared:
-    """What an executor shares with its threads, which must not keep it alive."""
+    """State that an executor shares with its threads, which must not keep it alive."""
 
     environment: Mapping[str, str]
     initializer: Callable[[], object] | None
@@ -57,7 +57,7 @@ class _Shared:
     killed: bool = False
 
     def kill(self) -> None:
-        """Ends all processes; what waits for them sees them dead."""
+        """Ends all processes; the threads that wait for them see them dead."""
         with self.lock:
             self.killed = True
             for process in self.processes:
@@ -92,7 +92,7 @@ class ExportWorkers(Executor):
         initializer: Callable[[], object] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """No process is started yet.
+        """Makes the executor; processes are started when there is work for them.
 
         Args:
           workers: how many processes there are at most; by default one a core.
@@ -110,7 +110,9 @@ class ExportWorkers(Executor):
         cores = _available_cores()
         count = cores if workers is None else workers
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise ExportError(f"workers must be a number of processes from 1 on. Got: {workers!r}")
+            raise ExportError(
+                f"workers must be a number of processes, at least 1. Got: {workers!r}."
+            )
         self._shared = _Shared(_environment(environment or {}), initializer, timeout)
         self._count = count
         self._threads: list[threading.Thread] = []
@@ -135,7 +137,7 @@ class ExportWorkers(Executor):
     def submit_as(
         self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> WorkerFuture[T]:
-        """As `submit`; messages call it `name`."""
+        """Does what `submit` does; messages call the function `name`."""
         future: WorkerFuture[T] = WorkerFuture()
         with self._lock:
             if self._is_shut_down:
@@ -176,22 +178,81 @@ class ExportWorkers(Executor):
         self.shutdown(wait=True, cancel_futures=True)
 
 
+class RayExecutor(Executor):
+    """Calls functions as tasks of Ray, for `export_many`.
+
+    Args:
+      remote: `ray.remote`, or with options as `ray.remote(num_cpus=2)`. The bridge itself does not
+        import Ray.
+
+    Ray's processes need the bridge, JAX, and the modules that the functions are from; and
+    runtime_env={"env_vars": {"JAX_PLATFORMS": "cpu"}} keeps them off accelerators.
+    """
+
+    def __init__(self, remote: Callable[..., Any]) -> None:
+        self._remote = remote
+        self._lock = threading.Lock()
+        self._functions: dict[Any, Any] = {}
+        self._futures: set[Future[Any]] = set()
+        self._is_shut_down = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Calls a function as a task; Ray pickles it, its arguments and its result.
+
+        Raises:
+          RuntimeError: the executor was shut down.
+          TypeError: Ray cannot pickle the arguments.
+        """
+        with self._lock:
+            if self._is_shut_down:
+                raise RuntimeError("this RayExecutor was shut down, and takes no further calls")
+            if fn not in self._functions:
+                self._functions[fn] = self._remote(fn)
+            task = self._functions[fn]
+        future = cast("Future[T]", task.remote(*args, **kwargs).future())
+        with self._lock:
+            self._futures.add(future)
+        future.add_done_callback(self._forget)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Takes no further calls; Ray itself goes on.
+
+        Args:
+          wait: whether to return only when what was submitted is done.
+          cancel_futures: whether futures that are not done are cancelled; their tasks go on.
+        """
+        with self._lock:
+            self._is_shut_down = True
+            pending = list(self._futures)
+        for future in pending:
+            if cancel_futures:
+                future.cancel()
+            if wait:
+                # What it raised is for whom it was submitted.
+                future.exception() if not future.cancelled() else None
+
+    def _forget(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._futures.discard(future)
+
+
 def _available_cores() -> int:
-    """How many cores this process may use."""
+    """Counts the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _environment(given: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the workers: of this process, and what was given beside it."""
+    """Merges the given variables into those of this process."""
     devices = getattr(jax.config, "jax_num_cpu_devices", -1)
     own = {"JAX_NUM_CPU_DEVICES": str(devices)} if devices > 0 else {}
     return {**os.environ, **own, "JAX_PLATFORMS": "cpu", **given}
 
 
 def _serve(shared: _Shared) -> None:
-    """A thread: hands calls to one process, and to another where that died."""
+    """Hands calls to one process, and to another when that died. Each thread runs this."""
     process: WorkerProcess | None = None
     try:
         while (call := _next(shared)) is not None:
@@ -203,7 +264,7 @@ def _serve(shared: _Shared) -> None:
 
 
 def _next(shared: _Shared) -> _Call | None:
-    """The next call, for which the thread waits; None if there will be none."""
+    """Waits for the next call; None if there will be none."""
     with contextlib.suppress(queue.Empty):
         return shared.calls.get_nowait()
     shared.idle.release()
@@ -211,7 +272,7 @@ def _next(shared: _Shared) -> _Call | None:
 
 
 def _answer(shared: _Shared, call: _Call, process: WorkerProcess | None) -> WorkerProcess | None:
-    """Has a call answered by a process, which is started if there is none; gives it back."""
+    """Answers a call and returns the process that can take the next one, if one can."""
     timeout = shared.timeout
     try:
         if process is None:
@@ -222,8 +283,11 @@ def _answer(shared: _Shared, call: _Call, process: WorkerProcess | None) -> Work
                 found = process.call(call.name, call.function, call.args, call.kwargs, timeout)
         finally:
             call.future.output = process.output()
-        if isinstance(found, Raised):
-            raise _error(found, call)
+        if isinstance(found, Failure):
+            error = found.job_error(
+                call.name, call.future.output, action=f"The call of {call.name!r}"
+            )
+            raise error.__cause__ or error
         call.future.set_result(found.value)
     except BaseException as e:
         call.future.set_exception(e)
@@ -231,14 +295,6 @@ def _answer(shared: _Shared, call: _Call, process: WorkerProcess | None) -> Work
         _discard(shared, process)
         process = None
     return process
-
-
-def _error(found: Raised, call: _Call) -> BaseException:
-    """What the function raised, if it could be sent; else a JobError."""
-    error = found.parts.rebuilt() if found.parts is not None else None
-    what = f"The call of {call.name!r}"
-    wrapped = found.failure.job_error(call.name, call.future.output, error, what=what)
-    return wrapped if error is None else error
 
 
 def _started(shared: _Shared, name: str) -> WorkerProcess:
@@ -249,11 +305,8 @@ def _started(shared: _Shared, name: str) -> WorkerProcess:
             process.kill()
     try:
         ready = process.prepare(name, shared.initializer)
-        if isinstance(ready, Raised):
-            cause = None if ready.parts is None else ready.parts.rebuilt()
-            raise ready.failure.job_error(
-                name, process.output(), cause, what="The workers' initializer"
-            )
+        if isinstance(ready, Failure):
+            raise ready.job_error(name, process.output(), action="The workers' initializer")
     except BaseException:
         process.kill()
         _discard(shared, process)
