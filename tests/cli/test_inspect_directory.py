@@ -23,7 +23,7 @@ from jax2tf_bridge.cli.html._page import Fold, Page, Table, render
 from tests.cli.conftest import FINDS_PACKAGES, Run
 from tests.cli.directory_schema import DIRECTORY_SCHEMA
 from tests.fresh_process import run_python
-from tests.inspecting.by_hand import FLOAT32, Call, Model, differentiable, preventing
+from tests.saved_model.by_hand import FLOAT32, Call, Model, differentiable, preventing
 
 Ok = Callable[..., str]
 

@@ -22,7 +22,7 @@ from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving import save_records
 from jax2tf_bridge.serialization import read_function
 from tests.cli.conftest import Run
-from tests.inspecting.by_hand import INT4, INT32, Call, Model
+from tests.saved_model.by_hand import INT4, INT32, Call, Model
 
 Ok = Callable[..., str]
 

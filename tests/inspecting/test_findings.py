@@ -15,7 +15,7 @@ import pytest
 from jax2tf_bridge import Target, export
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.inspecting._model_findings import findings
-from tests.inspecting.by_hand import (
+from tests.saved_model.by_hand import (
     FLOAT32,
     INT4,
     INT32,

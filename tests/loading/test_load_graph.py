@@ -32,7 +32,7 @@ from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint_field
 from jax2tf_bridge.saved_model._tensor_proto import texts
 from jax2tf_bridge.saved_model._tensors import TensorType
-from tests.inspecting import by_hand
+from tests.saved_model import by_hand
 
 X = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(3, 2)).astype(np.float32)

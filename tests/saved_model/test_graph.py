@@ -17,7 +17,7 @@ from jax2tf_bridge.saved_model._meta_graph import MetaGraph
 from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint_field
 from jax2tf_bridge.saved_model._tensor_proto import constant
-from tests.inspecting import by_hand
+from tests.saved_model import by_hand
 
 
 def meta_graph(*nodes: bytes, functions: bytes = b"", signatures: bytes = b"") -> MetaGraph:

@@ -13,7 +13,7 @@ from jax2tf_bridge import FileFormatError, convert
 from jax2tf_bridge.inspecting import SavedModelContents, describe_saved_model, read_saved_model
 from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint_field
 from tests.fresh_process import run_python
-from tests.inspecting.by_hand import (
+from tests.saved_model.by_hand import (
     INT32,
     Call,
     Model,

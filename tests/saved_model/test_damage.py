@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from jax2tf_bridge import FileFormatError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.saved_model._protobuf_writing import bytes_field
-from tests.inspecting.by_hand import (
+from tests.sampling import examples
+from tests.saved_model.by_hand import (
     Call,
     Model,
     calling,
@@ -24,7 +25,6 @@ from tests.inspecting.by_hand import (
     node,
     preventing,
 )
-from tests.sampling import examples
 
 GOLDEN = sorted(p for p in (Path(__file__).parents[2] / "saved_models").glob("*/saved_model.pb"))
 

@@ -13,7 +13,7 @@ from jax2tf_bridge.saved_model import _patching
 from jax2tf_bridge.saved_model._patching import NewModule, replaced_modules
 from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint_field
 from jax2tf_bridge.saved_model._reading import read_message
-from tests.inspecting.by_hand import Call, Model, calling, constant, differentiable
+from tests.saved_model.by_hand import Call, Model, calling, constant, differentiable
 
 UNKNOWN = bytes_field(1000, b"of a newer version") + varint_field(1001, -5)
 
