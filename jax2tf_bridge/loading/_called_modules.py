@@ -17,10 +17,9 @@ from jax2tf_bridge.saved_model._dataflow import (
     Scope,
     Value,
     Variable,
-    tensor_of,
 )
 from jax2tf_bridge.saved_model._entry_points import called_module
-from jax2tf_bridge.saved_model._nodes import Node
+from jax2tf_bridge.saved_model._graph import Node, tensor_of
 
 _MOST_ORDERS = 50
 

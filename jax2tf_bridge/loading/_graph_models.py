@@ -29,13 +29,10 @@ from jax2tf_bridge.saved_model._dataflow import (
     Scope,
     Value,
     Variable,
-    tensor_of,
 )
-from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph
+from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, TensorInfo
-from jax2tf_bridge.saved_model._nodes import Node
-from jax2tf_bridge.saved_model._tensor_proto import constant, texts
-from jax2tf_bridge.saved_model._tensors import tensor_type
+from jax2tf_bridge.saved_model._tensors import constant, tensor_type, texts
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from jax2tf_bridge.saved_model._graph import CALL_MODULE, Body, Function
+from jax2tf_bridge.saved_model._graph import CALL_MODULE, Body, Function, Node, tensor_of
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph
-from jax2tf_bridge.saved_model._nodes import Node
 
 _PASSED_ON = frozenset(
     {
@@ -98,22 +97,6 @@ class ModuleCall:
 
 
 Value: TypeAlias = "Input | Variable | Constant | Opaque | Placed | Cast | Result"
-
-
-def tensor_of(reference: str) -> tuple[str, int]:
-    """The node and which of its results, of "node", "node:1" or "node:output:1".
-
-    A text that names no tensor is that of a node that does not exist.
-
-    >>> tensor_of("a"), tensor_of("a:1"), tensor_of("a:output:2"), tensor_of("a:b")
-    (('a', 0), ('a', 1), ('a', 2), ('a:b', 0))
-    """
-    name, *rest = reference.split(":")
-    if not rest:
-        return name, 0
-    if not rest[-1].isdecimal() or len(rest[-1]) > 9:
-        return reference, 0
-    return name, int(rest[-1])
 
 
 @dataclass(eq=False)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
-from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph
+from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, TensorInfo
-from jax2tf_bridge.saved_model._nodes import Node
-from jax2tf_bridge.saved_model._reach import Reached, reached_by_functions, reached_by_tensors
 from jax2tf_bridge.saved_model._saved_model import (
     CalledModule,
     EntryPoint,
@@ -22,6 +21,81 @@ from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
 
 _MOST_ENTRIES = 256
 """How many signatures and methods are looked into: each may reach the whole graph."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What is run when something is called, or differentiated.
+
+    Attributes:
+      orders: of each function that is reached, how often is differentiated before it runs; the
+        graph itself is "".
+      main: the names of the nodes of the graph itself that are run.
+      unregistered: at which orders the gradient of a node is asked for that is not in the file.
+      missing: functions that are called and are not in the file.
+    """
+
+    orders: Mapping[str, int]
+    main: frozenset[str]
+    unregistered: frozenset[int]
+    missing: frozenset[str]
+
+
+def reached_by_tensors(graph: Graph, tensors: Iterable[str]) -> Reached:
+    """What is run for these tensors of the graph itself ("StatefulPartitionedCall:0")."""
+    by_name = graph.main.by_name
+    waiting = [tensor_of(tensor)[0] for tensor in tensors]
+    seen = set(waiting)
+    needed = []
+    while waiting:
+        node = by_name.get(waiting.pop())
+        if node is None:
+            continue
+        needed.append(node)
+        for name in (*(tensor_of(i)[0] for i in node.inputs), *node.controls):
+            if name not in seen:
+                seen.add(name)
+                waiting.append(name)
+    return _reached(graph, {"": needed}, [("", 0)])
+
+
+def reached_by_functions(graph: Graph, names: Iterable[str]) -> Reached:
+    """What is run when one of these functions is called."""
+    return _reached(graph, {}, [(name, 0) for name in dict.fromkeys(names)])
+
+
+def _reached(
+    graph: Graph, main: Mapping[str, list[Node]], begin: Iterable[tuple[str, int]]
+) -> Reached:
+    """Calls cost nothing and gradients one order, so those of an order are done before the next."""
+    orders: dict[str, int] = {}
+    unregistered: set[int] = set()
+    missing: set[str] = set()
+    waiting = deque(begin)
+    while waiting:
+        name, order = waiting.popleft()
+        if name in orders:
+            continue
+        if name not in main and name not in graph.functions:
+            missing.add(name)
+            continue
+        orders[name] = order
+        function = graph.functions.get(name)
+        nodes: Sequence[Node] = main.get(name) or (() if function is None else function.nodes)
+        differentiated = graph.function_gradients.get(name)
+        if differentiated:
+            waiting.append((differentiated, order + 1))
+        for node in nodes:
+            waiting.extendleft((callee, order) for callee in node.calls)
+            if not node.gradient_type:
+                continue
+            gradient = graph.gradients.get(node.gradient_type)
+            if gradient is None:
+                unregistered.add(order)
+            else:
+                waiting.append((gradient, order + 1))
+    names = frozenset(node.name for node in main.get("", ()))
+    return Reached(orders, names, frozenset(unregistered), frozenset(missing))
 
 
 @dataclass(frozen=True)

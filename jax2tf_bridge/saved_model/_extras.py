@@ -91,27 +91,22 @@ def _messages(message: Message, number: int, place: str) -> Iterator[Message]:
             yield message.message(field, place)
 
 
-def read_sidecar(folder: Path) -> Mapping[str, object]:
-    """What the bridge wrote beside a model that it saved; empty if there is nothing.
+def sidecar_facts(folder: Path) -> tuple[Mapping[str, object], str | None]:
+    """Reads the JSON that the bridge wrote beside a model, as it is, and says why that fails.
 
-    It need not be whole: what is in it is looked at bit by bit.
-
-    Raises:
-      ValueError: what is there is no JSON; the text ends a sentence.
+    Nothing in it is checked. The facts are empty if there is no sidecar, or none that can be read.
     """
     path = folder / SIDECAR
     size = _size(path)
     if size is None:
-        return {}
+        return {}, None
     if size > _LARGEST_SIDECAR:
-        raise ValueError(f"it has {size:,} bytes")
+        return {}, f"it has {size:,} bytes"
     try:
         found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as e:
-        raise ValueError("it is no JSON") from e
-    if not isinstance(found, dict):
-        raise ValueError("it is JSON of something else")
-    return found
+    except (ValueError, RecursionError):
+        return {}, "it is no JSON"
+    return (found, None) if isinstance(found, dict) else ({}, "it is JSON of something else")
 
 
 def files_below(folder: Path) -> dict[str, int]:

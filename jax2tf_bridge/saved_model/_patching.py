@@ -8,8 +8,14 @@ from typing import BinaryIO, TypeAlias
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph
-from jax2tf_bridge.saved_model._protobuf import BYTES, Message
-from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, tag, varint, varint_field
+from jax2tf_bridge.saved_model._protobuf import (
+    BYTES,
+    Message,
+    bytes_field,
+    tag,
+    varint,
+    varint_field,
+)
 from jax2tf_bridge.saved_model._reading import MOST_BYTES
 from jax2tf_bridge.saved_model._schema import (
     AttributeField,

@@ -1,4 +1,4 @@
-"""A checked, bounded reader of protocol buffers, which knows no schema.
+"""Reads and writes protocol buffers: checked and bounded, without a schema.
 
 A SavedModel may come from anywhere, and neither TensorFlow nor protobuf need be installed: so each
 length is compared with the bytes that are there before it is followed. Messages lie within one
@@ -223,3 +223,30 @@ def signed(value: int) -> int:
     -1
     """
     return value - 2**64 if value >= 2**63 else value
+
+
+def varint(value: int) -> bytes:
+    """Writes a number; a negative one takes 10 bytes."""
+    value &= 2**64 - 1
+    written = bytearray()
+    while value > 0x7F:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
+
+
+def tag(number: int, kind: int) -> bytes:
+    """Writes what stands before a field's content."""
+    return varint(number << 3 | kind)
+
+
+def bytes_field(number: int, content: bytes | str) -> bytes:
+    """Writes a field of bytes, text, or a message that is written already."""
+    data = content.encode() if isinstance(content, str) else content
+    return tag(number, BYTES) + varint(len(data)) + data
+
+
+def varint_field(number: int, value: int) -> bytes:
+    """Writes a field of a number."""
+    return tag(number, VARINT) + varint(value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.portable._stablehlo_version import Version
-from jax2tf_bridge.saved_model._objects import Variable
+from jax2tf_bridge.saved_model._meta_graph import Variable
 from jax2tf_bridge.saved_model._tensors import TensorType
 
 

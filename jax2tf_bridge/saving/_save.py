@@ -14,7 +14,7 @@ from jax2tf_bridge._utils._number_texts import number_text
 from jax2tf_bridge.errors import GradientError, SavingError
 from jax2tf_bridge.portable._as_portable import as_record
 from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.saved_model._bucket_texts import bucket_texts, padding_texts
+from jax2tf_bridge.saved_model._sidecar import bucket_texts, padding_texts
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving._checks import check_size, check_takes_params, checked_names
 from jax2tf_bridge.saving._endpoint import Endpoint, saved_orders, some_of

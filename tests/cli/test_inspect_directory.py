@@ -357,7 +357,7 @@ def test_a_page_with_nothing_to_say() -> None:
     ("words", "code", "error"),
     [
         (["gone"], 2, "gone: No such file or directory"),
-        (["."], 1, ". is no SavedModel: it has no saved_model.pb; there is one in sine"),
+        (["."], 1, ". is not a SavedModel: it has no saved_model.pb. There is one in sine."),
         (["sine", "--html", "sine"], 2, "--html: sine is a folder; name the file to write"),
         (["sine", "--html", "no/page"], 2, "--html: there is no folder no"),
         (

@@ -256,7 +256,8 @@ def test_a_folder_that_is_no_model(run: Run) -> None:
     ended = run("retarget", "folder", "--tensorflow", "2.15")
     assert (ended.code, ended.error) == (
         1,
-        "folder is no SavedModel: it has no saved_model.pb",
+        "folder is not a SavedModel: it has no saved_model.pb. Name the folder that holds "
+        "saved_model.pb.",
     )
 
 

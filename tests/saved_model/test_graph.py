@@ -14,9 +14,8 @@ from jax2tf_bridge import FileFormatError
 from jax2tf_bridge.saved_model._dataflow import Cast, Constant, Input, Result, Scope
 from jax2tf_bridge.saved_model._entry_points import called_modules
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph
-from jax2tf_bridge.saved_model._protobuf import Message
-from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint_field
-from jax2tf_bridge.saved_model._tensor_proto import constant
+from jax2tf_bridge.saved_model._protobuf import Message, bytes_field, varint_field
+from jax2tf_bridge.saved_model._tensors import constant
 from tests.saved_model import by_hand
 
 
@@ -201,7 +200,7 @@ def test_constants_as_numbers(
 def test_only_constants_that_few_bytes_make_large_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("jax2tf_bridge.saved_model._tensor_proto._MOST_BYTES", 8)
+    monkeypatch.setattr("jax2tf_bridge.saved_model._tensors._MOST_BYTES", 8)
     start = varint_field(1, 1) + bytes_field(2, by_hand.shape([3]))
     numbers = np.array([1, 2, 3], np.float32)
     for field in (4, 5):

@@ -11,7 +11,7 @@ from jax2tf_bridge import FileFormatError
 from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.saved_model import _patching
 from jax2tf_bridge.saved_model._patching import NewModule, replaced_modules
-from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint_field
+from jax2tf_bridge.saved_model._protobuf import bytes_field, varint_field
 from jax2tf_bridge.saved_model._reading import read_message
 from tests.saved_model.by_hand import Call, Model, calling, constant, differentiable
 

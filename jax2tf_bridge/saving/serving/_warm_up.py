@@ -16,8 +16,7 @@ import tensorflow as tf
 from jax2tf_bridge.errors import FileFormatError, ShapeError
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._extras import WARM_UP, requests_in
-from jax2tf_bridge.saved_model._protobuf import Message
-from jax2tf_bridge.saved_model._protobuf_writing import bytes_field
+from jax2tf_bridge.saved_model._protobuf import Message, bytes_field
 from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.saving.buckets._likely_sizes import smallest_sizes
