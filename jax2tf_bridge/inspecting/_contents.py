@@ -20,15 +20,15 @@ from jax2tf_bridge.portable._tensorflow_releases import (
 )
 from jax2tf_bridge.portable.bytecode import ModuleSummary, read_module
 from jax2tf_bridge.saved_model._saved_model import CalledModule, SavedModelContents
-from jax2tf_bridge.saved_model._sidecar import RECORDS
+from jax2tf_bridge.saved_model._sidecar import MOST_ORDERS, RECORDS
 from jax2tf_bridge.serialization import read_function
+from jax2tf_bridge.serialization._vjp_chain import vjp_chain
 
 _FIRST_WITH_SHARDY = (2, 20)
 """The TensorFlow release since which the op has the attribute `use_shardy_partitioner`."""
 
 _LINEAR_ALGEBRA = re.compile(r"(lapack|blas|cublas|cusolver|hipblas|hipsolver)")
 _RECORD_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\.jaxfn")
-_MOST_ORDERS = 200
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ModuleContents:
 
     Attributes:
       called: the op.
-      order: how often is differentiated before it runs; None if nothing runs it.
+      order: how often is differentiated before a module of these bytes runs; None if nothing runs it.
       entries: the names of the signatures and methods that run it, or a gradient with it.
       summary: what is in it; None if it cannot be read, and `unreadable` says why.
       record: its function, if the sidecar has it.
@@ -75,13 +75,19 @@ def module_contents(
       records: functions by the SHA-256 of their module, as `records_of` gives them.
     """
     summaries: dict[str, ModuleSummary | str] = {}
-    found = []
-    for called in contents.modules:
-        digest = hashlib.sha256(called.module).hexdigest()
+    orders: dict[str, int] = {}
+    digests = [hashlib.sha256(called.module).hexdigest() for called in contents.modules]
+    for called, digest in zip(contents.modules, digests, strict=True):
         if digest not in summaries:
             summaries[digest] = _summary(called)
-        found.append(_contents(contents, called, summaries[digest], records.get(digest)))
-    return tuple(found)
+        for entry in contents.entries:
+            if (order := entry.modules.get(called.number)) is not None:
+                # The gradient of what runs in pieces calls the function, too.
+                orders[digest] = min(order, orders.get(digest, order))
+    return tuple(
+        _contents(contents, called, orders.get(digest), summaries[digest], records.get(digest))
+        for called, digest in zip(contents.modules, digests, strict=True)
+    )
 
 
 def records_of(contents: SavedModelContents) -> tuple[dict[str, PortableFunction], list[str]]:
@@ -90,15 +96,11 @@ def records_of(contents: SavedModelContents) -> tuple[dict[str, PortableFunction
     problems: list[str] = []
     for file in record_files(contents):
         try:
-            record: PortableFunction | None = read_function(file)
+            functions = vjp_chain(read_function(file), None, MOST_ORDERS)
         except (BridgeError, OSError) as e:
             problems.append(str(e))
-            continue
-        for _ in range(_MOST_ORDERS):
-            if record is None:
-                break
-            found[hashlib.sha256(record.module).hexdigest()] = record
-            record = record.lazy_vjp.made
+        else:
+            found |= {hashlib.sha256(each.module).hexdigest(): each for each in functions}
     return found, problems
 
 
@@ -128,17 +130,18 @@ def _summary(called: CalledModule) -> ModuleSummary | str:
 def _contents(
     contents: SavedModelContents,
     called: CalledModule,
+    lowest_order: int | None,
     read: ModuleSummary | str,
     record: PortableFunction | None,
 ) -> ModuleContents:
-    runs = [(e, e.modules[called.number]) for e in contents.entries if called.number in e.modules]
+    entries = dict.fromkeys(e.name for e in contents.entries if called.number in e.modules)
     narrow = tuple(sorted({*called.arguments, *(r.dtype for r in called.results)} & WIDENED.keys()))
     summary = None if isinstance(read, str) else read
     calls = () if summary is None else tuple(summary.custom_calls)
     return ModuleContents(
         called=called,
-        order=min((order for _, order in runs), default=None),
-        entries=tuple(dict.fromkeys(entry.name for entry, _ in runs)),
+        order=lowest_order if entries else None,
+        entries=tuple(entries),
         summary=summary,
         unreadable=read if isinstance(read, str) else None,
         record=record,

@@ -1,4 +1,4 @@
-"""What the outputs of a signature are made of: inputs, variables, constants and calls of modules.
+"""Follows the outputs of a signature back to inputs, variables, constants and module calls.
 
 A graph is followed backwards from its outputs, through what passes values on and through functions
 that are called. Whatever else stands in the way is `Opaque`.
@@ -47,7 +47,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Opaque:
-    """What cannot be looked through; `reason` says what it is."""
+    """A value that cannot be looked through; `reason` says what it is."""
 
     reason: str
 
@@ -91,7 +91,7 @@ class ModuleCall:
 
     @property
     def place(self) -> str:
-        """Where it stands, for messages."""
+        """Names where it stands, for messages."""
         function = self.scope.body.name
         return f"{function}/{self.node.name}" if function else self.node.name
 
@@ -124,14 +124,14 @@ class Scope:
 
     @staticmethod
     def of_graph(model: MetaGraph, inputs: Mapping[str, str]) -> Scope:
-        """The graph itself, with the names of inputs by the tensors that they are."""
+        """Makes the scope of the graph itself."""
         given: dict[str, Value] = {
             tensor_of(tensor)[0]: Input(name) for name, tensor in inputs.items()
         }
         return Scope(model, model.graph.main, given)
 
     def value(self, reference: str) -> Value:
-        """What a tensor of this graph or function is.
+        """Finds what a tensor of this graph or function is.
 
         Raises:
           FileFormatError: the graph is damaged.
@@ -147,7 +147,7 @@ class Scope:
         return value
 
     def _source(self, reference: str, way: list[str | tuple[Scope, str]]) -> Value:
-        """What a tensor comes from.
+        """Follows a tensor to what it comes from.
 
         Calls that follow each other are followed without recursion: there may be many.
 
@@ -200,7 +200,7 @@ class Scope:
         return self._modules[node.name]
 
     def _note_gradient(self, node: Node) -> None:
-        """Notes of a module that its results have the gradient that is registered for a node."""
+        """Notes in a module call that its results have the gradient of a node."""
         if node.op != "IdentityN" or not node.gradient_type or not node.inputs:
             return
         first = self.body.by_name.get(tensor_of(node.inputs[0])[0])
@@ -208,7 +208,7 @@ class Scope:
             self._module(first).differentiated = node
 
     def _call(self, node: Node) -> tuple[Function, Scope] | None:
-        """The function that a node calls; None if it does something else."""
+        """Finds the function that a node calls; None if it does something else."""
         names: Sequence[str] = (node.op,)
         if node.op in _CALLS:
             names = node.functions("f")

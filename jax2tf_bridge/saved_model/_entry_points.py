@@ -1,4 +1,4 @@
-"""What the operations of a graph say of modules and arrays, and what signatures and methods run."""
+"""Finds the modules and arrays of a graph, and which signatures and methods run them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_ENTRIES = 256
 
 @dataclass(frozen=True)
 class Reached:
-    """What is run when something is called, or differentiated.
+    """Functions that run when something is called, or differentiated.
 
     Attributes:
       orders: of each function that is reached, how often is differentiated before it runs; the
@@ -42,7 +42,7 @@ class Reached:
 
 
 def reached_by_tensors(graph: Graph, tensors: Iterable[str]) -> Reached:
-    """What is run for these tensors of the graph itself ("StatefulPartitionedCall:0")."""
+    """Finds what runs for tensors of the graph itself ("StatefulPartitionedCall:0")."""
     by_name = graph.main.by_name
     waiting = [tensor_of(tensor)[0] for tensor in tensors]
     seen = set(waiting)
@@ -60,14 +60,14 @@ def reached_by_tensors(graph: Graph, tensors: Iterable[str]) -> Reached:
 
 
 def reached_by_functions(graph: Graph, names: Iterable[str]) -> Reached:
-    """What is run when one of these functions is called."""
+    """Finds what runs when one of these functions is called."""
     return _reached(graph, {}, [(name, 0) for name in dict.fromkeys(names)])
 
 
 def _reached(
     graph: Graph, main: Mapping[str, list[Node]], begin: Iterable[tuple[str, int]]
 ) -> Reached:
-    """Calls cost nothing and gradients one order, so those of an order are done before the next."""
+    """Follows calls, at no cost, before gradients, at one order: lower orders come first."""
     orders: dict[str, int] = {}
     unregistered: set[int] = set()
     missing: set[str] = set()
@@ -100,7 +100,7 @@ def _reached(
 
 @dataclass(frozen=True)
 class EntryPoints:
-    """The entry points of a graph.
+    """Signatures and methods of a graph.
 
     Attributes:
       entries: the signatures, then the methods that run modules.
@@ -114,7 +114,7 @@ class EntryPoints:
 
 
 def called_modules(graph: Graph, first: int) -> Iterator[CalledModule]:
-    """The modules of a graph, numbered from `first` on.
+    """Yields the modules of a graph, numbered from `first` on.
 
     Raises:
       FileFormatError: an operation is damaged, even of a function that nothing reaches.
@@ -128,7 +128,7 @@ def called_modules(graph: Graph, first: int) -> Iterator[CalledModule]:
 
 
 def called_module(number: int, function: str, node: Node) -> CalledModule:
-    """What an XlaCallModule node says."""
+    """Reads the attributes of an XlaCallModule node."""
     module = node.view("module")
     dtypes, shapes = node.dtypes("Tout"), [*node.shapes("Sout")]
     shapes += [None] * (len(dtypes) - len(shapes))
@@ -150,7 +150,7 @@ def called_module(number: int, function: str, node: Node) -> CalledModule:
 
 
 def constants(graph: Graph) -> Iterator[GraphConstant]:
-    """The arrays in a graph."""
+    """Yields the arrays in a graph."""
     for function, node in graph.every_node():
         tensor = node.tensor("value") if node.op == "Const" else None
         if tensor is not None:
@@ -158,7 +158,7 @@ def constants(graph: Graph) -> Iterator[GraphConstant]:
 
 
 def entry_points(meta_graph: MetaGraph, modules: Sequence[CalledModule]) -> EntryPoints:
-    """The signatures and methods of a graph.
+    """Finds the signatures and methods of a graph.
 
     Args:
       meta_graph: the graph.

@@ -1,4 +1,4 @@
-"""Graph: operations and the functions that they call, each read when it is asked for."""
+"""Reads operations and the functions that they call, each when it is asked for."""
 
 from __future__ import annotations
 
@@ -70,19 +70,19 @@ class Node:
 
     @property
     def attributes(self) -> Mapping[str, Message]:
-        """The attributes by name, as AttrValue messages."""
+        """Returns the attributes by name, as AttrValue messages."""
         if self._attributes is None:
             self._attributes = self._read_attributes()
         return self._attributes
 
     @property
     def calls(self) -> tuple[str, ...]:
-        """The names of the functions in all attributes."""
+        """Returns the names of the functions in all attributes."""
         return self._follow()[0]
 
     @property
     def gradient_type(self) -> str:
-        """The operation as which its gradient is registered; "" if it has its own."""
+        """Names what its gradient is registered for; "" if it has its own."""
         return self._follow()[1]
 
     def view(self, name: str) -> memoryview:
@@ -138,7 +138,7 @@ class Node:
         return tuple(_functions(self._attribute(name)))
 
     def error(self, problem: str) -> FileFormatError:
-        """What to raise for a node that does not fit its graph."""
+        """Makes the error for a node that does not fit its graph."""
         return self.message.error(self.message.start, f"{self.name} {problem}")
 
     def _attribute(self, name: str) -> Message:
@@ -153,7 +153,7 @@ class Node:
         )
 
     def _follow(self) -> tuple[tuple[str, ...], str]:
-        """The functions in all attributes, and the operation that its gradient is registered as."""
+        """Reads the functions in all attributes, and what its gradient is registered for."""
         if self._links is None:
             attributes = self._read_attributes() if self._attributes is None else self._attributes
             calls = tuple(name for value in attributes.values() for name in _functions(value))
@@ -163,7 +163,6 @@ class Node:
         return self._links
 
     def _list(self, name: str, number: int) -> Iterator[tuple[Message, Field]]:
-        """The fields of a number in an attribute's list."""
         value = self._attribute(name)
         for values in value.messages(AttributeField.LIST, value.place):
             for field in values.fields():
@@ -172,7 +171,6 @@ class Node:
 
 
 def _functions(value: Message) -> Iterator[str]:
-    """The names of the functions in an attribute."""
     for field in value.fields():
         if field.number == AttributeField.FUNCTION:
             yield value.message(field, value.place).text_of(1)
@@ -186,7 +184,7 @@ CALL_MODULE = "XlaCallModule"
 
 
 def tensor_of(reference: str) -> tuple[str, int]:
-    """The node and which of its results, of "node", "node:1" or "node:output:1".
+    """Splits "node", "node:1" or "node:output:1" into the node and which of its results.
 
     A text that names no tensor is that of a node that does not exist.
 
@@ -202,14 +200,14 @@ def tensor_of(reference: str) -> tuple[str, int]:
 
 
 class Body:
-    """The operations of a graph itself, or of a function.
+    """Operations of a graph itself, or of a function.
 
     Attributes:
       name: of the function; "" of the graph itself.
     """
 
     def __init__(self, name: str, whole: Message, parts: Sequence[Message], number: int) -> None:
-        """Of NodeDefs.
+        """Takes messages with NodeDefs, which are read when they are asked for.
 
         Args:
           name: of the function.
@@ -222,7 +220,7 @@ class Body:
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """The operations in the order of the file.
+        """Reads the operations in the order of the file.
 
         Raises:
           FileFormatError: one of them is damaged.
@@ -234,11 +232,11 @@ class Body:
 
     @cached_property
     def by_name(self) -> Mapping[str, Node]:
-        """The operations by their names."""
+        """Returns the operations by their names."""
         return {node.name: node for node in self.nodes}
 
     def error(self, problem: str) -> FileFormatError:
-        """What to raise for operations that do not belong together."""
+        """Makes the error for operations that do not belong together."""
         return self._whole.error(self._whole.start, problem)
 
 
@@ -246,18 +244,18 @@ class Function(Body):
     """A function of the library."""
 
     def __init__(self, name: str, message: Message) -> None:
-        """Of a FunctionDef."""
+        """Takes a FunctionDef."""
         message.place = f"the function {name}"
         super().__init__(name, message, (message,), FunctionField.NODES)
 
     @cached_property
     def arguments(self) -> tuple[str, ...]:
-        """The names of its arguments, in order."""
+        """Returns the names of its arguments, in order."""
         return self._names(OpField.ARGUMENTS)
 
     @cached_property
     def results(self) -> tuple[str, ...]:
-        """Which tensor each of its results is, in order.
+        """Returns which tensor each of its results is, in order.
 
         Raises:
           FileFormatError: it does not say so, or is damaged.
@@ -291,7 +289,7 @@ class Graph:
     """
 
     def __init__(self, meta_graph: Message) -> None:
-        """Of a MetaGraphDef.
+        """Reads the names in a MetaGraphDef's library.
 
         Raises:
           FileFormatError: it is damaged.
@@ -306,13 +304,13 @@ class Graph:
                 self._read(library)
 
     def every_node(self) -> Iterator[tuple[str, Node]]:
-        """Each node with the function that it is in, "" for the graph itself."""
+        """Yields each node with the function that it is in, "" for the graph itself."""
         for body in (self.main, *self.functions.values()):
             for node in body.nodes:
                 yield body.name, node
 
     def gradient_of(self, gradient_type: str) -> Function | None:
-        """The function that is registered as the gradient of an operation."""
+        """Finds the function that is registered as the gradient of an operation."""
         return self.functions.get(self.gradients.get(gradient_type, ""))
 
     def _read(self, library: Message) -> None:

@@ -1,4 +1,4 @@
-"""MetaGraph: a graph of a SavedModel with its signatures and objects."""
+"""Reads a graph of a SavedModel with its signatures, and its objects by the paths to them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Objects:
-    """What hangs on the loaded object.
+    """Variables and methods of the loaded object.
 
     Attributes:
       variables: in the order of the file.
@@ -76,7 +76,6 @@ class _Object:
 
 
 def read_objects(meta_graph: Message) -> Objects | None:
-    """The object graph of a MetaGraphDef; None if it has none, as models of TensorFlow 1."""
     objects = [
         _object(message)
         for graph in meta_graph.messages(MetaGraphField.OBJECT_GRAPH, "the object graph")
@@ -127,7 +126,7 @@ def _object(message: Message) -> _Object:
 
 
 def _paths(objects: list[_Object]) -> Iterator[tuple[int, str]]:
-    """The shortest path to each object; those below functions are their traces."""
+    """Yields the shortest path to each object; those below functions are their traces."""
     seen = {0}
     waiting = deque([(0, "")])
     while waiting:
@@ -184,7 +183,7 @@ class MetaGraph:
     """
 
     def __init__(self, message: Message) -> None:
-        """Of a MetaGraphDef.
+        """Reads the tags and the version of a MetaGraphDef.
 
         Raises:
           FileFormatError: it is damaged. So do all methods if what they read is.
@@ -206,17 +205,17 @@ class MetaGraph:
 
     @cached_property
     def graph(self) -> Graph:
-        """Its nodes and functions."""
+        """Returns its nodes and functions."""
         return Graph(self._message)
 
     @cached_property
     def objects(self) -> Objects | None:
-        """What hangs on the loaded object; None in models of TensorFlow 1."""
+        """Returns what the loaded object has; None in models of TensorFlow 1."""
         return read_objects(self._message)
 
     @cached_property
     def signatures(self) -> Mapping[str, GraphSignature]:
-        """The signatures by name, without those that are TensorFlow's own."""
+        """Returns the signatures by name, without TensorFlow's own."""
         found = {}
         for field in self._message.fields():
             if field.number == MetaGraphField.SIGNATURES:
@@ -243,7 +242,7 @@ class MetaGraph:
         return ()
 
     def variables(self) -> tuple[Variable, ...]:
-        """The variables."""
+        """Returns the variables: of the objects, or of the nodes that hold them."""
         if self.objects is not None:
             return self.objects.variables
         return tuple(
@@ -255,7 +254,7 @@ class MetaGraph:
         )
 
     def assets(self) -> Iterator[str]:
-        """The names of the files that it has to have in assets/."""
+        """Yields the names of the files that it has to have in assets/."""
         for asset in self._message.messages(MetaGraphField.ASSETS, "an asset"):
             yield asset.text_of(2)
 

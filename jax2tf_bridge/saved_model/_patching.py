@@ -32,7 +32,7 @@ _SHARDY = "use_shardy_partitioner"
 
 @dataclass(frozen=True)
 class NewModule:
-    """What an XlaCallModule node is to hold.
+    """Attributes that an XlaCallModule node is to have.
 
     Attributes:
       module: the portable artifact.
@@ -55,7 +55,7 @@ class Pieces:
 
     @staticmethod
     def of(parts: Sequence[bytes | memoryview]) -> Pieces:
-        """These parts."""
+        """Counts the bytes of the parts."""
         return Pieces(tuple(parts), sum(map(len, parts)))
 
     def write(self, file: BinaryIO) -> None:
@@ -69,7 +69,7 @@ _Edit: TypeAlias = Callable[[Message], "Pieces | None"]
 
 
 def replaced_modules(saved_model: Message, modules: Sequence[NewModule]) -> Pieces:
-    """The SavedModel with other modules.
+    """Puts other modules into a SavedModel.
 
     Args:
       saved_model: as `read_message` gives it.
@@ -111,7 +111,7 @@ def replaced_modules(saved_model: Message, modules: Sequence[NewModule]) -> Piec
 
 
 def _numbers(saved_model: Message) -> dict[int, int]:
-    """The numbers of the modules by where their nodes begin, as `read_saved_model` counts them."""
+    """Numbers the modules, by where their nodes begin, as `read_saved_model` does."""
     found: dict[int, int] = {}
     for meta_graph in saved_model.messages(SavedModelField.META_GRAPHS, "a graph of the model"):
         for _, node in Graph(meta_graph).every_node():
@@ -121,7 +121,7 @@ def _numbers(saved_model: Message) -> dict[int, int]:
 
 
 def _edited(message: Message, edits: Mapping[int, _Edit], place: str) -> Pieces | None:
-    """A message in which the messages in some of its fields are edited; None if all stay."""
+    """Edits the messages in some fields of a message; returns None if all stay."""
     parts: list[bytes | memoryview] = []
     view = memoryview(message.data)
     kept_from = message.start
@@ -145,7 +145,6 @@ def _unchanged(message: Message) -> Pieces:
 
 
 def _with_module(node: Message, new: NewModule) -> Pieces:
-    """An XlaCallModule node with another module."""
     replaced = {"module", "version", *(() if new.uses_shardy else (_SHARDY,))}
     parts: list[bytes | memoryview] = []
     view = memoryview(node.data)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jax2tf_bridge.errors import FileFormatError, path_error
 from jax2tf_bridge.saved_model._entry_points import called_modules, constants, entry_points
-from jax2tf_bridge.saved_model._extras import files_below, read_warm_up, sidecar_facts
+from jax2tf_bridge.saved_model._extras import files_below, read_warm_up
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph
 from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._saved_model import (
@@ -19,6 +19,7 @@ from jax2tf_bridge.saved_model._saved_model import (
     SavedModelContents,
 )
 from jax2tf_bridge.saved_model._schema import SavedModelField
+from jax2tf_bridge.saved_model._sidecar import sidecar_facts
 
 GRAPH_FILE = "saved_model.pb"
 MOST_BYTES = 2**31 - 1

@@ -1,4 +1,4 @@
-"""Types and shapes as TensorFlow's messages hold them."""
+"""Reads dtypes, shapes and arrays as TensorFlow's messages hold them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class TensorType:
 
     @property
     def size(self) -> int | None:
-        """How many bytes its elements take; None if that is open."""
+        """Computes how many bytes its elements take; None if that is open."""
         bits = STORED_BITS.get(self.dtype)
         if bits is None or self.shape is None or None in self.shape:
             return None
@@ -79,13 +79,13 @@ class TensorType:
 
 
 def dtype_name(number: int) -> str:
-    """A dtype by its number."""
+    """Names a dtype by its number."""
     plain = number - _OF_REFERENCES if number > _OF_REFERENCES else number
     return DTYPES.get(plain, f"dtype {number}")
 
 
 def read_shape(message: Message) -> Shape:
-    """The shape in a TensorShapeProto."""
+    """Reads a TensorShapeProto."""
     sizes: list[int | None] = []
     unknown_rank = False
     for field in message.fields():
@@ -100,7 +100,7 @@ def read_shape(message: Message) -> Shape:
 
 
 def read_known_shape(message: Message) -> tuple[int, ...]:
-    """The shape in a TensorShapeProto in which nothing may be open."""
+    """Reads a TensorShapeProto in which nothing may be open."""
     shape = read_shape(message)
     if shape is None or None in shape:
         raise message.error(message.start, "a tensor has no known shape")
@@ -108,7 +108,7 @@ def read_known_shape(message: Message) -> tuple[int, ...]:
 
 
 def typed(message: Message, dtype: int, shape: int) -> TensorType:
-    """The dtype and shape in two fields of a message.
+    """Reads a dtype and a shape from two fields of a message.
 
     Args:
       message: a variable, a constant, or an input or output of a signature.
@@ -127,7 +127,7 @@ def typed(message: Message, dtype: int, shape: int) -> TensorType:
 
 
 def tensor_type(tensor: Message) -> TensorType:
-    """The type of the array that a TensorProto holds."""
+    """Reads the type of the array that a TensorProto holds."""
     return typed(tensor, TensorField.DTYPE, TensorField.SHAPE)
 
 
@@ -139,7 +139,7 @@ _BYTES, _VERSION = 18, 3
 
 
 def texts(tensor: Message) -> tuple[str, ...]:
-    """The texts of a constant.
+    """Reads the texts of a constant.
 
     Raises:
       FileFormatError: it is damaged.
@@ -148,7 +148,7 @@ def texts(tensor: Message) -> tuple[str, ...]:
 
 
 def constant(tensor: Message, dtype_of: Callable[[str], Any]) -> np.ndarray[Any, Any]:
-    """The array of a constant; a large one is a view into the file's bytes.
+    """Reads the array of a constant; a large one is a view into the file's bytes.
 
     Args:
       tensor: the TensorProto.
@@ -208,7 +208,7 @@ def constant(tensor: Message, dtype_of: Callable[[str], Any]) -> np.ndarray[Any,
 def _shaped(
     tensor: Message, array: np.ndarray[Any, Any], shape: tuple[int, ...]
 ) -> np.ndarray[Any, Any]:
-    """Gives an array its shape; TensorFlow has some that NumPy has not."""
+    """Gives an array its shape; TensorFlow has some that NumPy lacks."""
     try:
         return array.reshape(shape)
     except ValueError as e:
@@ -217,7 +217,7 @@ def _shaped(
 
 
 def _floats(tensor: Message, field: Field) -> np.ndarray[Any, Any]:
-    """The values of a field, packed or alone."""
+    """Reads the values of a field, packed or alone."""
     dtype = np.dtype(_FLOATS[field.number])
     size = 0 if field.kind == VARINT else field.end - field.value
     if field.kind == VARINT or size % dtype.itemsize:

@@ -115,11 +115,14 @@ def test_linear_algebra_that_tensorflow_lacks(tmp_path: Path, vouched: bool) -> 
 
 def test_large_constants_once_more_in_the_gradient(tmp_path: Path) -> None:
     weights = np.random.default_rng(0).normal(size=(3, 1_000_000)).astype(np.float32)
-    large = jax.export.export(jax.jit(lambda x: x @ weights), platforms=["cpu"])(X)
-    call = Call(large.mlir_module_serialized)
+    functions = (lambda x: x @ weights, lambda x: x @ -weights)
+    call, gradient = (
+        Call(jax.export.export(jax.jit(f), platforms=["cpu"])(X).mlir_module_serialized)
+        for f in functions
+    )
     model = replace(
         STATIC,
-        functions={"main": [call.node(), differentiable("d", "kind")], "vjp": [call.node()]},
+        functions={"main": [call.node(), differentiable("d", "kind")], "vjp": [gradient.node()]},
         gradients={"kind": "vjp"},
     )
     severity, text, remedy = only(told(tmp_path, model), "constants")
@@ -234,6 +237,18 @@ def test_gradients(
     assert (severity, found) == ("note", f"serving_default, f: {text}")
     assert f"vjp_order={len(gradients) + 1}" in remedy
     assert ("experimental_custom_gradients=True" in remedy) == (text == "no gradient was saved.")
+
+
+def test_a_gradient_that_calls_the_function_again(tmp_path: Path) -> None:
+    """As that of a function of which sizes run in pieces."""
+    model = replace(STATIC, functions=vjp([]), gradients={"kind": "vjp"}, methods={"f": "main"})
+    facts = describe_saved_model(read_saved_model(model.write(tmp_path / "m")))
+    assert [module["order"] for module in facts["modules"]] == [0, 0]
+    assert facts["signatures"][0]["modules"] == [
+        {"module": 0, "order": 0},
+        {"module": 1, "order": 1},
+    ]
+    assert facts["tensorflow_for_gradients"] == []
 
 
 @pytest.mark.parametrize(

@@ -263,11 +263,15 @@ def test_requests_to_warm_up_are_counted(
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "it is no JSON"),
-        ("{", "it is no JSON"),
-        ("\xff", "it is no JSON"),
-        ("[" * 100_000, "it is no JSON"),
-        ("[]", "it is JSON of something else"),
+        ("", "it is no JSON: Expecting value: line 1 column 1 (char 0)"),
+        (
+            "{",
+            "it is no JSON: Expecting property name enclosed in double quotes: line 1 column 2 "
+            "(char 1)",
+        ),
+        ("\xff", "byte 0 is no UTF-8"),
+        ("[" * 100_000, "its values are nested too deeply"),
+        ("[]", "the whole: expected an object, got []"),
         ('{"signatures": [1]}', None),
     ],
 )
