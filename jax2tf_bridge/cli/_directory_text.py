@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jax2tf_bridge.cli._text import gradients_text, releases_text
-from jax2tf_bridge.inspecting._finding import in_units, some
+from jax2tf_bridge.inspecting._findings import in_units, some
 from jax2tf_bridge.saved_model._sidecar import bucket_texts, padding_texts
 
 _MANY = 40

@@ -33,7 +33,8 @@ _MOST_BYTES = 1 << 26
 MOST_ORDERS = 200
 """Orders of gradients that a signature has at most."""
 
-_FILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\.jaxfn")
+FILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\.jaxfn")
+"""A name of a file below RECORDS."""
 
 
 @dataclass(frozen=True)
@@ -357,7 +358,7 @@ def _signature(place: JsonValue, version: int) -> tuple[SignatureEntry, str]:
     missing = {name: JsonValue(value, "") for name, (_, value) in _ADDED.items()}
     masks, unchecked, pad_values = {**missing, **dict(zip(there, rest, strict=True))}.values()
     file = record.text()
-    if not _FILE_NAME.fullmatch(file):
+    if not FILE_NAME.fullmatch(file):
         raise record.problem("the name of a .jaxfn file, without a folder")
     entry = SignatureEntry(
         inputs={name: _array(found) for name, found in inputs.items()},

@@ -14,7 +14,7 @@ import pytest
 
 from jax2tf_bridge import Target, export
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
-from jax2tf_bridge.inspecting._model_findings import findings
+from jax2tf_bridge.inspecting._findings import findings
 from tests.saved_model.by_hand import (
     FLOAT32,
     INT4,
