@@ -22,13 +22,12 @@ from jax2tf_bridge.errors import PlatformError, ShapeError, UnsupportedByTargetE
 from jax2tf_bridge.from_jax import _jax_compat, to_exported
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import below
-from jax2tf_bridge.portable._dtypes import OF_ELEMENT_TYPES
+from jax2tf_bridge.portable._call_types import read_tensor_type
 from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant, PortableFunction
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.portable.bytecode import read_main_types, read_module
 
-_TYPE = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([a-z]\w*(?:<f\d+>)?)(?:, .*)?>")
 _CONVENTION = 9
 _UPDATES = re.compile(
     r"Assign\w*VariableOp|Resource(?!Gather)\w+|RngReadAndSkip|RngSkip|Stateful(?!Partitioned)\w+"
@@ -171,8 +170,7 @@ def _compile(name: str, traced: Traced, platform: str, device: str) -> CompiledM
         raise not_compilable(name, e) from e
     module = _portable(stablehlo)
     ins, outs = read_main_types(module)
-    unbounded = [text for text in outs if "?" in _TYPE.sub(r"\1", text)]
-    if unbounded:
+    if any("?" in text.partition(",")[0] for text in outs):
         raise _dynamic_result(name, traced)
     captures = tuple(_aval(text) for text in ins[len(traced.specs) :])
     return CompiledModule(module, captured, captures, tuple(map(_aval, outs)))
@@ -201,10 +199,10 @@ def _portable(bytecode: bytes) -> bytes:
 
 
 def _aval(text: str) -> Aval:
-    found = _TYPE.fullmatch(text)
-    if found is None or found[2] not in OF_ELEMENT_TYPES:
-        raise AssertionError(f"no type of JAX's: {text}")
-    return Aval(tuple(map(int, found[1].split("x")[:-1])), OF_ELEMENT_TYPES[found[2]])
+    found = read_tensor_type(text)
+    assert found is not None, text
+    sizes, dtype = found
+    return Aval(tuple(map(int, sizes)), dtype)
 
 
 def _constant(captured: Any, aval: Aval) -> LiftedConstant:

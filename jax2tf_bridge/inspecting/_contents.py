@@ -155,7 +155,7 @@ def _contents(
 def _without_vouched_lapack(called: CalledModule) -> CalledModule:
     """Drops the checks that vouch for handlers of linear algebra.
 
-    In JAX there is; other tools need the check to be off to write the call at all.
+    JAX has handlers for it, and other tools can write such calls only without the check.
     """
     checks = (c for c in called.disabled_checks if not is_linear_algebra(c.is_custom_call() or ""))
     return replace(called, disabled_checks=tuple(checks))
@@ -183,7 +183,8 @@ def _mismatch(called: CalledModule, summary: ModuleSummary) -> str | None:
 def _releases(called: CalledModule, calls: Iterable[str]) -> Iterator[str]:
     """Yields the releases that read the module and handle its custom calls."""
     calls = tuple(calls)
-    if called.stablehlo_version is None or has_kernel(_without_vouched_lapack(called), calls):
+    judged = _without_vouched_lapack(called)
+    if called.stablehlo_version is None or has_kernel(judged, calls):
         return
     for release in tensorflow_releases(called.stablehlo_version, called.calling_convention_version):
         if called.uses_shardy and _numbers(release) < _FIRST_WITH_SHARDY:

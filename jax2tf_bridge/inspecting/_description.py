@@ -217,7 +217,7 @@ def _module(module: ModuleContents) -> dict[str, Any]:
 
 
 def _types(module: ModuleContents) -> dict[str, Any]:
-    """The types of the arguments and results: with names for open sizes, where they are known."""
+    """Returns the types of arguments and results, with names of open sizes that are known."""
     record = module.record
     if record is None:
         arguments, results = _call_types(module)

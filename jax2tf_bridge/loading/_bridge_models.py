@@ -11,8 +11,12 @@ import jax
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.loading._arrays import SavedVariables, array, concrete, key_of
-from jax2tf_bridge.loading._functions import LoadedFunction, LoadedSignature, path_avals
-from jax2tf_bridge.loading._model import LoadedModel
+from jax2tf_bridge.loading._functions import (
+    LoadedFunction,
+    LoadedModel,
+    LoadedSignature,
+    path_avals,
+)
 from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
 from jax2tf_bridge.saved_model._sidecar import (
     ArrayEntry,

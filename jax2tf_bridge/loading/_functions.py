@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import jax
@@ -171,12 +173,7 @@ class LoadedSignature:
           StructureError: an input is missing, or there is none of that name.
           ShapeError, DTypeError: they do not fit.
         """
-        problems = [f"the input {name} is missing" for name in self.inputs if name not in inputs]
-        problems += [
-            f"there is no input {name}{did_you_mean(name, self.inputs)}"
-            for name in inputs
-            if name not in self.inputs
-        ]
+        problems = input_problems(self.inputs, inputs)
         if problems:
             raise StructureError(
                 f"The inputs are not those of the signature {self.name}{self._text()}:"
@@ -191,6 +188,16 @@ class LoadedSignature:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}{self._text()}>"
+
+
+def input_problems(names: Collection[str], given: Collection[str]) -> list[str]:
+    """Says which inputs are missing, and which there are not."""
+    problems = [f"the input {name} is missing" for name in names if name not in given]
+    return problems + [
+        f"there is no input {name}{did_you_mean(name, names)}"
+        for name in given
+        if name not in names
+    ]
 
 
 def signature_text(record: PortableFunction, left_out: Collection[str] = ()) -> str:
@@ -284,3 +291,68 @@ def path_avals(record: PortableFunction) -> tuple[dict[str, Aval], dict[str, Ava
     ins = dict(zip(record.in_paths(), record.in_avals, strict=True))
     outs = dict(zip(record.out_tree.leaf_paths(), record.out_avals, strict=True))
     return ins, outs
+
+
+class LoadedModel:
+    """A SavedModel as JAX functions and arrays; made by `load`.
+
+    `model.serving_default(x)`, by the name of any signature, calls the function with the weights
+    of the SavedModel. `model.functions["serving_default"](params, x)` takes them as an argument,
+    to be differentiated with respect to them. `model.signatures["serving_default"](x=x)` takes the
+    inputs and gives the outputs by name, as TensorFlow does.
+
+    Attributes:
+      path: the SavedModel's folder.
+      functions: by the signature's name, with the arguments of the JAX function.
+      signatures: by name.
+      params: the weights, as the pytree that was saved; node types that are not registered here
+        (register_pytree_node_serialization) are dicts or tuples. None if there are none.
+      constants: the arrays that the functions captured, by name.
+      problems: for each signature that JAX alone cannot run, why.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        functions: Mapping[str, Callable[..., Any]],
+        signatures: Mapping[str, LoadedSignature],
+        params: Any,
+        constants: Mapping[str, Any],
+        *,
+        own_weights: Callable[[Any], tuple[Any, ...]],
+        problems: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.path = path
+        self.functions = MappingProxyType(dict(functions))
+        self.signatures = MappingProxyType(dict(signatures))
+        self.params = params
+        self.constants = MappingProxyType(dict(constants))
+        self.problems = MappingProxyType(dict(problems))
+        self._own_weights = own_weights
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = self.__dict__.get("functions", {}).get(name)
+        if function is None:
+            problem = self.__dict__.get("problems", {}).get(name)
+            if problem is not None:
+                raise AttributeError(f"the signature {name} cannot run in JAX alone: {problem}")
+            near = did_you_mean(name, self.__dict__.get("functions", {}))
+            raise AttributeError(f"the SavedModel has no signature {name}{near}")
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(*self._own_weights(function), *args, **kwargs)
+
+        call.__name__ = call.__qualname__ = name
+        call.__doc__ = f"The signature {name} on its own weights: {function!r}."
+        return call
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.functions})
+
+    def __repr__(self) -> str:
+        lines = [f"LoadedModel {self.path}"]
+        lines += [f"  {signature!r}" for signature in self.signatures.values()]
+        lines += [f"  not in JAX: {name}: {why}" for name, why in self.problems.items()]
+        if self.constants:
+            lines.append(f"  captured arrays: {len(self.constants)}")
+        return "\n".join(lines)

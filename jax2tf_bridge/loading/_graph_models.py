@@ -10,17 +10,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import FileFormatError, StructureError, bullet_list
 from jax2tf_bridge.loading._arrays import SavedVariables, array
 from jax2tf_bridge.loading._called_modules import Arranged, NotCallable, arranged
-from jax2tf_bridge.loading._functions import LoadedSignature
-from jax2tf_bridge.loading._model import LoadedModel
-from jax2tf_bridge.loading._modules import ModuleFunction
+from jax2tf_bridge.loading._functions import LoadedModel, LoadedSignature, input_problems
+from jax2tf_bridge.loading._modules import CallableModule, ModuleFunction
 from jax2tf_bridge.portable._dtypes import find_dtype
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._dataflow import (
-    Cast,
     Constant,
     Input,
     ModuleCall,
@@ -29,10 +26,14 @@ from jax2tf_bridge.saved_model._dataflow import (
     Scope,
     Value,
     Variable,
+    without_casts,
 )
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, TensorInfo
 from jax2tf_bridge.saved_model._tensors import constant, tensor_type, texts
+
+_MOST_CALLS = 2000
+"""Functions that call each other twice call a module 2^n times, of which a file says little."""
 
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 
@@ -85,12 +86,9 @@ class GraphFunction:
         done: dict[ModuleCall, Sequence[Any]] = {}
 
         def value_of(value: Value) -> Any:
-            dtypes = []
-            while isinstance(value, Cast):
-                dtypes.append(value.dtype)
-                value = value.value
-            found = source_of(value)
-            for dtype in reversed(dtypes):
+            source, dtypes = without_casts(value)
+            found = source_of(source)
+            for dtype in dtypes:
                 found = jnp.asarray(found).astype(dtype)
             return found
 
@@ -111,12 +109,7 @@ class GraphFunction:
         return {name: value_of(value) for name, value in self._values.items()}
 
     def _check(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-        problems = [f"the input {n} is missing" for n in self.inputs if n not in inputs]
-        problems += [
-            f"there is no input {n}{did_you_mean(n, self.inputs)}"
-            for n in inputs
-            if n not in self.inputs
-        ]
+        problems = input_problems(self.inputs, inputs)
         needed = self._variables.values()
         problems += [f"params[{n!r}] is missing" for n in needed if n not in params]
         if problems:
@@ -180,17 +173,21 @@ def _function(
     scope = Scope.of_graph(model, {n: info.tensor for n, info in signature.inputs.items()})
     outputs = {n: scope.value(info.tensor) for n, info in signature.outputs.items()}
     steps: list[_Step] = []
+    made: dict[CallableModule, ModuleFunction] = {}
     missing: list[str] = []
     values = list(outputs.values())
     for call, found in _in_order(outputs.values(), name, names):
         values += found.arguments
-        steps.append(_Step(call, ModuleFunction(found.called), found.arguments))
+        if found.called not in made:
+            made[found.called] = ModuleFunction(found.called)
+        steps.append(_Step(call, made[found.called], found.arguments))
         if found.called.gradient is None:
             missing.append(found.called.gradient_missing)
-    leaves = [_source(value) for value in values]
     variables: dict[str, str] = {}
     constants: dict[Constant, Any] = {}
-    for leaf in leaves:
+    for leaf, dtypes in map(without_casts, values):
+        for dtype in dtypes:
+            _check_dtype(dtype, "a cast")
         if isinstance(leaf, Opaque):
             raise NotCallable(f"it needs {leaf.reason}, which is TensorFlow's")
         if isinstance(leaf, Variable):
@@ -228,31 +225,13 @@ def _check_dtype(name: str, what: str) -> None:
         raise NotCallable(f"it needs {what}, whose dtype is {name}, and JAX has no such arrays")
 
 
-def _source(value: Value) -> Value:
-    """What is cast, or is there without a cast.
-
-    Raises:
-      NotCallable: JAX lacks a dtype that it is cast to.
-    """
-    while isinstance(value, Cast):
-        _check_dtype(value.dtype, "a cast")
-        value = value.value
-    return value
-
-
-def _innermost(value: Value) -> Value:
-    while isinstance(value, Cast):
-        value = value.value
-    return value
-
-
 def _in_order(
     values: Iterable[Value], name: str, names: Mapping[str, str]
 ) -> list[tuple[ModuleCall, Arranged]]:
-    """The modules that values need, each after those that it needs itself."""
+    """Sorts the modules that values need: each comes after those that it needs itself."""
     done: dict[ModuleCall, Arranged] = {}
     known: dict[ModuleCall, Arranged] = {}
-    waiting = [v.call for v in map(_innermost, values) if isinstance(v, Result)]
+    waiting = _calls_in(values)
     open_calls: set[ModuleCall] = set()
     while waiting:
         call = waiting[-1]
@@ -260,12 +239,10 @@ def _in_order(
             waiting.pop()
             continue
         if call not in known:
+            if len(known) == _MOST_CALLS:
+                raise NotCallable(f"it calls more than {_MOST_CALLS:,} modules, one by one")
             known[call] = arranged(call, name, names)
-        before = [
-            v.call
-            for v in map(_innermost, known[call].arguments)
-            if isinstance(v, Result) and v.call not in done
-        ]
+        before = [c for c in _calls_in(known[call].arguments) if c not in done]
         if not before:
             done[call] = known[call]
             waiting.pop()
@@ -275,6 +252,10 @@ def _in_order(
         open_calls.add(call)
         waiting += before
     return list(done.items())
+
+
+def _calls_in(values: Iterable[Value]) -> list[ModuleCall]:
+    return [v.call for v, _ in map(without_casts, values) if isinstance(v, Result)]
 
 
 def _signature(function: GraphFunction, params: Mapping[str, Any]) -> LoadedSignature:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,15 +14,14 @@ from jax2tf_bridge.errors import ModuleError, ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.loading._functions import LoadedFunction, refuse_misfits
 from jax2tf_bridge.loading._refining import MisfitError, UnreadableError, refined
-from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, OF_ELEMENT_TYPES
+from jax2tf_bridge.portable._call_types import read_tensor_type
+from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
 from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
-
-_TYPE = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([a-z]\w*(?:<f\d+>)?)>")
 
 
 @dataclass(frozen=True)
@@ -208,13 +206,12 @@ def _aval(text: str) -> Aval:
 
 
 def _parts(text: str) -> tuple[list[str], str]:
-    """The sizes and the dtype of a type, as "tensor<?x3xf32>"."""
-    found = _TYPE.fullmatch(text)
-    if found is None or found[2] not in OF_ELEMENT_TYPES:
+    found = read_tensor_type(text)
+    if found is None:
         raise ModuleError(
             f"A module takes or gives a {text}, whose shape or dtype JAX cannot tell."
         )
-    return found[1].split("x")[:-1], OF_ELEMENT_TYPES[found[2]]
+    return found
 
 
 def _told_apart(found: Sequence[Aval], results: Sequence[Aval]) -> list[Aval]:

@@ -99,6 +99,15 @@ class ModuleCall:
 Value: TypeAlias = "Input | Variable | Constant | Opaque | Placed | Cast | Result"
 
 
+def without_casts(value: Value) -> tuple[Value, list[str]]:
+    """Splits a value into what is cast, and the dtypes that it is cast to, one after the other."""
+    dtypes = []
+    while isinstance(value, Cast):
+        dtypes.append(value.dtype)
+        value = value.value
+    return value, dtypes[::-1]
+
+
 @dataclass(eq=False)
 class Scope:
     """A graph, or a call of a function with the values of its arguments.

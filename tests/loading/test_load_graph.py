@@ -21,6 +21,7 @@ from jax2tf_bridge import (
     ShapeError,
     StructureError,
     convert,
+    export,
     load,
 )
 from jax2tf_bridge.loading._arrays import array
@@ -191,16 +192,40 @@ def test_many_casts_one_after_the_other() -> None:
     assert function({}, x=[1, 2, 3])["y"].tolist() == [1.0, 2.0, 3.0]
 
 
+def write_graph(folder: Path, *nodes: bytes, output: str, functions: bytes = b"") -> None:
+    """Writes a SavedModel of the signature f, which gives a tensor of these nodes as y."""
+    signature = bytes_field(1, by_hand.map_entry("x", bytes_field(1, "x:0")))
+    signature += bytes_field(2, by_hand.map_entry("y", bytes_field(1, output)))
+    graph = b"".join(bytes_field(1, node) for node in nodes) + bytes_field(2, functions)
+    whole = bytes_field(2, graph) + bytes_field(5, by_hand.map_entry("f", signature))
+    (folder / "saved_model.pb").write_bytes(bytes_field(2, whole))
+
+
 @pytest.mark.parametrize("dtype", [99, 20])
 def test_casts_that_jax_cannot_do_are_told(tmp_path: Path, dtype: int) -> None:
     cast = by_hand.node("cast", "Cast", ["x"], {"DstT": varint_field(6, dtype)})
-    call = by_hand.Call(b"", name="unused").node()
-    signature = bytes_field(2, by_hand.map_entry("y", bytes_field(1, "cast:0")))
-    signature += bytes_field(1, by_hand.map_entry("x", bytes_field(1, "x:0")))
-    graph = bytes_field(2, bytes_field(1, cast) + bytes_field(1, call))
-    graph += bytes_field(5, by_hand.map_entry("f", signature))
-    (tmp_path / "saved_model.pb").write_bytes(bytes_field(2, graph))
+    write_graph(tmp_path, cast, by_hand.Call(b"", name="unused").node(), output="cast:0")
     with pytest.raises(FileFormatError, match="f: it needs a cast, whose dtype is"):
+        load(tmp_path)
+
+
+def test_functions_that_call_each_other_twice(tmp_path: Path) -> None:
+    module = export(lambda x: jnp.sin(x) + 1, platforms=["cpu"])(X).module
+    body = by_hand.Call(module, name="module").node()
+
+    def save(count: int) -> None:
+        functions = by_hand.doubling(count, body, returned="module:output:0")
+        write_graph(
+            tmp_path, by_hand.node("n", f"f{count}", ["x"]), output="n:0", functions=functions
+        )
+
+    save(3)
+    expected = X
+    for _ in range(8):
+        expected = np.sin(expected) + 1
+    np.testing.assert_allclose(load(tmp_path).f(x=X)["y"], expected, rtol=1e-5)
+    save(40)
+    with pytest.raises(FileFormatError, match="f: it calls more than 2,000 modules"):
         load(tmp_path)
 
 
