@@ -1,4 +1,4 @@
-"""Functions of a loaded SavedModel, as JAX calls, differentiates and jits them."""
+"""Defines what load() gives: a model of functions that JAX calls, differentiates and jits."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class LoadedFunction:
         return jax.jit(self.exported.call)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The results on the arguments, of the structure that the function was exported with.
+        """Runs the function; the results have the structure of its export.
 
         Raises:
           StructureError, ShapeError, DTypeError: the arguments do not fit.
@@ -78,7 +78,7 @@ class LoadedFunction:
         return record.out_tree.unflatten(iter(self.flat(leaves)))
 
     def with_masks(self, leaves: Sequence[Any]) -> list[Any]:
-        """All flat arguments, of those without the masks.
+        """Completes the flat arguments that are given without the masks.
 
         Raises:
           ShapeError: a mask's size does not follow from them.
@@ -95,7 +95,7 @@ class LoadedFunction:
         ]
 
     def flat(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        """The flat results on the flat arguments."""
+        """Runs the function on flat arguments, and returns flat results."""
         check_leaves(self.record, leaves)
         results: Sequence[Any] = self._jitted(*leaves)
         return results
@@ -105,7 +105,7 @@ class LoadedFunction:
 
 
 class _Sizes:
-    """Sizes of what is not given, from those of what is; they may be symbolic in jax.export."""
+    """Sizes of arguments that are not given, from those that are; symbolic ones in jax.export."""
 
     def __init__(self, name: str, avals: Sequence[Aval], leaves: Sequence[Any]) -> None:
         self._name = name
@@ -125,7 +125,7 @@ class _Sizes:
         self._solved = solve_dimensions([aval.shape for aval in avals], known)
 
     def of(self, path: str, aval: Aval) -> list[Any]:
-        """The shape of an argument.
+        """Computes the shape of an argument.
 
         Raises:
           ShapeError: it does not follow.
@@ -167,7 +167,7 @@ class LoadedSignature:
         self._call = call
 
     def __call__(self, **inputs: Any) -> dict[str, Any]:
-        """The outputs on the inputs.
+        """Runs the signature on inputs by name.
 
         Raises:
           StructureError: an input is missing, or there is none of that name.
@@ -201,7 +201,7 @@ def input_problems(names: Collection[str], given: Collection[str]) -> list[str]:
 
 
 def signature_text(record: PortableFunction, left_out: Collection[str] = ()) -> str:
-    """The arguments, but for those at some paths, and the results of a record in a line."""
+    """Writes the arguments, but for those at some paths, and the results in a line."""
     pairs = zip(record.in_paths(), record.in_avals, strict=True)
     arguments = ", ".join(f"{path}: {aval}" for path, aval in pairs if path not in left_out)
     return f"({arguments}) -> ({', '.join(map(str, record.out_avals))})"
@@ -244,14 +244,14 @@ def refuse_misfits(name: str, shapes: Sequence[str], dtypes: Sequence[str]) -> N
 
 
 def _dtype_name(leaf: Any) -> str:
-    """The dtype that a value has for JAX."""
+    """Returns the dtype that a value has for JAX."""
     if isinstance(leaf, jax.Array):
         return str(leaf.dtype)
     return str(jax.eval_shape(lambda x: x, leaf).dtype)
 
 
 def _flat_record(record: PortableFunction) -> PortableFunction:
-    """The record over flat arguments and results: no type of a pytree node has to be known here.
+    """Flattens arguments and results, so that no type of a pytree node has to be known.
 
     Where its stored gradients end, the next one says so.
     """
@@ -261,16 +261,16 @@ def _flat_record(record: PortableFunction) -> PortableFunction:
         in_tree=TreeSpec("tuple", children=(arguments, TreeSpec("dict"))),
         out_tree=TreeSpec("tuple", children=(LEAF,) * len(record.out_avals)),
         argument_names=tuple(f"x{i}" for i in range(len(record.in_avals))),
-        lazy_vjp=_with_end(record, record.name, 0),
+        lazy_vjp=_vjp_or_refusal(record, record.name, 0),
     )
 
 
-def _with_end(record: PortableFunction, name: str, order: int) -> LazyVjp:
+def _vjp_or_refusal(record: PortableFunction, name: str, order: int) -> LazyVjp:
     if record.has_vjp:
 
         def make() -> PortableFunction:
             vjp = record.vjp()
-            return replace(vjp, lazy_vjp=_with_end(vjp, name, order + 1))
+            return replace(vjp, lazy_vjp=_vjp_or_refusal(vjp, name, order + 1))
 
         return LazyVjp(make)
     reason = record.lazy_vjp.missing_because
@@ -287,7 +287,7 @@ def _with_end(record: PortableFunction, name: str, order: int) -> LazyVjp:
 
 
 def path_avals(record: PortableFunction) -> tuple[dict[str, Aval], dict[str, Aval]]:
-    """The arguments and results of a record by their paths."""
+    """Returns the arguments and the results by their paths."""
     ins = dict(zip(record.in_paths(), record.in_avals, strict=True))
     outs = dict(zip(record.out_tree.leaf_paths(), record.out_avals, strict=True))
     return ins, outs

@@ -1,4 +1,4 @@
-"""SavedModels of other tools: JAX functions from the graph alone."""
+"""Loads SavedModels of other tools, from the graph alone."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from jax2tf_bridge.errors import FileFormatError, StructureError, bullet_list
-from jax2tf_bridge.loading._arrays import SavedVariables, array
-from jax2tf_bridge.loading._called_modules import Arranged, NotCallable, arranged
+from jax2tf_bridge.loading._arrays import SavedVariables, array, variable_name
+from jax2tf_bridge.loading._called_modules import BoundModule, NotCallable, bind_module
 from jax2tf_bridge.loading._functions import LoadedModel, LoadedSignature, input_problems
 from jax2tf_bridge.loading._modules import CallableModule, ModuleFunction
 from jax2tf_bridge.portable._dtypes import find_dtype
@@ -34,8 +34,6 @@ from jax2tf_bridge.saved_model._tensors import constant, tensor_type, texts
 
 _MOST_CALLS = 2000
 """Functions that call each other twice call a module 2^n times, of which a file says little."""
-
-_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ class GraphFunction:
         self._variables, self._constants = variables, constants
 
     def __call__(self, params: Mapping[str, Any], /, **inputs: Any) -> dict[str, Any]:
-        """The outputs on the weights and the inputs.
+        """Runs the signature on the weights and the inputs.
 
         Raises:
           StructureError: a weight or input is missing, or there is none of that name.
@@ -122,7 +120,7 @@ class GraphFunction:
 
 
 def load_graph_model(folder: Path, model: MetaGraph) -> LoadedModel:
-    """The model of a graph: each signature that does nothing but call modules.
+    """Loads a graph: each signature that does nothing but call modules.
 
     Raises:
       FileFormatError: there is none, or the SavedModel is damaged.
@@ -131,7 +129,7 @@ def load_graph_model(folder: Path, model: MetaGraph) -> LoadedModel:
     """
     _check_has_modules(folder, model.graph)
     keys = _checkpoint_keys(model)
-    names = {node: _name(key) for node, key in keys.items()}
+    names = {node: variable_name(key) for node, key in keys.items()}
     functions: dict[str, GraphFunction] = {}
     problems: dict[str, str] = {}
     for name, signature in model.signatures.items():
@@ -164,7 +162,7 @@ def load_graph_model(folder: Path, model: MetaGraph) -> LoadedModel:
 def _function(
     model: MetaGraph, name: str, signature: GraphSignature, names: Mapping[str, str]
 ) -> GraphFunction:
-    """A signature as a function.
+    """Makes a function of a signature.
 
     Raises:
       NotCallable: it does something else than calling modules.
@@ -227,10 +225,10 @@ def _check_dtype(name: str, what: str) -> None:
 
 def _in_order(
     values: Iterable[Value], name: str, names: Mapping[str, str]
-) -> list[tuple[ModuleCall, Arranged]]:
+) -> list[tuple[ModuleCall, BoundModule]]:
     """Sorts the modules that values need: each comes after those that it needs itself."""
-    done: dict[ModuleCall, Arranged] = {}
-    known: dict[ModuleCall, Arranged] = {}
+    done: dict[ModuleCall, BoundModule] = {}
+    known: dict[ModuleCall, BoundModule] = {}
     waiting = _calls_in(values)
     open_calls: set[ModuleCall] = set()
     while waiting:
@@ -241,7 +239,7 @@ def _in_order(
         if call not in known:
             if len(known) == _MOST_CALLS:
                 raise NotCallable(f"it calls more than {_MOST_CALLS:,} modules, one by one")
-            known[call] = arranged(call, name, names)
+            known[call] = bind_module(call, name, names)
         before = [c for c in _calls_in(known[call].arguments) if c not in done]
         if not before:
             done[call] = known[call]
@@ -270,12 +268,12 @@ def _signature(function: GraphFunction, params: Mapping[str, Any]) -> LoadedSign
 
 
 def _type_text(info: TensorInfo) -> str:
-    """An input's or output's type as those of other loaded models are written: float32[?,3]."""
+    """Writes an input's or output's type as other loaded models have it: float32[?,3]."""
     return str(info.type).replace(", ", ",")
 
 
 def _as_array(value: Any, info: TensorInfo) -> Any:
-    """Numbers of Python and lists get the input's dtype, as in TensorFlow."""
+    """Gives numbers of Python and lists the input's dtype, as TensorFlow does."""
     if isinstance(value, jax.Array) or hasattr(value, "dtype"):
         return value
     return jnp.asarray(value, info.type.dtype)
@@ -308,7 +306,7 @@ def _nothing_loaded(folder: Path, problems: Mapping[str, str]) -> FileFormatErro
 
 
 def _checkpoint_keys(model: MetaGraph) -> dict[str, str]:
-    """Which variable of the checkpoint is restored into which node of the graph."""
+    """Finds which variable of the checkpoint is restored into which node of the graph."""
     keys: dict[str, str] = {}
     nodes = model.graph.main.by_name
     node = nodes.get(tensor_of(model.restore)[0])
@@ -359,8 +357,3 @@ def _restored(scope: Scope, reference: str, names_of: dict[Node, Sequence[str]])
             return None
         reference = node.inputs[0]
     return None
-
-
-def _name(key: str) -> str:
-    """A variable's name from its key in the checkpoint."""
-    return key.removesuffix(_SUFFIX).replace(".S", "/").replace("..", ".")

@@ -1,4 +1,4 @@
-"""Calls of StableHLO modules as JAX functions: for each shapes, a module refined to them."""
+"""Runs StableHLO modules as JAX functions: for each shapes, a module refined to them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class CallableModule:
     gradient_missing: str = ""
 
     def types(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The types of what the module takes, without the platform index, and of its results.
+        """Returns the types that the module takes, but the platform's, and gives.
 
         Raises:
           FileFormatError: it cannot be read.
@@ -56,10 +56,10 @@ class CallableModule:
         ins, outs = read_main_types(self.module)
         return ins[1:] if len(self.platforms) > 1 else ins, outs
 
-    def record(
+    def function(
         self, avals: Sequence[Aval], results: Sequence[Aval] | None = None
     ) -> PortableFunction:
-        """The module for arguments of these shapes, as a record, with its VJPs.
+        """Makes a portable function, with its VJPs, for arguments of these shapes.
 
         Args:
           avals: of the flat arguments.
@@ -72,7 +72,7 @@ class CallableModule:
         taken = [avals[i] for i in self.kept]
         module, version, types = _refined(self, taken)
         found = [_aval(text) for text in types]
-        outs = found if results is None else _told_apart(found, results)
+        outs = found if results is None else _with_known_dtypes(found, results)
         record = PortableFunction(
             name=self.name,
             in_tree=TreeSpec(
@@ -107,7 +107,7 @@ class CallableModule:
             return record
         cotangents, pulled = list(map(_cotangent, outs)), list(map(_cotangent, avals))
         return replace(
-            record, lazy_vjp=LazyVjp(lambda: gradient.record([*avals, *cotangents], pulled))
+            record, lazy_vjp=LazyVjp(lambda: gradient.function([*avals, *cotangents], pulled))
         )
 
 
@@ -125,7 +125,7 @@ class ModuleFunction:
         self._ins, self._outs = called.types()
 
     def __call__(self, args: Sequence[Any]) -> Sequence[Any]:
-        """The flat results.
+        """Returns the flat results.
 
         Raises:
           ShapeError, DTypeError: the arguments do not fit.
@@ -135,13 +135,13 @@ class ModuleFunction:
         with self._lock:
             function = self._functions.get(avals)
             if function is None:
-                record = self._called.record(avals)
+                record = self._called.function(avals)
                 function = LoadedFunction(self._called.name, record, takes_params=False)
                 self._functions[avals] = function
         return function.flat(args)
 
     def _check(self, avals: Sequence[Aval]) -> None:
-        """Compares what is given with what the module says of itself."""
+        """Compares the arguments with the types of the module."""
         wrong_shapes, wrong_dtypes = [], []
         for place, text in zip(self._called.kept, self._ins, strict=True):
             label, given = self._called.labels[place], avals[place]
@@ -165,7 +165,7 @@ def _aval_of(value: Any) -> Aval:
 def _refined(
     called: CallableModule, taken: Sequence[Aval]
 ) -> tuple[bytes, tuple[int, int, int], list[str]]:
-    """The module at the shapes of its arguments, its version, and the types of its results."""
+    """Refines the module to its arguments; returns its version and its results' types too."""
     types = [_type_text(aval) for aval in taken]
     ins, _ = read_main_types(called.module)
     if len(called.platforms) > 1:
@@ -214,8 +214,8 @@ def _parts(text: str) -> tuple[list[str], str]:
     return found
 
 
-def _told_apart(found: Sequence[Aval], results: Sequence[Aval]) -> list[Aval]:
-    """What a VJP gives: cotangents of integers, which are no floats, look like truth values."""
+def _with_known_dtypes(found: Sequence[Aval], results: Sequence[Aval]) -> list[Aval]:
+    """Takes the dtypes of `results`: in the module, cotangents of integers look like bools."""
     if [a.op_shape for a in found] != [a.op_shape for a in results]:
         raise ShapeError(
             "The sizes of the arguments do not fit together: the gradient of an argument would be "
