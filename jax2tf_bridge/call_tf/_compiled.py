@@ -1,4 +1,4 @@
-"""TensorFlow functions as StableHLO, and that as functions that JAX lowers."""
+"""Compiles TensorFlow functions to StableHLO, and that to functions that JAX lowers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _UPDATES = re.compile(
 
 @dataclass(frozen=True)
 class CompiledModule:
-    """What XLA makes of a function for one platform.
+    """A function as XLA compiled it for one platform.
 
     Attributes:
       module: StableHLO as a portable artifact; it takes the arguments, and then the captures.
@@ -51,7 +51,7 @@ class CompiledModule:
 
 
 def tensorflow_device(platform: str) -> str | None:
-    """The device of TensorFlow's on which it compiles for a platform; None if it has none."""
+    """Finds TensorFlow's device that compiles for a platform; None if it has none."""
     built = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
     if platform in built and not built[platform]():
         return None
@@ -62,7 +62,7 @@ def tensorflow_device(platform: str) -> str | None:
 
 
 def compiled(function: FlatFunction, avals: Sequence[Aval], platform: str) -> CompiledModule:
-    """The function as StableHLO, for a platform and arguments of these shapes.
+    """Compiles the function to StableHLO, for a platform and arguments of these shapes.
 
     TensorFlow compiles for devices that it has. For another platform, what it makes of the function
     for the CPU is taken, unless custom calls are in it: the rest of StableHLO is of no platform.
@@ -84,7 +84,7 @@ def compiled(function: FlatFunction, avals: Sequence[Aval], platform: str) -> Co
 def exported(
     function: FlatFunction, avals: Sequence[Aval], results: Sequence[Aval], platform: str
 ) -> jax_export.Exported:
-    """The function as JAX's own exported function, with the values that its variables have now.
+    """Exports the function as jax.export does, with the values that its variables have now.
 
     Args:
       function: to be called.
@@ -177,7 +177,7 @@ def _compile(name: str, traced: Traced, platform: str, device: str) -> CompiledM
 
 
 def refuse_updates(name: str, traced: Traced) -> None:
-    """Raises where the function changes variables.
+    """Raises if the function changes variables.
 
     Raises:
       UnsupportedByTargetError: it does.
@@ -206,7 +206,7 @@ def _aval(text: str) -> Aval:
 
 
 def _constant(captured: Any, aval: Aval) -> LiftedConstant:
-    """The value of what a graph captured, as it is now."""
+    """Reads a captured variable or tensor, as it is now."""
     with in_eager_mode():
         value = captured
         if captured.dtype == tf.resource:

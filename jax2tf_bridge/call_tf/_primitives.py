@@ -1,4 +1,4 @@
-"""The two primitives that stand for a call in JAX, and JAX's rules for them."""
+"""Defines the primitives that stand for a call in JAX, and JAX's rules for them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Type: TypeAlias = tuple[JaxShape, str]
 
 
 class Structure:
-    """Where a call finds the pytree of its results; each has its own."""
+    """Slot for the pytree of a call's results; each call has its own."""
 
     found: Any = None
 
@@ -56,7 +56,7 @@ def _primitive(function: FlatFunction) -> Primitive:
 
 
 def call(function: FlatFunction, args: Sequence[Any]) -> tuple[list[Any], Any]:
-    """The flat results, and the pytree that they form."""
+    """Calls a function; returns the flat results, and the pytree that they form."""
     structure = Structure()
     results = _primitive(function).bind(*args, function=function, structure=structure)
     return list(results), structure.found
@@ -92,7 +92,6 @@ def _symbolic_results(
 
 
 def _is_stateful(function: FlatFunction, avals: Sequence[Aval]) -> bool:
-    """Whether the function does more than to compute, or gives something else each time."""
     return bool(function.traced(avals).stateful_operations())
 
 
@@ -165,7 +164,7 @@ ad.primitive_transposes[tangent_p] = _transpose
 
 
 def _rows_first(args: Sequence[Any], dims: Sequence[Any]) -> tuple[list[Any], list[bool]]:
-    """The arguments with their batch axis first, and which have one."""
+    """Moves the batch axes to the front; returns which arguments have one, too."""
     batched = [isinstance(dim, int) for dim in dims]
     moved = [
         jnp.moveaxis(arg, dim, 0) if has else arg
