@@ -19,7 +19,8 @@ from jax2tf_bridge.saved_model._saved_model import EntryPoint, Gradient, SavedMo
 from jax2tf_bridge.saved_model._sidecar import SIDECAR
 from jax2tf_bridge.saved_model._tensors import TensorType
 
-_K, _V = TypeVar("_K"), TypeVar("_V")
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 _LARGE, _HUGE, _NEAR_LIMIT = 1_000_000, 10_000_000, 1_000_000_000
 _SHARDINGS = CALLS_OF_PARTS | {"Sharding", "xla.sdy.FuncResultSharding"}
