@@ -119,7 +119,7 @@ def _of_modules(modules: Sequence[ModuleContents], path: str) -> Iterator[Findin
     if unreached:
         yield Finding(
             "note",
-            f"{_these(unreached)} run by no signature and no method that was found.",
+            f"{_these(unreached)} not run by any signature or method that was found.",
             modules=_numbers(unreached),
         )
 
@@ -152,8 +152,8 @@ def _broken(module: ModuleContents) -> Iterator[Finding]:
     if module.narrow:
         yield Finding(
             "error",
-            f"The module of {module.place} takes or gives {', '.join(module.narrow)}, which no "
-            "TensorFlow hands over rightly: results are wrong.",
+            f"The module of {module.place} takes or returns {', '.join(module.narrow)}, which "
+            "every TensorFlow release passes incorrectly: results are wrong.",
             "Export the function again with jax2tf_bridge.export, which passes them as 8-bit "
             "integers.",
             number,
@@ -161,8 +161,8 @@ def _broken(module: ModuleContents) -> Iterator[Finding]:
     if module.called.has_tokens:
         yield Finding(
             "warning",
-            f"The module of {module.place} has ordered effects, which exist in JAX alone.",
-            "Export the function without what has them, as debug prints.",
+            f"The module of {module.place} has ordered effects, which TensorFlow cannot run.",
+            "Remove the calls that cause them, such as jax.debug.print, and export it again.",
             number,
         )
 
@@ -201,8 +201,8 @@ def _versions(modules: Sequence[ModuleContents], retarget: str) -> Iterator[Find
         if version is None:
             yield Finding(
                 "warning",
-                f"{_these(found, 'say')} not at which StableHLO version they are written.",
-                f"{retarget} writes them at one.",
+                f"{_these(found, 'have')} no StableHLO version that is known.",
+                f"{retarget} writes one.",
                 _numbers(found),
             )
             continue
@@ -253,7 +253,7 @@ def _constants(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
     gradients = _bytes(m for m in found if m.order)
     text = f"Arrays of {in_units(forward + gradients)} are constants in the modules"
     if forward and gradients:
-        text += f", {in_units(gradients)} of that in gradients, where arrays are there once more"
+        text += f", {in_units(gradients)} of that once more in gradients"
     text += ": loading and compiling take long and much memory."
     yield Finding(
         "warning" if forward + gradients >= _HUGE else "note",
@@ -271,7 +271,7 @@ def _devices(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
             "note",
             f"{_these(found, 'hold')} shardings: TensorFlow runs a model on one device, and "
             "fails if they ask for several.",
-            "Export the function without shardings, where it fails.",
+            "If running fails, export the function without shardings.",
             _numbers(found),
         )
 
@@ -296,7 +296,7 @@ def _these(modules: Sequence[ModuleContents], verb: str = "are") -> str:
     """Writes the subject of a sentence and its verb."""
     if len(modules) > 1:
         return f"{len(modules)} modules {verb}"
-    singular = {"are": "is", "call": "calls", "say": "says", "hold": "holds"}[verb]
+    singular = {"are": "is", "call": "calls", "have": "has", "hold": "holds"}[verb]
     kind = "gradient" if modules[0].order else "module"
     return f"The {kind} {shortened(modules[0].place, 100)} {singular}"
 
@@ -312,14 +312,14 @@ def _missing(contents: SavedModelContents) -> Iterator[Finding]:
     if contents.missing_files:
         yield Finding(
             "error",
-            f"{some(contents.missing_files)} is not there: loading fails.",
+            f"Files of the model are missing: {some(contents.missing_files)}. Loading it fails.",
             "Copy the whole folder, or save the model again.",
         )
     if contents.missing_functions:
         names = some([shortened(name, 100) for name in contents.missing_functions])
         yield Finding(
             "error",
-            f"Functions that are called are not in the file: {names}.",
+            f"The graph calls functions that are not in the file: {names}.",
             "Save the model again.",
         )
 
@@ -427,8 +427,8 @@ def _fixed(entry: EntryPoint) -> Iterator[_SignatureFinding]:
     is_one = 1 in first
     yield _SignatureFinding(
         "warning" if is_one else "note",
-        f"All sizes of NAMES are fixed{', a batch of 1 it seems' if is_one else ''}: requests of "
-        "others fail, and a server cannot batch them.",
+        f"All sizes of NAMES are fixed{' (to a batch of 1, it seems)' if is_one else ''}: requests "
+        "of other sizes fail, and a server cannot batch them.",
         "Export the function with an open batch, as 'f32[b,28]' or polymorphic_shapes.",
     )
 

@@ -63,7 +63,7 @@ def test_text(ok: Ok, sine: Path) -> None:
     assert head.startswith(
         "sine, a SavedModel written by TensorFlow 2.21.0\n"
         "\n"
-        "error: variables/variables.index is not there: loading fails.\n"
+        "error: Files of the model are missing: variables/variables.index. Loading it fails.\n"
         "  Copy the whole folder, or save the model again.\n"
         "warning: serving_default is compiled anew for each size of x, in the middle of the first "
         "request that has it.\n"
