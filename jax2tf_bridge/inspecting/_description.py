@@ -16,7 +16,8 @@ from jax2tf_bridge.portable._call_types import call_avals
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES
-from jax2tf_bridge.saved_model._saved_model import EntryPoint, Port, SavedModelContents
+from jax2tf_bridge.saved_model._meta_graph import Port
+from jax2tf_bridge.saved_model._saved_model import EntryPoint, SavedModelContents
 from jax2tf_bridge.saved_model._tensors import TensorType
 from shape_poly import is_symbolic_dim
 

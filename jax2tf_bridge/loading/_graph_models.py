@@ -29,7 +29,7 @@ from jax2tf_bridge.saved_model._dataflow import (
     without_casts,
 )
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
-from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, TensorInfo
+from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, Port
 from jax2tf_bridge.saved_model._tensors import constant, tensor_type, texts
 
 _MOST_CALLS = 2000
@@ -114,8 +114,8 @@ class GraphFunction:
             raise StructureError(f"The arguments are not those of {self!r}:{bullet_list(problems)}")
 
     def __repr__(self) -> str:
-        inputs = ", ".join(f"{name}: {_type_text(info)}" for name, info in self.inputs.items())
-        outputs = ", ".join(f"{name}: {_type_text(info)}" for name, info in self.outputs.items())
+        inputs = ", ".join(f"{name}: {_type_text(port)}" for name, port in self.inputs.items())
+        outputs = ", ".join(f"{name}: {_type_text(port)}" for name, port in self.outputs.items())
         return f"<{type(self).__name__} {self.name}: (params, {inputs}) -> ({outputs})>"
 
 
@@ -168,8 +168,8 @@ def _function(
       NotCallable: it does something else than calling modules.
       FileFormatError: the graph is damaged.
     """
-    scope = Scope.of_graph(model, {n: info.tensor for n, info in signature.inputs.items()})
-    outputs = {n: scope.value(info.tensor) for n, info in signature.outputs.items()}
+    scope = Scope.of_graph(model, {n: port.tensor for n, port in signature.inputs.items()})
+    outputs = {n: scope.value(port.tensor) for n, port in signature.outputs.items()}
     steps: list[_Step] = []
     made: dict[CallableModule, ModuleFunction] = {}
     missing: list[str] = []
@@ -261,22 +261,22 @@ def _signature(function: GraphFunction, params: Mapping[str, Any]) -> LoadedSign
         return function(params, **given)
 
     inputs, outputs = (
-        {name: _type_text(info) for name, info in infos.items()}
-        for infos in (function.inputs, function.outputs)
+        {name: _type_text(port) for name, port in ports.items()}
+        for ports in (function.inputs, function.outputs)
     )
     return LoadedSignature(function.name, inputs, outputs, call)
 
 
-def _type_text(info: TensorInfo) -> str:
+def _type_text(port: Port) -> str:
     """Writes an input's or output's type as other loaded models have it: float32[?,3]."""
-    return str(info.type).replace(", ", ",")
+    return str(port.type).replace(", ", ",")
 
 
-def _as_array(value: Any, info: TensorInfo) -> Any:
+def _as_array(value: Any, port: Port) -> Any:
     """Gives numbers of Python and lists the input's dtype, as TensorFlow does."""
     if isinstance(value, jax.Array) or hasattr(value, "dtype"):
         return value
-    return jnp.asarray(value, info.type.dtype)
+    return jnp.asarray(value, port.type.dtype)
 
 
 def _check_has_modules(folder: Path, graph: Graph) -> None:

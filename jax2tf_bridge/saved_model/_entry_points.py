@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
-from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, TensorInfo
+from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph
 from jax2tf_bridge.saved_model._saved_model import (
     CalledModule,
     EntryPoint,
     Gradient,
     GraphConstant,
-    Port,
 )
 from jax2tf_bridge.saved_model._tensors import TensorType, tensor_type
 from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
@@ -203,25 +202,21 @@ def _entry(
     found: Reached,
     modules: Sequence[CalledModule],
 ) -> EntryPoint:
-    inputs: tuple[Port, ...] = ()
-    outputs: tuple[Port, ...] = ()
-    if signature is not None:
-        inputs = tuple(
-            Port(port.name, port.type, port.name in signature.defaults)
-            for port in _ports(signature.inputs)
-        )
-        outputs = tuple(_ports(signature.outputs))
+    inputs, outputs = ({}, {}) if signature is None else (signature.inputs, signature.outputs)
     orders = {
         module.number: found.orders[module.function]
         for module in modules
         if module.function in found.orders and (module.function or module.node in found.main)
     }
     gradient = _gradient(graph, found, orders) if orders else None
-    return EntryPoint(name, signature is not None, inputs, outputs, orders, gradient)
-
-
-def _ports(infos: Mapping[str, TensorInfo]) -> Iterator[Port]:
-    return (Port(name, infos[name].type) for name in sorted(infos))
+    return EntryPoint(
+        name,
+        signature is not None,
+        tuple(inputs[name] for name in sorted(inputs)),
+        tuple(outputs[name] for name in sorted(outputs)),
+        orders,
+        gradient,
+    )
 
 
 def _gradient(graph: Graph, found: Reached, modules: Mapping[int, int]) -> Gradient:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from jax2tf_bridge.saved_model._graph import Graph
@@ -157,20 +157,28 @@ _INTERNAL = frozenset({"__saved_model_init_op", "__saved_model_train_op"})
 
 
 @dataclass(frozen=True)
-class TensorInfo:
-    """An input or output of a signature: which tensor of the graph it is, and its type."""
+class Port:
+    """An input or output of a signature.
 
-    tensor: str
+    Attributes:
+      name: by which callers give or get it.
+      type: its dtype and shape.
+      tensor: of the graph.
+      has_default: whether a call may leave it out.
+    """
+
+    name: str
     type: TensorType
+    tensor: str
+    has_default: bool = False
 
 
 @dataclass(frozen=True)
 class GraphSignature:
-    """A signature: what it takes and gives, by name, and which inputs have a default."""
+    """A signature: what it takes and gives, by name."""
 
-    inputs: Mapping[str, TensorInfo]
-    outputs: Mapping[str, TensorInfo]
-    defaults: Set[str]
+    inputs: Mapping[str, Port]
+    outputs: Mapping[str, Port]
 
 
 class MetaGraph:
@@ -260,16 +268,17 @@ class MetaGraph:
 
 
 def _signature(message: Message) -> GraphSignature:
-    inputs: dict[str, TensorInfo] = {}
-    outputs: dict[str, TensorInfo] = {}
-    defaults: set[str] = set()
+    inputs: dict[str, Port] = {}
+    outputs: dict[str, Port] = {}
+    defaults = []
     for field in message.fields():
         if field.number in (SignatureField.INPUTS, SignatureField.OUTPUTS):
             name, info = message.entry(field, "an entry of a signature")
             found = inputs if field.number == SignatureField.INPUTS else outputs
             kind = typed(info, TensorInfoField.DTYPE, TensorInfoField.SHAPE)
-            found[name] = TensorInfo(info.text_of(TensorInfoField.NAME), kind)
+            found[name] = Port(name, kind, info.text_of(TensorInfoField.NAME))
         elif field.number == SignatureField.DEFAULTS:
-            name, _ = message.entry(field, "an entry of a signature")
-            defaults.add(name)
-    return GraphSignature(inputs, outputs, defaults)
+            defaults.append(message.entry(field, "an entry of a signature")[0])
+    for name in inputs.keys() & set(defaults):
+        inputs[name] = replace(inputs[name], has_default=True)
+    return GraphSignature(inputs, outputs)

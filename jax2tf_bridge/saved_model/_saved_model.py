@@ -7,17 +7,8 @@ from dataclasses import dataclass, field
 
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.portable._stablehlo_version import Version
-from jax2tf_bridge.saved_model._meta_graph import Variable
+from jax2tf_bridge.saved_model._meta_graph import Port, Variable
 from jax2tf_bridge.saved_model._tensors import TensorType
-
-
-@dataclass(frozen=True)
-class Port:
-    """An input or output of a signature; `has_default` says that a call may leave it out."""
-
-    name: str
-    type: TensorType
-    has_default: bool = False
 
 
 @dataclass(frozen=True)

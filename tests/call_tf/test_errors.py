@@ -1,4 +1,4 @@
-"""What call_tf refuses, and how it says so: the TensorFlow function, the operation, the way out."""
+"""Errors of call_tf name the TensorFlow function, the operation, and the way out."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def cubic(x: Any) -> Any:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """What led to an error; JAX puts a stack trace of its own in between."""
+    """Yields what led to an error; JAX puts a stack trace of its own in between."""
     cause = error.__cause__ or error.__context__
     if cause is not None:
         yield cause

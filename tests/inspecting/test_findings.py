@@ -1,4 +1,4 @@
-"""What will go wrong with a SavedModel is said before it does, with what helps."""
+"""Findings say what will go wrong with a SavedModel, and what helps."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_gradients(
 
 
 def test_a_gradient_that_calls_the_function_again(tmp_path: Path) -> None:
-    """As that of a function of which sizes run in pieces."""
+    """It does for a function of which sizes run in pieces."""
     model = replace(STATIC, functions=vjp([]), gradients={"kind": "vjp"}, methods={"f": "main"})
     facts = describe_saved_model(read_saved_model(model.write(tmp_path / "m")))
     assert [module["order"] for module in facts["modules"]] == [0, 0]

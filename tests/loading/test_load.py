@@ -1,4 +1,4 @@
-"""What save() wrote comes back into JAX: functions, gradients, weights."""
+"""SavedModels of save() come back into JAX: functions, gradients, weights."""
 
 from __future__ import annotations
 

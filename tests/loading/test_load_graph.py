@@ -28,7 +28,7 @@ from jax2tf_bridge.loading._arrays import array
 from jax2tf_bridge.loading._graph_models import GraphFunction
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._dataflow import Cast, Input, Value
-from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, TensorInfo
+from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, Port
 from jax2tf_bridge.saved_model._protobuf import Message, bytes_field, varint_field
 from jax2tf_bridge.saved_model._tensors import TensorType, texts
 from tests.saved_model import by_hand
@@ -186,8 +186,8 @@ def test_many_casts_one_after_the_other() -> None:
     y: Value = Input("x")
     for _ in range(1500):
         y = Cast(y, "float32")
-    info = TensorInfo("", TensorType("int32", (3,)))
-    signature = GraphSignature({"x": info}, {"y": info}, set())
+    ports = {name: Port(name, TensorType("int32", (3,)), "") for name in "xy"}
+    signature = GraphSignature({"x": ports["x"]}, {"y": ports["y"]})
     function = GraphFunction("f", signature, {"y": y}, [], {}, {}, ())
     assert function({}, x=[1, 2, 3])["y"].tolist() == [1.0, 2.0, 3.0]
 

@@ -44,7 +44,7 @@ DATA = MODEL.proto()
 
 
 def described(folder: Path, data: bytes) -> bool:
-    """Whether it is read; it is refused with one error if it is not."""
+    """Tells whether it is read; else it is refused with one error."""
     (folder / "saved_model.pb").write_bytes(data)
     try:
         facts = describe_saved_model(read_saved_model(folder))
@@ -122,7 +122,7 @@ def test_work_is_bounded_by_the_size(tmp_path: Path) -> None:
 
 
 def test_a_long_chain_of_objects(tmp_path: Path) -> None:
-    """The path to an object could be as long as the file, for each object."""
+    """Each object's path could be as long as the file."""
     count = 5000
     objects = b"".join(
         bytes_field(1, bytes_field(1, b"\x08" + _varint(i + 1) + bytes_field(2, "child" * 20)))

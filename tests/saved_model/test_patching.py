@@ -79,7 +79,7 @@ def test_modules_of_several_graphs_keep_their_numbers(tmp_path: Path) -> None:
 
 
 def test_a_function_that_is_there_twice(tmp_path: Path) -> None:
-    """The last one counts, for reading and for writing."""
+    """Reading and writing take the last one."""
     model = Model({"main": [Call(b"a").node()], "mine": [Call(b"b").node()]})
     folder = model.write(tmp_path / "m")
     (folder / "saved_model.pb").write_bytes(model.proto().replace(b"mine", b"main"))

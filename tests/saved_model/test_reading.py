@@ -1,4 +1,4 @@
-"""What is read of SavedModels is what TensorFlow reads of them."""
+"""SavedModels are read as TensorFlow reads them."""
 
 from __future__ import annotations
 

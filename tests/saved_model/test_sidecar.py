@@ -1,4 +1,4 @@
-"""The sidecar of a SavedModel: read back as it was written, checked, and bounded."""
+"""Sidecars are read back as they were written, checked, and bounded."""
 
 from __future__ import annotations
 

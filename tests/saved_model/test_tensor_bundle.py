@@ -19,7 +19,7 @@ SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def plain_crc32c(data: bytes) -> int:
-    """The checksum, byte by byte."""
+    """Computes the checksum byte by byte."""
     table = _byte_table().tolist()
     state = 0xFFFFFFFF
     for byte in data:
