@@ -26,7 +26,7 @@ from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.portable._target import PLATFORMS
 
 _Type: TypeAlias = tuple[JaxShape, str]
-"""The shape and dtype of a value; sizes may be symbolic."""
+"""Shape and dtype of a value; sizes may be symbolic."""
 
 
 class Structure:
@@ -43,11 +43,11 @@ call_p = Primitive("call_tf")
 call_p.multiple_results = True
 
 call_graph_p = Primitive("call_tf_as_graph")
-"""As call_p, of a function that is carried along as a graph: there is no compiled form of it."""
+"""Calls a function that is carried along as a graph, which has no compiled form."""
 call_graph_p.multiple_results = True
 
 tangent_p = Primitive("call_tf_tangent")
-"""The tangents of a call: linear in its last arguments, and there to be transposed alone."""
+"""Computes the tangents of a call: linear in its last arguments, and only ever transposed."""
 tangent_p.multiple_results = True
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 _Value: TypeAlias = tuple[int, Any]
-"""The dtype and shape of a variable, as the protocol buffers have them."""
+"""Dtype and shape of a variable, as the protocol buffers have them."""
 
 # Which attributes hold functions, after how many inputs their arguments begin, and which holds the
 # inputs' types, which the results'.

@@ -25,7 +25,7 @@ from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.serialization._vjp_chain import vjp_chain
 
 _FIRST_WITH_SHARDY = (2, 20)
-"""The TensorFlow release since which the op has the attribute `use_shardy_partitioner`."""
+"""TensorFlow release since which the op has the attribute `use_shardy_partitioner`."""
 
 _LINEAR_ALGEBRA = re.compile(r"(lapack|blas|cublas|cusolver|hipblas|hipsolver)")
 

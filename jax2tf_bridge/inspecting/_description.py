@@ -22,7 +22,7 @@ from jax2tf_bridge.saved_model._tensors import TensorType
 from shape_poly import is_symbolic_dim
 
 SCHEMA = 1
-"""The version of the schema; a field that is taken away or means something else raises it."""
+"""Version of the schema, raised if a field is removed or means something else."""
 
 _MOST_SIZES = 1000
 

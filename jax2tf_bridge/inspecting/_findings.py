@@ -27,14 +27,14 @@ _SHARDINGS = CALLS_OF_PARTS | {"Sharding", "xla.sdy.FuncResultSharding"}
 _NEWEST_RELEASE = list(TENSORFLOW_RELEASES)[-1]
 _NEWEST, _NEWEST_CONVENTION = TENSORFLOW_RELEASES[_NEWEST_RELEASE]
 _SAVED_SO = "were saved up to order"
-"""What stands in the message of save() for gradients of higher orders than were asked for."""
+"""Part of the message of save() for gradients of higher orders than were asked for."""
 _BUCKETS = "save(..., buckets={...})"
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
-"""It fails; it may fail or is slow; what is good to know."""
+"""An error fails, a warning may fail or is slow, and a note is good to know."""
 
 SEVERITIES: Sequence[Severity] = ("error", "warning", "note")
-"""The worst first."""
+"""Severities, the worst first."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ _AGAIN = "builtin.module(stablehlo-refine-shapes)"
 
 
 class UnreadableError(Exception):
-    """The module is one that the installed jaxlib cannot read."""
+    """A module that the installed jaxlib cannot read."""
 
 
 class MisfitError(Exception):

@@ -19,7 +19,7 @@ from jax2tf_bridge.saved_model._tensors import TensorType, tensor_type
 from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
 
 _MOST_ENTRIES = 256
-"""How many signatures and methods are looked into: each may reach the whole graph."""
+"""Signatures and methods that are looked into at most: each may reach the whole graph."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from jax2tf_bridge.saved_model._schema import (
 from jax2tf_bridge.saved_model._tensors import TensorType, typed
 
 _SIGNATURES = "signatures"
-"""The child of the root that holds the signatures, which are read from their own place."""
+"""Child of the root that holds the signatures, which are read from their own place."""
 
 _LONGEST_PATH = 1000
 """Characters; a chain of objects can be as long as the file."""
@@ -153,7 +153,7 @@ def _variable(message: Message, path: str | None) -> Variable:
 
 
 _INTERNAL = frozenset({"__saved_model_init_op", "__saved_model_train_op"})
-"""The names of TensorFlow's own signatures, which initialize and train."""
+"""Names of TensorFlow's own signatures, which initialize and train."""
 
 
 @dataclass(frozen=True)

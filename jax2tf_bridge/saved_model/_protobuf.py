@@ -14,7 +14,7 @@ from typing import NamedTuple
 from jax2tf_bridge.errors import FileFormatError
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""The kinds of fields; groups, which are older, are in no file that is read here."""
+"""Kinds of fields; no file that is read here has groups, which are older."""
 
 _KINDS = ("a number", "8 bytes", "bytes", "", "", "4 bytes")
 _LONGEST_VARINT = 10

@@ -24,7 +24,7 @@ from jax2tf_bridge.serialization import read_function, write_function
 from jax2tf_bridge.serialization._vjp_chain import vjp_chain
 
 FORMAT = 3
-"""The version of the JSON; raised for every change, also for a field that is added."""
+"""Version of the JSON; raised for every change, also for a field that is added."""
 
 SIDECAR = Path("assets.extra", "jax2tf_bridge.json")
 RECORDS = Path("assets.extra", "jax2tf_bridge")

@@ -15,7 +15,7 @@ from jax2tf_bridge.saved_model._protobuf import VARINT, Field, Message
 from jax2tf_bridge.saved_model._schema import ShapeField, TensorField
 
 STRING = "string"
-"""The dtype of texts, whose elements have no fixed size."""
+"""Dtype of texts, whose elements have no fixed size."""
 
 _TENSORFLOWS_OWN = {
     7: (STRING, 0),
@@ -33,21 +33,21 @@ DTYPES: Mapping[int, str] = MappingProxyType(
     {number: name for number, (name, _) in _TENSORFLOWS_OWN.items()}
     | {number: row.name for row, number in _NUMBERS}
 )
-"""The names of TensorFlow's dtypes, by their numbers in types.proto."""
+"""Names of TensorFlow's dtypes, by their numbers in types.proto."""
 
 STORED_BITS: Mapping[str, int] = MappingProxyType(
     {name: bits for name, bits in _TENSORFLOWS_OWN.values() if bits}
     # Those of fewer than 8 bits lie in a byte each.
     | {row.name: max(8, row.bits) for row, _ in _NUMBERS}
 )
-"""The bits of an element in a variable or constant, of the dtypes of a fixed size."""
+"""Bits of an element in a variable or constant, of the dtypes of a fixed size."""
 
 
 Shape: TypeAlias = tuple[int | None, ...] | None
-"""The sizes, None for those that are open; None alone if not even the rank is known."""
+"""Sizes, None for those that are open; None alone if not even the rank is known."""
 
 _OF_REFERENCES = 100
-"""What is added to a dtype's number for a reference to such a tensor, as TensorFlow 1 has them."""
+"""Added to the number of a dtype for references to such tensors, which TensorFlow 1 has."""
 
 _MOST_DIMENSIONS = 254
 """TensorFlow has no tensors of a higher rank."""
