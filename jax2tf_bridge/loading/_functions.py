@@ -1,10 +1,12 @@
-"""Functions of a loaded SavedModel, as JAX calls, differentiates and jits them."""
+"""Defines what load() gives: a model of functions that JAX calls, differentiates and jits."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import jax
@@ -65,7 +67,7 @@ class LoadedFunction:
         return jax.jit(self.exported.call)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The results on the arguments, of the structure that the function was exported with.
+        """Runs the function; the results have the structure of its export.
 
         Raises:
           StructureError, ShapeError, DTypeError: the arguments do not fit.
@@ -79,7 +81,7 @@ class LoadedFunction:
         return Call.of(self.record.in_tree, self.record.argument_names).without(self.masks)
 
     def with_masks(self, leaves: Sequence[Any]) -> list[Any]:
-        """All flat arguments, of those without the masks.
+        """Completes the flat arguments that are given without the masks.
 
         Raises:
           ShapeError: a mask's size does not follow from them.
@@ -96,7 +98,7 @@ class LoadedFunction:
         ]
 
     def flat(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        """The flat results on the flat arguments."""
+        """Runs the function on flat arguments, and returns flat results."""
         check_leaves(self.record, leaves)
         results: Sequence[Any] = self._jitted(*leaves)
         return results
@@ -106,7 +108,7 @@ class LoadedFunction:
 
 
 class _Sizes:
-    """Sizes of what is not given, from those of what is; they may be symbolic in jax.export."""
+    """Sizes of arguments that are not given, from those that are; symbolic ones in jax.export."""
 
     def __init__(self, name: str, avals: Sequence[Aval], leaves: Sequence[Any]) -> None:
         self._name = name
@@ -126,7 +128,7 @@ class _Sizes:
         self._solved = solve_dimensions([aval.shape for aval in avals], known)
 
     def of(self, path: str, aval: Aval) -> list[Any]:
-        """The shape of an argument.
+        """Computes the shape of an argument.
 
         Raises:
           ShapeError: it does not follow.
@@ -168,18 +170,13 @@ class LoadedSignature:
         self._call = call
 
     def __call__(self, **inputs: Any) -> dict[str, Any]:
-        """The outputs on the inputs.
+        """Runs the signature on inputs by name.
 
         Raises:
           StructureError: an input is missing, or there is none of that name.
           ShapeError, DTypeError: they do not fit.
         """
-        problems = [f"the input {name} is missing" for name in self.inputs if name not in inputs]
-        problems += [
-            f"there is no input {name}{did_you_mean(name, self.inputs)}"
-            for name in inputs
-            if name not in self.inputs
-        ]
+        problems = input_problems(self.inputs, inputs)
         if problems:
             raise StructureError(
                 f"The inputs are not those of the signature {self.name}{self._text()}:"
@@ -196,8 +193,18 @@ class LoadedSignature:
         return f"<{type(self).__name__} {self.name}{self._text()}>"
 
 
+def input_problems(names: Collection[str], given: Collection[str]) -> list[str]:
+    """Says which inputs are missing, and which there are not."""
+    problems = [f"the input {name} is missing" for name in names if name not in given]
+    return problems + [
+        f"there is no input {name}{did_you_mean(name, names)}"
+        for name in given
+        if name not in names
+    ]
+
+
 def signature_text(record: PortableFunction, left_out: Collection[str] = ()) -> str:
-    """The arguments, but for those at some paths, and the results of a record in a line."""
+    """Writes the arguments, but for those at some paths, and the results in a line."""
     arguments = ", ".join(str(port) for port in record.inputs if port.path not in left_out)
     return f"({arguments}) -> ({', '.join(map(str, record.out_avals))})"
 
@@ -238,14 +245,14 @@ def refuse_misfits(name: str, shapes: Sequence[str], dtypes: Sequence[str]) -> N
 
 
 def _dtype_name(leaf: Any) -> str:
-    """The dtype that a value has for JAX."""
+    """Returns the dtype that a value has for JAX."""
     if isinstance(leaf, jax.Array):
         return str(leaf.dtype)
     return str(jax.eval_shape(lambda x: x, leaf).dtype)
 
 
 def _flat_record(record: PortableFunction) -> PortableFunction:
-    """The record over flat arguments and results: no type of a pytree node has to be known here.
+    """Flattens arguments and results, so that no type of a pytree node has to be known.
 
     Where its stored gradients end, the next one says so.
     """
@@ -255,16 +262,16 @@ def _flat_record(record: PortableFunction) -> PortableFunction:
         in_tree=TreeSpec("tuple", children=(arguments, TreeSpec("dict"))),
         out_tree=TreeSpec("tuple", children=(LEAF,) * len(record.out_avals)),
         argument_names=tuple(f"x{i}" for i in range(len(record.in_avals))),
-        gradient=_with_end(record, record.name, 0),
+        gradient=_vjp_or_refusal(record, record.name, 0),
     )
 
 
-def _with_end(record: PortableFunction, name: str, order: int) -> Gradient:
+def _vjp_or_refusal(record: PortableFunction, name: str, order: int) -> Gradient:
     if record.has_vjp:
 
         def make() -> PortableFunction:
             vjp = record.vjp()
-            return replace(vjp, gradient=_with_end(vjp, name, order + 1))
+            return replace(vjp, gradient=_vjp_or_refusal(vjp, name, order + 1))
 
         return GradientOnDemand(make)
     reason = record.gradient.missing_because
@@ -281,7 +288,72 @@ def _with_end(record: PortableFunction, name: str, order: int) -> Gradient:
 
 
 def path_avals(record: PortableFunction) -> tuple[dict[str, Aval], dict[str, Aval]]:
-    """The arguments and results of a record by their paths."""
+    """Returns the arguments and the results by their paths."""
     ins = {port.path: port.aval for port in record.inputs}
     outs = {port.path: port.aval for port in record.outputs}
     return ins, outs
+
+
+class LoadedModel:
+    """A SavedModel as JAX functions and arrays; made by `load`.
+
+    `model.serving_default(x)`, by the name of any signature, calls the function with the weights
+    of the SavedModel. `model.functions["serving_default"](params, x)` takes them as an argument,
+    to be differentiated with respect to them. `model.signatures["serving_default"](x=x)` takes the
+    inputs and gives the outputs by name, as TensorFlow does.
+
+    Attributes:
+      path: the SavedModel's folder.
+      functions: by the signature's name, with the arguments of the JAX function.
+      signatures: by name.
+      params: the weights, as the pytree that was saved; node types that are not registered here
+        (register_pytree_node_serialization) are dicts or tuples. None if there are none.
+      constants: the arrays that the functions captured, by name.
+      problems: for each signature that JAX alone cannot run, why.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        functions: Mapping[str, Callable[..., Any]],
+        signatures: Mapping[str, LoadedSignature],
+        params: Any,
+        constants: Mapping[str, Any],
+        *,
+        own_weights: Callable[[Any], tuple[Any, ...]],
+        problems: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.path = path
+        self.functions = MappingProxyType(dict(functions))
+        self.signatures = MappingProxyType(dict(signatures))
+        self.params = params
+        self.constants = MappingProxyType(dict(constants))
+        self.problems = MappingProxyType(dict(problems))
+        self._own_weights = own_weights
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = self.__dict__.get("functions", {}).get(name)
+        if function is None:
+            problem = self.__dict__.get("problems", {}).get(name)
+            if problem is not None:
+                raise AttributeError(f"the signature {name} cannot run in JAX alone: {problem}")
+            near = did_you_mean(name, self.__dict__.get("functions", {}))
+            raise AttributeError(f"the SavedModel has no signature {name}{near}")
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(*self._own_weights(function), *args, **kwargs)
+
+        call.__name__ = call.__qualname__ = name
+        call.__doc__ = f"The signature {name} on its own weights: {function!r}."
+        return call
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.functions})
+
+    def __repr__(self) -> str:
+        lines = [f"LoadedModel {self.path}"]
+        lines += [f"  {signature!r}" for signature in self.signatures.values()]
+        lines += [f"  not in JAX: {name}: {why}" for name, why in self.problems.items()]
+        if self.constants:
+            lines.append(f"  captured arrays: {len(self.constants)}")
+        return "\n".join(lines)

@@ -7,10 +7,24 @@ from collections.abc import Sequence
 
 from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._dtypes import OF_ELEMENT_TYPES
 from jax2tf_bridge.portable._module_types import check_types
 from shape_poly import Dim, parse_dimension
 
 _TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)")
+_WHOLE_TENSOR = re.compile(_TENSOR.pattern + r"([a-z]\w*(?:<f\d+>)?)(?:, .*)?>")
+
+
+def read_tensor_type(text: str) -> tuple[list[str], str] | None:
+    """Splits an MLIR type into its sizes and its dtype; None if it is not a tensor of numbers.
+
+    >>> read_tensor_type("tensor<?x3xf32>")
+    (['?', '3'], 'float32')
+    """
+    found = _WHOLE_TENSOR.fullmatch(text)
+    if found is None or found[2] not in OF_ELEMENT_TYPES:
+        return None
+    return found[1].split("x")[:-1], OF_ELEMENT_TYPES[found[2]]
 
 
 def call_avals(

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils._number_texts import number_text
 from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.saved_model._bucket_texts import bucket_texts, padding_texts
+from jax2tf_bridge.saved_model._sidecar import bucket_texts, padding_texts
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.saving.publishing._publish import NewVersion
 from jax2tf_bridge.saving.serving._instructions import ServingInstructions

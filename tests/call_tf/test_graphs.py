@@ -91,7 +91,7 @@ def test_the_module_calls_the_graph_and_runs_on_every_platform() -> None:
 
 
 def test_a_session_does_not_take_loops_apart() -> None:
-    """As C++ and TF Serving would: XLA has no form of the parts."""
+    """XLA has no form of the parts; C++ and TF Serving would run them."""
     (function,) = export(as_graph(Layers()))(X).graph_functions
     assert b"While" in function.graph
     assert b"_lower_using_switch_merge" not in function.graph

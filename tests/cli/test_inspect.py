@@ -278,7 +278,7 @@ def test_errors(run: Run, predict: str) -> None:
     Path("empty").touch()
     for file, error in (
         ("no", "no: No such file or directory"),
-        ("folder", "folder is no SavedModel: it has no saved_model.pb"),
+        ("folder", "folder is not a SavedModel: it has no saved_model.pb"),
         ("text", "text is no .jaxfn file: "),
         ("empty", "empty has 0 bytes, which is no function"),
     ):

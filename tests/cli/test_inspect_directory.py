@@ -23,7 +23,7 @@ from jax2tf_bridge.cli.html._page import Fold, Page, Table, render
 from tests.cli.conftest import FINDS_PACKAGES, Run
 from tests.cli.directory_schema import DIRECTORY_SCHEMA
 from tests.fresh_process import run_python
-from tests.inspecting.by_hand import FLOAT32, Call, Model, differentiable, preventing
+from tests.saved_model.by_hand import FLOAT32, Call, Model, differentiable, preventing
 
 Ok = Callable[..., str]
 
@@ -63,7 +63,7 @@ def test_text(ok: Ok, sine: Path) -> None:
     assert head.startswith(
         "sine, a SavedModel written by TensorFlow 2.21.0\n"
         "\n"
-        "error: variables/variables.index is not there: loading fails.\n"
+        "error: Files of the model are missing: variables/variables.index. Loading it fails.\n"
         "  Copy the whole folder, or save the model again.\n"
         "warning: serving_default is compiled anew for each size of x, in the middle of the first "
         "request that has it.\n"
@@ -357,7 +357,7 @@ def test_a_page_with_nothing_to_say() -> None:
     ("words", "code", "error"),
     [
         (["gone"], 2, "gone: No such file or directory"),
-        (["."], 1, ". is no SavedModel: it has no saved_model.pb; there is one in sine"),
+        (["."], 1, ". is not a SavedModel: it has no saved_model.pb. There is one in sine."),
         (["sine", "--html", "sine"], 2, "--html: sine is a folder; name the file to write"),
         (["sine", "--html", "no/page"], 2, "--html: there is no folder no"),
         (

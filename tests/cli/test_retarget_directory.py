@@ -22,7 +22,7 @@ from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving import save_records
 from jax2tf_bridge.serialization import read_function
 from tests.cli.conftest import Run
-from tests.inspecting.by_hand import INT4, INT32, Call, Model
+from tests.saved_model.by_hand import INT4, INT32, Call, Model
 
 Ok = Callable[..., str]
 
@@ -256,7 +256,8 @@ def test_a_folder_that_is_no_model(run: Run) -> None:
     ended = run("retarget", "folder", "--tensorflow", "2.15")
     assert (ended.code, ended.error) == (
         1,
-        "folder is no SavedModel: it has no saved_model.pb",
+        "folder is not a SavedModel: it has no saved_model.pb. Name the folder that holds "
+        "saved_model.pb.",
     )
 
 

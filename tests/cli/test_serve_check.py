@@ -252,7 +252,8 @@ def test_wrong_calls_are_one_line(run: Run, model: Path, tmp_path: Path) -> None
     code, text = error(model)
     assert (code, text.split(",")[0]) == (2, "name a release with --tensorflow")
     code, text = error(tmp_path / "none", "--tensorflow", "2.17")
-    assert (code, text) == (2, f"{tmp_path / 'none'} does not exist")
+    missing = f"{tmp_path / 'none'} does not exist; name the folder that holds saved_model.pb"
+    assert (code, text) == (2, missing)
     code, text = error(model, "--python", tmp_path / "none")
     assert (code, text) == (
         2,

@@ -24,7 +24,7 @@ from jax2tf_bridge.portable._dtypes import (
     kind_of,
 )
 from jax2tf_bridge.portable._tolerances import tolerance_of
-from jax2tf_bridge.saved_model import _dtypes as tensorflows
+from jax2tf_bridge.saved_model import _tensors as tensorflows
 from jax2tf_bridge.saved_model._tensors import TensorType
 from jax2tf_bridge.serialization.jax_exported._schema import DTYPES as EXPORTED
 from jax2tf_bridge.weights._array_dtypes import stored_dtype

@@ -1,4 +1,4 @@
-"""The sidecar of a SavedModel: read back as it was written, checked, and bounded."""
+"""Sidecars are read back as they were written, checked, and bounded."""
 
 from __future__ import annotations
 
@@ -198,10 +198,10 @@ def two(**changes: Any) -> Sidecar:
 @pytest.mark.parametrize(
     ("sidecar", "text"),
     [
-        (two(signatures={}), "it has the signatures [], and the records are those of ['serving_d"),
+        (two(signatures={}), "it has the signatures [], and the portable functions are th"),
         (
             two(constants=()),
-            "the record of the signature 'serving_default' has the lifted constant 'table', "
+            "the function of the signature 'serving_default' has the lifted constant 'table', "
             f"float32[2,3], with the digest {TABLE.digest}, which is not among the constants.",
         ),
         (two(constants=(replace(ENTRY, shape=(6,)),)), "which is not among the constants"),
@@ -316,13 +316,17 @@ def change_sidecar(folder: Path, change: Callable[[Any], object]) -> None:
         ("signatures.f", {}, "signatures['f']: expected the fields buckets, inputs, masks, outp"),
         ("signatures.f.record", "../f.jaxfn", "expected the name of a .jaxfn file, without a fol"),
         ("signatures.f.record", "f", "expected the name of a .jaxfn file, without a folder, got "),
-        ("signatures.f.record", "no.jaxfn", "it names the record "),
+        (
+            "signatures.f.record",
+            "no.jaxfn",
+            "it names assets.extra/jax2tf_bridge/no.jaxfn, wh",
+        ),
         ("signatures.f.record", "g.jaxfn", "signatures: the record 'g.jaxfn' is there twice"),
         ("signatures.f.inputs.x", "x", "signatures['f'].inputs['x']: expected an object, got 'x'"),
         ("signatures.f.inputs.x.shape", [3], "inputs['x'].shape: expected text, got [3]"),
         ("signatures.f.takes_params", 1, "takes_params: expected true or false, got 1"),
         ("signatures.f.vjp_order", True, "vjp_order: expected a whole number from 0 to 200, got "),
-        ("signatures.f.vjp_order", 2, "'f' has gradients to order 2, and its record to order 1"),
+        ("signatures.f.vjp_order", 2, "'f' has gradients to order 2, and its function to order"),
         ("signatures.f.buckets.b", [8, 1], "buckets['b']: expected sizes in ascending order, got"),
         ("signatures.f.buckets.b", [], "buckets['b']: expected sizes in ascending order, got []"),
         ("signatures.f.buckets.b", [0], "buckets['b'][0]: expected a whole number from 1 to "),
@@ -370,7 +374,7 @@ def test_what_is_no_file(saved: Path) -> None:
     """Opening a pipe would wait for ever."""
     (saved / RECORDS / "_.jaxfn").unlink()
     os.mkfifo(saved / RECORDS / "_.jaxfn")
-    assert f"it names the record {RECORDS / '_.jaxfn'}, which is not there" in refusal(saved)
+    assert f"it names {RECORDS / '_.jaxfn'}, which is not there" in refusal(saved)
     (saved / SIDECAR).unlink()
     os.mkfifo(saved / SIDECAR)
     assert stat.S_ISFIFO((saved / SIDECAR).stat().st_mode)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import FileFormatError, ShapeError
 from jax2tf_bridge.saved_model._extras import WARM_UP
-from jax2tf_bridge.saved_model._protobuf_writing import bytes_field
+from jax2tf_bridge.saved_model._protobuf import bytes_field
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
 from jax2tf_bridge.saving.serving._warm_up import (
     WarmUpRequest,

@@ -11,8 +11,7 @@ import secrets
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.saved_model._protobuf import Message
-from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint_field
+from jax2tf_bridge.saved_model._protobuf import Message, bytes_field, varint_field
 
 _CHECKPOINT, _UUID = 5, 7
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from jax2tf_bridge.errors import FileFormatError, ShapeError
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.saved_model._extras import WARM_UP, read_requests
-from jax2tf_bridge.saved_model._protobuf_writing import bytes_field
+from jax2tf_bridge.saved_model._protobuf import bytes_field
 from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
 from jax2tf_bridge.saved_model._tfrecord import write_records
 from jax2tf_bridge.saving.buckets._buckets import Bucketing

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge import FileFormatError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
-from jax2tf_bridge.saved_model._protobuf_writing import bytes_field
-from tests.inspecting.by_hand import (
+from jax2tf_bridge.saved_model._protobuf import bytes_field
+from tests.sampling import examples
+from tests.saved_model.by_hand import (
     Call,
     Model,
     calling,
@@ -24,7 +25,6 @@ from tests.inspecting.by_hand import (
     node,
     preventing,
 )
-from tests.sampling import examples
 
 GOLDEN = sorted(p for p in (Path(__file__).parents[2] / "saved_models").glob("*/saved_model.pb"))
 
@@ -44,7 +44,7 @@ DATA = MODEL.proto()
 
 
 def described(folder: Path, data: bytes) -> bool:
-    """Whether it is read; it is refused with one error if it is not."""
+    """Tells whether it is read; else it is refused with one error."""
     (folder / "saved_model.pb").write_bytes(data)
     try:
         facts = describe_saved_model(read_saved_model(folder))
@@ -122,7 +122,7 @@ def test_work_is_bounded_by_the_size(tmp_path: Path) -> None:
 
 
 def test_a_long_chain_of_objects(tmp_path: Path) -> None:
-    """The path to an object could be as long as the file, for each object."""
+    """Each object's path could be as long as the file."""
     count = 5000
     objects = b"".join(
         bytes_field(1, bytes_field(1, b"\x08" + _varint(i + 1) + bytes_field(2, "child" * 20)))

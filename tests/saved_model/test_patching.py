@@ -11,9 +11,9 @@ from jax2tf_bridge import FileFormatError
 from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.saved_model import _patching
 from jax2tf_bridge.saved_model._patching import NewModule, replaced_modules
-from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint_field
+from jax2tf_bridge.saved_model._protobuf import bytes_field, varint_field
 from jax2tf_bridge.saved_model._reading import read_message
-from tests.inspecting.by_hand import Call, Model, calling, constant, differentiable
+from tests.saved_model.by_hand import Call, Model, calling, constant, differentiable
 
 UNKNOWN = bytes_field(1000, b"of a newer version") + varint_field(1001, -5)
 
@@ -79,7 +79,7 @@ def test_modules_of_several_graphs_keep_their_numbers(tmp_path: Path) -> None:
 
 
 def test_a_function_that_is_there_twice(tmp_path: Path) -> None:
-    """The last one counts, for reading and for writing."""
+    """Reading and writing take the last one."""
     model = Model({"main": [Call(b"a").node()], "mine": [Call(b"b").node()]})
     folder = model.write(tmp_path / "m")
     (folder / "saved_model.pb").write_bytes(model.proto().replace(b"mine", b"main"))

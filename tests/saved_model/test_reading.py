@@ -1,4 +1,4 @@
-"""What is read of SavedModels is what TensorFlow reads of them."""
+"""SavedModels are read as TensorFlow reads them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from jax2tf_bridge import FileFormatError, convert
 from jax2tf_bridge.inspecting import SavedModelContents, describe_saved_model, read_saved_model
-from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint_field
+from jax2tf_bridge.saved_model._protobuf import bytes_field, varint_field
 from tests.fresh_process import run_python
-from tests.inspecting.by_hand import (
+from tests.saved_model.by_hand import (
     INT32,
     Call,
     Model,
@@ -263,11 +263,15 @@ def test_requests_to_warm_up_are_counted(
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "it is no JSON"),
-        ("{", "it is no JSON"),
-        ("\xff", "it is no JSON"),
-        ("[" * 100_000, "it is no JSON"),
-        ("[]", "it is JSON of something else"),
+        ("", "it is no JSON: Expecting value: line 1 column 1 (char 0)"),
+        (
+            "{",
+            "it is no JSON: Expecting property name enclosed in double quotes: line 1 column 2 "
+            "(char 1)",
+        ),
+        ("\xff", "byte 0 is no UTF-8"),
+        ("[" * 100_000, "its values are nested too deeply"),
+        ("[]", "the whole: expected an object, got []"),
         ('{"signatures": [1]}', None),
     ],
 )
@@ -290,18 +294,19 @@ def refusal(folder: Path) -> str:
 
 
 def test_folders_that_are_no_saved_model(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "gone") == "does not exist"
-    file = tmp_path / "file"
+    assert refusal(tmp_path / "gone") == "does not exist; name the folder that holds saved_model.pb"
+    file, name_it = tmp_path / "file", "Name the folder that holds saved_model.pb."
     file.write_text("")
-    assert refusal(file) == "is a file, and no SavedModel"
-    assert refusal(tmp_path) == "is no SavedModel: it has no saved_model.pb"
-    model = Model({"main": [CALL.node()]})
+    assert refusal(file) == f"{file} is not a SavedModel: it is a file. {name_it}"
+    problem = f"{tmp_path} is not a SavedModel: it has no saved_model.pb."
+    assert refusal(tmp_path) == f"{problem} {name_it}"
     for version in ("9", "10"):
-        model.write(tmp_path / version)
-    text = "is no SavedModel: it has no saved_model.pb; there is one in " + str(tmp_path / "10")
-    assert refusal(tmp_path) == text
-    (tmp_path / "saved_model.pbtxt").write_text("")
-    assert "its text form, which is not read" in refusal(tmp_path)
+        Model({"main": [CALL.node()]}).write(tmp_path / version)
+    assert refusal(tmp_path) == f"{problem} There is one in {tmp_path / '10'}."
+    (tmp_path / "saved_model.cpb").touch()
+    assert "Its chunked form, saved_model.cpb, is not read" in refusal(tmp_path)
+    (tmp_path / "saved_model.pbtxt").touch()
+    assert "its text form, saved_model.pbtxt, is not read" in refusal(tmp_path)
 
 
 def test_a_model_without_modules(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint_field
+from jax2tf_bridge.saved_model._protobuf import bytes_field, varint_field
 
 FLOAT32, INT32, INT4 = 1, 3, 29
 
@@ -60,6 +60,24 @@ def node(
         + b"".join(bytes_field(3, i) for i in inputs)
         + b"".join(bytes_field(5, map_entry(k, v)) for k, v in (attributes or {}).items())
     )
+
+
+def function(name: str, *nodes: bytes, results: str = "", returned: str = "") -> bytes:
+    """A function of one argument x, in the library."""
+    signature = bytes_field(1, name) + bytes_field(2, bytes_field(1, "x"))
+    signature += bytes_field(3, bytes_field(1, results)) if results else b""
+    body = b"".join(bytes_field(3, each) for each in nodes)
+    entry = bytes_field(4, map_entry(results, returned.encode())) if returned else b""
+    return bytes_field(1, bytes_field(1, signature) + body + entry)
+
+
+def doubling(count: int, *nodes: bytes, returned: str = "x") -> bytes:
+    """Functions f0 to f<count>, each of which calls the one before twice; f0 has the nodes."""
+    functions = function("f0", *nodes, results="y", returned=returned)
+    for i in range(count):
+        calls = (node("a", f"f{i}", ["x"]), node("b", f"f{i}", ["a:y:0"]))
+        functions += function(f"f{i + 1}", *calls, results="y", returned="b:y:0")
+    return functions
 
 
 def calling(name: str, function: str) -> bytes:
