@@ -11,23 +11,26 @@ import jax
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._avals import portable_aval
-from jax2tf_bridge.from_jax._callables import JaxCallable
-from jax2tf_bridge.from_jax._trees import tree_spec
-from jax2tf_bridge.from_jax.lowering._boundary import widened
+from jax2tf_bridge.from_jax.arguments._avals import portable_aval
+from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
+from jax2tf_bridge.from_jax.lowering._build import build
 from jax2tf_bridge.from_jax.lowering._effects import refuse_host_callbacks
-from jax2tf_bridge.from_jax.lowering._freeze import freeze
+from jax2tf_bridge.from_jax.lowering._flat_functions import widened
 from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, Lowered, lower
-from jax2tf_bridge.from_jax.lowering._tracing import Tracer
+from jax2tf_bridge.from_jax.lowering._tracing import traced_function
 from jax2tf_bridge.from_jax.lowering._vjp import lazy_vjp
 from jax2tf_bridge.from_jax.shapes._argument_specs import ArraySpec
-from jax2tf_bridge.from_jax.shapes._granted import granted, leaving_sizes_open
-from jax2tf_bridge.from_jax.shapes._implied import with_implied
-from jax2tf_bridge.from_jax.shapes._inference import Subject, infer
-from jax2tf_bridge.from_jax.shapes._knowledge import Knowledge
-from jax2tf_bridge.from_jax.shapes._proposal import Trial, propose
+from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
+from jax2tf_bridge.from_jax.shapes._auto_shapes import Trial, auto_shapes
+from jax2tf_bridge.from_jax.shapes._inference import infer
+from jax2tf_bridge.from_jax.shapes._requirements import (
+    check_requirements_allowed,
+    check_sizes_stay_open,
+    with_reshape_requirements,
+)
 from jax2tf_bridge.from_jax.shapes._specs import Specs, scope_of, symbolic_specs
-from jax2tf_bridge.from_jax.stablehlo._lifting import ConstantPool
+from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
+from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
 from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
 from jax2tf_bridge.portable._safety_checks import canonical_checks
 from jax2tf_bridge.portable._target import Target, as_target, canonical_platforms
@@ -222,32 +225,30 @@ def export_specs(
     name = function.name
     _check_names(specs, options)
     if not specs.decided:
-        specs = propose(
+        specs = auto_shapes(
             specs, lambda proposed: _trial(function, proposed, options), infer=options.infer
         )
         asked, _, _ = options.call.partition(", polymorphic_shapes=")
         options = replace(options, call=f"{asked}, polymorphic_shapes={specs.texts()!r}")
-    tracing = Tracer(function, specs)
+    tracing = traced_function(function, specs, options.words)
 
-    def attempt(knowledge: Knowledge) -> tuple[jax.stages.Traced, Lowered]:
-        traced = tracing.under(knowledge)
+    def attempt(assumptions: SizeAssumptions) -> tuple[jax.stages.Traced, Lowered]:
+        traced = tracing.trace(assumptions)
         refuse_host_callbacks(traced, name, without_debug_effects=options.without_debug_effects)
         return traced, lower(widened(traced), name, options)
 
-    given = known_before(specs, options, name)
-    subject = Subject(
-        name, specs.variables(), tracing.at, specs.example(), function.source, options.words
-    )
-    inferred = infer(attempt, given, subject)
+    given = given_assumptions(specs, options, name)
+    inferred = infer(attempt, given, tracing)
     traced, lowered = inferred.value
-    knowledge = granted(given, inferred.knowledge, subject, options)
-    knowledge = leaving_sizes_open(given, with_implied(knowledge, traced, name), subject)
+    check_requirements_allowed(given, inferred.assumptions, tracing, options)
+    assumptions = with_reshape_requirements(inferred.assumptions, traced, name)
+    check_sizes_stay_open(given, assumptions, tracing)
     constraints = (*options.constraints, *map(str, specs.constraints))
     positional, keyword = specs.dynamic
     dynamic = [a for i, a in enumerate(positional) if i not in specs.static_args]
     names = function.argument_names(len(positional))
     in_shapes = specs.shapes()
-    return freeze(
+    return build(
         traced,
         lowered,
         name,
@@ -256,14 +257,13 @@ def export_specs(
         in_tree=tree_spec((tuple(dynamic), keyword)),
         argument_names=tuple(n for i, n in enumerate(names) if i not in specs.static_args),
         constraints=constraints,
-        knowledge=knowledge,
+        assumptions=assumptions,
         constants=constants,
         lazy_vjp=lazy_vjp(
             tracing,
             traced,
             in_shapes,
-            knowledge,
-            subject,
+            assumptions,
             options,
             constraints=constraints,
             constants=constants,
@@ -273,31 +273,22 @@ def export_specs(
 
 
 def _trial(function: JaxCallable, specs: Specs, options: ExportOptions) -> Trial:
-    """What comes of tracing the function at its specs, without lowering it."""
-    tracing = Tracer(function, specs)
-    given = known_before(specs, options, function.name)
-    subject = Subject(
-        function.name,
-        specs.variables(),
-        tracing.at,
-        specs.example(),
-        function.source,
-        options.words,
-    )
-    inferred = infer(tracing.under, given, subject)
-    knowledge = with_implied(inferred.knowledge, inferred.value, function.name)
-    results = [knowledge.shape_from_jax(aval) for aval in inferred.value.jaxpr.out_avals]
-    return Trial(knowledge.requirements, results)
+    """Traces the function at its specs, without lowering it."""
+    tracing = traced_function(function, specs, options.words)
+    inferred = infer(tracing.trace, given_assumptions(specs, options, function.name), tracing)
+    assumptions = with_reshape_requirements(inferred.assumptions, inferred.value, function.name)
+    results = [assumptions.shape_from_jax(aval) for aval in inferred.value.jaxpr.out_avals]
+    return Trial(assumptions.requirements, results)
 
 
-def known_before(specs: Specs, options: ExportOptions, name: str) -> Knowledge:
+def given_assumptions(specs: Specs, options: ExportOptions, name: str) -> SizeAssumptions:
     """What the user says of the sizes: by constraints, and by the scopes of JAX's dimensions.
 
     Raises:
       ShapeError: no sizes satisfy all of it.
     """
     try:
-        return Knowledge(options.scope.with_constraints(*specs.constraints))
+        return SizeAssumptions(options.scope.with_constraints(*specs.constraints))
     except ContradictionError as e:
         also = " and polymorphic_constraints" if options.constraints else ""
         raise ShapeError(

@@ -11,11 +11,11 @@ from jax import export as jax_export
 
 from jax2tf_bridge import serialization
 from jax2tf_bridge.errors import TargetError
-from jax2tf_bridge.from_jax._callables import JaxCallable
 from jax2tf_bridge.from_jax._export import export_options, export_specs
-from jax2tf_bridge.from_jax._trees import rebuilt
+from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
 from jax2tf_bridge.from_jax.shapes._size_words import SYMBOLIC
 from jax2tf_bridge.from_jax.shapes._specs import Specs, symbolic_specs
+from jax2tf_bridge.from_jax.trees._tree_specs import rebuilt
 from jax2tf_bridge.jax_export._exported import Exported
 from jax2tf_bridge.portable._safety_checks import NOT_STRICT
 from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES

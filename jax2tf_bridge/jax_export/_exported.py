@@ -13,7 +13,7 @@ from jax import export as jax_export
 from jax2tf_bridge import serialization
 from jax2tf_bridge.errors import StructureError
 from jax2tf_bridge.from_jax import from_exported, to_exported
-from jax2tf_bridge.from_jax._trees import spec_of_structure
+from jax2tf_bridge.from_jax.trees._tree_specs import spec_of_structure
 from jax2tf_bridge.portable._as_portable import as_record
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import canonical_checks

@@ -10,8 +10,8 @@ from jax import export as jax_export
 
 from jax2tf_bridge.errors import ShapeError, StructureError
 from jax2tf_bridge.from_jax import to_exported
-from jax2tf_bridge.from_jax._argument_types import shape_and_dtype
-from jax2tf_bridge.from_jax.shapes._spec_entries import entry_text, is_entry
+from jax2tf_bridge.from_jax.arguments._types import shape_and_dtype
+from jax2tf_bridge.from_jax.shapes._entries import entry_text, is_entry
 from jax2tf_bridge.from_jax.shapes._symbols import dim_to_jax, scope_from_jax
 from jax2tf_bridge.jax_export._export import (
     maximum_supported_calling_convention_version,

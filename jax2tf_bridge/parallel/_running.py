@@ -10,7 +10,7 @@ from typing import Any
 from jax2tf_bridge.colocated import Channel
 from jax2tf_bridge.errors import BridgeError, DTypeError, SerializationError
 from jax2tf_bridge.from_jax._export import export
-from jax2tf_bridge.from_jax._trees import tree_spec
+from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
 from jax2tf_bridge.parallel._configuration import configuration, configured
 from jax2tf_bridge.parallel._failures import Carried, Failure, carried
 from jax2tf_bridge.parallel._functions import received, sendable

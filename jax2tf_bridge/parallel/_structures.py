@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from jax2tf_bridge.errors import StructureError
-from jax2tf_bridge.from_jax._callables import JaxCallable
-from jax2tf_bridge.from_jax._trees import tree_spec
+from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
+from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
 from jax2tf_bridge.parallel._jobs import ExportJob
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._tree_spec import TreeSpec

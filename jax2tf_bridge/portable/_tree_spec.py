@@ -238,6 +238,12 @@ def _stand_in(name: str, fields: Sequence[Hashable]) -> Callable[..., Any]:
 LEAF = TreeSpec("leaf")
 
 
+def flat_arguments(count: int) -> TreeSpec:
+    """Returns the structure of (args, kwargs) of a function of `count` positional arrays."""
+    args = TreeSpec("tuple", children=(LEAF,) * count)
+    return TreeSpec("tuple", children=(args, TreeSpec("dict")))
+
+
 def call_without(
     in_tree: TreeSpec, names: Sequence[str], left_out: Collection[str]
 ) -> tuple[TreeSpec, tuple[str, ...]]:

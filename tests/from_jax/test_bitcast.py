@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from jax2tf_bridge import convert
-from jax2tf_bridge.from_jax.lowering._overrides import lowering_overrides
+from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 
 PAIRS = [
     ("int16", "int32"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import export, lax
 
-from jax2tf_bridge.from_jax.lowering._overrides import lowering_overrides
+from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 
 FUNCTIONS: dict[str, Any] = {
     "psum": lambda x: lax.psum(x, "i"),

@@ -9,7 +9,7 @@ import pytest
 from jax import export, lax
 
 from jax2tf_bridge.from_jax.lowering._convolutions import _known_factor
-from jax2tf_bridge.from_jax.lowering._overrides import lowering_overrides
+from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 
 WIDEST = (0, 14, 24)
 

@@ -15,7 +15,7 @@ from jax.interpreters import mlir
 
 from jax2tf_bridge import Target, UnsupportedByTargetError, from_exported, retarget_record
 from jax2tf_bridge import export as bridge_export
-from jax2tf_bridge.from_jax.lowering._overrides import lowering_overrides
+from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
 
 WIDEST = (0, 14, 24)

@@ -18,7 +18,7 @@ from jax2tf_bridge import (
 )
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.shapes import _inference
-from jax2tf_bridge.from_jax.shapes._inconclusive_errors import too_many_rounds_error
+from jax2tf_bridge.from_jax.shapes._errors import too_many_rounds_error
 from jax2tf_bridge.from_jax.shapes._size_words import POLYMORPHIC
 from tests.from_jax.inferring import (
     best_five,

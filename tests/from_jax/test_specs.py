@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge.from_jax._callables import JaxCallable
+from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
 from jax2tf_bridge.from_jax.shapes._argument_specs import OpenSpec
 from jax2tf_bridge.from_jax.shapes._specs import symbolic_specs
 

@@ -19,9 +19,9 @@ from jax2tf_bridge.errors import (
     UnsupportedByTargetError,
     bullet_list,
 )
-from jax2tf_bridge.from_jax._callables import Pretraced
+from jax2tf_bridge.from_jax.arguments._callables import AlreadyTraced
 from jax2tf_bridge.from_jax.lowering._effects import debug_rules, is_debug_effect
-from jax2tf_bridge.from_jax.lowering._overrides import lowering_overrides
+from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 from jax2tf_bridge.from_jax.shapes._size_words import POLYMORPHIC, SizeWords
 from jax2tf_bridge.from_jax.stablehlo._graph_calls import graph_call_rules, take_graph_functions
 from jax2tf_bridge.from_jax.stablehlo._module import FoundOperation, StableHloModule
@@ -151,7 +151,7 @@ def _attempt(
         checks = [jax_export.DisabledSafetyCheck.custom_call(c) for c in sorted(disabled)]
         try:
             exported = jax_export.export(
-                Pretraced(traced),
+                AlreadyTraced(traced),
                 platforms=platforms,
                 disabled_checks=checks,
                 _override_lowering_rules=rules,

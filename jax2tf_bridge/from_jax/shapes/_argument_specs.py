@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax import export as jax_export
 
-from jax2tf_bridge.from_jax.shapes._knowledge import Knowledge
+from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._symbols import dim_to_jax
 from shape_poly import Dim
 
@@ -50,9 +50,11 @@ class ArraySpec:
         """How many dimensions it has; types of pytrees may ask."""
         return len(self.shape)
 
-    def placed(self, knowledge: Knowledge, scope: jax_export.SymbolicScope) -> jax.ShapeDtypeStruct:
-        """What JAX traces with, under the knowledge that is in its scope."""
-        shape = tuple(dim_to_jax(knowledge.to_jax(d), scope) for d in self.shape)
+    def placed(
+        self, assumptions: SizeAssumptions, scope: jax_export.SymbolicScope
+    ) -> jax.ShapeDtypeStruct:
+        """What JAX traces with, under the assumptions that is in its scope."""
+        shape = tuple(dim_to_jax(assumptions.to_jax(d), scope) for d in self.shape)
         return jax.ShapeDtypeStruct(
             shape, self.dtype, sharding=self.sharding, weak_type=self.weak_type
         )

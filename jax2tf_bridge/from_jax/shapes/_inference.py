@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+import jax
+
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, PlatformError
-from jax2tf_bridge.from_jax._user_code import user_line
-from jax2tf_bridge.from_jax.shapes._experiments import experiment, explanation
-from jax2tf_bridge.from_jax.shapes._inconclusive import Question, question_of
-from jax2tf_bridge.from_jax.shapes._inconclusive_errors import (
+from jax2tf_bridge.from_jax.arguments._user_code import user_line
+from jax2tf_bridge.from_jax.shapes._assumptions import Fact, Requirement, SizeAssumptions
+from jax2tf_bridge.from_jax.shapes._errors import (
     fails_at_all_sizes,
     first_line,
     needs_a_number_error,
@@ -26,7 +27,8 @@ from jax2tf_bridge.from_jax.shapes._inconclusive_errors import (
     some_sizes_fail_error,
     too_many_rounds_error,
 )
-from jax2tf_bridge.from_jax.shapes._knowledge import Fact, Knowledge, Requirement
+from jax2tf_bridge.from_jax.shapes._experiments import experiment, explanation
+from jax2tf_bridge.from_jax.shapes._questions import Question, question_of
 from jax2tf_bridge.from_jax.shapes._size_words import POLYMORPHIC, SizeWords
 from jax2tf_bridge.from_jax.shapes._symbols import comparison_to_jax
 from shape_poly import (
@@ -50,12 +52,13 @@ MAX_ROUNDS = 100
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What is traced.
+class TracedFunction:
+    """A function that can be traced as often as needed, with open sizes or at numbers.
 
     Attributes:
       name: for messages.
       variables: the dimension variables.
+      trace: traces it under assumptions on their sizes; raises what JAX raises.
       trace_at: traces it with numbers in the place of its dimension variables; called where an
         error alone does not tell what is wrong.
       example: sizes at which it should work, as far as they are known.
@@ -65,7 +68,8 @@ class Subject:
 
     name: str
     variables: frozenset[str]
-    trace_at: Callable[[Mapping[str, int]], object]
+    trace: Callable[[SizeAssumptions], jax.stages.Traced]
+    trace_at: Callable[[Mapping[str, int]], jax.stages.Traced]
     example: Mapping[str, int]
     source: str | None = None
     words: SizeWords = POLYMORPHIC
@@ -73,31 +77,33 @@ class Subject:
 
 @dataclass(frozen=True)
 class Inferred(Generic[T]):
-    """What came of tracing, and under which knowledge."""
+    """What came of tracing, and under which assumptions."""
 
     value: T
-    knowledge: Knowledge
+    assumptions: SizeAssumptions
     rounds: int
 
 
-def infer(attempt: Callable[[Knowledge], T], knowledge: Knowledge, subject: Subject) -> Inferred[T]:
-    """Calls `attempt` with more and more knowledge until it ends without a question about sizes.
+def infer(
+    attempt: Callable[[SizeAssumptions], T], assumptions: SizeAssumptions, function: TracedFunction
+) -> Inferred[T]:
+    """Calls `attempt` with more and more assumptions until it ends without a question about sizes.
 
     Where a question has several answers, that which holds for more sizes is tried first, and the
     others if it leads nowhere.
 
     Args:
-      attempt: traces under the knowledge, and raises what JAX raises.
-      knowledge: to begin with.
-      subject: what it traces.
+      attempt: traces under the assumptions, and raises what JAX raises.
+      assumptions: to begin with.
+      function: what it traces.
 
     Raises:
       InconclusiveShapeError: a question has no answer that ever holds, or the number of a size is
         needed.
       Exception: what `attempt` raised, if it is about something else.
     """
-    untried = [knowledge]
-    tried: set[Knowledge] = set()
+    untried = [assumptions]
+    tried: set[SizeAssumptions] = set()
     failure: Exception | None = None
     for round_number in range(1, MAX_ROUNDS + 1):
         current = untried.pop()
@@ -106,20 +112,20 @@ def infer(attempt: Callable[[Knowledge], T], knowledge: Knowledge, subject: Subj
             return Inferred(attempt(current), current, round_number)
         except Exception as raised:
             error = _of_jax(raised)
-            if not subject.variables or isinstance(error, BridgeError):
+            if not function.variables or isinstance(error, BridgeError):
                 raise
-            logger.debug("Tracing %s, round %d: %s", subject.name, round_number, first_line(error))
-            answers, reason = _answers(current, error, subject)
+            logger.debug("Tracing %s, round %d: %s", function.name, round_number, first_line(error))
+            answers, reason = _answers(current, error, function)
             new = [answer for answer in answers if answer not in tried]
             if not new:
                 failure = failure or reason
             if not (new or untried) and not isinstance(failure, InconclusiveShapeError):
-                new, failure = _by_experiment(current, error, subject)
+                new, failure = _by_experiment(current, error, function)
         untried += reversed(new)
         if not untried and failure is not None:
             raise failure
-        _log(subject.name, current, untried[-1])
-    raise too_many_rounds_error(subject.name, MAX_ROUNDS, subject.words) from failure
+        _log(function.name, current, untried[-1])
+    raise too_many_rounds_error(function.name, MAX_ROUNDS, function.words) from failure
 
 
 def _of_jax(error: Exception) -> Exception:
@@ -130,41 +136,43 @@ def _of_jax(error: Exception) -> Exception:
 
 
 def _answers(
-    knowledge: Knowledge, error: Exception, subject: Subject
-) -> tuple[list[Knowledge], Exception]:
+    assumptions: SizeAssumptions, error: Exception, function: TracedFunction
+) -> tuple[list[SizeAssumptions], Exception]:
     """What to try next, the best first, and what to raise if nothing of it succeeds."""
-    progression = knowledge.with_progression(subject.variables)
+    progression = assumptions.with_progression(function.variables)
     otherwise = [progression] if progression is not None else []
-    question = question_of(error, knowledge.variables_of_jax(subject.variables))
+    question = question_of(error, assumptions.variables_of_jax(function.variables))
     if question is None:
         return otherwise, error
     by_value = bool(question.constants)
     if by_value:
-        question = _with_values(question, knowledge, subject)
-    known = {f.comparison for f in knowledge.facts}
+        question = _with_values(question, assumptions, function)
+    known = {f.comparison for f in assumptions.facts}
     if any(known.issuperset(option) for option in question.options):
-        return [*_other_forms(knowledge, question), *otherwise], error
-    source = user_line(error) or subject.source
-    scope = knowledge.scope_of_jax()
+        return [*_other_forms(assumptions, question), *otherwise], error
+    source = user_line(error) or function.source
+    scope = assumptions.scope_of_jax()
     options = list(question.options) if by_value else _likelier_first(question, scope)
-    found = [_answered(knowledge, option, source) for option in options]
+    found = [_answered(assumptions, option, source) for option in options]
     answers = [answer for answer in found if answer is not None]
     if not answers:
-        return [], _never(knowledge, question, source, subject, error)
-    decided = [a for a in answers if a.requirements == knowledge.requirements]
+        return [], _never(assumptions, question, source, function, error)
+    decided = [a for a in answers if a.requirements == assumptions.requirements]
     return decided or [*otherwise, *answers], error
 
 
-def _with_values(question: Question, knowledge: Knowledge, subject: Subject) -> Question:
+def _with_values(
+    question: Question, assumptions: SizeAssumptions, function: TracedFunction
+) -> Question:
     """The question with values for its constants: the example's first, then frequent ones."""
-    shape = tuple(map(knowledge.from_jax, question.constants))
-    samples = itertools.islice(_samples(subject.variables), _SAMPLES)
-    allowed = [sizes for sizes in samples if knowledge.full_scope.holds(sizes)]
+    shape = tuple(map(assumptions.from_jax, question.constants))
+    samples = itertools.islice(_samples(function.variables), _SAMPLES)
+    allowed = [sizes for sizes in samples if assumptions.full_scope.holds(sizes)]
     # Backwards: of values that are as frequent, those at 24 (divisible by 2, 3, 4, 6, 8, 12) win.
     counts = collections.Counter(evaluate_shape(shape, sizes) for sizes in reversed(allowed))
     rows = [row for row, _ in counts.most_common(_MAX_VALUES)]
-    if subject.variables <= subject.example.keys():
-        rows.insert(0, evaluate_shape(shape, subject.example))
+    if function.variables <= function.example.keys():
+        rows.insert(0, evaluate_shape(shape, function.example))
     known = [tuple(v for v in row if v is not None) for row in dict.fromkeys(rows)]
     return Question(
         tuple(
@@ -176,27 +184,27 @@ def _with_values(question: Question, knowledge: Knowledge, subject: Subject) -> 
 
 
 def _answered(
-    knowledge: Knowledge, comparisons: Sequence[Comparison], source: str | None
-) -> Knowledge | None:
-    """The knowledge with these comparisons as facts; None if one of them never holds."""
+    assumptions: SizeAssumptions, comparisons: Sequence[Comparison], source: str | None
+) -> SizeAssumptions | None:
+    """The assumptions with these comparisons as facts; None if one of them never holds."""
     for comparison in comparisons:
-        scope = knowledge.scope_of_jax()
+        scope = assumptions.scope_of_jax()
         verdict = prove(comparison, scope)
         if not isinstance(verdict, Proven):
-            asked = knowledge.comparison_from_jax(comparison)
-            weakest = weakest_requirement(asked, knowledge.full_scope)
+            asked = assumptions.comparison_from_jax(comparison)
+            weakest = weakest_requirement(asked, assumptions.full_scope)
             if weakest is None:
                 return None
-            found = prove(asked, knowledge.full_scope)
+            found = prove(asked, assumptions.full_scope)
             counterexample = found.counterexample if isinstance(found, Refuted) else {}
             requirement = Requirement(weakest, asked, counterexample, source)
-            knowledge = knowledge.with_requirement(requirement)
+            assumptions = assumptions.with_requirement(requirement)
             if comparison == requirement.comparison:
                 continue
         facts = [comparison, *_quotient(comparison)]
-        new = [Fact(c) for c in facts if all(f.comparison != c for f in knowledge.facts)]
-        knowledge = replace(knowledge, facts=(*knowledge.facts, *new))
-    return knowledge
+        new = [Fact(c) for c in facts if all(f.comparison != c for f in assumptions.facts)]
+        assumptions = replace(assumptions, facts=(*assumptions.facts, *new))
+    return assumptions
 
 
 def _quotient(comparison: Comparison) -> Iterator[Comparison]:
@@ -213,67 +221,69 @@ def _quotient(comparison: Comparison) -> Iterator[Comparison]:
             yield Comparison("==", written, simplified)
 
 
-def _other_forms(knowledge: Knowledge, question: Question) -> list[Knowledge]:
-    """The same knowledge, with a fact that JAX did not see told in another way."""
+def _other_forms(assumptions: SizeAssumptions, question: Question) -> list[SizeAssumptions]:
+    """The same assumptions, with a fact that JAX did not see told in another way."""
     asked = {comparison for option in question.options for comparison in option}
-    for i, fact in enumerate(knowledge.facts):
+    for i, fact in enumerate(assumptions.facts):
         if fact.comparison in asked and len(comparison_to_jax(fact.comparison)) > fact.form + 1:
             told = replace(fact, form=fact.form + 1)
-            facts = (*knowledge.facts[:i], told, *knowledge.facts[i + 1 :])
-            return [replace(knowledge, facts=facts)]
+            facts = (*assumptions.facts[:i], told, *assumptions.facts[i + 1 :])
+            return [replace(assumptions, facts=facts)]
     return []
 
 
 def _never(
-    knowledge: Knowledge,
+    assumptions: SizeAssumptions,
     question: Question,
     source: str | None,
-    subject: Subject,
+    function: TracedFunction,
     cause: Exception,
 ) -> InconclusiveShapeError:
     for comparison in question.options[0]:
-        asked = knowledge.comparison_from_jax(comparison)
-        verdict = prove(asked, knowledge.full_scope)
+        asked = assumptions.comparison_from_jax(comparison)
+        verdict = prove(asked, assumptions.full_scope)
         if isinstance(verdict, Refuted):
             return never_holds_error(
-                subject.name, asked, verdict.counterexample, knowledge.full_scope, source, cause
+                function.name, asked, verdict.counterexample, assumptions.full_scope, source, cause
             )
-    return not_convinced_error(subject.name, question.options[0][0], source, cause, subject.words)
+    return not_convinced_error(function.name, question.options[0][0], source, cause, function.words)
 
 
 def _by_experiment(
-    knowledge: Knowledge, error: Exception, subject: Subject
-) -> tuple[list[Knowledge], Exception]:
+    assumptions: SizeAssumptions, error: Exception, function: TracedFunction
+) -> tuple[list[SizeAssumptions], Exception]:
     """What to try next, judging by what the function does at concrete sizes; else what to raise."""
-    source = user_line(error) or subject.source
-    found = experiment(subject.trace_at, subject.variables, knowledge.full_scope, subject.example)
+    source = user_line(error) or function.source
+    found = experiment(
+        function.trace_at, function.variables, assumptions.full_scope, function.example
+    )
     if not found.passed:
         for sizes, concrete in found.failed[:1]:
-            error.add_note(fails_at_all_sizes(subject.name, error, sizes, concrete))
+            error.add_note(fails_at_all_sizes(function.name, error, sizes, concrete))
         return [], error
     if not found.failed:
-        if isinstance(error, RecursionError) and knowledge.facts:
+        if isinstance(error, RecursionError) and assumptions.facts:
             # Of JAX's, over constraints that it rewrites by each other.
-            told = knowledge.comparison_from_jax(knowledge.facts[-1].comparison)
-            return [], not_convinced_error(subject.name, told, source, error, subject.words)
-        question = question_of(error, knowledge.variables_of_jax(subject.variables))
+            told = assumptions.comparison_from_jax(assumptions.facts[-1].comparison)
+            return [], not_convinced_error(function.name, told, source, error, function.words)
+        question = question_of(error, assumptions.variables_of_jax(function.variables))
         if question is not None and question.options:
             return [], not_convinced_error(
-                subject.name, question.options[0][0], source, error, subject.words
+                function.name, question.options[0][0], source, error, function.words
             )
         return [], needs_a_number_error(
-            subject.name, subject.variables, found.passed[:2], source, error, subject.words
+            function.name, function.variables, found.passed[:2], source, error, function.words
         )
     sizes, concrete = found.failed[0]
-    answer = knowledge
+    answer = assumptions
     for comparison in explanation(found):
         counterexample = next((s for s, _ in found.failed if not comparison.holds(s)), sizes)
         requirement = Requirement(comparison, comparison, counterexample, source)
         answer = answer.with_requirement(requirement)
     failure = some_sizes_fail_error(
-        subject.name, found.passed[0], sizes, concrete, source, error, subject.words
+        function.name, found.passed[0], sizes, concrete, source, error, function.words
     )
-    return ([answer] if answer != knowledge else []), failure
+    return ([answer] if answer != assumptions else []), failure
 
 
 _SAMPLES = 2000
@@ -312,7 +322,7 @@ def _samples(variables: frozenset[str]) -> Iterator[dict[str, int]]:
         }
 
 
-def _log(name: str, before: Knowledge, after: Knowledge) -> None:
+def _log(name: str, before: SizeAssumptions, after: SizeAssumptions) -> None:
     required = [str(r.comparison) for r in after.requirements if r not in before.requirements]
     facts = [str(f.comparison) for f in after.facts if f not in before.facts]
     progressions = map(str, after.progressions[len(before.progressions) :])

@@ -12,16 +12,21 @@ from jax import export as jax_export
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import DTypeError, ShapeError, StructureError
-from jax2tf_bridge.from_jax._argument_advice import close_over
-from jax2tf_bridge.from_jax._argument_types import shape_and_dtype
-from jax2tf_bridge.from_jax._callables import JaxCallable
-from jax2tf_bridge.from_jax._trees import rebuilt
+from jax2tf_bridge.from_jax.arguments._advice import close_over
+from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
+from jax2tf_bridge.from_jax.arguments._types import shape_and_dtype
 from jax2tf_bridge.from_jax.shapes._argument_specs import ArraySpec, AutoSpec
-from jax2tf_bridge.from_jax.shapes._knowledge import Knowledge
-from jax2tf_bridge.from_jax.shapes._shape_proposals import proposed_shapes, shape_with_names
-from jax2tf_bridge.from_jax.shapes._spec_entries import entry_text, is_entry, specs_of_arguments
-from jax2tf_bridge.from_jax.shapes._spec_errors import shape_problem
+from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
+from jax2tf_bridge.from_jax.shapes._entries import (
+    entry_text,
+    is_entry,
+    proposed_shapes,
+    shape_problem,
+    shape_with_names,
+    specs_of_arguments,
+)
 from jax2tf_bridge.from_jax.shapes._symbols import scope_from_jax
+from jax2tf_bridge.from_jax.trees._tree_specs import rebuilt
 from jax2tf_bridge.portable._auto import Auto
 from shape_poly import (
     Comparison,
@@ -146,14 +151,14 @@ class Specs:
         dimensions = [d for shape in self.shapes() for d in shape]
         return frozenset[str]().union(*(d.variables() for d in dimensions if is_symbolic_dim(d)))
 
-    def under(self, knowledge: Knowledge) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def under(self, assumptions: SizeAssumptions) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments to trace with, (args, kwargs), under what is known of the sizes."""
-        scope = knowledge.new_scope()
+        scope = assumptions.new_scope()
         args: tuple[Any, ...]
         leaves: list[Any]
         structure: Any
         leaves, structure = jax.tree_util.tree_flatten(self.dynamic)
-        args, kwargs = rebuilt(structure, [leaf.placed(knowledge, scope) for leaf in leaves])
+        args, kwargs = rebuilt(structure, [leaf.placed(assumptions, scope) for leaf in leaves])
         return (
             tuple(self.static_args.get(i, arg) for i, arg in enumerate(args)),
             {**kwargs, **self.static_kwargs},
@@ -172,7 +177,7 @@ class Specs:
         """The arguments to trace with, (args, kwargs), for numbers in the place of variables."""
         numbers = [evaluate_shape(shape, sizes) for shape in self.shapes()]
         shapes = [tuple(size for size in shape if size is not None) for shape in numbers]
-        return self.with_shapes(shapes).under(Knowledge(SymbolicScope()))
+        return self.with_shapes(shapes).under(SizeAssumptions(SymbolicScope()))
 
     def key(self) -> tuple[Any, ...]:
         """Equal for equal shapes and dtypes; of AutoSpecs the rank alone counts.

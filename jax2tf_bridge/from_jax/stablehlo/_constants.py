@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,6 +23,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     symbol_name,
 )
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES
+from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant
 from jax2tf_bridge.portable.bytecode._layout import read_layout
 
 LEAST_BYTES = 4096
@@ -359,3 +362,29 @@ def _retype(function: Any) -> None:
     inputs = [argument.type for argument in function.regions[0].blocks[0].arguments]
     changed = ir.FunctionType.get(inputs, list(function_type(function).results))
     function.attributes["function_type"] = ir.TypeAttr.get(changed)
+
+
+class ConstantPool:
+    """The arrays that were lifted, each once: a function and its VJPs share them.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Aval, str], LiftedConstant] = {}
+        self._data: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    def intern(self, shape: tuple[int, ...], dtype: str, data: memoryview) -> LiftedConstant:
+        """The constant of this type and content; `data` is copied if it is new."""
+        aval = Aval(shape, dtype)
+        digest = hashlib.sha256(data).hexdigest()
+        with self._lock:
+            known = self._known.get((aval, digest))
+            if known is None:
+                name = f"constant_{len(self._known)}"
+                if digest not in self._data:
+                    self._data[digest] = bytes(data)
+                known = LiftedConstant(aval, digest, name, self._data[digest])
+                self._known[aval, digest] = known
+        return known

@@ -7,9 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jax2tf_bridge.errors import FileFormatError, ModuleError
-from jax2tf_bridge.from_jax._avals import is_narrow
-from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
-from jax2tf_bridge.from_jax.stablehlo._retarget_function import WIDE, narrow_places, read_module
+from jax2tf_bridge.from_jax.arguments._avals import is_narrow
+from jax2tf_bridge.from_jax.stablehlo._retarget import (
+    WIDE,
+    kept_avals,
+    read_module,
+    retype_narrow_values,
+)
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
 from jax2tf_bridge.portable._module_types import check_function_types
 from jax2tf_bridge.portable._portable_function import (
@@ -35,22 +39,9 @@ def as_jax_has_it(function: Writable) -> Writable:
     record = embedded(function.record)
     if any(map(is_narrow, (*record.in_avals, *record.out_avals))):
         module = read_module(record)
-        narrow_main(module, record)
+        retype_narrow_values(module, record, ELEMENT_TYPES)
         record = replace(record, module=module.serialize(record.stablehlo_version))
     return replace(function, record=record, needs_jax="")
-
-
-def narrow_main(module: StableHloModule, record: PortableFunction) -> None:
-    """Lets 4-bit values cross as what they are, where the module takes 8 bits for TensorFlow.
-
-    Args:
-      module: of the record, with its lifted constants embedded; it is changed.
-      record: whose abstract values say what they are.
-    """
-    ins, outs = module.main_types()
-    kept = [record.in_avals[i] for i in record.module_kept_var_idx]
-    inputs = narrow_places(kept, ins, ELEMENT_TYPES)
-    module.retype_main(inputs, narrow_places(record.out_avals, outs, ELEMENT_TYPES))
 
 
 def check_stored_types(record: PortableFunction) -> None:
@@ -65,11 +56,9 @@ def check_stored_types(record: PortableFunction) -> None:
         ins, outs = read_main_types(record.module)
     except FileFormatError as e:
         raise ModuleError(f"The module of {record.name} cannot be read: {e}") from e
-    kept = [record.in_avals[i] for i in record.module_kept_var_idx]
-    kept += [constant.aval for constant in record.lifted_constants]
     check_function_types(
         record,
-        _as_tensorflow_has_them(kept, ins),
+        _as_tensorflow_has_them(kept_avals(record), ins),
         _as_tensorflow_has_them(record.out_avals, outs),
     )
 

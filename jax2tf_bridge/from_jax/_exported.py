@@ -19,27 +19,31 @@ from jax2tf_bridge.errors import (
     UnsupportedByTargetError,
 )
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._avals import is_narrow, portable_aval
 from jax2tf_bridge.from_jax._shardings import check_readable, exported_shardings
-from jax2tf_bridge.from_jax._structures import jax_structures
-from jax2tf_bridge.from_jax._trees import spec_of_structure
 from jax2tf_bridge.from_jax.archives._calls import is_retired
 from jax2tf_bridge.from_jax.archives._rewriting import rewrite_calls
+from jax2tf_bridge.from_jax.arguments._avals import is_narrow, portable_aval
 from jax2tf_bridge.from_jax.lowering._lowering import effect_names
 from jax2tf_bridge.from_jax.shapes._symbols import dim_to_jax, scope_from_jax, scope_to_jax
 from jax2tf_bridge.from_jax.stablehlo._embedding import (
     as_jax_has_it,
     check_stored_types,
     embedded,
-    narrow_main,
 )
-from jax2tf_bridge.from_jax.stablehlo._retarget_function import read_module, retarget_record
+from jax2tf_bridge.from_jax.stablehlo._retarget import (
+    read_module,
+    retarget_record,
+    retype_narrow_values,
+)
+from jax2tf_bridge.from_jax.trees._structures import jax_structures
+from jax2tf_bridge.from_jax.trees._tree_specs import spec_of_structure
 from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record, unwrapped
+from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
 from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
 from jax2tf_bridge.portable._safety_checks import canonical_checks
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
+from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec, flat_arguments
 from jax2tf_bridge.serialization._registry import forward_registrations
 from jax2tf_bridge.serialization.jax_exported._argument_names import argument_names
 from jax2tf_bridge.serialization.jax_exported._modules import (
@@ -214,10 +218,9 @@ def _flat_exported(record: PortableFunction, vjp_order: int) -> jax_export.Expor
             check_stored_types(stored)
             stored = stored.lazy_vjp.made
     record = embedded(record, vjp_order)
-    arguments = TreeSpec("tuple", children=(LEAF,) * len(record.in_avals))
     flat = replace(
         record,
-        in_tree=TreeSpec("tuple", children=(arguments, TreeSpec("dict"))),
+        in_tree=flat_arguments(len(record.in_avals)),
         out_tree=TreeSpec("tuple", children=(LEAF,) * len(record.out_avals)),
         argument_names=tuple(f"x{i}" for i in range(len(record.in_avals))),
         module=_todays_module(record),
@@ -248,7 +251,7 @@ def _todays_module(record: PortableFunction) -> bytes:
                 source=call.source,
             )
     if narrow:
-        narrow_main(module, record)
+        retype_narrow_values(module, record, ELEMENT_TYPES)
     return _with_meshes(module.serialize(_jax_compat.current_stablehlo_version()))
 
 

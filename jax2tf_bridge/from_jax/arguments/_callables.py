@@ -14,7 +14,7 @@ from jax import export as jax_export
 
 from jax2tf_bridge.errors import FunctionError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._user_code import defined_at, written_function
+from jax2tf_bridge.from_jax.arguments._user_code import defined_at, written_function
 from jax2tf_bridge.portable._as_portable import unwrapped
 from jax2tf_bridge.portable._portable_function import PortableFunction
 
@@ -170,7 +170,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else text[:80] + "..."
 
 
-class Pretraced:
+class AlreadyTraced:
     """A jax.stages.Wrapped whose trace is there already, so that nothing is traced twice."""
 
     def __init__(self, traced: jax.stages.Traced) -> None:

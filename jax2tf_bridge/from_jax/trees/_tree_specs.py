@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from jax2tf_bridge.errors import StructureError
-from jax2tf_bridge.from_jax._rebuilding_advice import from_children_advice
+from jax2tf_bridge.from_jax.trees._rebuilding_advice import from_children_advice
 from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
 from jax2tf_bridge.serialization._jax_registrations import structure
 from jax2tf_bridge.serialization._registry import has_rebuilders, rebuilder, with_rebuilder

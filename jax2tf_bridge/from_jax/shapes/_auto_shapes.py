@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from jax2tf_bridge.errors import BridgeError, ShapeError
 from jax2tf_bridge.from_jax.shapes._argument_specs import AutoSpec
-from jax2tf_bridge.from_jax.shapes._knowledge import Requirement
+from jax2tf_bridge.from_jax.shapes._assumptions import Requirement
 from jax2tf_bridge.from_jax.shapes._specs import Specs
 from shape_poly import Comparison, Dim, DimExpr, is_symbolic_dim
 
@@ -36,7 +36,7 @@ class Trial:
     results: Sequence[tuple[Dim, ...]]
 
 
-def propose(specs: Specs, trace: Callable[[Specs], Trial], *, infer: bool) -> Specs:
+def auto_shapes(specs: Specs, trace: Callable[[Specs], Trial], *, infer: bool) -> Specs:
     """The specs with a specification in the place of each AUTO, as open as tracing allows.
 
     Where sizes are not known, these dimensions are open. Of examples, the leading dimensions are

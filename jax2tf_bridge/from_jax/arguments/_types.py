@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jax2tf_bridge.errors import DTypeError
-from jax2tf_bridge.from_jax._avals import is_key
+from jax2tf_bridge.from_jax.arguments._avals import is_key
 
 
 def shape_and_dtype(leaf: Any, path: str) -> tuple[tuple[Any, ...], Any]:

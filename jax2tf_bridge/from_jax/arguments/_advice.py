@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jax2tf_bridge.from_jax._callables import JaxCallable
+from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
 
 _WRITTEN_AS_CODE = (bool, int, float, str)
 

@@ -40,7 +40,7 @@ class Requirement:
 
 
 @dataclass(frozen=True)
-class Knowledge:
+class SizeAssumptions:
     """What the user said of the sizes, what is required, and what follows.
 
     Attributes:
@@ -66,7 +66,7 @@ class Knowledge:
         """The requirements as constraints to write."""
         return tuple(dict.fromkeys(str(r.comparison) for r in self.requirements))
 
-    def with_requirement(self, requirement: Requirement) -> Knowledge:
+    def with_requirement(self, requirement: Requirement) -> SizeAssumptions:
         """With one more requirement, and without those that follow from it and the others."""
         kept = [*self.requirements, requirement]
         for known in self.requirements:
@@ -78,7 +78,7 @@ class Knowledge:
         facts = () if _replaces_a_variable(requirement.comparison) else self.facts
         return replace(self, requirements=tuple(kept), facts=facts)
 
-    def with_progression(self, variables: frozenset[str]) -> Knowledge | None:
+    def with_progression(self, variables: frozenset[str]) -> SizeAssumptions | None:
         """With one more variable as a progression; None if there is no further one.
 
         `variables` are those of the arguments, whose names are taken. The facts go, since they are

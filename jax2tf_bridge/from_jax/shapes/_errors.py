@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from jax2tf_bridge.errors import InconclusiveShapeError, bullet_list
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax.shapes._knowledge import Requirement
+from jax2tf_bridge.from_jax.shapes._assumptions import Requirement
 from jax2tf_bridge.from_jax.shapes._size_words import SizeWords
 from shape_poly import Comparison, Dim, SymbolicScope, evaluate_shape
 
@@ -27,7 +27,7 @@ def requirements_error(
     given: Sequence[str],
     words: SizeWords,
 ) -> InconclusiveShapeError:
-    """Tracing would succeed under requirements that the user has not granted.
+    """Tracing would succeed under requirements that the user has not allowed.
 
     Args:
       name: the function's.
