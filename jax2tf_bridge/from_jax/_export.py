@@ -30,7 +30,6 @@ from jax2tf_bridge.from_jax.shapes._requirements import (
 )
 from jax2tf_bridge.from_jax.shapes._specs import Specs, scope_of, symbolic_specs
 from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
-from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
 from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
 from jax2tf_bridge.portable._safety_checks import canonical_checks
 from jax2tf_bridge.portable._target import Target, as_target, canonical_platforms
@@ -129,8 +128,8 @@ class PreparedExport:
 
         Those whose sizes AUTO has to decide have none.
         """
-        positional, _ = self.specs.dynamic
-        start = len(jax.tree_util.tree_leaves(positional[:first]))
+        before = [argument for _, argument in self.specs.arguments()[:first]]
+        start = len(jax.tree_util.tree_leaves(before))
         leaves = self.specs.leaves()[start:]
         avals = [
             portable_aval(leaf, leaf.shape if isinstance(leaf, ArraySpec) else ())
@@ -243,10 +242,7 @@ def export_specs(
     check_requirements_allowed(given, inferred.assumptions, tracing, options)
     assumptions = with_reshape_requirements(inferred.assumptions, traced, name)
     check_sizes_stay_open(given, assumptions, tracing)
-    constraints = (*options.constraints, *map(str, specs.constraints))
-    positional, keyword = specs.dynamic
-    dynamic = [a for i, a in enumerate(positional) if i not in specs.static_args]
-    names = function.argument_names(len(positional))
+    in_tree, argument_names = specs.structure()
     in_shapes = specs.shapes()
     return build(
         traced,
@@ -254,9 +250,8 @@ def export_specs(
         name,
         options,
         in_shapes=in_shapes,
-        in_tree=tree_spec((tuple(dynamic), keyword)),
-        argument_names=tuple(n for i, n in enumerate(names) if i not in specs.static_args),
-        constraints=constraints,
+        in_tree=in_tree,
+        argument_names=argument_names,
         assumptions=assumptions,
         constants=constants,
         lazy_vjp=lazy_vjp(
@@ -265,7 +260,6 @@ def export_specs(
             in_shapes,
             assumptions,
             options,
-            constraints=constraints,
             constants=constants,
             exported=lowered.exported,
         ),
@@ -288,7 +282,10 @@ def given_assumptions(specs: Specs, options: ExportOptions, name: str) -> SizeAs
       ShapeError: no sizes satisfy all of it.
     """
     try:
-        return SizeAssumptions(options.scope.with_constraints(*specs.constraints))
+        return SizeAssumptions(
+            options.scope.with_constraints(*specs.constraints),
+            (*options.constraints, *map(str, specs.constraints)),
+        )
     except ContradictionError as e:
         also = " and polymorphic_constraints" if options.constraints else ""
         raise ShapeError(

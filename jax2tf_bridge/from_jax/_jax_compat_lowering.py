@@ -111,29 +111,9 @@ def rules_possible() -> bool:
     return all(name.get() is not None for name in needed)
 
 
-def geqrf_possible() -> bool:
-    """Whether there is a rule to give for geqrf_p."""
-    return _GEQRF.get() is not None
-
-
-def geqp3_possible() -> bool:
-    """Whether there is a rule to give for geqp3_p."""
-    return _GEQP3.get() is not None
-
-
-def ragged_dot_possible() -> bool:
-    """Whether there is a rule to give for ragged_dot_general_p."""
-    return _RAGGED.get() is not None
-
-
-def reduce_scatter_possible() -> bool:
-    """Whether there is a rule to give for reduce_scatter_p."""
-    return _REDUCE_SCATTER.get() is not None
-
-
-def composite_possible() -> bool:
-    """Whether there is a rule to give for composite_p."""
-    return _COMPOSITE.get() is not None
+def has_primitive(name: str) -> bool:
+    """Checks that this JAX has a primitive of this seam, as "geqrf_p"."""
+    return any(each.name == name and each.get() is not None for each in SEAM)
 
 
 def custom_calls_possible() -> bool:

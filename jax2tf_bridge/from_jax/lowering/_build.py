@@ -29,7 +29,6 @@ def build(
     in_shapes: Sequence[tuple[Dim, ...]],
     in_tree: TreeSpec,
     argument_names: tuple[str, ...],
-    constraints: tuple[str, ...],
     assumptions: SizeAssumptions,
     constants: ConstantPool,
     lazy_vjp: LazyVjp,
@@ -45,7 +44,6 @@ def build(
         constraints may have rewritten them in the trace.
       in_tree: the structure of (args, kwargs).
       argument_names: one name a positional argument.
-      constraints: on the dimension variables, as the user wrote them.
       assumptions: of the sizes, under which it was traced.
       constants: the large arrays of the function and its VJPs; those of this module become
         arguments of it.
@@ -97,7 +95,7 @@ def build(
         uses_shape_polymorphism=any(
             is_symbolic_dim(d) for aval in traced_avals for d in aval.shape
         ),
-        constraints=constraints,
+        constraints=assumptions.constraints,
         requirements=assumptions.requirement_texts(),
         disabled_checks=options.disabled_checks,
         ordered_effects=effect_names(exported.ordered_effects, name),

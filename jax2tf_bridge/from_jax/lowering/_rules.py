@@ -16,14 +16,12 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
     by_platform,
     common_rule,
     composite_p,
-    composite_possible,
+    has_primitive,
     jax_rule,
     lower_by_platform,
     lower_fun,
     ragged_dot_general_p,
-    ragged_dot_possible,
     reduce_scatter_p,
-    reduce_scatter_possible,
     rules_possible,
 )
 from jax2tf_bridge.from_jax.linalg._rules import linalg_rules
@@ -81,11 +79,11 @@ def lowering_overrides(
         *convolution_rules(),
         *linalg_rules(platforms),
     )
-    if reduce_scatter_possible():
+    if has_primitive("reduce_scatter_p"):
         pairs += ((reduce_scatter_p, functools.partial(_lower_gathering, reduce_scatter_p)),)
-    if ragged_dot_possible():
+    if has_primitive("ragged_dot_general_p"):
         pairs += ((ragged_dot_general_p, _ragged_dot_rule()),)
-    if composite_possible():
+    if has_primitive("composite_p"):
         pairs += ((composite_p, _lower_composite),)
     if stablehlo_version < BATCHING_DIMS_SINCE:
         pairs += indexing_rules()

@@ -38,7 +38,6 @@ def lazy_vjp(
     assumptions: SizeAssumptions,
     options: ExportOptions,
     *,
-    constraints: tuple[str, ...],
     constants: ConstantPool,
     exported: jax_export.Exported,
 ) -> LazyVjp:
@@ -53,7 +52,6 @@ def lazy_vjp(
       in_shapes: the shapes of its flat arguments, as the user wrote them.
       assumptions: under which it was exported.
       options: of its export.
-      constraints: on its dimension variables, as the user wrote them.
       constants: the large arrays of the function, which the VJP may hold as well.
       exported: of the function; only how it is spread over devices is looked at.
     """
@@ -115,7 +113,6 @@ def lazy_vjp(
             in_shapes=shapes,
             in_tree=flat_arguments(len(names)),
             argument_names=names,
-            constraints=constraints,
             assumptions=known,
             constants=constants,
             lazy_vjp=lazy_vjp(
@@ -124,7 +121,6 @@ def lazy_vjp(
                 shapes,
                 known,
                 options,
-                constraints=constraints,
                 constants=constants,
                 exported=lowered.exported,
             ),

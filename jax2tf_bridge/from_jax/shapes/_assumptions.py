@@ -10,7 +10,7 @@ from typing import Any
 from jax import export as jax_export
 
 from jax2tf_bridge.from_jax.shapes._progressions import Progression, known_remainder, progressions
-from jax2tf_bridge.from_jax.shapes._symbols import comparison_to_jax, dim_from_jax
+from jax2tf_bridge.from_jax.shapes._symbols import comparison_to_jax, dim_from_jax, is_variable
 from shape_poly import Comparison, Dim, DimExpr, Proven, SymbolicScope, prove
 
 
@@ -45,6 +45,7 @@ class SizeAssumptions:
 
     Attributes:
       scope: the constraints that the user wrote.
+      constraints: the same as texts, in the user's words.
       requirements: in the order in which they were found.
       facts: likewise.
       progressions: variables that JAX gets in terms of others: b, of which mod(b, 2) == 0 is
@@ -52,6 +53,7 @@ class SizeAssumptions:
     """
 
     scope: SymbolicScope
+    constraints: tuple[str, ...] = ()
     requirements: tuple[Requirement, ...] = ()
     facts: tuple[Fact, ...] = ()
     progressions: tuple[Progression, ...] = ()
@@ -150,9 +152,7 @@ class SizeAssumptions:
 
 def _replaces_a_variable(comparison: Comparison) -> bool:
     sides = (comparison.left, comparison.right)
-    return comparison.operator == "==" and any(
-        isinstance(side, DimExpr) and side.variables() == {str(side)} for side in sides
-    )
+    return comparison.operator == "==" and any(map(is_variable, sides))
 
 
 def _with_variable_left(comparison: Comparison) -> Comparison:
@@ -168,8 +168,8 @@ def _with_variable_left(comparison: Comparison) -> Comparison:
     for monomial, coefficient in difference.terms:
         term = DimExpr(((monomial, 1),))
         value = (coefficient * term - difference) // coefficient
-        is_variable = term.variables() == {str(term)}
-        if is_variable and abs(coefficient) == content and not term.variables() & value.variables():
+        is_alone = abs(coefficient) == content and not term.variables() & value.variables()
+        if is_variable(term) and is_alone:
             return Comparison("==", term, value)
     return comparison
 

@@ -11,6 +11,7 @@ from jax2tf_bridge.errors import BridgeError, ShapeError
 from jax2tf_bridge.from_jax.shapes._argument_specs import AutoSpec
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement
 from jax2tf_bridge.from_jax.shapes._specs import Specs
+from jax2tf_bridge.from_jax.shapes._symbols import is_variable
 from shape_poly import Comparison, Dim, DimExpr, is_symbolic_dim
 
 logger = logging.getLogger("jax2tf_bridge")
@@ -67,7 +68,7 @@ class _Search:
             (i, axis): size
             for i, leaf in enumerate(specs.leaves())
             if isinstance(leaf, AutoSpec)
-            for axis, size in enumerate(leaf.sizes)
+            for axis, size in enumerate(leaf.shape)
         }
         taken = specs.variables()
         self.names = (n for i in itertools.count() if (n := f"d{i}") not in taken)
@@ -88,31 +89,22 @@ class _Search:
         others = [p for p in self.sizes if p[0] in data and p[1] > 0]
         if not others:
             return batch
-        try:
-            return self.refined(self.opened(batch, others))
-        except Exception as e:
-            if isinstance(e, BridgeError) and not isinstance(e, ShapeError):
-                raise
-            logger.debug("With more than the leading dimensions open: %s", e)
-            return batch
+        found = self.attempt(self.opened(batch, others), "more than the leading dimensions open")
+        return batch if isinstance(found, Exception) else found
 
     def leading_alone(self, choice: Choice) -> Choice:
         """The leading dimensions that can be open: of all arguments, or of the last that can."""
-        try:
-            return self.refined(choice, by_argument=True)
-        except Exception as e:
-            if isinstance(e, BridgeError) and not isinstance(e, ShapeError):
-                raise
-            failure = e
+        failure = self.attempt(choice, "the leading dimensions open", by_argument=True)
+        if not isinstance(failure, Exception):
+            return failure
         for argument in reversed(self.arguments()):
             alone = {
                 place: d if self.specs.argument_of(place[0]) == argument else self.known(place)
                 for place, d in choice.items()
             }
-            try:
-                return self.refined(alone)
-            except Exception as e:
-                logger.debug("With the leading dimensions of one argument open: %s", e)
+            found = self.attempt(alone, "the leading dimensions of one argument open")
+            if not isinstance(found, Exception):
+                return found
         raise failure
 
     def without_parameters(self, choice: Choice) -> Choice:
@@ -128,13 +120,8 @@ class _Search:
         closed = {p: self.known(p) if p in parameters else d for p, d in choice.items()}
         if not led or closed == choice:
             return choice
-        try:
-            return closed if self.refined(closed) == closed else choice
-        except Exception as e:
-            if isinstance(e, BridgeError) and not isinstance(e, ShapeError):
-                raise
-            logger.debug("With the arguments that lead no result closed: %s", e)
-            return choice
+        found = self.attempt(closed, "the arguments that lead no result closed")
+        return closed if found == closed else choice
 
     def leads(self, choice: Choice) -> frozenset[str]:
         """The variables in the first open dimension of each result, as far as they tell.
@@ -152,6 +139,18 @@ class _Search:
         if shapes not in self.trials:
             self.trials[shapes] = self.trace(self.specs.with_shapes(shapes))
         return self.trials[shapes]
+
+    def attempt(
+        self, choice: Choice, what: str, *, by_argument: bool = False
+    ) -> Choice | Exception:
+        """Returns the refined choice, or the error if it leads nowhere; `what` is for the log."""
+        try:
+            return self.refined(choice, by_argument=by_argument)
+        except Exception as e:
+            if isinstance(e, BridgeError) and not isinstance(e, ShapeError):
+                raise
+            logger.debug("With %s: %s", what, e)
+            return e
 
     def refined(self, choice: Choice, *, by_argument: bool = False) -> Choice:
         """The choice, with dimensions merged and closed until tracing needs nothing more.
@@ -182,12 +181,12 @@ class _Search:
         left, right = comparison.left, comparison.right
         if comparison.operator != "==":
             return None
-        if not _is_variable(left) or str(left) in self.specs.variables():
+        if not is_variable(left) or str(left) in self.specs.variables():
             left, right = right, left
         if (
-            not _is_variable(left)
+            not is_variable(left)
             or str(left) in self.specs.variables()
-            or not (_is_variable(right) or isinstance(right, int))
+            or not (is_variable(right) or isinstance(right, int))
         ):
             return None
         places = [p for p, d in choice.items() if d in (left, right)]
@@ -250,7 +249,7 @@ class _Search:
 
     def shapes(self, choice: Choice) -> list[tuple[Dim, ...] | None]:
         return [
-            tuple(choice[i, axis] for axis in range(len(leaf.sizes)))
+            tuple(choice[i, axis] for axis in range(len(leaf.shape)))
             if isinstance(leaf, AutoSpec)
             else None
             for i, leaf in enumerate(self.specs.leaves())
@@ -276,7 +275,3 @@ def _first_variables(shapes: Sequence[tuple[Dim, ...]]) -> frozenset[str]:
     """The variables in the first open dimension of each shape."""
     first = [next(filter(is_symbolic_dim, shape), None) for shape in shapes]
     return frozenset[str]().union(*(d.variables() for d in first if d is not None))
-
-
-def _is_variable(dimension: Dim) -> bool:
-    return isinstance(dimension, DimExpr) and dimension.variables() == {str(dimension)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from jax2tf_bridge.from_jax.shapes._symbols import is_variable
 from shape_poly import Comparison, Dim, DimExpr, Operation
 
 
@@ -60,7 +61,7 @@ def progressions(constraints: Sequence[Comparison]) -> Iterator[Progression]:
         operation, remainder = found
         dividend, divisor = operation.operands
         factor = divisor.constant_value()
-        if {str(dividend)} == dividend.variables() and factor is not None and factor > 1:
+        if is_variable(dividend) and factor is not None and factor > 1:
             yield Progression(str(dividend), factor, remainder)
 
 

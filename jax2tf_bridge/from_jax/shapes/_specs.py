@@ -26,8 +26,9 @@ from jax2tf_bridge.from_jax.shapes._entries import (
     specs_of_arguments,
 )
 from jax2tf_bridge.from_jax.shapes._symbols import scope_from_jax
-from jax2tf_bridge.from_jax.trees._tree_specs import rebuilt
+from jax2tf_bridge.from_jax.trees._tree_specs import rebuilt, tree_spec
 from jax2tf_bridge.portable._auto import Auto
+from jax2tf_bridge.portable._tree_spec import TreeSpec
 from shape_poly import (
     Comparison,
     ContradictionError,
@@ -38,7 +39,6 @@ from shape_poly import (
     shape_text,
     solve_dimensions,
     symbolic_shape,
-    undetermined,
 )
 
 
@@ -74,42 +74,38 @@ class Specs:
         """Whether there is nothing for AUTO to decide."""
         return not any(isinstance(leaf, AutoSpec) for leaf in self.leaves())
 
+    def arguments(self) -> list[tuple[str, Any]]:
+        """Lists the arguments by name, in the order of their leaves; None for a static one."""
+        args, kwargs = self.dynamic
+        return [*zip(self.names, args, strict=True), *sorted(kwargs.items())]
+
     def paths(self) -> list[str]:
-        """For each flat argument how a user would write it: "x", "params['w']"."""
-        keyed: tuple[list[tuple[Any, Any]], Any] = jax.tree_util.tree_flatten_with_path(
-            self.dynamic
-        )
+        """Names each flat argument as a user would write it: "x", "params['w']"."""
         return [
-            (self.names[argument.idx] if side.idx == 0 else str(argument.key))
-            + jax.tree_util.keystr(tuple(rest))
-            for (side, argument, *rest), _ in keyed[0]
+            name + jax.tree_util.keystr(path)
+            for name, argument in self.arguments()
+            for path, _ in jax.tree_util.tree_flatten_with_path(argument)[0]
         ]
 
-    def check_solvable(self, name: str, scope: SymbolicScope) -> None:
-        """Raises unless the values of the variables follow from the sizes of the arguments.
-
-        Raises:
-          ShapeError: they do not; where the variables occur is said.
-        """
-        problem = undetermined(self.shapes(), self.paths(), scope.constraints)
-        if problem is not None:
-            raise ShapeError(
-                f"The shapes of {name}'s arguments do not determine its dimension variables: "
-                f"{problem}"
-            )
+    def structure(self) -> tuple[TreeSpec, tuple[str, ...]]:
+        """Returns the structure of (args, kwargs) and the names of args, without static ones."""
+        args, kwargs = self.dynamic
+        kept = [i for i in range(len(args)) if i not in self.static_args]
+        return (
+            tree_spec((tuple(args[i] for i in kept), kwargs)),
+            tuple(self.names[i] for i in kept),
+        )
 
     def texts(self) -> list[Any] | dict[str, Any]:
         """The specification of each argument, to write as polymorphic_shapes.
 
         By position, unless an argument by keyword has one.
         """
-        args, kwargs = self.dynamic
-        positional = [_spec_texts(arg) for arg in args]
-        keyword = {name: _spec_texts(arg) for name, arg in kwargs.items()}
-        if not any(text is not None for text in keyword.values()):
+        texts = [(name, _spec_texts(argument)) for name, argument in self.arguments()]
+        positional = [text for _, text in texts[: len(self.names)]]
+        if all(text is None for _, text in texts[len(self.names) :]):
             return positional
-        named = {**dict(zip(self.names, positional, strict=True)), **keyword}
-        return {name: text for name, text in named.items() if text is not None}
+        return {name: text for name, text in texts if text is not None}
 
     def description(self) -> str:
         """The shapes of the arguments with dimensions that stay open, for people."""
@@ -122,18 +118,15 @@ class Specs:
 
     def numbers(self) -> dict[str, Any]:
         """The arguments that were numbers of Python, by name."""
-        args, kwargs = self.dynamic
-        named = {**dict(zip(self.names, args, strict=True)), **kwargs}
         return {
             name: spec.number
-            for name, spec in named.items()
+            for name, spec in self.arguments()
             if isinstance(spec, ArraySpec) and spec.number is not None
         }
 
     def argument_of(self, leaf: int) -> int:
         """The number of the argument that a flat argument is in, those by keyword last."""
-        args, kwargs = self.dynamic
-        counts = [len(jax.tree_util.tree_leaves(a)) for a in (*args, *kwargs.values())]
+        counts = [len(jax.tree_util.tree_leaves(a)) for _, a in self.arguments()]
         ends = itertools.accumulate(counts)
         return next(i for i, end in enumerate(ends) if leaf < end)
 
@@ -141,7 +134,11 @@ class Specs:
         """The same with these shapes for the flat arguments; None keeps what is there."""
         tree: Any = jax.tree_util.tree_structure(self.dynamic)
         leaves = [
-            leaf if shape is None else _with_shape(leaf, shape)
+            leaf
+            if shape is None
+            else leaf.decided(shape)
+            if isinstance(leaf, AutoSpec)
+            else replace(leaf, shape=shape)
             for leaf, shape in zip(self.leaves(), shapes, strict=True)
         ]
         return replace(self, dynamic=rebuilt(tree, leaves))
@@ -188,16 +185,10 @@ class Specs:
         return (
             tree,
             *(
-                (len(leaf.sizes) if isinstance(leaf, AutoSpec) else leaf.shape, str(leaf.dtype))
+                (leaf.ndim if isinstance(leaf, AutoSpec) else leaf.shape, str(leaf.dtype))
                 for leaf in leaves
             ),
         )
-
-
-def _with_shape(leaf: ArraySpec | AutoSpec, shape: tuple[Dim, ...]) -> ArraySpec:
-    if isinstance(leaf, ArraySpec):
-        return replace(leaf, shape=shape)
-    return ArraySpec(shape, leaf.dtype, leaf.sharding, leaf.example)
 
 
 def _spec_texts(argument: Any) -> Any:

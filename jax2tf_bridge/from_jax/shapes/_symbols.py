@@ -51,6 +51,11 @@ def dim_from_jax(dimension: Any, *, simplify: bool = False) -> Dim:
         raise ShapeError(f"The symbolic dimension {dimension} of JAX cannot be read: {e}") from e
 
 
+def is_variable(dimension: Dim) -> bool:
+    """Tells a dimension that is a single variable from other expressions and sizes."""
+    return isinstance(dimension, DimExpr) and dimension.variables() == {str(dimension)}
+
+
 def dim_to_jax(dimension: Dim, scope: jax_export.SymbolicScope) -> Any:
     """The dimension as JAX's own, in a scope of JAX's: an int or a symbolic dimension.
 
