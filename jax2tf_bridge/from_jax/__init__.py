@@ -1,4 +1,4 @@
-"""The JAX half: from a JAX function to a PortableFunction. Never imports tensorflow."""
+"""Exports JAX functions as portable functions. Never imports tensorflow."""
 
 from jax2tf_bridge.errors import MissingDependencyError
 

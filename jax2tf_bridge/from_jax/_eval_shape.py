@@ -28,7 +28,7 @@ def eval_polymorphic_shape(
     polymorphic_shapes: Any = None,
     polymorphic_constraints: Sequence[str] | Literal["infer"] = (),
 ) -> Callable[..., tuple[Any, Any]]:
-    """The shapes and dtypes of the results where sizes of the arguments stay open.
+    """Computes shapes and dtypes of the results while sizes of the arguments stay open.
 
     Args:
       f: the function, jitted or not.
@@ -67,8 +67,8 @@ def eval_polymorphic_shape(
         if not specs.decided:
             raise ShapeError(
                 "eval_polymorphic_shape takes no AUTO, since what AUTO finds depends on the "
-                "export: write the entries of polymorphic_shapes, or read out_avals of the record "
-                "that export(f, polymorphic_shapes=AUTO) gives."
+                "export. Write the entries of polymorphic_shapes, or read out_avals of the "
+                "portable function that export(f, polymorphic_shapes=AUTO) gives."
             )
         given = given_assumptions(specs, options, function.name)
         tracing = traced_function(function, specs)

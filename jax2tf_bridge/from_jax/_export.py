@@ -54,10 +54,10 @@ def export(
         argument's own size, "..." its remaining ones. Keyword arguments keep their shapes, unless
         it is a dict of entries by the names of arguments, as {"x": "(b, 28)", "mask": "(b,)"}.
       polymorphic_constraints: what holds for the dimension variables, as ["b >= 2"]; or "infer",
-        also among others: what the function needs is added, and listed in the record's
-        `requirements`.
+        also among others: what the function needs is added, and listed in `requirements`
+        of the result.
       platforms: of "cpu", "cuda", "rocm", "tpu" and what plug-ins registered with JAX; "gpu" is
-        cuda and rocm. By default all of the four that work; the record says why one does not.
+        cuda and rocm. By default all of the four that work; the result says why one does not.
       disabled_checks: of DisabledSafetyCheck.
       target: what the consumer can run; by default `Target.widest()`.
 
@@ -112,7 +112,7 @@ class PreparedExport:
         disabled_checks: Sequence[Any],
         target: Target | None,
     ) -> PreparedExport:
-        """As `export(f, ...)(*args, **kwargs)` begins, with the same errors."""
+        """Prepares `export(f, ...)(*args, **kwargs)`, with the same errors."""
         function, options = _function_and_options(
             f, polymorphic_shapes, polymorphic_constraints, platforms, disabled_checks, target
         )
@@ -124,7 +124,7 @@ class PreparedExport:
         return export_specs(self.function, self.specs, self.options)
 
     def inputs(self, first: int) -> tuple[list[str], list[Aval]]:
-        """The paths and avals of the leaves of all arguments from number `first` on.
+        """Lists the paths and avals of the leaves of all arguments from number `first` on.
 
         Those whose sizes AUTO has to decide have none.
         """
@@ -159,7 +159,7 @@ def _function_and_options(
 
 
 def call_text(caller: str, function: JaxCallable, polymorphic_shapes: Any) -> str:
-    """How the user called the bridge, as "export(f, polymorphic_shapes=...", for messages."""
+    """Shows how the user called the bridge, as "export(f, polymorphic_shapes=...", for messages."""
     shapes = repr(polymorphic_shapes)
     shown = shapes if len(shapes) <= 200 else "..."
     return f"{caller}({function.code_name}, polymorphic_shapes={shown}"
@@ -174,7 +174,7 @@ def export_options(
     argument: str,
     call: str,
 ) -> ExportOptions:
-    """The options of an export, checked.
+    """Checks the options of an export.
 
     Args:
       platforms: as in `export`, as are the next three.
@@ -267,7 +267,6 @@ def export_specs(
 
 
 def _trial(function: JaxCallable, specs: Specs, options: ExportOptions) -> Trial:
-    """Traces the function at its specs, without lowering it."""
     tracing = traced_function(function, specs, options.words)
     inferred = infer(tracing.trace, given_assumptions(specs, options, function.name), tracing)
     assumptions = with_reshape_requirements(inferred.assumptions, inferred.value, function.name)
@@ -276,7 +275,7 @@ def _trial(function: JaxCallable, specs: Specs, options: ExportOptions) -> Trial
 
 
 def given_assumptions(specs: Specs, options: ExportOptions, name: str) -> SizeAssumptions:
-    """What the user says of the sizes: by constraints, and by the scopes of JAX's dimensions.
+    """Collects the user's constraints: those written, and the scopes of JAX's dimensions.
 
     Raises:
       ShapeError: no sizes satisfy all of it.
@@ -294,7 +293,7 @@ def given_assumptions(specs: Specs, options: ExportOptions, name: str) -> SizeAs
 
 
 def _check_names(specs: Specs, options: ExportOptions) -> None:
-    """Raises where constraints speak of what no argument has, and no equality defines."""
+    """Rejects constraints on variables that no argument has and no equality defines."""
     defined = [c.variables() for c in options.scope.constraints if c.operator == "=="]
     unknown = options.scope.variables() - specs.variables()
     if specs.decided:

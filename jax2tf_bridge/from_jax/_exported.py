@@ -1,4 +1,4 @@
-"""to_exported() and from_exported(): records and JAX's own exported functions."""
+"""to_exported() and from_exported(): between portable functions and JAX's exported ones."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ _MESHES_FROM_TEXT = "builtin.module(xla-sdy-round-trip-import-shardy-attrs)"
 
 
 def to_exported(record: PortableFunction | HoldsPortable) -> jax_export.Exported:
-    """`record` as JAX's own exported function, which JAX calls, differentiates and exports.
+    """Makes JAX's own exported function, which JAX calls, differentiates and exports.
 
-    The record may be older than what jax.export.deserialize takes: calls of LAPACK that today's
+    The function may be older than what jax.export.deserialize takes: calls of LAPACK that today's
     JAX registers no longer are replaced.  VJPs are made when JAX asks for them.
 
     Args:
       record: of an export, a file or one of JAX's archives.
 
     Returns:
-      The same object for each call with this record, so that JAX compiles it once a shape.
+      The same object for each call with this function, so that JAX compiles it once a shape.
 
     Raises:
       StructureError: a pytree node's type is not known here; register it for files
@@ -77,11 +77,11 @@ def to_exported(record: PortableFunction | HoldsPortable) -> jax_export.Exported
       FileFormatError: a registered type does not fit what is stored.
       UnsupportedByTargetError: the module holds a call that JAX registers no longer and that has
         no form in StableHLO.
-      ModuleError: the installed JAX cannot read the module, its types are not the record's, or
-        the record was written without the arrays that the function captured.
-      SerializationError: JAX has no place for what the record holds.
+      ModuleError: the installed JAX cannot read the module, its types are not the function's, or
+        that was written without the arrays that the function captured.
+      SerializationError: JAX has no place for what the function holds.
       ShardingError: JAX cannot run it, since it computes by parts in more forms than one.
-      FunctionError: it is no record.
+      FunctionError: it is no portable function.
     """
     record = as_record(record, "to_exported")
     in_jax = record.in_jax
@@ -118,16 +118,17 @@ def _exported(record: PortableFunction) -> jax_export.Exported:
 def from_exported(
     exported: jax_export.Exported, *, target: Target | None = None
 ) -> PortableFunction:
-    """The record of a function that jax.export exported or deserialized.
+    """Makes a portable function of one that jax.export exported or deserialized.
 
     Args:
       exported: is not changed. Calls of LAPACK in it become StableHLO.
       target: what the consumer can run; by default `Target.widest()`.
 
     Returns:
-      The record. Its VJP is made when it is asked for. Its constraints are those of the symbolic
-      scope of its sizes, or, after a file of JAX's, which drops them, those that its module checks:
-      `constraints_known` is True only where the scope has some, or no size is symbolic.
+      The portable function. Its VJP is made when it is asked for. Its constraints are those of
+      the symbolic scope of its sizes; or those that its module checks, after a file of JAX's, which
+      drops the scope's. `constraints_known` is True only where the scope has some, or no size is
+      symbolic.
 
     Raises:
       UnsupportedByTargetError, ModuleError: as `retarget_record`.
@@ -150,7 +151,7 @@ def from_exported(
 def _record(
     exported: jax_export.Exported, primal: PortableFunction | None = None
 ) -> PortableFunction:
-    """The record with the module as JAX wrote it; `primal` is whose VJP it is, if it is one."""
+    """Keeps the module as JAX wrote it; `primal` is given for its VJP."""
     in_avals = tuple(portable_aval(aval) for aval in exported.in_avals)
     out_avals = tuple(portable_aval(aval) for aval in exported.out_avals)
     in_tree = spec_of_structure(exported.in_tree, exported.in_avals)
@@ -207,7 +208,7 @@ def _load_lapack() -> None:
 
 
 def _flat_exported(record: PortableFunction, vjp_order: int) -> jax_export.Exported:
-    """The record over flat arguments and results, as JAX reads it from bytes.
+    """Gives JAX the function over flat arguments and results, as bytes to read.
 
     Bytes are the one way in that is the same for every release of JAX, which does not compare
     their types with those of the module.
@@ -233,7 +234,7 @@ def _flat_exported(record: PortableFunction, vjp_order: int) -> jax_export.Expor
 
 
 def _todays_module(record: PortableFunction) -> bytes:
-    """The module as the installed JAX runs it: the record's own, if that is so already."""
+    """Rewrites the module for the installed JAX; returns it as it is if that runs it."""
     narrow = any(map(is_narrow, (*record.in_avals, *record.out_avals)))
     readable = record.stablehlo_version <= _jax_compat.current_stablehlo_version()
     if readable and not narrow and not _LINEAR_ALGEBRA.search(record.module):
@@ -256,7 +257,7 @@ def _todays_module(record: PortableFunction) -> bytes:
 
 
 def _with_meshes(module: bytes) -> bytes:
-    """The module with its meshes as operations, not as the text that TensorFlow has for them.
+    """Writes the meshes as operations, not as the text that TensorFlow has for them.
 
     JAX 0.8 looks for the operations alone; later releases read both.
     """
@@ -282,7 +283,7 @@ def _materialised_orders(record: PortableFunction) -> int:
 
 
 def _written_constraints(exported: jax_export.Exported) -> tuple[str, ...]:
-    """What its symbolic scope says; nothing after a file, since JAX's files drop it."""
+    """Reads the constraints of its symbolic scope; none after a file, since JAX's files drop it."""
     symbolic = [
         d for aval in exported.in_avals for d in aval.shape if jax_export.is_symbolic_dim(d)
     ]
@@ -293,7 +294,7 @@ def _written_constraints(exported: jax_export.Exported) -> tuple[str, ...]:
 def _under_constraints(
     record: PortableFunction, exported: jax_export.Exported
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The abstract values of the arguments and results, in a scope with the record's constraints.
+    """Puts the abstract values into a scope with the function's constraints.
 
     JAX's files drop them; with them, JAX knows as much of the sizes as when it exported.
     """
@@ -319,7 +320,7 @@ def _under_constraints(
 
 
 def _with_weak_types(known_avals: Sequence[Aval], avals: Sequence[Any]) -> tuple[Any, ...]:
-    """The abstract values, weak as when the function was traced; JAX's files keep none."""
+    """Makes the abstract values weak as when the function was traced; JAX's files keep none."""
     return tuple(
         aval.update(weak_type=True) if known.weak_type else aval
         for known, aval in zip(known_avals, avals, strict=True)

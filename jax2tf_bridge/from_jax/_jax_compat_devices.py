@@ -1,4 +1,4 @@
-"""The third seam to JAX's private names: what sending devices to another process needs.
+"""Private names of JAX that sending devices to another process needs.
 
 As in the first, each is looked up when it is needed, and a release without it works as `SEAM` says.
 """
@@ -31,12 +31,12 @@ without it only those of the backend's own kind are found."""
 
 
 def default_backend_devices() -> list[jax.Device]:
-    """Every device of the backend that JAX computes on by default, of all kinds and processes."""
+    """Lists the devices of JAX's default backend, of all kinds and processes."""
     return _devices_of(jax.local_devices()[0].client)
 
 
 def all_backends_devices() -> list[jax.Device]:
-    """Every device of every backend, of all kinds and processes."""
+    """Lists the devices of every backend, of all kinds and processes."""
     return [d for backend in jax_backend.backends().values() for d in _devices_of(backend)]
 
 
@@ -46,7 +46,7 @@ def _devices_of(backend: Any) -> list[jax.Device]:
 
 
 def cached_function_name(obj: Any) -> tuple[str, str] | None:
-    """Where JAX keeps a function of its own that it caches: module and name; None for all else.
+    """Finds module and name of a function that JAX made and caches; None for all else.
 
     These functions have no name of their own to be pickled by.
     """
@@ -65,7 +65,7 @@ def cached_function_name(obj: Any) -> tuple[str, str] | None:
 
 
 def cached_function(module: str, name: str) -> Any:
-    """The function of JAX that `cached_function_name` named in another process."""
+    """Returns the function of JAX that `cached_function_name` named in another process."""
     return getattr(importlib.import_module(module), name)
 
 

@@ -1,4 +1,4 @@
-"""The second seam to JAX's private names: what the lowering rules of the bridge need.
+"""Private names of JAX that the bridge's lowering rules need.
 
 As in the first, each is looked up when it is needed, and a release without it works as `SEAM` says.
 """
@@ -106,7 +106,7 @@ _AVAL_TO_IR_TAKES_CONTEXT = len(inspect.signature(mlir.aval_to_ir_type).paramete
 
 
 def rules_possible() -> bool:
-    """Whether JAX has what every rule of the bridge needs."""
+    """Checks that JAX has what every rule of the bridge needs."""
     needed = (_PLATFORMS, _PER_PLATFORM, _RULES, _PLATFORM_RULES)
     return all(name.get() is not None for name in needed)
 
@@ -117,12 +117,12 @@ def has_primitive(name: str) -> bool:
 
 
 def custom_calls_possible() -> bool:
-    """Whether `custom_call` can make rules."""
+    """Checks that `custom_call` can make rules."""
     return _CUSTOM_CALL.get() is not None and _DYNAMIC_SHAPE.get() is not None
 
 
 def lower_fun(function: Callable[..., Any], *, multiple_results: bool = True) -> Rule:
-    """A lowering rule that traces `function`, written in jax.lax, and lowers its equations.
+    """Makes a lowering rule that traces `function`, written in jax.lax, and lowers its equations.
 
     The overrides of the export apply to these equations too.
     """
@@ -138,12 +138,12 @@ def lower_fun(function: Callable[..., Any], *, multiple_results: bool = True) ->
 
 
 def platforms_of(ctx: Any) -> tuple[str, ...]:
-    """The platforms that an equation is being lowered for (one, in a platform's own branch)."""
+    """Lists the platforms that an equation is lowered for (one, in a platform's own branch)."""
     return tuple(_PLATFORMS.get()(ctx))
 
 
 def jax_rule(primitive: Any, platform: str) -> Rule | None:
-    """The rule that JAX has registered for `primitive` on `platform`, or None."""
+    """Returns the rule that JAX has registered for `primitive` on `platform`, or None."""
     entry = _PLATFORM_RULES.get()[platform].get(primitive)
     if entry is None:
         entry = _RULES.get().get(primitive)
@@ -153,7 +153,7 @@ def jax_rule(primitive: Any, platform: str) -> Rule | None:
 def lower_by_platform(
     ctx: Any, primitive: Any, rules: Mapping[str, Rule], *args: Any, **params: Any
 ) -> Sequence[Any]:
-    """Lower one equation with `rules`, by platform; a platform without one keeps JAX's own.
+    """Lowers one equation with `rules`, by platform; a platform without one keeps JAX's own.
 
     Platforms that share a rule share a branch; if all do, there is no branching at all.
 
@@ -175,7 +175,7 @@ def lower_by_platform(
 
 
 def by_platform(primitive: Any, rules: Mapping[str, Rule]) -> Rule:
-    """`lower_by_platform` as a lowering rule."""
+    """Makes a lowering rule of `lower_by_platform`."""
     return functools.partial(_lower_by_platform_rule, primitive, dict(rules))
 
 
@@ -186,7 +186,7 @@ def _lower_by_platform_rule(
 
 
 def custom_call(target: str, backend_config: str = "") -> Rule:
-    """A rule that emits the custom call `target` with the equation's operands and results.
+    """Makes a rule that emits the custom call `target` with the equation's operands and results.
 
     For targets that XLA expands on every platform. Results of symbolic shape get their shapes
     as operands, as jax.export requires it.
@@ -219,6 +219,6 @@ def _ir_type(ctx: Any, aval: Any) -> Any:
 
 
 def common_rule(primitive: Any) -> Rule:
-    """The rule that JAX has registered for `primitive` for every platform without its own."""
+    """Returns JAX's rule for `primitive` on every platform without a rule of its own."""
     rule: Rule = _RULES.get()[primitive].rule
     return rule

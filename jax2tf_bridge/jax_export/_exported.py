@@ -112,11 +112,11 @@ class Exported(jax_export.Exported):
         return of_jax.call(*args, **kwargs)
 
     def has_vjp(self) -> bool:
-        """Whether a VJP is stored or can be made."""
+        """Tells whether a VJP is stored or can be made."""
         return self.portable.has_vjp
 
     def vjp(self) -> Exported:
-        """The VJP, made at the first call; jax.export.Exported.vjp says what it takes and gives.
+        """Makes the VJP at the first call; jax.export.Exported.vjp says what it takes and gives.
 
         Raises:
           GradientError: there is none, with the reason; it is a ValueError as well.
@@ -128,7 +128,7 @@ class Exported(jax_export.Exported):
         return made
 
     def serialize(self, vjp_order: int = 0) -> bytearray:
-        """The bytes of a .jaxfn file, which every later release of the bridge reads.
+        """Writes a .jaxfn file, which every later release of the bridge reads.
 
         jax.export does not read them: `serialize_exported` writes its format, which only some
         releases of JAX read.
@@ -158,7 +158,7 @@ class Exported(jax_export.Exported):
 def _changed(
     portable: PortableFunction, exported: Exported, fields: Mapping[str, Any]
 ) -> PortableFunction:
-    """The portable function of an `exported` with fields that are not all those of `portable`."""
+    """Makes the portable function of an `exported` whose fields are not all those of `portable`."""
     before = to_exported(portable)
     changed = {name: value for name, value in fields.items() if value is not getattr(before, name)}
     if changed.keys() - _COUNTERPARTS.keys():

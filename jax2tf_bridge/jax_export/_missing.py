@@ -1,4 +1,4 @@
-"""What is said of a name that jax.export has in some release and this package has not."""
+"""Errors about names that jax.export has in some release and this package has not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from jax import export as jax_export
 
 
 def missing_name(module: str, name: str) -> AttributeError:
-    """The error about a name that `module` does not have."""
+    """Makes the error about a name that `module` does not have."""
     text = f"module {module!r} has no attribute {name!r}"
     if not name.startswith("_") and hasattr(jax_export, name):
         text += (

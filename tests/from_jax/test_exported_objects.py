@@ -235,7 +235,7 @@ def test_typed_keys() -> None:
 def test_a_captured_array_that_the_record_lacks_is_an_error() -> None:
     record = _on_cpu(jnp.sin)(x34)
     lifted = LiftedConstant(record.in_avals[0], "0" * 64)
-    with pytest.raises(bridge.ModuleError, match="which its record does not hold"):
+    with pytest.raises(bridge.ModuleError, match="which is not there: it was written"):
         to_exported(replace(record, lifted_constants=(lifted,)))
 
 

@@ -387,8 +387,8 @@ def test_arrays_that_were_left_out_are_missed() -> None:
     record = _record(own_jit)
     without = tuple(replace(c, data=None) for c in record.lifted_constants)
     message = (
-        r"own_jit captured the array constant_0 \(float32\[32,32\]\), which its record does not "
-        r"hold: it was written without arrays\. Write the file with arrays=True"
+        r"own_jit captured the array constant_0 \(float32\[32,32\]\), which is not there: "
+        r"it was written without arrays\. Write the file with arrays=True"
     )
     with pytest.raises(ModuleError, match=message):
         bridge.to_exported(replace(record, lifted_constants=without))

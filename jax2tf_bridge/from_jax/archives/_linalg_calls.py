@@ -1,4 +1,4 @@
-"""LAPACK's routines as JAX functions, with what LAPACK answers for archived calls."""
+"""LAPACK's routines as JAX functions, with the results that LAPACK gives archived calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Routine = Callable[[Flags, Shapes, Sequence[Any]], tuple[Any, ...]]
 
 
 def routine_function(routine: str, flags: Flags, result_shapes: Shapes) -> Callable[..., Any]:
-    """A function of the call's arrays (trsm: also of a scale) that gives its first results.
+    """Makes a function of the call's arrays (trsm: also of a scale) that gives its first results.
 
     Matrices are [..., m, n]; the other results that a call has are workspaces. As JAX does not
     read them, potrf leaves zeros in the other triangle, gees has zeros for the eigenvalues, and
@@ -118,7 +118,7 @@ def _geev(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...
 
 
 def _gees(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """Without the eigenvalues, which are on the diagonal of the Schur form."""
+    """Leaves out the eigenvalues, which are on the diagonal of the Schur form."""
     del shapes
     (a,) = arrays
     form, *vectors = lax.linalg.schur(a, compute_schur_vectors=bool(flags["vectors"]))
@@ -131,7 +131,7 @@ def _gees(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...
 
 
 def _gees_ffi(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """Without the eigenvalues too, and in another order."""
+    """Leaves out the eigenvalues too, and gives the results in another order."""
     form, first, values, *rest = _gees(flags, shapes, arrays)
     vectors, *success = rest
     is_complex = np.issubdtype(form.dtype, np.complexfloating)
@@ -175,14 +175,14 @@ def _gesvd_gpu(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any
 
 
 def _gesvdj(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """With V in the place of its adjoint."""
+    """Gives V in the place of its adjoint."""
     adjoint = (*shapes[3][:-2], shapes[3][-1], shapes[3][-2])
     a, s, u, vh, info = _gesdd(flags, (*shapes[:3], adjoint), arrays)
     return a, s, u, _adjoint(vh), info
 
 
 def _permutation(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """Of pivots that count from 0."""
+    """Reads pivots that count from 0."""
     del flags
     return (lax.linalg.lu_pivots_to_permutation(arrays[0], shapes[0][-1]),)
 
@@ -218,7 +218,7 @@ _ROUTINES: Mapping[str, Routine] = {
 
 
 def _success(a: Any) -> Any:
-    """LAPACK's info for each matrix: what fails is NaN in these rules."""
+    """Returns LAPACK's info for each matrix: 0, since what fails is NaN in these rules."""
     return lax.full(a.shape[:-2], 0, np.int32)
 
 

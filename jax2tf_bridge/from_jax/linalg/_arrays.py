@@ -21,33 +21,32 @@ def matmul(a: Any, b: Any) -> Any:
 
 
 def adjoint(a: Any) -> Any:
-    """The conjugate transpose of the last two dimensions."""
+    """Returns the conjugate transpose of the last two dimensions."""
     swapped = lax.transpose(a, (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))
     return lax.conj(swapped) if is_complex(a) else swapped
 
 
 def is_complex(a: Any) -> bool:
-    """Whether the dtype is complex."""
     return bool(np.issubdtype(a.dtype, np.complexfloating))
 
 
 def real(a: Any) -> Any:
-    """The real part; the array itself where it is real."""
+    """Returns the real part; the array itself where it is real."""
     return lax.real(a) if is_complex(a) else a
 
 
 def real_dtype(dtype: Any) -> np.dtype[Any]:
-    """The dtype of the real part."""
+    """Returns the dtype of the real part."""
     return np.finfo(dtype).dtype
 
 
 def epsilon(dtype: Any) -> float:
-    """The distance from 1 to the next number."""
+    """Returns the distance from 1 to the next number."""
     return float(np.finfo(dtype).eps)
 
 
 def diagonal(a: Any) -> Any:
-    """The main diagonal of [..., n, n], as [..., n]."""
+    """Returns the main diagonal of [..., n, n], as [..., n]."""
     masked = where(below_diagonal(a.shape[-1]) == 0, a, 0)
     return lax.reduce(masked, np.zeros((), a.dtype), lax.add, (a.ndim - 1,))
 
@@ -85,7 +84,7 @@ def broadcast(x: Any, shape: tuple[Any, ...], dtype: Any = None) -> Any:
 
 
 def below_diagonal(m: int, n: int | None = None) -> Any:
-    """How far below the diagonal each entry of an [m, n] matrix is, int32: masks are made of it.
+    """Counts how far below the diagonal each entry of [m, n] is, int32: masks are made of it.
 
     (A mask made by numpy would be a constant of that size in the module.)
     """
@@ -100,7 +99,7 @@ def eye_like(a: Any, rows_count: int, columns_count: int) -> Any:
 
 
 def block_size(n: int, least: int, most_blocks: int) -> int:
-    """The width of a block: at least `least`, and few enough blocks to unroll them."""
+    """Returns the width of a block: at least `least`, and few enough blocks to unroll them."""
     return max(least, -(-n // most_blocks))
 
 

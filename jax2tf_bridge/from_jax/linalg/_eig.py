@@ -159,7 +159,7 @@ def _complex_schur(t: Any, z: Any) -> tuple[Any, Any, Any]:
 
 
 def _of_triangular(t: Any, values: Any) -> Any:
-    """The right eigenvectors of an upper triangular T with these values on its diagonal.
+    """Computes the right eigenvectors of an upper triangular T with these values on its diagonal.
 
     The entries of T must be of the order of 1.
     """

@@ -24,7 +24,7 @@ _LARGEST_JACOBI = 32
 
 
 def largest_jacobi(dtype: Any) -> int:
-    """The most rows of a matrix that is left to the custom call Eigh.
+    """Returns the most rows of a matrix that is left to the custom call Eigh.
 
     In 64 bits that is one: whatever tolerance it is asked for, it leaves about 1e-8 of the
     norm off the diagonal.

@@ -103,7 +103,7 @@ def tridiagonal(a: Any, *, lower: bool) -> tuple[Any, Any, Any, Any]:
 
 
 def _upper_tridiagonal(a: Any) -> tuple[Any, Any, Any, Any]:
-    """The upper triangle is the lower one in reverse order, and so are the results."""
+    """Reduces the lower triangle in reverse order, and reverses the results."""
     packed, *vectors = _lower_tridiagonal(lax.rev(a, (0, 1)))
     d, e, taus = (lax.rev(v, (0,)) for v in vectors)
     return lax.rev(packed, (0, 1)), d, e, taus
@@ -172,7 +172,7 @@ def _swap_columns(a: Any, i: Any, j: Any) -> Any:
 
 
 def _sign_bit(x: Any) -> Any:
-    """Whether a float is negative, or the negative zero, from which LAPACK tells the positive."""
+    """Tells negative floats, the negative zero too, which LAPACK tells from the positive one."""
     bits = np.dtype(f"int{8 * x.dtype.itemsize}")
     return lax.bitcast_convert_type(x, bits) < 0
 

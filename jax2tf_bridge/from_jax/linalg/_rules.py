@@ -1,4 +1,4 @@
-"""Which rule replaces which LAPACK, cusolver or hipsolver call, platform by platform."""
+"""Rules in the place of LAPACK, cusolver and hipsolver calls, platform by platform."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -53,13 +53,13 @@ _EVERYWHERE = (*PLATFORMS, "tpu")
 
 
 def linalg_rules(platforms: Sequence[str]) -> tuple[tuple[Any, Rule], ...]:
-    """(primitive, rule) pairs; each rule lowers for all the platforms of its context."""
+    """Lists (primitive, rule) pairs; each rule lowers for all the platforms of its context."""
     ours = _of_lapack_alone()
     return ours if set(platforms).isdisjoint(PLATFORMS) else (*ours, *_with_other_rules())
 
 
 def _of_lapack_alone() -> tuple[tuple[Any, Rule], ...]:
-    """Of what JAX has on CPU and in part on GPUs, but not on TPU."""
+    """Lists the rules for what JAX has on CPU and in part on GPUs, but not on TPU."""
     ours: list[tuple[Any, Rule]] = [
         (lax.linalg.eig_p, _lower_eig),
         (lax.linalg.schur_p, _lower_schur),

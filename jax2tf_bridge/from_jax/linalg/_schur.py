@@ -118,7 +118,7 @@ def _finish(state: State, first: Any) -> State:
 
 
 def _subdiagonal(h: Any) -> Any:
-    """The entries left of the diagonal, by their rows."""
+    """Returns the entries left of the diagonal, by their rows."""
     masked = where(below_diagonal(h.shape[0]) == 1, h, 0)
     return lax.reduce(masked, np.zeros((), h.dtype), lax.add, (1,))
 
@@ -207,7 +207,7 @@ def _hermitian_reflector(x: Any) -> tuple[Any, Any]:
 
 
 def _complex_start(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
-    """The first column of H - s I, s the eigenvalue of the last 2 x 2 block nearest its end."""
+    """Returns the first column of H - s I, s the last 2 x 2 block's eigenvalue nearest its end."""
     before = end - np.int32(1)
     a, b, c, d = (_entry(h, i, j) for i in (before, end) for j in (before, end))
     half = (a - d) / 2
@@ -222,7 +222,7 @@ def _complex_start(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
 
 
 def _real_start(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
-    """The first column of (H - s I)(H - t I), s and t the eigenvalues of the last 2 x 2 block."""
+    """First column of (H - s I)(H - t I), s and t the eigenvalues of the last 2 x 2 block."""
     before, one = end - np.int32(1), np.int32(1)
     a, b, c, d = (_entry(h, i, j) for i in (before, end) for j in (before, end))
     product = b * c
@@ -297,7 +297,7 @@ def _rotation(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any]:
 
 
 def _off_diagonal(a: Any, b: Any, c: Any, d: Any, cosine: Any, sine: Any) -> tuple[Any, Any]:
-    """The entries beside the diagonal of the block after the rotation."""
+    """Returns the entries beside the diagonal of the block after the rotation."""
     squares, product = (cosine * cosine, sine * sine), cosine * sine
     upper = b * squares[0] - c * squares[1] - (a - d) * product
     lower = c * squares[0] - b * squares[1] - (a - d) * product
@@ -309,7 +309,7 @@ def _sign(x: Any) -> Any:
 
 
 def _length(x: Any, y: Any) -> Any:
-    """The length of (x, y); 1 for that of nothing."""
+    """Returns the length of (x, y); 1 for that of nothing."""
     largest = lax.max(lax.abs(x), lax.abs(y))
     scale = where(largest > 0, largest, np.ones((), x.dtype))
     length = scale * lax.sqrt((x / scale) * (x / scale) + (y / scale) * (y / scale))

@@ -60,7 +60,7 @@ def tridiagonalize(a: Any) -> tuple[Any, Any, list[Panel]]:
 
 
 def _reduce_panel(a: Any, width: int) -> tuple[Any, Any, Any]:
-    """The first `width` columns of `a` [n, n] made tridiagonal; `a` itself stays as it is.
+    """Makes the first `width` columns of `a` [n, n] tridiagonal; `a` itself stays as it is.
 
     Returns V [n, width] and W with T = a - V W^H - W V^H, and the subdiagonal of T.
     """

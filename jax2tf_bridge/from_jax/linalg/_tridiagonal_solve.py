@@ -66,7 +66,7 @@ def tridiagonal_solve(
 
 
 def _without_tiny_pivots(last: Any, upper: Any) -> tuple[Any, Any]:
-    """The last pivot and the rows of U, with no pivot nearer to zero than a rounding error of U."""
+    """Keeps the last pivot and rows of U from pivots nearer to zero than a rounding error of U."""
     zero = np.zeros((), last.dtype)
     entries = [lax.reduce(lax.abs(x), zero, lax.max, (0,)) for x in upper[:3]]
     largest = lax.max(lax.max(entries[0], entries[1]), lax.max(entries[2], lax.abs(last)))

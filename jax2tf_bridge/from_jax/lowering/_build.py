@@ -1,4 +1,4 @@
-"""Puts a lowered function together as a record."""
+"""Puts a lowered function together as a portable function."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def build(
     constants: ConstantPool,
     lazy_vjp: LazyVjp,
 ) -> PortableFunction:
-    """The record of a trace that was lowered, written at the target's StableHLO version.
+    """Makes a portable function of a lowered trace, at the target's StableHLO version.
 
     Args:
       traced: the trace.

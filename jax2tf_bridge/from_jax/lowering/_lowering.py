@@ -35,7 +35,7 @@ _UNSOLVABLE = "Cannot solve for values of dimension variables"
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What the user asked for, beside the function and its arguments.
+    """Options of an export, checked; all but the function and its arguments.
 
     Attributes:
       platforms: None for every one that works.
@@ -56,11 +56,11 @@ class ExportOptions:
 
     @property
     def without_debug_effects(self) -> bool:
-        """Whether calls for debugging are left out."""
+        """Tells whether calls for debugging are left out."""
         return DisabledSafetyCheck.debug_effects() in self.disabled_checks
 
     def allows_custom_call(self, call: str, platforms: Sequence[str]) -> bool:
-        """Whether the target runs a custom call or the user vouches for it."""
+        """Tells whether the target runs a custom call or the user vouches for it."""
         return call in self.target.custom_calls(platforms) or is_vouched(call, self.disabled_checks)
 
 
@@ -113,7 +113,7 @@ def lower(traced: jax.stages.Traced, name: str, options: ExportOptions) -> Lower
 def _failures(
     traced: jax.stages.Traced, name: str, platforms: Sequence[str], options: ExportOptions
 ) -> dict[str, Exception]:
-    """For each platform that fails on its own, how."""
+    """Lowers for each platform alone, and returns the error of each that fails."""
     failures: dict[str, Exception] = {}
     for platform in platforms:
         try:
@@ -126,7 +126,7 @@ def _failures(
 
 
 def _is_of_a_platform(error: Exception) -> bool:
-    """Whether lowering may work for another platform than the one that failed so."""
+    """Tells errors after which lowering may work for another platform."""
     if isinstance(error, BridgeError):
         return isinstance(error, (TypeError, ValueError, NotImplementedError))
     # Others (KeyError, RecursionError, InconclusiveDimensionOperation) ask for sizes, which
@@ -201,7 +201,7 @@ def _unregistered(
 
 
 def _failure(name: str, failures: dict[str, Exception]) -> Exception:
-    """The error for a function of which every platform asked for failed, or one did."""
+    """Makes the error for a function of which every platform asked for failed, or one did."""
     if len(failures) == 1:
         ((platform, only),) = failures.items()
         if isinstance(only, BridgeError):

@@ -1,4 +1,4 @@
-"""The VJP of an exported function, traced and lowered when it is asked for."""
+"""VJPs of exported functions, traced and lowered when they are asked for."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def lazy_vjp(
     constants: ConstantPool,
     exported: jax_export.Exported,
 ) -> LazyVjp:
-    """The VJP of a function that was exported already.
+    """Makes the VJP of a function that was exported already; it is exported when asked for.
 
     Its trace may raise questions about sizes that the function's own did not: then the function is
-    traced again under what answers them, and the VJP's record has requirements of its own.
+    traced again under what answers them, and the VJP has requirements of its own.
 
     Args:
       function: traces it again.
@@ -132,7 +132,7 @@ def lazy_vjp(
 def _first_as_it_is(
     first: Callable[[], T], later: Callable[[SizeAssumptions], T]
 ) -> Callable[[SizeAssumptions], T]:
-    """What there is already, at the first call; at later ones, made anew with what is known."""
+    """Gives what there is already at the first call, and makes it anew at later ones."""
     calls = itertools.count()
     return lambda assumptions: first() if next(calls) == 0 else later(assumptions)
 

@@ -20,7 +20,7 @@ class _ShapeAndDType:
 
     @property
     def ndim(self) -> int:
-        """The number of dimensions, which types of pytrees may ask for."""
+        """Counts the dimensions; types of pytrees may ask."""
         return len(self.shape)
 
 
@@ -70,7 +70,7 @@ class AutoSpec(_ShapeAndDType):
 
     @property
     def example(self) -> tuple[int | None, ...]:
-        """The shape of the argument that was given, as ArraySpec has it."""
+        """Shape of the argument that was given, as ArraySpec has it."""
         return self.shape
 
     def decided(self, shape: tuple[Dim, ...]) -> ArraySpec:

@@ -1,4 +1,4 @@
-"""Finds the specification for AUTO: which dimensions can stay open, and which are equal."""
+"""AUTO: finds which dimensions can stay open, and which are equal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_REFINEMENTS = 16
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of tracing a function at some specs.
+    """A function as it was traced at some specs.
 
     Attributes:
       requirements: what it needs of the sizes.
@@ -38,7 +38,7 @@ class Trial:
 
 
 def auto_shapes(specs: Specs, trace: Callable[[Specs], Trial], *, infer: bool) -> Specs:
-    """The specs with a specification in the place of each AUTO, as open as tracing allows.
+    """Puts a specification in the place of each AUTO, as open as tracing allows.
 
     Where sizes are not known, these dimensions are open. Of examples, the leading dimensions are
     tried first. An argument is taken for parameters, and keeps its shapes, if none of its leading
@@ -59,7 +59,7 @@ def auto_shapes(specs: Specs, trace: Callable[[Specs], Trial], *, infer: bool) -
 
 
 class _Search:
-    """The places that AUTO decides on, and the choices that were made."""
+    """A search over the places that AUTO decides on; remembers what was traced."""
 
     def __init__(self, specs: Specs, trace: Callable[[Specs], Trial], infer: bool) -> None:
         self.specs, self.trace, self.infer = specs, trace, infer
@@ -93,7 +93,7 @@ class _Search:
         return batch if isinstance(found, Exception) else found
 
     def leading_alone(self, choice: Choice) -> Choice:
-        """The leading dimensions that can be open: of all arguments, or of the last that can."""
+        """Opens the leading dimensions of all arguments, or of the last one where that can be."""
         failure = self.attempt(choice, "the leading dimensions open", by_argument=True)
         if not isinstance(failure, Exception):
             return failure
@@ -108,7 +108,7 @@ class _Search:
         raise failure
 
     def without_parameters(self, choice: Choice) -> Choice:
-        """The choice with those arguments closed that lead no result, if that can be traced.
+        """Closes the arguments that lead no result, if that can be traced.
 
         A convolution takes kernels of any size, and an embedding tables of any: that they can be
         open does not make them data. What has a variable of the user's is data.
@@ -124,7 +124,7 @@ class _Search:
         return closed if found == closed else choice
 
     def leads(self, choice: Choice) -> frozenset[str]:
-        """The variables in the first open dimension of each result, as far as they tell.
+        """Collects the variables in the first open dimension of each result, as far as they tell.
 
         A result of an argument's shape may be weights after an update. Where no other result has
         an open dimension, as the loss beside them, it says nothing of the data.
@@ -134,7 +134,7 @@ class _Search:
         return _first_variables(results if _first_variables(others) or not others else ())
 
     def trial(self, choice: Choice) -> Trial:
-        """What comes of tracing with a choice; each is traced once."""
+        """Traces with a choice; each is traced once."""
         shapes = tuple(self.shapes(choice))
         if shapes not in self.trials:
             self.trials[shapes] = self.trace(self.specs.with_shapes(shapes))
@@ -153,7 +153,7 @@ class _Search:
             return e
 
     def refined(self, choice: Choice, *, by_argument: bool = False) -> Choice:
-        """The choice, with dimensions merged and closed until tracing needs nothing more.
+        """Merges and closes dimensions until tracing needs nothing more.
 
         With `by_argument`, an argument of which one dimension has to be closed is closed whole.
         """
@@ -174,7 +174,7 @@ class _Search:
         )
 
     def merged(self, choice: Choice, comparison: Comparison) -> Choice | None:
-        """The choice with two variables made one, or a variable a number; None for all else.
+        """Makes one of two variables, or a number of one; None for other comparisons.
 
         A variable that the user named keeps its name.
         """
@@ -196,7 +196,7 @@ class _Search:
         return {p: right if d == left else d for p, d in choice.items()}
 
     def closed(self, choice: Choice, requirement: Requirement, by_argument: bool) -> Choice:
-        """The choice with the dimensions of a requirement as the examples have them."""
+        """Gives the dimensions of a requirement the sizes of the examples."""
         names = requirement.comparison.variables()
         inner = {n for n in names if not self.is_leading(choice, n)}
         places = [p for p, d in choice.items() if str(d) in (inner or names)]
@@ -234,7 +234,7 @@ class _Search:
         return {place: size for place, size in self.sizes.items() if size is not None}
 
     def opened(self, choice: Choice, places: Sequence[Place]) -> Choice:
-        """The choice with a new variable for each of the places."""
+        """Puts a new variable at each of the places."""
         chosen = {**self.sizes_known(), **choice}
         return chosen | {place: DimExpr.variable(next(self.names)) for place in places}
 
@@ -256,7 +256,7 @@ class _Search:
         ]
 
     def renamed(self, choice: Choice) -> Choice:
-        """With names as people give them: b for the first leading dimension, then d1, d2, ..."""
+        """Gives names as people do: b for the first leading dimension, then d1, d2, ..."""
         taken = self.specs.variables()
         ours = [v for v in self.variables(choice) if v not in taken]
         leading = [v for v in ours if self.is_leading(choice, v)]
@@ -272,6 +272,5 @@ class _Search:
 
 
 def _first_variables(shapes: Sequence[tuple[Dim, ...]]) -> frozenset[str]:
-    """The variables in the first open dimension of each shape."""
     first = [next(filter(is_symbolic_dim, shape), None) for shape in shapes]
     return frozenset[str]().union(*(d.variables() for d in first if d is not None))

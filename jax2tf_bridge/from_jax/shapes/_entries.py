@@ -18,7 +18,7 @@ from shape_poly import Dim, symbolic_shape
 def specs_of_arguments(
     polymorphic_shapes: Any, names: Sequence[str], kwargs: Mapping[str, Any], function: str
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """The entries of the positional arguments, and of those by keyword.
+    """Finds the entry of each positional argument, and those of arguments by keyword.
 
     Args:
       polymorphic_shapes: as the user wrote them.
@@ -51,7 +51,7 @@ def specs_of_arguments(
 
 
 def is_entry(value: Any) -> bool:
-    """Whether it is one specification, and no pytree of them."""
+    """Tells one specification from a pytree of them."""
     # jax2tf's PolyShape is a tuple of dimensions of a type of its own.
     return isinstance(value, (str, Auto, type(None))) or type(value).__name__ == "PolyShape"
 
@@ -100,7 +100,7 @@ def proposed_shapes(
     by_name: Mapping[str, Any],
     fits: Fits,
 ) -> Any:
-    """polymorphic_shapes that fit, as near to the given as can be; None if none are found.
+    """Proposes polymorphic_shapes that fit, as near to the given as can be; None if none are found.
 
     An entry that fits stays. One entry for all arguments is left out for those that it does not
     fit, and dimensions that are not known get variables.
@@ -141,7 +141,7 @@ def _fit(fits: Fits, argument: Any, entry: Any, name: str) -> bool:
 
 
 def _with_names(argument: Any) -> list[Any]:
-    """An entry with a variable for each dimension that is not known, if code can write it."""
+    """Lists an entry with a variable for each size that is not known, if code can write it."""
     if not _is_plain(argument):
         return []
     return [jax.tree_util.tree_map(_text, argument)]
@@ -153,7 +153,7 @@ def _text(leaf: Any) -> str | None:
 
 
 def shape_with_names(shape: Sequence[int | None]) -> str:
-    """A shape as an entry, with variables for the sizes that are not known.
+    """Writes a shape as an entry, with variables for the sizes that are not known.
 
     >>> shape_with_names([None, 28]), shape_with_names([None])
     ('(b, 28)', '(b,)')
@@ -164,7 +164,7 @@ def shape_with_names(shape: Sequence[int | None]) -> str:
 
 
 def _is_plain(tree: Any) -> bool:
-    """Whether Python's own containers alone are in it."""
+    """Tells whether a tree is made of Python's own containers alone."""
     if isinstance(tree, dict):
         return type(tree) is dict and all(map(_is_plain, tree.values()))
     if isinstance(tree, (list, tuple)):
@@ -175,7 +175,7 @@ def _is_plain(tree: Any) -> bool:
 def shape_problem(
     shape: Sequence[int | None], shape_spec: str | None, path: str, error: ValueError
 ) -> str:
-    """What is wrong with the entry of an argument.
+    """Tells what is wrong with the entry of an argument.
 
     Args:
       shape: the argument's, None where a size is not known.
@@ -213,7 +213,7 @@ def shape_problem(
 
 
 def _dimensions_named(shape_spec: str) -> tuple[Dim, ...] | None:
-    """The dimensions of a specification, with variables for "_" and nothing for "..." at the end.
+    """Reads a specification, with variables for "_" and nothing for "..." at the end.
 
     None if it cannot be read.
     """
@@ -228,7 +228,7 @@ def _dimensions_named(shape_spec: str) -> tuple[Dim, ...] | None:
 def _difference(
     shape: Sequence[int | None], named: Sequence[Dim], *, open_ended: bool
 ) -> str | None:
-    """How the sizes of an argument differ from those that its entry names; None if they do not."""
+    """Tells how an argument's sizes differ from those of its entry; None if they do not."""
     if len(named) > len(shape) or (len(named) < len(shape) and not open_ended):
         dimensions = "dimension" if len(named) == 1 else "dimensions"
         return f"the entry has {len(named)} {dimensions}, the argument {len(shape)}"

@@ -1,4 +1,4 @@
-"""The texts of the errors about sizes that tracing cannot do without."""
+"""Errors about sizes that tracing cannot do without."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def requirements_error(
     given: Sequence[str],
     words: SizeWords,
 ) -> InconclusiveShapeError:
-    """Tracing would succeed under requirements that the user has not allowed.
+    """Refuses requirements that the user has not allowed, under which tracing succeeds.
 
     Args:
       name: the function's.
@@ -66,7 +66,7 @@ def never_holds_error(
     source: str | None,
     cause: Exception | None,
 ) -> InconclusiveShapeError:
-    """Sizes that should fit each other never do; `cause` is what JAX said, if it did."""
+    """Refuses sizes that never fit each other; `cause` is what JAX said, if it did."""
     under = f" under {scope}" if scope.constraints else ""
     error = _ForJaxToo(
         f"The shapes in {name} do not fit each other{_place(source)}: {comparison} never "
@@ -83,7 +83,7 @@ def never_holds_error(
 def not_convinced_error(
     name: str, comparison: Comparison, source: str | None, cause: Exception, words: SizeWords
 ) -> InconclusiveShapeError:
-    """JAX does not follow, though it was told."""
+    """Refuses a comparison that JAX does not follow, though it was told."""
     error = _ForJaxToo(
         f"{name} needs to know whether {comparison}{_place(source)}, and JAX does not see it even "
         "when it is told. Write the shapes there in another way, or give one of the sizes in "
@@ -103,7 +103,7 @@ def needs_a_number_error(
     cause: Exception,
     words: SizeWords,
 ) -> InconclusiveShapeError:
-    """A size is used as a number of Python: the function works at each size, but not at all."""
+    """Refuses a size used as a number of Python: each size works, an open one does not."""
     names = ", ".join(sorted(variables))
     examples = " and ".join(map(_sizes, passed))
     error = _ForJaxToo(
@@ -128,7 +128,7 @@ def some_sizes_fail_error(
     cause: Exception,
     words: SizeWords,
 ) -> InconclusiveShapeError:
-    """The function only works at some sizes, and what they have in common is not known."""
+    """Refuses a function that works at some sizes only, for reasons that are not known."""
     error = _ForJaxToo(
         f"{name} does not work for all sizes{_place(source)}: it does for {_sizes(passes)}, but "
         f"for {_sizes(fails)} it fails with {type(concrete).__name__}: {first_line(concrete)}\n"
@@ -149,7 +149,7 @@ def only_one_size_error(
     source: str | None,
     words: SizeWords,
 ) -> InconclusiveShapeError:
-    """What is required leaves no size open."""
+    """Refuses requirements that leave no size open."""
     return _ForJaxToo(
         f"{name} needs {', '.join(requirements)}{_place(source)}, which leaves nothing open: it "
         f"works for {_sizes(sizes)} alone. Write "
@@ -164,7 +164,7 @@ def only_one_size_error(
 def fails_at_all_sizes(
     name: str, error: Exception, sizes: Mapping[str, int], concrete: Exception
 ) -> str:
-    """A note for an error that has nothing to do with sizes being open.
+    """Returns a note for an error that has nothing to do with sizes being open.
 
     Args:
       name: the function's.
@@ -187,7 +187,7 @@ def fails_at_all_sizes(
 
 
 def too_many_rounds_error(name: str, rounds: int, words: SizeWords) -> InconclusiveShapeError:
-    """The questions did not end."""
+    """Gives up on questions that do not end."""
     return _ForJaxToo(
         f"{name} was traced {rounds} times, and JAX still has questions about its sizes. Give "
         f"some of the sizes in {words.shapes} as numbers, or state what holds for them in "
@@ -207,7 +207,7 @@ def _failing(comparison: Comparison, counterexample: Mapping[str, int]) -> str:
 
 
 def _compared(comparison: Comparison, values: Mapping[str, int]) -> str:
-    """For instance: for b = 3 it compares 4 with 3."""
+    """Shows the values that are compared, as "for b = 3, b + 1 is 4"."""
     where = _sizes(values)
     left, right = evaluate_shape((comparison.left, comparison.right), values)
     if left is None or right is None:
@@ -233,5 +233,4 @@ def _says(error: Exception | None) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's text."""
     return str(error).strip().split("\n", 1)[0]

@@ -1,4 +1,4 @@
-"""What a function does at concrete sizes, where its error with symbolic ones does not tell.
+"""Experiments: tracing at concrete sizes, where the error with symbolic ones does not tell.
 
 Libraries and users check sizes in words of their own.  Which sizes pass tells what they check.
 """
@@ -26,7 +26,7 @@ _MAX_COMPARISONS = 3
 
 @dataclass(frozen=True)
 class Experiment:
-    """Which sizes a function takes: those that it was tried with.
+    """Sizes at which a function was tried.
 
     Attributes:
       passed: the sizes at which it can be traced.
@@ -37,7 +37,7 @@ class Experiment:
     failed: tuple[tuple[Sizes, Exception], ...]
 
     def without_ones(self) -> Experiment:
-        """Its part in which no size is 1."""
+        """Leaves out the sizes of 1."""
         return Experiment(
             tuple(s for s in self.passed if 1 not in s.values()),
             tuple((s, e) for s, e in self.failed if 1 not in s.values()),
@@ -78,7 +78,7 @@ def experiment(
 
 
 def explanation(found: Experiment) -> tuple[Comparison, ...]:
-    """A few simple comparisons that hold together for the sizes that passed, and for no other.
+    """Finds a few simple comparisons that hold for all sizes that passed, and for no other.
 
     Empty if there are none, and if nothing passed or nothing failed. A size of 1 may pass since it
     broadcasts: what holds without these is taken if nothing else is found.
@@ -125,7 +125,7 @@ def _candidates(names: Sequence[str], passed: Sequence[Sizes]) -> Iterator[Compa
 
 
 def _sizes(names: Sequence[str], example: Sizes) -> Iterator[Sizes]:
-    """The example, all small sizes, and then one variable after another beside the example."""
+    """Yields the example, all small sizes, and one variable after another beside the example."""
     seen = set()
     around = {name: example.get(name, 2) for name in names}
     for sizes in itertools.chain(

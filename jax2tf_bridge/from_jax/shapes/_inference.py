@@ -1,4 +1,4 @@
-"""Traces again and again, each time under more constraints, until JAX has no question left.
+"""Traces again and again, each time under more assumptions, until JAX has no question left.
 
 A question about sizes whose answer follows from the scope is answered by a fact, which JAX takes as
 one more constraint. One that does not follow needs a requirement: a promise about the sizes.
@@ -77,7 +77,7 @@ class TracedFunction:
 
 @dataclass(frozen=True)
 class Inferred(Generic[T]):
-    """What came of tracing, and under which assumptions."""
+    """A result of tracing, and the assumptions under which it was traced."""
 
     value: T
     assumptions: SizeAssumptions
@@ -129,7 +129,7 @@ def infer(
 
 
 def _of_jax(error: Exception) -> Exception:
-    """What JAX raised where lowering needs a size as a number, without the bridge's words."""
+    """Returns JAX's error where lowering needs a size as a number, without the bridge's words."""
     cause = error.__cause__
     by_size = isinstance(error, PlatformError) and "_DimExpr" in str(error)
     return cause if by_size and isinstance(cause, Exception) else error
@@ -138,7 +138,7 @@ def _of_jax(error: Exception) -> Exception:
 def _answers(
     assumptions: SizeAssumptions, error: Exception, function: TracedFunction
 ) -> tuple[list[SizeAssumptions], Exception]:
-    """What to try next, the best first, and what to raise if nothing of it succeeds."""
+    """Lists the assumptions to try next, best first, and the error if none of them succeeds."""
     progression = assumptions.with_progression(function.variables)
     otherwise = [progression] if progression is not None else []
     question = question_of(error, assumptions.variables_of_jax(function.variables))
@@ -164,7 +164,7 @@ def _answers(
 def _with_values(
     question: Question, assumptions: SizeAssumptions, function: TracedFunction
 ) -> Question:
-    """The question with values for its constants: the example's first, then frequent ones."""
+    """Proposes values for the question's constants: the example's first, then frequent ones."""
     shape = tuple(map(assumptions.from_jax, question.constants))
     samples = itertools.islice(_samples(function.variables), _SAMPLES)
     allowed = [sizes for sizes in samples if assumptions.full_scope.holds(sizes)]
@@ -186,7 +186,7 @@ def _with_values(
 def _answered(
     assumptions: SizeAssumptions, comparisons: Sequence[Comparison], source: str | None
 ) -> SizeAssumptions | None:
-    """The assumptions with these comparisons as facts; None if one of them never holds."""
+    """Adds these comparisons as facts; None if one of them never holds."""
     for comparison in comparisons:
         scope = assumptions.scope_of_jax()
         verdict = prove(comparison, scope)
@@ -208,7 +208,7 @@ def _answered(
 
 
 def _quotient(comparison: Comparison) -> Iterator[Comparison]:
-    """What a division that comes out even gives, where JAX would go on with the division itself."""
+    """Yields the quotient of an even division, where JAX would go on with the division itself."""
     remainder = comparison.left.as_operation() if isinstance(comparison.left, DimExpr) else None
     if remainder is None or remainder.kind != "mod" or comparison.operator != "==":
         return
@@ -222,7 +222,7 @@ def _quotient(comparison: Comparison) -> Iterator[Comparison]:
 
 
 def _other_forms(assumptions: SizeAssumptions, question: Question) -> list[SizeAssumptions]:
-    """The same assumptions, with a fact that JAX did not see told in another way."""
+    """Tells a fact that JAX did not see in another way."""
     asked = {comparison for option in question.options for comparison in option}
     for i, fact in enumerate(assumptions.facts):
         if fact.comparison in asked and len(comparison_to_jax(fact.comparison)) > fact.form + 1:
@@ -252,7 +252,7 @@ def _never(
 def _by_experiment(
     assumptions: SizeAssumptions, error: Exception, function: TracedFunction
 ) -> tuple[list[SizeAssumptions], Exception]:
-    """What to try next, judging by what the function does at concrete sizes; else what to raise."""
+    """Lists assumptions to try next, found at concrete sizes, and the error to raise otherwise."""
     source = user_line(error) or function.source
     found = experiment(
         function.trace_at, function.variables, assumptions.full_scope, function.example
@@ -292,7 +292,7 @@ _LARGEST_SAMPLE = 24
 
 
 def _likelier_first(question: Question, scope: SymbolicScope) -> list[tuple[Comparison, ...]]:
-    """The options of a question, those first that hold for clearly more sizes."""
+    """Sorts the options of a question: those first that hold for clearly more sizes."""
     if len(question.options) == 1:
         return list(question.options)
     asked = frozenset[str]().union(*(c.variables() for o in question.options for c in o))
@@ -308,7 +308,7 @@ def _likelier_first(question: Question, scope: SymbolicScope) -> list[tuple[Comp
 
 
 def _samples(variables: frozenset[str]) -> Iterator[dict[str, int]]:
-    """Sizes that are spread evenly: of one or two variables all up to a bound."""
+    """Yields sizes that are spread evenly: of one or two variables all up to a bound."""
     names = sorted(variables)
     if len(names) <= 2:
         for sizes in itertools.product(range(1, _LARGEST_SAMPLE + 1), repeat=len(names)):

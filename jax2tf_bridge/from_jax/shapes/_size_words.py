@@ -1,4 +1,4 @@
-"""How messages about sizes speak: in the words of jax2tf, or of jax.export."""
+"""Words of messages about sizes: those of jax2tf, or of jax.export."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SizeWords:
-    """How the caller writes sizes that stay open, and what holds for them.
+    """Words by which the caller writes sizes that stay open, and constraints on them.
 
     Attributes:
       shapes: where the sizes are written.
@@ -26,7 +26,7 @@ class SizeWords:
     can_infer: bool
 
     def advice(self, call: str, constraints: Sequence[str]) -> str:
-        """The code that states the constraints: `call` up to them, and what follows."""
+        """Writes the code that states the constraints: `call` up to them, and what follows."""
         quoted = ", ".join(f'"{constraint}"' for constraint in constraints)
         code = f"    {call}, {self.keyword}=[{quoted}])\n"
         return f'{code}or let {self.keyword}="infer" add it. ' if self.can_infer else code

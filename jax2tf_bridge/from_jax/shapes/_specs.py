@@ -44,7 +44,7 @@ from shape_poly import (
 
 @dataclass(frozen=True)
 class Specs:
-    """What to trace with.
+    """Specifications of all arguments of a function, with which it is traced.
 
     Attributes:
       dynamic: (args, kwargs) with ArraySpecs at the leaves, or AutoSpecs as long as they are not
@@ -61,17 +61,17 @@ class Specs:
     constraints: tuple[Comparison, ...] = ()
 
     def leaves(self) -> list[ArraySpec | AutoSpec]:
-        """The specs, in the order of the flat arguments."""
+        """Lists the specs, in the order of the flat arguments."""
         leaves: list[ArraySpec | AutoSpec] = jax.tree_util.tree_leaves(self.dynamic)
         return leaves
 
     def shapes(self) -> list[tuple[Dim, ...]]:
-        """The shapes of the arguments, in the order of the flat arguments; AUTO's are left out."""
+        """Lists the shapes of the flat arguments; AUTO's are left out."""
         return [leaf.shape for leaf in self.leaves() if isinstance(leaf, ArraySpec)]
 
     @property
     def decided(self) -> bool:
-        """Whether there is nothing for AUTO to decide."""
+        """Tells that AUTO has nothing left to decide."""
         return not any(isinstance(leaf, AutoSpec) for leaf in self.leaves())
 
     def arguments(self) -> list[tuple[str, Any]]:
@@ -97,7 +97,7 @@ class Specs:
         )
 
     def texts(self) -> list[Any] | dict[str, Any]:
-        """The specification of each argument, to write as polymorphic_shapes.
+        """Writes the specification of each argument as polymorphic_shapes.
 
         By position, unless an argument by keyword has one.
         """
@@ -108,7 +108,7 @@ class Specs:
         return {name: text for name, text in texts if text is not None}
 
     def description(self) -> str:
-        """The shapes of the arguments with dimensions that stay open, for people."""
+        """Describes the shapes with dimensions that stay open, for people."""
         shapes = [
             f"{shape_text(shape)} for {path}"
             for path, shape in zip(self.paths(), self.shapes(), strict=True)
@@ -117,7 +117,7 @@ class Specs:
         return ", ".join(shapes) or "to leave nothing open"
 
     def numbers(self) -> dict[str, Any]:
-        """The arguments that were numbers of Python, by name."""
+        """Returns the arguments that were numbers of Python, by name."""
         return {
             name: spec.number
             for name, spec in self.arguments()
@@ -125,13 +125,13 @@ class Specs:
         }
 
     def argument_of(self, leaf: int) -> int:
-        """The number of the argument that a flat argument is in, those by keyword last."""
+        """Returns the number of the argument that a flat argument is in, those by keyword last."""
         counts = [len(jax.tree_util.tree_leaves(a)) for _, a in self.arguments()]
         ends = itertools.accumulate(counts)
         return next(i for i, end in enumerate(ends) if leaf < end)
 
     def with_shapes(self, shapes: Sequence[tuple[Dim, ...] | None]) -> Specs:
-        """The same with these shapes for the flat arguments; None keeps what is there."""
+        """Gives the flat arguments these shapes; None keeps what is there."""
         tree: Any = jax.tree_util.tree_structure(self.dynamic)
         leaves = [
             leaf
@@ -144,12 +144,12 @@ class Specs:
         return replace(self, dynamic=rebuilt(tree, leaves))
 
     def variables(self) -> frozenset[str]:
-        """The names of the dimension variables."""
+        """Returns the names of the dimension variables."""
         dimensions = [d for shape in self.shapes() for d in shape]
         return frozenset[str]().union(*(d.variables() for d in dimensions if is_symbolic_dim(d)))
 
     def under(self, assumptions: SizeAssumptions) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments to trace with, (args, kwargs), under what is known of the sizes."""
+        """Returns the arguments to trace with, (args, kwargs), under assumptions on the sizes."""
         scope = assumptions.new_scope()
         args: tuple[Any, ...]
         leaves: list[Any]
@@ -162,7 +162,7 @@ class Specs:
         )
 
     def example(self) -> dict[str, int]:
-        """The sizes of the variables with which the arguments were given, where they follow."""
+        """Solves for the sizes of the variables with which the arguments were given."""
         known = [
             (leaf.shape, leaf.example)
             for leaf in self.leaves()
@@ -171,13 +171,13 @@ class Specs:
         return solve_dimensions([shape for shape, _ in known], [sizes for _, sizes in known])
 
     def at(self, sizes: Mapping[str, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments to trace with, (args, kwargs), for numbers in the place of variables."""
+        """Returns (args, kwargs) to trace with, for numbers in the place of variables."""
         numbers = [evaluate_shape(shape, sizes) for shape in self.shapes()]
         shapes = [tuple(size for size in shape if size is not None) for shape in numbers]
         return self.with_shapes(shapes).under(SizeAssumptions(SymbolicScope()))
 
     def key(self) -> tuple[Any, ...]:
-        """Equal for equal shapes and dtypes; of AutoSpecs the rank alone counts.
+        """Returns a key, equal for equal shapes and dtypes; of AutoSpecs the rank alone counts.
 
         Says nothing of the static values: a pytree of them has parts that are no leaves.
         """
@@ -192,7 +192,7 @@ class Specs:
 
 
 def _spec_texts(argument: Any) -> Any:
-    """The specification of an argument of ArraySpecs; None if it has no open dimension."""
+    """Writes the specification of an argument; None if it has no open dimension."""
     leaves: list[ArraySpec] = jax.tree_util.tree_leaves(argument)
     if not any(is_symbolic_dim(d) for leaf in leaves for d in leaf.shape):
         return None
@@ -210,7 +210,7 @@ def symbolic_specs(
     kwargs: Mapping[str, Any],
     polymorphic_shapes: Any,
 ) -> Specs:
-    """The specs of the arguments, with symbolic dimensions where polymorphic_shapes has them.
+    """Specifies the arguments, with symbolic dimensions where polymorphic_shapes has them.
 
     Args:
       function: whose arguments they are; its static ones pass through.
@@ -261,7 +261,7 @@ def symbolic_specs(
 
 
 def _constraints_of(leaves: Sequence[Any]) -> tuple[Comparison, ...]:
-    """The constraints of the scopes of JAX's own symbolic dimensions."""
+    """Collects the constraints of the scopes of JAX's own symbolic dimensions."""
     dimensions = [d for leaf in leaves for d in getattr(leaf, "shape", ())]
     scopes = {id(d.scope): d.scope for d in dimensions if jax_export.is_symbolic_dim(d)}
     constraints = [c for scope in scopes.values() for c in scope_from_jax(scope).constraints]
@@ -269,7 +269,7 @@ def _constraints_of(leaves: Sequence[Any]) -> tuple[Comparison, ...]:
 
 
 def scope_of(constraints: Sequence[str]) -> SymbolicScope:
-    """The scope of the constraints that the user wrote.
+    """Reads the constraints that the user wrote.
 
     Raises:
       ShapeError: one cannot be read, or they contradict each other.

@@ -1,4 +1,4 @@
-"""Modules as JAX has them: lifted constants within, and 4-bit values of 4 bits."""
+"""Turns modules into JAX's: lifted constants within, and 4-bit values of 4 bits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from jax2tf_bridge.serialization.jax_exported._limits import Writable
 
 
 def as_jax_has_it(function: Writable) -> Writable:
-    """Changes a function's module to what jax.export would write; the VJPs are left as they are.
+    """Changes a function's module to what jax.export would write; leaves the VJPs as they are.
 
     Raises:
       ModuleError: the arrays are not there, the installed JAX cannot read the module, or the types
@@ -45,7 +45,7 @@ def as_jax_has_it(function: Writable) -> Writable:
 
 
 def check_stored_types(record: PortableFunction) -> None:
-    """Compares the types of a record that was stored with those of its module, without MLIR.
+    """Compares the types of a stored function with those of its module, without MLIR.
 
     Raises:
       ModuleError: they differ, or the module cannot be read.
@@ -64,7 +64,7 @@ def check_stored_types(record: PortableFunction) -> None:
 
 
 def _as_tensorflow_has_them(avals: Sequence[Aval], types: Sequence[str]) -> list[str]:
-    """The types, with 8 bits where a 4-bit value crosses as what it is, as JAX has it."""
+    """Writes 8 bits into the types where a 4-bit value crosses as what it is."""
     widened = list(types)
     # Where their number differs, there is nothing to widen: check_types says so.
     for i, aval in enumerate(avals, len(types) - len(avals)):
@@ -75,14 +75,14 @@ def _as_tensorflow_has_them(avals: Sequence[Aval], types: Sequence[str]) -> list
 
 
 def embedded(record: PortableFunction, vjp_order: int = 0) -> PortableFunction:
-    """The record with its lifted constants in its module again, as JAX has them.
+    """Puts the lifted constants into the module again, as JAX has them.
 
     Args:
-      record: whose types were compared with its module's.
+      record: a function whose types were compared with its module's.
       vjp_order: in how many of the VJPs that are there it is done as well.
 
     Raises:
-      ModuleError: the record does not hold the arrays, or the installed JAX cannot read the module.
+      ModuleError: the arrays are not there, or the installed JAX cannot read the module.
     """
     made = record.lazy_vjp.made
     if vjp_order and made is not None:
@@ -99,7 +99,7 @@ def _data(record: PortableFunction, constant: LiftedConstant) -> bytes:
     if constant.data is None:
         raise ModuleError(
             f"{record.name} captured the array {constant.name or constant.digest} "
-            f"({constant.aval}), which its record does not hold: it was written without arrays. "
+            f"({constant.aval}), which is not there: it was written without arrays. "
             "Write the file with arrays=True, or pass the array as an argument."
         )
     return constant.data

@@ -1,4 +1,4 @@
-"""A StableHLO module in memory: what is in it, and writing it at another version."""
+"""StableHLO modules in memory: what is in them, and writing them at another version."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class FoundOperation:
 
 
 class LossyError(Exception):
-    """The module cannot be written at the version: `operation` says what stands against it."""
+    """A version cannot express the module; `operation` says what stands against it."""
 
     def __init__(self, operation: FoundOperation, detail: str) -> None:
         """`detail` is for the chain of causes, not for users."""
@@ -191,7 +191,7 @@ class StableHloModule:
             _stablehlo_constants.embed(self._module, arrays)
 
     def uses_narrow_integers(self) -> bool:
-        """Whether it computes with integers of fewer than 8 bits."""
+        """Tells whether it computes with integers of fewer than 8 bits."""
         return any(
             _NARROW.search(str(result.type)) is not None
             for op in self._walk()
@@ -199,7 +199,7 @@ class StableHloModule:
         )
 
     def uses_batching_dims(self) -> bool:
-        """Whether a gather or scatter has batching dimensions."""
+        """Tells whether a gather or scatter has batching dimensions."""
         names = {"stablehlo.gather": "dimension_numbers"}
         names["stablehlo.scatter"] = "scatter_dimension_numbers"
         return any(
@@ -209,7 +209,7 @@ class StableHloModule:
         )
 
     def custom_calls(self) -> tuple[FoundOperation, ...]:
-        """The custom calls, one for each name, in the order in which they appear."""
+        """Lists the custom calls, one for each name, in the order in which they appear."""
         found: dict[str, FoundOperation] = {}
         for op in self._walk():
             name = _custom_call_name(op)
@@ -218,7 +218,7 @@ class StableHloModule:
         return tuple(found.values())
 
     def custom_call_operations(self) -> list[tuple[Any, str]]:
-        """The stablehlo.custom_calls themselves with their targets, in order."""
+        """Lists the stablehlo.custom_calls themselves with their targets, in order."""
         return [(op, name) for op in self._walk() if (name := _custom_call_name(op))]
 
     def replace_by_function(
@@ -257,17 +257,17 @@ class StableHloModule:
             call.operation.erase()
 
     def uses_shardy(self) -> bool:
-        """Whether Shardy's shardings are in it, for which TF needs calling convention 10."""
+        """Tells whether Shardy's shardings are in it, for which TF needs calling convention 10."""
         written = _stablehlo_shardings.has_written_shardings(self._module)
         return written or any(op.name.startswith("sdy.") for op in self._walk())
 
     def main_types(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The types of main's arguments and results, as MLIR prints them."""
+        """Returns the types of main's arguments and results, as MLIR prints them."""
         function = function_type(main_of(self._module))
         return tuple(map(str, function.inputs)), tuple(map(str, function.results))
 
     def serialize(self, version: Version) -> bytes:
-        """The portable artifact at `version`, which says the same as the module.
+        """Writes the portable artifact at `version`, which says the same as the module.
 
         Raises:
           LossyError: the version cannot express the module, or only by dropping something.
@@ -337,7 +337,7 @@ def _without_sharding(attributes: Any) -> Any:
 
 
 def _custom_call_name(op: Any) -> str:
-    """The target of a stablehlo.custom_call, "" of any other operation."""
+    """Returns the target of a stablehlo.custom_call, "" of any other operation."""
     if op.name != "stablehlo.custom_call":
         return ""
     return str(ir.StringAttr(op.attributes["call_target_name"]).value)

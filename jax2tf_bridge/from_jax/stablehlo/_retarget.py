@@ -56,7 +56,7 @@ class Retargeted:
 def retarget_module(
     module: StableHloModule, target: Target, *, function_name: str, has_effects: bool
 ) -> Retargeted:
-    """`module` at the first of the target's StableHLO versions that can express it.
+    """Writes a module at the first of the target's StableHLO versions that can express it.
 
     Raises:
       UnsupportedByTargetError: none of the versions can express it, or it needs a newer calling
@@ -88,7 +88,7 @@ def retarget_module(
 
 
 def _versions(module: StableHloModule, versions: Sequence[Version]) -> Sequence[Version]:
-    """The versions to write the module at, so that readers of `versions` can also run it."""
+    """Lists the versions to write the module at, so that readers of `versions` can also run it."""
     if not module.uses_batching_dims():
         return versions
     return [
@@ -97,7 +97,7 @@ def _versions(module: StableHloModule, versions: Sequence[Version]) -> Sequence[
 
 
 def _for_narrow_integers(target: Target, function_name: str) -> Target:
-    """The target without the versions of releases whose XLA fails on 4-bit integers."""
+    """Leaves out the versions of releases whose XLA fails on 4-bit integers."""
     versions = tuple(v for v in target.stablehlo_versions if v >= _NARROW_INTEGERS)
     if versions:
         return replace(target, stablehlo_versions=versions)
@@ -167,7 +167,7 @@ WIDE = {narrow: ELEMENT_TYPES[wide] for narrow, wide in WIDENED.items()}
 def retarget_record(
     record: PortableFunction | HoldsPortable, target: Target | None = None
 ) -> PortableFunction:
-    """`record` for another target: what a TensorFlow release needs to run an older file.
+    """Rewrites a portable function for another target, as an older TensorFlow needs it.
 
     Operations that stand for others (composites, CHLO) are expanded, calls of LAPACK become
     StableHLO, 4-bit integers cross as 8-bit ones, and the module is written at the first StableHLO
@@ -178,14 +178,15 @@ def retarget_record(
       target: what the consumer can run; by default `Target.widest()`.
 
     Returns:
-      The record. VJPs that are there are retargeted with it, others when they are asked for.
+      The portable function. VJPs that are there are retargeted with it, others when they are
+      asked for.
 
     Raises:
       ShardingError: it is for one device, and speaks of several.
       UnsupportedByTargetError: the target cannot run an operation or custom call of the module.
       ModuleError: the installed JAX cannot read the module, a call of LAPACK has no form in
-        StableHLO, or the module's types are not the record's.
-      FunctionError: it is no record.
+        StableHLO, or the module's types are not the function's.
+      FunctionError: it is no portable function.
       TargetError: it is no Target.
     """
     record = as_record(record, "retarget_record")
@@ -221,7 +222,7 @@ def retarget_record(
 
 
 def read_module(record: PortableFunction) -> StableHloModule:
-    """The record's module in memory.
+    """Reads the function's module into memory.
 
     Raises:
       ModuleError: the installed JAX cannot read it.
@@ -321,7 +322,7 @@ def retarget_call(
     calling_convention_version: int,
     target: Target,
 ) -> Retargeted:
-    """The module of an op for another target, with the same arguments and results.
+    """Rewrites the module of an XlaCallModule op, which others may have written, for a target.
 
     Args:
       module: the portable artifact, of any StableHLO version that the installed JAX reads.
@@ -395,7 +396,7 @@ def retarget_call(
 
 
 def _devices(module: bytes) -> int:
-    """Over how many devices the module is spread."""
+    """Counts the devices that the module is spread over."""
     with _jax_compat.make_ir_context():
         try:
             attributes = _jax_compat.deserialize_module(module).operation.attributes

@@ -1,4 +1,4 @@
-"""Shardings as the custom calls that a portable artifact holds, where sizes are open."""
+"""Shardings as custom calls of a portable artifact, where sizes are open."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FRONTEND = "mhlo.frontend_attributes"
 
 
 def has_written_shardings(module: Any) -> bool:
-    """Whether Shardy's meshes are in an ir.Module that was read from an artifact."""
+    """Tells whether Shardy's meshes are in an ir.Module that was read from an artifact."""
     # Writing an artifact turns Shardy's operations into custom calls and frontend attributes.
     found = attribute(module.operation, _FRONTEND)
     return found is not None and "xla.sdy.meshes" in str(found)
@@ -68,7 +68,7 @@ def _names(op: Any) -> list[str]:
 
 
 def _shape_of(value: Any) -> Any:
-    """The sizes of a value, a tensor of i32, at the current insertion point."""
+    """Creates the sizes of a value, a tensor of i32, at the current insertion point."""
     kind = ir.RankedTensorType(value.type)
     i32 = ir.IntegerType.get_signless(32)
     scalar, vector = ir.RankedTensorType.get([], i32), ir.RankedTensorType.get([1], i32)

@@ -59,7 +59,7 @@ def drop_collectives(module: Any) -> str | None:
 
 
 def _on_one_device(op: Any, name: str) -> list[Any] | None:
-    """What an operation gives on one device; nothing if it takes more; None if it is no collective.
+    """Returns what a collective gives on one device, nothing if it takes more; else None.
 
     For a collective always as many values as results, unless it takes more devices.
     """
@@ -86,7 +86,7 @@ def _mesh_size(op: Any) -> int:
 
 
 def _is_alone(op: Any) -> bool:
-    """Whether its groups are of one device each, as far as they are listed."""
+    """Tells whether its groups are of one device each, as far as they are listed."""
     groups = attribute(op, "replica_groups")
     try:
         shape = ir.RankedTensorType(ir.DenseIntElementsAttr(groups).type).shape
@@ -96,7 +96,7 @@ def _is_alone(op: Any) -> bool:
 
 
 def _zeros(op: Any) -> list[Any]:
-    """Zeros in the place of the only result of an operation; none where its size is open."""
+    """Creates zeros in the place of the only result; none where its size is open."""
     kind = ir.RankedTensorType(op.results[0].type)
     if not kind.has_static_shape:
         return []
