@@ -84,24 +84,29 @@ def to_exported(record: PortableFunction | HoldsPortable) -> jax_export.Exported
       FunctionError: it is no portable function.
     """
     record = as_record(record, "to_exported")
-    in_jax = record.in_jax
-    with in_jax.lock:
-        if in_jax.value is not None:
-            made: jax_export.Exported = in_jax.value
-            return made
+    with record.in_jax.lock:
+        kept: jax_export.Exported | None = record.in_jax.value
+        if kept is not None:
+            return kept
         exported = _exported(record)
-        # Where JAX has no place for a VJP that is made later, another one may be there later.
-        if exported.has_vjp() == record.has_vjp:
-            in_jax.value = exported
+        keep_exported(record, exported)
         return exported
+
+
+def keep_exported(record: PortableFunction, exported: jax_export.Exported) -> None:
+    """Keeps JAX's form of a portable function for `to_exported`, if it has its gradient.
+
+    Where JAX has no place for a VJP that is made later, another one may be there later.
+    """
+    if exported.has_vjp() == record.has_vjp:
+        record.in_jax.value = exported
 
 
 def _exported(record: PortableFunction) -> jax_export.Exported:
     forward_registrations()
     check_readable(record)
     in_tree, out_tree = jax_structures(record)
-    order = 0
-    exported = _flat_exported(record, order)
+    exported = _flat_exported(record, 0)
     if record.has_vjp:
         with_vjp = _jax_compat.with_vjp_made_by(exported, lambda: to_exported(record.vjp()))
         exported = with_vjp or _flat_exported(record, _materialised_orders(record))

@@ -13,6 +13,7 @@ from jax import export as jax_export
 from jax2tf_bridge import serialization
 from jax2tf_bridge.errors import StructureError
 from jax2tf_bridge.from_jax import from_exported, to_exported
+from jax2tf_bridge.from_jax._exported import keep_exported
 from jax2tf_bridge.from_jax.trees._tree_specs import spec_of_structure
 from jax2tf_bridge.portable._as_portable import as_record
 from jax2tf_bridge.portable._portable_function import PortableFunction
@@ -166,9 +167,8 @@ def _changed(
         return from_exported(dataclasses.replace(before, **fields))
     for name, value in changed.items():
         portable = _COUNTERPARTS[name](portable, value)
-    if before.has_vjp() == portable.has_vjp:
-        # So that the next change finds which fields are others.
-        portable.in_jax.value = dataclasses.replace(before, **fields)
+    # So that the next change finds which fields are others.
+    keep_exported(portable, dataclasses.replace(before, **fields))
     return portable
 
 

@@ -52,7 +52,7 @@ def _check(folder: Path) -> list[str]:
 def compared(
     exported: jax_export.Exported, expected: ExpectedCall, tolerance: float
 ) -> Iterator[str]:
-    """What differs from what the writing version computed: results and first gradients."""
+    """Tells what differs from the writing version: results and first gradients."""
 
     def flat(*values: Any) -> list[Any]:
         args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, values)

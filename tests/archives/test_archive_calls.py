@@ -56,7 +56,7 @@ def _layout(array: Any) -> tuple[int, ...]:
 
 
 def _both(function: Any, *arrays: Array) -> tuple[list[Array], list[Array]]:
-    """What LAPACK answers, and what the rewritten module does."""
+    """Returns the answers of LAPACK, and of the rewritten module."""
     jax.block_until_ready(jnp.linalg.inv(jnp.eye(2)))  # jaxlib registers LAPACK's functions
     text = jax.jit(function).lower(*arrays).as_text()
     target = text.split("custom_call @")[1].split("(")[0]
@@ -167,7 +167,7 @@ def test_tridiagonal_solve() -> None:
 
 
 def _older(call: str, arrays: Sequence[Array], outs: Sequence[Any]) -> list[Array]:
-    """What a module answers whose main's body is `call`, %0 and so on being its arguments."""
+    """Runs a module whose main's body is `call`, %0 and so on being its arguments."""
     types = [_type(a) for a in arrays], [_type(o) for o in outs]
     arguments = ", ".join(f"%arg{i}: {t}" for i, t in enumerate(types[0]))
     results = ", ".join(types[1])

@@ -1,4 +1,4 @@
-"""What the tests of linear algebra share: exports that are checked, and matrices of each kind."""
+"""Helpers of the tests of linear algebra: exports that are checked, and matrices of each kind."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -45,12 +45,11 @@ def check_portable(exported: export.Exported) -> None:
 
 
 def check_everywhere(f: Function, *args: Any) -> None:
-    """The function is exported for all platforms at once, and portable."""
+    """Checks that the function is exported for all platforms at once, and portable."""
     check_portable(export_function(f, *args, platforms=ALL))
 
 
 def run(f: Function, *args: Any) -> list[Any]:
-    """The outputs of the function exported for the CPU."""
     exported = export_function(f, *args)
     check_portable(exported)
     return [np.asarray(x) for x in jax.tree.leaves(jax.jit(exported.call)(*args))]
@@ -62,7 +61,7 @@ def compare(f: Function, *args: Any) -> None:
 
 
 def compare_each(f: Function, *matrices: Any) -> None:
-    """As `compare` for a function of one matrix, of each of these in one module."""
+    """Compares as `compare`, a function of one matrix for each of these, in one module."""
     compare(lambda *matrices: [f(a) for a in matrices], *matrices)
 
 
@@ -82,7 +81,7 @@ def tolerance(dtype: Any) -> float:
 
 
 def vjp_of(f: Function, *args: Any) -> tuple[Function, list[Any]]:
-    """The VJP of f as a flat function of its arguments and cotangents, and such cotangents."""
+    """Makes the VJP of f as a flat function of arguments and cotangents, and such cotangents."""
     traced = jax.jit(f).trace(*args)
     flat = jax_core.jaxpr_as_fun(traced.jaxpr)
     random = np.random.default_rng(1)

@@ -55,7 +55,7 @@ def check(f: Function, *args: Any) -> str:
 
 
 def check_each(*calls: tuple[Any, ...]) -> str:
-    """The same of several functions with their arguments, in one module."""
+    """Checks several functions with their arguments, in one module."""
 
     def all_of_them(rows: list[Any]) -> list[Any]:
         return [f(*row) for (f, *_), row in zip(calls, rows, strict=True)]

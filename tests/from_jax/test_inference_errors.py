@@ -1,4 +1,4 @@
-"""The errors about sizes that tracing cannot do without: their texts, and what they are kin to."""
+"""Errors about sizes that tracing cannot do without: their texts, and what they are kin to."""
 
 import functools
 import inspect

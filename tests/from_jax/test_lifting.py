@@ -148,7 +148,7 @@ WITH_IDS = pytest.mark.parametrize(
 
 
 def _holds(record: PortableFunction, arrays: Sequence[Any]) -> None:
-    """The record's module takes these arrays, and has none left."""
+    """Checks that the module takes these arrays, and has none left."""
     assert {c.data for c in record.lifted_constants} == {a.tobytes() for a in arrays}
     assert len(record.lifted_constants) == len(arrays)
     assert all(
@@ -187,7 +187,7 @@ def _with_gradients(f: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _record(f: Callable[..., Any]) -> PortableFunction:
-    """The function for the CPU, exported once for several tests."""
+    """Exports the function for the CPU, once for several tests."""
     return bridge.export(f, platforms=["cpu"])(X)
 
 

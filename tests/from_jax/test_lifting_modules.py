@@ -1,4 +1,4 @@
-"""What is lifted out of a StableHLO module, and put back: every dtype, and odd modules."""
+"""Lifting out of StableHLO modules, and putting back: every dtype, and odd modules."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _lifted(text: str) -> tuple[StableHloModule, list[bytes | None]]:
 
 
 def _left(module: StableHloModule) -> int:
-    """How many bytes of constants are left in it; it is well-formed, or this fails."""
+    """Counts the bytes of constants that are left in a module; fails unless it is well-formed."""
     return read_module(module.serialize((1, 1, 0))).constant_bytes
 
 

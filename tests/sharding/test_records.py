@@ -1,4 +1,4 @@
-"""What a portable function says of how its values are spread, and its VJP."""
+"""Shardings of a portable function's values, and of its VJP's."""
 
 from typing import Any
 

@@ -55,8 +55,8 @@ def _treedef(record: PortableFunction, spec: TreeSpec, avals: Sequence[Aval], wh
     if not _keeps_order(spec, iter([replace(aval) for aval in avals]))[0]:
         raise StructureError(
             f"The {what} of {record.name} are flattened in another order here than when it was "
-            "exported: the fields of a named tuple or the children of a registered type have another "
-            "order, or the keys of a dict in the file are not sorted. "
+            "exported: the fields of a named tuple or the children of a registered type have "
+            "another order, or the keys of a dict in the file are not sorted. "
             "Use the definitions of the types that it was exported with."
         )
     return structure
