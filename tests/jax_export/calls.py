@@ -14,7 +14,7 @@ from tests.program_cases.record import Call, Example, Program
 
 
 def largest_difference(program: Program) -> float:
-    """Returns the largest relative difference of any call's results, or of the first's gradients."""
+    """Returns the largest relative difference of results at any call, and of first gradients."""
     with program.precision():
         example = program.build()
         exported = _exported(program, example)

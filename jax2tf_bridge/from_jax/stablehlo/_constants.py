@@ -20,6 +20,8 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
     function_type,
     main_of,
+    replace_operation,
+    set_function_type,
     symbol_name,
 )
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES
@@ -340,9 +342,7 @@ def _with_operands(call: Any, operands: Sequence[Any]) -> None:
             loc=call.location,
         )
     _extend(longer, "arg_attrs", len(operands))
-    for old, new in zip(call.results, longer.results, strict=True):
-        old.replace_all_uses_with(new)
-    call.erase()
+    replace_operation(call, longer.results)
 
 
 def _extend(operation: Any, name: str, count: int) -> None:
@@ -356,8 +356,7 @@ def _extend(operation: Any, name: str, count: int) -> None:
 def _retype(function: Any) -> None:
     """Makes a function's type that of the arguments that it has."""
     inputs = [argument.type for argument in function.regions[0].blocks[0].arguments]
-    changed = ir.FunctionType.get(inputs, list(function_type(function).results))
-    function.attributes["function_type"] = ir.TypeAttr.get(changed)
+    set_function_type(function, inputs, function_type(function).results)
 
 
 class ConstantPool:

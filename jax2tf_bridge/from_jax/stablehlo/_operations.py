@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jax2tf_bridge.from_jax._jax_compat import ir
@@ -33,6 +33,26 @@ def symbol_name(operation: Any) -> str | None:
     """Returns the name by which a module knows an operation of its own, None if it has none."""
     name = attribute(operation, "sym_name")
     return None if name is None else str(ir.StringAttr(name).value)
+
+
+def set_function_type(function: Any, inputs: Iterable[Any], results: Iterable[Any]) -> None:
+    """Changes the type of a func.func."""
+    changed = ir.FunctionType.get(list(inputs), list(results))
+    function.attributes["function_type"] = ir.TypeAttr.get(changed)
+
+
+def custom_call_target(operation: Any) -> str:
+    """Returns the target of a stablehlo.custom_call, "" of any other operation."""
+    if operation.name != "stablehlo.custom_call":
+        return ""
+    return str(ir.StringAttr(operation.attributes["call_target_name"]).value)
+
+
+def replace_operation(operation: Any, values: Iterable[Any]) -> None:
+    """Replaces the results of an operation by other values, and erases it."""
+    for old, new in zip(operation.results, values, strict=True):
+        old.replace_all_uses_with(new)
+    operation.erase()
 
 
 def main_of(module: Any) -> Any:

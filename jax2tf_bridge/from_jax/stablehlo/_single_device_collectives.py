@@ -7,7 +7,13 @@ import re
 from typing import Any
 
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax.stablehlo._operations import attribute, below, zeros
+from jax2tf_bridge.from_jax.stablehlo._operations import (
+    attribute,
+    below,
+    custom_call_target,
+    replace_operation,
+    zeros,
+)
 from jax2tf_bridge.portable._sharding import CALLS_OF_PARTS
 
 # What every device gives the others is what it has itself.
@@ -41,9 +47,7 @@ def drop_collectives(module: Any) -> str | None:
     left = None
     # From within: an operation that is erased takes those of its region along.
     for op in reversed(list(below(module.operation))):
-        name = str(op.name)
-        if name == "stablehlo.custom_call":
-            name = str(ir.StringAttr(op.attributes["call_target_name"]).value)
+        name = custom_call_target(op) or str(op.name)
         if name == _MESH and _mesh_size(op) > 1:
             left = name
         values = _on_one_device(op, name)
@@ -52,9 +56,7 @@ def drop_collectives(module: Any) -> str | None:
         if [value.type for value in values] != [result.type for result in op.results]:
             left = name
             continue
-        for old, new in zip(op.results, values, strict=True):
-            old.replace_all_uses_with(new)
-        op.erase()
+        replace_operation(op, values)
     return left
 
 
