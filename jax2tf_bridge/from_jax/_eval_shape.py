@@ -74,7 +74,7 @@ def eval_polymorphic_shape(
         tracing = traced_function(function, specs)
         inferred = infer(tracing.trace, given, tracing)
         traced = inferred.value
-        known = with_reshape_requirements(inferred.assumptions, traced, function.name)
+        known = with_reshape_requirements(inferred.assumptions, traced, tracing)
         check_requirements_allowed(given, known, tracing, options)
         shapes = [known.shape_from_jax(aval) for aval in traced.jaxpr.out_avals]
         tree = out_structure(traced)

@@ -240,7 +240,7 @@ def export_specs(
     inferred = infer(attempt, given, tracing)
     traced, lowered = inferred.value
     check_requirements_allowed(given, inferred.assumptions, tracing, options)
-    assumptions = with_reshape_requirements(inferred.assumptions, traced, name)
+    assumptions = with_reshape_requirements(inferred.assumptions, traced, tracing)
     check_sizes_stay_open(given, assumptions, tracing)
     in_tree, argument_names = specs.structure()
     in_shapes = specs.shapes()
@@ -269,7 +269,7 @@ def export_specs(
 def _trial(function: JaxCallable, specs: Specs, options: ExportOptions) -> Trial:
     tracing = traced_function(function, specs, options.words)
     inferred = infer(tracing.trace, given_assumptions(specs, options, function.name), tracing)
-    assumptions = with_reshape_requirements(inferred.assumptions, inferred.value, function.name)
+    assumptions = with_reshape_requirements(inferred.assumptions, inferred.value, tracing)
     results = [assumptions.shape_from_jax(aval) for aval in inferred.value.jaxpr.out_avals]
     return Trial(assumptions.requirements, results)
 

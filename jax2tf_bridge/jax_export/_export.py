@@ -13,8 +13,8 @@ from jax2tf_bridge import serialization
 from jax2tf_bridge.errors import TargetError
 from jax2tf_bridge.from_jax._export import export_options, export_specs
 from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
-from jax2tf_bridge.from_jax.shapes._size_words import SYMBOLIC
 from jax2tf_bridge.from_jax.shapes._specs import Specs, symbolic_specs
+from jax2tf_bridge.from_jax.shapes._traced_function import SYMBOLIC
 from jax2tf_bridge.from_jax.trees._tree_specs import rebuilt
 from jax2tf_bridge.jax_export._exported import Exported
 from jax2tf_bridge.portable._safety_checks import NOT_STRICT

@@ -17,9 +17,7 @@ import jax
 import numpy as np
 from jax import export as jax_export
 
-from jax2tf_bridge import Target
-from jax2tf_bridge.from_jax._exported import to_exported
-from jax2tf_bridge.from_jax.stablehlo._retarget import retarget_record
+from jax2tf_bridge import Target, retarget_record, to_exported
 from jax2tf_bridge.serialization import deserialize, write_function
 from tests.archives.layout import ARCHIVE, RETARGETED, program_folders
 from tests.archives.register_types import register_types

@@ -17,9 +17,14 @@ import numpy.typing as npt
 import pytest
 from jax import export as jax_export
 
-from jax2tf_bridge import ModuleError, UnsupportedByTargetError, to_tf
-from jax2tf_bridge.from_jax._exported import from_exported, to_exported
-from jax2tf_bridge.from_jax.stablehlo._retarget import retarget_record
+from jax2tf_bridge import (
+    ModuleError,
+    UnsupportedByTargetError,
+    from_exported,
+    retarget_record,
+    to_exported,
+    to_tf,
+)
 from jax2tf_bridge.portable.bytecode import read_module
 from jax2tf_bridge.serialization import deserialize, read_function
 from tests.consumers.comparison import differences

@@ -16,10 +16,15 @@ from jax import export as jax_export
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge import LiftedConstant, PortableFunction, Target
+from jax2tf_bridge import (
+    LiftedConstant,
+    PortableFunction,
+    Target,
+    from_exported,
+    retarget_record,
+    to_exported,
+)
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._exported import from_exported, to_exported
-from jax2tf_bridge.from_jax.stablehlo._retarget import retarget_record
 from jax2tf_bridge.portable._tree_spec import NodeCodec, TreeSpec
 
 x34 = np.arange(12, dtype=np.float32).reshape(3, 4) / 7

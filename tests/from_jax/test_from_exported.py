@@ -12,8 +12,7 @@ import pytest
 from jax import export as jax_export
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge import FunctionError, PortableFunction, export
-from jax2tf_bridge.from_jax._exported import from_exported, to_exported
+from jax2tf_bridge import FunctionError, PortableFunction, export, from_exported, to_exported
 from jax2tf_bridge.from_jax.arguments._avals import portable_aval
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
 from shape_poly import parse_dimension

@@ -22,7 +22,7 @@ from jax2tf_bridge.errors import (
 from jax2tf_bridge.from_jax.arguments._callables import AlreadyTraced
 from jax2tf_bridge.from_jax.lowering._effects import debug_rules, is_debug_effect
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
-from jax2tf_bridge.from_jax.shapes._size_words import POLYMORPHIC, SizeWords
+from jax2tf_bridge.from_jax.shapes._traced_function import POLYMORPHIC, SizeWords
 from jax2tf_bridge.from_jax.stablehlo._graph_calls import graph_call_rules, take_graph_functions
 from jax2tf_bridge.from_jax.stablehlo._module import FoundOperation, StableHloModule
 from jax2tf_bridge.portable._graph_function import GraphFunction

@@ -11,9 +11,8 @@ from jax2tf_bridge.errors import BridgeError, FunctionError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.arguments._advice import value_note
 from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
-from jax2tf_bridge.from_jax.shapes._inference import TracedFunction
-from jax2tf_bridge.from_jax.shapes._size_words import POLYMORPHIC, SizeWords
 from jax2tf_bridge.from_jax.shapes._specs import Specs
+from jax2tf_bridge.from_jax.shapes._traced_function import POLYMORPHIC, SizeWords, TracedFunction
 
 
 def traced_function(

@@ -18,11 +18,12 @@ from jax2tf_bridge.from_jax.lowering._effects import refuse_host_callbacks
 from jax2tf_bridge.from_jax.lowering._flat_functions import trace_vjp, widened
 from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, Lowered, lower
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
-from jax2tf_bridge.from_jax.shapes._inference import Inferred, TracedFunction, infer
+from jax2tf_bridge.from_jax.shapes._inference import Inferred, infer
 from jax2tf_bridge.from_jax.shapes._requirements import (
     check_requirements_allowed,
     with_reshape_requirements,
 )
+from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
 from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
 from jax2tf_bridge.portable._portable_function import LazyVjp, PortableFunction
 from jax2tf_bridge.portable._tree_spec import flat_arguments
@@ -98,7 +99,7 @@ def lazy_vjp(
             return built(*inferred.value, inferred.assumptions)
 
     def built(vjp: jax.stages.Traced, lowered: Lowered, known: SizeAssumptions) -> PortableFunction:
-        known = with_reshape_requirements(known, vjp, vjp_name)
+        known = with_reshape_requirements(known, vjp, vjp_function)
         primals, cotangents = len(in_shapes), len(vjp.jaxpr.in_avals) - len(in_shapes)
         names = (
             *(f"primal_{i}" for i in range(primals)),

@@ -9,11 +9,9 @@ from __future__ import annotations
 import collections
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
-
-import jax
 
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, PlatformError
 from jax2tf_bridge.from_jax.arguments._user_code import user_line
@@ -29,8 +27,8 @@ from jax2tf_bridge.from_jax.shapes._errors import (
 )
 from jax2tf_bridge.from_jax.shapes._experiments import experiment, explanation
 from jax2tf_bridge.from_jax.shapes._questions import Question, question_of
-from jax2tf_bridge.from_jax.shapes._size_words import POLYMORPHIC, SizeWords
 from jax2tf_bridge.from_jax.shapes._symbols import comparison_to_jax
+from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
 from shape_poly import (
     Comparison,
     DimExpr,
@@ -49,30 +47,6 @@ logger = logging.getLogger("jax2tf_bridge")
 
 MAX_ROUNDS = 100
 """How often a function is traced at most; a round settles one question."""
-
-
-@dataclass(frozen=True)
-class TracedFunction:
-    """A function that can be traced as often as needed, with open sizes or at numbers.
-
-    Attributes:
-      name: for messages.
-      variables: the dimension variables.
-      trace: traces it under assumptions on their sizes; raises what JAX raises.
-      trace_at: traces it with numbers in the place of its dimension variables; called where an
-        error alone does not tell what is wrong.
-      example: sizes at which it should work, as far as they are known.
-      source: where it was defined, for errors that name no line of it.
-      words: how its user writes sizes and constraints, for errors.
-    """
-
-    name: str
-    variables: frozenset[str]
-    trace: Callable[[SizeAssumptions], jax.stages.Traced]
-    trace_at: Callable[[Mapping[str, int]], jax.stages.Traced]
-    example: Mapping[str, int]
-    source: str | None = None
-    words: SizeWords = POLYMORPHIC
 
 
 @dataclass(frozen=True)
@@ -125,7 +99,7 @@ def infer(
         if not untried and failure is not None:
             raise failure
         _log(function.name, current, untried[-1])
-    raise too_many_rounds_error(function.name, MAX_ROUNDS, function.words) from failure
+    raise too_many_rounds_error(function, MAX_ROUNDS) from failure
 
 
 def _of_jax(error: Exception) -> Exception:
@@ -244,9 +218,9 @@ def _never(
         verdict = prove(asked, assumptions.full_scope)
         if isinstance(verdict, Refuted):
             return never_holds_error(
-                function.name, asked, verdict.counterexample, assumptions.full_scope, source, cause
+                function, asked, verdict.counterexample, assumptions.full_scope, source, cause
             )
-    return not_convinced_error(function.name, question.options[0][0], source, cause, function.words)
+    return not_convinced_error(function, question.options[0][0], source, cause)
 
 
 def _by_experiment(
@@ -265,24 +239,18 @@ def _by_experiment(
         if isinstance(error, RecursionError) and assumptions.facts:
             # Of JAX's, over constraints that it rewrites by each other.
             told = assumptions.comparison_from_jax(assumptions.facts[-1].comparison)
-            return [], not_convinced_error(function.name, told, source, error, function.words)
+            return [], not_convinced_error(function, told, source, error)
         question = question_of(error, assumptions.variables_of_jax(function.variables))
         if question is not None and question.options:
-            return [], not_convinced_error(
-                function.name, question.options[0][0], source, error, function.words
-            )
-        return [], needs_a_number_error(
-            function.name, function.variables, found.passed[:2], source, error, function.words
-        )
+            return [], not_convinced_error(function, question.options[0][0], source, error)
+        return [], needs_a_number_error(function, found.passed[:2], source, error)
     sizes, concrete = found.failed[0]
     answer = assumptions
     for comparison in explanation(found):
         counterexample = next((s for s, _ in found.failed if not comparison.holds(s)), sizes)
         requirement = Requirement(comparison, comparison, counterexample, source)
         answer = answer.with_requirement(requirement)
-    failure = some_sizes_fail_error(
-        function.name, found.passed[0], sizes, concrete, source, error, function.words
-    )
+    failure = some_sizes_fail_error(function, found.passed[0], sizes, concrete, source, error)
     return ([answer] if answer != assumptions else []), failure
 
 

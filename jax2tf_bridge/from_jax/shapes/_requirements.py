@@ -16,8 +16,8 @@ from jax2tf_bridge.from_jax.shapes._errors import (
     only_one_size_error,
     requirements_error,
 )
-from jax2tf_bridge.from_jax.shapes._inference import TracedFunction
 from jax2tf_bridge.from_jax.shapes._symbols import dim_from_jax
+from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
 from shape_poly import (
     Comparison,
     DimExpr,
@@ -45,11 +45,9 @@ def check_requirements_allowed(
     new = _new(before, after)
     if not new or options.infer:
         return
-    words = function.words
-    given = before.scope.constraints if words.scopes_hold_all else options.constraints
-    raise requirements_error(
-        function.name, options.call, new, given=[str(c) for c in given], words=words
-    )
+    scopes = function.words.scopes_hold_all
+    given = before.scope.constraints if scopes else options.constraints
+    raise requirements_error(function, options.call, new, [str(c) for c in given])
 
 
 def check_sizes_stay_open(
@@ -64,7 +62,7 @@ def check_sizes_stay_open(
     only = _only_sizes(after.full_scope, function.variables) if new else None
     if only is not None and _only_sizes(before.full_scope, function.variables) is None:
         texts = list(dict.fromkeys(str(r.comparison) for r in new))
-        raise only_one_size_error(function.name, texts, only, new[0].source, function.words)
+        raise only_one_size_error(function, texts, only, new[0].source)
 
 
 def _new(before: SizeAssumptions, after: SizeAssumptions) -> list[Requirement]:
@@ -88,7 +86,7 @@ def _only_sizes(scope: SymbolicScope, variables: frozenset[str]) -> dict[str, in
 
 
 def with_reshape_requirements(
-    assumptions: SizeAssumptions, traced: jax.stages.Traced, name: str
+    assumptions: SizeAssumptions, traced: jax.stages.Traced, function: TracedFunction
 ) -> SizeAssumptions:
     """Requires that each reshape of a trace keeps the number of elements.
 
@@ -106,7 +104,7 @@ def with_reshape_requirements(
         counterexample = verdict.counterexample if isinstance(verdict, Refuted) else {}
         weakest = weakest_requirement(comparison, scope)
         if weakest is None:
-            raise never_holds_error(name, comparison, counterexample, scope, source, None)
+            raise never_holds_error(function, comparison, counterexample, scope, source)
         requirement = Requirement(weakest, comparison, counterexample, source)
         assumptions = assumptions.with_requirement(requirement)
     return assumptions
