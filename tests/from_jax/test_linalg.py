@@ -10,7 +10,7 @@ import pytest
 from jax import export, lax
 
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
-from tests.from_jax.linalg_exports import (
+from tests.from_jax.lowered import (
     ALL,
     CPU,
     WIDEST,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import export, lax
 
-from tests.from_jax.linalg_exports import (
+from tests.from_jax.lowered import (
     Function,
     adjoint,
     check_everywhere,

@@ -10,7 +10,7 @@ from jax import export, lax
 
 from jax2tf_bridge import convert
 from jax2tf_bridge.from_jax.lowering._convolutions import _known_factor
-from tests.from_jax.linalg_exports import export_function, matrix
+from tests.from_jax.lowered import export_function, matrix
 
 BITCASTS = [
     ("int16", "int32"),
@@ -87,12 +87,13 @@ CONVOLUTIONS: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...]]] = {
         (3, 3, 3, 4),
     ),
 }
+KINDS: dict[str, Any] = {"values": lambda f: f, "gradients": gradients}
 MAPPED: dict[str, tuple[Any, list[Any]]] = {
     **{n: (jax.vmap(f, axis_name="i"), [matrix(2, 5, 3)]) for n, f in COLLECTIVES.items()},
     **{
         f"{kind}, {name}": (f(convolve), [matrix(3, *x), matrix(3, *w, seed=1)])
         for name, (convolve, x, w) in CONVOLUTIONS.items()
-        for kind, f in (("values", lambda f: f), ("gradients", gradients))
+        for kind, f in KINDS.items()
     },
 }
 

@@ -1,4 +1,4 @@
-"""Helpers of the tests of linear algebra: exports that are checked, and matrices of each kind."""
+"""Helpers of the tests of lowering rules: exports that are checked, and matrices of each kind."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -24,12 +24,24 @@ ON_TPU = {"LuDecomposition"}
 Function = Callable[..., Any]
 
 
-def export_function(f: Function, *args: Any, platforms: tuple[str, ...] = CPU) -> export.Exported:
+def export_function(
+    f: Function,
+    *args: Any,
+    platforms: tuple[str, ...] = CPU,
+    version: tuple[int, int, int] = WIDEST,
+) -> export.Exported:
     return export.export(
         jax.jit(f),
         platforms=platforms,
-        _override_lowering_rules=lowering_overrides(platforms, WIDEST),
+        _override_lowering_rules=lowering_overrides(platforms, version),
     )(*args)
+
+
+def serialized(exported: export.Exported) -> bytes:
+    with mlir.make_ir_context():
+        module = portable_artifacts.deserialize_portable_artifact(exported.mlir_module_serialized)
+        artifact: bytes = portable_artifacts.serialize_portable_artifact(module, "0.14.24", False)
+        return artifact
 
 
 def custom_calls(exported: export.Exported) -> set[str]:
@@ -39,9 +51,7 @@ def custom_calls(exported: export.Exported) -> set[str]:
 def check_portable(exported: export.Exported) -> None:
     allowed = EXPANDED | (ON_TPU if "tpu" in exported.platforms else set())
     assert custom_calls(exported) <= allowed
-    with mlir.make_ir_context():
-        module = portable_artifacts.deserialize_portable_artifact(exported.mlir_module_serialized)
-        assert portable_artifacts.serialize_portable_artifact(module, "0.14.24", False)
+    assert serialized(exported)
 
 
 def check_everywhere(f: Function, *args: Any) -> None:
