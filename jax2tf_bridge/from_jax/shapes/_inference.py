@@ -6,8 +6,6 @@ one more constraint. One that does not follow needs a requirement: a promise abo
 
 from __future__ import annotations
 
-import collections
-import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +23,13 @@ from jax2tf_bridge.from_jax.shapes._errors import (
     some_sizes_fail_error,
     too_many_rounds_error,
 )
-from jax2tf_bridge.from_jax.shapes._experiments import experiment, explanation
 from jax2tf_bridge.from_jax.shapes._questions import Question, question_of
+from jax2tf_bridge.from_jax.shapes._samples import (
+    explanation,
+    likelier_first,
+    try_sizes,
+    with_values,
+)
 from jax2tf_bridge.from_jax.shapes._symbols import comparison_to_jax
 from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
 from shape_poly import (
@@ -34,8 +37,6 @@ from shape_poly import (
     DimExpr,
     Proven,
     Refuted,
-    SymbolicScope,
-    evaluate_shape,
     operation,
     prove,
     weakest_requirement,
@@ -120,41 +121,19 @@ def _answers(
         return otherwise, error
     by_value = bool(question.constants)
     if by_value:
-        question = _with_values(question, assumptions, function)
+        question = with_values(question, assumptions, function)
     known = {f.comparison for f in assumptions.facts}
     if any(known.issuperset(option) for option in question.options):
         return [*_other_forms(assumptions, question), *otherwise], error
     source = user_line(error) or function.source
     scope = assumptions.scope_of_jax()
-    options = list(question.options) if by_value else _likelier_first(question, scope)
+    options = list(question.options) if by_value else likelier_first(question, scope)
     found = [_answered(assumptions, option, source) for option in options]
     answers = [answer for answer in found if answer is not None]
     if not answers:
         return [], _never(assumptions, question, source, function, error)
     decided = [a for a in answers if a.requirements == assumptions.requirements]
     return decided or [*otherwise, *answers], error
-
-
-def _with_values(
-    question: Question, assumptions: SizeAssumptions, function: TracedFunction
-) -> Question:
-    """Proposes values for the question's constants: the example's first, then frequent ones."""
-    shape = tuple(map(assumptions.from_jax, question.constants))
-    samples = itertools.islice(_samples(function.variables), _SAMPLES)
-    allowed = [sizes for sizes in samples if assumptions.full_scope.holds(sizes)]
-    # Backwards: of values that are as frequent, those at 24 (divisible by 2, 3, 4, 6, 8, 12) win.
-    counts = collections.Counter(evaluate_shape(shape, sizes) for sizes in reversed(allowed))
-    rows = [row for row, _ in counts.most_common(_MAX_VALUES)]
-    if function.variables <= function.example.keys():
-        rows.insert(0, evaluate_shape(shape, function.example))
-    known = [tuple(v for v in row if v is not None) for row in dict.fromkeys(rows)]
-    return Question(
-        tuple(
-            tuple(Comparison("==", d, v) for d, v in zip(question.constants, row, strict=True))
-            for row in known
-            if len(row) == len(shape)
-        )
-    )
 
 
 def _answered(
@@ -228,9 +207,7 @@ def _by_experiment(
 ) -> tuple[list[SizeAssumptions], Exception]:
     """Lists assumptions to try next, found at concrete sizes, and the error to raise otherwise."""
     source = user_line(error) or function.source
-    found = experiment(
-        function.trace_at, function.variables, assumptions.full_scope, function.example
-    )
+    found = try_sizes(function, assumptions.full_scope)
     if not found.passed:
         for sizes, concrete in found.failed[:1]:
             error.add_note(fails_at_all_sizes(function.name, error, sizes, concrete))
@@ -252,42 +229,6 @@ def _by_experiment(
         answer = answer.with_requirement(requirement)
     failure = some_sizes_fail_error(function, found.passed[0], sizes, concrete, source, error)
     return ([answer] if answer != assumptions else []), failure
-
-
-_SAMPLES = 2000
-_MAX_VALUES = 4
-_LARGEST_SAMPLE = 24
-
-
-def _likelier_first(question: Question, scope: SymbolicScope) -> list[tuple[Comparison, ...]]:
-    """Sorts the options of a question: those first that hold for clearly more sizes."""
-    if len(question.options) == 1:
-        return list(question.options)
-    asked = frozenset[str]().union(*(c.variables() for o in question.options for c in o))
-    samples = itertools.islice(_samples(asked | scope.variables()), _SAMPLES)
-    allowed = [values for values in samples if scope.holds(values)]
-
-    def share(option: tuple[Comparison, ...]) -> int:
-        return sum(all(c.holds(values) for c in option) for values in allowed)
-
-    first, *others = question.options
-    better = [option for option in others if share(option) > 1.5 * share(first)]
-    return [*better, first, *(option for option in others if option not in better)]
-
-
-def _samples(variables: frozenset[str]) -> Iterator[dict[str, int]]:
-    """Yields sizes that are spread evenly: of one or two variables all up to a bound."""
-    names = sorted(variables)
-    if len(names) <= 2:
-        for sizes in itertools.product(range(1, _LARGEST_SAMPLE + 1), repeat=len(names)):
-            yield dict(zip(names, sizes, strict=True))
-        return
-    for n in itertools.count():
-        # Different steps for each, so that they do not move together.
-        yield {
-            name: 1 + (n * (2 * i + 5) + n // (i + 2)) % _LARGEST_SAMPLE
-            for i, name in enumerate(names)
-        }
 
 
 def _log(name: str, before: SizeAssumptions, after: SizeAssumptions) -> None:
