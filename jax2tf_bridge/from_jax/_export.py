@@ -72,7 +72,7 @@ def export(
       ShapeError, DTypeError, StructureError: the arguments do not fit polymorphic_shapes.
       InconclusiveShapeError: the function only works for some of the sizes; it says for which.
       NotExportableError: it calls back to the host.
-      ShardingError: it speaks of several devices, and JAX lowers it for one.
+      ShardingError: it uses a mesh of several devices, and JAX lowers it for one.
       PlatformError, UnsupportedByTargetError: the target cannot run it.
 
     >>> import jax, jax.numpy as jnp

@@ -106,7 +106,7 @@ def _of_meshes(
         try:
             return tuple(exported.in_shardings_jax(mesh)), tuple(exported.out_shardings_jax(mesh))
         except (KeyError, ValueError):
-            continue  # it speaks of several, and these are over another
+            continue  # the function names several meshes, and these shardings are over another
     concrete = next((mesh for mesh in found if isinstance(mesh, Mesh)), None)
     devices = jax.devices()[:count] if concrete is None else list(concrete.devices.flat)
     ins, outs = (
@@ -132,8 +132,8 @@ def _over_mesh(
     named = named_sharding(known.hlo, rank, count)
     if named is None or named.mesh is None:
         raise ShardingError(
-            f"{name} has an argument or a result that is spread as {sharding}, which no mesh can "
-            "say, so that its gradient cannot be exported. Use shardings over a jax.sharding.Mesh "
+            f"{name} has an argument or a result with the sharding {sharding}, which no mesh "
+            "expresses, so its gradient cannot be exported. Use shardings over a jax.sharding.Mesh "
             "(NamedSharding), or convert it with with_gradient=False."
         )
     sizes, names = named.mesh.axis_sizes, named.mesh.axis_names

@@ -96,11 +96,11 @@ def test_specifications_are_written_by_name_where_an_argument_by_keyword_has_one
 def test_an_entry_by_a_name_that_no_argument_has() -> None:
     message = export_error({"y": "b, _"}, x32, error=bridge.StructureError)
     assert message == (
-        "polymorphic_shapes of <lambda> have an entry 'y', and no argument is called so. The "
+        "polymorphic_shapes of <lambda> has an entry 'y', but no argument has this name. The "
         "arguments are x; where one is a dict, its shapes stand in a dict below its name, or in a "
         "list with one entry for each argument."
     )
-    with pytest.raises(bridge.StructureError, match="is called so: did you mean 'mask'"):
+    with pytest.raises(bridge.StructureError, match="has this name: did you mean 'mask'"):
         bridge.export(masked, polymorphic_shapes={"masks": "b, _"})(x32, mask=MASK)
 
 

@@ -68,7 +68,7 @@ def refuse_host_callbacks(
             )
         elif primitive == _CHECK and equation.params.keys() >= {"err_tree"}:
             raise NotExportableError(
-                f"{name} calls checkify.check{_place(equation)}, and nothing takes the errors. "
+                f"{name} calls checkify.check{_place(equation)}, but nothing takes its errors. "
                 "Export the function without its checks, "
                 "lambda *args: checkify.checkify(f)(*args)[1], or remove the call."
             )

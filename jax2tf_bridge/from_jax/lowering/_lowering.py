@@ -168,9 +168,9 @@ def _attempt(
         module.drop_shardings()
         if left is not None:
             raise ShardingError(
-                f"{name} speaks of a mesh of several devices ({left}), but no argument or result "
-                "of it is spread over them, so that JAX lowers it for one. Give jax.jit "
-                "in_shardings and out_shardings over the mesh, or use a mesh of one device."
+                f"{name} uses a mesh of several devices ({left}), but JAX lowers it for one, since "
+                "no argument or result is spread over the mesh. Give jax.jit in_shardings and "
+                "out_shardings over the mesh, or use a mesh of one device."
             )
     module.narrow_platform_index()
     graph_functions = take_graph_functions(module)
@@ -257,9 +257,9 @@ def effect_names(
             continue
         if not _is_made_anew(effect):
             raise NotExportableError(
-                f"{function} has the effect {name}, which only this object of it stands for: where "
-                f"the function is read, {kind.__name__}() has to make an equal one. Give the class "
-                "a constructor without arguments, and __eq__ and __hash__."
+                f"{function} has the effect {name}, which cannot be made again where the function "
+                f"is read: {kind.__name__}() has to make an equal one. Give the class a "
+                "constructor without arguments, and __eq__ and __hash__."
             )
         names.append(name)
     return tuple(names)

@@ -81,8 +81,8 @@ def _check_names(given: Mapping[Any, Any], known: Sequence[str], function: str) 
         if name not in known:
             near = did_you_mean(str(name), known, quoted=True)
             raise StructureError(
-                f"polymorphic_shapes of {function} have an entry {name!r}, and no argument is "
-                f"called so{near or '.'} The arguments are {', '.join(known) or 'none'}; where "
+                f"polymorphic_shapes of {function} has an entry {name!r}, but no argument has "
+                f"this name{near or '.'} The arguments are {', '.join(known) or 'none'}; where "
                 "one is a dict, its shapes stand in a dict below its name, or in a list with one "
                 "entry for each argument."
             )

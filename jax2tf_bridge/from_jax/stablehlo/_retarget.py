@@ -182,7 +182,7 @@ def retarget_record(
       asked for.
 
     Raises:
-      ShardingError: it is for one device, and speaks of several.
+      ShardingError: it is for one device, and uses a mesh of several.
       UnsupportedByTargetError: the target cannot run an operation or custom call of the module.
       ModuleError: the installed JAX cannot read the module, a call of LAPACK has no form in
         StableHLO, or the module's types are not the function's.
@@ -198,9 +198,9 @@ def retarget_record(
         module.drop_shardings()
         if left is not None:
             raise ShardingError(
-                f"{record.name} speaks of a mesh of several devices ({left}), though it was "
-                "exported for one. Export the function again, jitted with in_shardings and "
-                "out_shardings over the mesh, or over a mesh of one device."
+                f"{record.name} uses a mesh of several devices ({left}), but was exported for one. "
+                "Export the function again, jitted with in_shardings and out_shardings over the "
+                "mesh, or over a mesh of one device."
             )
     module.narrow_platform_index()
     module.expand()
