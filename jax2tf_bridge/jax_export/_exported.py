@@ -69,7 +69,7 @@ class Exported(jax_export.Exported):
     portable: PortableFunction
 
     def __init__(self, portable: PortableFunction, **fields: Any) -> None:
-        """`fields` are JAX's, all of them; dataclasses.replace gives them.
+        """Takes JAX's fields, all of them, as dataclasses.replace gives them.
 
         Raises:
           FunctionError: `portable` is no portable function.

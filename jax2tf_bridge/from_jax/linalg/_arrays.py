@@ -10,7 +10,7 @@ State = TypeVar("State")
 
 
 def matmul(a: Any, b: Any) -> Any:
-    """[..., m, k] times [..., k, n], at the full precision of the dtype on every platform."""
+    """Multiplies [..., m, k] by [..., k, n], at the dtype's full precision on every platform."""
     batch = tuple(range(a.ndim - 2))
     return lax.dot_general(
         a,
@@ -52,17 +52,17 @@ def diagonal(a: Any) -> Any:
 
 
 def columns(v: Any) -> Any:
-    """[..., n] as [..., n, 1]."""
+    """Reshapes [..., n] to [..., n, 1]."""
     return lax.expand_dims(v, (v.ndim,))
 
 
 def rows(v: Any) -> Any:
-    """[..., n] as [..., 1, n]."""
+    """Reshapes [..., n] to [..., 1, n]."""
     return lax.expand_dims(v, (v.ndim - 1,))
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
-    """Elementwise choice; everything is broadcast (trailing dimensions aligned) to `a` and `b`.
+    """Chooses elementwise; broadcasts everything to `a` and `b`, trailing dimensions aligned.
 
     Unlike jax.numpy.where it is no jitted function, so it leaves no call in the module.
     """
@@ -76,7 +76,7 @@ def where(condition: Any, a: Any, b: Any) -> Any:
 
 
 def broadcast(x: Any, shape: tuple[Any, ...], dtype: Any = None) -> Any:
-    """`x` as an array of `shape`, trailing dimensions aligned."""
+    """Broadcasts `x` to `shape`, trailing dimensions aligned."""
     if not hasattr(x, "dtype"):
         x = np.asarray(x, dtype)
     offset = len(shape) - x.ndim
@@ -104,7 +104,7 @@ def block_size(n: int, least: int, most_blocks: int) -> int:
 
 
 def loop(count: int, step: Callable[[Any, State], State], state: State) -> State:
-    """`state` after `step(k, state)` for k = 0 .. count - 1; k is int32 also under 64-bit types."""
+    """Calls `step(k, state)` for k = 0 .. count - 1; k is int32 also under 64-bit types."""
 
     def body(k: Any, state: State) -> State:
         return step(lax.convert_element_type(k, np.int32), state)
@@ -114,7 +114,7 @@ def loop(count: int, step: Callable[[Any, State], State], state: State) -> State
 
 
 def each_matrix(function: Callable[[Any], Any], a: Any) -> Any:
-    """`function` of each matrix in [..., m, n], one after the other: for loops of small steps.
+    """Applies `function` to each matrix in [..., m, n] in turn: for loops of small steps.
 
     Together, they would all take as many steps as the slowest, at positions of their own.
     """

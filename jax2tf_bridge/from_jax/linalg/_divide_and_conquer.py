@@ -67,7 +67,7 @@ def _solve_leaves(
 
 
 def _merge(vectors: Any, values: Any, ties: Any) -> tuple[Any, Any]:
-    """Tie neighbours: [2p, s, s] and [2p, s] with `ties` [p] become [p, 2s, 2s] and [p, 2s]."""
+    """Ties neighbours: [2p, s, s] and [2p, s] with `ties` [p] become [p, 2s, 2s] and [p, 2s]."""
     pairs, size = values.shape[0] // 2, values.shape[1]
     # T = diag(T1, T2) + |b| u u^T, u being the last unit vector of T1 joined to the (signed)
     # first one of T2: in the basis of the halves' eigenvectors, poles plus a rank-one tie.

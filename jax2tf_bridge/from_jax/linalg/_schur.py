@@ -41,7 +41,7 @@ class State(NamedTuple):
 
 
 def schur(a: Any, *, compute_schur_vectors: bool, sort_eig_vals: bool, **options: Any) -> Any:
-    """A = Z T Z^H for a [..., n, n], the parameters are those of JAX's primitive.
+    """Computes A = Z T Z^H for a [..., n, n]; the parameters are those of JAX's primitive.
 
     Returns:
       T [..., n, n], upper triangular where A is complex. Where it is real, T is real as well,
@@ -56,7 +56,7 @@ def schur(a: Any, *, compute_schur_vectors: bool, sort_eig_vals: bool, **options
 
 
 def schur_of_matrix(a: Any) -> tuple[Any, Any]:
-    """T and Z of one matrix [n, n]."""
+    """Computes T and Z of one matrix [n, n]."""
     n = a.shape[0]
     if n == 0:
         return a, a
@@ -93,7 +93,7 @@ def _start(a: Any) -> tuple[Any, Any]:
 
 
 def _iterate(state: State) -> State:
-    """One step: the last block is found finished, or swept once."""
+    """Finds the last block finished, or sweeps it once."""
     # Where sweeps do not help, entries that are negligible in the whole matrix are left out too.
     stuck = state.tried >= np.int32(_SWEEPS_BEFORE_GIVING_WAY)
     h = _without_negligible(state.h, stuck)
@@ -124,7 +124,7 @@ def _subdiagonal(h: Any) -> Any:
 
 
 def _without_negligible(h: Any, stuck: Any) -> Any:
-    """H with zeros for subdiagonal entries that are rounding errors of their neighbours.
+    """Zeros subdiagonal entries of H that are rounding errors of their neighbours.
 
     If `stuck`, for those that are rounding errors of the largest entry, which was 1.
     """
@@ -222,7 +222,7 @@ def _complex_start(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
 
 
 def _real_start(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
-    """First column of (H - s I)(H - t I), s and t the eigenvalues of the last 2 x 2 block."""
+    """Takes the first column of (H - s I)(H - t I), s and t from the last 2 x 2 block."""
     before, one = end - np.int32(1), np.int32(1)
     a, b, c, d = (_entry(h, i, j) for i in (before, end) for j in (before, end))
     product = b * c
@@ -267,7 +267,7 @@ def _standardize(state: State, first: Any) -> State:
 
 
 def _rotation(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any]:
-    """Cosine and sine of [[cos, -sin], [sin, cos]], and whether it makes the block triangular."""
+    """Finds cosine and sine of [[cos, -sin], [sin, cos]], and whether the block gets triangular."""
     one = np.ones((), a.dtype)
     p = (a - d) / 2
     discriminant = p * p + b * c

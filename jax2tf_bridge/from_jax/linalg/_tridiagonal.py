@@ -36,7 +36,7 @@ class Panel(NamedTuple):
 
 
 def tridiagonalize(a: Any) -> tuple[Any, Any, list[Panel]]:
-    """A = Q T Q^H for a Hermitian a [n, n], n > 1.
+    """Computes A = Q T Q^H for a Hermitian a [n, n], n > 1.
 
     The entries of `a` must be of the order of 1.
 
@@ -116,7 +116,7 @@ def _reduce_panel(a: Any, width: int) -> tuple[Any, Any, Any]:
 
 
 def apply_reflections(panels: list[Panel], z: Any) -> Any:
-    """Q z for z [n, k] and the Q of `tridiagonalize`."""
+    """Computes Q z for z [n, k] and the Q of `tridiagonalize`."""
     for panel in reversed(panels):
         vectors = panel.vectors
         gram = matmul(adjoint(vectors), vectors)

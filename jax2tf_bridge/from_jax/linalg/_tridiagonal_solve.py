@@ -11,7 +11,7 @@ from jax2tf_bridge.from_jax.linalg._arrays import columns, epsilon, where
 def tridiagonal_solve(
     dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: bool = False, **params: Any
 ) -> Any:
-    """X with A X = b, for subdiagonal, diagonal and superdiagonal [..., m] and b [..., m, k].
+    """Solves A X = b for subdiagonal, diagonal and superdiagonal [..., m] and b [..., m, k].
 
     dl[..., 0] and du[..., -1] are not read. A singular A gives NaN throughout; or with
     `perturb_singular`, pivots below a rounding error of the largest entry of U become that error.

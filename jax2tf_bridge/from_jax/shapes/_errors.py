@@ -13,7 +13,7 @@ from shape_poly import Comparison, Dim, SymbolicScope, evaluate_shape
 
 
 class _ForJaxToo(InconclusiveShapeError, _jax_compat.InconclusiveDimensionOperation):
-    """Caught by those who expect JAX's error, too."""
+    """An InconclusiveShapeError that those who expect JAX's error catch too."""
 
 
 _ForJaxToo.__name__ = _ForJaxToo.__qualname__ = InconclusiveShapeError.__name__

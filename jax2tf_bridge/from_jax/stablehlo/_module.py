@@ -67,7 +67,7 @@ class LossyError(Exception):
     """A version cannot express the module; `operation` says what stands against it."""
 
     def __init__(self, operation: FoundOperation, detail: str) -> None:
-        """`detail` is for the chain of causes, not for users."""
+        """Takes `detail` for the chain of causes, not for users."""
         super().__init__(f"{operation}: {detail}")
         self.operation = operation
 
