@@ -38,7 +38,7 @@ def lower_householder_product(ctx: Any, a: Any, taus: Any) -> Sequence[Any]:
 
 
 def ormqr(a: Any, taus: Any, c: Any, *, left: bool, transpose: bool) -> Any:
-    """Computes Q c, Q^H c, c Q or c Q^H for the m x m unitary Q of packed reflectors a [..., m, n]."""
+    """Computes Q c, Q^H c, c Q or c Q^H for the m x m Q of packed reflectors a [..., m, n]."""
     m, count = a.shape[-2], taus.shape[-1]
     packed = a[..., :count]
     padding = [(0, 0, 0)] * (a.ndim - 1) + [(0, m - count, 0)]

@@ -93,12 +93,7 @@ Fits = Callable[[Any, Any, str], object]
 
 
 def proposed_shapes(
-    polymorphic_shapes: Any,
-    args: Mapping[str, Any],
-    kwargs: Mapping[str, Any],
-    entries: Sequence[Any],
-    by_name: Mapping[str, Any],
-    fits: Fits,
+    polymorphic_shapes: Any, arguments: Sequence[tuple[str, Any, Any]], count: int, fits: Fits
 ) -> Any:
     """Proposes polymorphic_shapes that fit, as near to the given as can be; None if none are found.
 
@@ -107,19 +102,13 @@ def proposed_shapes(
 
     Args:
       polymorphic_shapes: as the user wrote them.
-      args: the positional arguments by name; None for static ones.
-      kwargs: those by keyword that are not static.
-      entries: the entries of the positional arguments.
-      by_name: those of the others.
+      arguments: the name, value and entry of each; the value is None for static ones.
+      count: how many of them are positional.
       fits: compares an argument with an entry.
     """
     shared = is_entry(polymorphic_shapes)
-    given = [
-        *((name, arg, entry) for (name, arg), entry in zip(args.items(), entries, strict=True)),
-        *((name, arg, by_name.get(name)) for name, arg in kwargs.items()),
-    ]
     found: dict[str, Any] = {}
-    for name, argument, entry in given:
+    for name, argument, entry in arguments:
         candidates = [entry, *([None] if shared else []), *_with_names(argument)]
         fitting = [c for c in candidates if _fit(fits, argument, c, name)]
         if not fitting:
@@ -127,9 +116,10 @@ def proposed_shapes(
         found[name] = fitting[0]
     if all(entry is None for entry in found.values()):
         return None
-    if isinstance(polymorphic_shapes, Mapping) or any(found[name] is not None for name in kwargs):
+    names = [name for name, _, _ in arguments]
+    if isinstance(polymorphic_shapes, Mapping) or any(found[n] is not None for n in names[count:]):
         return {name: entry for name, entry in found.items() if entry is not None}
-    return [found[name] for name in args]
+    return [found[name] for name in names[:count]]
 
 
 def _fit(fits: Fits, argument: Any, entry: Any, name: str) -> bool:

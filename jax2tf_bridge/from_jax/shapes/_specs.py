@@ -230,32 +230,31 @@ def symbolic_specs(
     positional, by_name = specs_of_arguments(polymorphic_shapes, names, kwargs, function.name)
     static_args = {i: arg for i, arg in enumerate(args) if function.is_static(i)}
     static_kwargs = {k: v for k, v in kwargs.items() if k in function.static_argnames}
-    by_position = {
-        name: None if i in static_args else arg
-        for i, (name, arg) in enumerate(zip(names, args, strict=True))
-    }
     by_keyword = {k: v for k, v in kwargs.items() if k not in static_kwargs}
-    for name, value in {**by_position, **by_keyword}.items():
+    arguments = [
+        *(
+            (name, None if i in static_args else arg, entry)
+            for i, (name, arg, entry) in enumerate(zip(names, args, positional, strict=True))
+        ),
+        *((k, v, by_name.get(k)) for k, v in by_keyword.items()),
+    ]
+    for name, value, _ in arguments:
         if isinstance(value, str):
             raise DTypeError(
                 f"The argument {name} of {function.name} is the string {value!r:.80}, and JAX "
                 f"computes with numbers alone. {close_over(function, names, name, value)}"
             )
     try:
-        dynamic = (
-            tuple(
-                None if i in static_args else _symbolic_tree(arg, entry, name)
-                for i, (arg, entry, name) in enumerate(zip(args, positional, names, strict=True))
-            ),
-            {k: _symbolic_tree(v, by_name.get(k), k) for k, v in by_keyword.items()},
-        )
+        trees = [
+            None if i in static_args else _symbolic_tree(value, entry, name)
+            for i, (name, value, entry) in enumerate(arguments)
+        ]
     except ShapeError as e:
-        proposal = proposed_shapes(
-            polymorphic_shapes, by_position, by_keyword, positional, by_name, _symbolic_tree
-        )
+        proposal = proposed_shapes(polymorphic_shapes, arguments, len(args), _symbolic_tree)
         if proposal is None:
             raise
         raise ShapeError(f"{e} Write: polymorphic_shapes={proposal!r}") from e.__cause__
+    dynamic = tuple(trees[: len(args)]), dict(zip(by_keyword, trees[len(args) :], strict=True))
     leaves = jax.tree_util.tree_leaves(((*args,), dict(kwargs)))
     return Specs(dynamic, static_args, static_kwargs, names, _constraints_of(leaves))
 
