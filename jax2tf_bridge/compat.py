@@ -139,7 +139,7 @@ _STAND_INS = {name: _StandIn(name) for name in (_PACKAGE, _CONVERTER, _CALLER)}
 
 def _put(names: Mapping[str, Any], undo: contextlib.ExitStack) -> None:
     before = {name: module for name, module in sys.modules.items() if _is_part(name)}
-    from jax2tf_bridge.from_jax._wrapper_nodes import can_import_jax2tf
+    from jax2tf_bridge.from_jax.trees._wrapper_nodes import can_import_jax2tf
 
     if not can_import_jax2tf():
         undo.callback(_restore_modules, before)

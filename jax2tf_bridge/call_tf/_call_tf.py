@@ -15,7 +15,7 @@ from jax2tf_bridge.call_tf._primitives import call
 from jax2tf_bridge.call_tf._results import UNSPECIFIED, Declared
 from jax2tf_bridge.call_tf._values import jax_value
 from jax2tf_bridge.errors import FunctionError
-from jax2tf_bridge.from_jax._wrapper_nodes import register_wrappers
+from jax2tf_bridge.from_jax.trees._wrapper_nodes import register_wrappers
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 

@@ -20,7 +20,7 @@ from jax2tf_bridge.call_tf._graphs import carried_graph
 from jax2tf_bridge.call_tf._shapes import JaxShape, result_avals, result_shapes
 from jax2tf_bridge.call_tf._values import jax_aval
 from jax2tf_bridge.errors import GradientError
-from jax2tf_bridge.from_jax._avals import portable_aval
+from jax2tf_bridge.from_jax.arguments._avals import portable_aval
 from jax2tf_bridge.from_jax.stablehlo._graph_calls import graph_call_p
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._target import PLATFORMS

@@ -12,7 +12,7 @@ import tensorflow as tf
 from jax.export import is_symbolic_dim
 
 from jax2tf_bridge.errors import DTypeError
-from jax2tf_bridge.from_jax._avals import is_key, is_narrow, portable_aval
+from jax2tf_bridge.from_jax.arguments._avals import is_key, is_narrow, portable_aval
 from jax2tf_bridge.portable._aval import Aval
 
 

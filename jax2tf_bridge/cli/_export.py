@@ -206,7 +206,7 @@ def _exported(make: Callable[[], PortableFunction], name: str) -> PortableFuncti
         raise
     except Exception as e:
         # Here, since the package needs JAX, which is loaded by now.
-        from jax2tf_bridge.from_jax._user_code import user_line
+        from jax2tf_bridge.from_jax.arguments._user_code import user_line
 
         raise UserCodeError(f"tracing {name}", e, user_line(e)) from e
 

@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> None:
     check_output(output)
     record = read_function(options.file)
     with loading("JAX", "retarget", console):
-        from jax2tf_bridge.from_jax.stablehlo._retarget_function import retarget_record
+        from jax2tf_bridge.from_jax.stablehlo._retarget import retarget_record
     with console.step(f"retargeting {record.name}"):
         retargeted = retarget_record(record, target)
         # The gradients that were there, which may be retargeted only now.

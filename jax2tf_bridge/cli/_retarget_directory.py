@@ -38,8 +38,7 @@ def retarget_directory(options: argparse.Namespace) -> None:
     with console.step(f"reading {source}"):
         contents = read_saved_model(source)
     with loading("JAX", "retarget", console):
-        from jax2tf_bridge.from_jax.stablehlo._retarget_call import retarget_call
-        from jax2tf_bridge.from_jax.stablehlo._retarget_function import retarget_record
+        from jax2tf_bridge.from_jax.stablehlo._retarget import retarget_call, retarget_record
 
     def retargeted(called: CalledModule) -> NewModule:
         found = retarget_call(

@@ -11,12 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import DTypeError, ExportError
-from jax2tf_bridge.from_jax._argument_advice import close_over
-from jax2tf_bridge.from_jax._argument_types import jax_dtype, static_leaf_hint
-from jax2tf_bridge.from_jax._avals import is_key
-from jax2tf_bridge.from_jax._callables import JaxCallable
-from jax2tf_bridge.from_jax._trees import rebuilt
+from jax2tf_bridge.from_jax.arguments._advice import close_over
+from jax2tf_bridge.from_jax.arguments._avals import is_key
+from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
+from jax2tf_bridge.from_jax.arguments._types import jax_dtype, static_leaf_hint
 from jax2tf_bridge.from_jax.shapes._argument_specs import OpenSpec
+from jax2tf_bridge.from_jax.trees._tree_specs import rebuilt
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._dtypes import cast_if_needed, fits

@@ -21,11 +21,11 @@ except ModuleNotFoundError as e:
 from jax2tf_bridge.converting._arguments import CallArguments
 from jax2tf_bridge.converting._functions import RecordCache, Requirements
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._callables import JaxCallable
 from jax2tf_bridge.from_jax._export import call_text, export_options, export_specs
-from jax2tf_bridge.from_jax._wrapper_nodes import register_wrappers
+from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
 from jax2tf_bridge.from_jax.shapes._specs import symbolic_specs
-from jax2tf_bridge.from_jax.stablehlo._lifting import ConstantPool
+from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
+from jax2tf_bridge.from_jax.trees._wrapper_nodes import register_wrappers
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._constants import CapturedArrays, SharedConstants

@@ -69,7 +69,7 @@ class RecordCache:
 def _serves(record: PortableFunction, specs: Specs) -> bool:
     """Tells whether the function takes the sizes that AUTO found a specification for."""
     pairs = [
-        (aval.shape, leaf.sizes)
+        (aval.shape, leaf.shape)
         for aval, leaf in zip(record.in_avals, specs.leaves(), strict=True)
         if isinstance(leaf, AutoSpec)
     ]

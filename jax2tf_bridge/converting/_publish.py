@@ -121,7 +121,7 @@ def _named(newest: Path, params: Any) -> Mapping[str, Any]:
     # JAX knows the user's own node types, which the files may not.
     import jax
 
-    from jax2tf_bridge.from_jax._trees import tree_spec
+    from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
 
     names = leaf_names(tree_spec(params))
     if isinstance(params, Mapping) and not _are_of(newest, names):

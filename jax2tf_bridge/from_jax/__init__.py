@@ -1,4 +1,4 @@
-"""The JAX half: from a JAX function to a PortableFunction. Never imports tensorflow."""
+"""Exports JAX functions as portable functions. Never imports tensorflow."""
 
 from jax2tf_bridge.errors import MissingDependencyError
 
@@ -14,8 +14,8 @@ from pathlib import Path
 from jax.extend import source_info_util
 
 from jax2tf_bridge.from_jax._export import PreparedExport, export
-from jax2tf_bridge.from_jax.archives._exported_objects import from_exported, to_exported
-from jax2tf_bridge.from_jax.stablehlo._retarget_function import retarget_record
+from jax2tf_bridge.from_jax._exported import from_exported, to_exported
+from jax2tf_bridge.from_jax.stablehlo._retarget import retarget_record
 
 # Source lines in messages are the user's, not those of this package.
 source_info_util.register_exclusion(str(Path(__file__).parent.parent))

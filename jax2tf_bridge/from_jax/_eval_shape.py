@@ -8,16 +8,18 @@ from typing import Any, Literal
 import jax
 
 from jax2tf_bridge.errors import ShapeError
-from jax2tf_bridge.from_jax._callables import JaxCallable
-from jax2tf_bridge.from_jax._export import call_text, export_options, known_before
-from jax2tf_bridge.from_jax._trees import rebuilt
-from jax2tf_bridge.from_jax.lowering._boundary import out_structure
-from jax2tf_bridge.from_jax.lowering._tracing import Tracer
-from jax2tf_bridge.from_jax.shapes._granted import granted
-from jax2tf_bridge.from_jax.shapes._implied import with_implied
-from jax2tf_bridge.from_jax.shapes._inference import Subject, infer
+from jax2tf_bridge.from_jax._export import call_text, export_options, given_assumptions
+from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
+from jax2tf_bridge.from_jax.lowering._flat_functions import out_structure
+from jax2tf_bridge.from_jax.lowering._tracing import traced_function
+from jax2tf_bridge.from_jax.shapes._inference import infer
+from jax2tf_bridge.from_jax.shapes._requirements import (
+    check_requirements_allowed,
+    with_reshape_requirements,
+)
 from jax2tf_bridge.from_jax.shapes._specs import symbolic_specs
 from jax2tf_bridge.from_jax.shapes._symbols import dim_to_jax
+from jax2tf_bridge.from_jax.trees._tree_specs import rebuilt
 
 
 def eval_polymorphic_shape(
@@ -26,7 +28,7 @@ def eval_polymorphic_shape(
     polymorphic_shapes: Any = None,
     polymorphic_constraints: Sequence[str] | Literal["infer"] = (),
 ) -> Callable[..., tuple[Any, Any]]:
-    """The shapes and dtypes of the results where sizes of the arguments stay open.
+    """Computes shapes and dtypes of the results while sizes of the arguments stay open.
 
     Args:
       f: the function, jitted or not.
@@ -65,18 +67,15 @@ def eval_polymorphic_shape(
         if not specs.decided:
             raise ShapeError(
                 "eval_polymorphic_shape takes no AUTO, since what AUTO finds depends on the "
-                "export: write the entries of polymorphic_shapes, or read out_avals of the record "
-                "that export(f, polymorphic_shapes=AUTO) gives."
+                "export. Write the entries of polymorphic_shapes, or read out_avals of the "
+                "portable function that export(f, polymorphic_shapes=AUTO) gives."
             )
-        tracing = Tracer(function, specs)
-        given = known_before(specs, options, function.name)
-        subject = Subject(
-            function.name, specs.variables(), tracing.at, specs.example(), function.source
-        )
-        inferred = infer(tracing.under, given, subject)
+        given = given_assumptions(specs, options, function.name)
+        tracing = traced_function(function, specs)
+        inferred = infer(tracing.trace, given, tracing)
         traced = inferred.value
-        known = with_implied(inferred.knowledge, traced, function.name)
-        known = granted(given, known, subject, options)
+        known = with_reshape_requirements(inferred.assumptions, traced, tracing)
+        check_requirements_allowed(given, known, tracing, options)
         shapes = [known.shape_from_jax(aval) for aval in traced.jaxpr.out_avals]
         tree = out_structure(traced)
         scope = given.new_scope()

@@ -11,23 +11,25 @@ import jax
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._avals import portable_aval
-from jax2tf_bridge.from_jax._callables import JaxCallable
-from jax2tf_bridge.from_jax._trees import tree_spec
-from jax2tf_bridge.from_jax.lowering._boundary import widened
+from jax2tf_bridge.from_jax.arguments._avals import portable_aval
+from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
+from jax2tf_bridge.from_jax.lowering._build import build
 from jax2tf_bridge.from_jax.lowering._effects import refuse_host_callbacks
-from jax2tf_bridge.from_jax.lowering._freeze import freeze
+from jax2tf_bridge.from_jax.lowering._flat_functions import widened
 from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, Lowered, lower
-from jax2tf_bridge.from_jax.lowering._tracing import Tracer
+from jax2tf_bridge.from_jax.lowering._tracing import traced_function
 from jax2tf_bridge.from_jax.lowering._vjp import gradient_on_demand
 from jax2tf_bridge.from_jax.shapes._argument_specs import ArraySpec
-from jax2tf_bridge.from_jax.shapes._granted import granted, leaving_sizes_open
-from jax2tf_bridge.from_jax.shapes._implied import with_implied
-from jax2tf_bridge.from_jax.shapes._inference import Subject, infer
-from jax2tf_bridge.from_jax.shapes._knowledge import Knowledge
-from jax2tf_bridge.from_jax.shapes._proposal import Trial, propose
+from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
+from jax2tf_bridge.from_jax.shapes._auto_shapes import Trial, auto_shapes
+from jax2tf_bridge.from_jax.shapes._inference import infer
+from jax2tf_bridge.from_jax.shapes._requirements import (
+    check_requirements_allowed,
+    check_sizes_stay_open,
+    with_reshape_requirements,
+)
 from jax2tf_bridge.from_jax.shapes._specs import Specs, scope_of, symbolic_specs
-from jax2tf_bridge.from_jax.stablehlo._lifting import ConstantPool
+from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import canonical_checks
@@ -53,10 +55,10 @@ def export(
         argument's own size, "..." its remaining ones. Keyword arguments keep their shapes, unless
         it is a dict of entries by the names of arguments, as {"x": "(b, 28)", "mask": "(b,)"}.
       polymorphic_constraints: what holds for the dimension variables, as ["b >= 2"]; or "infer",
-        also among others: what the function needs is added, and listed in the record's
-        `requirements`.
+        also among others: what the function needs is added, and listed in `requirements`
+        of the result.
       platforms: of "cpu", "cuda", "rocm", "tpu" and what plug-ins registered with JAX; "gpu" is
-        cuda and rocm. By default all of the four that work; the record says why one does not.
+        cuda and rocm. By default all of the four that work; the result says why one does not.
       disabled_checks: of DisabledSafetyCheck.
       target: what the consumer can run; by default `Target.widest()`.
 
@@ -71,7 +73,7 @@ def export(
       ShapeError, DTypeError, StructureError: the arguments do not fit polymorphic_shapes.
       InconclusiveShapeError: the function only works for some of the sizes; it says for which.
       NotExportableError: it calls back to the host.
-      ShardingError: it speaks of several devices, and JAX lowers it for one.
+      ShardingError: it uses a mesh of several devices, and JAX lowers it for one.
       PlatformError, UnsupportedByTargetError: the target cannot run it.
 
     >>> import jax, jax.numpy as jnp
@@ -111,7 +113,7 @@ class PreparedExport:
         disabled_checks: Sequence[Any],
         target: Target | None,
     ) -> PreparedExport:
-        """As `export(f, ...)(*args, **kwargs)` begins, with the same errors."""
+        """Prepares `export(f, ...)(*args, **kwargs)`, with the same errors."""
         function, options = _function_and_options(
             f, polymorphic_shapes, polymorphic_constraints, platforms, disabled_checks, target
         )
@@ -123,12 +125,12 @@ class PreparedExport:
         return export_specs(self.function, self.specs, self.options)
 
     def inputs(self, first: int) -> tuple[list[str], list[Aval]]:
-        """The paths and avals of the leaves of all arguments from number `first` on.
+        """Lists the paths and avals of the leaves of all arguments from number `first` on.
 
         Those whose sizes AUTO has to decide have none.
         """
-        positional, _ = self.specs.dynamic
-        start = len(jax.tree_util.tree_leaves(positional[:first]))
+        before = [argument for _, argument in self.specs.arguments()[:first]]
+        start = len(jax.tree_util.tree_leaves(before))
         leaves = self.specs.leaves()[start:]
         avals = [
             portable_aval(leaf, leaf.shape if isinstance(leaf, ArraySpec) else ())
@@ -158,7 +160,7 @@ def _function_and_options(
 
 
 def call_text(caller: str, function: JaxCallable, polymorphic_shapes: Any) -> str:
-    """How the user called the bridge, as "export(f, polymorphic_shapes=...", for messages."""
+    """Shows how the user called the bridge, as "export(f, polymorphic_shapes=...", for messages."""
     shapes = repr(polymorphic_shapes)
     shown = shapes if len(shapes) <= 200 else "..."
     return f"{caller}({function.code_name}, polymorphic_shapes={shown}"
@@ -173,7 +175,7 @@ def export_options(
     argument: str,
     call: str,
 ) -> ExportOptions:
-    """The options of an export, checked.
+    """Checks the options of an export.
 
     Args:
       platforms: as in `export`, as are the next three.
@@ -223,50 +225,42 @@ def export_specs(
     name = function.name
     _check_names(specs, options)
     if not specs.decided:
-        specs = propose(
+        specs = auto_shapes(
             specs, lambda proposed: _trial(function, proposed, options), infer=options.infer
         )
         asked, _, _ = options.call.partition(", polymorphic_shapes=")
         options = replace(options, call=f"{asked}, polymorphic_shapes={specs.texts()!r}")
-    tracing = Tracer(function, specs)
+    tracing = traced_function(function, specs, options.words)
 
-    def attempt(knowledge: Knowledge) -> tuple[jax.stages.Traced, Lowered]:
-        traced = tracing.under(knowledge)
+    def attempt(assumptions: SizeAssumptions) -> tuple[jax.stages.Traced, Lowered]:
+        traced = tracing.trace(assumptions)
         refuse_host_callbacks(traced, name, without_debug_effects=options.without_debug_effects)
         return traced, lower(widened(traced), name, options)
 
-    given = known_before(specs, options, name)
-    subject = Subject(
-        name, specs.variables(), tracing.at, specs.example(), function.source, options.words
-    )
-    inferred = infer(attempt, given, subject)
+    given = given_assumptions(specs, options, name)
+    inferred = infer(attempt, given, tracing)
     traced, lowered = inferred.value
-    knowledge = granted(given, inferred.knowledge, subject, options)
-    knowledge = leaving_sizes_open(given, with_implied(knowledge, traced, name), subject)
-    constraints = (*options.constraints, *map(str, specs.constraints))
-    positional, keyword = specs.dynamic
-    dynamic = [a for i, a in enumerate(positional) if i not in specs.static_args]
-    names = function.argument_names(len(positional))
+    check_requirements_allowed(given, inferred.assumptions, tracing, options)
+    assumptions = with_reshape_requirements(inferred.assumptions, traced, tracing)
+    check_sizes_stay_open(given, assumptions, tracing)
+    in_tree, argument_names = specs.structure()
     in_shapes = specs.shapes()
-    return freeze(
+    return build(
         traced,
         lowered,
         name,
         options,
         in_shapes=in_shapes,
-        in_tree=tree_spec((tuple(dynamic), keyword)),
-        argument_names=tuple(n for i, n in enumerate(names) if i not in specs.static_args),
-        constraints=constraints,
-        knowledge=knowledge,
+        in_tree=in_tree,
+        argument_names=argument_names,
+        assumptions=assumptions,
         constants=constants,
         gradient=gradient_on_demand(
             tracing,
             traced,
             in_shapes,
-            knowledge,
-            subject,
+            assumptions,
             options,
-            constraints=constraints,
             constants=constants,
             exported=lowered.exported,
         ),
@@ -274,31 +268,24 @@ def export_specs(
 
 
 def _trial(function: JaxCallable, specs: Specs, options: ExportOptions) -> Trial:
-    """What comes of tracing the function at its specs, without lowering it."""
-    tracing = Tracer(function, specs)
-    given = known_before(specs, options, function.name)
-    subject = Subject(
-        function.name,
-        specs.variables(),
-        tracing.at,
-        specs.example(),
-        function.source,
-        options.words,
-    )
-    inferred = infer(tracing.under, given, subject)
-    knowledge = with_implied(inferred.knowledge, inferred.value, function.name)
-    results = [knowledge.shape_from_jax(aval) for aval in inferred.value.jaxpr.out_avals]
-    return Trial(knowledge.requirements, results)
+    tracing = traced_function(function, specs, options.words)
+    inferred = infer(tracing.trace, given_assumptions(specs, options, function.name), tracing)
+    assumptions = with_reshape_requirements(inferred.assumptions, inferred.value, tracing)
+    results = [assumptions.shape_from_jax(aval) for aval in inferred.value.jaxpr.out_avals]
+    return Trial(assumptions.requirements, results)
 
 
-def known_before(specs: Specs, options: ExportOptions, name: str) -> Knowledge:
-    """What the user says of the sizes: by constraints, and by the scopes of JAX's dimensions.
+def given_assumptions(specs: Specs, options: ExportOptions, name: str) -> SizeAssumptions:
+    """Collects the user's constraints: those written, and the scopes of JAX's dimensions.
 
     Raises:
       ShapeError: no sizes satisfy all of it.
     """
     try:
-        return Knowledge(options.scope.with_constraints(*specs.constraints))
+        return SizeAssumptions(
+            options.scope.with_constraints(*specs.constraints),
+            (*options.constraints, *map(str, specs.constraints)),
+        )
     except ContradictionError as e:
         also = " and polymorphic_constraints" if options.constraints else ""
         raise ShapeError(
@@ -307,7 +294,7 @@ def known_before(specs: Specs, options: ExportOptions, name: str) -> Knowledge:
 
 
 def _check_names(specs: Specs, options: ExportOptions) -> None:
-    """Raises where constraints speak of what no argument has, and no equality defines."""
+    """Rejects constraints on variables that no argument has and no equality defines."""
     defined = [c.variables() for c in options.scope.constraints if c.operator == "=="]
     unknown = options.scope.variables() - specs.variables()
     if specs.decided:

@@ -1,4 +1,4 @@
-"""The seam to JAX: every private name of JAX that the tracing side uses, and what is public.
+"""Private names of JAX that the tracing side uses, and what stands for them where it is public.
 
 Each private name is looked up when it is needed, so that a JAX release without it still works
 as `SEAM` says.
@@ -85,13 +85,13 @@ integers as arguments loses its shardings, and in 0.8 and 0.9 a gradient takes t
 
 
 def inside_transformation() -> bool:
-    """Whether a JAX transformation (jit, grad, vmap) is tracing in this thread."""
+    """Tells whether a JAX transformation (jit, grad, vmap) is tracing in this thread."""
     clean = _TRACE_STATE.get()
     return clean is not None and not clean()
 
 
 def configuration() -> Any:
-    """A hashable value that changes with whatever of JAX's configuration changes a trace."""
+    """Returns a hashable value that changes with what of JAX's configuration changes a trace."""
     trace_context: Callable[[], Any] | None = _TRACE_CONTEXT.get()
     if trace_context is not None:
         return trace_context()
@@ -104,14 +104,14 @@ def configuration() -> Any:
 
 
 def known_platforms() -> tuple[str, ...]:
-    """The platforms that exist: the built-in ones first, then those of plug-ins."""
+    """Lists the platforms: the built-in ones first, then those of plug-ins."""
     registered: Callable[[], set[str]] | None = _KNOWN_PLATFORMS.get()
     others = sorted(registered() - {*PLATFORMS, "gpu"}) if registered is not None else []
     return (*PLATFORMS, *others)
 
 
 def static_arguments(function: Any) -> tuple[frozenset[int], frozenset[str]]:
-    """The positions and names of the static arguments of a jitted function."""
+    """Returns the positions and names of the static arguments of a jitted function."""
     info = getattr(function, _JIT_INFO, None)
     numbers = getattr(info, "static_argnums", None) or ()
     names = getattr(info, "static_argnames", None) or ()
@@ -119,13 +119,13 @@ def static_arguments(function: Any) -> tuple[frozenset[int], frozenset[str]]:
 
 
 def jit_shardings(traced: Any) -> dict[str, Any]:
-    """The shardings of the jit that was traced, flat, as keyword arguments of another jit."""
+    """Returns the shardings of the jit that was traced, flat, as arguments of another jit."""
     params = getattr(traced, _PARAMS, {})
     return {k: params[k] for k in ("in_shardings", "out_shardings") if k in params}
 
 
 def source_of_equation(equation: Any) -> str | None:
-    """The user's line that made a jaxpr's equation, as "file:line (function)", if known."""
+    """Finds the user's line that made an equation, as "file:line (function)", if known."""
     summarize: Callable[[Any], str] | None = _SUMMARIZE.get()
     source = getattr(equation, "source_info", None)
     return summarize(source) if summarize is not None and source is not None else None
@@ -134,7 +134,7 @@ def source_of_equation(equation: Any) -> str | None:
 def with_vjp_made_by(
     exported: jax_export.Exported, make: Callable[[], jax_export.Exported]
 ) -> jax_export.Exported | None:
-    """`exported` with a VJP that is made when it is asked for; None where that cannot be."""
+    """Gives `exported` a VJP that is made when it is asked for; None where that cannot be."""
     if _GET_VJP not in {field.name for field in dataclasses.fields(exported)}:
         return None
     made: dict[str, Any] = {_GET_VJP: lambda _: make()}
@@ -142,20 +142,20 @@ def with_vjp_made_by(
 
 
 def current_stablehlo_version() -> tuple[int, int, int]:
-    """The StableHLO version of the installed jaxlib."""
+    """Returns the StableHLO version of the installed jaxlib."""
     major, minor, patch = (int(p) for p in stablehlo.get_current_version().split("."))
     return major, minor, patch
 
 
 def deserialize_module(artifact: bytes) -> Any:
-    """The ir.Module of a portable artifact, in the current MLIR context."""
+    """Reads the ir.Module of a portable artifact, in the current MLIR context."""
     module = portable_artifacts.deserialize_portable_artifact(artifact)
     # JAX 0.8 gives the module's text.
     return module if isinstance(module, ir.Module) else ir.Module.parse(module)
 
 
 def serialize_module(module: Any, version: str) -> bytes:
-    """`module` as a portable artifact at the StableHLO `version`; Shardy attributes are kept."""
+    """Writes a portable artifact at the StableHLO `version`; Shardy attributes are kept."""
     try:
         result = portable_artifacts.serialize_portable_artifact(module, version, False)
     except TypeError:
@@ -166,7 +166,7 @@ def serialize_module(module: Any, version: str) -> bytes:
 
 
 def module_bytecode(module: Any) -> bytes:
-    """`module` as MLIR bytecode, for this process only: it has no stable version."""
+    """Writes `module` as MLIR bytecode, for this process only: it has no stable version."""
     buffer = io.BytesIO()
     module.operation.write_bytecode(file=buffer)
     return buffer.getvalue()

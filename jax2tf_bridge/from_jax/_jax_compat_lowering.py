@@ -1,4 +1,4 @@
-"""The second seam to JAX's private names: what the lowering rules of the bridge need.
+"""Private names of JAX that the bridge's lowering rules need.
 
 As in the first, each is looked up when it is needed, and a release without it works as `SEAM` says.
 """
@@ -106,43 +106,23 @@ _AVAL_TO_IR_TAKES_CONTEXT = len(inspect.signature(mlir.aval_to_ir_type).paramete
 
 
 def rules_possible() -> bool:
-    """Whether JAX has what every rule of the bridge needs."""
+    """Checks that JAX has what every rule of the bridge needs."""
     needed = (_PLATFORMS, _PER_PLATFORM, _RULES, _PLATFORM_RULES)
     return all(name.get() is not None for name in needed)
 
 
-def geqrf_possible() -> bool:
-    """Whether there is a rule to give for geqrf_p."""
-    return _GEQRF.get() is not None
-
-
-def geqp3_possible() -> bool:
-    """Whether there is a rule to give for geqp3_p."""
-    return _GEQP3.get() is not None
-
-
-def ragged_dot_possible() -> bool:
-    """Whether there is a rule to give for ragged_dot_general_p."""
-    return _RAGGED.get() is not None
-
-
-def reduce_scatter_possible() -> bool:
-    """Whether there is a rule to give for reduce_scatter_p."""
-    return _REDUCE_SCATTER.get() is not None
-
-
-def composite_possible() -> bool:
-    """Whether there is a rule to give for composite_p."""
-    return _COMPOSITE.get() is not None
+def has_primitive(name: str) -> bool:
+    """Checks that this JAX has a primitive of this seam, as "geqrf_p"."""
+    return any(each.name == name and each.get() is not None for each in SEAM)
 
 
 def custom_calls_possible() -> bool:
-    """Whether `custom_call` can make rules."""
+    """Checks that `custom_call` can make rules."""
     return _CUSTOM_CALL.get() is not None and _DYNAMIC_SHAPE.get() is not None
 
 
 def lower_fun(function: Callable[..., Any], *, multiple_results: bool = True) -> Rule:
-    """A lowering rule that traces `function`, written in jax.lax, and lowers its equations.
+    """Makes a lowering rule that traces `function`, written in jax.lax, and lowers its equations.
 
     The overrides of the export apply to these equations too.
     """
@@ -158,12 +138,12 @@ def lower_fun(function: Callable[..., Any], *, multiple_results: bool = True) ->
 
 
 def platforms_of(ctx: Any) -> tuple[str, ...]:
-    """The platforms that an equation is being lowered for (one, in a platform's own branch)."""
+    """Lists the platforms that an equation is lowered for (one, in a platform's own branch)."""
     return tuple(_PLATFORMS.get()(ctx))
 
 
 def jax_rule(primitive: Any, platform: str) -> Rule | None:
-    """The rule that JAX has registered for `primitive` on `platform`, or None."""
+    """Returns the rule that JAX has registered for `primitive` on `platform`, or None."""
     entry = _PLATFORM_RULES.get()[platform].get(primitive)
     if entry is None:
         entry = _RULES.get().get(primitive)
@@ -173,7 +153,7 @@ def jax_rule(primitive: Any, platform: str) -> Rule | None:
 def lower_by_platform(
     ctx: Any, primitive: Any, rules: Mapping[str, Rule], *args: Any, **params: Any
 ) -> Sequence[Any]:
-    """Lower one equation with `rules`, by platform; a platform without one keeps JAX's own.
+    """Lowers one equation with `rules`, by platform; a platform without one keeps JAX's own.
 
     Platforms that share a rule share a branch; if all do, there is no branching at all.
 
@@ -195,7 +175,7 @@ def lower_by_platform(
 
 
 def by_platform(primitive: Any, rules: Mapping[str, Rule]) -> Rule:
-    """`lower_by_platform` as a lowering rule."""
+    """Makes a lowering rule of `lower_by_platform`."""
     return functools.partial(_lower_by_platform_rule, primitive, dict(rules))
 
 
@@ -206,7 +186,7 @@ def _lower_by_platform_rule(
 
 
 def custom_call(target: str, backend_config: str = "") -> Rule:
-    """A rule that emits the custom call `target` with the equation's operands and results.
+    """Makes a rule that emits the custom call `target` with the equation's operands and results.
 
     For targets that XLA expands on every platform. Results of symbolic shape get their shapes
     as operands, as jax.export requires it.
@@ -239,6 +219,6 @@ def _ir_type(ctx: Any, aval: Any) -> Any:
 
 
 def common_rule(primitive: Any) -> Rule:
-    """The rule that JAX has registered for `primitive` for every platform without its own."""
+    """Returns JAX's rule for `primitive` on every platform without a rule of its own."""
     rule: Rule = _RULES.get()[primitive].rule
     return rule

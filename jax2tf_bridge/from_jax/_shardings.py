@@ -1,4 +1,4 @@
-"""JAX's shardings and the neutral ones of the record."""
+"""JAX's shardings, and those of a portable function."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BY_PARTS = b"xla.sdy.GlobalToLocalShape"
 def exported_shardings(
     exported: Any,
 ) -> tuple[tuple[Sharding | None, ...], tuple[Sharding | None, ...]]:
-    """The shardings of the arguments and of the results of a jax.export.Exported."""
+    """Converts the shardings of the arguments and results of a jax.export.Exported."""
     if exported.nr_devices == 1:
         return (None,) * len(exported.in_avals), (None,) * len(exported.out_avals)
     if any(exported.in_shardings_hlo) or any(exported.out_shardings_hlo):
@@ -40,7 +40,7 @@ def exported_shardings(
 
 
 def check_readable(record: PortableFunction) -> None:
-    """Raises for a module that XLA in JAX would not take back, or even end the process on.
+    """Rejects a module that XLA in JAX would refuse, or even end the process on.
 
     Raises:
       ShardingError: it computes by parts, and for several platforms or open sizes.
@@ -59,7 +59,7 @@ def check_readable(record: PortableFunction) -> None:
 def vjp_shardings(
     traced: jax.stages.Traced, exported: Any, name: str
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
-    """How the arguments and the results of a function's VJP are spread, as jax.jit takes it.
+    """Returns the shardings of a VJP's arguments and results, as jax.jit takes them.
 
     The VJP takes what the function takes and gives, and gives what the function takes. Where some
     have a sharding, what has none is on every device as a whole.
@@ -99,14 +99,14 @@ def vjp_shardings(
 def _of_meshes(
     traced: jax.stages.Traced, exported: Any, name: str
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """XLA's shardings over the mesh that the function names, or over one with made-up names."""
+    """Puts XLA's shardings over the mesh that the function names, or one with made-up names."""
     count = exported.nr_devices
     found = [mesh for mesh in _meshes(traced) if mesh.size == count]
     for mesh in found:
         try:
             return tuple(exported.in_shardings_jax(mesh)), tuple(exported.out_shardings_jax(mesh))
         except (KeyError, ValueError):
-            continue  # it speaks of several, and these are over another
+            continue  # the function names several meshes, and these shardings are over another
     concrete = next((mesh for mesh in found if isinstance(mesh, Mesh)), None)
     devices = jax.devices()[:count] if concrete is None else list(concrete.devices.flat)
     ins, outs = (
@@ -125,15 +125,15 @@ def _of_meshes(
 def _over_mesh(
     sharding: Any, rank: int, devices: Sequence[Any], count: int, name: str
 ) -> NamedSharding | None:
-    """XLA's sharding as one over a mesh of these devices, or of none if they are too few."""
+    """Puts XLA's sharding over a mesh of these devices; an abstract one if they are too few."""
     known = _of_xla(sharding)
     if known is None:
         return None
     named = named_sharding(known.hlo, rank, count)
     if named is None or named.mesh is None:
         raise ShardingError(
-            f"{name} has an argument or a result that is spread as {sharding}, which no mesh can "
-            "say, so that its gradient cannot be exported. Use shardings over a jax.sharding.Mesh "
+            f"{name} has an argument or a result with the sharding {sharding}, which no mesh "
+            "expresses, so its gradient cannot be exported. Use shardings over a jax.sharding.Mesh "
             "(NamedSharding), or convert it with with_gradient=False."
         )
     sizes, names = named.mesh.axis_sizes, named.mesh.axis_names
@@ -144,7 +144,7 @@ def _over_mesh(
 
 
 def _meshes(traced: jax.stages.Traced) -> Iterator[Any]:
-    """The meshes that its shardings and operations name."""
+    """Yields the meshes that a trace's shardings and operations name."""
     params = [_jax_compat.jit_shardings(traced)]
     params += [equation.params for equation in equations(traced.jaxpr.jaxpr)]
     for each in params:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jax2tf_bridge.errors import MissingDependencyError
 
 try:
-    import jax as _jax  # noqa: F401
+    import jax as _jax
 except ModuleNotFoundError as e:
     if e.name != "jax":
         raise
@@ -25,7 +25,6 @@ from jax2tf_bridge.jax_export._export import (
     minimum_supported_calling_convention_version,
 )
 from jax2tf_bridge.jax_export._exported import Exported
-from jax2tf_bridge.jax_export._missing import missing_name
 from jax2tf_bridge.jax_export._older import (
     args_specs,
     call,
@@ -76,4 +75,10 @@ __all__ = [
 if not TYPE_CHECKING:  # else a misspelt name would pass for Any
 
     def __getattr__(name: str) -> Any:
-        raise missing_name(__name__, name)
+        text = f"module {__name__!r} has no attribute {name!r}"
+        if not name.startswith("_") and hasattr(_jax.export, name):
+            text += (
+                f". jax.export of JAX {_jax.__version__} has one, which this version of the bridge "
+                "does not know: use JAX's own, with to_exported(record) where it takes an Exported."
+            )
+        raise AttributeError(text, name=name)

@@ -11,11 +11,11 @@ from jax import export as jax_export
 
 from jax2tf_bridge import serialization
 from jax2tf_bridge.errors import TargetError
-from jax2tf_bridge.from_jax._callables import JaxCallable
 from jax2tf_bridge.from_jax._export import export_options, export_specs
-from jax2tf_bridge.from_jax._trees import rebuilt
-from jax2tf_bridge.from_jax.shapes._size_words import SYMBOLIC
+from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
 from jax2tf_bridge.from_jax.shapes._specs import Specs, symbolic_specs
+from jax2tf_bridge.from_jax.shapes._traced_function import SYMBOLIC
+from jax2tf_bridge.from_jax.trees._tree_specs import rebuilt
 from jax2tf_bridge.jax_export._exported import Exported
 from jax2tf_bridge.portable._safety_checks import NOT_STRICT
 from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES
@@ -109,7 +109,7 @@ def export(
 
 
 def deserialize(blob: bytes | bytearray | memoryview) -> Exported:
-    """What Exported.serialize wrote, the bridge's or that of jax.export.
+    """Reads what Exported.serialize wrote, the bridge's or that of jax.export.
 
     Raises:
       FileFormatError: it is neither, or damaged, or of a newer version of the format.
@@ -118,13 +118,13 @@ def deserialize(blob: bytes | bytearray | memoryview) -> Exported:
 
 
 def _open_shape(specs: Specs) -> str:
-    """The first shape that has an open dimension, as symbolic_shape takes it."""
+    """Writes the first shape that has an open dimension, as symbolic_shape takes it."""
     shapes = (shape for shape in specs.shapes() if any(map(is_symbolic_dim, shape)))
     return ", ".join(map(str, next(shapes, ())))
 
 
 def _as_jit_takes_it(argument: Any) -> Any:
-    """The argument with what jax.jit knows of its leaves beside shape and dtype.
+    """Adds what jax.jit knows of an argument's leaves beside shape and dtype.
 
     A number of Python's and what was computed of such have a weak type, an array over several
     devices has a sharding.

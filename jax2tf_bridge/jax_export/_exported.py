@@ -13,8 +13,8 @@ from jax import export as jax_export
 from jax2tf_bridge import serialization
 from jax2tf_bridge.errors import StructureError
 from jax2tf_bridge.from_jax import from_exported, to_exported
-from jax2tf_bridge.from_jax._trees import spec_of_structure
-from jax2tf_bridge.from_jax.archives._exported_objects import remember_exported
+from jax2tf_bridge.from_jax._exported import keep_exported
+from jax2tf_bridge.from_jax.trees._tree_specs import spec_of_structure
 from jax2tf_bridge.portable._as_portable import as_record
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import canonical_checks
@@ -69,7 +69,7 @@ class Exported(jax_export.Exported):
     portable: PortableFunction
 
     def __init__(self, portable: PortableFunction, **fields: Any) -> None:
-        """`fields` are JAX's, all of them; dataclasses.replace gives them.
+        """Takes JAX's fields, all of them, as dataclasses.replace gives them.
 
         Raises:
           FunctionError: `portable` is no portable function.
@@ -113,11 +113,11 @@ class Exported(jax_export.Exported):
         return of_jax.call(*args, **kwargs)
 
     def has_vjp(self) -> bool:
-        """Whether a VJP is stored or can be made."""
+        """Tells whether a VJP is stored or can be made."""
         return self.portable.has_vjp
 
     def vjp(self) -> Exported:
-        """The VJP, made at the first call; jax.export.Exported.vjp says what it takes and gives.
+        """Makes the VJP at the first call; jax.export.Exported.vjp says what it takes and gives.
 
         Raises:
           GradientError: there is none, with the reason; it is a ValueError as well.
@@ -129,7 +129,7 @@ class Exported(jax_export.Exported):
         return made
 
     def serialize(self, vjp_order: int = 0) -> bytearray:
-        """The bytes of a .jaxfn file, which every later release of the bridge reads.
+        """Writes a .jaxfn file, which every later release of the bridge reads.
 
         jax.export does not read them: `serialize_exported` writes its format, which only some
         releases of JAX read.
@@ -159,7 +159,7 @@ class Exported(jax_export.Exported):
 def _changed(
     portable: PortableFunction, exported: Exported, fields: Mapping[str, Any]
 ) -> PortableFunction:
-    """The portable function of an `exported` with fields that are not all those of `portable`."""
+    """Makes the portable function of an `exported` whose fields are not all those of `portable`."""
     before = to_exported(portable)
     changed = {name: value for name, value in fields.items() if value is not getattr(before, name)}
     if changed.keys() - _COUNTERPARTS.keys():
@@ -167,9 +167,8 @@ def _changed(
         return from_exported(dataclasses.replace(before, **fields))
     for name, value in changed.items():
         portable = _COUNTERPARTS[name](portable, value)
-    if before.has_vjp() == portable.has_vjp:
-        # So that the next change finds which fields are others.
-        remember_exported(portable, dataclasses.replace(before, **fields))
+    # So that the next change finds which fields are others.
+    keep_exported(portable, dataclasses.replace(before, **fields))
     return portable
 
 

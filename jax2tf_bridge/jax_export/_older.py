@@ -10,8 +10,8 @@ from jax import export as jax_export
 
 from jax2tf_bridge.errors import ShapeError, StructureError
 from jax2tf_bridge.from_jax import to_exported
-from jax2tf_bridge.from_jax._argument_types import shape_and_dtype
-from jax2tf_bridge.from_jax.shapes._spec_entries import entry_text, is_entry
+from jax2tf_bridge.from_jax.arguments._types import shape_and_dtype
+from jax2tf_bridge.from_jax.shapes._entries import entry_text, is_entry
 from jax2tf_bridge.from_jax.shapes._symbols import dim_to_jax, scope_from_jax
 from jax2tf_bridge.jax_export._export import (
     maximum_supported_calling_convention_version,
@@ -34,7 +34,7 @@ def poly_spec(
     *,
     scope: jax_export.SymbolicScope | None = None,
 ) -> jax.ShapeDtypeStruct:
-    """What stands for an array argument whose shape is open in places.
+    """Specifies an array argument whose shape is open in places.
 
     Args:
       arg_shape: its sizes, None for those that are not known.
@@ -64,7 +64,7 @@ def poly_spec(
 
 
 def shape_and_dtype_jax_array(a: Any) -> tuple[tuple[Any, ...], Any]:
-    """The shape and dtype of an array, a scalar or a ShapeDtypeStruct.
+    """Returns shape and dtype of an array, a scalar or a ShapeDtypeStruct.
 
     Raises:
       DTypeError: it is none of these, or JAX has no such dtype.
@@ -77,7 +77,7 @@ def poly_specs(
     polymorphic_shapes: Any,
     get_shape_and_dtype: Callable[[Any], tuple[Sequence[Any], Any]] = shape_and_dtype_jax_array,
 ) -> Any:
-    """What stands for arguments whose shapes are open in places, in one scope.
+    """Specifies arguments whose shapes are open in places, in one scope.
 
     Args:
       args: a pytree of arguments.
@@ -124,7 +124,7 @@ args_specs = poly_specs
 
 
 def call(exported: jax_export.Exported | PortableFunction) -> Callable[..., Any]:
-    """The function that runs in JAX: the method `call`.
+    """Returns the function that runs in JAX, which is the method `call`.
 
     Raises:
       FunctionError: it is neither an Exported nor a portable function.
@@ -138,7 +138,7 @@ call_exported = call
 
 
 def serialize(exported: Exported | PortableFunction, vjp_order: int = 0) -> bytearray:
-    """The bytes of a .jaxfn file: the method `serialize`.
+    """Writes a .jaxfn file; the method `serialize`.
 
     Raises:
       FunctionError: it is neither an Exported nor a portable function.

@@ -1,4 +1,4 @@
-"""Questions about dimensions: those of JAX, and those of a record's abstract values."""
+"""Questions about dimensions: those of JAX, and those of a portable function's values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jax2tf_bridge.from_jax.shapes._symbols import dim_from_jax, scope_from_jax
 
 
 def is_symbolic_dim(p: Any) -> bool:
-    """Whether a dimension is an expression, of JAX's own or in a record, rather than a size.
+    """Tells an expression, of JAX's own or of a portable function, from a size.
 
     >>> from jax.export import symbolic_shape
     >>> [is_symbolic_dim(d) for d in symbolic_shape("b, 3")]
@@ -21,13 +21,13 @@ def is_symbolic_dim(p: Any) -> bool:
 
 
 def symbolic_dim_bounds(dimension: Any) -> tuple[float, float]:
-    """Bounds of a dimension, both inclusive: (lower, upper), ints where they are finite.
+    """Returns bounds of a dimension, both inclusive: (lower, upper), ints where they are finite.
 
     They always hold, and need not be the closest ones. JAX has this function from 0.12 on.
 
     Args:
       dimension: a size; a symbolic dimension of JAX's, taken under the constraints of its scope; or
-        a dimension of a record, for which its variables are just at least 1.
+        a dimension of a portable function, whose variables are just at least 1.
 
     >>> from jax.export import symbolic_shape
     >>> symbolic_dim_bounds(symbolic_shape("2*b + 1", constraints=["b >= 3"])[0])

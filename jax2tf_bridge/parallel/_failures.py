@@ -12,7 +12,7 @@ from typing import Any
 
 from jax2tf_bridge.colocated._pickling import dumps, loads
 from jax2tf_bridge.errors import JobError, NotPicklableError, WorkerDiedError
-from jax2tf_bridge.from_jax._user_code import user_line
+from jax2tf_bridge.from_jax.arguments._user_code import user_line
 
 _MOST_SHOWN = 4096
 """Characters of what a process printed that are part of a message."""

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from jax2tf_bridge.errors import ExportError, FunctionError
-from jax2tf_bridge.from_jax._callables import JaxCallable
+from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
 from jax2tf_bridge.portable._target import Target
 
 

@@ -14,9 +14,9 @@ import numpy as np
 from jax2tf_bridge.colocated import Channel
 from jax2tf_bridge.colocated._pickle_children import importable_name
 from jax2tf_bridge.errors import BridgeError, DTypeError, SerializationError, StructureError
-from jax2tf_bridge.from_jax._callables import JaxCallable
 from jax2tf_bridge.from_jax._export import export
-from jax2tf_bridge.from_jax._trees import tree_spec
+from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
+from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
 from jax2tf_bridge.parallel._configuration import configuration, configured
 from jax2tf_bridge.parallel._failures import ExceptionParts, Failure
 from jax2tf_bridge.parallel._jobs import ExportJob

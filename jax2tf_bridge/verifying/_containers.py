@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from jax2tf_bridge.errors import StructureError
-from jax2tf_bridge.from_jax._trees import tree_spec
+from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 
 

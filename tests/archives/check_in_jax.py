@@ -17,9 +17,7 @@ import jax
 import numpy as np
 from jax import export as jax_export
 
-from jax2tf_bridge import Target
-from jax2tf_bridge.from_jax.archives._exported_objects import to_exported
-from jax2tf_bridge.from_jax.stablehlo._retarget_function import retarget_record
+from jax2tf_bridge import Target, retarget_record, to_exported
 from jax2tf_bridge.serialization import deserialize, write_function
 from tests.archives.layout import ARCHIVE, RETARGETED, program_folders
 from tests.archives.register_types import register_types
@@ -52,7 +50,7 @@ def _check(folder: Path) -> list[str]:
 def compared(
     exported: jax_export.Exported, expected: ExpectedCall, tolerance: float
 ) -> Iterator[str]:
-    """What differs from what the writing version computed: results and first gradients."""
+    """Tells what differs from the writing version: results and first gradients."""
 
     def flat(*values: Any) -> list[Any]:
         args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, values)

@@ -41,7 +41,7 @@ def _check(folder: Path) -> list[str]:
 def _unlike(
     record: PortableFunction, calls: Sequence[ExpectedCall], differentiable: bool
 ) -> Iterator[str]:
-    """Where the archive, read without JAX, says another thing than the calls."""
+    """Tells where the archive, read without JAX, says another thing than the calls."""
     for call in calls:
         yield from _other_types("argument", record.in_avals, call.inputs)
         yield from _other_types("result", record.out_avals, call.results)
@@ -66,7 +66,7 @@ def _other_types(what: str, avals: Sequence[Any], arrays: Sequence[Array]) -> It
 
 
 def answers(record: PortableFunction, expected: ExpectedCall, tolerance: float) -> Iterator[str]:
-    """What differs from what the writing version computed: results and first gradients."""
+    """Tells what differs from the writing version: results and first gradients."""
     function = to_tf(record, with_gradient=bool(expected.gradients))
     tensors = [tf.constant(x) for x in expected.inputs]
     sources = [tensors[i] for i in expected.sources]

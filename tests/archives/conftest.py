@@ -1,3 +1,3 @@
-"""The fixtures of the other runtimes, for the tests of archives."""
+"""Fixtures of the other runtimes, for the tests of archives."""
 
 from tests.consumers.conftest import harness as harness

@@ -52,14 +52,14 @@ _NO_PYTHON = (
 
 
 class Archives:
-    """The three stages, each in its own environment, with their files in one folder."""
+    """Three stages, each in its own environment, with their files in one folder."""
 
     def __init__(self, harness: Harness) -> None:
         """With the environments and the copy of the packages of `harness`."""
         self._harness = harness
 
     def failures(self, release: str, program: str, wanted: Collection[str]) -> list[str]:
-        """What failed in the first of the stages that failed, after running what has not run.
+        """Lists what failed in the first stage that failed, after running what has not run.
 
         Args:
           release: that wrote the archive.

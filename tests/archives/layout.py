@@ -1,4 +1,4 @@
-"""What lies in the folder of an archived program; needs neither JAX nor TensorFlow."""
+"""Names in the folder of an archived program; needs neither JAX nor TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ RETARGETED = "program.jaxfn"
 
 
 def program_folders(folder: Path) -> Iterator[Path]:
-    """The folders of the programs that a release wrote completely."""
+    """Lists the folders of the programs that a release wrote completely."""
     return (archive.parent for archive in sorted(folder.glob(f"*/{ARCHIVE}")))

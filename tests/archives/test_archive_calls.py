@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from jax import export as jax_export
 
-from jax2tf_bridge import ModuleError
+from jax2tf_bridge import ModuleError, from_exported, to_exported
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax.archives._exported_objects import from_exported, to_exported
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
 from tests.program_cases.record import Array, normal
 from tests.sampling import sampled
@@ -56,7 +55,7 @@ def _layout(array: Any) -> tuple[int, ...]:
 
 
 def _both(function: Any, *arrays: Array) -> tuple[list[Array], list[Array]]:
-    """What LAPACK answers, and what the rewritten module does."""
+    """Returns the answers of LAPACK, and of the rewritten module."""
     jax.block_until_ready(jnp.linalg.inv(jnp.eye(2)))  # jaxlib registers LAPACK's functions
     text = jax.jit(function).lower(*arrays).as_text()
     target = text.split("custom_call @")[1].split("(")[0]
@@ -167,7 +166,7 @@ def test_tridiagonal_solve() -> None:
 
 
 def _older(call: str, arrays: Sequence[Array], outs: Sequence[Any]) -> list[Array]:
-    """What a module answers whose main's body is `call`, %0 and so on being its arguments."""
+    """Runs a module whose main's body is `call`, %0 and so on being its arguments."""
     types = [_type(a) for a in arrays], [_type(o) for o in outs]
     arguments = ", ".join(f"%arg{i}: {t}" for i, t in enumerate(types[0]))
     results = ", ".join(types[1])

@@ -1,4 +1,4 @@
-"""What older JAX releases archived runs under the newest JAX and in TensorFlow, with gradients.
+"""Archives of older JAX releases run under the newest JAX and in TensorFlow, with gradients.
 
 Every archive is read where JAX is not installed.
 """
@@ -22,7 +22,6 @@ def test_the_seventeen_are_among_the_programs() -> None:
 
 @pytest.fixture(scope="module")
 def wanted(request: pytest.FixtureRequest) -> frozenset[str]:
-    """The releases of the tests that run."""
     specs = [getattr(item, "callspec", None) for item in request.session.items]
     return frozenset(spec.params["release"] for spec in specs if spec and "release" in spec.params)
 

@@ -13,10 +13,8 @@ from typing import Any
 import jax
 import pytest
 
-from jax2tf_bridge import ModuleError, PortableFunction, Target, to_tf
+from jax2tf_bridge import ModuleError, PortableFunction, Target, retarget_record, to_exported, to_tf
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax.archives._exported_objects import to_exported
-from jax2tf_bridge.from_jax.stablehlo._retarget_function import retarget_record
 from jax2tf_bridge.portable.bytecode import read_module
 from jax2tf_bridge.serialization import read_function
 from saved_models.sidecar import array_of

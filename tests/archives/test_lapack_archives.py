@@ -17,9 +17,14 @@ import numpy.typing as npt
 import pytest
 from jax import export as jax_export
 
-from jax2tf_bridge import ModuleError, UnsupportedByTargetError, to_tf
-from jax2tf_bridge.from_jax.archives._exported_objects import from_exported, to_exported
-from jax2tf_bridge.from_jax.stablehlo._retarget_function import retarget_record
+from jax2tf_bridge import (
+    ModuleError,
+    UnsupportedByTargetError,
+    from_exported,
+    retarget_record,
+    to_exported,
+    to_tf,
+)
 from jax2tf_bridge.portable.bytecode import read_module
 from jax2tf_bridge.serialization import deserialize, read_function
 from tests.consumers.comparison import differences
@@ -85,7 +90,7 @@ def test_every_call_that_the_oldest_release_wrote_is_among_them() -> None:
 
 
 def _of_schur(inputs: list[npt.NDArray[Any]], results: Any) -> list[npt.NDArray[Any]]:
-    """What is unique of Schur forms, each given with its vectors and then once more alone.
+    """Keeps what is unique of Schur forms, each given with its vectors and then once more alone.
 
     The phases of complex vectors are not: LAPACK's choice depends on the CPU.
     """
@@ -166,7 +171,7 @@ MATRIX = np.random.default_rng(0).normal(size=(2, 5, 5))
 
 
 def _eig(a: Any) -> list[Any]:
-    """What does not depend on the eigenvalues' order and the eigenvectors' lengths."""
+    """Keeps what does not depend on the eigenvalues' order and the eigenvectors' lengths."""
     values, left, right = jax.lax.linalg.eig(a)
     scaled = [(v[..., None, :] * x) for v, x in ((values, right), (values.conj(), left))]
     adjoint = jnp.swapaxes(a, -1, -2).conj()

@@ -44,7 +44,7 @@ MORE_CONSTRAINTS = (
 
 
 def archive(program: Program, example: Example) -> bytes:
-    """The program as this JAX serialises it, with its VJP where it has one.
+    """Serialises the program with this JAX, with its VJP where it has one.
 
     Typed PRNG keys cross as their words: archives could not hold them until 0.6.
     """
@@ -56,7 +56,7 @@ def archive(program: Program, example: Example) -> bytes:
 
 
 def _as_jax(program: Program, call: Call) -> Sequence[Any]:
-    """The positional arguments in the dtypes that JAX gives them, and keys as words."""
+    """Makes the positional arguments of the dtypes that JAX gives them, and of keys words."""
     return [
         original if i in program.key_arguments else argument
         for i, (original, argument) in enumerate(
@@ -66,7 +66,7 @@ def _as_jax(program: Program, call: Call) -> Sequence[Any]:
 
 
 def _specs(program: Program, call: Call) -> Sequence[Any]:
-    """The positional arguments as shapes and dtypes, open where the program says so."""
+    """Makes shapes and dtypes of the positional arguments, open where the program says so."""
     shapes = program.polymorphic_shapes
     if shapes is None:
         return [_plain(a) for a in call.args]
@@ -122,7 +122,6 @@ def _write(program: Program, folder: Path) -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """What writes."""
     return {
         "jax": jax.__version__,
         "jaxlib": importlib.metadata.version("jaxlib"),

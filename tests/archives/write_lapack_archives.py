@@ -1,4 +1,4 @@
-"""The recipe of the files in tests/archives/lapack: run it under each release of JAX.
+"""Recipe of the files in tests/archives/lapack: run it under each release of JAX.
 
 It needs JAX and flatbuffers alone, on the CPU:
 
@@ -38,7 +38,7 @@ UNSTABLE = (
 
 @dataclass(frozen=True)
 class Program:
-    """What is archived.
+    """A function that is archived.
 
     Attributes:
       function: of one matrix, to arrays; the archive holds it for each of the dtypes.
@@ -239,7 +239,7 @@ def arguments(program: Program, shape: tuple[int, ...]) -> list[Any]:
 
 
 def answers(function: Any, call: Sequence[Any], differentiable: bool) -> dict[str, Any]:
-    """The arguments and results of a call, and what ones as cotangents give."""
+    """Returns the arguments and results of a call, and what ones as cotangents give."""
     found = {"inputs": call, "results": jax.jit(function)(*call), "gradients": []}
     if differentiable:
         results, pull_back = jax.vjp(function, *call)
@@ -248,7 +248,7 @@ def answers(function: Any, call: Sequence[Any], differentiable: bool) -> dict[st
 
 
 def listed(array: Any) -> dict[str, Any]:
-    """The array as lists, with as many digits as its type has; complex numbers as pairs."""
+    """Lists the array with as many digits as its type has; complex numbers as pairs."""
     array = np.asarray(array)
     values = np.stack([array.real, array.imag], -1) if np.iscomplexobj(array) else array
     numbers = [float(str(v)) if values.dtype.kind == "f" else int(v) for v in values.ravel()]

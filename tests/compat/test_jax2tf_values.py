@@ -180,7 +180,7 @@ def test_requirements_are_errors_unless_they_are_granted() -> None:
 
 
 def test_auto_is_refused_with_what_to_do() -> None:
-    with pytest.raises(ShapeError, match=r"read out_avals of the record that export\(f, poly"):
+    with pytest.raises(ShapeError, match=r"read out_avals of the portable function that export\(f"):
         eval_polymorphic_shape(jnp.sin, polymorphic_shapes=AUTO)(spec(3))
 
 

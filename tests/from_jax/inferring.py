@@ -1,4 +1,4 @@
-"""What the tests of inference share: exports of vectors of open sizes."""
+"""Helpers of the tests of inference: exports of vectors of open sizes."""
 
 import inspect
 from typing import Any

@@ -172,6 +172,17 @@ def test_for_one_argument() -> None:
     assert record.polymorphic_shapes == {"image": "(n, 32, 32, 8)"}
 
 
+def test_arguments_by_keyword_are_told_apart_in_any_order() -> None:
+    def looked_up(*, table: Any, ids: Any) -> Any:
+        return table["a"][ids] + table["b"].sum()
+
+    table = {"a": TABLE, "b": ones(5)}
+    for kwargs in ({"table": table, "ids": IDS}, {"ids": IDS, "table": table}):
+        shapes = dict.fromkeys(kwargs, AUTO)
+        record = export(looked_up, polymorphic_shapes=shapes, platforms=["cpu"])(**kwargs)
+        assert record.polymorphic_shapes == {"ids": "(b, d1)"}
+
+
 def test_what_was_chosen_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "jax2tf_bridge"):
         exported(dense, DENSE, ones(4, 28))

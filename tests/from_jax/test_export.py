@@ -173,7 +173,7 @@ def test_what_is_no_function() -> None:
     with pytest.raises(bridge.FunctionError, match=r"exported already: to_tf\(record\) makes a Te"):
         bridge.export(record)  # type: ignore[arg-type]
     exported = jax.export.export(jax.jit(jnp.sin))(1.0)
-    with pytest.raises(bridge.FunctionError, match=r"already: from_exported\(exported\) makes a r"):
+    with pytest.raises(bridge.FunctionError, match=r"already: from_exported\(exported\) makes a p"):
         bridge.convert(exported)  # type: ignore[arg-type]
 
     def generator(x: Any) -> Any:

@@ -16,10 +16,14 @@ from jax import export as jax_export
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge import PortableFunction, Target
+from jax2tf_bridge import (
+    PortableFunction,
+    Target,
+    from_exported,
+    retarget_record,
+    to_exported,
+)
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax.archives._exported_objects import from_exported, to_exported
-from jax2tf_bridge.from_jax.stablehlo._retarget_function import retarget_record
 from jax2tf_bridge.portable._module_types import are_types_checked, mark_types_checked
 from jax2tf_bridge.portable._portable_function import StoredGradient
 from jax2tf_bridge.portable._tree_spec import NodeCodec, TreeSpec

@@ -1,7 +1,6 @@
 """Gather and scatter for readers of StableHLO below 1.1.0: no batching dimensions."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,35 +9,21 @@ import numpy as np
 import pytest
 from jax import export, lax
 from jax.extend import core as jax_core
-from jax.extend import mlir as portable_artifacts
-from jax.interpreters import mlir
 
 from jax2tf_bridge import Target, UnsupportedByTargetError, from_exported, retarget_record
 from jax2tf_bridge import export as bridge_export
-from jax2tf_bridge.from_jax.lowering._overrides import lowering_overrides
+from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
+from tests.from_jax.lowered import (
+    ALL,
+    WIDEST,
+    Function,
+    check_everywhere,
+    export_function,
+    serialized,
+)
 
-WIDEST = (0, 14, 24)
 SINCE = (1, 7, 3)
-ALL = ("cpu", "cuda", "rocm", "tpu")
-Function = Callable[..., Any]
-
-
-def export_function(
-    f: Function, *args: Any, version: tuple[int, int, int] = WIDEST, platforms: Any = ("cpu",)
-) -> export.Exported:
-    return export.export(
-        jax.jit(f),
-        platforms=platforms,
-        _override_lowering_rules=lowering_overrides(platforms, version),
-    )(*args)
-
-
-def serialized(exported: export.Exported) -> bytes:
-    with mlir.make_ir_context():
-        module = portable_artifacts.deserialize_portable_artifact(exported.mlir_module_serialized)
-        artifact: bytes = portable_artifacts.serialize_portable_artifact(module, "0.14.24", False)
-        return artifact
 
 
 def check(f: Function, *args: Any) -> str:
@@ -55,17 +40,12 @@ def check(f: Function, *args: Any) -> str:
 
 
 def check_each(*calls: tuple[Any, ...]) -> str:
-    """The same of several functions with their arguments, in one module."""
+    """Checks several functions with their arguments, in one module."""
 
     def all_of_them(rows: list[Any]) -> list[Any]:
         return [f(*row) for (f, *_), row in zip(calls, rows, strict=True)]
 
     return check(all_of_them, [args for _, *args in calls])
-
-
-def check_everywhere(f: Function, *args: Any) -> None:
-    """Portable on all platforms at once."""
-    assert serialized(export_function(f, *args, platforms=ALL))
 
 
 def numbers(*shape: int, dtype: Any = np.float32) -> Any:

@@ -135,7 +135,7 @@ def test_symbolic_arguments_of_jax_keep_their_constraints() -> None:
 
 
 class TestVjp:
-    """The gradient's own questions."""
+    """Questions of the gradient's own."""
 
     @staticmethod
     def with_gradient(rule: Any) -> Any:

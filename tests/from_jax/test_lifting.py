@@ -149,7 +149,7 @@ WITH_IDS = pytest.mark.parametrize(
 
 
 def _holds(record: PortableFunction, arrays: Sequence[Any]) -> None:
-    """The record's module takes these arrays, and has none left."""
+    """Checks that the module takes these arrays, and has none left."""
     assert {c.data for c in record.lifted_constants} == {a.tobytes() for a in arrays}
     assert len(record.lifted_constants) == len(arrays)
     assert all(
@@ -189,7 +189,7 @@ def _with_gradients(f: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _record(f: Callable[..., Any]) -> PortableFunction:
-    """The function for the CPU, exported once for several tests."""
+    """Exports the function for the CPU, once for several tests."""
     return bridge.export(f, platforms=["cpu"])(X)
 
 
@@ -389,8 +389,8 @@ def test_arrays_that_were_left_out_are_missed() -> None:
     record = _record(own_jit)
     without = tuple(replace(c, data=None) for c in record.lifted_constants)
     message = (
-        r"own_jit captured the array constant_0 \(float32\[32,32\]\), which its record does not "
-        r"hold: it was written without arrays\. Write the file with arrays=True"
+        r"own_jit captured the array constant_0 \(float32\[32,32\]\), which is not there: "
+        r"it was written without arrays\. Write the file with arrays=True"
     )
     with pytest.raises(ModuleError, match=message):
         bridge.to_exported(replace(record, lifted_constants=without))

@@ -1,4 +1,4 @@
-"""What is lifted out of a StableHLO module, and put back: every dtype, and odd modules."""
+"""Lifting out of StableHLO modules, and putting back: every dtype, and odd modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import jax2tf_bridge as bridge
 from jax2tf_bridge import Aval
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax.stablehlo._lifting import ConstantPool, lift_constants
+from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
 from jax2tf_bridge.portable.bytecode import read_module
 
@@ -94,11 +94,11 @@ def _module(text: str) -> StableHloModule:
 
 def _lifted(text: str) -> tuple[StableHloModule, list[bytes | None]]:
     module = _module(text)
-    return module, [c.data for c in lift_constants(module, ConstantPool())]
+    return module, [c.data for c in module.lift_constants(ConstantPool().intern)]
 
 
 def _left(module: StableHloModule) -> int:
-    """How many bytes of constants are left in it; it is well-formed, or this fails."""
+    """Counts the bytes of constants that are left in a module; fails unless it is well-formed."""
     return read_module(module.serialize((1, 1, 0))).constant_bytes
 
 
@@ -244,7 +244,7 @@ def test_a_pool_gives_equal_arrays_one_object() -> None:
           %w = WEIGHTS
           return %w : {T}
         }}"""
-    first, second = (lift_constants(_module(text), pool) for _ in range(2))
+    first, second = (_module(text).lift_constants(pool.intern) for _ in range(2))
     assert first[0] is second[0]
     other = pool.intern((32, 32), "float32", memoryview(WEIGHTS.tobytes()))
     assert (first[0].name, other.name) == ("constant_0", "constant_1")

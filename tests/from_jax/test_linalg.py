@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from jax import export, lax
 
-from jax2tf_bridge.from_jax.lowering._overrides import lowering_overrides
-from tests.from_jax.linalg_exports import (
+from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
+from tests.from_jax.lowered import (
     ALL,
     CPU,
     WIDEST,

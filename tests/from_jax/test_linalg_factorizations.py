@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tests.from_jax.linalg_exports import (
+from tests.from_jax.lowered import (
     Function,
     check_everywhere,
     compare,

@@ -1,4 +1,4 @@
-"""What is built on factorizations, for all dtypes, batches and open sizes, and its gradients."""
+"""Functions built on factorizations, for all dtypes, batches and open sizes, with gradients."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import export, lax
 
-from tests.from_jax.linalg_exports import (
+from tests.from_jax.lowered import (
     Function,
     adjoint,
     check_everywhere,
@@ -128,7 +128,7 @@ def rebuilt_svd(u: Any, s: Any, vh: Any) -> Any:
 
 
 def test_of_complex_matrices_on_every_platform() -> None:
-    """Those of 64 bits are divided down to single rows, so that few make several levels."""
+    """Matrices of 64 bits are divided down to single rows, so that few make several levels."""
     with jax.enable_x64(True):
         a = {name: matrix(34, 34, dtype="complex128") for name in ("qr", "lu", "cholesky")}
         a |= {"eigh": matrix(7, 7, dtype="complex128"), "svd": matrix(4, 4, dtype="complex128")}

@@ -15,7 +15,7 @@ from jax.interpreters import mlir
 import jax2tf_bridge as bridge
 from jax2tf_bridge import DisabledSafetyCheck, Target, UnsupportedByTargetError
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
-from jax2tf_bridge.from_jax.stablehlo._retarget import retarget
+from jax2tf_bridge.from_jax.stablehlo._retarget import retarget_module
 
 x32 = np.ones((3, 3), np.float32)
 
@@ -67,8 +67,8 @@ def test_a_calling_convention_that_the_target_lacks_is_refused() -> None:
         "convention 9, and the target reads 8"
     )
     with pytest.raises(UnsupportedByTargetError, match=f"^{message}"):
-        retarget(module, oldest, function_name="sin", has_effects=True)
-    made = retarget(module, oldest, function_name="sin", has_effects=False)
+        retarget_module(module, oldest, function_name="sin", has_effects=True)
+    made = retarget_module(module, oldest, function_name="sin", has_effects=False)
     assert made.calling_convention_version == 8
 
 

@@ -1,4 +1,4 @@
-"""Which specifications determine their variables: those of which jax.export says so."""
+"""Specifications that determine their variables: those of which jax.export says so."""
 
 from typing import Any
 

@@ -340,7 +340,7 @@ def test_scopes_say_the_same_to_jax(constraints: list[Any], values: dict[str, in
 
 
 def _trivial(comparison: Any) -> bool:
-    """Whether JAX drops it, since the sides differ by a constant."""
+    """Tells constraints that JAX drops, since the sides differ by a constant."""
     return isinstance(comparison.difference(), int)
 
 

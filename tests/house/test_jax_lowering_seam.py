@@ -10,7 +10,7 @@ import pytest
 
 from jax2tf_bridge import BridgeError, PortableFunction, UnsupportedByTargetError, export
 from jax2tf_bridge.from_jax._jax_compat_lowering import SEAM
-from jax2tf_bridge.from_jax.lowering._overrides import lowering_overrides
+from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 from tests.house.seams import take_away
 
 MATRIX = np.diag(np.arange(1, 4, dtype=np.float32))

@@ -14,7 +14,7 @@ from tests.program_cases.record import Call, Example, Program
 
 
 def largest_difference(program: Program) -> float:
-    """The largest relative difference of a result at any call, or of a gradient at the first."""
+    """Returns the largest relative difference of results at any call, and of first gradients."""
     with program.precision():
         example = program.build()
         exported = _exported(program, example)

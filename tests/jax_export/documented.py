@@ -19,12 +19,11 @@ x24 = np.arange(8, dtype=np.float32).reshape(2, 4) / 5
 
 
 def struct(shape: Any, dtype: Any = np.float32) -> jax.ShapeDtypeStruct:
-    """What stands for an array argument."""
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
 def refuses(call: Callable[[], Any], *errors: type[Exception]) -> bool:
-    """Whether the call raises one of the errors."""
+    """Tells whether the call raises one of the errors."""
     try:
         call()
     except errors:
@@ -33,7 +32,7 @@ def refuses(call: Callable[[], Any], *errors: type[Exception]) -> bool:
 
 
 def copy_of(export: Any, exported: Any, vjp_order: int = 0) -> Any:
-    """What is read back of its bytes."""
+    """Reads a function back from its bytes."""
     return export.deserialize(exported.serialize(vjp_order=vjp_order))
 
 
@@ -337,7 +336,7 @@ PROGRAMS: tuple[Callable[[Any], Any], ...] = (
 
 
 def as_json(value: Any) -> str:
-    """What a program gives, as text: arrays as lists of numbers of five digits."""
+    """Writes what a program gives: arrays as lists of numbers of five digits."""
 
     def plain(leaf: Any) -> Any:
         if isinstance(leaf, (np.ndarray, jax.Array, np.generic)):

@@ -1,4 +1,4 @@
-"""What jax.export documents: the same programs with it and with the bridge in its place."""
+"""Programs that jax.export documents, with it and with the bridge in its place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ def test_programs_give_the_same(program: Callable[[Any], Any]) -> None:
 
 @pytest.fixture(scope="module")
 def over_eight_devices() -> dict[str, Any]:
-    """What a process with eight devices prints."""
     printed = run_python(
         "from tests.jax_export.documented_devices import main; main()",
         env={**several_devices(8), "PYTHONPATH": str(ROOT)},

@@ -26,7 +26,7 @@ OLDER = {
 
 
 def _documented(heading: str) -> dict[str, str]:
-    """What the table below a heading says of each name."""
+    """Reads what the table below a heading says of each name."""
     text = PAGE.read_text()
     section = text[text.index(f"## {heading}\n") :].split("\n## ", 1)[0]
     rows = re.findall(r"^\| (`.+?`) \| (.+) \|$", section, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The names of jax.experimental.export, and the questions about dimensions."""
+"""Names of jax.experimental.export, and the questions about dimensions."""
 
 from __future__ import annotations
 

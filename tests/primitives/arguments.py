@@ -1,4 +1,4 @@
-"""How the arrays are made that the cases are tried on: by NumPy, the same for the same seed."""
+"""Arrays that the cases are tried on, made by NumPy: the same for the same seed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def distinct(*shape: int, dtype: str | None = None) -> Argument:
 
 
 def key() -> Argument:
-    """The two words of a threefry key."""
+    """Makes the two words of a threefry key."""
     return Argument(lambda numbers, _: numbers.integers(0, 2**32, 2), "uint32", is_key=True)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tests.primitives.arguments import fixed, integers, normal
-from tests.primitives.record import COMPLEX, FLOATS, Case, cases
+from tests.primitives.case import COMPLEX, FLOATS, Case, cases
 
 _INEXACT = (*FLOATS, *COMPLEX)
 

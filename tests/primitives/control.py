@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from tests.primitives.arguments import booleans, integers, matrix, normal, uniform
-from tests.primitives.record import Case, cases
+from tests.primitives.case import Case, cases
 
 _WHILE = "a while loop has no reverse mode"
 

@@ -1,4 +1,4 @@
-"""What the installed JAX has: its primitives and public functions; and which of them cases use."""
+"""Primitives and public functions of the installed JAX, and which of them cases use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from jax import export
 from jax.extend import core as jax_core
 
-from tests.primitives.record import Case, precision
+from tests.primitives.case import Case, precision
 
 _PRIMITIVES_IN = (
     "jax.lax",
@@ -52,7 +52,7 @@ _FUNCTIONS_IN = (
 
 
 def primitives_of_jax() -> set[str]:
-    """The names of the primitives that JAX makes public."""
+    """Lists the names of the primitives that JAX makes public."""
     return {
         value.name
         for module in map(importlib.import_module, _PRIMITIVES_IN)
@@ -62,12 +62,12 @@ def primitives_of_jax() -> set[str]:
 
 
 def vars_of(module: types.ModuleType) -> dict[str, Any]:
-    """What dir() of a module names, deprecated names left out."""
+    """Lists what dir() of a module names, without deprecated names."""
     return {name: vars(module)[name] for name in dir(module) if name in vars(module)}
 
 
 def functions_of_jax() -> set[str]:
-    """The dotted names of the public functions and classes, and of the methods of these."""
+    """Lists the dotted names of public functions and classes, and of the methods of these."""
     return {name for module in _FUNCTIONS_IN for name in _functions(module)}
 
 
@@ -96,7 +96,7 @@ def _is_a_type(value: Any) -> bool:
 
 
 def primitives_used(case: Case) -> set[str]:
-    """Those in the case's jaxpr and in that of its VJP, at whatever depth.
+    """Collects the primitives in the case's jaxpr and in that of its VJP, at whatever depth.
 
     Raises:
       AssertionError: the case does not call its function, or `no_gradient` or `no_batch` is wrong.

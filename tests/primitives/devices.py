@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from tests.primitives.arguments import integers, normal
-from tests.primitives.record import Case, cases
+from tests.primitives.case import Case, cases
 
 _AXIS = "i"
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tests.primitives.arguments import Argument, fixed, integers, normal, symmetric, uniform
-from tests.primitives.record import Case, cases
+from tests.primitives.case import Case, cases
 from tests.primitives.reductions import SIZES
 
 # Logarithms of gamma functions are large, and their differences small.

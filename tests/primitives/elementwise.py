@@ -7,7 +7,7 @@ import numpy as np
 from jax import lax
 
 from tests.primitives.arguments import booleans, distinct, fixed, integers, normal, uniform
-from tests.primitives.record import COMPLEX, FLOATS, INTEGERS, Case, cases
+from tests.primitives.case import COMPLEX, FLOATS, INTEGERS, Case, cases
 
 _ALL_INEXACT = (*FLOATS, *COMPLEX)
 _ORDERED = ("float32", "bfloat16", "int32", "uint8")

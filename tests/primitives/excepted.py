@@ -1,4 +1,4 @@
-"""What has no case, and why."""
+"""Names that have no case, and why."""
 
 from __future__ import annotations
 

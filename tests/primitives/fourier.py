@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tests.primitives.arguments import normal
-from tests.primitives.record import COMPLEX, Case, cases
+from tests.primitives.case import COMPLEX, Case, cases
 
 _REAL = ("float32", "float64")
 

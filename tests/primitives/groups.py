@@ -1,4 +1,4 @@
-"""The cases in groups that run as one module, and groups that run in a process of their own.
+"""Groups of cases that run as one module, and groups that run in a process of their own.
 
     python -m tests.primitives.groups NAME ...
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 
-from tests.primitives.record import Case
+from tests.primitives.case import Case
 from tests.primitives.running import disagreements
 from tests.primitives.table import SUBJECTS
 
@@ -35,7 +35,7 @@ GROUPS: dict[str, list[Case]] = {
 
 
 def processes() -> list[list[str]]:
-    """The names of the groups that run in one process, for each process."""
+    """Lists the names of the groups that run in one process, for each process."""
     names = list(GROUPS)
     starts = range(0, len(names), _GROUPS_A_PROCESS)
     return [names[start : start + _GROUPS_A_PROCESS] for start in starts]

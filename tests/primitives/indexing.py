@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tests.primitives.arguments import distinct, fixed, integers, normal, uniform
-from tests.primitives.record import Case, cases
+from tests.primitives.case import Case, cases
 
 _KINDS = ("float32", "bfloat16", "complex64", "int32")
 

@@ -15,6 +15,7 @@ from tests.primitives.arguments import (
     triangular,
     uniform,
 )
+from tests.primitives.case import Case, cases
 from tests.primitives.putting_together import (
     LOOSE,
     NO_DERIVATIVE,
@@ -34,7 +35,6 @@ from tests.primitives.putting_together import (
     of_tridiagonal,
     sums,
 )
-from tests.primitives.record import Case, cases
 
 _TYPES = ("float32", "complex128")
 _TWO = ("float32", "complex64")

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from tests.primitives.arguments import booleans, fixed, integers, normal, uniform
-from tests.primitives.record import Case, cases
+from tests.primitives.case import Case, cases
 
 _NARROW = ("float32", "bfloat16", "float16")
 _METHODS = ("nearest", "linear", "cubic", "lanczos3", "lanczos5")

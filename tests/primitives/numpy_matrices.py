@@ -12,6 +12,7 @@ from tests.primitives.arguments import (
     singular_values_apart,
     symmetric,
 )
+from tests.primitives.case import Case, cases
 from tests.primitives.putting_together import (
     LOOSE,
     NO_DERIVATIVE,
@@ -21,7 +22,6 @@ from tests.primitives.putting_together import (
     of_svd,
     sums,
 )
-from tests.primitives.record import Case, cases
 
 _TWO = ("float32", "complex64")
 

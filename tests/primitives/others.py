@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from tests.primitives.arguments import fixed, normal, uniform
-from tests.primitives.record import Case, cases
+from tests.primitives.case import Case, cases
 
 _ROTATION = "jax.scipy.spatial.transform.Rotation"
 _WHILE = "a while loop has no reverse mode"

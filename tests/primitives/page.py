@@ -14,7 +14,7 @@ END = "<!-- Generated: end -->"
 
 
 def generated() -> str:
-    """The part between the marks, from the table alone: the same with every JAX."""
+    """Writes the part between the marks, from the table alone: the same with every JAX."""
     parts = [
         *_cases(),
         "## Without a case",
@@ -31,7 +31,7 @@ def generated() -> str:
 
 
 def updated(text: str) -> str:
-    """The page with its generated part as it should be."""
+    """Puts the generated part into the page."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{generated()}\n\n{END}{after}"

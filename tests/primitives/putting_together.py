@@ -16,7 +16,6 @@ PIVOTING = "JAX fails to differentiate a batch of it"
 
 
 def adjoint(a: Any) -> Any:
-    """The conjugate transpose."""
     return jnp.conj(jnp.swapaxes(a, -1, -2))
 
 
@@ -42,7 +41,7 @@ def full_svd(f: Any, a: Any) -> Any:
 
 
 def of_qr(f: Any, a: Any, **options: Any) -> Any:
-    """The matrix and the identity of the factors, and sizes in R; the order of columns."""
+    """Puts the matrix and the identity together from factors; sizes in R; the order of columns."""
     q, r, *p = f(a, **options)
     return q @ r, adjoint(q) @ q, jnp.abs(r), jnp.tril(r, -1), *p
 
@@ -54,7 +53,7 @@ def of_eig(f: Any, a: Any, **options: Any) -> Any:
 
 
 def of_eig_both(f: Any, a: Any) -> Any:
-    """As `of_eig`, for the vectors of both sides."""
+    """Puts together as `of_eig`, for the vectors of both sides."""
     w, left, right = f(a)
     return sums(w), adjoint(left) @ a - w[:, None] * adjoint(left), a @ right - right * w
 
@@ -72,7 +71,7 @@ def sums(w: Any) -> Any:
 
 
 def of_lu(f: Any, a: Any) -> Any:
-    """The packed factors as they are; how far their product is from the matrix."""
+    """Keeps the packed factors; how far their product is from the matrix."""
     packed, pivots, permutation = f(a)
     m, n = a.shape
     lower = jnp.tril(packed[:, : min(m, n)], -1) + jnp.eye(m, min(m, n), dtype=a.dtype)
@@ -80,7 +79,7 @@ def of_lu(f: Any, a: Any) -> Any:
 
 
 def of_hessenberg(f: Any, a: Any) -> Any:
-    """The matrix and the identity of unpacked factors; sizes in H."""
+    """Puts the matrix and the identity together from unpacked factors; sizes in H."""
     packed, taus = f(a)
     h = jnp.triu(packed, -1)
     n = a.shape[0]
@@ -110,6 +109,6 @@ def of_ormqr(f: Any, a: Any, c: Any) -> Any:
 
 
 def of_schur(f: Any, a: Any, **options: Any) -> Any:
-    """The matrix and the identity of the factors; what has to be zero, and the trace."""
+    """Puts the matrix and the identity together; what has to be zero, and the trace."""
     t, z = f(a, **options)
     return z @ t @ adjoint(z), adjoint(z) @ z, jnp.tril(t, -2), jnp.trace(t)

@@ -16,7 +16,7 @@ from tests.primitives.arguments import (
     symmetric,
     uniform,
 )
-from tests.primitives.record import Case, cases
+from tests.primitives.case import Case, cases
 
 
 def _shape(*shape: int, **options: Any) -> Any:

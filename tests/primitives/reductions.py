@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from tests.primitives.arguments import booleans, distinct, integers, normal, uniform
-from tests.primitives.record import COMPLEX, FLOATS, Case, cases
+from tests.primitives.case import COMPLEX, FLOATS, Case, cases
 
 _INEXACT = (*FLOATS, *COMPLEX)
 

@@ -14,7 +14,7 @@ from jax import lax
 
 from jax2tf_bridge import convert
 from tests.primitives.arguments import Array
-from tests.primitives.record import Case, precision
+from tests.primitives.case import Case, precision
 
 SIZES = (3, 2)
 """Of the symbolic batch: the first is the one that JAX runs."""
@@ -24,7 +24,7 @@ Flat = Callable[..., list[Any]]
 
 @dataclass(frozen=True)
 class Answer:
-    """What one case gave: its results, and the gradients of its inexact arguments."""
+    """Results of one case, and the gradients of its inexact arguments."""
 
     results: list[Array]
     gradients: list[Array]
@@ -43,7 +43,7 @@ class Disagreement:
 
 
 def disagreements(cases: Sequence[Case]) -> list[Disagreement]:
-    """How the cases, all of one precision, differ from JAX; without those that do not exist.
+    """Compares cases, all of one precision, with JAX; skips those that do not exist.
 
     They run together, as one module; one by one if that fails.
     """
@@ -54,7 +54,7 @@ def disagreements(cases: Sequence[Case]) -> list[Disagreement]:
 
 
 def batched(case: Case) -> bool:
-    """Whether there is something to map over."""
+    """Tells whether there is something to map over."""
     return bool(case.arguments) and not case.no_batch
 
 
@@ -115,7 +115,7 @@ def _shorter(answer: Answer, size: int) -> Answer:
 
 
 def _differentiable(no_gradient: str, function: Flat) -> Flat:
-    """The function, constant for differentiation where JAX has no derivative of it."""
+    """Makes the function constant for differentiation where JAX has no derivative of it."""
     if not no_gradient:
         return function
     return lambda *args: function(*map(lax.stop_gradient, args))

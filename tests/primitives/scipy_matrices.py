@@ -16,6 +16,7 @@ from tests.primitives.arguments import (
     triangular,
     uniform,
 )
+from tests.primitives.case import Case, cases
 from tests.primitives.putting_together import (
     LOOSE,
     PIVOTING,
@@ -25,7 +26,6 @@ from tests.primitives.putting_together import (
     of_schur,
     of_svd,
 )
-from tests.primitives.record import Case, cases
 
 _TWO = ("float32",)
 _WHILE = "a while loop has no reverse mode"

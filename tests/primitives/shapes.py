@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.primitives.arguments import fixed, integers, normal
-from tests.primitives.record import Case, cases
+from tests.primitives.case import Case, cases
 
 _KINDS = ("float32", "bfloat16", "complex64", "int32")
 

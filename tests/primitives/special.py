@@ -7,7 +7,7 @@ from typing import Any
 from jax import lax
 
 from tests.primitives.arguments import fixed, integers, normal, uniform
-from tests.primitives.record import FLOATS, Case, cases
+from tests.primitives.case import FLOATS, Case, cases
 
 _REAL = ("float32", "float64")
 # Ratios and products of gamma functions, which are of large logarithms.

@@ -1,4 +1,4 @@
-"""The table of cases: every module of it."""
+"""All cases, from every module of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.primitives import (
     shapes,
     special,
 )
-from tests.primitives.record import Case
+from tests.primitives.case import Case
 
 _MODULES = (
     elementwise,

@@ -1,4 +1,4 @@
-"""The algorithms in the place of what JAX has from LAPACK alone, as eig and schur."""
+"""Algorithms in the place of what JAX has from LAPACK alone, as eig and schur."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_eigenvalues_of_a_real_matrix_are_real_or_in_conjugate_pairs() -> None:
 
 
 def test_the_largest_entries_of_eigenvectors_are_real_and_positive(dtype: Any) -> None:
-    """As LAPACK has them; JAX's derivative of eigenvectors counts on it."""
+    """JAX's derivative of eigenvectors counts on it, as LAPACK has them."""
     n = 8 if dtype.kind == "c" else 21
     _, (_, *both) = jax.device_get(_run_both(_normal(n, n, dtype=dtype)))
     for vectors in both:
@@ -251,7 +251,7 @@ def test_empty_matrices_stay_empty(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_eigenvalues_of_badly_scaled_matrices(dtype: str) -> None:
-    """Which nobody finds without balancing rows and columns first."""
+    """Nobody finds these without balancing rows and columns first."""
     both = np.array([[[1, x, 0], [1 / x, 1, x], [0, 1 / x, 1]] for x in (1e4, 1e5, 1e6)])
     with _enough_bits(dtype):
         found = jax.device_get(_run_both(both.astype(dtype))[1])

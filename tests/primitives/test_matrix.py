@@ -9,8 +9,8 @@ import pytest
 
 from tests.fresh_process import run_python
 from tests.primitives.arguments import normal
+from tests.primitives.case import cases
 from tests.primitives.groups import GROUPS, processes
-from tests.primitives.record import cases
 from tests.primitives.running import disagreements
 from tests.primitives.table import CASES, SUBJECTS
 from tests.sampling import sampled

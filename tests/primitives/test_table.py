@@ -1,9 +1,10 @@
-"""The table is complete: every public primitive and function of JAX is in it, or excepted."""
+"""Completeness of the table: it has every public primitive and function of JAX, or excepts it."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.primitives.case import Case
 from tests.primitives.coverage import (
     functions_of_jax,
     primitives_of_jax,
@@ -11,20 +12,19 @@ from tests.primitives.coverage import (
     trace_open,
 )
 from tests.primitives.excepted import FUNCTIONS, PRIMITIVES
-from tests.primitives.record import Case
 from tests.primitives.table import CASES, SUBJECTS
 
 
 @pytest.mark.complete
 def test_every_primitive_is_in_a_case_or_excepted() -> None:
-    """Where a case says that JAX has no gradient or no batches of it, that is checked too."""
+    """Checks also where a case says that JAX has no gradient or no batches of it."""
     used = frozenset().union(*(primitives_used(case) for case in CASES if case.exists))
     missing = primitives_of_jax() - used - set(PRIMITIVES)
     assert not missing, f"neither in a case nor excepted: {', '.join(sorted(missing))}"
 
 
 def test_cases_use_primitives_of_their_functions() -> None:
-    """What is said of each case is true of a sample of them."""
+    """Checks on a sample what is said of each case."""
     for case in CASES[::50]:
         if case.exists:
             assert primitives_used(case), case

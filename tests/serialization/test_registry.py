@@ -11,7 +11,7 @@ import jax.export
 import pytest
 
 from jax2tf_bridge import FileFormatError, SerializationError
-from jax2tf_bridge.from_jax._trees import tree_spec
+from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
 from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
 from jax2tf_bridge.serialization._registry import (
     codec_for,

@@ -26,7 +26,7 @@ from jax2tf_bridge import (
     TreeSpec,
     to_exported,
 )
-from jax2tf_bridge.from_jax._trees import tree_spec
+from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
 from jax2tf_bridge.portable._tree_spec import LEAF, StoredType
 from jax2tf_bridge.serialization import _jax_registrations
 from jax2tf_bridge.serialization._static_data import (

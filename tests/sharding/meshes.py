@@ -18,7 +18,7 @@ def mesh(sizes: Sequence[int] = (2, 4), names: Sequence[str] = ("x", "y")) -> Ab
 
 
 def over(*spec: Any) -> NamedSharding:
-    """How an array is spread over the mesh of eight."""
+    """Spreads an array over the mesh of eight."""
     return NamedSharding(mesh(), PartitionSpec(*spec))
 
 

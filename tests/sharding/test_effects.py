@@ -174,7 +174,7 @@ def test_checks_need_someone_who_takes_their_errors() -> None:
 
     with pytest.raises(
         bridge.NotExportableError,
-        match=r"checked calls checkify\.check at .*test_effects\.py.*, and nothing takes the error",
+        match=r"checked calls checkify\.check at .*test_effects\.py.*, but nothing takes its error",
     ):
         bridge.export(checked)(ROW)
     without = bridge.export(lambda *args: checkify.checkify(checked)(*args)[1])(ROW)

@@ -1,4 +1,4 @@
-"""The annotations say of every mesh and specification what JAX's own words for it say."""
+"""Annotations say of every mesh and specification what JAX's own words for it say."""
 
 import math
 
@@ -22,7 +22,7 @@ _RANK = 3
 
 @st.composite
 def spreads(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[tuple[str, ...], ...]]:
-    """The sizes of a mesh, and for each dimension of an array the axes that it is spread over."""
+    """Draws the sizes of a mesh, and for each dimension of an array the axes it is spread over."""
     sizes = draw(st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=4))
     order = draw(st.permutations("abcd"[: len(sizes)]))
     places = draw(st.lists(st.integers(0, _RANK), min_size=len(sizes), max_size=len(sizes)))

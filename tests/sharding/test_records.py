@@ -1,4 +1,4 @@
-"""What a portable function says of how its values are spread, and its VJP."""
+"""Shardings of a portable function's values, and of its VJP's."""
 
 from typing import Any
 
@@ -128,12 +128,12 @@ def test_a_function_that_is_not_jitted_is_exported_as_if_it_were(
 def test_what_jax_lowers_for_one_device_must_not_speak_of_several() -> None:
     constrained = jax.jit(lambda a: jax.lax.with_sharding_constraint(a * 2, over("x")))
     with pytest.raises(
-        bridge.ShardingError, match=r"speaks of a mesh of several devices .* Give jax\.jit in_shard"
+        bridge.ShardingError, match=r"uses a mesh of several devices .* Give jax\.jit in_shard"
     ):
         exported(constrained, X)
     spec = PartitionSpec("x", "y")
     mapped = jax.shard_map(lambda a: a * 2, mesh=mesh(), in_specs=spec, out_specs=spec)
-    with pytest.raises(bridge.ShardingError, match="speaks of a mesh of several devices"):
+    with pytest.raises(bridge.ShardingError, match="uses a mesh of several devices"):
         exported(jax.jit(mapped), X)
 
 

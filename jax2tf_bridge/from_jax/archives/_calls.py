@@ -1,4 +1,4 @@
-"""The linear algebra calls that JAX has written into its archives since 0.4.30.
+"""Linear algebra calls that JAX has written into its archives since 0.4.30.
 
 Until 2025 a call's flags, sizes and workspaces were scalar operands and results; since then flags
 are attributes, and the target's name ends in "_ffi". Some targets are registered no longer.
@@ -100,7 +100,7 @@ class ArchivedCall:
 
 
 def archived_call(call: Any, target: str) -> ArchivedCall | None:
-    """What a stablehlo.custom_call of that target asks of LAPACK; None if it is not such a call.
+    """Reads from a stablehlo.custom_call what it asks of LAPACK; None if it is no such call.
 
     Raises:
       ModuleError: a flag is not a constant.
@@ -142,19 +142,19 @@ def _gpu_call(call: Any, target: str) -> ArchivedCall | None:
 
 
 def _operands(call: Any) -> list[Any]:
-    """The operands without those that only say the shapes of results."""
+    """Lists the operands but those that only say the shapes of results."""
     shapes = _integers(call, "indices_of_shape_operands")
     return [x for i, x in enumerate(call.operands) if i not in shapes]
 
 
 def is_retired(target: str) -> bool:
-    """Whether it is a LAPACK or BLAS call of the form that jaxlib registers no longer."""
+    """Tells LAPACK and BLAS calls of the form that jaxlib registers no longer."""
     match = _TARGET.fullmatch(target)
     return match is not None and match.group(3) is None
 
 
 def constant(value: Any) -> complex | None:
-    """The number that a scalar operand is in every call; None if it is computed."""
+    """Reads the number that a scalar operand is in every call; None if it is computed."""
     owner = value.owner
     operation = getattr(owner, "operation", owner)
     if getattr(operation, "name", "") != "stablehlo.constant":
@@ -190,7 +190,7 @@ def _flags_of(routine: str, scalars: Sequence[Any], target: str) -> dict[str, in
 
 
 def _flags_of_attributes(call: Any) -> dict[str, int]:
-    """The flags, which are characters in an attribute, and truth values on GPUs, as numbers."""
+    """Reads the flags, characters in an attribute and booleans on GPUs, as numbers."""
     found: dict[str, int] = {}
     for name in ("mhlo.backend_config", "backend_config"):
         if name in call.attributes and isinstance(call.attributes[name], ir.DictAttr):

@@ -1,24 +1,26 @@
-"""LAPACK's routines as JAX functions, with what LAPACK answers for archived calls."""
+"""LAPACK's routines as JAX functions, with the results that LAPACK gives archived calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from jax import lax
 
 from jax2tf_bridge.from_jax._jax_compat_lowering import geqrf_p
+from jax2tf_bridge.from_jax.linalg._arrays import adjoint, is_complex
 from jax2tf_bridge.from_jax.linalg._qr import ormqr
 from jax2tf_bridge.from_jax.linalg._reflectors import pivoted_qr
 
 Shapes = tuple[tuple[Any, ...], ...]
 Flags = Mapping[str, int]
-Routine = Callable[[Flags, Shapes, Sequence[Any]], tuple[Any, ...]]
+Routine = Callable[..., tuple[Any, ...]]
+"""Takes the call's arrays, its flags and the shapes of its results."""
 
 
 def routine_function(routine: str, flags: Flags, result_shapes: Shapes) -> Callable[..., Any]:
-    """A function of the call's arrays (trsm: also of a scale) that gives its first results.
+    """Makes a function of the call's arrays (trsm: also of a scale) that gives its first results.
 
     Matrices are [..., m, n]; the other results that a call has are workspaces. As JAX does not
     read them, potrf leaves zeros in the other triangle, gees has zeros for the eigenvalues, and
@@ -30,33 +32,27 @@ def routine_function(routine: str, flags: Flags, result_shapes: Shapes) -> Calla
       result_shapes: of the call's results.
     """
     function = _ROUTINES[routine]
-    return lambda *arrays: function(flags, result_shapes, arrays)
+    return lambda *arrays: function(*arrays, flags=flags, shapes=result_shapes)
 
 
-def _getrf(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    del flags, shapes
-    (a,) = arrays
-    factors, pivots, _ = lax.linalg.lu(a)
+def _getrf(a: Any, **_: Any) -> tuple[Any, ...]:
+    factors, pivots = lax.linalg.lu(a)[:2]
     # LAPACK counts rows from 1.
     return factors, pivots + np.int32(1), _success(a)
 
 
-def _potrf(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    del shapes
-    (a,) = arrays
+def _potrf(a: Any, *, flags: Flags, **_: Any) -> tuple[Any, ...]:
     if not flags["lower"]:
-        a = _adjoint(a)
+        a = adjoint(a)
     factor = lax.linalg.cholesky(a, symmetrize_input=False)
     # The rules give NaN where LAPACK gives the place of the first bad minor.
     matrix = (a.ndim - 2, a.ndim - 1)
     failed = lax.reduce(lax.ne(factor, factor), np.array(False), lax.bitwise_or, matrix)
     info = lax.convert_element_type(failed, np.int32)
-    return factor if flags["lower"] else _adjoint(factor), info
+    return factor if flags["lower"] else adjoint(factor), info
 
 
-def _trsm(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    del shapes
-    a, b, *scale = arrays
+def _trsm(a: Any, b: Any, *scale: Any, flags: Flags, **_: Any) -> tuple[Any, ...]:
     if scale:
         b = b * scale[0]
     solution = lax.linalg.triangular_solve(
@@ -71,44 +67,36 @@ def _trsm(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...
     return (solution,)
 
 
-def _geqrf(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    del flags, shapes
-    (a,) = arrays
+def _geqrf(a: Any, **_: Any) -> tuple[Any, ...]:
     packed, taus = geqrf_p.bind(a)
     return packed, taus, _success(a)
 
 
-def _orgqr(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    del flags, shapes
-    a, taus = arrays
+def _orgqr(a: Any, taus: Any, **_: Any) -> tuple[Any, ...]:
     return lax.linalg.householder_product(a, taus), _success(a)
 
 
-def _ormqr(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    del shapes
+def _ormqr(*arrays: Any, flags: Flags, **_: Any) -> tuple[Any, ...]:
     left, transpose = bool(flags["left"]), bool(flags["transpose"])
     return (ormqr(*arrays, left=left, transpose=transpose),)
 
 
-def _syevd(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    del shapes
-    (a,) = arrays
+def _syevd(a: Any, *, flags: Flags, **_: Any) -> tuple[Any, ...]:
     if not flags["lower"]:
         # XLA expands Eigh once for each shape in a module, with the triangle that it meets first.
-        a = _adjoint(a)
+        a = adjoint(a)
     vectors, values = lax.linalg.eigh(a, lower=True, symmetrize_input=False)
     return vectors, values, _success(a)
 
 
-def _geev(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    (a,) = arrays
+def _geev(a: Any, *, flags: Flags, shapes: Shapes) -> tuple[Any, ...]:
     wanted = flags["left_vectors"], flags["right_vectors"]
     values, *computed = lax.linalg.eig(
         a, compute_left_eigenvectors=bool(wanted[0]), compute_right_eigenvectors=bool(wanted[1])
     )
     vectors = [computed.pop(0) if each else _zeros(a.shape, values) for each in wanted]
     n = a.shape[-1]
-    if np.issubdtype(a.dtype, np.complexfloating):
+    if is_complex(a):
         results = [values, *vectors, _success(a)]
         workspaces = [_zeros((n, n), a), lax.real(_zeros((2 * n,), a))]
     else:
@@ -117,79 +105,65 @@ def _geev(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...
     return tuple(results if len(shapes) == len(results) else [*workspaces, *results])
 
 
-def _gees(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """Without the eigenvalues, which are on the diagonal of the Schur form."""
-    del shapes
-    (a,) = arrays
+def _gees(a: Any, *, flags: Flags, **_: Any) -> tuple[Any, ...]:
+    """Leaves out the eigenvalues, which are on the diagonal of the Schur form."""
     form, *vectors = lax.linalg.schur(a, compute_schur_vectors=bool(flags["vectors"]))
     vectors = vectors or [_zeros(a.shape, a)]
     values = _zeros(a.shape[:-1], a)
-    is_complex = np.issubdtype(a.dtype, np.complexfloating)
     # For real matrices the real and the imaginary parts, else a workspace and the values.
-    first = lax.real(_zeros(a.shape[-1:], a)) if is_complex else values
+    first = lax.real(_zeros(a.shape[-1:], a)) if is_complex(a) else values
     return form, first, values, *vectors, _success(a), _success(a)
 
 
-def _gees_ffi(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """Without the eigenvalues too, and in another order."""
-    form, first, values, *rest = _gees(flags, shapes, arrays)
+def _gees_ffi(a: Any, *, flags: Flags, **_: Any) -> tuple[Any, ...]:
+    """Leaves out the eigenvalues too, and gives the results in another order."""
+    form, first, values, *rest = _gees(a, flags=flags)
     vectors, *success = rest
-    is_complex = np.issubdtype(form.dtype, np.complexfloating)
-    return form, vectors, *(() if is_complex else (first,)), values, *success
+    return form, vectors, *(() if is_complex(a) else (first,)), values, *success
 
 
-def _gehrd(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    del flags, shapes
-    (a,) = arrays
+def _gehrd(a: Any, **_: Any) -> tuple[Any, ...]:
     packed, taus = lax.linalg.hessenberg(a)
     return packed, taus, _success(a)
 
 
-def _sytrd(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    del shapes
-    (a,) = arrays
+def _sytrd(a: Any, *, flags: Flags, **_: Any) -> tuple[Any, ...]:
     packed, diagonal, beside, taus = lax.linalg.tridiagonal(a, lower=bool(flags["lower"]))
     return packed, diagonal, beside, taus, _success(a)
 
 
-def _geqp3(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    del flags, shapes
+def _geqp3(*arrays: Any, **_: Any) -> tuple[Any, ...]:
     return pivoted_qr(*arrays)
 
 
-def _gesdd(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    del flags
-    (a,) = arrays
+def _gesdd(a: Any, *, shapes: Shapes, **_: Any) -> tuple[Any, ...]:
     smaller = min(a.shape[-2:])
     full = shapes[2][-1] != smaller or shapes[3][-2] != smaller
     u, s, vh = lax.linalg.svd(a, full_matrices=full, compute_uv=True)
     return a, s, u, vh, _success(a)
 
 
-def _gesvd_gpu(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
+def _gesvd_gpu(a: Any, *, flags: Flags, shapes: Shapes) -> tuple[Any, ...]:
     if not flags["transposed"]:
-        return _gesdd(flags, shapes, arrays)
+        return _gesdd(a, shapes=shapes)
     # The solver sees the transpose, and so gives the two in the other order.
-    _, s, u, vh, info = _gesdd(flags, (*shapes[:2], shapes[3], shapes[2]), arrays)
-    return arrays[0], s, vh, u, info
+    s, u, vh, info = _gesdd(a, shapes=(*shapes[:2], shapes[3], shapes[2]))[1:]
+    return a, s, vh, u, info
 
 
-def _gesvdj(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """With V in the place of its adjoint."""
-    adjoint = (*shapes[3][:-2], shapes[3][-1], shapes[3][-2])
-    a, s, u, vh, info = _gesdd(flags, (*shapes[:3], adjoint), arrays)
-    return a, s, u, _adjoint(vh), info
+def _gesvdj(a: Any, *, shapes: Shapes, **_: Any) -> tuple[Any, ...]:
+    """Gives V in the place of its adjoint."""
+    swapped = (*shapes[3][:-2], shapes[3][-1], shapes[3][-2])
+    s, u, vh, info = _gesdd(a, shapes=(*shapes[:3], swapped))[1:]
+    return a, s, u, adjoint(vh), info
 
 
-def _permutation(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """Of pivots that count from 0."""
-    del flags
-    return (lax.linalg.lu_pivots_to_permutation(arrays[0], shapes[0][-1]),)
+def _permutation(pivots: Any, *, shapes: Shapes, **_: Any) -> tuple[Any, ...]:
+    """Reads pivots that count from 0."""
+    return (lax.linalg.lu_pivots_to_permutation(pivots, shapes[0][-1]),)
 
 
-def _gtsv(flags: Flags, shapes: Shapes, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    del flags, shapes
-    lower, diagonal, upper, b = arrays
+def _gtsv(lower: Any, diagonal: Any, upper: Any, b: Any, **_: Any) -> tuple[Any, ...]:
     solution = lax.linalg.tridiagonal_solve(lower, diagonal, upper, b)
     return lower, diagonal, upper, solution, _success(b)
 
@@ -218,14 +192,9 @@ _ROUTINES: Mapping[str, Routine] = {
 
 
 def _success(a: Any) -> Any:
-    """LAPACK's info for each matrix: what fails is NaN in these rules."""
+    """Returns LAPACK's info for each matrix: 0, since what fails is NaN in these rules."""
     return lax.full(a.shape[:-2], 0, np.int32)
 
 
 def _zeros(shape: Any, like: Any) -> Any:
     return lax.full(shape, 0, like.dtype)
-
-
-def _adjoint(a: Any) -> Any:
-    swapped = lax.transpose(a, (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))
-    return lax.conj(swapped) if np.issubdtype(a.dtype, np.complexfloating) else swapped

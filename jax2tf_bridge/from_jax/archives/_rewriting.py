@@ -1,4 +1,4 @@
-"""Puts StableHLO, or the calls of today, in the place of the linear algebra calls of an archive."""
+"""Replaces the linear algebra calls of an archive by StableHLO, or by today's calls."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _as_today(function: Any, specs: Sequence[jax.ShapeDtypeStruct], target: str)
 def _specs(
     call: ArchivedCall, operands: Sequence[Any], by_lapack: bool
 ) -> list[jax.ShapeDtypeStruct]:
-    """The types of the operands, with a variable for each size that is open."""
+    """Lists the types of the operands, with a variable for each size that is open."""
     sizes = _SIZES[call.routine]
     if call.routine == "trsm" and not call.flags["left"]:
         sizes = ("mm", "km")

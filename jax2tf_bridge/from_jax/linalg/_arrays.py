@@ -10,7 +10,7 @@ State = TypeVar("State")
 
 
 def matmul(a: Any, b: Any) -> Any:
-    """[..., m, k] times [..., k, n], at the full precision of the dtype on every platform."""
+    """Multiplies [..., m, k] by [..., k, n], at the dtype's full precision on every platform."""
     batch = tuple(range(a.ndim - 2))
     return lax.dot_general(
         a,
@@ -21,49 +21,48 @@ def matmul(a: Any, b: Any) -> Any:
 
 
 def adjoint(a: Any) -> Any:
-    """The conjugate transpose of the last two dimensions."""
+    """Returns the conjugate transpose of the last two dimensions."""
     swapped = lax.transpose(a, (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))
     return lax.conj(swapped) if is_complex(a) else swapped
 
 
 def is_complex(a: Any) -> bool:
-    """Whether the dtype is complex."""
     return bool(np.issubdtype(a.dtype, np.complexfloating))
 
 
 def real(a: Any) -> Any:
-    """The real part; the array itself where it is real."""
+    """Returns the real part; the array itself where it is real."""
     return lax.real(a) if is_complex(a) else a
 
 
 def real_dtype(dtype: Any) -> np.dtype[Any]:
-    """The dtype of the real part."""
+    """Returns the dtype of the real part."""
     return np.finfo(dtype).dtype
 
 
 def epsilon(dtype: Any) -> float:
-    """The distance from 1 to the next number."""
+    """Returns the distance from 1 to the next number."""
     return float(np.finfo(dtype).eps)
 
 
 def diagonal(a: Any) -> Any:
-    """The main diagonal of [..., n, n], as [..., n]."""
+    """Returns the main diagonal of [..., n, n], as [..., n]."""
     masked = where(below_diagonal(a.shape[-1]) == 0, a, 0)
     return lax.reduce(masked, np.zeros((), a.dtype), lax.add, (a.ndim - 1,))
 
 
 def columns(v: Any) -> Any:
-    """[..., n] as [..., n, 1]."""
+    """Reshapes [..., n] to [..., n, 1]."""
     return lax.expand_dims(v, (v.ndim,))
 
 
 def rows(v: Any) -> Any:
-    """[..., n] as [..., 1, n]."""
+    """Reshapes [..., n] to [..., 1, n]."""
     return lax.expand_dims(v, (v.ndim - 1,))
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
-    """Elementwise choice; everything is broadcast (trailing dimensions aligned) to `a` and `b`.
+    """Chooses elementwise; broadcasts everything to `a` and `b`, trailing dimensions aligned.
 
     Unlike jax.numpy.where it is no jitted function, so it leaves no call in the module.
     """
@@ -77,7 +76,7 @@ def where(condition: Any, a: Any, b: Any) -> Any:
 
 
 def broadcast(x: Any, shape: tuple[Any, ...], dtype: Any = None) -> Any:
-    """`x` as an array of `shape`, trailing dimensions aligned."""
+    """Broadcasts `x` to `shape`, trailing dimensions aligned."""
     if not hasattr(x, "dtype"):
         x = np.asarray(x, dtype)
     offset = len(shape) - x.ndim
@@ -85,7 +84,7 @@ def broadcast(x: Any, shape: tuple[Any, ...], dtype: Any = None) -> Any:
 
 
 def below_diagonal(m: int, n: int | None = None) -> Any:
-    """How far below the diagonal each entry of an [m, n] matrix is, int32: masks are made of it.
+    """Counts how far below the diagonal each entry of [m, n] is, int32: masks are made of it.
 
     (A mask made by numpy would be a constant of that size in the module.)
     """
@@ -100,12 +99,12 @@ def eye_like(a: Any, rows_count: int, columns_count: int) -> Any:
 
 
 def block_size(n: int, least: int, most_blocks: int) -> int:
-    """The width of a block: at least `least`, and few enough blocks to unroll them."""
+    """Returns the width of a block: at least `least`, and few enough blocks to unroll them."""
     return max(least, -(-n // most_blocks))
 
 
 def loop(count: int, step: Callable[[Any, State], State], state: State) -> State:
-    """`state` after `step(k, state)` for k = 0 .. count - 1; k is int32 also under 64-bit types."""
+    """Calls `step(k, state)` for k = 0 .. count - 1; k is int32 also under 64-bit types."""
 
     def body(k: Any, state: State) -> State:
         return step(lax.convert_element_type(k, np.int32), state)
@@ -115,7 +114,7 @@ def loop(count: int, step: Callable[[Any, State], State], state: State) -> State
 
 
 def each_matrix(function: Callable[[Any], Any], a: Any) -> Any:
-    """`function` of each matrix in [..., m, n], one after the other: for loops of small steps.
+    """Applies `function` to each matrix in [..., m, n] in turn: for loops of small steps.
 
     Together, they would all take as many steps as the slowest, at positions of their own.
     """

@@ -20,7 +20,7 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
 
 
 def cholesky(a: Any) -> Any:
-    """The lower triangular L with L L^H = a, for a [..., n, n]; only its lower half is read.
+    """Computes the lower triangular L with L L^H = a [..., n, n]; reads the lower half of a alone.
 
     Above the diagonal are zeros. A matrix that is not positive definite gives NaN throughout.
     """
@@ -52,7 +52,7 @@ def cholesky(a: Any) -> Any:
 
 
 def _factor_block(a: Any) -> tuple[Any, Any, Any]:
-    """The Cholesky factor of a small matrix, the factor's inverse, and the pivots.
+    """Returns the Cholesky factor of a small matrix, the factor's inverse, and the pivots.
 
     Elimination column by column of [a | I]: left is the factor, right its inverse.
     """

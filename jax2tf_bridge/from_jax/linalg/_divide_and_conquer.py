@@ -52,7 +52,7 @@ def eigh_tridiagonal(d: Any, e: Any, small_solver: SmallSolver, largest_leaf: in
 def _solve_leaves(
     d: Any, e: Any, parts: int, size: int, small_solver: SmallSolver
 ) -> tuple[Any, Any]:
-    """The untied diagonal blocks: a tie of strength |b| takes |b| off both its neighbours."""
+    """Solves the untied diagonal blocks: a tie of strength |b| takes |b| off both neighbours."""
     d = lax.reshape(d, (parts, size))
     e = lax.reshape(e, (parts, size))
     tie = lax.abs(e[:, -1:])  # to the next block; zero for the last one
@@ -67,7 +67,7 @@ def _solve_leaves(
 
 
 def _merge(vectors: Any, values: Any, ties: Any) -> tuple[Any, Any]:
-    """Tie neighbours: [2p, s, s] and [2p, s] with `ties` [p] become [p, 2s, 2s] and [p, 2s]."""
+    """Ties neighbours: [2p, s, s] and [2p, s] with `ties` [p] become [p, 2s, 2s] and [p, 2s]."""
     pairs, size = values.shape[0] // 2, values.shape[1]
     # T = diag(T1, T2) + |b| u u^T, u being the last unit vector of T1 joined to the (signed)
     # first one of T2: in the basis of the halves' eigenvectors, poles plus a rank-one tie.
@@ -90,7 +90,7 @@ def _merge(vectors: Any, values: Any, ties: Any) -> tuple[Any, Any]:
 
 
 def _separate(poles: Any) -> tuple[Any, Any, Any]:
-    """The poles [p, n] moved apart where they are closer than a rounding error of 1.
+    """Moves poles [p, n] apart where they are closer than a rounding error of 1.
 
     Returns:
       The poles in the order they came in, the poles in ascending order, the rank of each.
@@ -112,7 +112,7 @@ def _separate(poles: Any) -> tuple[Any, Any, Any]:
 
 
 def _roots(poles: Any, weights: Any, ordered: Any) -> tuple[Any, Any]:
-    """The roots of 1 + sum_j weight_j / (pole_j - root), one above each pole, all [p, n].
+    """Finds the roots of 1 + sum_j weight_j / (pole_j - root), one above each pole, all [p, n].
 
     Each root is an offset from the nearer of its two poles, found by bisection over the floating
     point numbers themselves: it takes as many steps as they have bits, and the offset comes out
@@ -156,7 +156,7 @@ def _roots(poles: Any, weights: Any, ordered: Any) -> tuple[Any, Any]:
 
 
 def _fitting_weights(poles: Any, ordered: Any, rank: Any, difference: Any) -> Any:
-    """The weights [p, n] whose secular equation has exactly these roots (Loewner's formula).
+    """Computes weights [p, n] whose secular equation has exactly these roots (Loewner's formula).
 
     weight_j = prod_i (root_i - pole_j) / prod_{i != j} (pole_i - pole_j), each root over the
     pole between it and pole_j, so that no factor but the last one is above 1.

@@ -72,7 +72,7 @@ def _eig(a: Any, *, left: bool, right: bool) -> tuple[Any, ...]:
 
 
 def _balanced(a: Any) -> tuple[Any, Any]:
-    """D^-1 A D and the diagonal D [n] that makes rows and columns of A about equally long.
+    """Returns D^-1 A D and the diagonal D [n] that makes rows and columns about equally long.
 
     As LAPACK's gebal does before it looks for eigenvalues: those of badly scaled matrices would be
     lost in the rounding errors of their largest entries.
@@ -119,7 +119,7 @@ def _balanced(a: Any) -> tuple[Any, Any]:
 
 
 def _complex_schur(t: Any, z: Any) -> tuple[Any, Any, Any]:
-    """T triangular and Z complex, and the eigenvalues, of a real decomposition.
+    """Makes a real decomposition complex: T triangular, Z, and the eigenvalues.
 
     The blocks [[p, q], [r, p]] have the eigenvalues p +- i sqrt(-q r), and (q, +- i sqrt(-q r)) as
     eigenvectors.
@@ -159,7 +159,7 @@ def _complex_schur(t: Any, z: Any) -> tuple[Any, Any, Any]:
 
 
 def _of_triangular(t: Any, values: Any) -> Any:
-    """The right eigenvectors of an upper triangular T with these values on its diagonal.
+    """Computes the right eigenvectors of an upper triangular T with these values on its diagonal.
 
     The entries of T must be of the order of 1.
     """

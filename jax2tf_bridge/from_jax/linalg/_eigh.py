@@ -24,7 +24,7 @@ _LARGEST_JACOBI = 32
 
 
 def largest_jacobi(dtype: Any) -> int:
-    """The most rows of a matrix that is left to the custom call Eigh.
+    """Returns the most rows of a matrix that is left to the custom call Eigh.
 
     In 64 bits that is one: whatever tolerance it is asked for, it leaves about 1e-8 of the
     norm off the diagonal.
@@ -99,7 +99,7 @@ def _hermitian(a: Any, lower: bool) -> Any:
 
 
 def _running_phases(e: Any) -> Any:
-    """Unit numbers p [n] with p_0 = 1 and p_{k+1} / p_k the phase of e_k [n - 1]."""
+    """Returns unit numbers p [n] with p_0 = 1 and p_{k+1} / p_k the phase of e_k [n - 1]."""
     size = lax.abs(e)
     nonzero = size > 0
     one = np.ones((), e.dtype)
@@ -109,7 +109,7 @@ def _running_phases(e: Any) -> Any:
 
 
 def _rayleigh(d: Any, e: Any, v: Any) -> Any:
-    """v_i^T T v_i for the columns of `v`: eigenvalues to twice the accuracy of the vectors."""
+    """Computes v_i^T T v_i for columns of `v`: eigenvalues twice as accurate as the vectors."""
     squares = _sum(columns(d) * v * v)
     products = _sum(columns(e) * v[:-1] * v[1:])
     return (squares + products + products) / _sum(v * v)

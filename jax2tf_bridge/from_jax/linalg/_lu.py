@@ -17,7 +17,7 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
 
 
 def lu(a: Any) -> tuple[Any, Any, Any]:
-    """PA = LU for a [..., m, n], as LAPACK's getrf packs it.
+    """Computes PA = LU for a [..., m, n], as LAPACK's getrf packs it.
 
     Returns:
       L below the diagonal and U on and above it [..., m, n]; the row that each step swapped
@@ -57,7 +57,7 @@ def _lu(a: Any) -> tuple[Any, Any, Any]:
 
 
 def _factor_panel(a: Any) -> tuple[Any, Any, Any]:
-    """LU of a tall panel [m, n], m >= n, column by column: the panel, its swaps, its row order."""
+    """Factors a tall panel [m, n], m >= n, by columns: the panel, its swaps, its row order."""
     m, n = a.shape
     row_index = lax.iota(np.int32, m)
     column_index = lax.iota(np.int32, n)
@@ -109,5 +109,5 @@ def _take_rows(a: Any, order: Any) -> Any:
 
 
 def _below(a: Any, start: int, rest: Any) -> Any:
-    """`a` with everything from row `start` on replaced."""
+    """Replaces everything of `a` from row `start` on."""
     return rest if start == 0 else lax.concatenate([a[:start], rest], 0)

@@ -21,7 +21,7 @@ _REPLACED = ("cpu", "cuda", "rocm")
 
 
 def lower_geqrf(ctx: Any, a: Any) -> Sequence[Any]:
-    """[..., m, n] to R and the reflectors packed [..., m, n], and taus [..., min(m, n)]."""
+    """Lowers [..., m, n] to R and the reflectors packed [..., m, n], and taus [..., min(m, n)]."""
     if _has_no_elements(ctx.avals_in[0]):
         return lower_fun(_no_factors)(ctx, a)
     rules = dict.fromkeys(_REPLACED, common_rule(geqrf_p))
@@ -29,7 +29,7 @@ def lower_geqrf(ctx: Any, a: Any) -> Sequence[Any]:
 
 
 def lower_householder_product(ctx: Any, a: Any, taus: Any) -> Sequence[Any]:
-    """Packed reflectors [..., m, n] and taus [..., k] to Q [..., m, n]."""
+    """Lowers packed reflectors [..., m, n] and taus [..., k] to Q [..., m, n]."""
     if _has_no_elements(ctx.avals_in[1]) or _has_no_elements(ctx.avals_in[0]):
         return lower_fun(_no_reflectors, multiple_results=False)(ctx, a, taus)
     primitive = lax.linalg.householder_product_p
@@ -38,7 +38,7 @@ def lower_householder_product(ctx: Any, a: Any, taus: Any) -> Sequence[Any]:
 
 
 def ormqr(a: Any, taus: Any, c: Any, *, left: bool, transpose: bool) -> Any:
-    """Q c, Q^H c, c Q or c Q^H for the m x m unitary Q of packed reflectors a [..., m, n]."""
+    """Computes Q c, Q^H c, c Q or c Q^H for the m x m Q of packed reflectors a [..., m, n]."""
     m, count = a.shape[-2], taus.shape[-1]
     packed = a[..., :count]
     padding = [(0, 0, 0)] * (a.ndim - 1) + [(0, m - count, 0)]

@@ -20,7 +20,7 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
 
 
 def reflector(x: Any, k: Any) -> tuple[Any, Any, Any]:
-    """v, tau and beta with (I - tau v v^H)^H x = beta e_k, for the entries of x [n] from k on.
+    """Returns v, tau and beta with (I - tau v v^H)^H x = beta e_k, for x [n] from entry k on.
 
     v is 0 before k and 1 at k, and beta is real. tau is 0 where x is of that form already.
     """
@@ -45,19 +45,19 @@ def reflector(x: Any, k: Any) -> tuple[Any, Any, Any]:
 
 
 def reflect_rows(a: Any, v: Any, tau: Any) -> Any:
-    """(I - tau v v^H)^H a for a [n, m]."""
+    """Computes (I - tau v v^H)^H a for a [n, m]."""
     factor = lax.conj(tau) if is_complex(a) else tau
     product = matmul(adjoint(columns(v)), a)
     return a - factor * columns(v) * product
 
 
 def reflect_columns(a: Any, v: Any, tau: Any) -> Any:
-    """A (I - tau v v^H) for a [m, n]."""
+    """Computes A (I - tau v v^H) for a [m, n]."""
     return a - tau * matmul(a, columns(v)) * adjoint(columns(v))
 
 
 def hessenberg(a: Any) -> tuple[Any, Any]:
-    """A = Q H Q^H, packed as by LAPACK's gehrd.
+    """Computes A = Q H Q^H, packed as by LAPACK's gehrd.
 
     Returns:
       For a [..., n, n]: H on and above the first subdiagonal and the reflectors below it
@@ -90,7 +90,7 @@ def _hessenberg(a: Any) -> tuple[Any, Any]:
 
 
 def tridiagonal(a: Any, *, lower: bool) -> tuple[Any, Any, Any, Any]:
-    """A = Q T Q^H for Hermitian matrices, packed as by LAPACK's sytrd and hetrd.
+    """Computes A = Q T Q^H for Hermitian matrices, packed as by LAPACK's sytrd and hetrd.
 
     Returns:
       For a [..., n, n], of which the lower (or upper) triangle is read: T and the reflectors in
@@ -103,7 +103,7 @@ def tridiagonal(a: Any, *, lower: bool) -> tuple[Any, Any, Any, Any]:
 
 
 def _upper_tridiagonal(a: Any) -> tuple[Any, Any, Any, Any]:
-    """The upper triangle is the lower one in reverse order, and so are the results."""
+    """Reduces the lower triangle in reverse order, and reverses the results."""
     packed, *vectors = _lower_tridiagonal(lax.rev(a, (0, 1)))
     d, e, taus = (lax.rev(v, (0,)) for v in vectors)
     return lax.rev(packed, (0, 1)), d, e, taus
@@ -120,7 +120,7 @@ def _lower_tridiagonal(a: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def pivoted_qr(a: Any, pivots: Any, **options: Any) -> tuple[Any, Any, Any]:
-    """A P = Q R, the longest of the remaining columns first, packed as by LAPACK's geqp3.
+    """Computes A P = Q R, the longest remaining column first, packed as by LAPACK's geqp3.
 
     Args:
       a: [..., m, n].
@@ -172,7 +172,7 @@ def _swap_columns(a: Any, i: Any, j: Any) -> Any:
 
 
 def _sign_bit(x: Any) -> Any:
-    """Whether a float is negative, or the negative zero, from which LAPACK tells the positive."""
+    """Tells negative floats, the negative zero too, which LAPACK tells from the positive one."""
     bits = np.dtype(f"int{8 * x.dtype.itemsize}")
     return lax.bitcast_convert_type(x, bits) < 0
 

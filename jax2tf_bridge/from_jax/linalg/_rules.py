@@ -1,4 +1,4 @@
-"""Which rule replaces which LAPACK, cusolver or hipsolver call, platform by platform."""
+"""Rules in the place of LAPACK, cusolver and hipsolver calls, platform by platform."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,9 +13,8 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
     custom_call,
     custom_calls_possible,
     geqp3_p,
-    geqp3_possible,
     geqrf_p,
-    geqrf_possible,
+    has_primitive,
     lower_by_platform,
     lower_fun,
 )
@@ -54,20 +53,20 @@ _EVERYWHERE = (*PLATFORMS, "tpu")
 
 
 def linalg_rules(platforms: Sequence[str]) -> tuple[tuple[Any, Rule], ...]:
-    """(primitive, rule) pairs; each rule lowers for all the platforms of its context."""
+    """Lists (primitive, rule) pairs; each rule lowers for all the platforms of its context."""
     ours = _of_lapack_alone()
     return ours if set(platforms).isdisjoint(PLATFORMS) else (*ours, *_with_other_rules())
 
 
 def _of_lapack_alone() -> tuple[tuple[Any, Rule], ...]:
-    """Of what JAX has on CPU and in part on GPUs, but not on TPU."""
+    """Lists the rules for what JAX has on CPU and in part on GPUs, but not on TPU."""
     ours: list[tuple[Any, Rule]] = [
         (lax.linalg.eig_p, _lower_eig),
         (lax.linalg.schur_p, _lower_schur),
         (lax.linalg.hessenberg_p, _lower_hessenberg),
         (lax.linalg.tridiagonal_p, _lower_tridiagonal),
     ]
-    if geqp3_possible():
+    if has_primitive("geqp3_p"):
         ours.append((geqp3_p, _lower_pivoted_qr))
     return (
         *((p, by_platform(p, dict.fromkeys(_EVERYWHERE, rule))) for p, rule in ours),
@@ -97,7 +96,7 @@ def _with_other_rules() -> tuple[tuple[Any, Rule], ...]:
     return (
         *((p, by_platform(p, dict.fromkeys(PLATFORMS, rule))) for p, rule in ours),
         *((p, by_platform(p, dict.fromkeys(PLATFORMS, common_rule(p)))) for p in plain),
-        *([(geqrf_p, _qr.lower_geqrf)] if geqrf_possible() else []),
+        *([(geqrf_p, _qr.lower_geqrf)] if has_primitive("geqrf_p") else []),
         (lax.linalg.householder_product_p, _qr.lower_householder_product),
         (lax.linalg.cholesky_p, _lower_cholesky_by_platform),
         (extend_random.threefry2x32_p, _lower_threefry_by_platform),

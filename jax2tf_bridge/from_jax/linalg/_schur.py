@@ -41,7 +41,7 @@ class State(NamedTuple):
 
 
 def schur(a: Any, *, compute_schur_vectors: bool, sort_eig_vals: bool, **options: Any) -> Any:
-    """A = Z T Z^H for a [..., n, n], the parameters are those of JAX's primitive.
+    """Computes A = Z T Z^H for a [..., n, n]; the parameters are those of JAX's primitive.
 
     Returns:
       T [..., n, n], upper triangular where A is complex. Where it is real, T is real as well,
@@ -56,7 +56,7 @@ def schur(a: Any, *, compute_schur_vectors: bool, sort_eig_vals: bool, **options
 
 
 def schur_of_matrix(a: Any) -> tuple[Any, Any]:
-    """T and Z of one matrix [n, n]."""
+    """Computes T and Z of one matrix [n, n]."""
     n = a.shape[0]
     if n == 0:
         return a, a
@@ -93,7 +93,7 @@ def _start(a: Any) -> tuple[Any, Any]:
 
 
 def _iterate(state: State) -> State:
-    """One step: the last block is found finished, or swept once."""
+    """Finds the last block finished, or sweeps it once."""
     # Where sweeps do not help, entries that are negligible in the whole matrix are left out too.
     stuck = state.tried >= np.int32(_SWEEPS_BEFORE_GIVING_WAY)
     h = _without_negligible(state.h, stuck)
@@ -118,13 +118,13 @@ def _finish(state: State, first: Any) -> State:
 
 
 def _subdiagonal(h: Any) -> Any:
-    """The entries left of the diagonal, by their rows."""
+    """Returns the entries left of the diagonal, by their rows."""
     masked = where(below_diagonal(h.shape[0]) == 1, h, 0)
     return lax.reduce(masked, np.zeros((), h.dtype), lax.add, (1,))
 
 
 def _without_negligible(h: Any, stuck: Any) -> Any:
-    """H with zeros for subdiagonal entries that are rounding errors of their neighbours.
+    """Zeros subdiagonal entries of H that are rounding errors of their neighbours.
 
     If `stuck`, for those that are rounding errors of the largest entry, which was 1.
     """
@@ -207,7 +207,7 @@ def _hermitian_reflector(x: Any) -> tuple[Any, Any]:
 
 
 def _complex_start(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
-    """The first column of H - s I, s the eigenvalue of the last 2 x 2 block nearest its end."""
+    """Returns the first column of H - s I, s the last 2 x 2 block's eigenvalue nearest its end."""
     before = end - np.int32(1)
     a, b, c, d = (_entry(h, i, j) for i in (before, end) for j in (before, end))
     half = (a - d) / 2
@@ -222,7 +222,7 @@ def _complex_start(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
 
 
 def _real_start(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
-    """The first column of (H - s I)(H - t I), s and t the eigenvalues of the last 2 x 2 block."""
+    """Takes the first column of (H - s I)(H - t I), s and t from the last 2 x 2 block."""
     before, one = end - np.int32(1), np.int32(1)
     a, b, c, d = (_entry(h, i, j) for i in (before, end) for j in (before, end))
     product = b * c
@@ -267,7 +267,7 @@ def _standardize(state: State, first: Any) -> State:
 
 
 def _rotation(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any]:
-    """Cosine and sine of [[cos, -sin], [sin, cos]], and whether it makes the block triangular."""
+    """Finds cosine and sine of [[cos, -sin], [sin, cos]], and whether the block gets triangular."""
     one = np.ones((), a.dtype)
     p = (a - d) / 2
     discriminant = p * p + b * c
@@ -297,7 +297,7 @@ def _rotation(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any]:
 
 
 def _off_diagonal(a: Any, b: Any, c: Any, d: Any, cosine: Any, sine: Any) -> tuple[Any, Any]:
-    """The entries beside the diagonal of the block after the rotation."""
+    """Returns the entries beside the diagonal of the block after the rotation."""
     squares, product = (cosine * cosine, sine * sine), cosine * sine
     upper = b * squares[0] - c * squares[1] - (a - d) * product
     lower = c * squares[0] - b * squares[1] - (a - d) * product
@@ -309,7 +309,7 @@ def _sign(x: Any) -> Any:
 
 
 def _length(x: Any, y: Any) -> Any:
-    """The length of (x, y); 1 for that of nothing."""
+    """Returns the length of (x, y); 1 for that of nothing."""
     largest = lax.max(lax.abs(x), lax.abs(y))
     scale = where(largest > 0, largest, np.ones((), x.dtype))
     length = scale * lax.sqrt((x / scale) * (x / scale) + (y / scale) * (y / scale))

@@ -32,7 +32,7 @@ def svd(
     subset_by_index: tuple[int, int] | None = None,
     **algorithm: Any,
 ) -> tuple[Any, ...]:
-    """A = U diag(s) V^H for a [..., m, n]; the parameters are those of JAX's primitive.
+    """Computes A = U diag(s) V^H for a [..., m, n]; the parameters are those of JAX's primitive.
 
     Returns:
       s, descending, real [..., k], and with `compute_uv` also U [..., m, k] and V^H [..., k, n],
@@ -72,7 +72,7 @@ def _svd(a: Any, *, full: bool) -> tuple[Any, Any, Any]:
 
 
 def _svd_square(a: Any) -> tuple[Any, Any, Any]:
-    """s, U and V of a square a [n, n], from the eigenvectors (v, u) of [[0, A^H], [A, 0]].
+    """Computes s, U and V of a [n, n], from the eigenvectors (v, u) of [[0, A^H], [A, 0]].
 
     Its eigenvalues are s and -s. Where s is about a rounding error, the eigenvectors of s and -s
     (and of other such s) mix, and u and v are no longer orthonormal by themselves: orthogonalised
@@ -90,7 +90,7 @@ def _svd_square(a: Any) -> tuple[Any, Any, Any]:
 
 
 def _orthonormal(a: Any) -> Any:
-    """Q of a QR decomposition whose R has a positive diagonal: near `a`, if a is orthonormal."""
+    """Returns Q of a QR with a positive diagonal of R: near `a`, if a is orthonormal."""
     q, r = _qr(a, full_matrices=False)
     pivots = diagonal(r)
     if not is_complex(a):

@@ -36,7 +36,7 @@ class Panel(NamedTuple):
 
 
 def tridiagonalize(a: Any) -> tuple[Any, Any, list[Panel]]:
-    """A = Q T Q^H for a Hermitian a [n, n], n > 1.
+    """Computes A = Q T Q^H for a Hermitian a [n, n], n > 1.
 
     The entries of `a` must be of the order of 1.
 
@@ -60,7 +60,7 @@ def tridiagonalize(a: Any) -> tuple[Any, Any, list[Panel]]:
 
 
 def _reduce_panel(a: Any, width: int) -> tuple[Any, Any, Any]:
-    """The first `width` columns of `a` [n, n] made tridiagonal; `a` itself stays as it is.
+    """Makes the first `width` columns of `a` [n, n] tridiagonal; `a` itself stays as it is.
 
     Returns V [n, width] and W with T = a - V W^H - W V^H, and the subdiagonal of T.
     """
@@ -116,7 +116,7 @@ def _reduce_panel(a: Any, width: int) -> tuple[Any, Any, Any]:
 
 
 def apply_reflections(panels: list[Panel], z: Any) -> Any:
-    """Q z for z [n, k] and the Q of `tridiagonalize`."""
+    """Computes Q z for z [n, k] and the Q of `tridiagonalize`."""
     for panel in reversed(panels):
         vectors = panel.vectors
         gram = matmul(adjoint(vectors), vectors)

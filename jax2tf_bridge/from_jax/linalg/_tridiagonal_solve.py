@@ -11,7 +11,7 @@ from jax2tf_bridge.from_jax.linalg._arrays import columns, epsilon, where
 def tridiagonal_solve(
     dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: bool = False, **params: Any
 ) -> Any:
-    """X with A X = b, for subdiagonal, diagonal and superdiagonal [..., m] and b [..., m, k].
+    """Solves A X = b for subdiagonal, diagonal and superdiagonal [..., m] and b [..., m, k].
 
     dl[..., 0] and du[..., -1] are not read. A singular A gives NaN throughout; or with
     `perturb_singular`, pivots below a rounding error of the largest entry of U become that error.
@@ -66,7 +66,7 @@ def tridiagonal_solve(
 
 
 def _without_tiny_pivots(last: Any, upper: Any) -> tuple[Any, Any]:
-    """The last pivot and the rows of U, with no pivot nearer to zero than a rounding error of U."""
+    """Keeps the last pivot and rows of U from pivots nearer to zero than a rounding error of U."""
     zero = np.zeros((), last.dtype)
     entries = [lax.reduce(lax.abs(x), zero, lax.max, (0,)) for x in upper[:3]]
     largest = lax.max(lax.max(entries[0], entries[1]), lax.max(entries[2], lax.abs(last)))

@@ -1,4 +1,4 @@
-"""A lowering rule for convolutions in an open number of groups.
+"""Lowering rule for convolutions in an open number of groups.
 
 StableHLO has the number of groups as an attribute. jax.vmap over images and kernels together makes
 groups of the batch; with an open batch they become a loop.
@@ -16,7 +16,7 @@ _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31)
 
 
 def convolution_rules() -> tuple[tuple[Any, Rule], ...]:
-    """(primitive, rule) pairs for conv_general_dilated."""
+    """Lists (primitive, rule) pairs for conv_general_dilated."""
     return ((lax.conv_general_dilated_p, _lower),)
 
 
@@ -31,7 +31,7 @@ def _lower(ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Sequence[Any]:
 def _in_a_loop(
     lhs: Any, rhs: Any, *, feature_group_count: Any, batch_group_count: Any, **params: Any
 ) -> Any:
-    """One convolution after the other, each of as many groups as are known to be in all."""
+    """Runs one convolution after the other, each of as many groups as are known to be in all."""
     numbers = params["dimension_numbers"]
     by_features = not isinstance(feature_group_count, int)
     count = feature_group_count if by_features else batch_group_count
@@ -52,7 +52,7 @@ def _in_a_loop(
 
 
 def _known_factor(count: Any) -> int:
-    """A number that divides the open count whatever the sizes are: 4 for 4*b."""
+    """Finds a number that divides the open count whatever the sizes are: 4 for 4*b."""
     factor = 1
     for prime in _PRIMES:
         while _is_zero(count % (factor * prime)):
@@ -65,14 +65,14 @@ def _is_zero(size: Any) -> bool:
 
 
 def _split(x: Any, axis: int, outer: Any) -> Any:
-    """The axis taken apart, its slower part as the first axis."""
+    """Splits an axis, and makes its slower part the first axis."""
     shape = (*x.shape[:axis], outer, x.shape[axis] // outer, *x.shape[axis + 1 :])
     x = lax.reshape(x, shape)
     return lax.transpose(x, (axis, *(i for i in range(x.ndim) if i != axis)))
 
 
 def _join(x: Any, axis: int) -> Any:
-    """The first axis as the slower part of another one."""
+    """Makes the first axis the slower part of another one."""
     order = [*range(1, x.ndim)]
     order.insert(axis, 0)
     x = lax.transpose(x, order)

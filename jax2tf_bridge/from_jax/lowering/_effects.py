@@ -26,7 +26,7 @@ _DEBUG_EFFECT = ".debugging.DebugEffect"
 def refuse_host_callbacks(
     traced: jax.stages.Traced, name: str, *, without_debug_effects: bool = False
 ) -> None:
-    """Raises if the function calls back to the Python process that traced it.
+    """Rejects a function that calls back to the Python process that traced it.
 
     Args:
       traced: its trace.
@@ -68,14 +68,14 @@ def refuse_host_callbacks(
             )
         elif primitive == _CHECK and equation.params.keys() >= {"err_tree"}:
             raise NotExportableError(
-                f"{name} calls checkify.check{_place(equation)}, and nothing takes the errors. "
+                f"{name} calls checkify.check{_place(equation)}, but nothing takes its errors. "
                 "Export the function without its checks, "
                 "lambda *args: checkify.checkify(f)(*args)[1], or remove the call."
             )
 
 
 def debug_rules(traced: jax.stages.Traced) -> tuple[tuple[Any, Any], ...]:
-    """(primitive, lowering rule) pairs that leave out the calls for debugging in a trace."""
+    """Lists (primitive, lowering rule) pairs that leave out a trace's calls for debugging."""
     found = {
         equation.primitive: None
         for equation in equations(traced.jaxpr.jaxpr)
@@ -85,7 +85,7 @@ def debug_rules(traced: jax.stages.Traced) -> tuple[tuple[Any, Any], ...]:
 
 
 def is_debug_effect(name: str) -> bool:
-    """Whether it is the effect of unordered calls for debugging, by module and class."""
+    """Tells the effect of unordered calls for debugging, by module and class."""
     return name.endswith(_DEBUG_EFFECT)
 
 
@@ -108,7 +108,7 @@ def _place(equation: Any) -> str:
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """Every equation of a jaxpr and of the jaxprs inside of it."""
+    """Yields every equation of a jaxpr and of the jaxprs inside of it."""
     for equation in jaxpr.eqns:
         yield equation
         for value in equation.params.values():

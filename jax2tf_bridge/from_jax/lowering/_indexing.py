@@ -37,7 +37,7 @@ _SCATTERS = (
 
 
 def indexing_rules() -> tuple[tuple[Any, Rule], ...]:
-    """(primitive, rule) pairs for gather and every scatter, without batching dimensions."""
+    """Lists (primitive, rule) pairs for gather and every scatter, without batching dimensions."""
     scatters = [(p, functools.partial(_lower_scatter, p)) for p in _SCATTERS]
     return ((lax.gather_p, _lower_gather), *scatters)
 
@@ -113,7 +113,7 @@ def _scatter(primitive: Any, operand: Any, indices: Any, updates: Any, **params:
 
 
 def _with_batch_positions(indices: Any, batching_dims: Sequence[int]) -> Any:
-    """`indices` [..., k] with the position along each batching dimension put first: [..., n+k].
+    """Puts the position along each batching dimension before `indices` [..., k]: [..., n+k].
 
     Narrow index types are widened to 32 bits, since a batch may be longer than they can count.
     """
@@ -125,7 +125,7 @@ def _with_batch_positions(indices: Any, batching_dims: Sequence[int]) -> Any:
 
 
 def _stays_sorted(batching_dims: Sequence[int], operand_dims: Sequence[int]) -> bool:
-    """Whether sorted indices are sorted still, with the batch positions put first.
+    """Tells whether sorted indices stay sorted with the batch positions put first.
 
     They are if the batch positions are what varies slowest, and if comparing index vectors in
     their own order is comparing them in the order of the operand's dimensions.

@@ -19,10 +19,10 @@ from jax2tf_bridge.errors import (
     UnsupportedByTargetError,
     bullet_list,
 )
-from jax2tf_bridge.from_jax._callables import Pretraced
+from jax2tf_bridge.from_jax.arguments._callables import AlreadyTraced
 from jax2tf_bridge.from_jax.lowering._effects import debug_rules, is_debug_effect
-from jax2tf_bridge.from_jax.lowering._overrides import lowering_overrides
-from jax2tf_bridge.from_jax.shapes._size_words import POLYMORPHIC, SizeWords
+from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
+from jax2tf_bridge.from_jax.shapes._traced_function import POLYMORPHIC, SizeWords
 from jax2tf_bridge.from_jax.stablehlo._graph_calls import graph_call_rules, take_graph_functions
 from jax2tf_bridge.from_jax.stablehlo._module import FoundOperation, StableHloModule
 from jax2tf_bridge.portable._graph_function import GraphFunction
@@ -35,7 +35,7 @@ _UNSOLVABLE = "Cannot solve for values of dimension variables"
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What the user asked for, beside the function and its arguments.
+    """Options of an export, checked; all but the function and its arguments.
 
     Attributes:
       platforms: None for every one that works.
@@ -56,11 +56,11 @@ class ExportOptions:
 
     @property
     def without_debug_effects(self) -> bool:
-        """Whether calls for debugging are left out."""
+        """Tells whether calls for debugging are left out."""
         return DisabledSafetyCheck.debug_effects() in self.disabled_checks
 
     def allows_custom_call(self, call: str, platforms: Sequence[str]) -> bool:
-        """Whether the target runs a custom call or the user vouches for it."""
+        """Tells whether the target runs a custom call or the user vouches for it."""
         return call in self.target.custom_calls(platforms) or is_vouched(call, self.disabled_checks)
 
 
@@ -113,7 +113,7 @@ def lower(traced: jax.stages.Traced, name: str, options: ExportOptions) -> Lower
 def _failures(
     traced: jax.stages.Traced, name: str, platforms: Sequence[str], options: ExportOptions
 ) -> dict[str, Exception]:
-    """For each platform that fails on its own, how."""
+    """Lowers for each platform alone, and returns the error of each that fails."""
     failures: dict[str, Exception] = {}
     for platform in platforms:
         try:
@@ -126,7 +126,7 @@ def _failures(
 
 
 def _is_of_a_platform(error: Exception) -> bool:
-    """Whether lowering may work for another platform than the one that failed so."""
+    """Tells errors after which lowering may work for another platform."""
     if isinstance(error, BridgeError):
         return isinstance(error, (TypeError, ValueError, NotImplementedError))
     # Others (KeyError, RecursionError, InconclusiveDimensionOperation) ask for sizes, which
@@ -151,7 +151,7 @@ def _attempt(
         checks = [jax_export.DisabledSafetyCheck.custom_call(c) for c in sorted(disabled)]
         try:
             exported = jax_export.export(
-                Pretraced(traced),
+                AlreadyTraced(traced),
                 platforms=platforms,
                 disabled_checks=checks,
                 _override_lowering_rules=rules,
@@ -168,9 +168,9 @@ def _attempt(
         module.drop_shardings()
         if left is not None:
             raise ShardingError(
-                f"{name} speaks of a mesh of several devices ({left}), but no argument or result "
-                "of it is spread over them, so that JAX lowers it for one. Give jax.jit "
-                "in_shardings and out_shardings over the mesh, or use a mesh of one device."
+                f"{name} uses a mesh of several devices ({left}), but JAX lowers it for one, since "
+                "no argument or result is spread over the mesh. Give jax.jit in_shardings and "
+                "out_shardings over the mesh, or use a mesh of one device."
             )
     module.narrow_platform_index()
     graph_functions = take_graph_functions(module)
@@ -201,7 +201,7 @@ def _unregistered(
 
 
 def _failure(name: str, failures: dict[str, Exception]) -> Exception:
-    """The error for a function of which every platform asked for failed, or one did."""
+    """Makes the error for a function of which every platform asked for failed, or one did."""
     if len(failures) == 1:
         ((platform, only),) = failures.items()
         if isinstance(only, BridgeError):
@@ -257,9 +257,9 @@ def effect_names(
             continue
         if not _is_made_anew(effect):
             raise NotExportableError(
-                f"{function} has the effect {name}, which only this object of it stands for: where "
-                f"the function is read, {kind.__name__}() has to make an equal one. Give the class "
-                "a constructor without arguments, and __eq__ and __hash__."
+                f"{function} has the effect {name}, which cannot be made again where the function "
+                f"is read: {kind.__name__}() has to make an equal one. Give the class a "
+                "constructor without arguments, and __eq__ and __hash__."
             )
         names.append(name)
     return tuple(names)

@@ -1,51 +1,26 @@
-"""Traces a function at its specs: with symbolic sizes, or at numbers in their place."""
+"""Traces a user's function at its specs: with symbolic sizes, or at numbers in their place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 
 from jax2tf_bridge.errors import BridgeError, FunctionError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._argument_advice import value_note
-from jax2tf_bridge.from_jax._callables import JaxCallable
-from jax2tf_bridge.from_jax.lowering._boundary import VjpShardings, trace_vjp
-from jax2tf_bridge.from_jax.shapes._knowledge import Knowledge
+from jax2tf_bridge.from_jax.arguments._advice import value_note
+from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
 from jax2tf_bridge.from_jax.shapes._specs import Specs
+from jax2tf_bridge.from_jax.shapes._traced_function import POLYMORPHIC, SizeWords, TracedFunction
 
 
-class Tracing(Protocol):
-    """A function that can be traced as often as needed."""
+def traced_function(
+    function: JaxCallable, specs: Specs, words: SizeWords = POLYMORPHIC
+) -> TracedFunction:
+    """Returns the function with how it is traced at `specs`; `words` are for messages."""
 
-    def under(self, knowledge: Knowledge) -> jax.stages.Traced:
-        """The trace under what is known of the sizes."""
-        ...
-
-    def at(self, sizes: Mapping[str, int]) -> jax.stages.Traced:
-        """The trace with these numbers in the place of the dimension variables."""
-        ...
-
-
-@dataclass(frozen=True)
-class Tracer:
-    """Traces a user's function."""
-
-    function: JaxCallable
-    specs: Specs
-
-    def under(self, knowledge: Knowledge) -> jax.stages.Traced:
-        """The trace under what is known of the sizes."""
-        return self._traced(*self.specs.under(knowledge))
-
-    def at(self, sizes: Mapping[str, int]) -> jax.stages.Traced:
-        """The trace with these numbers in the place of the dimension variables."""
-        return self._traced(*self.specs.at(sizes))
-
-    def _traced(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> jax.stages.Traced:
-        function, specs = self.function, self.specs
+    def trace(args: Sequence[Any], kwargs: Mapping[str, Any]) -> jax.stages.Traced:
         try:
             traced: jax.stages.Traced = function.jitted.trace(*args, **kwargs)
         except Exception as e:
@@ -61,25 +36,18 @@ class Tracer:
             raise
         return traced
 
-
-def _asks_for_sizes(error: Exception) -> bool:
-    """Whether inference may answer what stopped the trace."""
-    return isinstance(
-        error, (BridgeError, KeyError, RecursionError, _jax_compat.InconclusiveDimensionOperation)
+    return TracedFunction(
+        function.name,
+        specs.variables(),
+        lambda assumptions: trace(*specs.under(assumptions)),
+        lambda sizes: trace(*specs.at(sizes)),
+        specs.example(),
+        function.source,
+        words,
     )
 
 
-@dataclass(frozen=True)
-class VjpTracer:
-    """Traces the VJP of what another traces, spread over devices as `spread` says."""
-
-    primal: Tracing
-    spread: Callable[[], VjpShardings]
-
-    def under(self, knowledge: Knowledge) -> jax.stages.Traced:
-        """The trace under what is known of the sizes."""
-        return trace_vjp(self.primal.under(knowledge), self.spread())
-
-    def at(self, sizes: Mapping[str, int]) -> jax.stages.Traced:
-        """The trace with these numbers in the place of the dimension variables."""
-        return trace_vjp(self.primal.at(sizes), self.spread())
+def _asks_for_sizes(error: Exception) -> bool:
+    return isinstance(
+        error, (BridgeError, KeyError, RecursionError, _jax_compat.InconclusiveDimensionOperation)
+    )

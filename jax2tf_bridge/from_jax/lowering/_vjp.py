@@ -1,4 +1,4 @@
-"""The VJP of an exported function, traced and lowered when it is asked for."""
+"""VJPs of exported functions, traced and lowered when they are asked for."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from jax import export as jax_export
 
 from jax2tf_bridge.errors import GradientError, InconclusiveShapeError, ShardingError
 from jax2tf_bridge.from_jax._shardings import vjp_shardings
-from jax2tf_bridge.from_jax.lowering._boundary import trace_vjp, widened
+from jax2tf_bridge.from_jax.lowering._build import build
 from jax2tf_bridge.from_jax.lowering._effects import refuse_host_callbacks
-from jax2tf_bridge.from_jax.lowering._freeze import freeze
+from jax2tf_bridge.from_jax.lowering._flat_functions import trace_vjp, widened
 from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, Lowered, lower
-from jax2tf_bridge.from_jax.lowering._tracing import Tracing, VjpTracer
-from jax2tf_bridge.from_jax.shapes._granted import granted
-from jax2tf_bridge.from_jax.shapes._implied import with_implied
-from jax2tf_bridge.from_jax.shapes._inference import Inferred, Subject, infer
-from jax2tf_bridge.from_jax.shapes._knowledge import Knowledge
-from jax2tf_bridge.from_jax.stablehlo._lifting import ConstantPool
+from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
+from jax2tf_bridge.from_jax.shapes._inference import Inferred, infer
+from jax2tf_bridge.from_jax.shapes._requirements import (
+    check_requirements_allowed,
+    with_reshape_requirements,
+)
+from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
+from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
 from jax2tf_bridge.portable._portable_function import (
     Gradient,
     GradientOnDemand,
@@ -35,48 +37,48 @@ T = TypeVar("T")
 
 
 def gradient_on_demand(
-    tracing: Tracing,
+    function: TracedFunction,
     traced: jax.stages.Traced,
     in_shapes: Sequence[tuple[Dim, ...]],
-    knowledge: Knowledge,
-    subject: Subject,
+    assumptions: SizeAssumptions,
     options: ExportOptions,
     *,
-    constraints: tuple[str, ...],
     constants: ConstantPool,
     exported: jax_export.Exported,
 ) -> Gradient:
-    """The VJP of a function that was exported already.
+    """Makes the VJP of a function that was exported already; it is exported when asked for.
 
     Its trace may raise questions about sizes that the function's own did not: then the function is
-    traced again under what answers them, and the VJP's record has requirements of its own.
+    traced again under what answers them, and the VJP has requirements of its own.
 
     Args:
-      tracing: traces the function again.
+      function: traces it again.
       traced: its trace, as it was exported.
       in_shapes: the shapes of its flat arguments, as the user wrote them.
-      knowledge: under which it was exported.
-      subject: what it is, for inference.
+      assumptions: under which it was exported.
       options: of its export.
-      constraints: on its dimension variables, as the user wrote them.
       constants: the large arrays of the function, which the VJP may hold as well.
       exported: of the function; only how it is spread over devices is looked at.
     """
     # The gradient may be asked for where JAX is configured otherwise.
     x64 = bool(jax.config.read("jax_enable_x64"))
-    name, vjp_name = subject.name, f"the gradient of {subject.name}"
+    name, vjp_name = function.name, f"the gradient of {function.name}"
     # Its module may be large, and what is asked later lives as long as the record.
     bare = replace(exported, mlir_module_serialized=b"", _get_vjp=None)
     spread = functools.cache(lambda: vjp_shardings(traced, bare, name))
-    again = VjpTracer(tracing, spread)
-    vjp_subject = replace(subject, name=vjp_name, trace_at=again.at)
+    vjp_function = replace(
+        function,
+        name=vjp_name,
+        trace=lambda assumptions: trace_vjp(function.trace(assumptions), spread()),
+        trace_at=lambda sizes: trace_vjp(function.trace_at(sizes), spread()),
+    )
 
     @_once
     def traced_vjp() -> Inferred[jax.stages.Traced]:
-        attempt = _first_as_it_is(lambda: trace_vjp(traced, spread()), again.under)
+        attempt = _first_as_it_is(lambda: trace_vjp(traced, spread()), vjp_function.trace)
         try:
             with jax.enable_x64(x64):
-                inferred = infer(attempt, knowledge, vjp_subject)
+                inferred = infer(attempt, assumptions, vjp_function)
             refuse_host_callbacks(
                 inferred.value, vjp_name, without_debug_effects=options.without_debug_effects
             )
@@ -84,7 +86,7 @@ def gradient_on_demand(
             raise
         except Exception as e:
             raise GradientError(f"{name} has no gradient: {e}") from e
-        granted(knowledge, inferred.knowledge, vjp_subject, options)
+        check_requirements_allowed(assumptions, inferred.assumptions, vjp_function, options)
         return inferred
 
     def lowered_vjp(vjp: jax.stages.Traced) -> tuple[jax.stages.Traced, Lowered]:
@@ -93,22 +95,22 @@ def gradient_on_demand(
     def make() -> PortableFunction:
         begun = traced_vjp()
         attempt = _first_as_it_is(
-            lambda: lowered_vjp(begun.value), lambda known: lowered_vjp(again.under(known))
+            lambda: lowered_vjp(begun.value), lambda known: lowered_vjp(vjp_function.trace(known))
         )
         with jax.enable_x64(x64):
-            inferred = infer(attempt, begun.knowledge, vjp_subject)
-            known = granted(knowledge, inferred.knowledge, vjp_subject, options)
-            return frozen(*inferred.value, known)
+            inferred = infer(attempt, begun.assumptions, vjp_function)
+            check_requirements_allowed(assumptions, inferred.assumptions, vjp_function, options)
+            return built(*inferred.value, inferred.assumptions)
 
-    def frozen(vjp: jax.stages.Traced, lowered: Lowered, known: Knowledge) -> PortableFunction:
-        known = with_implied(known, vjp, vjp_name)
+    def built(vjp: jax.stages.Traced, lowered: Lowered, known: SizeAssumptions) -> PortableFunction:
+        known = with_reshape_requirements(known, vjp, vjp_function)
         primals, cotangents = len(in_shapes), len(vjp.jaxpr.in_avals) - len(in_shapes)
         names = (
             *(f"primal_{i}" for i in range(primals)),
             *(f"cotangent_{i}" for i in range(cotangents)),
         )
         shapes = (*in_shapes, *map(known.shape_from_jax, vjp.jaxpr.in_avals[primals:]))
-        return freeze(
+        return build(
             vjp,
             lowered,
             vjp_name,
@@ -116,17 +118,14 @@ def gradient_on_demand(
             in_shapes=shapes,
             in_tree=flat_call(len(names)),
             argument_names=names,
-            constraints=constraints,
-            knowledge=known,
+            assumptions=known,
             constants=constants,
             gradient=gradient_on_demand(
-                again,
+                vjp_function,
                 vjp,
                 shapes,
                 known,
-                vjp_subject,
                 options,
-                constraints=constraints,
                 constants=constants,
                 exported=lowered.exported,
             ),
@@ -136,11 +135,11 @@ def gradient_on_demand(
 
 
 def _first_as_it_is(
-    first: Callable[[], T], later: Callable[[Knowledge], T]
-) -> Callable[[Knowledge], T]:
-    """What there is already, at the first call; at later ones, made anew with what is known."""
+    first: Callable[[], T], later: Callable[[SizeAssumptions], T]
+) -> Callable[[SizeAssumptions], T]:
+    """Gives what there is already at the first call, and makes it anew at later ones."""
     calls = itertools.count()
-    return lambda knowledge: first() if next(calls) == 0 else later(knowledge)
+    return lambda assumptions: first() if next(calls) == 0 else later(assumptions)
 
 
 def _once(make: Callable[[], T]) -> Callable[[], T]:

@@ -1,1 +1,1 @@
-"""Symbolic shapes: specifications, and the questions that tracing asks of them."""
+"""Symbolic shapes: specifications of arguments, and questions that tracing asks about sizes."""

@@ -1,4 +1,4 @@
-"""What is known of one argument of a function before it is traced."""
+"""Specifications of one flat argument: open, decided, or left to AUTO."""
 
 from __future__ import annotations
 
@@ -8,75 +8,71 @@ from typing import Any
 import jax
 from jax import export as jax_export
 
-from jax2tf_bridge.from_jax.shapes._knowledge import Knowledge
+from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._symbols import dim_to_jax
 from shape_poly import Dim
 
 
 @dataclass(frozen=True)
-class OpenSpec:
-    """The shape and dtype of an argument of which some dimensions (None) are not known.
-
-    `number` is the argument, if it was a number of Python.
-    """
-
-    shape: tuple[int | None, ...]
+class _ShapeAndDType:
+    shape: tuple[Any, ...]
     dtype: Any
-    number: complex | None = None
 
     @property
     def ndim(self) -> int:
-        """How many dimensions it has; types of pytrees may ask."""
+        """Counts the dimensions; types of pytrees may ask."""
         return len(self.shape)
 
 
 @dataclass(frozen=True)
-class ArraySpec:
-    """The shape and dtype of an argument, with the dimension variables as the user named them.
+class OpenSpec(_ShapeAndDType):
+    """Shape and dtype of an argument, with None for the sizes that are not known.
 
-    `example` is the shape that it had when it was given, as far as it was known; `number` is the
-    argument, if it was a number of Python.
+    Attributes:
+      number: the argument, if it was a number of Python.
+    """
+
+    shape: tuple[int | None, ...]
+    number: complex | None = None
+
+
+@dataclass(frozen=True)
+class ArraySpec(_ShapeAndDType):
+    """Shape and dtype of an argument, with the dimension variables as the user named them.
+
+    Attributes:
+      example: the shape of the argument that was given, as far as it was known.
+      number: the argument, if it was a number of Python.
     """
 
     shape: tuple[Dim, ...]
-    dtype: Any
     sharding: Any = None
     example: tuple[int | None, ...] | None = None
     weak_type: bool = False
     number: complex | None = None
 
-    @property
-    def ndim(self) -> int:
-        """How many dimensions it has; types of pytrees may ask."""
-        return len(self.shape)
-
-    def placed(self, knowledge: Knowledge, scope: jax_export.SymbolicScope) -> jax.ShapeDtypeStruct:
-        """What JAX traces with, under the knowledge that is in its scope."""
-        shape = tuple(dim_to_jax(knowledge.to_jax(d), scope) for d in self.shape)
+    def placed(
+        self, assumptions: SizeAssumptions, scope: jax_export.SymbolicScope
+    ) -> jax.ShapeDtypeStruct:
+        """Returns the specification for JAX; `scope` is that of the assumptions."""
+        shape = tuple(dim_to_jax(assumptions.to_jax(d), scope) for d in self.shape)
         return jax.ShapeDtypeStruct(
             shape, self.dtype, sharding=self.sharding, weak_type=self.weak_type
         )
 
 
 @dataclass(frozen=True)
-class AutoSpec:
-    """The sizes (None: not known) and dtype of an argument whose specification AUTO finds."""
+class AutoSpec(_ShapeAndDType):
+    """Shape (None: not known) and dtype of an argument whose specification AUTO finds."""
 
-    sizes: tuple[int | None, ...]
-    dtype: Any
+    shape: tuple[int | None, ...]
     sharding: Any = None
 
     @property
-    def shape(self) -> tuple[int | None, ...]:
-        """The sizes; types of pytrees may ask."""
-        return self.sizes
-
-    @property
-    def ndim(self) -> int:
-        """How many dimensions it has; types of pytrees may ask."""
-        return len(self.sizes)
-
-    @property
     def example(self) -> tuple[int | None, ...]:
-        """The shape that it had when it was given, as far as it was known."""
-        return self.sizes
+        """Shape of the argument that was given, as ArraySpec has it."""
+        return self.shape
+
+    def decided(self, shape: tuple[Dim, ...]) -> ArraySpec:
+        """Returns the specification with the shape that AUTO found."""
+        return ArraySpec(shape, self.dtype, self.sharding, self.example)

@@ -1,4 +1,4 @@
-"""Traces again and again, each time under more constraints, until JAX has no question left.
+"""Traces again and again, each time under more assumptions, until JAX has no question left.
 
 A question about sizes whose answer follows from the scope is answered by a fact, which JAX takes as
 one more constraint. One that does not follow needs a requirement: a promise about the sizes.
@@ -6,18 +6,15 @@ one more constraint. One that does not follow needs a requirement: a promise abo
 
 from __future__ import annotations
 
-import collections
-import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, PlatformError
-from jax2tf_bridge.from_jax._user_code import user_line
-from jax2tf_bridge.from_jax.shapes._experiments import experiment, explanation
-from jax2tf_bridge.from_jax.shapes._inconclusive import Question, question_of
-from jax2tf_bridge.from_jax.shapes._inconclusive_errors import (
+from jax2tf_bridge.from_jax.arguments._user_code import user_line
+from jax2tf_bridge.from_jax.shapes._assumptions import Fact, Requirement, SizeAssumptions
+from jax2tf_bridge.from_jax.shapes._errors import (
     fails_at_all_sizes,
     first_line,
     needs_a_number_error,
@@ -26,16 +23,20 @@ from jax2tf_bridge.from_jax.shapes._inconclusive_errors import (
     some_sizes_fail_error,
     too_many_rounds_error,
 )
-from jax2tf_bridge.from_jax.shapes._knowledge import Fact, Knowledge, Requirement
-from jax2tf_bridge.from_jax.shapes._size_words import POLYMORPHIC, SizeWords
+from jax2tf_bridge.from_jax.shapes._questions import Question, question_of
+from jax2tf_bridge.from_jax.shapes._samples import (
+    explanation,
+    likelier_first,
+    try_sizes,
+    with_values,
+)
 from jax2tf_bridge.from_jax.shapes._symbols import comparison_to_jax
+from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
 from shape_poly import (
     Comparison,
     DimExpr,
     Proven,
     Refuted,
-    SymbolicScope,
-    evaluate_shape,
     operation,
     prove,
     weakest_requirement,
@@ -50,54 +51,34 @@ MAX_ROUNDS = 100
 
 
 @dataclass(frozen=True)
-class Subject:
-    """What is traced.
-
-    Attributes:
-      name: for messages.
-      variables: the dimension variables.
-      trace_at: traces it with numbers in the place of its dimension variables; called where an
-        error alone does not tell what is wrong.
-      example: sizes at which it should work, as far as they are known.
-      source: where it was defined, for errors that name no line of it.
-      words: how its user writes sizes and constraints, for errors.
-    """
-
-    name: str
-    variables: frozenset[str]
-    trace_at: Callable[[Mapping[str, int]], object]
-    example: Mapping[str, int]
-    source: str | None = None
-    words: SizeWords = POLYMORPHIC
-
-
-@dataclass(frozen=True)
 class Inferred(Generic[T]):
-    """What came of tracing, and under which knowledge."""
+    """A result of tracing, and the assumptions under which it was traced."""
 
     value: T
-    knowledge: Knowledge
+    assumptions: SizeAssumptions
     rounds: int
 
 
-def infer(attempt: Callable[[Knowledge], T], knowledge: Knowledge, subject: Subject) -> Inferred[T]:
-    """Calls `attempt` with more and more knowledge until it ends without a question about sizes.
+def infer(
+    attempt: Callable[[SizeAssumptions], T], assumptions: SizeAssumptions, function: TracedFunction
+) -> Inferred[T]:
+    """Calls `attempt` with more and more assumptions until it ends without a question about sizes.
 
     Where a question has several answers, that which holds for more sizes is tried first, and the
     others if it leads nowhere.
 
     Args:
-      attempt: traces under the knowledge, and raises what JAX raises.
-      knowledge: to begin with.
-      subject: what it traces.
+      attempt: traces under the assumptions, and raises what JAX raises.
+      assumptions: to begin with.
+      function: what it traces.
 
     Raises:
       InconclusiveShapeError: a question has no answer that ever holds, or the number of a size is
         needed.
       Exception: what `attempt` raised, if it is about something else.
     """
-    untried = [knowledge]
-    tried: set[Knowledge] = set()
+    untried = [assumptions]
+    tried: set[SizeAssumptions] = set()
     failure: Exception | None = None
     for round_number in range(1, MAX_ROUNDS + 1):
         current = untried.pop()
@@ -106,101 +87,81 @@ def infer(attempt: Callable[[Knowledge], T], knowledge: Knowledge, subject: Subj
             return Inferred(attempt(current), current, round_number)
         except Exception as raised:
             error = _of_jax(raised)
-            if not subject.variables or isinstance(error, BridgeError):
+            if not function.variables or isinstance(error, BridgeError):
                 raise
-            logger.debug("Tracing %s, round %d: %s", subject.name, round_number, first_line(error))
-            answers, reason = _answers(current, error, subject)
+            logger.debug("Tracing %s, round %d: %s", function.name, round_number, first_line(error))
+            answers, reason = _answers(current, error, function)
             new = [answer for answer in answers if answer not in tried]
             if not new:
                 failure = failure or reason
             if not (new or untried) and not isinstance(failure, InconclusiveShapeError):
-                new, failure = _by_experiment(current, error, subject)
+                new, failure = _by_experiment(current, error, function)
         untried += reversed(new)
         if not untried and failure is not None:
             raise failure
-        _log(subject.name, current, untried[-1])
-    raise too_many_rounds_error(subject.name, MAX_ROUNDS, subject.words) from failure
+        _log(function.name, current, untried[-1])
+    raise too_many_rounds_error(function, MAX_ROUNDS) from failure
 
 
 def _of_jax(error: Exception) -> Exception:
-    """What JAX raised where lowering needs a size as a number, without the bridge's words."""
+    """Returns JAX's error where lowering needs a size as a number, without the bridge's words."""
     cause = error.__cause__
     by_size = isinstance(error, PlatformError) and "_DimExpr" in str(error)
     return cause if by_size and isinstance(cause, Exception) else error
 
 
 def _answers(
-    knowledge: Knowledge, error: Exception, subject: Subject
-) -> tuple[list[Knowledge], Exception]:
-    """What to try next, the best first, and what to raise if nothing of it succeeds."""
-    progression = knowledge.with_progression(subject.variables)
+    assumptions: SizeAssumptions, error: Exception, function: TracedFunction
+) -> tuple[list[SizeAssumptions], Exception]:
+    """Lists the assumptions to try next, best first, and the error if none of them succeeds."""
+    progression = assumptions.with_progression(function.variables)
     otherwise = [progression] if progression is not None else []
-    question = question_of(error, knowledge.variables_of_jax(subject.variables))
+    question = question_of(error, assumptions.variables_of_jax(function.variables))
     if question is None:
         return otherwise, error
     by_value = bool(question.constants)
     if by_value:
-        question = _with_values(question, knowledge, subject)
-    known = {f.comparison for f in knowledge.facts}
+        question = with_values(question, assumptions, function)
+    known = {f.comparison for f in assumptions.facts}
     if any(known.issuperset(option) for option in question.options):
-        return [*_other_forms(knowledge, question), *otherwise], error
-    source = user_line(error) or subject.source
-    scope = knowledge.scope_of_jax()
-    options = list(question.options) if by_value else _likelier_first(question, scope)
-    found = [_answered(knowledge, option, source) for option in options]
+        return [*_other_forms(assumptions, question), *otherwise], error
+    source = user_line(error) or function.source
+    scope = assumptions.scope_of_jax()
+    options = list(question.options) if by_value else likelier_first(question, scope)
+    found = [_answered(assumptions, option, source) for option in options]
     answers = [answer for answer in found if answer is not None]
     if not answers:
-        return [], _never(knowledge, question, source, subject, error)
-    decided = [a for a in answers if a.requirements == knowledge.requirements]
+        return [], _never(assumptions, question, source, function, error)
+    decided = [a for a in answers if a.requirements == assumptions.requirements]
     return decided or [*otherwise, *answers], error
 
 
-def _with_values(question: Question, knowledge: Knowledge, subject: Subject) -> Question:
-    """The question with values for its constants: the example's first, then frequent ones."""
-    shape = tuple(map(knowledge.from_jax, question.constants))
-    samples = itertools.islice(_samples(subject.variables), _SAMPLES)
-    allowed = [sizes for sizes in samples if knowledge.full_scope.holds(sizes)]
-    # Backwards: of values that are as frequent, those at 24 (divisible by 2, 3, 4, 6, 8, 12) win.
-    counts = collections.Counter(evaluate_shape(shape, sizes) for sizes in reversed(allowed))
-    rows = [row for row, _ in counts.most_common(_MAX_VALUES)]
-    if subject.variables <= subject.example.keys():
-        rows.insert(0, evaluate_shape(shape, subject.example))
-    known = [tuple(v for v in row if v is not None) for row in dict.fromkeys(rows)]
-    return Question(
-        tuple(
-            tuple(Comparison("==", d, v) for d, v in zip(question.constants, row, strict=True))
-            for row in known
-            if len(row) == len(shape)
-        )
-    )
-
-
 def _answered(
-    knowledge: Knowledge, comparisons: Sequence[Comparison], source: str | None
-) -> Knowledge | None:
-    """The knowledge with these comparisons as facts; None if one of them never holds."""
+    assumptions: SizeAssumptions, comparisons: Sequence[Comparison], source: str | None
+) -> SizeAssumptions | None:
+    """Adds these comparisons as facts; None if one of them never holds."""
     for comparison in comparisons:
-        scope = knowledge.scope_of_jax()
+        scope = assumptions.scope_of_jax()
         verdict = prove(comparison, scope)
         if not isinstance(verdict, Proven):
-            asked = knowledge.comparison_from_jax(comparison)
-            weakest = weakest_requirement(asked, knowledge.full_scope)
+            asked = assumptions.comparison_from_jax(comparison)
+            weakest = weakest_requirement(asked, assumptions.full_scope)
             if weakest is None:
                 return None
-            found = prove(asked, knowledge.full_scope)
+            found = prove(asked, assumptions.full_scope)
             counterexample = found.counterexample if isinstance(found, Refuted) else {}
             requirement = Requirement(weakest, asked, counterexample, source)
-            knowledge = knowledge.with_requirement(requirement)
+            assumptions = assumptions.with_requirement(requirement)
             if comparison == requirement.comparison:
                 continue
         facts = [comparison, *_quotient(comparison)]
-        new = [Fact(c) for c in facts if all(f.comparison != c for f in knowledge.facts)]
-        knowledge = replace(knowledge, facts=(*knowledge.facts, *new))
-    return knowledge
+        new = [Fact(c) for c in facts if all(f.comparison != c for f in assumptions.facts)]
+        assumptions = replace(assumptions, facts=(*assumptions.facts, *new))
+    return assumptions
 
 
 def _quotient(comparison: Comparison) -> Iterator[Comparison]:
-    """What a division that comes out even gives, where JAX would go on with the division itself."""
+    """Yields the quotient of an even division, where JAX would go on with the division itself."""
     remainder = comparison.left.as_operation() if isinstance(comparison.left, DimExpr) else None
     if remainder is None or remainder.kind != "mod" or comparison.operator != "==":
         return
@@ -213,106 +174,64 @@ def _quotient(comparison: Comparison) -> Iterator[Comparison]:
             yield Comparison("==", written, simplified)
 
 
-def _other_forms(knowledge: Knowledge, question: Question) -> list[Knowledge]:
-    """The same knowledge, with a fact that JAX did not see told in another way."""
+def _other_forms(assumptions: SizeAssumptions, question: Question) -> list[SizeAssumptions]:
+    """Tells a fact that JAX did not see in another way."""
     asked = {comparison for option in question.options for comparison in option}
-    for i, fact in enumerate(knowledge.facts):
+    for i, fact in enumerate(assumptions.facts):
         if fact.comparison in asked and len(comparison_to_jax(fact.comparison)) > fact.form + 1:
             told = replace(fact, form=fact.form + 1)
-            facts = (*knowledge.facts[:i], told, *knowledge.facts[i + 1 :])
-            return [replace(knowledge, facts=facts)]
+            facts = (*assumptions.facts[:i], told, *assumptions.facts[i + 1 :])
+            return [replace(assumptions, facts=facts)]
     return []
 
 
 def _never(
-    knowledge: Knowledge,
+    assumptions: SizeAssumptions,
     question: Question,
     source: str | None,
-    subject: Subject,
+    function: TracedFunction,
     cause: Exception,
 ) -> InconclusiveShapeError:
     for comparison in question.options[0]:
-        asked = knowledge.comparison_from_jax(comparison)
-        verdict = prove(asked, knowledge.full_scope)
+        asked = assumptions.comparison_from_jax(comparison)
+        verdict = prove(asked, assumptions.full_scope)
         if isinstance(verdict, Refuted):
             return never_holds_error(
-                subject.name, asked, verdict.counterexample, knowledge.full_scope, source, cause
+                function, asked, verdict.counterexample, assumptions.full_scope, source, cause
             )
-    return not_convinced_error(subject.name, question.options[0][0], source, cause, subject.words)
+    return not_convinced_error(function, question.options[0][0], source, cause)
 
 
 def _by_experiment(
-    knowledge: Knowledge, error: Exception, subject: Subject
-) -> tuple[list[Knowledge], Exception]:
-    """What to try next, judging by what the function does at concrete sizes; else what to raise."""
-    source = user_line(error) or subject.source
-    found = experiment(subject.trace_at, subject.variables, knowledge.full_scope, subject.example)
+    assumptions: SizeAssumptions, error: Exception, function: TracedFunction
+) -> tuple[list[SizeAssumptions], Exception]:
+    """Lists assumptions to try next, found at concrete sizes, and the error to raise otherwise."""
+    source = user_line(error) or function.source
+    found = try_sizes(function, assumptions.full_scope)
     if not found.passed:
         for sizes, concrete in found.failed[:1]:
-            error.add_note(fails_at_all_sizes(subject.name, error, sizes, concrete))
+            error.add_note(fails_at_all_sizes(function.name, error, sizes, concrete))
         return [], error
     if not found.failed:
-        if isinstance(error, RecursionError) and knowledge.facts:
+        if isinstance(error, RecursionError) and assumptions.facts:
             # Of JAX's, over constraints that it rewrites by each other.
-            told = knowledge.comparison_from_jax(knowledge.facts[-1].comparison)
-            return [], not_convinced_error(subject.name, told, source, error, subject.words)
-        question = question_of(error, knowledge.variables_of_jax(subject.variables))
+            told = assumptions.comparison_from_jax(assumptions.facts[-1].comparison)
+            return [], not_convinced_error(function, told, source, error)
+        question = question_of(error, assumptions.variables_of_jax(function.variables))
         if question is not None and question.options:
-            return [], not_convinced_error(
-                subject.name, question.options[0][0], source, error, subject.words
-            )
-        return [], needs_a_number_error(
-            subject.name, subject.variables, found.passed[:2], source, error, subject.words
-        )
+            return [], not_convinced_error(function, question.options[0][0], source, error)
+        return [], needs_a_number_error(function, found.passed[:2], source, error)
     sizes, concrete = found.failed[0]
-    answer = knowledge
+    answer = assumptions
     for comparison in explanation(found):
         counterexample = next((s for s, _ in found.failed if not comparison.holds(s)), sizes)
         requirement = Requirement(comparison, comparison, counterexample, source)
         answer = answer.with_requirement(requirement)
-    failure = some_sizes_fail_error(
-        subject.name, found.passed[0], sizes, concrete, source, error, subject.words
-    )
-    return ([answer] if answer != knowledge else []), failure
+    failure = some_sizes_fail_error(function, found.passed[0], sizes, concrete, source, error)
+    return ([answer] if answer != assumptions else []), failure
 
 
-_SAMPLES = 2000
-_MAX_VALUES = 4
-_LARGEST_SAMPLE = 24
-
-
-def _likelier_first(question: Question, scope: SymbolicScope) -> list[tuple[Comparison, ...]]:
-    """The options of a question, those first that hold for clearly more sizes."""
-    if len(question.options) == 1:
-        return list(question.options)
-    asked = frozenset[str]().union(*(c.variables() for o in question.options for c in o))
-    samples = itertools.islice(_samples(asked | scope.variables()), _SAMPLES)
-    allowed = [values for values in samples if scope.holds(values)]
-
-    def share(option: tuple[Comparison, ...]) -> int:
-        return sum(all(c.holds(values) for c in option) for values in allowed)
-
-    first, *others = question.options
-    better = [option for option in others if share(option) > 1.5 * share(first)]
-    return [*better, first, *(option for option in others if option not in better)]
-
-
-def _samples(variables: frozenset[str]) -> Iterator[dict[str, int]]:
-    """Sizes that are spread evenly: of one or two variables all up to a bound."""
-    names = sorted(variables)
-    if len(names) <= 2:
-        for sizes in itertools.product(range(1, _LARGEST_SAMPLE + 1), repeat=len(names)):
-            yield dict(zip(names, sizes, strict=True))
-        return
-    for n in itertools.count():
-        # Different steps for each, so that they do not move together.
-        yield {
-            name: 1 + (n * (2 * i + 5) + n // (i + 2)) % _LARGEST_SAMPLE
-            for i, name in enumerate(names)
-        }
-
-
-def _log(name: str, before: Knowledge, after: Knowledge) -> None:
+def _log(name: str, before: SizeAssumptions, after: SizeAssumptions) -> None:
     required = [str(r.comparison) for r in after.requirements if r not in before.requirements]
     facts = [str(f.comparison) for f in after.facts if f not in before.facts]
     progressions = map(str, after.progressions[len(before.progressions) :])

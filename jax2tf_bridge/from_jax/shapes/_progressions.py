@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from jax2tf_bridge.from_jax.shapes._symbols import is_variable
 from shape_poly import Comparison, Dim, DimExpr, Operation
 
 
@@ -21,15 +22,15 @@ class Progression:
 
     @property
     def counter(self) -> str:
-        """The variable that counts the steps; it is at least 1, as JAX's variables are."""
+        """Names the variable that counts the steps; it is at least 1, as JAX's variables are."""
         return f"{self.name}_over_{self.factor}"
 
     def in_terms_of_counter(self) -> DimExpr:
-        """The variable, as JAX gets it."""
+        """Writes the variable as JAX gets it."""
         return self.factor * DimExpr.variable(self.counter) - self._short_of_next()
 
     def in_terms_of_variable(self, dimension: DimExpr) -> DimExpr:
-        """A dimension of JAX's, with the user's variable in place of the counter."""
+        """Writes a dimension of JAX's with the user's variable in place of the counter."""
         steps = DimExpr.variable(self.name) + self._short_of_next()
         counter, quotient = DimExpr.variable(self.counter), {self.counter: steps // self.factor}
         (((once,), _),) = counter.terms
@@ -52,7 +53,7 @@ class Progression:
 
 
 def progressions(constraints: Sequence[Comparison]) -> Iterator[Progression]:
-    """Each variable of which a remainder is known, with it."""
+    """Yields each variable of which a remainder is known, with it."""
     for comparison in constraints:
         found = known_remainder(comparison)
         if found is None:
@@ -60,12 +61,12 @@ def progressions(constraints: Sequence[Comparison]) -> Iterator[Progression]:
         operation, remainder = found
         dividend, divisor = operation.operands
         factor = divisor.constant_value()
-        if {str(dividend)} == dividend.variables() and factor is not None and factor > 1:
+        if is_variable(dividend) and factor is not None and factor > 1:
             yield Progression(str(dividend), factor, remainder)
 
 
 def known_remainder(comparison: Comparison) -> tuple[Operation, int] | None:
-    """The mod whose value a comparison says, and the value; None if it says something else."""
+    """Reads a mod and the value that a comparison gives it; None if it says something else."""
     left, right = comparison.left, comparison.right
     found = left.as_operation() if isinstance(left, DimExpr) else None
     if comparison.operator != "==" or found is None or found.kind != "mod":

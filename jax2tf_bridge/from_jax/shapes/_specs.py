@@ -12,17 +12,23 @@ from jax import export as jax_export
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import DTypeError, ShapeError, StructureError
-from jax2tf_bridge.from_jax._argument_advice import close_over
-from jax2tf_bridge.from_jax._argument_types import shape_and_dtype
-from jax2tf_bridge.from_jax._callables import JaxCallable
-from jax2tf_bridge.from_jax._trees import rebuilt
+from jax2tf_bridge.from_jax.arguments._advice import close_over
+from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
+from jax2tf_bridge.from_jax.arguments._types import shape_and_dtype
 from jax2tf_bridge.from_jax.shapes._argument_specs import ArraySpec, AutoSpec
-from jax2tf_bridge.from_jax.shapes._knowledge import Knowledge
-from jax2tf_bridge.from_jax.shapes._shape_proposals import proposed_shapes, shape_with_names
-from jax2tf_bridge.from_jax.shapes._spec_entries import entry_text, is_entry, specs_of_arguments
-from jax2tf_bridge.from_jax.shapes._spec_errors import shape_problem
+from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
+from jax2tf_bridge.from_jax.shapes._entries import (
+    entry_text,
+    is_entry,
+    proposed_shapes,
+    shape_problem,
+    shape_with_names,
+    specs_of_arguments,
+)
 from jax2tf_bridge.from_jax.shapes._symbols import scope_from_jax
+from jax2tf_bridge.from_jax.trees._tree_specs import rebuilt, tree_spec
 from jax2tf_bridge.portable._auto import Auto
+from jax2tf_bridge.portable._tree_spec import TreeSpec
 from shape_poly import (
     Comparison,
     ContradictionError,
@@ -33,13 +39,12 @@ from shape_poly import (
     shape_text,
     solve_dimensions,
     symbolic_shape,
-    undetermined,
 )
 
 
 @dataclass(frozen=True)
 class Specs:
-    """What to trace with.
+    """Specifications of all arguments of a function, with which it is traced.
 
     Attributes:
       dynamic: (args, kwargs) with ArraySpecs at the leaves, or AutoSpecs as long as they are not
@@ -56,58 +61,54 @@ class Specs:
     constraints: tuple[Comparison, ...] = ()
 
     def leaves(self) -> list[ArraySpec | AutoSpec]:
-        """The specs, in the order of the flat arguments."""
+        """Lists the specs, in the order of the flat arguments."""
         leaves: list[ArraySpec | AutoSpec] = jax.tree_util.tree_leaves(self.dynamic)
         return leaves
 
     def shapes(self) -> list[tuple[Dim, ...]]:
-        """The shapes of the arguments, in the order of the flat arguments; AUTO's are left out."""
+        """Lists the shapes of the flat arguments; AUTO's are left out."""
         return [leaf.shape for leaf in self.leaves() if isinstance(leaf, ArraySpec)]
 
     @property
     def decided(self) -> bool:
-        """Whether there is nothing for AUTO to decide."""
+        """Tells that AUTO has nothing left to decide."""
         return not any(isinstance(leaf, AutoSpec) for leaf in self.leaves())
 
+    def arguments(self) -> list[tuple[str, Any]]:
+        """Lists the arguments by name, in the order of their leaves; None for a static one."""
+        args, kwargs = self.dynamic
+        return [*zip(self.names, args, strict=True), *sorted(kwargs.items())]
+
     def paths(self) -> list[str]:
-        """For each flat argument how a user would write it: "x", "params['w']"."""
-        keyed: tuple[list[tuple[Any, Any]], Any] = jax.tree_util.tree_flatten_with_path(
-            self.dynamic
-        )
+        """Names each flat argument as a user would write it: "x", "params['w']"."""
         return [
-            (self.names[argument.idx] if side.idx == 0 else str(argument.key))
-            + jax.tree_util.keystr(tuple(rest))
-            for (side, argument, *rest), _ in keyed[0]
+            name + jax.tree_util.keystr(path)
+            for name, argument in self.arguments()
+            for path, _ in jax.tree_util.tree_flatten_with_path(argument)[0]
         ]
 
-    def check_solvable(self, name: str, scope: SymbolicScope) -> None:
-        """Raises unless the values of the variables follow from the sizes of the arguments.
-
-        Raises:
-          ShapeError: they do not; where the variables occur is said.
-        """
-        problem = undetermined(self.shapes(), self.paths(), scope.constraints)
-        if problem is not None:
-            raise ShapeError(
-                f"The shapes of {name}'s arguments do not determine its dimension variables: "
-                f"{problem}"
-            )
+    def structure(self) -> tuple[TreeSpec, tuple[str, ...]]:
+        """Returns the structure of (args, kwargs) and the names of args, without static ones."""
+        args, kwargs = self.dynamic
+        kept = [i for i in range(len(args)) if i not in self.static_args]
+        return (
+            tree_spec((tuple(args[i] for i in kept), kwargs)),
+            tuple(self.names[i] for i in kept),
+        )
 
     def texts(self) -> list[Any] | dict[str, Any]:
-        """The specification of each argument, to write as polymorphic_shapes.
+        """Writes the specification of each argument as polymorphic_shapes.
 
         By position, unless an argument by keyword has one.
         """
-        args, kwargs = self.dynamic
-        positional = [_spec_texts(arg) for arg in args]
-        keyword = {name: _spec_texts(arg) for name, arg in kwargs.items()}
-        if not any(text is not None for text in keyword.values()):
+        texts = [(name, _spec_texts(argument)) for name, argument in self.arguments()]
+        positional = [text for _, text in texts[: len(self.names)]]
+        if all(text is None for _, text in texts[len(self.names) :]):
             return positional
-        named = {**dict(zip(self.names, positional, strict=True)), **keyword}
-        return {name: text for name, text in named.items() if text is not None}
+        return {name: text for name, text in texts if text is not None}
 
     def description(self) -> str:
-        """The shapes of the arguments with dimensions that stay open, for people."""
+        """Describes the shapes with dimensions that stay open, for people."""
         shapes = [
             f"{shape_text(shape)} for {path}"
             for path, shape in zip(self.paths(), self.shapes(), strict=True)
@@ -116,51 +117,52 @@ class Specs:
         return ", ".join(shapes) or "to leave nothing open"
 
     def numbers(self) -> dict[str, Any]:
-        """The arguments that were numbers of Python, by name."""
-        args, kwargs = self.dynamic
-        named = {**dict(zip(self.names, args, strict=True)), **kwargs}
+        """Returns the arguments that were numbers of Python, by name."""
         return {
             name: spec.number
-            for name, spec in named.items()
+            for name, spec in self.arguments()
             if isinstance(spec, ArraySpec) and spec.number is not None
         }
 
     def argument_of(self, leaf: int) -> int:
-        """The number of the argument that a flat argument is in, those by keyword last."""
-        args, kwargs = self.dynamic
-        counts = [len(jax.tree_util.tree_leaves(a)) for a in (*args, *kwargs.values())]
+        """Returns the number of the argument that a flat argument is in, those by keyword last."""
+        counts = [len(jax.tree_util.tree_leaves(a)) for _, a in self.arguments()]
         ends = itertools.accumulate(counts)
         return next(i for i, end in enumerate(ends) if leaf < end)
 
     def with_shapes(self, shapes: Sequence[tuple[Dim, ...] | None]) -> Specs:
-        """The same with these shapes for the flat arguments; None keeps what is there."""
+        """Gives the flat arguments these shapes; None keeps what is there."""
         tree: Any = jax.tree_util.tree_structure(self.dynamic)
         leaves = [
-            leaf if shape is None else _with_shape(leaf, shape)
+            leaf
+            if shape is None
+            else leaf.decided(shape)
+            if isinstance(leaf, AutoSpec)
+            else replace(leaf, shape=shape)
             for leaf, shape in zip(self.leaves(), shapes, strict=True)
         ]
         return replace(self, dynamic=rebuilt(tree, leaves))
 
     def variables(self) -> frozenset[str]:
-        """The names of the dimension variables."""
+        """Returns the names of the dimension variables."""
         dimensions = [d for shape in self.shapes() for d in shape]
         return frozenset[str]().union(*(d.variables() for d in dimensions if is_symbolic_dim(d)))
 
-    def under(self, knowledge: Knowledge) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments to trace with, (args, kwargs), under what is known of the sizes."""
-        scope = knowledge.new_scope()
+    def under(self, assumptions: SizeAssumptions) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments to trace with, (args, kwargs), under assumptions on the sizes."""
+        scope = assumptions.new_scope()
         args: tuple[Any, ...]
         leaves: list[Any]
         structure: Any
         leaves, structure = jax.tree_util.tree_flatten(self.dynamic)
-        args, kwargs = rebuilt(structure, [leaf.placed(knowledge, scope) for leaf in leaves])
+        args, kwargs = rebuilt(structure, [leaf.placed(assumptions, scope) for leaf in leaves])
         return (
             tuple(self.static_args.get(i, arg) for i, arg in enumerate(args)),
             {**kwargs, **self.static_kwargs},
         )
 
     def example(self) -> dict[str, int]:
-        """The sizes of the variables with which the arguments were given, where they follow."""
+        """Solves for the sizes of the variables with which the arguments were given."""
         known = [
             (leaf.shape, leaf.example)
             for leaf in self.leaves()
@@ -169,13 +171,13 @@ class Specs:
         return solve_dimensions([shape for shape, _ in known], [sizes for _, sizes in known])
 
     def at(self, sizes: Mapping[str, int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments to trace with, (args, kwargs), for numbers in the place of variables."""
+        """Returns (args, kwargs) to trace with, for numbers in the place of variables."""
         numbers = [evaluate_shape(shape, sizes) for shape in self.shapes()]
         shapes = [tuple(size for size in shape if size is not None) for shape in numbers]
-        return self.with_shapes(shapes).under(Knowledge(SymbolicScope()))
+        return self.with_shapes(shapes).under(SizeAssumptions(SymbolicScope()))
 
     def key(self) -> tuple[Any, ...]:
-        """Equal for equal shapes and dtypes; of AutoSpecs the rank alone counts.
+        """Returns a key, equal for equal shapes and dtypes; of AutoSpecs the rank alone counts.
 
         Says nothing of the static values: a pytree of them has parts that are no leaves.
         """
@@ -183,20 +185,14 @@ class Specs:
         return (
             tree,
             *(
-                (len(leaf.sizes) if isinstance(leaf, AutoSpec) else leaf.shape, str(leaf.dtype))
+                (leaf.ndim if isinstance(leaf, AutoSpec) else leaf.shape, str(leaf.dtype))
                 for leaf in leaves
             ),
         )
 
 
-def _with_shape(leaf: ArraySpec | AutoSpec, shape: tuple[Dim, ...]) -> ArraySpec:
-    if isinstance(leaf, ArraySpec):
-        return replace(leaf, shape=shape)
-    return ArraySpec(shape, leaf.dtype, leaf.sharding, leaf.example)
-
-
 def _spec_texts(argument: Any) -> Any:
-    """The specification of an argument of ArraySpecs; None if it has no open dimension."""
+    """Writes the specification of an argument; None if it has no open dimension."""
     leaves: list[ArraySpec] = jax.tree_util.tree_leaves(argument)
     if not any(is_symbolic_dim(d) for leaf in leaves for d in leaf.shape):
         return None
@@ -214,7 +210,7 @@ def symbolic_specs(
     kwargs: Mapping[str, Any],
     polymorphic_shapes: Any,
 ) -> Specs:
-    """The specs of the arguments, with symbolic dimensions where polymorphic_shapes has them.
+    """Specifies the arguments, with symbolic dimensions where polymorphic_shapes has them.
 
     Args:
       function: whose arguments they are; its static ones pass through.
@@ -234,38 +230,37 @@ def symbolic_specs(
     positional, by_name = specs_of_arguments(polymorphic_shapes, names, kwargs, function.name)
     static_args = {i: arg for i, arg in enumerate(args) if function.is_static(i)}
     static_kwargs = {k: v for k, v in kwargs.items() if k in function.static_argnames}
-    by_position = {
-        name: None if i in static_args else arg
-        for i, (name, arg) in enumerate(zip(names, args, strict=True))
-    }
     by_keyword = {k: v for k, v in kwargs.items() if k not in static_kwargs}
-    for name, value in {**by_position, **by_keyword}.items():
+    arguments = [
+        *(
+            (name, None if i in static_args else arg, entry)
+            for i, (name, arg, entry) in enumerate(zip(names, args, positional, strict=True))
+        ),
+        *((k, v, by_name.get(k)) for k, v in by_keyword.items()),
+    ]
+    for name, value, _ in arguments:
         if isinstance(value, str):
             raise DTypeError(
                 f"The argument {name} of {function.name} is the string {value!r:.80}, and JAX "
                 f"computes with numbers alone. {close_over(function, names, name, value)}"
             )
     try:
-        dynamic = (
-            tuple(
-                None if i in static_args else _symbolic_tree(arg, entry, name)
-                for i, (arg, entry, name) in enumerate(zip(args, positional, names, strict=True))
-            ),
-            {k: _symbolic_tree(v, by_name.get(k), k) for k, v in by_keyword.items()},
-        )
+        trees = [
+            None if i in static_args else _symbolic_tree(value, entry, name)
+            for i, (name, value, entry) in enumerate(arguments)
+        ]
     except ShapeError as e:
-        proposal = proposed_shapes(
-            polymorphic_shapes, by_position, by_keyword, positional, by_name, _symbolic_tree
-        )
+        proposal = proposed_shapes(polymorphic_shapes, arguments, len(args), _symbolic_tree)
         if proposal is None:
             raise
         raise ShapeError(f"{e} Write: polymorphic_shapes={proposal!r}") from e.__cause__
+    dynamic = tuple(trees[: len(args)]), dict(zip(by_keyword, trees[len(args) :], strict=True))
     leaves = jax.tree_util.tree_leaves(((*args,), dict(kwargs)))
     return Specs(dynamic, static_args, static_kwargs, names, _constraints_of(leaves))
 
 
 def _constraints_of(leaves: Sequence[Any]) -> tuple[Comparison, ...]:
-    """The constraints of the scopes of JAX's own symbolic dimensions."""
+    """Collects the constraints of the scopes of JAX's own symbolic dimensions."""
     dimensions = [d for leaf in leaves for d in getattr(leaf, "shape", ())]
     scopes = {id(d.scope): d.scope for d in dimensions if jax_export.is_symbolic_dim(d)}
     constraints = [c for scope in scopes.values() for c in scope_from_jax(scope).constraints]
@@ -273,7 +268,7 @@ def _constraints_of(leaves: Sequence[Any]) -> tuple[Comparison, ...]:
 
 
 def scope_of(constraints: Sequence[str]) -> SymbolicScope:
-    """The scope of the constraints that the user wrote.
+    """Reads the constraints that the user wrote.
 
     Raises:
       ShapeError: one cannot be read, or they contradict each other.

@@ -33,7 +33,7 @@ _CONSTRAINTS = " with constraints:\n"
 
 
 def dim_from_jax(dimension: Any, *, simplify: bool = False) -> Dim:
-    """A dimension of a shape in JAX.
+    """Reads a dimension of a shape in JAX.
 
     Args:
       dimension: an integer, or a symbolic dimension of JAX's.
@@ -51,8 +51,13 @@ def dim_from_jax(dimension: Any, *, simplify: bool = False) -> Dim:
         raise ShapeError(f"The symbolic dimension {dimension} of JAX cannot be read: {e}") from e
 
 
+def is_variable(dimension: Dim) -> bool:
+    """Tells a dimension that is a single variable from other expressions and sizes."""
+    return isinstance(dimension, DimExpr) and dimension.variables() == {str(dimension)}
+
+
 def dim_to_jax(dimension: Dim, scope: jax_export.SymbolicScope) -> Any:
-    """The dimension as JAX's own, in a scope of JAX's: an int or a symbolic dimension.
+    """Makes a dimension of JAX's, in a scope of JAX's: an int or a symbolic dimension.
 
     Equalities in the scope may rewrite it.
 
@@ -69,7 +74,7 @@ def dim_to_jax(dimension: Dim, scope: jax_export.SymbolicScope) -> Any:
 
 
 def comparison_to_jax(comparison: Comparison) -> list[str]:
-    """The constraint in the forms that JAX may take, those that serve it best first.
+    """Writes a constraint in the forms that JAX may take, those that serve it best first.
 
     JAX knows >=, <= and ==, the last with a single term on the left, which it replaces by the
     right side wherever it occurs. There is no form for !=: then the list is empty.
@@ -116,7 +121,7 @@ def _equality_to_jax(comparison: Comparison) -> list[str]:
 
 
 def _may_be_replaced(monomial: _Product, difference: DimExpr) -> bool:
-    """Whether JAX's division comes to an end where it replaces this by the rest of an equality.
+    """Tells whether JAX's division ends where it replaces this by the rest of an equality.
 
     It may not where a product is replaced by variables, or a factor by its products.
     """
@@ -141,7 +146,7 @@ def _expression(dimension: Dim) -> DimExpr:
 
 
 def scope_to_jax(scope: SymbolicScope) -> jax_export.SymbolicScope:
-    """A new scope of JAX's with the constraints.
+    """Makes a new scope of JAX's with the constraints.
 
     An equality that JAX does not take in any form, as where it has another one with the same left
     side, is said by two inequalities: JAX then knows less, nothing wrong.
@@ -162,7 +167,7 @@ def scope_to_jax(scope: SymbolicScope) -> jax_export.SymbolicScope:
 def _accepted(
     constraint: Comparison, forms: Sequence[list[str]], before: Sequence[str]
 ) -> list[str]:
-    """The first of the forms that JAX takes after these constraints."""
+    """Finds the first of the forms that JAX takes after these constraints."""
     cause: Exception | None = None
     for form in forms:
         try:
@@ -178,7 +183,7 @@ def _accepted(
 
 
 def scope_from_jax(scope: jax_export.SymbolicScope) -> SymbolicScope:
-    """The constraints of a scope of JAX's, as they were written; contradictions are not looked for.
+    """Reads the constraints of a scope of JAX's as written; looks for no contradictions.
 
     Raises:
       ShapeError: one cannot be read.
@@ -199,7 +204,7 @@ def scope_from_jax(scope: jax_export.SymbolicScope) -> SymbolicScope:
 
 
 def _is_derived(constraint: Comparison, following: Comparison) -> bool:
-    """Whether it is k*floordiv(x, k) == x, which JAX puts before mod(x, k) == 0.
+    """Tells k*floordiv(x, k) == x, which JAX puts before mod(x, k) == 0.
 
     x need not be written as in the latter: earlier equalities are applied to it.
     """

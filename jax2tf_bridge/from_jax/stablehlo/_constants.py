@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,8 +20,11 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
     function_type,
     main_of,
+    replace_operation,
+    set_function_type,
     symbol_name,
 )
+from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES
 from jax2tf_bridge.portable.bytecode._layout import read_layout
 
@@ -104,7 +109,6 @@ class _Function:
 
     @property
     def callees(self) -> set[str]:
-        """The functions that it calls where values can be handed over."""
         return {part.callee for part in self.contents if isinstance(part, _Call)}
 
 
@@ -171,7 +175,7 @@ class _Lifting(Generic[T]):
         self._done: dict[str, tuple[T, ...]] = {}
 
     def of(self, name: str) -> tuple[T, ...]:
-        """What stands for the arguments that the function has got."""
+        """Returns what stands for the arguments that the function has got."""
         if name in self._fixed:
             return ()
         if name not in self._done:
@@ -204,7 +208,7 @@ class _Lifting(Generic[T]):
         return tuple(needed)
 
     def _array(self, constant: _Constant) -> T | None:
-        """What stands for the constant; None if it has to stay."""
+        """Returns what stands for the constant; None if it has to stay."""
         shape, dtype, operation = constant.shape, constant.dtype, constant.operation
         if dtype in _WITHOUT_ATTRIBUTE:
             data = _data_in_bytecode(constant)
@@ -232,7 +236,7 @@ class _Lifting(Generic[T]):
 
 
 def _fixed(functions: Mapping[str, _Function]) -> set[str]:
-    """The functions whose arguments have to stay as they are."""
+    """Finds the functions whose arguments have to stay as they are."""
     reached = _reached({"main"}, functions)
     unused = functions.keys() - reached
     used_otherwise = set[str]().union(*(f.fixed for f in functions.values()))
@@ -241,7 +245,6 @@ def _fixed(functions: Mapping[str, _Function]) -> set[str]:
 
 
 def _reached(names: set[str], functions: Mapping[str, _Function]) -> set[str]:
-    """These functions and what they call."""
     reached: set[str] = set()
     ahead = set(names)
     while ahead:
@@ -252,7 +255,7 @@ def _reached(names: set[str], functions: Mapping[str, _Function]) -> set[str]:
 
 
 def _with_capturing(function: Any) -> Iterator[tuple[Any, bool]]:
-    """A function and every operation in it, in order, and whether it may use what is outside."""
+    """Yields a function and all operations in it, and whether each may use what is outside."""
     stack = [(function, True)]
     while stack:
         op, captures = stack.pop()
@@ -263,7 +266,7 @@ def _with_capturing(function: Any) -> Iterator[tuple[Any, bool]]:
 
 
 def _may_come_from_outside(constant: Any) -> bool:
-    """Whether what uses the constant may use an argument of the function.
+    """Tells whether what uses the constant may use an argument of the function.
 
     MLIR moves constants out of the regions that they are used in.
     """
@@ -277,7 +280,7 @@ def _may_come_from_outside(constant: Any) -> bool:
 
 
 def _large(operation: Any) -> _Constant | None:
-    """The constant, if it is so large that it is to be lifted, unless it is one repeated value."""
+    """Describes a constant that is large enough to be lifted, and not one repeated value."""
     kind = ir.RankedTensorType(operation.results[0].type)
     shape = tuple(kind.shape)
     if math.prod(shape) * 16 < LEAST_BYTES:
@@ -289,18 +292,17 @@ def _large(operation: Any) -> _Constant | None:
 
 
 def _symbols(operation: Any) -> set[str]:
-    """The names in an operation's attributes."""
     texts = (str(operation.attributes[i].attr) for i in range(len(operation.attributes)))
     return {a or b for text in texts for a, b in _SYMBOL.findall(text)}
 
 
 def _data_in_buffer(value: Any) -> memoryview:
-    """The data of an attribute, without a copy."""
+    """Views the data of an attribute, without a copy."""
     return np.asarray(memoryview(value)).reshape(-1).view(np.uint8).data
 
 
 def _data_in_bytecode(constant: _Constant) -> memoryview | None:
-    """A constant's data, of which there is no buffer; None if it is one repeated value."""
+    """Reads a constant of which there is no buffer; None if it is one repeated value."""
     operation = constant.operation
     module = ir.Module.create(ir.Location.unknown())
     operation.clone(ir.InsertionPoint(module.body))
@@ -318,7 +320,6 @@ def _data_in_bytecode(constant: _Constant) -> memoryview | None:
 
 
 def _dense(kind: Any, data: bytes) -> Any:
-    """The attribute of a tensor type that holds the data."""
     array: Any = np.frombuffer(data, np.uint8)
     element, shape = kind.element_type, list(kind.shape)
     if str(element) == "i1":
@@ -341,9 +342,7 @@ def _with_operands(call: Any, operands: Sequence[Any]) -> None:
             loc=call.location,
         )
     _extend(longer, "arg_attrs", len(operands))
-    for old, new in zip(call.results, longer.results, strict=True):
-        old.replace_all_uses_with(new)
-    call.erase()
+    replace_operation(call, longer.results)
 
 
 def _extend(operation: Any, name: str, count: int) -> None:
@@ -357,5 +356,30 @@ def _extend(operation: Any, name: str, count: int) -> None:
 def _retype(function: Any) -> None:
     """Makes a function's type that of the arguments that it has."""
     inputs = [argument.type for argument in function.regions[0].blocks[0].arguments]
-    changed = ir.FunctionType.get(inputs, list(function_type(function).results))
-    function.attributes["function_type"] = ir.TypeAttr.get(changed)
+    set_function_type(function, inputs, function_type(function).results)
+
+
+class ConstantPool:
+    """Arrays that were lifted, each once: a function and its VJPs share them.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Aval, str], LiftedConstant] = {}
+        self._data: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    def intern(self, shape: tuple[int, ...], dtype: str, data: memoryview) -> LiftedConstant:
+        """Returns the constant of this type and content; `data` is copied if it is new."""
+        aval = Aval(shape, dtype)
+        digest = hashlib.sha256(data).hexdigest()
+        with self._lock:
+            known = self._known.get((aval, digest))
+            if known is None:
+                name = f"constant_{len(self._known)}"
+                if digest not in self._data:
+                    self._data[digest] = bytes(data)
+                known = LiftedConstant(aval, digest, name, self._data[digest])
+                self._known[aval, digest] = known
+        return known

@@ -1,8 +1,8 @@
-"""Calls of TensorFlow graphs: what a lowered module carries of them, and taking it out again.
+"""Calls of TensorFlow graphs: carried in a lowered module, and taken out again.
 
 The graph travels in the module itself, as an attribute of the call: what JAX caches, lowers in
 another thread or lowers within another lowering takes it along. Only when all is lowered do the
-graphs become the record's list, and the calls name them by their places in it.
+graphs become a list of the portable function, and the calls name them by their places in it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _lower(
 
 
 def graph_call_rules() -> tuple[tuple[Any, Any], ...]:
-    """The rule for exports, as (primitive, rule) pairs; without it such a call is refused."""
+    """Lists the rule for exports as (primitive, rule) pairs; without it such a call is refused."""
     if not _jax_compat_lowering.custom_calls_possible():
         return ()
     return ((graph_call_p, _lower),)

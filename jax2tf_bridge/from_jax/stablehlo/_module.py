@@ -1,4 +1,4 @@
-"""A StableHLO module in memory: what is in it, and writing it at another version."""
+"""StableHLO modules in memory: what is in them, and writing them at another version."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ from jax2tf_bridge.from_jax.stablehlo import _single_device_collectives
 from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
     below,
+    custom_call_target,
     function_type,
     main_of,
+    replace_operation,
+    set_function_type,
+    symbol_name,
     zeros,
 )
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
@@ -60,10 +64,10 @@ class FoundOperation:
 
 
 class LossyError(Exception):
-    """The module cannot be written at the version: `operation` says what stands against it."""
+    """A version cannot express the module; `operation` says what stands against it."""
 
     def __init__(self, operation: FoundOperation, detail: str) -> None:
-        """`detail` is for the chain of causes, not for users."""
+        """Takes `detail` for the chain of causes, not for users."""
         super().__init__(f"{operation}: {detail}")
         self.operation = operation
 
@@ -92,7 +96,7 @@ class StableHloModule:
         with self._context:
             if "stablehlo.composite" in names:
                 _jax_compat.run_passes(self._module, _INLINE_COMPOSITES)
-            calls = [op for op in self._walk() if _custom_call_name(op).startswith("mhlo.")]
+            calls = [op for op in self._walk() if custom_call_target(op).startswith("mhlo.")]
             for call in calls:
                 _as_chlo(call)
             if calls:
@@ -107,8 +111,7 @@ class StableHloModule:
         meshes = []
         for op in list(self._walk()):
             if op.name == "sdy.sharding_constraint":
-                op.results[0].replace_all_uses_with(op.operands[0])
-                op.erase()
+                replace_operation(op, op.operands)
             elif op.name == "sdy.mesh":
                 meshes.append(op)
             else:
@@ -151,8 +154,7 @@ class StableHloModule:
             with ir.InsertionPoint.at_block_begin(block):
                 widened = ir.Operation.create("stablehlo.convert", results=[wide], operands=[index])
             index.replace_all_uses_except(widened.results[0], widened)
-            narrowed = ir.FunctionType.get([index.type, *others], list(function.results))
-            main.attributes["function_type"] = ir.TypeAttr.get(narrowed)
+            set_function_type(main, [index.type, *others], function.results)
 
     def retype_main(self, inputs: Mapping[int, str], results: Mapping[int, str]) -> None:
         """Gives some arguments and results of main other element types, and converts within.
@@ -178,7 +180,7 @@ class StableHloModule:
                 types[1][i] = _with_element(types[1][i], element)
                 with ir.InsertionPoint(end):
                     end.operands[i] = _convert(end.operands[i], types[1][i]).results[0]
-            main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(*types))
+            set_function_type(main, *types)
 
     def lift_constants(self, intern: _stablehlo_constants.Intern[T]) -> list[T]:
         """Makes large constants arguments of main, after all others; see `lift` there."""
@@ -191,7 +193,7 @@ class StableHloModule:
             _stablehlo_constants.embed(self._module, arrays)
 
     def uses_narrow_integers(self) -> bool:
-        """Whether it computes with integers of fewer than 8 bits."""
+        """Tells whether it computes with integers of fewer than 8 bits."""
         return any(
             _NARROW.search(str(result.type)) is not None
             for op in self._walk()
@@ -199,7 +201,7 @@ class StableHloModule:
         )
 
     def uses_batching_dims(self) -> bool:
-        """Whether a gather or scatter has batching dimensions."""
+        """Tells whether a gather or scatter has batching dimensions."""
         names = {"stablehlo.gather": "dimension_numbers"}
         names["stablehlo.scatter"] = "scatter_dimension_numbers"
         return any(
@@ -209,17 +211,17 @@ class StableHloModule:
         )
 
     def custom_calls(self) -> tuple[FoundOperation, ...]:
-        """The custom calls, one for each name, in the order in which they appear."""
+        """Lists the custom calls, one for each name, in the order in which they appear."""
         found: dict[str, FoundOperation] = {}
         for op in self._walk():
-            name = _custom_call_name(op)
+            name = custom_call_target(op)
             if name:
                 found.setdefault(name, _describe(name, str(op.location)))
         return tuple(found.values())
 
     def custom_call_operations(self) -> list[tuple[Any, str]]:
-        """The stablehlo.custom_calls themselves with their targets, in order."""
-        return [(op, name) for op in self._walk() if (name := _custom_call_name(op))]
+        """Lists the stablehlo.custom_calls themselves with their targets, in order."""
+        return [(op, name) for op in self._walk() if (name := custom_call_target(op))]
 
     def replace_by_function(
         self, call: Any, operands: Sequence[Any], function: StableHloModule, name: str
@@ -242,32 +244,29 @@ class StableHloModule:
             results = [result.type for result in call.results]
             given = list(function_type(main).results)[: len(results)]
             with ir.InsertionPoint(call):
-                callee = ir.StringAttr(main.attributes["sym_name"]).value
                 answer = ir.Operation.create(
                     "func.call",
                     results=list(function_type(main).results),
                     operands=list(operands),
-                    attributes={"callee": ir.FlatSymbolRefAttr.get(callee)},
+                    attributes={"callee": ir.FlatSymbolRefAttr.get(symbol_name(main) or "")},
                     loc=call.location,
                 )
                 values = list(answer.results)[: len(given)]
                 values += [zeros(kind) for kind in results[len(given) :]]
-            for old, new in zip(call.results, values, strict=True):
-                old.replace_all_uses_with(new)
-            call.operation.erase()
+            replace_operation(call.operation, values)
 
     def uses_shardy(self) -> bool:
-        """Whether Shardy's shardings are in it, for which TF needs calling convention 10."""
+        """Tells whether Shardy's shardings are in it, for which TF needs calling convention 10."""
         written = _stablehlo_shardings.has_written_shardings(self._module)
         return written or any(op.name.startswith("sdy.") for op in self._walk())
 
     def main_types(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The types of main's arguments and results, as MLIR prints them."""
+        """Returns the types of main's arguments and results, as MLIR prints them."""
         function = function_type(main_of(self._module))
         return tuple(map(str, function.inputs)), tuple(map(str, function.results))
 
     def serialize(self, version: Version) -> bytes:
-        """The portable artifact at `version`, which says the same as the module.
+        """Writes the portable artifact at `version`, which says the same as the module.
 
         Raises:
           LossyError: the version cannot express the module, or only by dropping something.
@@ -306,20 +305,20 @@ class StableHloModule:
 
 def _take_functions(other: Any, module: Any, name: str) -> Any:
     """Copies the functions of a module into another one under new names; gives its main's copy."""
-    taken = {ir.StringAttr(o.operation.attributes["sym_name"]).value for o in module.body}
+    taken = {symbol_name(o.operation) for o in module.body}
     prefix = next(p for i in itertools.count() if f"{(p := f'{name}_{i}')}_main" not in taken)
     functions = [o.operation for o in other.body.operations]
     for function in functions:
-        old = ir.StringAttr(function.attributes["sym_name"]).value
+        old = symbol_name(function) or ""
         ir.SymbolTable.replace_all_symbol_uses(old, f"{prefix}_{old}", other.operation)
         ir.SymbolTable.set_symbol_name(function, f"{prefix}_{old}")
         ir.SymbolTable.set_visibility(function, "private")
     copies = [f.clone(ir.InsertionPoint(module.body)) for f in functions]
     for operation in [op for copy in copies for op in below(copy.operation)]:
-        if _custom_call_name(operation) == "shape_assertion":
+        if custom_call_target(operation) == "shape_assertion":
             operation.erase()
-    wanted = f'"{prefix}_main"'
-    return next(c.operation for c in copies if str(c.operation.attributes["sym_name"]) == wanted)
+    wanted = f"{prefix}_main"
+    return next(c.operation for c in copies if symbol_name(c.operation) == wanted)
 
 
 def _with_element(kind: Any, element: str) -> Any:
@@ -336,16 +335,9 @@ def _without_sharding(attributes: Any) -> Any:
     return ir.DictAttr.get({named.name: named.attr for named in every if named.name != _SHARDING})
 
 
-def _custom_call_name(op: Any) -> str:
-    """The target of a stablehlo.custom_call, "" of any other operation."""
-    if op.name != "stablehlo.custom_call":
-        return ""
-    return str(ir.StringAttr(op.attributes["call_target_name"]).value)
-
-
 def _as_chlo(call: Any) -> None:
     """Puts the CHLO operation that a custom call "mhlo.NAME" stands for in its place."""
-    name = _custom_call_name(call).removeprefix("mhlo.")
+    name = custom_call_target(call).removeprefix("mhlo.")
     attributes: Any = ir.DictAttr(call.attributes["mhlo.attributes"])
     with ir.InsertionPoint(call):
         operation = ir.Operation.create(
@@ -355,9 +347,7 @@ def _as_chlo(call: Any) -> None:
             attributes={named.name: named.attr for named in attributes},
             loc=call.location,
         )
-    for old, new in zip(call.results, operation.results, strict=True):
-        old.replace_all_uses_with(new)
-    call.erase()
+    replace_operation(call, operation.results)
 
 
 def _describe(name: str, location: str) -> FoundOperation:

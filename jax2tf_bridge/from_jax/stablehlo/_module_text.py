@@ -1,4 +1,4 @@
-"""The text of modules, for people; run in a process of its own, since MLIR may crash on a file."""
+"""Texts of modules, for people; made in a process of its own, since MLIR may crash on a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST_ELEMENTS = 16
 
 
 def module_text(artifact: bytes) -> str:
-    """The module as MLIR prints it, without large arrays and places in the source.
+    """Prints a module as MLIR does, without large arrays and places in the source.
 
     Raises:
       jax.errors.JaxRuntimeError: it is not readable by the installed jaxlib.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jax2tf_bridge.from_jax._jax_compat import ir
 
 
 def below(operation: Any) -> Iterator[Any]:
-    """An operation and every one inside of it, in order."""
+    """Yields an operation and every one inside of it, in order."""
     stack = [operation]
     while stack:
         op = stack.pop()
@@ -19,24 +19,44 @@ def below(operation: Any) -> Iterator[Any]:
 
 
 def attribute(operation: Any, name: str) -> Any:
-    """An attribute of an operation, None if it has none of this name."""
+    """Returns an attribute of an operation, None if it has none of this name."""
     attributes = operation.attributes
     return attributes[name] if name in attributes else None  # noqa: SIM401 - it has no get
 
 
 def function_type(function: Any) -> Any:
-    """The type of a func.func."""
+    """Returns the type of a func.func."""
     return ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
 
 
 def symbol_name(operation: Any) -> str | None:
-    """The name that a module knows an operation of its own by, None if it has none."""
+    """Returns the name by which a module knows an operation of its own, None if it has none."""
     name = attribute(operation, "sym_name")
     return None if name is None else str(ir.StringAttr(name).value)
 
 
+def set_function_type(function: Any, inputs: Iterable[Any], results: Iterable[Any]) -> None:
+    """Changes the type of a func.func."""
+    changed = ir.FunctionType.get(list(inputs), list(results))
+    function.attributes["function_type"] = ir.TypeAttr.get(changed)
+
+
+def custom_call_target(operation: Any) -> str:
+    """Returns the target of a stablehlo.custom_call, "" of any other operation."""
+    if operation.name != "stablehlo.custom_call":
+        return ""
+    return str(ir.StringAttr(operation.attributes["call_target_name"]).value)
+
+
+def replace_operation(operation: Any, values: Iterable[Any]) -> None:
+    """Replaces the results of an operation by other values, and erases it."""
+    for old, new in zip(operation.results, values, strict=True):
+        old.replace_all_uses_with(new)
+    operation.erase()
+
+
 def main_of(module: Any) -> Any:
-    """The function main of a module that JAX exported."""
+    """Finds the function main of a module that JAX exported."""
     for op in module.body.operations:
         if symbol_name(op.operation) == "main":
             return op.operation
@@ -44,7 +64,7 @@ def main_of(module: Any) -> Any:
 
 
 def zeros(kind: Any) -> Any:
-    """Zeros of a tensor type of static shape, at the current insertion point."""
+    """Creates zeros of a tensor type of static shape, at the current insertion point."""
     tensor = ir.RankedTensorType(kind)
     element = tensor.element_type
     if isinstance(element, ir.ComplexType):

@@ -1,15 +1,40 @@
-"""Writes a module for its target, at the first version that loses nothing."""
+"""Writes modules for a target: of a lowered function, a portable function, or an op's call."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jax2tf_bridge.errors import UnsupportedByTargetError
+from jax2tf_bridge.errors import (
+    FileFormatError,
+    GradientError,
+    ModuleError,
+    ShardingError,
+    UnsupportedByTargetError,
+)
 from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax.archives._rewriting import rewrite_calls
+from jax2tf_bridge.from_jax.arguments._avals import is_narrow
 from jax2tf_bridge.from_jax.stablehlo._module import LossyError, StableHloModule
+from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._call_types import call_avals
+from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
+from jax2tf_bridge.portable._module import Module
+from jax2tf_bridge.portable._module_types import check_function_types, mark_types_checked
+from jax2tf_bridge.portable._portable_function import (
+    Gradient,
+    GradientOnDemand,
+    PortableFunction,
+    StoredGradient,
+)
+from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
 from jax2tf_bridge.portable._stablehlo_version import Version, version_text
-from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES, Target
+from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES, Target, as_target
+from jax2tf_bridge.portable.bytecode import read_main_types
+from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
 
 _WITHOUT_EFFECTS = 8
 _WITH_EFFECTS = 9
@@ -34,10 +59,10 @@ class Retargeted:
     calling_convention_version: int
 
 
-def retarget(
+def retarget_module(
     module: StableHloModule, target: Target, *, function_name: str, has_effects: bool
 ) -> Retargeted:
-    """`module` at the first of the target's StableHLO versions that can express it.
+    """Writes a module at the first of the target's StableHLO versions that can express it.
 
     Raises:
       UnsupportedByTargetError: none of the versions can express it, or it needs a newer calling
@@ -69,7 +94,7 @@ def retarget(
 
 
 def _versions(module: StableHloModule, versions: Sequence[Version]) -> Sequence[Version]:
-    """The versions to write the module at, so that readers of `versions` can also run it."""
+    """Lists the versions to write the module at, so that readers of `versions` can also run it."""
     if not module.uses_batching_dims():
         return versions
     return [
@@ -78,7 +103,7 @@ def _versions(module: StableHloModule, versions: Sequence[Version]) -> Sequence[
 
 
 def _for_narrow_integers(target: Target, function_name: str) -> Target:
-    """The target without the versions of releases whose XLA fails on 4-bit integers."""
+    """Leaves out the versions of releases whose XLA fails on 4-bit integers."""
     versions = tuple(v for v in target.stablehlo_versions if v >= _NARROW_INTEGERS)
     if versions:
         return replace(target, stablehlo_versions=versions)
@@ -139,3 +164,243 @@ def _first_release_that(*, versions: Collection[Version] | None = None, conventi
         " No TensorFlow release known to this version can run it: write this part of the "
         "function with other operations or dtypes."
     )
+
+
+WIDE = {narrow: ELEMENT_TYPES[wide] for narrow, wide in WIDENED.items()}
+"""MLIR's element type by which TensorFlow takes a narrow dtype."""
+
+
+def retarget_record(
+    record: PortableFunction | HoldsPortable, target: Target | None = None
+) -> PortableFunction:
+    """Rewrites a portable function for another target, as an older TensorFlow needs it.
+
+    Operations that stand for others (composites, CHLO) are expanded, calls of LAPACK become
+    StableHLO, 4-bit integers cross as 8-bit ones, and the module is written at the first StableHLO
+    version of the target that loses nothing.  JAX is needed for it.
+
+    Args:
+      record: of an export, a file or one of JAX's archives.
+      target: what the consumer can run; by default `Target.widest()`.
+
+    Returns:
+      The portable function. VJPs that are there are retargeted with it, others when they are
+      asked for.
+
+    Raises:
+      ShardingError: it is for one device, and uses a mesh of several.
+      UnsupportedByTargetError: the target cannot run an operation or custom call of the module.
+      ModuleError: the installed JAX cannot read the module, a call of LAPACK has no form in
+        StableHLO, or the module's types are not the function's.
+      FunctionError: it is no portable function.
+      TargetError: it is no Target.
+    """
+    record = as_record(record, "retarget_record")
+    target = as_target(target)
+    module = read_module(record)
+    rewrite_calls(module, record.name, keep_current=False)
+    if record.module.nr_devices == 1:
+        left = module.drop_collectives()
+        module.drop_shardings()
+        if left is not None:
+            raise ShardingError(
+                f"{record.name} uses a mesh of several devices ({left}), but was exported for one. "
+                "Export the function again, jitted with in_shardings and out_shardings over the "
+                "mesh, or over a mesh of one device."
+            )
+    module.narrow_platform_index()
+    module.expand()
+    retype_narrow_values(module, record, WIDE)
+    _check_custom_calls(module, record, target)
+    check_function_types(record, *module.main_types())
+    retargeted = retarget_module(
+        module, target, function_name=record.name, has_effects=bool(record.ordered_effects)
+    )
+    found = replace(
+        record,
+        module=replace(
+            record.module,
+            data=retargeted.module,
+            stablehlo_version=retargeted.stablehlo_version,
+            calling_convention_version=retargeted.calling_convention_version,
+        ),
+        target=target,
+        gradient=_retargeted_vjp(record, target),
+    )
+    mark_types_checked(found)
+    return found
+
+
+def read_module(record: PortableFunction) -> StableHloModule:
+    """Reads the function's module into memory.
+
+    Raises:
+      ModuleError: the installed JAX cannot read it.
+    """
+    try:
+        return StableHloModule(record.module.data)
+    except Exception as e:  # of types that differ between releases of jaxlib
+        newest = version_text(_jax_compat.current_stablehlo_version())
+        raise ModuleError(
+            f"The installed JAX cannot read the module of {record.name}: it is written at "
+            f"StableHLO {version_text(record.module.stablehlo_version)} by {record.producer}, and "
+            f"this JAX reads up to {newest}. Upgrade JAX if that is older; else the module is damaged."
+        ) from e
+
+
+def retype_narrow_values(
+    module: StableHloModule, function: PortableFunction, element_of: Mapping[str, str]
+) -> None:
+    """Gives main's arguments and results of fewer than 8 bits other element types.
+
+    Args:
+      module: of the function; it is changed, and converts within.
+      function: its abstract values say which they are.
+      element_of: the wanted element type by dtype: WIDE, as TensorFlow reads them rightly, or
+        ELEMENT_TYPES, as JAX has them.
+    """
+    ins, outs = module.main_types()
+    inputs = _to_retype(kept_avals(function), ins, element_of)
+    results = _to_retype(function.out_avals, outs, element_of)
+    if inputs or results:
+        module.retype_main(inputs, results)
+
+
+def kept_avals(function: PortableFunction) -> list[Aval]:
+    """Lists the abstract values that main takes, after a platform index and tokens."""
+    kept = [function.in_avals[i] for i in function.module.kept_arguments]
+    return kept + [constant.aval for constant in function.lifted_constants]
+
+
+def _to_retype(
+    avals: Sequence[Aval], types: Sequence[str], element_of: Mapping[str, str]
+) -> dict[int, str]:
+    first = len(types) - len(avals)
+    elements = {i: element_of[a.dtype] for i, a in enumerate(avals, first) if is_narrow(a)}
+    return {i: e for i, e in elements.items() if not types[i].endswith((f"x{e}>", f"<{e}>"))}
+
+
+def _check_custom_calls(module: StableHloModule, record: PortableFunction, target: Target) -> None:
+    handled = target.custom_calls(record.platforms)
+    for call in module.custom_calls():
+        if call.name not in handled and not is_vouched(call.name, record.module.disabled_checks):
+            raise UnsupportedByTargetError(
+                f"{record.name} cannot run on {target.name}: TensorFlow registers no handler for "
+                f"the custom call {call}, and it has no form in StableHLO alone. Export the "
+                "function again with jax2tf_bridge.export, if need be without what made this call.",
+                operation=call.name,
+                source=call.source,
+            )
+
+
+def _retargeted_vjp(record: PortableFunction, target: Target) -> Gradient:
+    """Retargets a VJP that is there, since it is written with the rest; others when asked for."""
+    gradient, name = record.gradient, record.name
+    if gradient.made is not None:
+        try:
+            return StoredGradient(retarget_record(gradient.made, target))
+        except (ModuleError, UnsupportedByTargetError) as e:
+            hint = f"{e} This is the gradient of {name}: record.with_vjp(0) leaves it behind."
+            if isinstance(e, UnsupportedByTargetError):
+                raise UnsupportedByTargetError(hint, operation=e.operation, source=e.source) from e
+            raise ModuleError(hint) from e
+    if not gradient.available:
+        return gradient
+
+    def check() -> None:
+        problem = gradient.problem(name)
+        if problem is not None:
+            raise GradientError(problem)
+
+    return GradientOnDemand(lambda: retarget_record(gradient.get(name), target), check=check)
+
+
+# Of main's module: over how many devices it is spread.
+_DEVICES = ("mhlo.num_partitions", "mhlo.num_replicas")
+_INTEGER = re.compile(r"\d+")
+
+
+def retarget_call(
+    module: bytes,
+    *,
+    name: str,
+    argument_dtypes: Sequence[str],
+    result_dtypes: Sequence[str],
+    platforms: Sequence[str],
+    disabled_checks: Sequence[DisabledSafetyCheck],
+    has_tokens: bool,
+    calling_convention_version: int,
+    target: Target,
+) -> Retargeted:
+    """Rewrites the module of an XlaCallModule op, which others may have written, for a target.
+
+    Args:
+      module: the portable artifact, of any StableHLO version that the installed JAX reads.
+      name: what errors call it.
+      argument_dtypes: of the op (Tin), by TensorFlow's names.
+      result_dtypes: likewise (Tout).
+      platforms: for which it was lowered.
+      disabled_checks: custom calls among these are taken to have a handler.
+      has_tokens: whether the op passes tokens.
+      calling_convention_version: of the op.
+      target: what is to run it.
+
+    Raises:
+      ModuleError: the installed JAX cannot read it, it does not match the op, or a call of LAPACK
+        has no form in StableHLO.
+      UnsupportedByTargetError: the target cannot run it.
+    """
+    narrow = sorted({*argument_dtypes, *result_dtypes} & WIDENED.keys())
+    if narrow:
+        raise UnsupportedByTargetError(
+            f"{name} takes or gives {', '.join(narrow)}, which no TensorFlow hands over to a "
+            "module rightly. Export the function again with jax2tf_bridge.export, which passes "
+            "them as 8-bit integers.",
+            operation=narrow[0],
+            source=None,
+        )
+    version = stablehlo_version(memoryview(module))
+    try:
+        inputs, outputs = read_main_types(module)
+    except FileFormatError as e:
+        raise ModuleError(f"The module of {name} cannot be read: {e}") from e
+    if version is None:
+        raise ModuleError(f"The module of {name} is no portable artifact of StableHLO.")
+    in_avals, out_avals = call_avals(
+        argument_dtypes,
+        result_dtypes,
+        (inputs, outputs),
+        has_platform_index=len(platforms) > 1,
+    )
+    function = PortableFunction.over_leaves(
+        name,
+        Module(
+            module,
+            version,
+            calling_convention_version,
+            kept_arguments=tuple(range(len(in_avals))),
+            platforms=tuple(platforms),
+            uses_shape_polymorphism=any("?" in t for t in inputs),
+            disabled_checks=tuple(disabled_checks),
+            nr_devices=_devices(module),
+        ),
+        in_avals,
+        out_avals,
+        target=Target("another tool", (version,), calling_convention_version),
+        producer="another tool",
+    )
+    effects = ("tokens",) if has_tokens else ()
+    function = replace(function, ordered_effects=effects, constraints_known=False)
+    found = retarget_record(function, target).module
+    return Retargeted(found.data, found.stablehlo_version, found.calling_convention_version)
+
+
+def _devices(module: bytes) -> int:
+    """Counts the devices that the module is spread over."""
+    with _jax_compat.make_ir_context():
+        try:
+            attributes = _jax_compat.deserialize_module(module).operation.attributes
+        except Exception:  # of types that differ between releases; retarget_record says it
+            return 1
+        texts = [str(attributes[name]) for name in _DEVICES if name in attributes]
+    return math.prod(int(_INTEGER.findall(text)[0]) for text in texts if _INTEGER.match(text))

@@ -1,18 +1,23 @@
-"""Shardings as the custom calls that a portable artifact holds, where sizes are open."""
+"""Shardings as custom calls of a portable artifact, where sizes are open."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax.stablehlo._operations import attribute, below
+from jax2tf_bridge.from_jax.stablehlo._operations import (
+    attribute,
+    below,
+    custom_call_target,
+    replace_operation,
+)
 
 _SHAPES = "indices_of_shape_operands"
 _FRONTEND = "mhlo.frontend_attributes"
 
 
 def has_written_shardings(module: Any) -> bool:
-    """Whether Shardy's meshes are in an ir.Module that was read from an artifact."""
+    """Tells whether Shardy's meshes are in an ir.Module that was read from an artifact."""
     # Writing an artifact turns Shardy's operations into custom calls and frontend attributes.
     found = attribute(module.operation, _FRONTEND)
     return found is not None and "xla.sdy.meshes" in str(found)
@@ -28,12 +33,12 @@ def add_sharding_shapes(module: Any) -> None:
       module: an ir.Module that was read from an artifact.
     """
     for op in list(below(module.operation)):
-        if str(op.name) == "stablehlo.custom_call" and _is_open_sharding(op):
+        if _is_open_sharding(op):
             _add_shapes(op)
 
 
 def _is_open_sharding(op: Any) -> bool:
-    name = str(ir.StringAttr(op.attributes["call_target_name"]).value)
+    name = custom_call_target(op)
     types = [result.type for result in op.results]
     return (
         (name == "Sharding" or name.startswith("xla.sdy."))
@@ -57,9 +62,7 @@ def _add_shapes(op: Any) -> None:
             operands=[*operands, *shapes],
             attributes=attributes,
         )
-    for old, value in zip(op.results, new.results, strict=True):
-        old.replace_all_uses_with(value)
-    op.erase()
+    replace_operation(op, new.results)
 
 
 def _names(op: Any) -> list[str]:
@@ -68,7 +71,7 @@ def _names(op: Any) -> list[str]:
 
 
 def _shape_of(value: Any) -> Any:
-    """The sizes of a value, a tensor of i32, at the current insertion point."""
+    """Creates the sizes of a value, a tensor of i32, at the current insertion point."""
     kind = ir.RankedTensorType(value.type)
     i32 = ir.IntegerType.get_signless(32)
     scalar, vector = ir.RankedTensorType.get([], i32), ir.RankedTensorType.get([1], i32)

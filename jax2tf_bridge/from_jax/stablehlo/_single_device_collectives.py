@@ -7,7 +7,13 @@ import re
 from typing import Any
 
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax.stablehlo._operations import attribute, below, zeros
+from jax2tf_bridge.from_jax.stablehlo._operations import (
+    attribute,
+    below,
+    custom_call_target,
+    replace_operation,
+    zeros,
+)
 from jax2tf_bridge.portable._sharding import CALLS_OF_PARTS
 
 # What every device gives the others is what it has itself.
@@ -41,9 +47,7 @@ def drop_collectives(module: Any) -> str | None:
     left = None
     # From within: an operation that is erased takes those of its region along.
     for op in reversed(list(below(module.operation))):
-        name = str(op.name)
-        if name == "stablehlo.custom_call":
-            name = str(ir.StringAttr(op.attributes["call_target_name"]).value)
+        name = custom_call_target(op) or str(op.name)
         if name == _MESH and _mesh_size(op) > 1:
             left = name
         values = _on_one_device(op, name)
@@ -52,14 +56,12 @@ def drop_collectives(module: Any) -> str | None:
         if [value.type for value in values] != [result.type for result in op.results]:
             left = name
             continue
-        for old, new in zip(op.results, values, strict=True):
-            old.replace_all_uses_with(new)
-        op.erase()
+        replace_operation(op, values)
     return left
 
 
 def _on_one_device(op: Any, name: str) -> list[Any] | None:
-    """What an operation gives on one device; nothing if it takes more; None if it is no collective.
+    """Returns what a collective gives on one device, nothing if it takes more; else None.
 
     For a collective always as many values as results, unless it takes more devices.
     """
@@ -86,7 +88,7 @@ def _mesh_size(op: Any) -> int:
 
 
 def _is_alone(op: Any) -> bool:
-    """Whether its groups are of one device each, as far as they are listed."""
+    """Tells whether its groups are of one device each, as far as they are listed."""
     groups = attribute(op, "replica_groups")
     try:
         shape = ir.RankedTensorType(ir.DenseIntElementsAttr(groups).type).shape
@@ -96,7 +98,7 @@ def _is_alone(op: Any) -> bool:
 
 
 def _zeros(op: Any) -> list[Any]:
-    """Zeros in the place of the only result of an operation; none where its size is open."""
+    """Creates zeros in the place of the only result; none where its size is open."""
     kind = ir.RankedTensorType(op.results[0].type)
     if not kind.has_static_shape:
         return []

@@ -1,4 +1,4 @@
-"""Reads from an exception which question about sizes JAX could not answer while tracing.
+"""Questions about sizes that JAX could not answer while tracing, read from its exceptions.
 
 JAX answers by an exception whose text holds the sizes; it has no structured form for them. What is
 read here is only a proposal: it counts if tracing gets further once the answer is given.
@@ -31,7 +31,7 @@ _MAX_TEXT = 20_000
 
 @dataclass(frozen=True)
 class Question:
-    """The question about sizes at which tracing stopped.
+    """A question about sizes, at which tracing stopped.
 
     Attributes:
       options: any one of these lets tracing go on; of an option, all comparisons have to hold.
@@ -43,7 +43,7 @@ class Question:
 
 
 def question_of(error: BaseException, variables: frozenset[str]) -> Question | None:
-    """The question at which `error` stopped a trace, None if it is about something else.
+    """Reads the question at which `error` stopped a trace; None if it is about something else.
 
     Args:
       error: what tracing raised; its causes are looked at too.
@@ -123,7 +123,7 @@ def _said_not_to_divide(text: str, variables: frozenset[str]) -> Question | None
 
 
 def _padding(text: str, variables: frozenset[str]) -> Question | None:
-    """In the gradient of a convolution, JAX takes no padding that depends on a size."""
+    """Asks for numbers: in the gradient of a convolution, no padding may depend on a size."""
     found = _PADDING.search(text)
     numbers = _NUMPY_INTEGER.sub(r"\1", found[1]) if found else ""
     pairs = [pair.strip().removeprefix("(").removesuffix(")") for pair in _split(numbers)]
@@ -171,7 +171,7 @@ def _einsum_names(text: str, variables: frozenset[str]) -> Question | None:
 
 
 def _multiplied(text: str, variables: frozenset[str]) -> Question | None:
-    """Two stacks of matrices."""
+    """Compares two stacks of matrices."""
     found = _MATMUL.search(text)
     shapes = list(_shapes(found[1], variables)) if found else []
     if len(shapes) < 2 or min(map(len, shapes)) < 2:
@@ -182,7 +182,7 @@ def _multiplied(text: str, variables: frozenset[str]) -> Question | None:
 
 
 def _shapes_that_differ(text: str, variables: frozenset[str]) -> Question | None:
-    """Two or more shapes that should be one: the last axes stand below each other."""
+    """Compares two or more shapes that should be one: the last axes stand below each other."""
     shapes = [s for s in _shapes(text, variables) if s]
     along = _CONCATENATED.search(text)
     if len(shapes) < 2 or not any(is_symbolic_dim(d) for s in shapes for d in s):
@@ -220,7 +220,7 @@ def _all_equal(sizes: Sequence[Dim]) -> Question | None:
 
 
 def _equal(pairs: Sequence[tuple[Dim, Dim]]) -> Question | None:
-    """That each pair is equal; None if two numbers differ, since sizes are not the matter then."""
+    """Asks that each pair is equal; None if two numbers differ, since then sizes do not matter."""
     comparisons: dict[Comparison, None] = {}
     for left, right in pairs:
         if left == right:
@@ -232,7 +232,7 @@ def _equal(pairs: Sequence[tuple[Dim, Dim]]) -> Question | None:
 
 
 def _dimension(text: str, variables: frozenset[str], *, simplify: bool = False) -> Dim | None:
-    """As JAX wrote it: told in another form, JAX would not know it again."""
+    """Reads a dimension as JAX wrote it: told in another form, JAX would not know it again."""
     try:
         dimension = parse_dimension(text, simplify=simplify)
     except DimensionSyntaxError:
@@ -242,7 +242,7 @@ def _dimension(text: str, variables: frozenset[str], *, simplify: bool = False) 
 
 
 def _shape(text: str, variables: frozenset[str]) -> Shape | None:
-    """The shape that "(b, 3)", "b, 3" or "b,3" says; None if it says something else."""
+    """Reads the shape that "(b, 3)", "b, 3" or "b,3" says; None if it says something else."""
     inner = text.strip()
     if inner.startswith("(") and inner.endswith(")"):
         inner = inner[1:-1]
@@ -253,7 +253,7 @@ def _shape(text: str, variables: frozenset[str]) -> Shape | None:
 
 
 def _split(text: str) -> Iterator[str]:
-    """The parts between the commas that stand outside of parentheses."""
+    """Yields the parts between the commas that stand outside of parentheses."""
     depth = start = 0
     for i, character in enumerate(text):
         depth += (character in "([") - (character in ")]")
@@ -264,7 +264,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _shapes(text: str, variables: frozenset[str], depth: int = 0) -> Iterator[Shape]:
-    """Every shape in a text, as "(b, 3)" or "float32[b,3]", in order."""
+    """Yields every shape in a text, as "(b, 3)" or "float32[b,3]", in order."""
     start = 0
     while start < len(text):
         if text[start] not in "([":
@@ -281,7 +281,7 @@ def _shapes(text: str, variables: frozenset[str], depth: int = 0) -> Iterator[Sh
 
 
 def _may_be_shape(text: str, start: int, end: int) -> bool:
-    """A tuple, and not the arguments of a call; or the sizes after a dtype."""
+    """Tells a tuple from the arguments of a call, and sizes after a dtype from other brackets."""
     before = _WORD_BEFORE.search(text, max(0, start - 40), start)
     if text[start] == "(":
         return before is None and "," in text[start:end]
@@ -289,7 +289,7 @@ def _may_be_shape(text: str, start: int, end: int) -> bool:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the parenthesis at `start` closes; the end of the text if nowhere."""
+    """Finds where the parenthesis at `start` closes; the end of the text if nowhere."""
     depth = 0
     for i in range(start, len(text)):
         depth += (text[i] in "([") - (text[i] in ")]")

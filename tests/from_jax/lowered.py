@@ -1,4 +1,4 @@
-"""What the tests of linear algebra share: exports that are checked, and matrices of each kind."""
+"""Helpers of the tests of lowering rules: exports that are checked, and matrices of each kind."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from jax.extend import core as jax_core
 from jax.extend import mlir as portable_artifacts
 from jax.interpreters import mlir
 
-from jax2tf_bridge.from_jax.lowering._overrides import lowering_overrides
+from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 
 WIDEST = (0, 14, 24)
 CPU = ("cpu",)
@@ -24,12 +24,24 @@ ON_TPU = {"LuDecomposition"}
 Function = Callable[..., Any]
 
 
-def export_function(f: Function, *args: Any, platforms: tuple[str, ...] = CPU) -> export.Exported:
+def export_function(
+    f: Function,
+    *args: Any,
+    platforms: tuple[str, ...] = CPU,
+    version: tuple[int, int, int] = WIDEST,
+) -> export.Exported:
     return export.export(
         jax.jit(f),
         platforms=platforms,
-        _override_lowering_rules=lowering_overrides(platforms, WIDEST),
+        _override_lowering_rules=lowering_overrides(platforms, version),
     )(*args)
+
+
+def serialized(exported: export.Exported) -> bytes:
+    with mlir.make_ir_context():
+        module = portable_artifacts.deserialize_portable_artifact(exported.mlir_module_serialized)
+        artifact: bytes = portable_artifacts.serialize_portable_artifact(module, "0.14.24", False)
+        return artifact
 
 
 def custom_calls(exported: export.Exported) -> set[str]:
@@ -39,18 +51,15 @@ def custom_calls(exported: export.Exported) -> set[str]:
 def check_portable(exported: export.Exported) -> None:
     allowed = EXPANDED | (ON_TPU if "tpu" in exported.platforms else set())
     assert custom_calls(exported) <= allowed
-    with mlir.make_ir_context():
-        module = portable_artifacts.deserialize_portable_artifact(exported.mlir_module_serialized)
-        assert portable_artifacts.serialize_portable_artifact(module, "0.14.24", False)
+    assert serialized(exported)
 
 
 def check_everywhere(f: Function, *args: Any) -> None:
-    """The function is exported for all platforms at once, and portable."""
+    """Checks that the function is exported for all platforms at once, and portable."""
     check_portable(export_function(f, *args, platforms=ALL))
 
 
 def run(f: Function, *args: Any) -> list[Any]:
-    """The outputs of the function exported for the CPU."""
     exported = export_function(f, *args)
     check_portable(exported)
     return [np.asarray(x) for x in jax.tree.leaves(jax.jit(exported.call)(*args))]
@@ -62,7 +71,7 @@ def compare(f: Function, *args: Any) -> None:
 
 
 def compare_each(f: Function, *matrices: Any) -> None:
-    """As `compare` for a function of one matrix, of each of these in one module."""
+    """Compares as `compare`, a function of one matrix for each of these, in one module."""
     compare(lambda *matrices: [f(a) for a in matrices], *matrices)
 
 
@@ -82,7 +91,7 @@ def tolerance(dtype: Any) -> float:
 
 
 def vjp_of(f: Function, *args: Any) -> tuple[Function, list[Any]]:
-    """The VJP of f as a flat function of its arguments and cotangents, and such cotangents."""
+    """Makes the VJP of f as a flat function of arguments and cotangents, and such cotangents."""
     traced = jax.jit(f).trace(*args)
     flat = jax_core.jaxpr_as_fun(traced.jaxpr)
     random = np.random.default_rng(1)

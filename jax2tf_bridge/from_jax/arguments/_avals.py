@@ -1,4 +1,4 @@
-"""JAX's abstract values and the neutral ones of the record."""
+"""JAX's abstract values, and those of a portable function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MEMORY_SPACES: dict[str, MemorySpace] = {"Device": "device", "Host": "host", "A
 
 
 def portable_aval(aval: Any, shape: tuple[Dim, ...] | None = None) -> Aval:
-    """The neutral form of a JAX aval or ShapeDtypeStruct; with `shape` in the place of its own."""
+    """Converts a JAX aval or ShapeDtypeStruct; `shape` takes the place of its own."""
     if shape is None:
         shape = tuple(dim_from_jax(d) for d in aval.shape)
     space = _MEMORY_SPACES.get(getattr(getattr(aval, "memory_space", None), "name", ""), "device")
@@ -29,7 +29,7 @@ def portable_aval(aval: Any, shape: tuple[Dim, ...] | None = None) -> Aval:
 
 
 def is_key(dtype: Any) -> bool:
-    """Whether it is the dtype of a typed PRNG key."""
+    """Tells the dtype of typed PRNG keys from others."""
     return bool(jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key))
 
 
@@ -38,11 +38,11 @@ def _dtype_name(dtype: Any) -> str:
 
 
 def cotangent_spec(aval: Any) -> jax.ShapeDtypeStruct:
-    """The shape and dtype of the cotangent of a value: float0 unless it is differentiable."""
+    """Returns shape and dtype of a value's cotangent: float0 unless it is differentiable."""
     inexact = jax.dtypes.issubdtype(aval.dtype, np.inexact)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype if inexact else jax.dtypes.float0)
 
 
 def is_narrow(aval: Aval) -> bool:
-    """Whether it has fewer than 8 bits, so that it crosses TF's op as a wider one."""
+    """Tells values of fewer than 8 bits, which cross TF's op as wider ones."""
     return aval.dtype in WIDENED

@@ -1,4 +1,4 @@
-"""What a user hands over as a function: checked, named, and made a jitted function once."""
+"""Functions as users pass them: checked, named, and jitted once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax import export as jax_export
 
 from jax2tf_bridge.errors import FunctionError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._user_code import defined_at, written_function
+from jax2tf_bridge.from_jax.arguments._user_code import defined_at, written_function
 from jax2tf_bridge.portable._as_portable import unwrapped
 from jax2tf_bridge.portable._portable_function import PortableFunction
 
@@ -43,7 +43,7 @@ class JaxCallable:
 
     @staticmethod
     def of(function: object, *, caller: str) -> JaxCallable:
-        """`function` checked and jitted, unless it is jitted already.
+        """Checks `function`, and jits it unless it is jitted already.
 
         Raises:
           FunctionError: `function` is not callable, or is a generator function.
@@ -79,11 +79,11 @@ class JaxCallable:
         )
 
     def is_static(self, position: int) -> bool:
-        """Whether the positional argument is a value and not an array."""
+        """Tells whether the positional argument is a value and not an array."""
         return position in self.static_argnums
 
     def argument_names(self, count: int) -> tuple[str, ...]:
-        """A name for each of `count` positional arguments."""
+        """Names each of `count` positional arguments."""
         names: list[str] = []
         variadic = "args"
         for parameter in self.signature.parameters.values() if self.signature else ():
@@ -135,7 +135,7 @@ def _name(function: object) -> str:
 
 
 def _code_name(function: object) -> str:
-    """The name, if it is one that code can have for the function; else f."""
+    """Returns the name that code can have for the function; f where it has none."""
     name = getattr(function, "__name__", None)
     named = isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
     is_method = callable(function) and inspect.ismethod(inspect.unwrap(function))
@@ -155,11 +155,11 @@ def _positional_count(signature: inspect.Signature | None) -> int:
 
 
 def _instead(value: object) -> str:
-    """What to call for a function that was exported already."""
+    """Tells how to call a function that was exported already."""
     if isinstance(unwrapped(value), PortableFunction):
         return " It is exported already: to_tf(record) makes a TensorFlow function of it."
     if isinstance(value, jax_export.Exported):
-        return " It is exported already: from_exported(exported) makes a record of it."
+        return " It is exported already: from_exported(exported) makes a portable function of it."
     if callable(getattr(value, "apply", None)):
         return " It has an apply: give that, as model.apply."
     return ""
@@ -170,26 +170,26 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else text[:80] + "..."
 
 
-class Pretraced:
-    """A jax.stages.Wrapped whose trace is there already, so that nothing is traced twice."""
+class AlreadyTraced:
+    """A jax.stages.Wrapped around a trace, so that nothing is traced twice."""
 
     def __init__(self, traced: jax.stages.Traced) -> None:
-        """`traced` is what `trace` will return."""
+        """Takes the trace that `trace` will return."""
         self._traced = traced
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Not for calling: it is only lowered."""
+        """Raises, since it is only lowered."""
         raise NotImplementedError
 
     def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
-        """The trace, whatever the arguments."""
+        """Returns the trace, whatever the arguments."""
         return self._traced
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
-        """The trace, lowered for JAX's default platform."""
+        """Lowers the trace for JAX's default platform."""
         lowered: jax.stages.Lowered = self._traced.lower()
         return lowered
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
-        """The shapes and dtypes of the results."""
+        """Returns the shapes and dtypes of the results."""
         return self._traced.out_info

@@ -1,4 +1,4 @@
-"""The shapes and dtypes of arguments, as JAX takes them."""
+"""Shapes and dtypes of arguments, as JAX takes them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import jax
 import numpy as np
 
 from jax2tf_bridge.errors import DTypeError
-from jax2tf_bridge.from_jax._avals import is_key
+from jax2tf_bridge.from_jax.arguments._avals import is_key
 
 
 def shape_and_dtype(leaf: Any, path: str) -> tuple[tuple[Any, ...], Any]:
-    """The shape of an argument, and its dtype as JAX would take it (64 bits only with x64).
+    """Returns an argument's shape, and its dtype as JAX takes it (64 bits only with x64).
 
     Raises:
       DTypeError: it is no array, or JAX has no such dtype.
@@ -31,7 +31,7 @@ def shape_and_dtype(leaf: Any, path: str) -> tuple[tuple[Any, ...], Any]:
 
 
 def static_leaf_hint(leaf: Any, path: str) -> str:
-    """What to do with a leaf that belongs to the model and is no array, as its activation.
+    """Tells what to do with a leaf of a model that is no array, as its activation.
 
     The end of a message that ends without a full stop; "" for any other leaf.
 
@@ -52,7 +52,7 @@ def static_leaf_hint(leaf: Any, path: str) -> str:
 
 
 def jax_dtype(dtype: Any, path: str, *, shown: str | None = None) -> Any:
-    """`dtype` as JAX takes it; `shown` is what messages call it.
+    """Converts a dtype to the one that JAX takes for it; messages call it `shown`.
 
     Raises:
       DTypeError: JAX has no such dtype.
@@ -73,7 +73,7 @@ def jax_dtype(dtype: Any, path: str, *, shown: str | None = None) -> Any:
 
 
 def _conversion(dtype: Any) -> str:
-    """How an array of a dtype that JAX lacks becomes one of numbers, as far as that is known."""
+    """Tells how an array of a dtype that JAX lacks becomes numbers, as far as that is known."""
     if np.dtype(dtype).kind in "SUO":
         return ", in TensorFlow for instance with tf.strings.to_number or a table of tf.lookup"
     if np.dtype(dtype).kind in "mM":

@@ -1,14 +1,18 @@
-"""How messages about sizes speak: in the words of jax2tf, or of jax.export."""
+"""TracedFunction: what is exported, as inference traces it and as messages speak of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+import jax
+
+from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
 
 
 @dataclass(frozen=True)
 class SizeWords:
-    """How the caller writes sizes that stay open, and what holds for them.
+    """Words by which the caller writes sizes that stay open, and constraints on them.
 
     Attributes:
       shapes: where the sizes are written.
@@ -26,7 +30,7 @@ class SizeWords:
     can_infer: bool
 
     def advice(self, call: str, constraints: Sequence[str]) -> str:
-        """The code that states the constraints: `call` up to them, and what follows."""
+        """Writes the code that states the constraints: `call` up to them, and what follows."""
         quoted = ", ".join(f'"{constraint}"' for constraint in constraints)
         code = f"    {call}, {self.keyword}=[{quoted}])\n"
         return f'{code}or let {self.keyword}="infer" add it. ' if self.can_infer else code
@@ -49,3 +53,27 @@ SYMBOLIC = SizeWords(
     can_infer=False,
 )
 """Those of jax.export."""
+
+
+@dataclass(frozen=True)
+class TracedFunction:
+    """A function that can be traced as often as needed, with open sizes or at numbers.
+
+    Attributes:
+      name: for messages.
+      variables: the dimension variables.
+      trace: traces it under assumptions on their sizes; raises what JAX raises.
+      trace_at: traces it with numbers in the place of its dimension variables; called where an
+        error alone does not tell what is wrong.
+      example: sizes at which it should work, as far as they are known.
+      source: where it was defined, for errors that name no line of it.
+      words: how its user writes sizes and constraints, for errors.
+    """
+
+    name: str
+    variables: frozenset[str]
+    trace: Callable[[SizeAssumptions], jax.stages.Traced]
+    trace_at: Callable[[Mapping[str, int]], jax.stages.Traced]
+    example: Mapping[str, int]
+    source: str | None = None
+    words: SizeWords = POLYMORPHIC

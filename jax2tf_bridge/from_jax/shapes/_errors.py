@@ -1,4 +1,4 @@
-"""The texts of the errors about sizes that tracing cannot do without."""
+"""Errors about sizes that tracing cannot do without."""
 
 from __future__ import annotations
 
@@ -7,34 +7,28 @@ from collections.abc import Mapping, Sequence
 
 from jax2tf_bridge.errors import InconclusiveShapeError, bullet_list
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax.shapes._knowledge import Requirement
-from jax2tf_bridge.from_jax.shapes._size_words import SizeWords
+from jax2tf_bridge.from_jax.shapes._assumptions import Requirement
+from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
 from shape_poly import Comparison, Dim, SymbolicScope, evaluate_shape
 
 
 class _ForJaxToo(InconclusiveShapeError, _jax_compat.InconclusiveDimensionOperation):
-    """Caught by those who expect JAX's error, too."""
+    """An InconclusiveShapeError that those who expect JAX's error catch too."""
 
 
 _ForJaxToo.__name__ = _ForJaxToo.__qualname__ = InconclusiveShapeError.__name__
 
 
 def requirements_error(
-    name: str,
-    call: str,
-    requirements: Sequence[Requirement],
-    *,
-    given: Sequence[str],
-    words: SizeWords,
+    function: TracedFunction, call: str, requirements: Sequence[Requirement], given: Sequence[str]
 ) -> InconclusiveShapeError:
-    """Tracing would succeed under requirements that the user has not granted.
+    """Refuses requirements that the user has not allowed, under which tracing succeeds.
 
     Args:
-      name: the function's.
+      function: which has them.
       call: how the user called the bridge, up to the constraints.
       requirements: what is missing.
       given: the constraints that the user gave.
-      words: how the user writes them.
     """
     first = requirements[0]
     weakest, counterexample = first.comparison, first.counterexample
@@ -42,15 +36,12 @@ def requirements_error(
     several = len(texts) > 1
     asked = f" (tracing asked for {first.question})" if first.question != weakest else ""
     more = f" All that it needs:{bullet_list(texts)}\n" if several else " "
-    text = (
-        f"{name} needs {weakest}{asked}{_place(first.source)}, which "
+    return _ForJaxToo(
+        f"{function.name} needs {weakest}{asked}{_place(first.source)}, which "
         f"{_failing(weakest, counterexample)}.{more}If your sizes keep to "
         f"{'these' if several else 'this'}, say so:\n"
-        f"{words.advice(call, (*given, *texts))}"
-        "Other sizes are then refused when the function is called."
-    )
-    return _ForJaxToo(
-        text,
+        f"{function.words.advice(call, (*given, *texts))}"
+        "Other sizes are then refused when the function is called.",
         comparison=str(first.question),
         counterexample=counterexample or None,
         requirements=texts,
@@ -59,112 +50,129 @@ def requirements_error(
 
 
 def never_holds_error(
-    name: str,
+    function: TracedFunction,
     comparison: Comparison,
     counterexample: Mapping[str, int],
     scope: SymbolicScope,
     source: str | None,
-    cause: Exception | None,
+    cause: Exception | None = None,
 ) -> InconclusiveShapeError:
-    """Sizes that should fit each other never do; `cause` is what JAX said, if it did."""
+    """Refuses sizes that never fit each other; `cause` is what JAX said, if it did."""
     under = f" under {scope}" if scope.constraints else ""
-    error = _ForJaxToo(
-        f"The shapes in {name} do not fit each other{_place(source)}: {comparison} never "
+    return _error(
+        f"The shapes in {function.name} do not fit each other{_place(source)}: {comparison} never "
         f"holds{under}; {_compared(comparison, counterexample)}. No constraint on the sizes can "
-        f"help: change the function or the shapes of its arguments.{_says(cause)}",
-        comparison=str(comparison),
-        counterexample=counterexample,
-        source=source,
+        "help: change the function or the shapes of its arguments.",
+        str(comparison),
+        counterexample,
+        source,
+        cause,
     )
-    error.__cause__ = cause
-    return error
 
 
 def not_convinced_error(
-    name: str, comparison: Comparison, source: str | None, cause: Exception, words: SizeWords
+    function: TracedFunction, comparison: Comparison, source: str | None, cause: Exception
 ) -> InconclusiveShapeError:
-    """JAX does not follow, though it was told."""
-    error = _ForJaxToo(
-        f"{name} needs to know whether {comparison}{_place(source)}, and JAX does not see it even "
-        "when it is told. Write the shapes there in another way, or give one of the sizes in "
-        f"{words.shapes} as a number.{_says(cause)}",
-        comparison=str(comparison),
-        source=source,
+    """Refuses a comparison that JAX does not follow, though it was told."""
+    return _error(
+        f"{function.name} needs to know whether {comparison}{_place(source)}, and JAX does not see "
+        "it even when it is told. Write the shapes there in another way, or give one of the sizes "
+        f"in {function.words.shapes} as a number.",
+        str(comparison),
+        None,
+        source,
+        cause,
     )
-    error.__cause__ = cause
-    return error
 
 
 def needs_a_number_error(
-    name: str,
-    variables: frozenset[str],
+    function: TracedFunction,
     passed: Sequence[Mapping[str, int]],
     source: str | None,
     cause: Exception,
-    words: SizeWords,
 ) -> InconclusiveShapeError:
-    """A size is used as a number of Python: the function works at each size, but not at all."""
-    names = ", ".join(sorted(variables))
+    """Refuses a size used as a number of Python: each size works, an open one does not."""
+    names = ", ".join(sorted(function.variables))
     examples = " and ".join(map(_sizes, passed))
-    error = _ForJaxToo(
-        f"{name} needs a size as a number of Python while it is traced{_place(source)}. It can be "
-        f"traced for {examples}, but not with {names} open. Give that size as a number in "
-        f"{words.shapes}, or compute with it by jax.numpy or jax.lax instead of range, int, "
-        f"math, numpy or iteration.{_says(cause)}",
-        comparison=names,
-        counterexample=passed[-1] if passed else None,
-        source=source,
+    return _error(
+        f"{function.name} needs a size as a number of Python while it is traced{_place(source)}. "
+        f"It can be traced for {examples}, but not with {names} open. Give that size as a number "
+        f"in {function.words.shapes}, or compute with it by jax.numpy or jax.lax instead of range, "
+        "int, math, numpy or iteration.",
+        names,
+        passed[-1] if passed else None,
+        source,
+        cause,
     )
-    error.__cause__ = cause
-    return error
 
 
 def some_sizes_fail_error(
-    name: str,
+    function: TracedFunction,
     passes: Mapping[str, int],
     fails: Mapping[str, int],
     concrete: Exception,
     source: str | None,
     cause: Exception,
-    words: SizeWords,
 ) -> InconclusiveShapeError:
-    """The function only works at some sizes, and what they have in common is not known."""
+    """Refuses a function that works at some sizes only, for reasons that are not known."""
+    return _error(
+        f"{function.name} does not work for all sizes{_place(source)}: it does for "
+        f"{_sizes(passes)}, but for {_sizes(fails)} it fails with {type(concrete).__name__}: "
+        f"{first_line(concrete)}\nState in {function.words.constraints} what holds for your "
+        f"sizes, or give some of them in {function.words.shapes} as numbers.",
+        "",
+        fails,
+        source,
+        cause,
+    )
+
+
+def only_one_size_error(
+    function: TracedFunction,
+    requirements: Sequence[str],
+    sizes: Mapping[str, int],
+    source: str | None,
+) -> InconclusiveShapeError:
+    """Refuses requirements that leave no size open."""
+    return _error(
+        f"{function.name} needs {', '.join(requirements)}{_place(source)}, which leaves nothing "
+        f"open: it works for {_sizes(sizes)} alone. Write "
+        f"{'this number' if len(sizes) == 1 else 'these numbers'} in {function.words.shapes}, or "
+        "change the function.",
+        requirements[0],
+        {variable: size + 1 for variable, size in sizes.items()},
+        source,
+    )
+
+
+def too_many_rounds_error(function: TracedFunction, rounds: int) -> InconclusiveShapeError:
+    """Gives up on questions that do not end."""
+    return _error(
+        f"{function.name} was traced {rounds} times, and JAX still has questions about its sizes. "
+        f"Give some of the sizes in {function.words.shapes} as numbers, or state what holds for "
+        f"them in {function.words.constraints}.",
+    )
+
+
+def _error(
+    text: str,
+    comparison: str = "",
+    counterexample: Mapping[str, int] | None = None,
+    source: str | None = None,
+    cause: Exception | None = None,
+) -> InconclusiveShapeError:
+    says = f" JAX says: {first_line(cause)}" if cause is not None else ""
     error = _ForJaxToo(
-        f"{name} does not work for all sizes{_place(source)}: it does for {_sizes(passes)}, but "
-        f"for {_sizes(fails)} it fails with {type(concrete).__name__}: {first_line(concrete)}\n"
-        f"State in {words.constraints} what holds for your sizes, or give some of them in "
-        f"{words.shapes} as numbers.{_says(cause)}",
-        comparison="",
-        counterexample=fails,
-        source=source,
+        f"{text}{says}", comparison=comparison, counterexample=counterexample, source=source
     )
     error.__cause__ = cause
     return error
 
 
-def only_one_size_error(
-    name: str,
-    requirements: Sequence[str],
-    sizes: Mapping[str, int],
-    source: str | None,
-    words: SizeWords,
-) -> InconclusiveShapeError:
-    """What is required leaves no size open."""
-    return _ForJaxToo(
-        f"{name} needs {', '.join(requirements)}{_place(source)}, which leaves nothing open: it "
-        f"works for {_sizes(sizes)} alone. Write "
-        f"{'this number' if len(sizes) == 1 else 'these numbers'} in {words.shapes}, or "
-        "change the function.",
-        comparison=requirements[0],
-        counterexample={variable: size + 1 for variable, size in sizes.items()},
-        source=source,
-    )
-
-
 def fails_at_all_sizes(
     name: str, error: Exception, sizes: Mapping[str, int], concrete: Exception
 ) -> str:
-    """A note for an error that has nothing to do with sizes being open.
+    """Returns a note for an error that has nothing to do with sizes being open.
 
     Args:
       name: the function's.
@@ -186,16 +194,6 @@ def fails_at_all_sizes(
     )
 
 
-def too_many_rounds_error(name: str, rounds: int, words: SizeWords) -> InconclusiveShapeError:
-    """The questions did not end."""
-    return _ForJaxToo(
-        f"{name} was traced {rounds} times, and JAX still has questions about its sizes. Give "
-        f"some of the sizes in {words.shapes} as numbers, or state what holds for them in "
-        f"{words.constraints}.",
-        comparison="",
-    )
-
-
 def _place(source: str | None) -> str:
     return f" at {source}" if source else ""
 
@@ -207,7 +205,7 @@ def _failing(comparison: Comparison, counterexample: Mapping[str, int]) -> str:
 
 
 def _compared(comparison: Comparison, values: Mapping[str, int]) -> str:
-    """For instance: for b = 3 it compares 4 with 3."""
+    """Shows the values that are compared, as "for b = 3, b + 1 is 4"."""
     where = _sizes(values)
     left, right = evaluate_shape((comparison.left, comparison.right), values)
     if left is None or right is None:
@@ -228,10 +226,5 @@ def _sizes(values: Mapping[str, int]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in sorted(values.items()))
 
 
-def _says(error: Exception | None) -> str:
-    return f" JAX says: {first_line(error)}" if error is not None else ""
-
-
 def first_line(error: Exception) -> str:
-    """The first line of an error's text."""
     return str(error).strip().split("\n", 1)[0]

@@ -1,4 +1,4 @@
-"""to_exported() and from_exported(): records and JAX's own exported functions."""
+"""to_exported() and from_exported(): between portable functions and JAX's exported ones."""
 
 from __future__ import annotations
 
@@ -21,23 +21,27 @@ from jax2tf_bridge.errors import (
     UnsupportedByTargetError,
 )
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._avals import is_narrow, portable_aval
 from jax2tf_bridge.from_jax._shardings import check_readable, exported_shardings
-from jax2tf_bridge.from_jax._structures import jax_structures
-from jax2tf_bridge.from_jax._trees import spec_of_structure
 from jax2tf_bridge.from_jax.archives._calls import is_retired
 from jax2tf_bridge.from_jax.archives._rewriting import rewrite_calls
+from jax2tf_bridge.from_jax.arguments._avals import is_narrow, portable_aval
 from jax2tf_bridge.from_jax.lowering._lowering import effect_names
 from jax2tf_bridge.from_jax.shapes._symbols import dim_to_jax, scope_from_jax, scope_to_jax
 from jax2tf_bridge.from_jax.stablehlo._embedding import (
     as_jax_has_it,
     check_stored_types,
     embedded,
-    narrow_main,
 )
-from jax2tf_bridge.from_jax.stablehlo._retarget_function import read_module, retarget_record
+from jax2tf_bridge.from_jax.stablehlo._retarget import (
+    read_module,
+    retarget_record,
+    retype_narrow_values,
+)
+from jax2tf_bridge.from_jax.trees._structures import jax_structures
+from jax2tf_bridge.from_jax.trees._tree_specs import spec_of_structure
 from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record, unwrapped
 from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
 from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._portable_function import (
     GradientOnDemand,
@@ -47,7 +51,11 @@ from jax2tf_bridge.portable._portable_function import (
 from jax2tf_bridge.portable._safety_checks import canonical_checks
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._tree_spec import flat_call, flat_names, flat_tuple
+from jax2tf_bridge.portable._tree_spec import (
+    flat_call,
+    flat_names,
+    flat_tuple,
+)
 from jax2tf_bridge.serialization._registry import forward_registrations
 from jax2tf_bridge.serialization.jax_exported._argument_names import argument_names
 from jax2tf_bridge.serialization.jax_exported._modules import (
@@ -64,16 +72,16 @@ _MESHES_FROM_TEXT = "builtin.module(xla-sdy-round-trip-import-shardy-attrs)"
 
 
 def to_exported(record: PortableFunction | HoldsPortable) -> jax_export.Exported:
-    """`record` as JAX's own exported function, which JAX calls, differentiates and exports.
+    """Makes JAX's own exported function, which JAX calls, differentiates and exports.
 
-    The record may be older than what jax.export.deserialize takes: calls of LAPACK that today's
+    The function may be older than what jax.export.deserialize takes: calls of LAPACK that today's
     JAX registers no longer are replaced.  VJPs are made when JAX asks for them.
 
     Args:
       record: of an export, a file or one of JAX's archives.
 
     Returns:
-      The same object for each call with this record, so that JAX compiles it once a shape.
+      The same object for each call with this function, so that JAX compiles it once a shape.
 
     Raises:
       StructureError: a pytree node's type is not known here; register it for files
@@ -81,11 +89,11 @@ def to_exported(record: PortableFunction | HoldsPortable) -> jax_export.Exported
       FileFormatError: a registered type does not fit what is stored.
       UnsupportedByTargetError: the module holds a call that JAX registers no longer and that has
         no form in StableHLO.
-      ModuleError: the installed JAX cannot read the module, its types are not the record's, or
-        the record was written without the arrays that the function captured.
-      SerializationError: JAX has no place for what the record holds.
+      ModuleError: the installed JAX cannot read the module, its types are not the function's, or
+        that was written without the arrays that the function captured.
+      SerializationError: JAX has no place for what the function holds.
       ShardingError: JAX cannot run it, since it computes by parts in more forms than one.
-      FunctionError: it is no record.
+      FunctionError: it is no portable function.
     """
     record = as_record(record, "to_exported")
     form = _form_in_jax(record)
@@ -93,9 +101,7 @@ def to_exported(record: PortableFunction | HoldsPortable) -> jax_export.Exported
         if form.exported is not None:
             return form.exported
         exported = _exported(record)
-        # Where JAX has no place for a VJP that is made later, another one may be there later.
-        if exported.has_vjp() == record.has_vjp:
-            form.exported = exported
+        keep_exported(record, exported)
         return exported
 
 
@@ -112,17 +118,20 @@ def _form_in_jax(_: PortableFunction) -> _FormInJax:
     return _FormInJax()
 
 
-def remember_exported(function: PortableFunction, exported: jax_export.Exported) -> None:
-    """Makes `exported` what `to_exported` gives for the portable function in this process."""
-    _form_in_jax(function).exported = exported
+def keep_exported(record: PortableFunction, exported: jax_export.Exported) -> None:
+    """Keeps JAX's form of a portable function for `to_exported`, if it has its gradient.
+
+    Where JAX has no place for a VJP that is made later, another one may be there later.
+    """
+    if exported.has_vjp() == record.has_vjp:
+        _form_in_jax(record).exported = exported
 
 
 def _exported(record: PortableFunction) -> jax_export.Exported:
     forward_registrations()
     check_readable(record)
     in_tree, out_tree = jax_structures(record)
-    order = 0
-    exported = _flat_exported(record, order)
+    exported = _flat_exported(record, 0)
     if record.has_vjp:
         # Holding the function would keep it alive for as long as its form in JAX lives.
         gradient, name = record.gradient, record.name
@@ -141,16 +150,17 @@ def _exported(record: PortableFunction) -> jax_export.Exported:
 def from_exported(
     exported: jax_export.Exported, *, target: Target | None = None
 ) -> PortableFunction:
-    """The record of a function that jax.export exported or deserialized.
+    """Makes a portable function of one that jax.export exported or deserialized.
 
     Args:
       exported: is not changed. Calls of LAPACK in it become StableHLO.
       target: what the consumer can run; by default `Target.widest()`.
 
     Returns:
-      The record. Its VJP is made when it is asked for. Its constraints are those of the symbolic
-      scope of its sizes, or, after a file of JAX's, which drops them, those that its module checks:
-      `constraints_known` is True only where the scope has some, or no size is symbolic.
+      The portable function. Its VJP is made when it is asked for. Its constraints are those of
+      the symbolic scope of its sizes; or those that its module checks, after a file of JAX's, which
+      drops the scope's. `constraints_known` is True only where the scope has some, or no size is
+      symbolic.
 
     Raises:
       UnsupportedByTargetError, ModuleError: as `retarget_record`.
@@ -173,7 +183,7 @@ def from_exported(
 def _record(
     exported: jax_export.Exported, primal: PortableFunction | None = None
 ) -> PortableFunction:
-    """The record with the module as JAX wrote it; `primal` is whose VJP it is, if it is one."""
+    """Keeps the module as JAX wrote it; `primal` is given for its VJP."""
     in_avals = tuple(portable_aval(aval) for aval in exported.in_avals)
     out_avals = tuple(portable_aval(aval) for aval in exported.out_avals)
     in_tree = spec_of_structure(exported.in_tree, exported.in_avals)
@@ -231,7 +241,7 @@ def _load_lapack() -> None:
 
 
 def _flat_exported(record: PortableFunction, vjp_order: int) -> jax_export.Exported:
-    """The record over flat arguments and results, as JAX reads it from bytes.
+    """Gives JAX the function over flat arguments and results, as bytes to read.
 
     Bytes are the one way in that is the same for every release of JAX, which does not compare
     their types with those of the module.
@@ -260,7 +270,7 @@ def _flat_exported(record: PortableFunction, vjp_order: int) -> jax_export.Expor
 
 
 def _todays_module(record: PortableFunction) -> bytes:
-    """The module as the installed JAX runs it: the record's own, if that is so already."""
+    """Rewrites the module for the installed JAX; returns it as it is if that runs it."""
     narrow = any(map(is_narrow, (*record.in_avals, *record.out_avals)))
     readable = record.module.stablehlo_version <= _jax_compat.current_stablehlo_version()
     if readable and not narrow and not _LINEAR_ALGEBRA.search(record.module.data):
@@ -278,12 +288,12 @@ def _todays_module(record: PortableFunction) -> bytes:
                 source=call.source,
             )
     if narrow:
-        narrow_main(module, record)
+        retype_narrow_values(module, record, ELEMENT_TYPES)
     return _with_meshes(module.serialize(_jax_compat.current_stablehlo_version()))
 
 
 def _with_meshes(module: bytes) -> bytes:
-    """The module with its meshes as operations, not as the text that TensorFlow has for them.
+    """Writes the meshes as operations, not as the text that TensorFlow has for them.
 
     JAX 0.8 looks for the operations alone; later releases read both.
     """
@@ -309,7 +319,7 @@ def _materialised_orders(record: PortableFunction) -> int:
 
 
 def _written_constraints(exported: jax_export.Exported) -> tuple[str, ...]:
-    """What its symbolic scope says; nothing after a file, since JAX's files drop it."""
+    """Reads the constraints of its symbolic scope; none after a file, since JAX's files drop it."""
     symbolic = [
         d for aval in exported.in_avals for d in aval.shape if jax_export.is_symbolic_dim(d)
     ]
@@ -320,7 +330,7 @@ def _written_constraints(exported: jax_export.Exported) -> tuple[str, ...]:
 def _under_constraints(
     record: PortableFunction, exported: jax_export.Exported
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The abstract values of the arguments and results, in a scope with the record's constraints.
+    """Puts the abstract values into a scope with the function's constraints.
 
     JAX's files drop them; with them, JAX knows as much of the sizes as when it exported.
     """
@@ -346,7 +356,7 @@ def _under_constraints(
 
 
 def _with_weak_types(known_avals: Sequence[Aval], avals: Sequence[Any]) -> tuple[Any, ...]:
-    """The abstract values, weak as when the function was traced; JAX's files keep none."""
+    """Makes the abstract values weak as when the function was traced; JAX's files keep none."""
     return tuple(
         aval.update(weak_type=True) if known.weak_type else aval
         for known, aval in zip(known_avals, avals, strict=True)

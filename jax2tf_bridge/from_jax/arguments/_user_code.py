@@ -17,7 +17,7 @@ _INSTALLED = tuple(
 
 
 def user_line(error: BaseException) -> str | None:
-    """The innermost line of the user's own code, as "file.py:12 (function)".
+    """Finds the innermost line of the user's own code, as "file.py:12 (function)".
 
     A line of an installed library (Flax, Equinox) stands for it if there is no other; lines of
     JAX, TensorFlow and the bridge never do.
@@ -38,7 +38,7 @@ def user_line(error: BaseException) -> str | None:
 
 
 def defined_at(function: object) -> str | None:
-    """Where a function was defined, as `user_line` says it."""
+    """Tells where a function was defined, in the form of `user_line`."""
     inner = written_function(function)
     code = getattr(inner, "__code__", None)
     if code is None or str(getattr(inner, "__module__", "")).partition(".")[0] in _LIBRARIES:
@@ -47,7 +47,7 @@ def defined_at(function: object) -> str | None:
 
 
 def written_function(function: object) -> object:
-    """What was written with def or lambda, of which `function` was made; or what it ends at.
+    """Finds the function written with def or lambda that `function` was made of.
 
     Decorators and partials are taken off, and __call__ stands for an object that has one.
     """

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax2tf_bridge.from_jax.shapes._inconclusive import Question, question_of
+from jax2tf_bridge.from_jax.shapes._questions import Question, question_of
 
 VARIABLES = frozenset("abcdhw")
 

@@ -1,4 +1,4 @@
-"""JAX's structures of a record's arguments and results, of the types of this process."""
+"""JAX's structures of a portable function's arguments and results, with this process's types."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNKNOWN = object()
 
 
 def jax_structures(record: PortableFunction) -> tuple[Any, Any]:
-    """JAX's structures of (args, kwargs) and of the result.
+    """Makes JAX's structures of (args, kwargs) and of the result.
 
     Raises:
       StructureError: a type is not known here, or its children are in another order here.
@@ -33,7 +33,7 @@ def jax_structures(record: PortableFunction) -> tuple[Any, Any]:
 
 
 def _with_known_types(record: PortableFunction) -> PortableFunction:
-    """The record with the types of its nodes that are known here by now.
+    """Fills in the types of tree nodes that are registered here by now.
 
     Raises:
       StructureError: some are not.
@@ -52,20 +52,19 @@ def _with_known_types(record: PortableFunction) -> PortableFunction:
 
 
 def _treedef(record: PortableFunction, spec: TreeSpec, avals: Sequence[Aval], what: str) -> Any:
-    """The structure as JAX's, of the types of this process."""
     structure = _jax_structure(spec, record.name)
     if not _keeps_order(spec, iter([replace(aval) for aval in avals]))[0]:
         raise StructureError(
-            f"The {what} of {record.name} are flattened in another order here than in the record: "
-            "the fields of a named tuple or the children of a registered type are in another "
-            "order than when it was exported, or the keys of a dict in the file are not sorted. "
+            f"The {what} of {record.name} are flattened in another order here than when it was "
+            "exported: the fields of a named tuple or the children of a registered type have "
+            "another order, or the keys of a dict in the file are not sorted. "
             "Use the definitions of the types that it was exported with."
         )
     return structure
 
 
 def _jax_structure(spec: TreeSpec, name: str) -> Any:
-    """JAX's structure, without objects of the types: their constructors may check values."""
+    """Makes JAX's structure without objects of the types: their constructors may check values."""
     children = [_jax_structure(child, name) for child in spec.children]
     match spec.kind:
         case "leaf":
@@ -90,7 +89,7 @@ def _jax_structure(spec: TreeSpec, name: str) -> Any:
 
 
 def _keeps_order(spec: TreeSpec, leaves: Iterator[Aval]) -> tuple[bool, Any]:
-    """Whether objects come apart here in the order of the record's leaves, and such an object.
+    """Checks that objects come apart here in the order of the stored leaves; also returns one.
 
     The object is _UNKNOWN where a type cannot be made of abstract values; of a custom node its
     order is not known then.
@@ -119,7 +118,6 @@ def _keeps_order(spec: TreeSpec, leaves: Iterator[Aval]) -> tuple[bool, Any]:
 
 
 def _type_of(spec: TreeSpec) -> type:
-    """The type of a named tuple or custom node, which is known."""
     assert spec.codec is not None  # _with_known_types refuses others
     return spec.codec.node_type
 

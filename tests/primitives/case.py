@@ -1,4 +1,4 @@
-"""What a case is: a public function of JAX, arguments for it, and how its results are judged."""
+"""Cases: a public function of JAX, arguments for it, and how its results are judged."""
 
 from __future__ import annotations
 
@@ -70,35 +70,34 @@ class Case:
 
     @property
     def name(self) -> str:
-        """As "jax.lax.sin[complex64]"."""
+        """Name of the case, as "jax.lax.sin[complex64]"."""
         return f"{self.target}[{', '.join(filter(None, (self.label, self.dtype)))}]"
 
     @property
     def x64(self) -> bool:
-        """Whether JAX has to be told to keep 64-bit values."""
+        """Tells whether JAX has to be told to keep 64-bit values."""
         return not _WIDE.isdisjoint({self.dtype, *(a.dtype for a in self.arguments)})
 
     @property
     def exists(self) -> bool:
-        """Whether the installed JAX has the function, without faults."""
+        """Tells whether the installed JAX has the function, without faults."""
         needed = (self.target, self.needs) if self.needs else (self.target,)
         is_new_enough = jax.__version_info__ >= self.since
         return is_new_enough and all(find(name) is not None for name in needed)
 
     @property
     def relative_tolerance(self) -> float:
-        """The tolerance that applies."""
         if self.tolerance is not None:
             return self.tolerance
         return _TOLERANCES.get(self.dtype, _TOLERANCES["float64" if self.x64 else "float32"])
 
     def sample(self, row: int) -> list[Array]:
-        """The arguments, the same for the same row."""
+        """Makes the arguments, the same for the same row."""
         numbers = np.random.default_rng([row, len(self.arguments)])
         return [a.sample(numbers, numpy_dtype(a.dtype or self.dtype)) for a in self.arguments]
 
     def function(self, *, used: Callable[[], None] = lambda: None) -> Callable[..., list[Any]]:
-        """The case over flat arrays; `used` is called when the function of `target` is."""
+        """Makes a function over flat arrays; `used` is called when the function of `target` is."""
         target = find(self.target)
 
         @functools.wraps(target, updated=())
@@ -132,7 +131,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 @functools.cache
 def find(name: str) -> Any:
-    """What the public name stands for in the installed JAX, or None."""
+    """Finds what the public name stands for in the installed JAX, or None."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         try:
@@ -164,7 +163,6 @@ def cases(
 
 
 def _words(leaf: Any) -> Any:
-    """The words of a typed key; anything else as it is."""
     if hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return jax.random.key_data(leaf)
     return leaf

@@ -1,4 +1,4 @@
-"""What to write for arguments that choose what a function does: flags, words, functions."""
+"""Advice about arguments that choose what a function does: flags, words, functions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jax2tf_bridge.from_jax._callables import JaxCallable
+from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
 
 _WRITTEN_AS_CODE = (bool, int, float, str)
 
@@ -44,7 +44,7 @@ def close_over(function: JaxCallable, names: Sequence[str], argument: str, value
 def value_note(
     error: Exception, function: JaxCallable, names: Sequence[str], given: Mapping[str, Any]
 ) -> str | None:
-    """The note for an error of JAX's that says that an argument has no value while tracing.
+    """Returns a note for JAX's error that an argument has no value while tracing.
 
     Args:
       error: what JAX raised; it names the arguments.

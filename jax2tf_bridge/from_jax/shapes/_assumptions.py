@@ -1,4 +1,4 @@
-"""What is known of the sizes while a function is traced, and how JAX is told."""
+"""Assumptions on the sizes while a function is traced, and how JAX is told of them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from typing import Any
 from jax import export as jax_export
 
 from jax2tf_bridge.from_jax.shapes._progressions import Progression, known_remainder, progressions
-from jax2tf_bridge.from_jax.shapes._symbols import comparison_to_jax, dim_from_jax
+from jax2tf_bridge.from_jax.shapes._symbols import comparison_to_jax, dim_from_jax, is_variable
 from shape_poly import Comparison, Dim, DimExpr, Proven, SymbolicScope, prove
 
 
 @dataclass(frozen=True)
 class Fact:
-    """What follows from the scope, in JAX's own words; `form` is which of its texts JAX gets."""
+    """A comparison that follows from the scope, in JAX's own words.
+
+    Attributes:
+      form: index of the constraint text that is passed to JAX.
+    """
 
     comparison: Comparison
     form: int = 0
@@ -24,7 +28,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Requirement:
-    """What has to hold for the sizes, though the scope does not say it.
+    """A comparison that has to hold for the sizes, though the scope does not say it.
 
     Attributes:
       comparison: the weakest constraint that answers the question.
@@ -40,11 +44,12 @@ class Requirement:
 
 
 @dataclass(frozen=True)
-class Knowledge:
-    """What the user said of the sizes, what is required, and what follows.
+class SizeAssumptions:
+    """Constraints on the sizes by the user, requirements beside them, and facts that follow.
 
     Attributes:
       scope: the constraints that the user wrote.
+      constraints: the same as texts, in the user's words.
       requirements: in the order in which they were found.
       facts: likewise.
       progressions: variables that JAX gets in terms of others: b, of which mod(b, 2) == 0 is
@@ -52,22 +57,23 @@ class Knowledge:
     """
 
     scope: SymbolicScope
+    constraints: tuple[str, ...] = ()
     requirements: tuple[Requirement, ...] = ()
     facts: tuple[Fact, ...] = ()
     progressions: tuple[Progression, ...] = ()
 
     @property
     def full_scope(self) -> SymbolicScope:
-        """The scope with the requirements."""
+        """Constraints of the user together with the requirements."""
         required = [r.comparison for r in self.requirements]
         return self.scope.with_constraints(*required, check=False)
 
     def requirement_texts(self) -> tuple[str, ...]:
-        """The requirements as constraints to write."""
+        """Writes the requirements as constraints."""
         return tuple(dict.fromkeys(str(r.comparison) for r in self.requirements))
 
-    def with_requirement(self, requirement: Requirement) -> Knowledge:
-        """With one more requirement, and without those that follow from it and the others."""
+    def with_requirement(self, requirement: Requirement) -> SizeAssumptions:
+        """Adds a requirement, and drops those that follow from it and the others."""
         kept = [*self.requirements, requirement]
         for known in self.requirements:
             others = [r for r in kept if r is not known]
@@ -78,8 +84,8 @@ class Knowledge:
         facts = () if _replaces_a_variable(requirement.comparison) else self.facts
         return replace(self, requirements=tuple(kept), facts=facts)
 
-    def with_progression(self, variables: frozenset[str]) -> Knowledge | None:
-        """With one more variable as a progression; None if there is no further one.
+    def with_progression(self, variables: frozenset[str]) -> SizeAssumptions | None:
+        """Adds one more variable as a progression; None if there is no further one.
 
         `variables` are those of the arguments, whose names are taken. The facts go, since they are
         in terms of the variable: JAX will ask again.
@@ -92,13 +98,13 @@ class Knowledge:
         return None
 
     def to_jax(self, dimension: Dim) -> Dim:
-        """A dimension in terms of the variables that JAX gets."""
+        """Writes a dimension in terms of the variables that JAX gets."""
         if isinstance(dimension, int) or not self.progressions:
             return dimension
         return dimension.substitute({p.name: p.in_terms_of_counter() for p in self.progressions})
 
     def from_jax(self, dimension: Dim) -> Dim:
-        """A dimension in terms of the user's variables."""
+        """Writes a dimension in terms of the user's variables."""
         if isinstance(dimension, int) or not self.progressions:
             return dimension
         for progression in self.progressions:
@@ -106,35 +112,34 @@ class Knowledge:
         return dimension.simplified()
 
     def shape_from_jax(self, aval: Any) -> tuple[Dim, ...]:
-        """The shape of a value of JAX's in terms of the user's variables."""
+        """Reads the shape of a value of JAX's in terms of the user's variables."""
         return tuple(self.from_jax(dim_from_jax(d)) for d in aval.shape)
 
     def comparison_from_jax(self, comparison: Comparison) -> Comparison:
-        """A comparison in terms of the user's variables."""
+        """Writes a comparison in terms of the user's variables."""
         left, right = self.from_jax(comparison.left), self.from_jax(comparison.right)
         return Comparison(comparison.operator, left, right)
 
     def variables_of_jax(self, variables: frozenset[str]) -> frozenset[str]:
-        """The names that stand for these variables in JAX's messages."""
+        """Returns the names that stand for these variables in JAX's messages."""
         counters = {p.name: p.counter for p in self.progressions}
         return frozenset(counters.get(v, v) for v in variables)
 
     def scope_of_jax(self) -> SymbolicScope:
-        """All of it, in terms of the variables that JAX gets."""
+        """Collects all of it, in terms of the variables that JAX gets."""
         constraints = [self._constraint_to_jax(c) for c in self.full_scope.constraints]
         return SymbolicScope(
             [c for c in constraints if not isinstance(c.difference(), int)], check=False
         )
 
     def _constraint_to_jax(self, constraint: Comparison) -> Comparison:
-        """A constraint in terms of the variables that JAX gets."""
         left, right = self.to_jax(constraint.left), self.to_jax(constraint.right)
         told = Comparison(constraint.operator, left, right)
         replaced = (left, right) != (constraint.left, constraint.right)
         return _with_variable_left(told) if replaced else told
 
     def new_scope(self) -> jax_export.SymbolicScope:
-        """A scope of JAX's that knows all of it.
+        """Makes a scope of JAX's that knows all of it.
 
         What JAX cannot take beside the rest is left out: then it asks again.
         """
@@ -150,9 +155,7 @@ class Knowledge:
 
 def _replaces_a_variable(comparison: Comparison) -> bool:
     sides = (comparison.left, comparison.right)
-    return comparison.operator == "==" and any(
-        isinstance(side, DimExpr) and side.variables() == {str(side)} for side in sides
-    )
+    return comparison.operator == "==" and any(map(is_variable, sides))
 
 
 def _with_variable_left(comparison: Comparison) -> Comparison:
@@ -168,8 +171,8 @@ def _with_variable_left(comparison: Comparison) -> Comparison:
     for monomial, coefficient in difference.terms:
         term = DimExpr(((monomial, 1),))
         value = (coefficient * term - difference) // coefficient
-        is_variable = term.variables() == {str(term)}
-        if is_variable and abs(coefficient) == content and not term.variables() & value.variables():
+        is_alone = abs(coefficient) == content and not term.variables() & value.variables()
+        if is_variable(term) and is_alone:
             return Comparison("==", term, value)
     return comparison
 
@@ -181,7 +184,7 @@ def _kind(fact: Fact) -> tuple[bool, bool, int]:
 
 
 def _accepted(facts: Sequence[Fact]) -> tuple[str, ...]:
-    """The texts of the facts that JAX takes together, each in the first form that it takes."""
+    """Lists texts of the facts that JAX takes together, each in the first form that it takes."""
     texts: tuple[str, ...] = ()
     for fact in facts:
         for text in comparison_to_jax(fact.comparison)[fact.form :]:
@@ -192,7 +195,7 @@ def _accepted(facts: Sequence[Fact]) -> tuple[str, ...]:
 
 
 def _with_resolved_equalities(texts: tuple[str, ...]) -> jax_export.SymbolicScope:
-    """The scope of these constraints, of which each knows what the others replace.
+    """Makes a scope of these constraints, each of which knows what the others replace.
 
     JAX replaces a term once: of a == b and b == c it makes b of a, and leaves that.
     """

@@ -1,16 +1,17 @@
-"""What a function does at concrete sizes, where its error with symbolic ones does not tell.
-
-Libraries and users check sizes in words of their own.  Which sizes pass tells what they check.
-"""
+"""Sizes that are tried out: which a function takes, and how many a constraint allows."""
 
 from __future__ import annotations
 
+import collections
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from shape_poly import Comparison, DimExpr, SymbolicScope
+from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
+from jax2tf_bridge.from_jax.shapes._questions import Question
+from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
+from shape_poly import Comparison, DimExpr, SymbolicScope, evaluate_shape
 
 Sizes = Mapping[str, int]
 
@@ -22,11 +23,13 @@ _MAX_SECONDS = 20.0
 _LARGEST = 24
 _MULTIPLES = 16
 _MAX_COMPARISONS = 3
+_SAMPLES = 2000
+_MAX_VALUES = 4
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Which sizes a function takes: those that it was tried with.
+    """Sizes at which a function was tried.
 
     Attributes:
       passed: the sizes at which it can be traced.
@@ -37,37 +40,26 @@ class Experiment:
     failed: tuple[tuple[Sizes, Exception], ...]
 
     def without_ones(self) -> Experiment:
-        """Its part in which no size is 1."""
+        """Leaves out the sizes of 1."""
         return Experiment(
             tuple(s for s in self.passed if 1 not in s.values()),
             tuple((s, e) for s, e in self.failed if 1 not in s.values()),
         )
 
 
-def experiment(
-    trace_at: Callable[[Sizes], object],
-    variables: frozenset[str],
-    scope: SymbolicScope,
-    example: Sizes,
-) -> Experiment:
-    """Traces the function at some sizes that the scope allows, in at most some seconds.
-
-    Args:
-      trace_at: traces it, and raises what JAX raises.
-      variables: the dimension variables.
-      scope: their constraints.
-      example: sizes at which it should work, as far as they are known.
-    """
+def try_sizes(function: TracedFunction, scope: SymbolicScope) -> Experiment:
+    """Traces the function at some sizes that the scope allows, in at most some seconds."""
     passed: list[Sizes] = []
     failed: list[tuple[Sizes, Exception]] = []
     start = time.monotonic()
-    allowed = (s for s in _sizes(sorted(variables | scope.variables()), example) if scope.holds(s))
+    names = sorted(function.variables | scope.variables())
+    allowed = (s for s in _sizes(names, function.example) if scope.holds(s))
     for sizes in itertools.islice(allowed, _MAX_TRIES):
         hopeless = not passed and len(failed) >= _ENOUGH_FAILURES
         if hopeless or time.monotonic() - start > _MAX_SECONDS:
             break
         try:
-            trace_at(sizes)
+            function.trace_at(sizes)
         except Exception as e:
             failed.append((sizes, e))
         else:
@@ -78,7 +70,7 @@ def experiment(
 
 
 def explanation(found: Experiment) -> tuple[Comparison, ...]:
-    """A few simple comparisons that hold together for the sizes that passed, and for no other.
+    """Finds a few simple comparisons that hold for all sizes that passed, and for no other.
 
     Empty if there are none, and if nothing passed or nothing failed. A size of 1 may pass since it
     broadcasts: what holds without these is taken if nothing else is found.
@@ -125,7 +117,7 @@ def _candidates(names: Sequence[str], passed: Sequence[Sizes]) -> Iterator[Compa
 
 
 def _sizes(names: Sequence[str], example: Sizes) -> Iterator[Sizes]:
-    """The example, all small sizes, and then one variable after another beside the example."""
+    """Yields the example, all small sizes, and one variable after another beside the example."""
     seen = set()
     around = {name: example.get(name, 2) for name in names}
     for sizes in itertools.chain(
@@ -143,3 +135,55 @@ def _sizes(names: Sequence[str], example: Sizes) -> Iterator[Sizes]:
 def _box(count: int, largest: int) -> Iterator[tuple[int, ...]]:
     sizes = itertools.product(range(1, largest + 1), repeat=count)
     return itertools.islice(sorted(sizes, key=sum), _MAX_SMALL) if count <= 4 else iter(())
+
+
+def with_values(
+    question: Question, assumptions: SizeAssumptions, function: TracedFunction
+) -> Question:
+    """Proposes values for the question's constants: the example's first, then frequent ones."""
+    shape = tuple(map(assumptions.from_jax, question.constants))
+    samples = itertools.islice(_samples(function.variables), _SAMPLES)
+    allowed = [sizes for sizes in samples if assumptions.full_scope.holds(sizes)]
+    # Backwards: of values that are as frequent, those at 24 (divisible by 2, 3, 4, 6, 8, 12) win.
+    counts = collections.Counter(evaluate_shape(shape, sizes) for sizes in reversed(allowed))
+    rows = [row for row, _ in counts.most_common(_MAX_VALUES)]
+    if function.variables <= function.example.keys():
+        rows.insert(0, evaluate_shape(shape, function.example))
+    known = [tuple(v for v in row if v is not None) for row in dict.fromkeys(rows)]
+    return Question(
+        tuple(
+            tuple(Comparison("==", d, v) for d, v in zip(question.constants, row, strict=True))
+            for row in known
+            if len(row) == len(shape)
+        )
+    )
+
+
+def likelier_first(question: Question, scope: SymbolicScope) -> list[tuple[Comparison, ...]]:
+    """Sorts the options of a question: those first that hold for clearly more sizes."""
+    if len(question.options) == 1:
+        return list(question.options)
+    asked = frozenset[str]().union(*(c.variables() for o in question.options for c in o))
+    samples = itertools.islice(_samples(asked | scope.variables()), _SAMPLES)
+    allowed = [values for values in samples if scope.holds(values)]
+
+    def share(option: tuple[Comparison, ...]) -> int:
+        return sum(all(c.holds(values) for c in option) for values in allowed)
+
+    first, *others = question.options
+    better = [option for option in others if share(option) > 1.5 * share(first)]
+    return [*better, first, *(option for option in others if option not in better)]
+
+
+def _samples(variables: frozenset[str]) -> Iterator[dict[str, int]]:
+    """Yields sizes that are spread evenly: of one or two variables all up to a bound."""
+    names = sorted(variables)
+    if len(names) <= 2:
+        for sizes in itertools.product(range(1, _LARGEST + 1), repeat=len(names)):
+            yield dict(zip(names, sizes, strict=True))
+        return
+    for n in itertools.count():
+        # Different steps for each, so that they do not move together.
+        yield {
+            name: 1 + (n * (2 * i + 5) + n // (i + 2)) % _LARGEST for i, name in enumerate(names)
+        }

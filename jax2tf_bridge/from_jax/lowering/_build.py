@@ -1,4 +1,4 @@
-"""Puts a lowered function together as a record."""
+"""Puts a lowered function together as a portable function."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import jax
 
-from jax2tf_bridge.from_jax._avals import portable_aval
 from jax2tf_bridge.from_jax._shardings import exported_shardings
-from jax2tf_bridge.from_jax._trees import spec_of_structure
-from jax2tf_bridge.from_jax.lowering._boundary import out_structure
+from jax2tf_bridge.from_jax.arguments._avals import portable_aval
+from jax2tf_bridge.from_jax.lowering._flat_functions import out_structure
 from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, Lowered, effect_names
-from jax2tf_bridge.from_jax.shapes._knowledge import Knowledge
-from jax2tf_bridge.from_jax.stablehlo._lifting import ConstantPool, lift_constants
-from jax2tf_bridge.from_jax.stablehlo._retarget import retarget
+from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
+from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
+from jax2tf_bridge.from_jax.stablehlo._retarget import retarget_module
+from jax2tf_bridge.from_jax.trees._tree_specs import spec_of_structure
 from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._module_types import check_types, mark_types_checked
 from jax2tf_bridge.portable._portable_function import (
@@ -24,7 +24,7 @@ from jax2tf_bridge.portable._tree_spec import TreeSpec
 from shape_poly import Dim, is_symbolic_dim
 
 
-def freeze(
+def build(
     traced: jax.stages.Traced,
     lowered: Lowered,
     name: str,
@@ -33,12 +33,11 @@ def freeze(
     in_shapes: Sequence[tuple[Dim, ...]],
     in_tree: TreeSpec,
     argument_names: tuple[str, ...],
-    constraints: tuple[str, ...],
-    knowledge: Knowledge,
+    assumptions: SizeAssumptions,
     constants: ConstantPool,
     gradient: Gradient,
 ) -> PortableFunction:
-    """The record of a trace that was lowered, written at the target's StableHLO version.
+    """Makes a portable function of a lowered trace, at the target's StableHLO version.
 
     Args:
       traced: the trace.
@@ -49,8 +48,7 @@ def freeze(
         constraints may have rewritten them in the trace.
       in_tree: the structure of (args, kwargs).
       argument_names: one name a positional argument.
-      constraints: on the dimension variables, as the user wrote them.
-      knowledge: of the sizes, under which it was traced.
+      assumptions: of the sizes, under which it was traced.
       constants: the large arrays of the function and its VJPs; those of this module become
         arguments of it.
       gradient: its gradient.
@@ -61,8 +59,8 @@ def freeze(
       NotExportableError: it has an effect that cannot be made anew.
     """
     exported = lowered.exported
-    lifted = lift_constants(lowered.module, constants)
-    retargeted = retarget(
+    lifted = tuple(lowered.module.lift_constants(constants.intern))
+    retargeted = retarget_module(
         lowered.module,
         options.target,
         function_name=name,
@@ -74,7 +72,7 @@ def freeze(
         for aval, shape in zip(traced.jaxpr.in_avals, in_shapes, strict=True)
     )
     out_avals = tuple(
-        portable_aval(aval, knowledge.shape_from_jax(aval)) for aval in traced.jaxpr.out_avals
+        portable_aval(aval, assumptions.shape_from_jax(aval)) for aval in traced.jaxpr.out_avals
     )
     kept_indices = tuple(exported.module_kept_var_idx)
     traced_avals = [portable_aval(traced.jaxpr.in_avals[i]) for i in kept_indices]
@@ -106,8 +104,8 @@ def freeze(
         argument_names=argument_names,
         module=module,
         dropped_platforms=lowered.dropped_platforms,
-        constraints=constraints,
-        requirements=knowledge.requirement_texts(),
+        constraints=assumptions.constraints,
+        requirements=assumptions.requirement_texts(),
         ordered_effects=effect_names(exported.ordered_effects, name),
         unordered_effects=effect_names(
             exported.unordered_effects, name, without_debug=options.without_debug_effects

@@ -1,4 +1,4 @@
-"""JAX's pytrees and the neutral structures of the record."""
+"""JAX's pytrees as the structures that a portable function stores, and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from jax2tf_bridge.errors import StructureError
-from jax2tf_bridge.from_jax._rebuilding_advice import from_children_advice
+from jax2tf_bridge.from_jax.trees._rebuilding_advice import from_children_advice
 from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
 from jax2tf_bridge.serialization._jax_registrations import structure
 from jax2tf_bridge.serialization._registry import has_rebuilders, rebuilder, with_rebuilder
@@ -19,13 +19,13 @@ _LEAF_DEF = jax.tree_util.tree_structure(0)
 
 
 def tree_spec(tree: Any) -> TreeSpec:
-    """The structure of `tree`, any pytree that JAX knows, with how its types are rebuilt."""
+    """Describes any pytree that JAX knows, with how its types are rebuilt."""
     node, children = _node(tree)
     return replace(node, children=tuple(map(tree_spec, children))) if children else node
 
 
 def _node(tree: Any) -> tuple[TreeSpec, list[Any]]:
-    """The structure of one node with leaves as its children, and the children."""
+    """Describes one node with leaves as its children, and returns the children."""
     if tree is None:
         return TreeSpec("none"), []
     # One level: everything below the root counts as a leaf.
@@ -51,7 +51,7 @@ def _node(tree: Any) -> tuple[TreeSpec, list[Any]]:
 
 
 def spec_of_structure(treedef: Any, leaves: Iterable[Any]) -> TreeSpec:
-    """The structure of JAX's, without an object of it.
+    """Describes a structure of JAX's, of which there is no object.
 
     Args:
       treedef: JAX's structure.
@@ -81,7 +81,7 @@ def _spec_and_object(treedef: Any, leaves: Iterator[Any]) -> tuple[TreeSpec, Any
 
 
 def rebuilt(treedef: Any, leaves: Iterable[Any]) -> Any:
-    """The tree of JAX's structure with other leaves, abstract ones among them.
+    """Makes a tree of JAX's structure with other leaves, abstract ones among them.
 
     As treedef.unflatten, but types are made by the from_children that they were registered with.
 
@@ -105,13 +105,11 @@ def _rebuilt(treedef: Any, leaves: Iterator[Any]) -> Any:
 
 
 def _one_level(treedef: Any) -> Any:
-    """The structure of a node with leaves as its children."""
     node_type, static = treedef.node_data()
     return structure(node_type, static, [_LEAF_DEF] * len(treedef.children()))
 
 
 def _made(one_level: Any, children: Sequence[Any]) -> Any:
-    """A node of these children."""
     node_type, static = one_level.node_data()
     from_children = rebuilder(node_type)
     try:

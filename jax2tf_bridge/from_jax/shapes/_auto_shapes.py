@@ -1,4 +1,4 @@
-"""Finds the specification for AUTO: which dimensions can stay open, and which are equal."""
+"""AUTO: finds which dimensions can stay open, and which are equal."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from jax2tf_bridge.errors import BridgeError, ShapeError
 from jax2tf_bridge.from_jax.shapes._argument_specs import AutoSpec
-from jax2tf_bridge.from_jax.shapes._knowledge import Requirement
+from jax2tf_bridge.from_jax.shapes._assumptions import Requirement
 from jax2tf_bridge.from_jax.shapes._specs import Specs
+from jax2tf_bridge.from_jax.shapes._symbols import is_variable
 from shape_poly import Comparison, Dim, DimExpr, is_symbolic_dim
 
 logger = logging.getLogger("jax2tf_bridge")
@@ -25,7 +26,7 @@ _MAX_REFINEMENTS = 16
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of tracing a function at some specs.
+    """A function as it was traced at some specs.
 
     Attributes:
       requirements: what it needs of the sizes.
@@ -36,8 +37,8 @@ class Trial:
     results: Sequence[tuple[Dim, ...]]
 
 
-def propose(specs: Specs, trace: Callable[[Specs], Trial], *, infer: bool) -> Specs:
-    """The specs with a specification in the place of each AUTO, as open as tracing allows.
+def auto_shapes(specs: Specs, trace: Callable[[Specs], Trial], *, infer: bool) -> Specs:
+    """Puts a specification in the place of each AUTO, as open as tracing allows.
 
     Where sizes are not known, these dimensions are open. Of examples, the leading dimensions are
     tried first. An argument is taken for parameters, and keeps its shapes, if none of its leading
@@ -58,7 +59,7 @@ def propose(specs: Specs, trace: Callable[[Specs], Trial], *, infer: bool) -> Sp
 
 
 class _Search:
-    """The places that AUTO decides on, and the choices that were made."""
+    """A search over the places that AUTO decides on; remembers what was traced."""
 
     def __init__(self, specs: Specs, trace: Callable[[Specs], Trial], infer: bool) -> None:
         self.specs, self.trace, self.infer = specs, trace, infer
@@ -67,7 +68,7 @@ class _Search:
             (i, axis): size
             for i, leaf in enumerate(specs.leaves())
             if isinstance(leaf, AutoSpec)
-            for axis, size in enumerate(leaf.sizes)
+            for axis, size in enumerate(leaf.shape)
         }
         taken = specs.variables()
         self.names = (n for i in itertools.count() if (n := f"d{i}") not in taken)
@@ -88,35 +89,26 @@ class _Search:
         others = [p for p in self.sizes if p[0] in data and p[1] > 0]
         if not others:
             return batch
-        try:
-            return self.refined(self.opened(batch, others))
-        except Exception as e:
-            if isinstance(e, BridgeError) and not isinstance(e, ShapeError):
-                raise
-            logger.debug("With more than the leading dimensions open: %s", e)
-            return batch
+        found = self.attempt(self.opened(batch, others), "more than the leading dimensions open")
+        return batch if isinstance(found, Exception) else found
 
     def leading_alone(self, choice: Choice) -> Choice:
-        """The leading dimensions that can be open: of all arguments, or of the last that can."""
-        try:
-            return self.refined(choice, by_argument=True)
-        except Exception as e:
-            if isinstance(e, BridgeError) and not isinstance(e, ShapeError):
-                raise
-            failure = e
+        """Opens the leading dimensions of all arguments, or of the last one where that can be."""
+        failure = self.attempt(choice, "the leading dimensions open", by_argument=True)
+        if not isinstance(failure, Exception):
+            return failure
         for argument in reversed(self.arguments()):
             alone = {
                 place: d if self.specs.argument_of(place[0]) == argument else self.known(place)
                 for place, d in choice.items()
             }
-            try:
-                return self.refined(alone)
-            except Exception as e:
-                logger.debug("With the leading dimensions of one argument open: %s", e)
+            found = self.attempt(alone, "the leading dimensions of one argument open")
+            if not isinstance(found, Exception):
+                return found
         raise failure
 
     def without_parameters(self, choice: Choice) -> Choice:
-        """The choice with those arguments closed that lead no result, if that can be traced.
+        """Closes the arguments that lead no result, if that can be traced.
 
         A convolution takes kernels of any size, and an embedding tables of any: that they can be
         open does not make them data. What has a variable of the user's is data.
@@ -128,16 +120,11 @@ class _Search:
         closed = {p: self.known(p) if p in parameters else d for p, d in choice.items()}
         if not led or closed == choice:
             return choice
-        try:
-            return closed if self.refined(closed) == closed else choice
-        except Exception as e:
-            if isinstance(e, BridgeError) and not isinstance(e, ShapeError):
-                raise
-            logger.debug("With the arguments that lead no result closed: %s", e)
-            return choice
+        found = self.attempt(closed, "the arguments that lead no result closed")
+        return closed if found == closed else choice
 
     def leads(self, choice: Choice) -> frozenset[str]:
-        """The variables in the first open dimension of each result, as far as they tell.
+        """Collects the variables in the first open dimension of each result, as far as they tell.
 
         A result of an argument's shape may be weights after an update. Where no other result has
         an open dimension, as the loss beside them, it says nothing of the data.
@@ -147,14 +134,26 @@ class _Search:
         return _first_variables(results if _first_variables(others) or not others else ())
 
     def trial(self, choice: Choice) -> Trial:
-        """What comes of tracing with a choice; each is traced once."""
+        """Traces with a choice; each is traced once."""
         shapes = tuple(self.shapes(choice))
         if shapes not in self.trials:
             self.trials[shapes] = self.trace(self.specs.with_shapes(shapes))
         return self.trials[shapes]
 
+    def attempt(
+        self, choice: Choice, what: str, *, by_argument: bool = False
+    ) -> Choice | Exception:
+        """Returns the refined choice, or the error if it leads nowhere; `what` is for the log."""
+        try:
+            return self.refined(choice, by_argument=by_argument)
+        except Exception as e:
+            if isinstance(e, BridgeError) and not isinstance(e, ShapeError):
+                raise
+            logger.debug("With %s: %s", what, e)
+            return e
+
     def refined(self, choice: Choice, *, by_argument: bool = False) -> Choice:
-        """The choice, with dimensions merged and closed until tracing needs nothing more.
+        """Merges and closes dimensions until tracing needs nothing more.
 
         With `by_argument`, an argument of which one dimension has to be closed is closed whole.
         """
@@ -175,19 +174,19 @@ class _Search:
         )
 
     def merged(self, choice: Choice, comparison: Comparison) -> Choice | None:
-        """The choice with two variables made one, or a variable a number; None for all else.
+        """Makes one of two variables, or a number of one; None for other comparisons.
 
         A variable that the user named keeps its name.
         """
         left, right = comparison.left, comparison.right
         if comparison.operator != "==":
             return None
-        if not _is_variable(left) or str(left) in self.specs.variables():
+        if not is_variable(left) or str(left) in self.specs.variables():
             left, right = right, left
         if (
-            not _is_variable(left)
+            not is_variable(left)
             or str(left) in self.specs.variables()
-            or not (_is_variable(right) or isinstance(right, int))
+            or not (is_variable(right) or isinstance(right, int))
         ):
             return None
         places = [p for p, d in choice.items() if d in (left, right)]
@@ -197,7 +196,7 @@ class _Search:
         return {p: right if d == left else d for p, d in choice.items()}
 
     def closed(self, choice: Choice, requirement: Requirement, by_argument: bool) -> Choice:
-        """The choice with the dimensions of a requirement as the examples have them."""
+        """Gives the dimensions of a requirement the sizes of the examples."""
         names = requirement.comparison.variables()
         inner = {n for n in names if not self.is_leading(choice, n)}
         places = [p for p, d in choice.items() if str(d) in (inner or names)]
@@ -235,7 +234,7 @@ class _Search:
         return {place: size for place, size in self.sizes.items() if size is not None}
 
     def opened(self, choice: Choice, places: Sequence[Place]) -> Choice:
-        """The choice with a new variable for each of the places."""
+        """Puts a new variable at each of the places."""
         chosen = {**self.sizes_known(), **choice}
         return chosen | {place: DimExpr.variable(next(self.names)) for place in places}
 
@@ -250,14 +249,14 @@ class _Search:
 
     def shapes(self, choice: Choice) -> list[tuple[Dim, ...] | None]:
         return [
-            tuple(choice[i, axis] for axis in range(len(leaf.sizes)))
+            tuple(choice[i, axis] for axis in range(len(leaf.shape)))
             if isinstance(leaf, AutoSpec)
             else None
             for i, leaf in enumerate(self.specs.leaves())
         ]
 
     def renamed(self, choice: Choice) -> Choice:
-        """With names as people give them: b for the first leading dimension, then d1, d2, ..."""
+        """Gives names as people do: b for the first leading dimension, then d1, d2, ..."""
         taken = self.specs.variables()
         ours = [v for v in self.variables(choice) if v not in taken]
         leading = [v for v in ours if self.is_leading(choice, v)]
@@ -273,10 +272,5 @@ class _Search:
 
 
 def _first_variables(shapes: Sequence[tuple[Dim, ...]]) -> frozenset[str]:
-    """The variables in the first open dimension of each shape."""
     first = [next(filter(is_symbolic_dim, shape), None) for shape in shapes]
     return frozenset[str]().union(*(d.variables() for d in first if d is not None))
-
-
-def _is_variable(dimension: Dim) -> bool:
-    return isinstance(dimension, DimExpr) and dimension.variables() == {str(dimension)}

@@ -10,20 +10,20 @@ import jax.extend as jex
 import numpy as np
 
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._avals import cotangent_spec, is_narrow, portable_aval
+from jax2tf_bridge.from_jax.arguments._avals import cotangent_spec, is_narrow, portable_aval
 
 VjpShardings: TypeAlias = tuple[tuple[Any, ...], tuple[Any, ...]] | None
 """For each argument and each result of a VJP a jax.sharding.Sharding; None for none at all."""
 
 
 def flat_function(traced: jax.stages.Traced) -> Callable[..., list[Any]]:
-    """The traced function over its flat arguments; calling it does not run the user's code."""
+    """Makes a function of flat arguments of a trace; calling it does not run the user's code."""
     function: Callable[..., list[Any]] = jex.core.jaxpr_as_fun(traced.jaxpr)
     return function
 
 
 def flat_specs(traced: jax.stages.Traced) -> list[jax.ShapeDtypeStruct]:
-    """The shapes and dtypes of the flat arguments, and where these say it, their shardings."""
+    """Lists shapes and dtypes of the flat arguments, and the shardings that their types have."""
     return [_spec(aval, aval.dtype) for aval in traced.jaxpr.in_avals]
 
 
@@ -35,7 +35,7 @@ def _spec(aval: Any, dtype: Any) -> jax.ShapeDtypeStruct:
 
 
 def widened(traced: jax.stages.Traced) -> jax.stages.Traced:
-    """The trace with int8 in the place of arguments and results that TF's op would misread.
+    """Traces with int8 in the place of arguments and results that TF's op would misread.
 
     Gives `traced` itself where there are none, which keeps its shardings and donations; unless JAX
     cannot lower it, since the type of an argument refuses what JAX makes it of then.
@@ -72,7 +72,7 @@ def widened(traced: jax.stages.Traced) -> jax.stages.Traced:
 
 
 def _has_information(traced: jax.stages.Traced) -> bool:
-    """Whether JAX can say of the arguments what it says when it lowers, in their own types."""
+    """Tells whether JAX can describe the arguments in their own types, as lowering does."""
     try:
         return traced.args_info is not None
     except Exception:  # of a constructor of the user's
@@ -80,13 +80,13 @@ def _has_information(traced: jax.stages.Traced) -> bool:
 
 
 def out_structure(traced: jax.stages.Traced) -> Any:
-    """JAX's structure of the results, without an object of their types where JAX has it so."""
+    """Returns JAX's structure of the results, without an object of their types if possible."""
     found = getattr(traced, "out_tree", None)  # not in JAX 0.8
     return jax.tree_util.tree_structure(traced.out_info) if found is None else found
 
 
 def trace_vjp(traced: jax.stages.Traced, shardings: VjpShardings = None) -> jax.stages.Traced:
-    """The trace of the VJP, over the flat arguments and then one cotangent for each result.
+    """Traces the VJP, over the flat arguments and then one cotangent for each result.
 
     It gives one cotangent for each flat argument: float0 for those that are not differentiable.
     The user's function is not traced again: its derivative rules are in the jaxpr.

@@ -1,0 +1,1 @@
+"""A user's function and its arguments: checked, named, and as JAX takes them."""

@@ -1,0 +1,190 @@
+"""Lowering rules that the bridge puts in place of JAX's own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend import core as jax_core
+
+from jax2tf_bridge.from_jax._jax_compat_lowering import (
+    Rule,
+    by_platform,
+    common_rule,
+    composite_p,
+    has_primitive,
+    jax_rule,
+    lower_by_platform,
+    lower_fun,
+    ragged_dot_general_p,
+    reduce_scatter_p,
+    rules_possible,
+)
+from jax2tf_bridge.from_jax.linalg._rules import linalg_rules
+from jax2tf_bridge.from_jax.lowering._convolutions import convolution_rules
+from jax2tf_bridge.from_jax.lowering._indexing import BATCHING_DIMS_SINCE, indexing_rules
+from jax2tf_bridge.portable._target import PLATFORMS
+
+# StableHLO has the attribute result_accuracy since 1.9 (TF 2.19); 1.10 is the first version in
+# which every operation below has it.
+_RESULT_ACCURACY_SINCE = (1, 10, 0)
+
+_WITH_ACCURACY = (
+    lax.cbrt_p,
+    lax.cos_p,
+    lax.exp2_p,
+    lax.exp_p,
+    lax.expm1_p,
+    lax.log1p_p,
+    lax.log_p,
+    lax.logistic_p,
+    lax.rsqrt_p,
+    lax.sin_p,
+    lax.sqrt_p,
+    lax.tan_p,
+    lax.tanh_p,
+)
+_REDUCTIONS = (
+    (lax.psum_p, lax.reduce_sum),
+    (lax.pmax_p, lax.reduce_max),
+    (lax.pmin_p, lax.reduce_min),
+)
+
+
+@functools.lru_cache(maxsize=64)
+def lowering_overrides(
+    platforms: tuple[str, ...], stablehlo_version: tuple[int, int, int]
+) -> tuple[tuple[Any, Rule], ...]:
+    """Makes (primitive, lowering rule) pairs for jax.export's `_override_lowering_rules`.
+
+    The rules themselves look at the platform that they lower for. On "cpu", "cuda" and "rocm"
+    the decompositions become StableHLO and the custom calls that XLA expands everywhere (Qr,
+    Eigh, ProductOfElementaryHouseholderReflectors). On "tpu" eig, schur, hessenberg, pivoted QR and
+    tridiagonal do, which JAX lacks there; the others stay JAX's, as all do on unknown platforms.
+
+    Args:
+      platforms: the platforms of the export.
+      stablehlo_version: the lowest StableHLO version that the module should be expressible in.
+    """
+    if not rules_possible():
+        return ()
+    pairs: tuple[tuple[Any, Rule], ...] = (
+        (lax.bitcast_convert_type_p, _lower_bitcast),
+        *((p, functools.partial(_lower_reduction, p, f)) for p, f in _REDUCTIONS),
+        (lax.all_gather_p, functools.partial(_lower_gathering, lax.all_gather_p)),
+        *convolution_rules(),
+        *linalg_rules(platforms),
+    )
+    if has_primitive("reduce_scatter_p"):
+        pairs += ((reduce_scatter_p, functools.partial(_lower_gathering, reduce_scatter_p)),)
+    if has_primitive("ragged_dot_general_p"):
+        pairs += ((ragged_dot_general_p, _ragged_dot_rule()),)
+    if has_primitive("composite_p"):
+        pairs += ((composite_p, _lower_composite),)
+    if stablehlo_version < BATCHING_DIMS_SINCE:
+        pairs += indexing_rules()
+    if stablehlo_version < _RESULT_ACCURACY_SINCE:
+        pairs += tuple((p, functools.partial(_lower_accuracy, p)) for p in _WITH_ACCURACY)
+    return pairs
+
+
+def _lower_accuracy(primitive: Any, ctx: Any, x: Any, **params: Any) -> Sequence[Any]:
+    # JAX 0.12 asks for an accuracy in the derivative of erf, and so in that of the exact gelu. On
+    # the CPU the results are the same bits with and without it.
+    rule = None if params.get("accuracy") is None else jax_rule(primitive, "cpu")
+    rules = {} if rule is None else {"cpu": functools.partial(_without_accuracy, rule)}
+    return lower_by_platform(ctx, primitive, rules, x, **params)
+
+
+def _without_accuracy(rule: Rule, ctx: Any, x: Any, **params: Any) -> Sequence[Any]:
+    return rule(ctx, x, **{**params, "accuracy": None})
+
+
+def _lower_bitcast(ctx: Any, x: Any, *, new_dtype: Any) -> Sequence[Any]:
+    # When open sizes become known, StableHLO's shape refinement passes over a bitcast_convert that
+    # adds or removes a dimension, and XLA then refuses the module. Shifts say the same.
+    (operand,), (result,) = ctx.avals_in, ctx.avals_out
+    if operand.ndim == result.ndim or _has_known_sizes(ctx):
+        return common_rule(lax.bitcast_convert_type_p)(ctx, x, new_dtype=new_dtype)
+    function = _join_words if operand.ndim > result.ndim else _split_words
+    rule = lower_fun(functools.partial(function, new_dtype=new_dtype), multiple_results=False)
+    return rule(ctx, x)
+
+
+def _join_words(x: Any, *, new_dtype: Any) -> Any:
+    """Makes [...] numbers of [..., k] ones with a k-th of the bits, the lowest bits first."""
+    unsigned, bits = _unsigned(new_dtype), _bits(x.dtype)
+    parts = lax.convert_element_type(lax.bitcast_convert_type(x, _unsigned(x.dtype)), unsigned)
+    shifts = lax.mul(lax.broadcasted_iota(unsigned, x.shape, x.ndim - 1), unsigned.type(bits))
+    moved = lax.shift_left(parts, shifts)
+    joined = lax.reduce(moved, unsigned.type(0), lax.bitwise_or, (x.ndim - 1,))
+    return lax.bitcast_convert_type(joined, new_dtype)
+
+
+def _split_words(x: Any, *, new_dtype: Any) -> Any:
+    """Makes [..., k] numbers with a k-th of the bits of [...] ones, the lowest bits first."""
+    unsigned, bits = _unsigned(x.dtype), _bits(new_dtype)
+    shape = (*x.shape, _bits(x.dtype) // bits)
+    whole = lax.broadcast_in_dim(lax.bitcast_convert_type(x, unsigned), shape, tuple(range(x.ndim)))
+    shifts = lax.mul(lax.broadcasted_iota(unsigned, shape, x.ndim), unsigned.type(bits))
+    moved = lax.shift_right_logical(whole, shifts)
+    parts = lax.bitwise_and(moved, lax.full_like(moved, 2**bits - 1))
+    narrow = lax.convert_element_type(parts, _unsigned(new_dtype))
+    return lax.bitcast_convert_type(narrow, new_dtype)
+
+
+def _bits(dtype: Any) -> int:
+    info = jnp.iinfo if jnp.issubdtype(dtype, jnp.integer) else jnp.finfo
+    return int(info(dtype).bits)
+
+
+def _unsigned(dtype: Any) -> np.dtype[Any]:
+    found: np.dtype[Any] = np.dtype(getattr(jnp, f"uint{_bits(dtype)}"))
+    return found
+
+
+# Collectives that need no second device: jax.vmap makes those over axes of arrays of those over its
+# own axis, and others are over an axis of one device. JAX's rules take every size for a number.
+
+
+def _lower_reduction(
+    primitive: Any, reduce: Callable[..., Any], ctx: Any, *args: Any, **params: Any
+) -> Sequence[Any]:
+    axes = params["axes"]
+    if _has_known_sizes(ctx) or not all(isinstance(axis, int) for axis in axes):
+        return lower_by_platform(ctx, primitive, {}, *args, **params)
+
+    def reduced(*arrays: Any) -> tuple[Any, ...]:
+        return tuple(reduce(x, axes) for x in arrays)
+
+    return lower_fun(reduced)(ctx, *args)
+
+
+def _lower_gathering(primitive: Any, ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
+    if _has_known_sizes(ctx) or params["axis_size"] != 1:
+        return lower_by_platform(ctx, primitive, {}, *args, **params)
+    (out,) = ctx.avals_out
+    return lower_fun(lambda x: lax.reshape(x, out.shape), multiple_results=False)(ctx, *args)
+
+
+def _has_known_sizes(ctx: Any) -> bool:
+    return all(isinstance(d, int) for aval in ctx.avals_in for d in aval.shape)
+
+
+def _ragged_dot_rule() -> Rule:
+    # On GPU and TPU, JAX writes an operation of CHLO, which no TensorFlow runs, and which cannot be
+    # expanded in an open batch. Its rule for the CPU masks each group, as that expansion does.
+    rule = common_rule(ragged_dot_general_p)
+    return by_platform(ragged_dot_general_p, dict.fromkeys(PLATFORMS, rule))
+
+
+def _lower_composite(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
+    # No TensorFlow runs composites, so that they would be expanded later; and before 0.12 JAX
+    # cannot lower one for several platforms at once.
+    if "jaxpr" not in params:  # from 0.12 on, whose own rule is right
+        return lower_by_platform(ctx, composite_p, {}, *args, **params)
+    return lower_fun(jax_core.jaxpr_as_fun(params["jaxpr"]))(ctx, *args)

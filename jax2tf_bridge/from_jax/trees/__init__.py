@@ -1,0 +1,1 @@
+"""JAX's pytrees and the structures that a portable function stores."""
