@@ -55,11 +55,7 @@ def load_bridge_model(
         name: _signature(folder, function, sidecar.signatures[name], weights)
         for name, function in functions.items()
     }
-
-    def own_weights(function: LoadedFunction) -> tuple[Any, ...]:
-        return (params,) if function.takes_params else ()
-
-    return LoadedModel(folder, functions, signatures, params, constants, own_weights=own_weights)
+    return LoadedModel(folder, functions, signatures, params, constants)
 
 
 def _function(name: str, record: PortableFunction, entry: SignatureEntry) -> LoadedFunction:

@@ -315,12 +315,11 @@ class LoadedModel:
     def __init__(
         self,
         path: Path,
-        functions: Mapping[str, Callable[..., Any]],
+        functions: Mapping[str, Any],
         signatures: Mapping[str, LoadedSignature],
         params: Any,
         constants: Mapping[str, Any],
         *,
-        own_weights: Callable[[Any], tuple[Any, ...]],
         problems: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.path = path
@@ -329,7 +328,6 @@ class LoadedModel:
         self.params = params
         self.constants = MappingProxyType(dict(constants))
         self.problems = MappingProxyType(dict(problems))
-        self._own_weights = own_weights
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         function = self.__dict__.get("functions", {}).get(name)
@@ -341,7 +339,8 @@ class LoadedModel:
             raise AttributeError(f"the SavedModel has no signature {name}{near}")
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return function(*self._own_weights(function), *args, **kwargs)
+            own_weights = (self.params,) if function.takes_params else ()
+            return function(*own_weights, *args, **kwargs)
 
         call.__name__ = call.__qualname__ = name
         call.__doc__ = f"The signature {name} on its own weights: {function!r}."

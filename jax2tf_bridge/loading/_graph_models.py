@@ -152,15 +152,7 @@ def load_graph_model(folder: Path, model: MetaGraph) -> LoadedModel:
         data = variables.data(keys[node], entry.dtype, entry.shape)
         params[names[node]] = array(data, aval, f"The variable {names[node]}")
     signatures = {name: _signature(function, params) for name, function in functions.items()}
-    return LoadedModel(
-        folder,
-        functions,
-        signatures,
-        params,
-        {},
-        own_weights=lambda _: (params,),
-        problems=problems,
-    )
+    return LoadedModel(folder, functions, signatures, params, {}, problems=problems)
 
 
 def _function(
