@@ -116,7 +116,9 @@ def test_a_whole_that_is_a_leaf_has_the_empty_path() -> None:
 def test_a_leaf_on_the_way_to_another_is_refused(
     flat: dict[str, Any], path: str, beyond: str
 ) -> None:
-    with pytest.raises(StateDictError, match=f"leaf at '{path}', and another one at '{beyond}'"):
+    with pytest.raises(
+        StateDictError, match=f"at '{path}', and another one below it at '{beyond}'"
+    ):
         unflatten_state(flat)
 
 

@@ -10,7 +10,6 @@ from hypothesis import given
 
 from jax2tf_bridge import StateDictError
 from jax2tf_bridge.weights import flatten_state, from_state_dict, to_state_dict
-from tests.fresh_process import run_python
 from tests.weights import trees
 from tests.weights.trees import Moments, Nothing, Pair
 
@@ -175,29 +174,6 @@ def test_depth_is_no_limit() -> None:
             restored = restored["k"] if isinstance(restored, dict) else restored[0]
         assert restored == 1.5
     assert 1.5 in flatten_state(state).values()
-
-
-def test_everything_works_in_a_process_without_jax() -> None:
-    code = """
-        import sys
-        from typing import Any, NamedTuple
-
-        import numpy as np
-
-        from jax2tf_bridge.weights import flatten_state, from_state_dict, to_state_dict
-
-        class Pair(NamedTuple):
-            a: Any
-            b: Any
-
-        tree = {"params": [np.ones((2, 3), np.float32), Pair(1, (2.5,))]}
-        state = to_state_dict(tree)
-        restored = from_state_dict(tree, state, strict=True)
-        assert type(restored["params"][1]) is Pair
-        assert not {"jax", "flax", "tensorflow"} & set(sys.modules), sys.modules.keys()
-        print(*flatten_state(state))
-    """
-    assert run_python(code, without_jax=True) == "params/0 params/1/a params/1/b/0"
 
 
 def test_cycles_are_an_error_that_says_where() -> None:

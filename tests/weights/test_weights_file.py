@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
 import gc
+import gzip
+import lzma
 import os
+import pickle
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,8 +30,9 @@ from jax2tf_bridge.weights import (
     msgpack_serialize,
     open_weights,
     read_weights,
+    to_bytes,
 )
-from jax2tf_bridge.weights.msgpack._plan import plan
+from jax2tf_bridge.weights.msgpack._write import encode
 from tests.sampling import examples
 from tests.weights import msgpack_by_hand as by_hand
 from tests.weights.trees import arrays, same, state_dicts
@@ -57,7 +62,7 @@ def path(tmp_path: Path) -> Path:
 def chunked_path(tmp_path: Path) -> Path:
     file = tmp_path / "chunked.msgpack"
     tree = {"a": {"large": np.arange(60.0).reshape(3, 4, 5), "small": np.arange(3.0)}}
-    file.write_bytes(b"".join(plan(tree, sort_keys=True, max_chunk_size=64).blocks()))
+    file.write_bytes(b"".join(encode(tree, sort_keys=True, max_chunk_size=64).blocks()))
     return file
 
 
@@ -230,7 +235,7 @@ def test_a_path_that_is_none_is_explained(path: Path) -> None:
     with open_weights(path) as weights:
         with pytest.raises(KeyError, match=r"no leaf 'params/dense/kernl' .* did you mean 'par"):
             weights["params/dense/kernl"]
-        with pytest.raises(KeyError, match=r"'params/dense' is no leaf .*: it holds 2, such as"):
+        with pytest.raises(KeyError, match=r"'params/dense' is no leaf .*has 2 below it, such as"):
             weights["params/dense"]
         assert weights.get("nothing") is None
 
@@ -276,10 +281,49 @@ def test_errors_name_the_file(read: Any, tmp_path: Path) -> None:
         with pytest.raises(FileFormatError, match=f"{file} cannot be read as .*{says}") as caught:
             read(file)
         assert caught.value.file == str(file)
-    with pytest.raises(FileFormatError, match="is a folder, and weights are read from one file"):
+    with pytest.raises(FileFormatError, match="is a directory: expected a file of msg"):
         read(tmp_path)
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "nothing")
+
+
+def packed(compress: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    return lambda file: file.write_bytes(compress(to_bytes({"w": np.ones(3)})))
+
+
+def write_npz(file: Path) -> None:
+    with file.open("wb") as out:
+        np.savez(out, w=np.ones(3))
+
+
+def write_npy(file: Path) -> None:
+    with file.open("wb") as out:
+        np.save(out, np.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("write", "says"),
+    [
+        (packed(lambda data: b""), "empty"),
+        (packed(gzip.compress), "a gzip file: decompress"),
+        (packed(bz2.compress), "a bzip2 file"),
+        (packed(lzma.compress), "an xz file"),
+        (packed(lambda data: b"\x89HDF\r\n\x1a\n" + data), "an HDF5 file"),
+        (packed(lambda data: b"\x18\0\0\0JXFN" + data), "a .jaxfn file: it holds a function"),
+        (packed(lambda data: b'{"w": [1, 2]}'), "JSON"),
+        (packed(lambda data: pickle.dumps({"w": np.ones(3)})), "a pickle"),
+        (write_npz, "a zip file, as numpy.savez"),
+        (write_npy, "an array of numpy.save"),
+    ],
+)
+@pytest.mark.parametrize("read", [read_weights, open_weights])
+def test_another_format_is_recognized(read: Any, write: Any, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "weights"
+    write(file)
+    with pytest.raises(FileFormatError, match=f"weights .* The bytes seem to be {says}"):
+        read(file)
+    with pytest.raises(FileFormatError, match=f"seem to be {says}"):
+        msgpack_restore(file.read_bytes())
 
 
 def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:

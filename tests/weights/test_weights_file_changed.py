@@ -74,7 +74,7 @@ def test_a_change_is_an_error_at_the_next_access(
             message = str(caught.value)
             assert f"it had {size} bytes, modified at 2001-09-09T01:46:40.000000000 UTC" in message
             assert "now it has" in message
-            assert "as write_weights does, or read it with mmap=False" in message
+            assert "as write_weights does, or read them with mmap=False" in message
         assert list(weights) == ["a", "b", "step"]
 
 

@@ -110,7 +110,7 @@ def test_all_differences_are_listed_in_order() -> None:
         "p: the state has 'secnd', which the target lacks",
         "p/first: the target has a Python int, the state None",
     ]
-    assert "or leave strict out" in str(caught.value)
+    assert "or leave out strict=True" in str(caught.value)
 
 
 def test_a_state_without_keys_is_listed_like_the_others() -> None:
