@@ -27,14 +27,14 @@ _FLAX_ERRORS = (ValueError, LookupError, AttributeError, TypeError, AssertionErr
 
 @dataclass(frozen=True)
 class Handlers:
-    """The functions registered for a type; see register_serialization_state."""
+    """A pair of functions registered for a type; see register_serialization_state."""
 
     to_state: Callable[[Any], Any]
     from_state: Callable[[Any, Any], Any]
 
 
 class _Registry:
-    """The registrations of this process."""
+    """A process's registrations."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -32,7 +32,7 @@ DTYPES = MappingProxyType(
 
 
 class SafetensorsContents:
-    """The tensors of a file, whose header has been checked as a whole.
+    """A file's tensors, whose header has been checked as a whole.
 
     Attributes:
       format_name: "safetensors".

@@ -131,7 +131,7 @@ def current_path() -> str:
 
 @dataclass(frozen=True)
 class _Call:
-    """The place of a call of to_state_dict or from_state_dict.
+    """A call's place, for calls of to_state_dict and from_state_dict.
 
     Attributes:
       places: for current_path(): the names and keys on the way, as Flax has them.

@@ -82,7 +82,7 @@ StoredLeaf: TypeAlias = StoredArray | StoredValue
 
 
 class Contents(Protocol):
-    """The reader of one format: it has checked the structure of a source as a whole.
+    """A reader of one format, which has checked the structure of a source as a whole.
 
     Attributes:
       format_name: "msgpack" or "safetensors".

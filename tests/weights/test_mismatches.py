@@ -1,4 +1,4 @@
-"""States that do not fit: one error with all differences, their paths, and both sides."""
+"""Tests the error about a state that does not fit: all differences, their paths, and both sides."""
 
 from pathlib import Path
 from typing import Any

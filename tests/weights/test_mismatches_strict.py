@@ -1,4 +1,4 @@
-"""strict=True: keys, shapes and dtypes of a state are those of the target."""
+"""Tests strict=True: keys, shapes and dtypes of a state must be those of the target."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.weights.trees import Pair
 
 
 def difference(target: Any, state: Any) -> str:
-    """What strict says of two leaves; "" if it takes them."""
+    """Returns the line of strict's error about two leaves; "" if there is none."""
     try:
         restored = from_state_dict({"a": target}, {"a": state}, strict=True)
     except StateDictError as error:

@@ -1,4 +1,4 @@
-"""What msgpack_restore and from_bytes make of what Flax writes, and of msgpack in general."""
+"""Tests msgpack_restore and from_bytes on Flax's bytes, and on msgpack in general."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jax2tf_bridge import FileFormatError, StateDictError
 from jax2tf_bridge.weights import from_bytes, msgpack_restore
 from tests.fresh_process import run_python
 from tests.weights import msgpack_by_hand as by_hand
-from tests.weights.trees import same, state_dicts, trees, unhurried
+from tests.weights.trees import same, state_dicts, unhurried
 
 
 def _flax_restore(data: bytes) -> Any:
@@ -40,12 +40,6 @@ def _as_flax_reads(data: bytes) -> Any:
 @given(state_dicts())
 def test_state_dicts_come_back_as_flax_gives_them(tree: Any) -> None:
     _as_flax_reads(flax.serialization.msgpack_serialize(tree))
-
-
-@unhurried
-@given(trees())
-def test_what_to_bytes_writes_comes_back_as_flax_gives_it(tree: Any) -> None:
-    _as_flax_reads(flax.serialization.to_bytes(tree))
 
 
 _objects = st.recursive(

@@ -1,4 +1,4 @@
-"""msgpack_serialize and to_bytes: byte for byte what Flax writes, where Flax writes it right."""
+"""Tests msgpack_serialize and to_bytes: Flax's bytes, where those are right."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ plain_trees = st.recursive(
 
 
 def encoded(tree: Any, limit: int, *, sort_keys: bool = True) -> bytes:
-    """The bridge's bytes, with chunks of at most `limit` bytes."""
+    """Encodes a tree with chunks of at most `limit` bytes."""
     return b"".join(encode(tree, sort_keys=sort_keys, max_chunk_size=limit).blocks())
 
 
 def flax_encoded(tree: Any, limit: int, *, in_place: bool = False) -> bytes:
-    """Flax's bytes, with chunks of at most `limit` bytes."""
+    """Lets Flax encode a tree with chunks of at most `limit` bytes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flax.serialization, "MAX_CHUNK_SIZE", limit)
         return flax.serialization.msgpack_serialize(tree, in_place)
@@ -100,7 +100,7 @@ def test_the_limit_of_chunks_is_that_of_flax() -> None:
 @unhurried
 @given(big_endian_arrays, st.integers(1, 64))
 def test_big_endian_arrays_are_written_little_endian(array: Any, limit: int) -> None:
-    """Flax writes their bytes as they are, under a name that says nothing of their order."""
+    """Flax writes their bytes unchanged, under a name without the byte order."""
     little = array.astype(array.dtype.newbyteorder("<"))
     assert msgpack_serialize({"w": array}) == flax.serialization.msgpack_serialize({"w": little})
     assert encoded({"w": array}, limit) == encoded({"w": little}, limit)
@@ -284,6 +284,6 @@ def test_the_size_is_known_before_anything_is_written() -> None:
 
 
 def test_the_floats_of_complex_numbers_are_big_endian() -> None:
-    """As all numbers of msgpack; those in arrays are not msgpack's."""
+    """All numbers of msgpack are; elements of arrays are little-endian."""
     data = msgpack_serialize(1 + 2j)
     assert data == b"\xc7\x13\x02\x92\xcb" + struct.pack(">d", 1) + b"\xcb" + struct.pack(">d", 2)

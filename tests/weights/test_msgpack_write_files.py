@@ -1,4 +1,4 @@
-"""write_weights: files that are written whole or not at all, from where the arrays are."""
+"""Tests write_weights: files are written whole or not at all, without copies of arrays."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_progress_counts_all_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def peaks(code: str, path: Path, **options: Any) -> list[int]:
-    """Runs code in a process of its own; returns MiB that writing took, for each use of `peak`."""
+    """Runs code in a new process; returns the MiB that writing took, for each call of `peak`."""
     measured = textwrap.dedent("""
         import gc, re, sys
         from pathlib import Path
@@ -292,7 +292,7 @@ on_linux = pytest.mark.skipif(
 
 @on_linux
 def test_nothing_is_copied_twice(tmp_path: Path) -> None:
-    """Trees of 64 MiB: beside them a file takes the pieces of one array, bytes themselves."""
+    """Trees have 64 MiB: files take pieces of one array, bytes only the result."""
     code = """
         small = {"plain": 0, "gaps": np.zeros((4, 4)).T, "other order": np.zeros(3, ">f8")}
 
@@ -317,7 +317,7 @@ def test_nothing_is_copied_twice(tmp_path: Path) -> None:
 @pytest.mark.slow
 @on_linux
 def test_of_jax_arrays_one_at_a_time_is_copied_at_most(tmp_path: Path) -> None:
-    """32 arrays of 8 MiB: none is copied on one CPU device, and each let go on several."""
+    """32 arrays of 8 MiB: on one CPU device none is copied, on several one at a time."""
     code = """
         import jax
         import jax.numpy as jnp

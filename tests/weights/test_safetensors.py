@@ -1,4 +1,4 @@
-"""Files of safetensors: views of every dtype, by name; damaged and hostile headers are refused."""
+"""Tests safetensors files: views of every dtype, by name; damaged headers are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PAIR = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
 
 def write(path: Path, header: Any, data: bytes = b"", *, length: int | None = None) -> Path:
-    """A file of a header, as JSON or as its bytes, and what is behind it."""
+    """Writes a file of a header, given as JSON or bytes, and the data behind it."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
     return path

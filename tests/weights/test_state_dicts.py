@@ -161,6 +161,7 @@ def test_an_object_in_two_places_is_stored_in_both() -> None:
     state = to_state_dict({"a": shared, "b": shared})
     assert state == {"a": {"0": 1}, "b": {"0": 1}}
     assert from_state_dict({"a": shared, "b": shared}, state) == {"a": [1], "b": [1]}
+    assert flatten_state({"a": shared, "b": [shared]}) == {"a/0": 1, "b/0/0": 1}
 
 
 def test_depth_is_no_limit() -> None:
@@ -179,9 +180,10 @@ def test_depth_is_no_limit() -> None:
 def test_cycles_are_an_error_that_says_where() -> None:
     tree: dict[str, Any] = {"params": {}}
     tree["params"]["again"] = [tree]
-    with pytest.raises(StateDictError, match="params/again/0: the container contains itself") as e:
-        to_state_dict(tree)
-    assert e.value.path == "params/again/0"
+    for function in (to_state_dict, flatten_state):
+        with pytest.raises(StateDictError, match="params/again/0: the container contains it") as e:
+            function(tree)
+        assert e.value.path == "params/again/0"
     state: dict[str, Any] = {"params": {"again": {}}}
     state["params"]["again"]["0"] = state
     with pytest.raises(StateDictError, match="params/again/0: the container contains itself"):
@@ -189,8 +191,9 @@ def test_cycles_are_an_error_that_says_where() -> None:
 
 
 def test_keys_that_are_the_same_text_are_an_error() -> None:
-    with pytest.raises(StateDictError, match="a/b: the keys 1 and '1' are the same text"):
-        to_state_dict({"a": {"b": {1: 0, "x": 0, "1": 0}}})
+    for function in (to_state_dict, flatten_state):
+        with pytest.raises(StateDictError, match="a/b: the keys 1 and '1' are the same text"):
+            function({"a": {"b": {1: 0, "x": 0, "1": 0}}})
     with pytest.raises(ValueError, match="at the top: the keys None and 'None' are"):
         to_state_dict({None: 0, "None": 1})
     # Restoring has one value for both, as in Flax; strict does not take that.

@@ -22,7 +22,7 @@ from tests.weights.trees import Pair
 
 
 class Box:
-    """What holds one thing, and a name that is not part of its state."""
+    """An object with one part, and a name that is not in its state."""
 
     def __init__(self, content: Any, name: str = "box") -> None:
         self.content, self.name = content, name
@@ -36,7 +36,7 @@ register_serialization_state(Box, lambda box: {"content": to_state_dict(box.cont
 
 
 class Meter:
-    """What says where it is restored."""
+    """An object that notes where it is restored."""
 
     def __init__(self, value: float = 0) -> None:
         self.value, self.seen = value, ""
@@ -54,7 +54,7 @@ register_serialization_state(Meter, lambda meter: {"value": meter.value}, _resto
 
 
 def register(to: Callable[[Any], Any], back: Callable[[Any, Any], Any] | None = None) -> type:
-    """A new type that is registered with these functions."""
+    """Makes a new type, registered with these functions."""
     kind = type("Fresh", (), {})
     register_serialization_state(kind, to, back or (lambda target, state: target))
     return kind

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for trees of weights, and how two of them are compared: to the bit."""
+"""Hypothesis strategies for trees of weights, and their comparison to the bit."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ NAMED_TUPLES: tuple[type[Any], ...] = (Moments, Pair, Nothing)
 
 
 def _elements(data: bytes, dtype: np.dtype[Any], count: int) -> np.ndarray[Any, Any]:
-    """`count` elements whose bits are those of `data`, as far as the dtype has such elements."""
+    """Makes `count` elements with the bits of `data`, as far as the dtype has such elements."""
     if dtype.kind == "b":
         return np.asarray(np.frombuffer(data, np.uint8, count) % 2 == 1)
     if dtype.name in _PART_OF_A_BYTE:
@@ -121,13 +121,13 @@ keys: st.SearchStrategy[str] = st.one_of(
 
 
 def state_dicts(leaf: st.SearchStrategy[Any] = leaves, size: int = 8) -> st.SearchStrategy[Tree]:
-    """What to_state_dict makes: nested dicts with text as keys, also empty ones."""
+    """Draws nested dicts with text as keys, as to_state_dict makes them, also empty ones."""
     nested = st.recursive(leaf, lambda inner: _dicts(keys, inner), max_leaves=size)
     return _dicts(keys, nested)
 
 
 def trees(leaf: st.SearchStrategy[Any] = leaves, size: int = 8) -> st.SearchStrategy[Tree]:
-    """Dicts, lists, tuples and named tuples within each other, also empty, or just a leaf."""
+    """Draws nested dicts, lists, tuples and named tuples, also empty, or just a leaf."""
     any_key = keys | st.integers(-2, 12)
 
     def containers(inner: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
@@ -152,7 +152,7 @@ def _keys_differ_as_text(tree: Mapping[Any, Any]) -> bool:
 
 
 def same(one: Tree, other: Tree) -> bool:
-    """Whether two trees are the same: types, keys in order, dtypes, shapes and bits."""
+    """Tells whether two trees are the same: types, keys in order, dtypes, shapes and bits."""
     if type(one) is not type(other):
         return False
     if isinstance(one, Mapping):

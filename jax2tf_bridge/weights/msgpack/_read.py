@@ -55,7 +55,7 @@ _DAMAGED: Final = (
 
 
 class MsgpackContents:
-    """The tree in a source in Flax's msgpack.
+    """A tree in Flax's msgpack, read from a source.
 
     Attributes:
       format_name: "msgpack".
