@@ -24,28 +24,49 @@ class Container:
     """An object that is stored by its children.
 
     Attributes:
-      kind: for messages: "dict", "list", "named tuple Moments".
+      kind: "dict", "list", "tuple", "Partial", or "named tuple" and a name.
       keys: the keys of its state, one for each child.
       children: its children.
       build: makes an object like it of other children.
-      states: finds the children's states in a state; see `child_states`.
     """
 
     kind: str
     keys: Sequence[str]
     children: Sequence[Any]
     build: Callable[[list[Any]], Any]
-    states: Callable[[Container, Any], list[Any] | str]
 
     def child_states(self, state: Any) -> list[Any] | str:
-        """Returns the state of each child, or a text that says why the state does not fit."""
-        return self.states(self, state)
+        """Returns the state of each child, or a text that says why the state does not fit.
+
+        Lists and tuples need exactly their indices, and named tuples their fields; of other states,
+        keys that are not the container's are ignored.
+        """
+        is_sequence = self.kind in ("list", "tuple")
+        if self._has_fields and set(self.keys) != OLD_NAMED_TUPLE_KEYS:
+            state = plain_named_tuple_state(state)
+        if not is_mapping(state):
+            is_empty = is_sequence and not self.keys and _is_empty(state)
+            return [] if is_empty else _no_keys(self, state)
+        there = list(state.keys())
+        known = set(there)
+        if (is_sequence or self._has_fields) and known != set(self.keys):
+            wanted = f", so of {keys_text(self.keys)}" if is_sequence else ""
+            return f"the target is {self}{wanted}; the state has {keys_text(there, self._noun)}"
+        missing = [key for key in self.keys if key not in known]
+        return _lacks_keys(self, missing, state) if missing else [state[key] for key in self.keys]
+
+    @property
+    def _has_fields(self) -> bool:
+        return self.kind.startswith("named tuple")
+
+    @property
+    def _noun(self) -> str:
+        return "field" if self._has_fields else "key"
 
     def __str__(self) -> str:
         if self.kind in ("list", "tuple"):
             return f"a {self.kind} of length {len(self.keys)}"
-        noun = "field" if self.kind.startswith("named tuple") else "key"
-        return f"a {self.kind} with {keys_text(self.keys, noun)}"
+        return f"a {self.kind} with {keys_text(self.keys, self._noun)}"
 
 
 def is_named_tuple(target: Any) -> bool:
@@ -62,10 +83,10 @@ def container_of(target: Any) -> Container | None:
         def build_dict(values: list[Any]) -> Any:
             return dict(zip(target, values, strict=True))
 
-        return Container("dict", keys, list(target.values()), build_dict, _by_key)
+        return Container("dict", keys, list(target.values()), build_dict)
     if ty is list or ty is tuple:
         keys = [str(index) for index in range(len(target))]
-        return Container(ty.__name__, keys, target, list if ty is list else tuple, _by_index)
+        return Container(ty.__name__, keys, target, list if ty is list else tuple)
     if is_named_tuple(target):
         fields = target._fields
         children = [getattr(target, field) for field in fields]
@@ -73,14 +94,14 @@ def container_of(target: Any) -> Container | None:
         def build(values: list[Any]) -> Any:
             return ty(**dict(zip(fields, values, strict=True)))
 
-        return Container(f"named tuple {ty.__name__}", fields, children, build, _by_field)
+        return Container(f"named tuple {ty.__name__}", fields, children, build)
     if ty is partial_type():
 
         def build_partial(values: list[Any]) -> Any:
             return ty(target.func, *values[0], **values[1])
 
         children = [target.args, target.keywords]
-        return Container("Partial", ["args", "keywords"], children, build_partial, _by_key)
+        return Container("Partial", ["args", "keywords"], children, build_partial)
     return None
 
 
@@ -94,41 +115,7 @@ def partial_type() -> Any:
     return getattr(sys.modules.get("jax.tree_util"), "Partial", None)
 
 
-def _by_key(container: Container, state: Any) -> list[Any] | str:
-    """Needs every key; other keys of the state are ignored."""
-    if not is_mapping(state):
-        return _no_keys(container, state)
-    there = set(state.keys())
-    missing = [key for key in container.keys if key not in there]
-    if missing:
-        return _lacks_keys(container, missing, state)
-    return [state[key] for key in container.keys]
-
-
-def _by_index(container: Container, state: Any) -> list[Any] | str:
-    """Needs exactly the indices of the target's elements."""
-    if not is_mapping(state):
-        return [] if not container.keys and _is_empty(state) else _no_keys(container, state)
-    keys = list(state.keys())
-    if set(keys) != set(container.keys):
-        wanted = keys_text(container.keys)
-        return f"the target is {container}, so of {wanted}; the state has {keys_text(keys)}"
-    return [state[key] for key in container.keys]
-
-
-def _by_field(container: Container, state: Any) -> list[Any] | str:
-    """Needs exactly the target's fields, in any order; or the old form."""
-    if set(container.keys) != OLD_NAMED_TUPLE_KEYS:
-        state = plain_named_tuple_state(state)
-    if not is_mapping(state):
-        return _no_keys(container, state)
-    there = set(state.keys())
-    if there != set(container.keys):
-        return f"the target is {container}; the state has {keys_text(list(state.keys()), 'field')}"
-    return [state[key] for key in container.keys]
-
-
-def _no_keys(target: object, state: Any) -> str:
+def _no_keys(target: Container, state: Any) -> str:
     """Describes a state that should have keys and has none."""
     text = f"the target is {target}; the state is {describe(state)}"
     if isinstance(state, (list, tuple)):

@@ -71,8 +71,11 @@ def walk(root: Any, visit: Callable[[Any, Sequence[str]], Iterable[tuple[str, An
         if entry is None:
             stack.pop()
         else:
-            keys.append(entry[0])
-            stack.append(iter(visit(entry[1], keys)))
+            key, item = entry
+            keys.append(key)
+            children = visit(item, keys)
+            if children:
+                stack.append(iter(children))
 
 
 def flatten_state(state: Any) -> dict[str, Any]:
@@ -94,19 +97,25 @@ def flatten_state(state: Any) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     entered: set[int] = set()
 
-    def visit(value: Any, keys: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    def visit(value: Any, keys: Sequence[str]) -> Iterable[tuple[str, Any]]:
         children = _children(value, keys)
         if children is None:
             flat[join_path(keys)] = value
-        elif not value and keys:
+        elif value:
+            return enter(value, children, keys)
+        elif keys:
             flat[join_path(keys)] = {}
-        elif id(value) in entered:
+        return ()
+
+    def enter(
+        value: Any, children: Iterable[tuple[str, Any]], keys: Sequence[str]
+    ) -> Iterator[tuple[str, Any]]:
+        if id(value) in entered:
             path = join_path(keys)
             raise StateDictError(contains_itself(path), path=path)
-        else:
-            entered.add(id(value))
-            yield from children
-            entered.discard(id(value))
+        entered.add(id(value))
+        yield from children
+        entered.discard(id(value))
 
     walk(state, visit)
     return flat

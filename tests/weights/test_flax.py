@@ -17,29 +17,13 @@ from hypothesis import strategies as st
 import jax2tf_bridge.weights as ours
 from jax2tf_bridge import StateDictError
 from tests.weights import trees
-from tests.weights.trees import Pair
+from tests.weights.trees import Box, Pair
 
 flax = pytest.importorskip("flax", reason="flax is not installed")
 theirs = pytest.importorskip("flax.serialization", reason="flax is not installed")
 
 # What Flax raises on a state that does not fit.
 REFUSALS = (ValueError, LookupError, AttributeError, TypeError)
-
-
-class Counter:
-    """A type that is registered with the bridge, and not with Flax."""
-
-    def __init__(self, count: Any) -> None:
-        self.count = count
-
-
-ours.register_serialization_state(
-    Counter,
-    lambda counter: {"count": ours.to_state_dict(counter.count)},
-    lambda counter, state: Counter(
-        ours.from_state_dict(counter.count, state["count"], name="count")
-    ),
-)
 
 
 class _Statistics:
@@ -190,27 +174,27 @@ def test_types_of_flax_are_left_to_flax() -> None:
 
 
 def test_what_the_bridge_registers_works_within_types_of_flax() -> None:
-    tree = {"s": Statistics(Counter([1]), flax.core.freeze({"c": Counter(2), "w": 3}))}
+    tree = {"s": Statistics(Box([1]), flax.core.freeze({"c": Box(2), "w": 3}))}
     state = ours.to_state_dict(tree)
-    assert state == {"s": {"mean": {"count": {"0": 1}}, "parts": {"c": {"count": 2}, "w": 3}}}
-    state["s"]["mean"]["count"]["0"] = 5
+    assert state == {"s": {"mean": {"content": {"0": 1}}, "parts": {"c": {"content": 2}, "w": 3}}}
+    state["s"]["mean"]["content"]["0"] = 5
     back = ours.from_state_dict(tree, state)["s"]
-    assert type(back.mean) is Counter
-    assert back.mean.count == [5]
+    assert type(back.mean) is Box
+    assert back.mean.content == [5]
     assert type(back.parts) is flax.core.FrozenDict
-    assert type(back.parts["c"]) is Counter
-    assert state["s"]["mean"] == {"count": {"0": 5}}
-    with pytest.raises(StateDictError, match="- s/mean/count: the target is a list of length 1"):
-        ours.from_state_dict(tree, {"s": {"mean": {"count": {}}, "parts": state["s"]["parts"]}})
-    with pytest.raises(StateDictError, match="s/mean/<Counter>: the keys 1 and '1' are the same"):
-        ours.to_state_dict({"s": Statistics(Counter({1: 0, "1": 0}), {})})
+    assert type(back.parts["c"]) is Box
+    assert state["s"]["mean"] == {"content": {"0": 5}}
+    with pytest.raises(StateDictError, match="- s/mean/content: the target is a list of length 1"):
+        ours.from_state_dict(tree, {"s": {"mean": {"content": {}}, "parts": state["s"]["parts"]}})
+    with pytest.raises(StateDictError, match="s/mean/<Box>: the keys 1 and '1' are the same"):
+        ours.to_state_dict({"s": Statistics(Box({1: 0, "1": 0}), {})})
 
 
 def test_types_of_flax_work_within_what_the_bridge_registers() -> None:
-    tree = [Counter(Statistics(1, {"a": 2}))]
+    tree = [Box(Statistics(1, {"a": 2}))]
     state = ours.to_state_dict(tree)
-    assert state == {"0": {"count": {"mean": 1, "parts": {"a": 2}}}}
-    assert ours.from_state_dict(tree, state)[0].count == Statistics(1, {"a": 2})
+    assert state == {"0": {"content": {"mean": 1, "parts": {"a": 2}}}}
+    assert ours.from_state_dict(tree, state)[0].content == Statistics(1, {"a": 2})
 
 
 @pytest.mark.parametrize(

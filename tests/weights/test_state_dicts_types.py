@@ -18,21 +18,7 @@ from jax2tf_bridge.weights import (
     to_state_dict,
 )
 from tests.fresh_process import run_python
-from tests.weights.trees import Pair
-
-
-class Box:
-    """An object with one part, and a name that is not in its state."""
-
-    def __init__(self, content: Any, name: str = "box") -> None:
-        self.content, self.name = content, name
-
-
-def _restore_box(box: Box, state: Any) -> Box:
-    return Box(from_state_dict(box.content, state["content"], name="content"), box.name)
-
-
-register_serialization_state(Box, lambda box: {"content": to_state_dict(box.content)}, _restore_box)
+from tests.weights.trees import Box, Pair
 
 
 class Meter:

@@ -12,6 +12,11 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from jax2tf_bridge.weights import (
+    from_state_dict,
+    register_serialization_state,
+    to_state_dict,
+)
 from tests.sampling import examples
 
 Tree: TypeAlias = Any
@@ -52,6 +57,20 @@ class Moments(NamedTuple):
 Pair = namedtuple("Pair", ["first", "second"])
 Nothing = namedtuple("Nothing", [])
 NAMED_TUPLES: tuple[type[Any], ...] = (Moments, Pair, Nothing)
+
+
+class Box:
+    """An object with one part, and a name that is not in its state."""
+
+    def __init__(self, content: Any, name: str = "box") -> None:
+        self.content, self.name = content, name
+
+
+def _restore_box(box: Box, state: Any) -> Box:
+    return Box(from_state_dict(box.content, state["content"], name="content"), box.name)
+
+
+register_serialization_state(Box, lambda box: {"content": to_state_dict(box.content)}, _restore_box)
 
 
 def _elements(data: bytes, dtype: np.dtype[Any], count: int) -> np.ndarray[Any, Any]:
