@@ -111,8 +111,7 @@ def flatten_state(state: Any) -> dict[str, Any]:
         value: Any, children: Iterable[tuple[str, Any]], keys: Sequence[str]
     ) -> Iterator[tuple[str, Any]]:
         if id(value) in entered:
-            path = join_path(keys)
-            raise StateDictError(contains_itself(path), path=path)
+            raise contains_itself(join_path(keys))
         entered.add(id(value))
         yield from children
         entered.discard(id(value))
@@ -163,39 +162,35 @@ def unflatten_state(flat: Mapping[str, Any]) -> dict[str, Any]:
     return root
 
 
-def contains_itself(path: str) -> str:
-    """Returns the message about a container that contains itself."""
-    return (
+def contains_itself(path: str) -> StateDictError:
+    return StateDictError(
         f"{path or 'at the top'}: the container contains itself. Remove the reference, or replace "
-        "it by a copy."
+        "it by a copy.",
+        path=path,
     )
 
 
-def same_text(path: str, keys: Sequence[Any]) -> str:
-    """Returns the message about keys of a dict that would be one key of its state."""
-    return (
-        f"{path or 'at the top'}: the keys {' and '.join(map(repr, keys))} are the same text, and "
-        "the keys of a state dict are text. Rename one of them."
-    )
+def check_keys_differ(keys: Iterable[Any], path: Callable[[], str]) -> None:
+    """Checks that no two keys of a dict at `path` are the same text.
 
-
-def clashing_keys(keys: Sequence[Any]) -> list[Any]:
-    """Finds the first two keys that are the same text; returns [] if all differ."""
+    Raises:
+      StateDictError: two are.
+    """
     first: dict[str, Any] = {}
     for key in keys:
-        if str(key) in first:
-            return [first[str(key)], key]
-        first[str(key)] = key
-    return []
+        other = first.setdefault(str(key), key)
+        if other is not key:
+            raise StateDictError(
+                f"{path() or 'at the top'}: the keys {other!r} and {key!r} are the same text, and "
+                "the keys of a state dict are text. Rename one of them.",
+                path=path(),
+            )
 
 
 def _children(value: Any, keys: Sequence[str]) -> Iterable[tuple[str, Any]] | None:
     """Returns the children of a container by their keys; None for a leaf."""
     if isinstance(value, Mapping):
-        clashing = clashing_keys(list(value))
-        if clashing:
-            path = join_path(keys)
-            raise StateDictError(same_text(path, clashing), path=path)
+        check_keys_differ(value, lambda: join_path(keys))
         return ((str(key), child) for key, child in value.items())
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return zip(value._fields, value, strict=True)

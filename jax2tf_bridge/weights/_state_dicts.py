@@ -20,11 +20,10 @@ from jax2tf_bridge.errors import StateDictError
 from jax2tf_bridge.weights._containers import Container, container_of
 from jax2tf_bridge.weights._mismatches import differences, mismatch
 from jax2tf_bridge.weights._paths import (
-    clashing_keys,
+    check_keys_differ,
     contains_itself,
     join_path,
     path_below,
-    same_text,
 )
 from jax2tf_bridge.weights._registered_types import (
     NestedHandlers,
@@ -158,9 +157,9 @@ def _this_call() -> Iterator[_Call]:
         yield _Call()
     except RecursionError as error:
         raise StateDictError(
-            "Objects of registered types are nested too deeply in one another for Python's "
-            f"recursion limit of {sys.getrecursionlimit()}: raise it with sys.setrecursionlimit, "
-            "or take out what leads back to an object that it belongs to."
+            "Objects of registered types are nested too deeply for Python's recursion limit of "
+            f"{sys.getrecursionlimit()}. Raise it with sys.setrecursionlimit, or remove a "
+            "reference from an object back to itself."
         ) from error
 
 
@@ -224,7 +223,7 @@ class _Walk(ABC):
 
     def _enter(self, target: Any) -> None:
         if id(target) in self._entered:
-            raise StateDictError(contains_itself(self._path()), path=self._path())
+            raise contains_itself(self._path())
         self._entered.add(id(target))
 
     @contextmanager
@@ -269,9 +268,8 @@ class _Making(_Walk):
             return state
         container = container_of(item)
         if container is not None:
-            clashing = clashing_keys(list(item)) if container.kind == "dict" else ()
-            if clashing:
-                raise StateDictError(same_text(self._path(), clashing), path=self._path())
+            if container.kind == "dict":
+                check_keys_differ(item, self._path)
             return _Frame(
                 item,
                 container.keys,

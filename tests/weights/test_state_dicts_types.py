@@ -204,7 +204,7 @@ def test_registered_types_nested_beyond_the_recursion_limit_are_one_error() -> N
     box = Box(0)
     for _ in range(sys.getrecursionlimit()):
         box = Box(box)
-    with pytest.raises(StateDictError, match=r"nested too deeply in one another for Python's recu"):
+    with pytest.raises(StateDictError, match=r"nested too deeply for Python's recursion limit"):
         to_state_dict(box)
     assert to_state_dict(Box(1)) == {"content": 1}
 
