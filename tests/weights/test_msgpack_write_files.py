@@ -20,14 +20,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+import jax2tf_bridge
 from jax2tf_bridge import SerializationError, StateDictError
-from jax2tf_bridge.weights import (
-    flatten_state,
-    read_weights,
-    to_bytes,
-    to_state_dict,
-    write_weights,
-)
+from jax2tf_bridge.weights import flatten_state, read_weights, to_bytes, write_weights
 from tests.fresh_process import run_python, several_devices
 from tests.weights.trees import trees, unhurried
 
@@ -86,16 +81,16 @@ def test_safetensors_is_another_format(name: str, tmp_path: Path) -> None:
         write_weights(path, TREE)
     text, _, advice = str(caught.value).partition("use ")
     assert text == (
-        f"{path} is the name of a safetensors file, and write_weights writes msgpack: expected "
-        "another name, as weights.msgpack. For safetensors, "
+        f"{path} names a safetensors file, and write_weights writes msgpack: expected another "
+        "name, such as weights.msgpack. For safetensors, "
     )
     assert os.listdir(tmp_path) == []
     # What it says works, also for what save_file itself refuses or writes wrong.
     save_numpy = pytest.importorskip("safetensors.numpy")
     target = {**TREE, "step": 3, "half": jnp.ones((2, 2), jnp.bfloat16), "one": np.float32(2)}
     names = {
-        **{"numpy": np, "flatten_state": flatten_state, "to_state_dict": to_state_dict},
-        **{"safetensors": SimpleNamespace(numpy=save_numpy), "target": target, "path": str(path)},
+        **{"numpy": np, "jax2tf_bridge": jax2tf_bridge, "target": target, "path": str(path)},
+        "safetensors": SimpleNamespace(numpy=save_numpy),
     }
     exec(advice.removesuffix("."), names)
     found = flatten_state(read_weights(path))

@@ -103,11 +103,12 @@ def write_weights(
     name = os.fspath(path)
     if name.lower().endswith(".safetensors"):
         raise SerializationError(
-            f"{name} is the name of a safetensors file, and write_weights writes msgpack: expected "
-            "another name, as weights.msgpack. For safetensors, use "
+            f"{name} names a safetensors file, and write_weights writes msgpack: expected another "
+            "name, such as weights.msgpack. For safetensors, use "
             # Without the copy it would silently write arrays in Fortran order wrong.
             "safetensors.numpy.save_file({name: numpy.array(leaf, order='C') for name, leaf in "
-            "flatten_state(to_state_dict(target)).items()}, path)."
+            "jax2tf_bridge.weights.flatten_state(jax2tf_bridge.weights.to_state_dict(target))"
+            ".items()}, path)."
         )
     encoded = encode(to_state_dict(target), sort_keys=False)
     show = False if progress is None and encoded.size < _LONG else progress
