@@ -16,6 +16,7 @@ import pytest
 
 from jax2tf_bridge import SerializationError
 from jax2tf_bridge.weights import msgpack_restore, msgpack_serialize, to_bytes
+from jax2tf_bridge.weights.msgpack import _format
 from jax2tf_bridge.weights.msgpack._format import CHUNKED_KEY, MAX_DEPTH, MAX_ITEM_SIZE
 from jax2tf_bridge.weights.msgpack._write import encode
 
@@ -286,6 +287,14 @@ def test_what_is_beyond_the_size_that_msgpack_holds() -> None:
         encode([large[: MAX_ITEM_SIZE - head + 1]], sort_keys=True)
     chunks = encode({"a": large}, sort_keys=True).size - MAX_ITEM_SIZE
     assert 0 < chunks < 1000
+
+
+def test_a_binary_beyond_the_size_that_msgpack_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_format, "MAX_ITEM_SIZE", 10)
+    assert message({"a": bytes(11)}) == (
+        "a has 11 bytes: expected at most 10, msgpack's limit. Write it as a numpy.uint8 array in "
+        "a dict: that is written in chunks."
+    )
 
 
 def test_keys_of_jax_random_are_written_as_the_message_says() -> None:

@@ -139,7 +139,11 @@ class _Leaf:
                 if not left:
                     left = next(rest, left)
                 if not left:
-                    raise _write_errors.became_smaller(self.place)
+                    raise SerializationError(
+                        f"{self.place} became smaller while it was written: expected a tree that "
+                        "stays as it is. Nothing was written; write a copy, or write before it is "
+                        "resized."
+                    )
                 block = left[: min(size, _BLOCK)]
                 yield block
                 size -= len(block)
@@ -153,7 +157,11 @@ class _Leaf:
             array = host_array(self.value)
         except Exception as e:
             # Errors in the computation of a JAX array are raised here.
-            raise _write_errors.not_copied(self.place, e) from e
+            raise SerializationError(
+                f"{self.place} is an array that could not be copied to the host: {e!s:.400}. "
+                "Nothing was written; jax.block_until_ready(tree) raises the same where the array "
+                "is made."
+            ) from e
         yield from byte_blocks(array)
 
 
@@ -267,7 +275,10 @@ class _Encoder:
 
     def key(self, key: Any) -> None:
         if isinstance(key, str) and key == _format.CHUNKED_KEY:
-            raise _write_errors.reserved_key(self.place())
+            raise self.error(
+                f"is a dict with the key {key!r}, by which readers know arrays in chunks: expected "
+                "other keys. Rename it, or write the array itself."
+            )
         if type(key) in _BINARY:
             self.pending += self.packer.pack(key)
             return
@@ -297,7 +308,7 @@ class _Encoder:
 
     def enter(self, value: dict[Any, Any] | list[Any], *, only_dicts: bool) -> None:
         if id(value) in self.inside:
-            raise _write_errors.contains_itself(self.place())
+            raise self.error("contains itself: expected a tree. Remove the cycle.")
         self.check_depth(1)
         items: Any
         if isinstance(value, dict):
@@ -306,7 +317,12 @@ class _Encoder:
                 try:
                     items.sort(key=lambda item: item[0])
                 except TypeError as e:
-                    raise _write_errors.unordered_keys(self.place(), value) from e
+                    kinds = ", ".join(sorted({type(key).__name__ for key in value}))
+                    raise self.error(
+                        f"is a dict with keys that have no order, of the types {kinds}: expected "
+                        "keys that can be sorted. Use one type, or in_place=True, which keeps the "
+                        "dict's order."
+                    ) from e
             self.pending += self.packer.pack_map_header(len(items))
         else:
             items = list(enumerate(value))
@@ -316,14 +332,23 @@ class _Encoder:
 
     def check_depth(self, more: int) -> None:
         if len(self.entered) + more > _format.MAX_DEPTH:
-            raise _write_errors.too_deep(self.place())
+            raise self.error(
+                f"is more than {_format.MAX_DEPTH} dicts and lists deep: expected no more, since "
+                "readers of msgpack take no more. Flatten it: flatten_state makes one dict of "
+                "paths."
+            )
 
     def binary(self, value: bytes | bytearray | memoryview) -> None:
         view = memoryview(value)
         if not view.c_contiguous:
-            raise _write_errors.not_contiguous(self.place())
+            raise self.error(
+                "is a memoryview that is not contiguous: expected one that is. Write bytes(x)."
+            )
         if view.nbytes > _format.MAX_ITEM_SIZE:
-            raise _write_errors.too_large(self.place(), view.nbytes)
+            raise self.error(
+                f"has {view.nbytes} bytes: expected at most {_format.MAX_ITEM_SIZE}, msgpack's "
+                "limit. Write it as a numpy.uint8 array in a dict: that is written in chunks."
+            )
         self.pending += binary_header(view.nbytes)
         self.leaf(value, [(self.taken(), view.nbytes)])
 
@@ -354,7 +379,11 @@ class _Encoder:
     def array_headers(self, array: Any, shape: tuple[int, ...], size: int) -> None:
         prelude = self.prelude(array, shape, size, self.place)
         if len(prelude) + size > _format.MAX_ITEM_SIZE:
-            raise _write_errors.too_large_array(self.place(), size)
+            raise self.error(
+                f"is an array of {size} bytes within a list: expected at most 4 GiB, since only "
+                "arrays in dicts are written in chunks. Use a dict for the list, or use to_bytes "
+                "or write_weights, which write lists as dicts."
+            )
         self.pending += extension_header(_format.ARRAY, len(prelude) + size)
         self.pending += prelude
 
@@ -398,3 +427,6 @@ class _Encoder:
 
     def place(self) -> str:
         return _write_errors.place(self.keys)
+
+    def error(self, text: str) -> SerializationError:
+        return SerializationError(f"{self.place()} {text}")

@@ -1,4 +1,4 @@
-"""Errors about trees that msgpack cannot hold: the place, what is there, what to do."""
+"""Errors about values that msgpack cannot hold: the place, what is there, what to do."""
 
 from __future__ import annotations
 
@@ -145,67 +145,4 @@ def unsupported_dtype(place: str, array: Any) -> SerializationError:
         f"{place} has the dtype {found!s:.80}, which could be written but not read: expected bool, "
         "integers, floats, complex, times, or a dtype of ml_dtypes that is installed here. "
         f"{fix}"
-    )
-
-
-def too_large(place: str, size: int) -> SerializationError:
-    return SerializationError(
-        f"{place} has {size} bytes: expected at most {_format.MAX_ITEM_SIZE}, msgpack's limit. "
-        "Write it as a numpy.uint8 array in a dict: that is written in chunks."
-    )
-
-
-def too_large_array(place: str, size: int) -> SerializationError:
-    return SerializationError(
-        f"{place} is an array of {size} bytes within a list: expected at most 4 GiB, since only "
-        "arrays in dicts are written in chunks. Use a dict for the list, or use to_bytes or "
-        "write_weights, which write lists as dicts."
-    )
-
-
-def not_contiguous(place: str) -> SerializationError:
-    return SerializationError(
-        f"{place} is a memoryview that is not contiguous: expected one that is. Write bytes(x)."
-    )
-
-
-def contains_itself(place: str) -> SerializationError:
-    return SerializationError(f"{place} contains itself: expected a tree. Remove the cycle.")
-
-
-def too_deep(place: str) -> SerializationError:
-    return SerializationError(
-        f"{place} is more than {_format.MAX_DEPTH} dicts and lists deep: expected no more, since "
-        "readers of msgpack take no more. Flatten it: flatten_state makes one dict of paths."
-    )
-
-
-def unordered_keys(place: str, value: dict[Any, Any]) -> SerializationError:
-    kinds = sorted({type(key).__name__ for key in value})
-    return SerializationError(
-        f"{place} is a dict with keys that have no order, of the types {', '.join(kinds)}: "
-        "expected keys that can be sorted. Use one type, or in_place=True, which keeps the dict's "
-        "order."
-    )
-
-
-def reserved_key(place: str) -> SerializationError:
-    return SerializationError(
-        f"{place} is a dict with the key {_format.CHUNKED_KEY!r}, by which readers know arrays in "
-        "chunks: expected other keys. Rename it, or write the array itself."
-    )
-
-
-def not_copied(place: str, error: Exception) -> SerializationError:
-    return SerializationError(
-        f"{place} is an array that could not be copied to the host: {error!s:.400}. Nothing was "
-        "written; jax.block_until_ready(tree) raises the same where the array is made."
-    )
-
-
-def became_smaller(place: str) -> SerializationError:
-    """Returns the error about an array or a binary that another thread resized."""
-    return SerializationError(
-        f"{place} became smaller while it was written: expected a tree that stays as it is. "
-        "Nothing was written; write a copy, or write before it is resized."
     )
