@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from math import prod
 from typing import Any
 
@@ -58,15 +57,6 @@ def stored_dtype(name: str, file: str | None) -> np.dtype[Any] | str:
 
         version = ml_dtypes.__version__
         return f"a dtype of ml_dtypes {version}, which is installed here (a later one may have it)"
-
-
-def array_text(dtype: Any, shape: Iterable[Any]) -> str:
-    """Describes an array, or what stands for one.
-
-    >>> array_text(np.dtype("float32"), (3, 4))
-    'float32[3,4]'
-    """
-    return f"{getattr(dtype, 'name', dtype)}[{','.join(map(str, shape))}]"
 
 
 def fits_numpy(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import StateDictError, bullet_list
-from jax2tf_bridge.weights._array_dtypes import array_text
 from jax2tf_bridge.weights._paths import join_path, walk
 
 MOST_KEYS = 8
@@ -40,7 +40,7 @@ def describe(value: Any) -> str:
     if isinstance(value, (list, tuple, str, bytes, bytearray)):
         return f"a {kind} of length {len(value)}"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return array_text(value.dtype, value.shape)
+        return array_type_text(getattr(value.dtype, "name", value.dtype), value.shape)
     return f"a {kind}"
 
 

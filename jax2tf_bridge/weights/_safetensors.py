@@ -13,10 +13,11 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge._utils._json_values import JsonProblem, JsonValue
 from jax2tf_bridge.errors import FileFormatError, StateDictError
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES
-from jax2tf_bridge.weights._array_dtypes import MAX_RANK, array_text, fits_numpy, stored_dtype
+from jax2tf_bridge.weights._array_dtypes import MAX_RANK, fits_numpy, stored_dtype
 from jax2tf_bridge.weights._paths import join_path, split_path, unflatten_state
 from jax2tf_bridge.weights._sources import FileSource, Span
 from jax2tf_bridge.weights._stored import StoredArray
@@ -131,7 +132,7 @@ def _tensor(name: str, value: JsonValue, start: int, file: str) -> StoredArray:
     size = prod(shape) * dtype.itemsize
     if size != end - begin or not fits_numpy(shape, dtype):
         takes = f"{size} bytes" if fits_numpy(shape, dtype) else "too many bytes for any file"
-        text = array_text(dtype, shape)
+        text = array_type_text(dtype.name, shape)
         raise JsonProblem(f"{tensor} is {text:.200}, {takes}, and has {end - begin}")
     return StoredArray(start + begin, dtype, shape)
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from jax2tf_bridge.weights._array_dtypes import array_text
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge.weights._sources import Source, Span
 
 
@@ -34,7 +34,7 @@ class LeafInfo:
     def __str__(self) -> str:
         if self.shape is None or self.dtype is None:
             return "value"
-        return f"{array_text(self.dtype, self.shape)}, {self.nbytes} bytes"
+        return f"{array_type_text(self.dtype.name, self.shape)}, {self.nbytes} bytes"
 
 
 @dataclass(slots=True)
