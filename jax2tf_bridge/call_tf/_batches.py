@@ -12,7 +12,7 @@ from jax2tf_bridge.call_tf._functions import FlatFunction, Results, Traced, in_e
 from jax2tf_bridge.call_tf._shapes import result_shapes
 from jax2tf_bridge.call_tf._values import aval_of
 from jax2tf_bridge.errors import BridgeError
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 
 
 def batch_of(function: FlatFunction, batched: Sequence[bool]) -> FlatFunction:

@@ -6,7 +6,7 @@ import hashlib
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -22,10 +22,11 @@ from jax2tf_bridge.errors import PlatformError, ShapeError, UnsupportedByTargetE
 from jax2tf_bridge.from_jax import _jax_compat, to_exported
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import below
+from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 from jax2tf_bridge.portable._dtypes import OF_ELEMENT_TYPES
-from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant, PortableFunction
+from jax2tf_bridge.portable._module import Module
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.portable.bytecode import read_main_types, read_module
 
 _TYPE = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([a-z]\w*(?:<f\d+>)?)(?:, .*)?>")
@@ -103,34 +104,16 @@ def exported(
             f"when it is compiled, and output_shape_dtype declares {', '.join(map(str, results))}."
         )
     constants = tuple(map(_constant, made.captured, made.captures))
-    flat = TreeSpec("tuple", children=(LEAF,) * len(avals))
     version = _jax_compat.current_stablehlo_version()
-    record = PortableFunction(
-        name=function.name,
-        in_tree=TreeSpec("tuple", children=(flat, TreeSpec("dict"))),
-        in_avals=tuple(avals),
-        out_tree=TreeSpec("tuple", children=(LEAF,) * len(results)),
-        out_avals=tuple(results),
-        argument_names=tuple(f"x{i}" for i in range(len(avals))),
-        module=made.module,
-        stablehlo_version=version,
-        calling_convention_version=_CONVENTION,
-        module_kept_var_idx=tuple(range(len(avals))),
-        platforms=(platform,),
-        dropped_platforms=(),
-        uses_shape_polymorphism=False,
-        constraints=(),
-        disabled_checks=(),
-        ordered_effects=(),
-        unordered_effects=(),
-        nr_devices=1,
-        in_shardings=(None,) * len(avals),
-        out_shardings=(None,) * len(results),
+    portable = PortableFunction.over_leaves(
+        function.name,
+        Module(made.module, version, _CONVENTION, tuple(range(len(avals))), (platform,)),
+        avals,
+        results,
         target=Target(f"JAX {jax.__version__}", (version,), _CONVENTION),
         producer=f"TensorFlow {tf.__version__}",
-        lifted_constants=constants,
     )
-    return to_exported(record)
+    return to_exported(replace(portable, lifted_constants=constants))
 
 
 def _for_other_platform(name: str, made: CompiledModule, platform: str) -> CompiledModule:

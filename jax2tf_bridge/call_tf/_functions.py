@@ -17,7 +17,7 @@ from jax2tf_bridge.call_tf._failures import calling
 from jax2tf_bridge.call_tf._results import Declared, take_apart
 from jax2tf_bridge.call_tf._values import array_of, tensor_of, tensor_spec, uses_64_bits
 from jax2tf_bridge.errors import ShapeError
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 
 _CONTROL_FLOW = frozenset(
     {"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile", "Switch", "Merge"}

@@ -15,7 +15,7 @@ from jax2tf_bridge.call_tf._failures import differentiating, gradient_not_saved
 from jax2tf_bridge.call_tf._functions import FlatFunction, Results, Traced
 from jax2tf_bridge.call_tf._values import aval_of
 from jax2tf_bridge.errors import BridgeError, GradientError
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 
 _DRAWING = re.compile(
     r"^(Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal|Rng|Stateful(?!Partitioned))"

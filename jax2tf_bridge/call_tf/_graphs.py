@@ -17,8 +17,8 @@ from jax2tf_bridge.call_tf._size_checks import SizeChecks
 from jax2tf_bridge.call_tf._values import canonical_dtype, uses_64_bits
 from jax2tf_bridge.call_tf._variable_values import NotAValueError, take_values
 from jax2tf_bridge.errors import UnsupportedByTargetError
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._graph_function import GraphFunction
-from jax2tf_bridge.portable._portable_function import Aval
 
 # What is of this process; what names gradients, which nobody asks a graph for that a module calls,
 # since its gradient is another graph; and what has a session take loops apart, which XLA cannot.

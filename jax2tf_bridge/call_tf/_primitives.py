@@ -22,7 +22,7 @@ from jax2tf_bridge.call_tf._values import jax_aval
 from jax2tf_bridge.errors import GradientError
 from jax2tf_bridge.from_jax._avals import portable_aval
 from jax2tf_bridge.from_jax.stablehlo._graph_calls import graph_call_p
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._target import PLATFORMS
 
 _Type: TypeAlias = tuple[JaxShape, str]

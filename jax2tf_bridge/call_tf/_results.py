@@ -14,7 +14,7 @@ from jax.export import is_symbolic_dim
 from jax2tf_bridge.call_tf._values import canonical_dtype, tensor_spec
 from jax2tf_bridge.errors import DTypeError, ShapeError, StructureError
 from jax2tf_bridge.from_jax.shapes._symbols import dim_from_jax
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.to_tf import _tf_compat
 
 

@@ -12,7 +12,7 @@ from jax2tf_bridge.call_tf._functions import FlatFunction
 from jax2tf_bridge.call_tf._values import aval_of
 from jax2tf_bridge.errors import BridgeError, ShapeError
 from jax2tf_bridge.from_jax.shapes._symbols import dim_from_jax
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from shape_poly import Dim, DimExpr
 
 JaxShape: TypeAlias = tuple[Any, ...]

@@ -13,7 +13,7 @@ from jax.export import is_symbolic_dim
 
 from jax2tf_bridge.errors import DTypeError
 from jax2tf_bridge.from_jax._avals import is_key, is_narrow, portable_aval
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 
 
 def jax_value(leaf: Any, label: str, name: str) -> Any:

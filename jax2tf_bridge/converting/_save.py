@@ -14,7 +14,8 @@ from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge.errors import BridgeError, SavingError
 from jax2tf_bridge.portable._as_portable import unwrapped
 from jax2tf_bridge.portable._auto import AUTO
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
 from jax2tf_bridge.saving import (
@@ -160,7 +161,7 @@ def save(
 
 
 def keys_as_words(params: Any) -> Any:
-    """The weights with PRNG keys as the uint32 words that TensorFlow has for them."""
+    """Replaces PRNG keys among the weights by the uint32 words that TensorFlow has for them."""
     if "jax" not in sys.modules:
         return params
     import jax
@@ -187,7 +188,7 @@ class _Prepared:
     function: PortableFunction | PreparedExport
 
     def inputs(self) -> SignatureInputs:
-        """What it takes, by name.
+        """Returns its inputs by name.
 
         Raises:
           SavingError: names clash, or are not there.
@@ -207,7 +208,7 @@ class _Prepared:
         return SignatureInputs(self.name, self.signature, inputs, is_decided)
 
     def with_record(self) -> Signature:
-        """The signature with a record in the place of what was given."""
+        """Returns the signature with a portable function in the place of what was given."""
         function = self.function
         if not isinstance(function, PortableFunction):
             with _called_for(self.name, self.signature, takes=self.takes_params):
@@ -234,7 +235,7 @@ def _prepared(
     platforms: Sequence[str] | None,
     target: Target | None,
 ) -> _Prepared:
-    """What was given as a signature, checked."""
+    """Checks what was given as a signature."""
     signature = given if isinstance(given, Signature) else Signature(given)
     takes = params is not None if signature.takes_params is None else signature.takes_params
     function = signature.function
@@ -293,7 +294,7 @@ def _check_call(name: str, signature: Signature, *, takes: bool) -> None:
 
 
 def _call_text(signature: Signature, takes: bool) -> str:
-    """How save calls the function, as "f(params, <array>, train=<bool>)"."""
+    """Prints how save calls the function, as "f(params, <array>, train=<bool>)"."""
     name = getattr(signature.function, "__name__", "f")
     given = [*(["params"] if takes else []), *(f"<{type(a).__name__}>" for a in signature.args)]
     given += [f"{key}=<{type(value).__name__}>" for key, value in signature.kwargs.items()]
@@ -321,7 +322,7 @@ def _refuse_export_options(name: str, signature: Signature) -> None:
 
 
 def _shapes(signature: Signature, *, takes: bool) -> Any:
-    """The specification of all arguments; that of the weights is None."""
+    """Returns the specification of all arguments; that of the weights is None."""
     shapes = signature.polymorphic_shapes
     if not takes or shapes is None:
         return shapes

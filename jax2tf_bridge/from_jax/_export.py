@@ -19,7 +19,7 @@ from jax2tf_bridge.from_jax.lowering._effects import refuse_host_callbacks
 from jax2tf_bridge.from_jax.lowering._freeze import freeze
 from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, Lowered, lower
 from jax2tf_bridge.from_jax.lowering._tracing import Tracer
-from jax2tf_bridge.from_jax.lowering._vjp import lazy_vjp
+from jax2tf_bridge.from_jax.lowering._vjp import gradient_on_demand
 from jax2tf_bridge.from_jax.shapes._argument_specs import ArraySpec
 from jax2tf_bridge.from_jax.shapes._granted import granted, leaving_sizes_open
 from jax2tf_bridge.from_jax.shapes._implied import with_implied
@@ -28,7 +28,8 @@ from jax2tf_bridge.from_jax.shapes._knowledge import Knowledge
 from jax2tf_bridge.from_jax.shapes._proposal import Trial, propose
 from jax2tf_bridge.from_jax.shapes._specs import Specs, scope_of, symbolic_specs
 from jax2tf_bridge.from_jax.stablehlo._lifting import ConstantPool
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import canonical_checks
 from jax2tf_bridge.portable._target import Target, as_target, canonical_platforms
 from shape_poly import ContradictionError
@@ -75,7 +76,7 @@ def export(
 
     >>> import jax, jax.numpy as jnp
     >>> record = export(jnp.sin, polymorphic_shapes="(b, 2)")(jnp.ones((3, 2)))
-    >>> record.out_avals[0].shape, record.stablehlo_version
+    >>> record.out_avals[0].shape, record.module.stablehlo_version
     ((DimExpr('b'), 2), (0, 14, 24))
     """
     # What is wrong with these is said before there are arguments.
@@ -258,7 +259,7 @@ def export_specs(
         constraints=constraints,
         knowledge=knowledge,
         constants=constants,
-        lazy_vjp=lazy_vjp(
+        gradient=gradient_on_demand(
             tracing,
             traced,
             in_shapes,

@@ -97,8 +97,8 @@ def records_of(contents: SavedModelContents) -> tuple[dict[str, PortableFunction
         for _ in range(_MOST_ORDERS):
             if record is None:
                 break
-            found[hashlib.sha256(record.module).hexdigest()] = record
-            record = record.lazy_vjp.made
+            found[hashlib.sha256(record.module.data).hexdigest()] = record
+            record = record.gradient.made
     return found, problems
 
 

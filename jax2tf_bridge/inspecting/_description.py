@@ -12,8 +12,8 @@ from jax2tf_bridge.inspecting._contents import (
     sidecar_signatures,
 )
 from jax2tf_bridge.inspecting._model_findings import findings
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._call_types import call_avals
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES
 from jax2tf_bridge.saved_model._saved_model import EntryPoint, Port, SavedModelContents
@@ -222,7 +222,7 @@ def _types(module: ModuleContents) -> dict[str, Any]:
     if record is None:
         arguments, results = _call_types(module)
         return {"name": "", "arguments": arguments, "results": results, "sizes": None}
-    kept = [record.in_avals[i] for i in record.module_kept_var_idx]
+    kept = [record.in_avals[i] for i in record.module.kept_arguments]
     kept += [constant.aval for constant in record.lifted_constants]
     dims = [d for aval in record.in_avals for d in aval.shape if is_symbolic_dim(d)]
     return {

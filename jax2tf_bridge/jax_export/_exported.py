@@ -14,6 +14,7 @@ from jax2tf_bridge import serialization
 from jax2tf_bridge.errors import StructureError
 from jax2tf_bridge.from_jax import from_exported, to_exported
 from jax2tf_bridge.from_jax._trees import spec_of_structure
+from jax2tf_bridge.from_jax.archives._exported_objects import remember_exported
 from jax2tf_bridge.portable._as_portable import as_record
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import canonical_checks
@@ -26,7 +27,7 @@ _OF_PORTABLE: Mapping[str, Callable[[PortableFunction], Any]] = MappingProxyType
     {
         "fun_name": lambda portable: portable.name,
         "platforms": lambda portable: portable.platforms,
-        "nr_devices": lambda portable: portable.nr_devices,
+        "nr_devices": lambda portable: portable.module.nr_devices,
     }
 )
 
@@ -61,7 +62,7 @@ class Exported(jax_export.Exported):
     >>> import jax, numpy as np
     >>> from jax2tf_bridge.jax_export import export
     >>> exported = export(jax.jit(lambda x: x**3), platforms=["cpu"])(1.0)
-    >>> exported.in_avals, float(exported.call(2.0)), exported.portable.stablehlo_version
+    >>> exported.in_avals, float(exported.call(2.0)), exported.portable.module.stablehlo_version
     ((ShapedArray(float32[], weak_type=True),), 8.0, (0, 14, 24))
     """
 
@@ -168,7 +169,7 @@ def _changed(
         portable = _COUNTERPARTS[name](portable, value)
     if before.has_vjp() == portable.has_vjp:
         # So that the next change finds which fields are others.
-        portable.in_jax.value = dataclasses.replace(before, **fields)
+        remember_exported(portable, dataclasses.replace(before, **fields))
     return portable
 
 
@@ -199,7 +200,8 @@ _COUNTERPARTS: Mapping[str, Callable[[PortableFunction, Any], PortableFunction]]
         "in_tree": _with_in_tree,
         "out_tree": _with_out_tree,
         "disabled_safety_checks": lambda portable, checks: dataclasses.replace(
-            portable, disabled_checks=canonical_checks(checks)
+            portable,
+            module=dataclasses.replace(portable.module, disabled_checks=canonical_checks(checks)),
         ),
     }
 )

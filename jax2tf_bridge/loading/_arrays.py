@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax2tf_bridge.errors import DTypeError, FileFormatError
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import KEYS, NEED_X64, WIDENED
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._tensor_bundle import BundleEntry, TensorBundle
 
 

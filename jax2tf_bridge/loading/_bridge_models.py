@@ -13,7 +13,13 @@ from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.loading._arrays import SavedVariables, array, concrete, key_of
 from jax2tf_bridge.loading._functions import LoadedFunction, LoadedSignature, path_avals
 from jax2tf_bridge.loading._model import LoadedModel
-from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._portable_function import (
+    Gradient,
+    NoGradient,
+    PortableFunction,
+    StoredGradient,
+)
 from jax2tf_bridge.saved_model._sidecar import (
     ArrayEntry,
     ConstantEntry,
@@ -88,11 +94,11 @@ def _filled(record: PortableFunction, arrays: Mapping[_Key, bytes]) -> PortableF
         replace(c, data=arrays.get((c.digest, c.aval.dtype, concrete(c.aval))))
         for c in record.lifted_constants
     )
-    made = record.lazy_vjp.made
-    lazy_vjp = LazyVjp(missing_because=_NO_GRADIENT)
+    made = record.gradient.made
+    gradient: Gradient = NoGradient(_NO_GRADIENT)
     if made is not None:
-        lazy_vjp = LazyVjp(made=_filled(made, arrays))
-    return replace(record, lifted_constants=constants, lazy_vjp=lazy_vjp)
+        gradient = StoredGradient(_filled(made, arrays))
+    return replace(record, lifted_constants=constants, gradient=gradient)
 
 
 def _weights(

@@ -21,7 +21,12 @@ from jax2tf_bridge.errors import (
     bullet_list,
 )
 from jax2tf_bridge.from_jax import to_exported
-from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._portable_function import (
+    Gradient,
+    GradientOnDemand,
+    PortableFunction,
+)
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec, call_without, flatten_call
 from shape_poly import Dim, shape_text, solve_dimensions
 
@@ -83,7 +88,7 @@ class LoadedFunction:
         """
         if not self.masks:
             return list(leaves)
-        by_path = dict(zip(self.record.in_paths(), self.record.in_avals, strict=True))
+        by_path = {port.path: port.aval for port in self.record.inputs}
         given = [aval for path, aval in by_path.items() if path not in self.masks]
         sizes = _Sizes(self.record.name, given, leaves)
         rest = iter(leaves)
@@ -195,8 +200,7 @@ class LoadedSignature:
 
 def signature_text(record: PortableFunction, left_out: Collection[str] = ()) -> str:
     """The arguments, but for those at some paths, and the results of a record in a line."""
-    pairs = zip(record.in_paths(), record.in_avals, strict=True)
-    arguments = ", ".join(f"{path}: {aval}" for path, aval in pairs if path not in left_out)
+    arguments = ", ".join(str(port) for port in record.inputs if port.path not in left_out)
     return f"({arguments}) -> ({', '.join(map(str, record.out_avals))})"
 
 
@@ -207,7 +211,8 @@ def check_leaves(record: PortableFunction, leaves: Sequence[Any]) -> None:
       ShapeError, DTypeError, ArgumentsError: they do not; each difference is listed.
     """
     shapes, dtypes = [], []
-    for path, aval, leaf in zip(record.in_paths(), record.in_avals, leaves, strict=True):
+    for port, leaf in zip(record.inputs, leaves, strict=True):
+        path, aval = port.path, port.aval
         shape, dtype = np.shape(leaf), _dtype_name(leaf)
         fits = len(shape) == len(aval.shape) and all(
             not isinstance(d, int) or d == size for d, size in zip(aval.shape, shape, strict=True)
@@ -254,19 +259,19 @@ def _flat_record(record: PortableFunction) -> PortableFunction:
         in_tree=TreeSpec("tuple", children=(arguments, TreeSpec("dict"))),
         out_tree=TreeSpec("tuple", children=(LEAF,) * len(record.out_avals)),
         argument_names=tuple(f"x{i}" for i in range(len(record.in_avals))),
-        lazy_vjp=_with_end(record, record.name, 0),
+        gradient=_with_end(record, record.name, 0),
     )
 
 
-def _with_end(record: PortableFunction, name: str, order: int) -> LazyVjp:
+def _with_end(record: PortableFunction, name: str, order: int) -> Gradient:
     if record.has_vjp:
 
         def make() -> PortableFunction:
             vjp = record.vjp()
-            return replace(vjp, lazy_vjp=_with_end(vjp, name, order + 1))
+            return replace(vjp, gradient=_with_end(vjp, name, order + 1))
 
-        return LazyVjp(make)
-    reason = record.lazy_vjp.missing_because
+        return GradientOnDemand(make)
+    reason = record.gradient.missing_because
     if order:
         reason = (
             f"the SavedModel has its gradients up to order {order}; for more, write it by "
@@ -276,11 +281,11 @@ def _with_end(record: PortableFunction, name: str, order: int) -> LazyVjp:
     def refuse() -> PortableFunction:
         raise GradientError(f"{name} has no {'further ' if order else ''}gradient: {reason}.")
 
-    return LazyVjp(refuse)
+    return GradientOnDemand(refuse)
 
 
 def path_avals(record: PortableFunction) -> tuple[dict[str, Aval], dict[str, Aval]]:
     """The arguments and results of a record by their paths."""
-    ins = dict(zip(record.in_paths(), record.in_avals, strict=True))
-    outs = dict(zip(record.out_tree.leaf_paths(), record.out_avals, strict=True))
+    ins = {port.path: port.aval for port in record.inputs}
+    outs = {port.path: port.aval for port in record.outputs}
     return ins, outs

@@ -17,8 +17,8 @@ from jax2tf_bridge.loading._called_modules import Arranged, NotCallable, arrange
 from jax2tf_bridge.loading._functions import LoadedSignature
 from jax2tf_bridge.loading._model import LoadedModel
 from jax2tf_bridge.loading._modules import ModuleFunction
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import find_dtype
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._dataflow import (
     Cast,
     Constant,

@@ -15,11 +15,16 @@ from jax2tf_bridge.errors import ModuleError, ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.loading._functions import LoadedFunction, refuse_misfits
 from jax2tf_bridge.loading._refining import MisfitError, UnreadableError, refined
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, OF_ELEMENT_TYPES
-from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
+from jax2tf_bridge.portable._module import Module
+from jax2tf_bridge.portable._portable_function import (
+    GradientOnDemand,
+    NoGradient,
+    PortableFunction,
+)
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
 
@@ -75,41 +80,31 @@ class CallableModule:
         module, version, types = _refined(self, taken)
         found = [_aval(text) for text in types]
         outs = found if results is None else _told_apart(found, results)
-        record = PortableFunction(
-            name=self.name,
-            in_tree=TreeSpec(
-                "tuple",
-                children=(TreeSpec("tuple", children=(LEAF,) * len(avals)), TreeSpec("dict")),
+        portable = PortableFunction.over_leaves(
+            self.name,
+            Module(
+                module,
+                version,
+                self.convention,
+                kept_arguments=self.kept,
+                platforms=self.platforms,
+                uses_shape_polymorphism=True,  # XLA is to fold what depends on sizes
             ),
-            in_avals=tuple(avals),
-            out_tree=TreeSpec("tuple", children=(LEAF,) * len(outs)),
-            out_avals=tuple(outs),
-            argument_names=self.labels,
-            module=module,
-            stablehlo_version=version,
-            calling_convention_version=self.convention,
-            module_kept_var_idx=self.kept,
-            platforms=self.platforms,
-            dropped_platforms=(),
-            # XLA is to fold what depends on sizes.
-            uses_shape_polymorphism=True,
-            constraints=(),
-            disabled_checks=(),
-            ordered_effects=(),
-            unordered_effects=(),
-            nr_devices=1,
-            in_shardings=(None,) * len(avals),
-            out_shardings=(None,) * len(outs),
+            avals,
+            outs,
             target=Target.widest(),
             producer="a SavedModel",
-            lazy_vjp=LazyVjp(missing_because=self.gradient_missing),
+        )
+        portable = replace(
+            portable, argument_names=self.labels, gradient=NoGradient(self.gradient_missing)
         )
         gradient = self.gradient
         if gradient is None:
-            return record
+            return portable
         cotangents, pulled = list(map(_cotangent, outs)), list(map(_cotangent, avals))
         return replace(
-            record, lazy_vjp=LazyVjp(lambda: gradient.record([*avals, *cotangents], pulled))
+            portable,
+            gradient=GradientOnDemand(lambda: gradient.record([*avals, *cotangents], pulled)),
         )
 
 

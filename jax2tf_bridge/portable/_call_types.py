@@ -1,4 +1,4 @@
-"""The types of a module's arguments and results, as an op that calls it has them."""
+"""Types of a module's arguments and results, as an op that calls it has them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 
 from jax2tf_bridge.errors import ModuleError
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._module_types import check_types
-from jax2tf_bridge.portable._portable_function import Aval
 from shape_poly import Dim, parse_dimension
 
 _TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)")
@@ -20,7 +20,7 @@ def call_avals(
     *,
     has_platform_index: bool,
 ) -> tuple[tuple[Aval, ...], tuple[Aval, ...]]:
-    """The arrays that an op gives to its module, and takes: its dtypes, with main's sizes.
+    """Combines an op's dtypes with the sizes of its module's main function.
 
     Sizes that are open in main have names that say where they are alone: "x0_1" for the second of
     the first argument.
@@ -43,7 +43,7 @@ def call_problem(
     *,
     has_platform_index: bool,
 ) -> str | None:
-    """How an op's dtypes differ from what its module takes and gives; None if they do not.
+    """Says how an op's dtypes differ from what its module takes and gives; None if they do not.
 
     TensorFlow does not compare them, and reads stray memory where they differ.
     """

@@ -58,7 +58,7 @@ class StoredType:
 
 @dataclass(frozen=True)
 class TreeSpec:
-    """The structure of a pytree.
+    """A pytree's structure.
 
     Attributes:
       kind: what the node is.
@@ -344,3 +344,18 @@ def _difference(path: str, expected: str, value: Any) -> str:
     else:
         got = f"a {type(value).__name__}"
     return f"{path or 'the arguments'}: expected {expected}, got {got}"
+
+
+def flat_tuple(count: int) -> TreeSpec:
+    """Returns the structure of a tuple of `count` arrays."""
+    return TreeSpec("tuple", children=(LEAF,) * count)
+
+
+def flat_call(count: int) -> TreeSpec:
+    """Returns the structure of (args, kwargs) for `count` positional arrays."""
+    return TreeSpec("tuple", children=(flat_tuple(count), TreeSpec("dict")))
+
+
+def flat_names(count: int) -> tuple[str, ...]:
+    """Names `count` positional arguments: x0, x1 and so on."""
+    return tuple(f"x{i}" for i in range(count))

@@ -281,7 +281,7 @@ def _check_records(sidecar: Sidecar, records: Mapping[str, PortableFunction]) ->
     for name, record in records.items():
         order = sidecar.signatures[name].vjp_order
         functions = [record]
-        while len(functions) <= order and (vjp := functions[-1].lazy_vjp.made) is not None:
+        while len(functions) <= order and (vjp := functions[-1].gradient.made) is not None:
             functions.append(vjp)
         if len(functions) <= order:
             raise JsonProblem(

@@ -70,7 +70,7 @@ def check_takes_params(name: str, record: PortableFunction, *, takes: bool, give
 
 def check_size(records: Mapping[str, Iterable[PortableFunction]]) -> None:
     """Raises if the modules, by signature, do not fit into a graph."""
-    sizes = {name: sum(len(r.module) for r in each) for name, each in records.items()}
+    sizes = {name: sum(len(r.module.data) for r in each) for name, each in records.items()}
     if sum(sizes.values()) > _LARGEST_GRAPH:
         each = ", ".join(f"{name}: {size / 1e9:.2f} GB" for name, size in sizes.items())
         raise SavingError(

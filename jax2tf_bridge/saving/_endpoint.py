@@ -13,8 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import KEYS
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._tree_spec import TreeSpec, call_without, flatten_call
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving._names import renamed, valid_names
@@ -343,9 +344,9 @@ def saved_orders(record: PortableFunction, asked: int | None) -> int | None:
         return None
     if asked is not None:
         return asked
-    order, vjp = 1, record.vjp().lazy_vjp.made
+    order, vjp = 1, record.vjp().gradient.made
     while vjp is not None:
-        order, vjp = order + 1, vjp.lazy_vjp.made
+        order, vjp = order + 1, vjp.gradient.made
     return order
 
 

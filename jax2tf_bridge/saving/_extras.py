@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils._number_texts import number_text
 from jax2tf_bridge._version import __version__
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.saved_model._sidecar import (
     ArrayEntry,
     ConstantEntry,

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError, StructureError, bullet_list
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._tree_spec import flatten_call
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving._endpoint import Endpoint, spec

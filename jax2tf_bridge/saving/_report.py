@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.saving._served import ServedArray, served_text
 from jax2tf_bridge.saving.serving._serving import ServingInstructions
 

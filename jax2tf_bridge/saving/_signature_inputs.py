@@ -8,9 +8,9 @@ from typing import Any
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import KEYS
 from jax2tf_bridge.portable._plausible_inputs import variables_in
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving._names import renamed, valid_names
 from jax2tf_bridge.saving.buckets._bucket_names import masks_of

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import ArgumentsError, DTypeError, ShapeError, bullet_list
 from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._tree_spec import flatten_call
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._constants import EagerConstants

@@ -18,9 +18,9 @@ import tensorflow as tf
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.loading import LoadedFunction
 from jax2tf_bridge.loading._arrays import key_of
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import kind_of
 from jax2tf_bridge.portable._plausible_inputs import DRAWS, PlausibleInputs, batch_variable
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._sidecar import SignatureEntry
 from jax2tf_bridge.verifying._containers import KnownTypes, unknown_types
 from jax2tf_bridge.verifying._differences import (

@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from jax2tf_bridge.errors import ShapeError
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import kind_of
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from shape_poly import Comparison, DimExpr, evaluate_shape, parse_comparison
 
 Sizes: TypeAlias = dict[str, int]

@@ -31,7 +31,7 @@ SINE = export(jnp.sin, platforms=["cpu"], polymorphic_shapes="(b, _)")(np.ones((
 HOSTILE = '<script>alert("x")</script><img src=//e.org/a.png>\x1b[31m'
 
 
-def call(module: bytes = SINE.module, arguments: int = 1) -> bytes:
+def call(module: bytes = SINE.module.data, arguments: int = 1) -> bytes:
     return Call(module, platforms=["CPU"], arguments=[FLOAT32] * arguments).node()
 
 
@@ -39,7 +39,7 @@ def model(**more: Any) -> Model:
     return Model(
         {
             "main": [call(), differentiable("d", "kind")],
-            "vjp": [call(SINE.vjp().module, 2), preventing("the end")],
+            "vjp": [call(SINE.vjp().module.data, 2), preventing("the end")],
         },
         gradients={"kind": "vjp"},
         variables={"w": (2, 3)},
@@ -57,7 +57,7 @@ def sine(tmp_path: Path) -> Path:
 
 def test_text(ok: Ok, sine: Path) -> None:
     size = (sine / "saved_model.pb").stat().st_size
-    module, vjp = len(SINE.module), len(SINE.vjp().module)
+    module, vjp = len(SINE.module.data), len(SINE.vjp().module.data)
     text = ok("inspect", "sine", "--ops", "0")
     head, _, rest = text.partition("\nsignature ")
     assert head.startswith(

@@ -25,7 +25,7 @@ def double(x: jax.Array) -> jax.Array:
 
 record: PortableFunction = export(double, polymorphic_shapes=["b, 3"])(jnp.ones((1, 3)))
 platforms: tuple[str, ...] = record.platforms
-module: bytes = record.vjp().module
+module: bytes = record.vjp().module.data
 again: Callable[..., Any] = to_tf(record, with_gradient=False)
 there: Callable[..., Any] = convert(double, target=Target.tensorflow("2.17"))
 size: int = solve_dimensions([(parse_dimension("2*b"),)], [(6,)])["b"]

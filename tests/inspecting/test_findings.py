@@ -33,7 +33,7 @@ STATIC = replace(OPEN, inputs={"x": (4, 3)}, outputs={"y": (4, 3)})
 
 
 def module(function: Any = jnp.sin, **options: Any) -> bytes:
-    return export(function, platforms=["cpu"], **options)(X).module
+    return export(function, platforms=["cpu"], **options)(X).module.data
 
 
 SOUND = Call(module())

@@ -25,7 +25,7 @@ from jax2tf_bridge import (
 )
 from jax2tf_bridge.loading._arrays import array
 from jax2tf_bridge.loading._graph_models import GraphFunction
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.saved_model._dataflow import Cast, Input, Value
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, TensorInfo
 from jax2tf_bridge.saved_model._protobuf import Message

@@ -9,7 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge import export, to_tf
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saving._names import valid_names
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
 from jax2tf_bridge.saving.buckets._padding import bucketed

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge.errors import DTypeError, ShapeError
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
 from shape_poly import symbolic_shape
 

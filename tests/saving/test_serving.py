@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
 from jax2tf_bridge.saving.serving import _precompile
 from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, CompileCache, precompile

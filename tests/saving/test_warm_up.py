@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge.errors import FileFormatError, ShapeError
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.saved_model._extras import WARM_UP
 from jax2tf_bridge.saved_model._protobuf_writing import bytes_field
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing

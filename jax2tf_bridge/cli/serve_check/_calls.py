@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from jax2tf_bridge.errors import BridgeError, ShapeError
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saved_model._extras import WARM_UP, Request, requests_in
 from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._saved_model import EntryPoint, SavedModelContents
@@ -86,7 +87,7 @@ def _has_gradient(entry: EntryPoint) -> bool:
 
 def _shapes(entry: EntryPoint, known: SignatureEntry, record: PortableFunction) -> Shapes | None:
     """The inputs' shapes with the names of sizes; None if they are not those of the function."""
-    avals = dict(zip(record.in_paths(), record.in_avals, strict=True))
+    avals = {port.path: port.aval for port in record.inputs}
     found = {}
     for port in entry.inputs:
         aval = avals.get(known.inputs[port.name].path) if port.name in known.inputs else None

@@ -14,8 +14,12 @@ from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, Lowered, ef
 from jax2tf_bridge.from_jax.shapes._knowledge import Knowledge
 from jax2tf_bridge.from_jax.stablehlo._lifting import ConstantPool, lift_constants
 from jax2tf_bridge.from_jax.stablehlo._retarget import retarget
-from jax2tf_bridge.portable._module_types import check_types
-from jax2tf_bridge.portable._portable_function import LazyVjp, PortableFunction
+from jax2tf_bridge.portable._module import Module
+from jax2tf_bridge.portable._module_types import check_types, mark_types_checked
+from jax2tf_bridge.portable._portable_function import (
+    Gradient,
+    PortableFunction,
+)
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from shape_poly import Dim, is_symbolic_dim
 
@@ -32,7 +36,7 @@ def freeze(
     constraints: tuple[str, ...],
     knowledge: Knowledge,
     constants: ConstantPool,
-    lazy_vjp: LazyVjp,
+    gradient: Gradient,
 ) -> PortableFunction:
     """The record of a trace that was lowered, written at the target's StableHLO version.
 
@@ -49,7 +53,7 @@ def freeze(
       knowledge: of the sizes, under which it was traced.
       constants: the large arrays of the function and its VJPs; those of this module become
         arguments of it.
-      lazy_vjp: its gradient.
+      gradient: its gradient.
 
     Raises:
       UnsupportedByTargetError: no StableHLO version of the target expresses the module.
@@ -81,37 +85,41 @@ def freeze(
         *lowered.module.main_types(),
         has_platform_index=len(exported.platforms) > 1,
     )
-    return PortableFunction(
+    module = Module(
+        retargeted.module,
+        retargeted.stablehlo_version,
+        retargeted.calling_convention_version,
+        kept_arguments=kept_indices,
+        platforms=tuple(exported.platforms),
+        uses_shape_polymorphism=any(
+            is_symbolic_dim(d) for aval in traced_avals for d in aval.shape
+        ),
+        disabled_checks=options.disabled_checks,
+        nr_devices=exported.nr_devices,
+    )
+    function = PortableFunction(
         name=name,
         in_tree=in_tree,
         in_avals=in_avals,
         out_tree=spec_of_structure(out_structure(traced), traced.jaxpr.out_avals),
         out_avals=out_avals,
         argument_names=argument_names,
-        module=retargeted.module,
-        stablehlo_version=retargeted.stablehlo_version,
-        calling_convention_version=retargeted.calling_convention_version,
-        module_kept_var_idx=kept_indices,
-        platforms=tuple(exported.platforms),
+        module=module,
         dropped_platforms=lowered.dropped_platforms,
-        uses_shape_polymorphism=any(
-            is_symbolic_dim(d) for aval in traced_avals for d in aval.shape
-        ),
         constraints=constraints,
         requirements=knowledge.requirement_texts(),
-        disabled_checks=options.disabled_checks,
         ordered_effects=effect_names(exported.ordered_effects, name),
         unordered_effects=effect_names(
             exported.unordered_effects, name, without_debug=options.without_debug_effects
         ),
-        nr_devices=exported.nr_devices,
         in_shardings=in_shardings,
         out_shardings=out_shardings,
         target=options.target,
         producer=f"JAX {jax.__version__}",
         lifted_constants=lifted,
         graph_functions=lowered.graph_functions,
-        lazy_vjp=lazy_vjp,
-        types_checked=True,
+        gradient=gradient,
         uses_global_constants=exported.uses_global_constants,
     )
+    mark_types_checked(function)
+    return function

@@ -23,14 +23,18 @@ from jax2tf_bridge.from_jax.shapes._implied import with_implied
 from jax2tf_bridge.from_jax.shapes._inference import Inferred, Subject, infer
 from jax2tf_bridge.from_jax.shapes._knowledge import Knowledge
 from jax2tf_bridge.from_jax.stablehlo._lifting import ConstantPool
-from jax2tf_bridge.portable._portable_function import LazyVjp, PortableFunction
-from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
+from jax2tf_bridge.portable._portable_function import (
+    Gradient,
+    GradientOnDemand,
+    PortableFunction,
+)
+from jax2tf_bridge.portable._tree_spec import flat_call
 from shape_poly import Dim
 
 T = TypeVar("T")
 
 
-def lazy_vjp(
+def gradient_on_demand(
     tracing: Tracing,
     traced: jax.stages.Traced,
     in_shapes: Sequence[tuple[Dim, ...]],
@@ -41,7 +45,7 @@ def lazy_vjp(
     constraints: tuple[str, ...],
     constants: ConstantPool,
     exported: jax_export.Exported,
-) -> LazyVjp:
+) -> Gradient:
     """The VJP of a function that was exported already.
 
     Its trace may raise questions about sizes that the function's own did not: then the function is
@@ -104,19 +108,18 @@ def lazy_vjp(
             *(f"cotangent_{i}" for i in range(cotangents)),
         )
         shapes = (*in_shapes, *map(known.shape_from_jax, vjp.jaxpr.in_avals[primals:]))
-        arguments = TreeSpec("tuple", children=(LEAF,) * len(names))
         return freeze(
             vjp,
             lowered,
             vjp_name,
             options,
             in_shapes=shapes,
-            in_tree=TreeSpec("tuple", children=(arguments, TreeSpec("dict"))),
+            in_tree=flat_call(len(names)),
             argument_names=names,
             constraints=constraints,
             knowledge=known,
             constants=constants,
-            lazy_vjp=lazy_vjp(
+            gradient=gradient_on_demand(
                 again,
                 vjp,
                 shapes,
@@ -129,7 +132,7 @@ def lazy_vjp(
             ),
         )
 
-    return LazyVjp(make, check=lambda: _nothing(traced_vjp()))
+    return GradientOnDemand(make, check=lambda: _nothing(traced_vjp()))
 
 
 def _first_as_it_is(

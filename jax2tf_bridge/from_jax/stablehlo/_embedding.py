@@ -10,13 +10,12 @@ from jax2tf_bridge.errors import FileFormatError, ModuleError
 from jax2tf_bridge.from_jax._avals import is_narrow
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
 from jax2tf_bridge.from_jax.stablehlo._retarget_function import WIDE, narrow_places, read_module
+from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
-from jax2tf_bridge.portable._module_types import check_function_types
+from jax2tf_bridge.portable._module_types import are_types_checked, check_function_types
 from jax2tf_bridge.portable._portable_function import (
-    Aval,
-    LazyVjp,
-    LiftedConstant,
     PortableFunction,
+    StoredGradient,
 )
 from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization.jax_exported._limits import Writable
@@ -36,8 +35,13 @@ def as_jax_has_it(function: Writable) -> Writable:
     if any(map(is_narrow, (*record.in_avals, *record.out_avals))):
         module = read_module(record)
         narrow_main(module, record)
-        record = replace(record, module=module.serialize(record.stablehlo_version))
+        record = _with_module(record, module)
     return replace(function, record=record, needs_jax="")
+
+
+def _with_module(record: PortableFunction, module: StableHloModule) -> PortableFunction:
+    data = module.serialize(record.module.stablehlo_version)
+    return replace(record, module=replace(record.module, data=data))
 
 
 def narrow_main(module: StableHloModule, record: PortableFunction) -> None:
@@ -48,7 +52,7 @@ def narrow_main(module: StableHloModule, record: PortableFunction) -> None:
       record: whose abstract values say what they are.
     """
     ins, outs = module.main_types()
-    kept = [record.in_avals[i] for i in record.module_kept_var_idx]
+    kept = [record.in_avals[i] for i in record.module.kept_arguments]
     inputs = narrow_places(kept, ins, ELEMENT_TYPES)
     module.retype_main(inputs, narrow_places(record.out_avals, outs, ELEMENT_TYPES))
 
@@ -59,13 +63,13 @@ def check_stored_types(record: PortableFunction) -> None:
     Raises:
       ModuleError: they differ, or the module cannot be read.
     """
-    if record.types_checked:
+    if are_types_checked(record):
         return
     try:
-        ins, outs = read_main_types(record.module)
+        ins, outs = read_main_types(record.module.data)
     except FileFormatError as e:
         raise ModuleError(f"The module of {record.name} cannot be read: {e}") from e
-    kept = [record.in_avals[i] for i in record.module_kept_var_idx]
+    kept = [record.in_avals[i] for i in record.module.kept_arguments]
     kept += [constant.aval for constant in record.lifted_constants]
     check_function_types(
         record,
@@ -95,15 +99,15 @@ def embedded(record: PortableFunction, vjp_order: int = 0) -> PortableFunction:
     Raises:
       ModuleError: the record does not hold the arrays, or the installed JAX cannot read the module.
     """
-    made = record.lazy_vjp.made
+    made = record.gradient.made
     if vjp_order and made is not None:
-        record = replace(record, lazy_vjp=LazyVjp(made=embedded(made, vjp_order - 1)))
+        record = replace(record, gradient=StoredGradient(embedded(made, vjp_order - 1)))
     if not record.lifted_constants:
         return record
     arrays = [_data(record, constant) for constant in record.lifted_constants]
     module = read_module(record)
     module.embed_constants(arrays)
-    return replace(record, module=module.serialize(record.stablehlo_version), lifted_constants=())
+    return replace(_with_module(record, module), lifted_constants=())
 
 
 def _data(record: PortableFunction, constant: LiftedConstant) -> bytes:

@@ -6,7 +6,7 @@ import hashlib
 import threading
 
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
-from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant
+from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 
 
 class ConstantPool:

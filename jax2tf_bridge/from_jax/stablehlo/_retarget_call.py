@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from jax2tf_bridge.errors import FileFormatError, ModuleError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat
@@ -12,10 +13,10 @@ from jax2tf_bridge.from_jax.stablehlo._retarget import Retargeted
 from jax2tf_bridge.from_jax.stablehlo._retarget_function import retarget_record
 from jax2tf_bridge.portable._call_types import call_avals
 from jax2tf_bridge.portable._dtypes import WIDENED
+from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
 
@@ -64,9 +65,8 @@ def retarget_call(
         calling_convention_version,
     )
     retargeted = retarget_record(record, target)
-    return Retargeted(
-        retargeted.module, retargeted.stablehlo_version, retargeted.calling_convention_version
-    )
+    found = retargeted.module
+    return Retargeted(found.data, found.stablehlo_version, found.calling_convention_version)
 
 
 def _record(
@@ -98,34 +98,25 @@ def _record(
     in_avals, out_avals = call_avals(
         *dtypes, (inputs, outputs), has_platform_index=len(platforms) > 1
     )
-    return PortableFunction(
-        name=name,
-        in_tree=TreeSpec(
-            "tuple",
-            children=(TreeSpec("tuple", children=(LEAF,) * len(in_avals)), TreeSpec("dict")),
+    function = PortableFunction.over_leaves(
+        name,
+        Module(
+            module,
+            version,
+            convention,
+            kept_arguments=tuple(range(len(in_avals))),
+            platforms=platforms,
+            uses_shape_polymorphism=any("?" in t for t in inputs),
+            disabled_checks=disabled_checks,
+            nr_devices=_devices(module),
         ),
-        in_avals=in_avals,
-        out_tree=TreeSpec("tuple", children=(LEAF,) * len(out_avals)),
-        out_avals=out_avals,
-        argument_names=tuple(f"x{i}" for i in range(len(in_avals))),
-        module=module,
-        stablehlo_version=version,
-        calling_convention_version=convention,
-        module_kept_var_idx=tuple(range(len(in_avals))),
-        platforms=platforms,
-        dropped_platforms=(),
-        uses_shape_polymorphism=any("?" in t for t in inputs),
-        constraints=(),
-        disabled_checks=disabled_checks,
-        ordered_effects=("tokens",) if has_tokens else (),
-        unordered_effects=(),
-        nr_devices=_devices(module),
-        in_shardings=(None,) * len(in_avals),
-        out_shardings=(None,) * len(out_avals),
+        in_avals,
+        out_avals,
         target=Target("another tool", (version,), convention),
         producer="another tool",
-        constraints_known=False,
     )
+    effects = ("tokens",) if has_tokens else ()
+    return replace(function, ordered_effects=effects, constraints_known=False)
 
 
 def _devices(module: bytes) -> int:

@@ -17,9 +17,15 @@ from jax2tf_bridge.from_jax.archives._rewriting import rewrite_calls
 from jax2tf_bridge.from_jax.stablehlo._module import FoundOperation, StableHloModule
 from jax2tf_bridge.from_jax.stablehlo._retarget import retarget
 from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
-from jax2tf_bridge.portable._module_types import check_function_types
-from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
+from jax2tf_bridge.portable._module_types import check_function_types, mark_types_checked
+from jax2tf_bridge.portable._portable_function import (
+    Gradient,
+    GradientOnDemand,
+    PortableFunction,
+    StoredGradient,
+)
 from jax2tf_bridge.portable._safety_checks import is_vouched
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import Target, as_target
@@ -56,7 +62,7 @@ def retarget_record(
     target = as_target(target)
     module = read_module(record)
     rewrite_calls(module, record.name, keep_current=False)
-    if record.nr_devices == 1:
+    if record.module.nr_devices == 1:
         left = module.drop_collectives()
         module.drop_shardings()
         if left is not None:
@@ -73,15 +79,19 @@ def retarget_record(
     retargeted = retarget(
         module, target, function_name=record.name, has_effects=bool(record.ordered_effects)
     )
-    return replace(
+    found = replace(
         record,
-        module=retargeted.module,
-        stablehlo_version=retargeted.stablehlo_version,
-        calling_convention_version=retargeted.calling_convention_version,
+        module=replace(
+            record.module,
+            data=retargeted.module,
+            stablehlo_version=retargeted.stablehlo_version,
+            calling_convention_version=retargeted.calling_convention_version,
+        ),
         target=target,
-        lazy_vjp=_retargeted_vjp(record, target),
-        types_checked=True,
+        gradient=_retargeted_vjp(record, target),
     )
+    mark_types_checked(found)
+    return found
 
 
 def read_module(record: PortableFunction) -> StableHloModule:
@@ -91,13 +101,14 @@ def read_module(record: PortableFunction) -> StableHloModule:
       ModuleError: the installed JAX cannot read it.
     """
     try:
-        return StableHloModule(record.module)
+        return StableHloModule(record.module.data)
     except Exception as e:  # of types that differ between releases of jaxlib
         newest = version_text(_jax_compat.current_stablehlo_version())
         raise ModuleError(
             f"The installed JAX cannot read the module of {record.name}: it is written at "
-            f"StableHLO {version_text(record.stablehlo_version)} by {record.producer}, and this "
-            f"JAX reads up to {newest}. Upgrade JAX if that is older; else the module is damaged."
+            f"StableHLO {version_text(record.module.stablehlo_version)} by {record.producer}, and "
+            f"this JAX reads up to {newest}. Upgrade JAX if that is older; else the module is "
+            "damaged."
         ) from e
 
 
@@ -126,7 +137,7 @@ def _ends(element: str) -> tuple[str, str]:
 def _widen(module: StableHloModule, record: PortableFunction) -> None:
     """Lets 4-bit values cross as 8-bit ones, which TensorFlow reads rightly."""
     ins, outs = module.main_types()
-    kept = [record.in_avals[i] for i in record.module_kept_var_idx]
+    kept = [record.in_avals[i] for i in record.module.kept_arguments]
     kept += [constant.aval for constant in record.lifted_constants]
     inputs = narrow_places(kept, ins, WIDE)
     results = narrow_places(record.out_avals, outs, WIDE)
@@ -137,7 +148,7 @@ def _widen(module: StableHloModule, record: PortableFunction) -> None:
 def _check_custom_calls(module: StableHloModule, record: PortableFunction, target: Target) -> None:
     handled = target.custom_calls(record.platforms)
     for call in module.custom_calls():
-        if call.name not in handled and not is_vouched(call.name, record.disabled_checks):
+        if call.name not in handled and not is_vouched(call.name, record.module.disabled_checks):
             raise _unregistered(call, record, target)
 
 
@@ -153,13 +164,13 @@ def _unregistered(
     )
 
 
-def _retargeted_vjp(record: PortableFunction, target: Target) -> LazyVjp:
+def _retargeted_vjp(record: PortableFunction, target: Target) -> Gradient:
     """The VJP for the target: made now if it is there, since it is to be written with the rest."""
-    made = record.lazy_vjp.made
+    made = record.gradient.made
     if made is None:
-        return retargeted_later(record.lazy_vjp, record.name, target)
+        return retargeted_later(record.gradient, record.name, target)
     try:
-        return LazyVjp(made=retarget_record(made, target))
+        return StoredGradient(retarget_record(made, target))
     except (ModuleError, UnsupportedByTargetError) as e:
         hint = f"{e} This is the gradient of {record.name}: record.with_vjp(0) leaves it behind."
         if isinstance(e, UnsupportedByTargetError):
@@ -167,14 +178,14 @@ def _retargeted_vjp(record: PortableFunction, target: Target) -> LazyVjp:
         raise ModuleError(hint) from e
 
 
-def retargeted_later(lazy_vjp: LazyVjp, name: str, target: Target) -> LazyVjp:
+def retargeted_later(gradient: Gradient, name: str, target: Target) -> Gradient:
     """The VJP of the function `name`, retargeted when it is asked for."""
-    if not lazy_vjp.available:
-        return lazy_vjp
+    if not gradient.available:
+        return gradient
 
     def check() -> None:
-        problem = lazy_vjp.problem(name)
+        problem = gradient.problem(name)
         if problem is not None:
             raise GradientError(problem)
 
-    return LazyVjp(lambda: retarget_record(lazy_vjp.get(name), target), check=check)
+    return GradientOnDemand(lambda: retarget_record(gradient.get(name), target), check=check)

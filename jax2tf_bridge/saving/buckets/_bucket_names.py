@@ -7,8 +7,8 @@ from typing import Any
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import ShapeError
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._plausible_inputs import variables_in
-from jax2tf_bridge.portable._portable_function import Aval
 
 
 def check_buckets(name: str, buckets: Any) -> None:

@@ -10,9 +10,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import DTypeError, ShapeError
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import dtype_holds, kind_of
 from jax2tf_bridge.portable._plausible_inputs import batch_variable, variables_in, variables_of
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saving.buckets._bucket_names import (
     check_inputs,
     check_unchecked,

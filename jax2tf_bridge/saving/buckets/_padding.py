@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import StructureError, bullet_list
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.saving.buckets._pieces import Run, carried_dtype, in_pieces
 from jax2tf_bridge.saving.buckets._piecewise import PieceGradients

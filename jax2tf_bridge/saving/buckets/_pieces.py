@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import NARROW_FLOATS
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, is_plain
 from jax2tf_bridge.saving.buckets._piecewise import Kind, PieceGradients, Piecewise, Slot, cut
 from shape_poly import evaluate_shape

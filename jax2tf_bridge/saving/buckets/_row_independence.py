@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import UnsoundBucketsError
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._plausible_inputs import (
     DRAWS,
     FULL_DRAWS,
@@ -19,7 +20,6 @@ from jax2tf_bridge.portable._plausible_inputs import (
     PlausibleInputs,
     variables_of,
 )
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, values_text
 from jax2tf_bridge.saving.buckets._differences import (
     OTHER_PROGRAM,

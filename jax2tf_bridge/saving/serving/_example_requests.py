@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.saving._endpoint import Endpoint
 from jax2tf_bridge.saving._processing import arguments, check_preprocess
 from jax2tf_bridge.saving._served import ServedArray

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import FileFormatError, ShapeError
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.saved_model._extras import WARM_UP, requests_in
 from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._protobuf_writing import bytes_field

@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import DTypeError, SavingError, ShapeError, bullet_list
+from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 from jax2tf_bridge.portable._dtypes import NARROW_FLOATS
-from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant, PortableFunction
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.saving.weights._params import PathWeights, leaves_for
 from jax2tf_bridge.to_tf._constants import Key, constant_array, constant_key
