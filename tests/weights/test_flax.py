@@ -36,6 +36,10 @@ class _Statistics:
 Statistics: Any = flax.struct.dataclass(_Statistics)
 
 
+def structure(tree: Any) -> Any:
+    return jax.tree.structure(tree)
+
+
 def restored(restore: Any, target: Any, state: Any) -> tuple[bool, Any]:
     """Returns whether a state is accepted, and the result."""
     try:
@@ -113,7 +117,7 @@ def test_arrays_of_jax_make_the_same_states_and_bytes() -> None:
         "partial": jax.tree_util.Partial(jnp.sum, jnp.ones(2), axis=0),
     }
     state, other = ours.to_state_dict(tree), theirs.to_state_dict(tree)
-    assert jax.tree.structure(state) == jax.tree.structure(other)
+    assert structure(state) == structure(other)
     assert all(
         one is two for one, two in zip(jax.tree.leaves(state), jax.tree.leaves(other), strict=True)
     )
@@ -121,7 +125,7 @@ def test_arrays_of_jax_make_the_same_states_and_bytes() -> None:
     mine, yours = (
         from_bytes(tree, ours.to_bytes(tree)) for from_bytes in (ours.from_bytes, theirs.from_bytes)
     )
-    assert jax.tree.structure(mine) == jax.tree.structure(yours) == jax.tree.structure(tree)
+    assert structure(mine) == structure(yours) == structure(tree)
     for one, two in zip(jax.tree.leaves(mine), jax.tree.leaves(yours), strict=True):
         assert trees.same(one, two)
 
@@ -256,7 +260,7 @@ def test_a_train_state_goes_there_and_back() -> None:
     assert trees.same(ours.to_bytes(later), theirs.to_bytes(later))
     for data in (ours.to_bytes(later), theirs.to_bytes(later)):
         back = ours.from_bytes(template, data, strict=True)
-        assert jax.tree.structure(back) == jax.tree.structure(template)
+        assert structure(back) == structure(template)
         for one, two in zip(jax.tree.leaves(back), jax.tree.leaves(later), strict=True):
             np.testing.assert_array_equal(one, two)
     wrong = ours.to_state_dict(later)
