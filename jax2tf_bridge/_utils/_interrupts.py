@@ -1,4 +1,4 @@
-"""Sees to it that Ctrl-C ends what it was meant to end."""
+"""Keeps Ctrl-C from being swallowed by finalizers, callbacks and extension modules."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from types import FrameType
 
 @contextlib.contextmanager
 def ended_by_interrupts() -> Iterator[Callable[[], None]]:
-    """Raises what Ctrl-C raised at the end of the block, if it was swallowed within.
+    """Raises at the end of the block what Ctrl-C raised within it, if that was swallowed.
 
-    Python prints and drops what is raised in a finalizer or a callback of the garbage collector,
-    KeyboardInterrupt too, and extension modules make other errors of it. TensorFlow's functions and
-    JAX have all of these, so that one Ctrl-C in fifty is lost while a model is saved.
+    Python prints and drops exceptions in finalizers and in callbacks of the garbage collector,
+    also KeyboardInterrupt, and extension modules turn them into other errors. TensorFlow and JAX
+    have all of these: without this, one Ctrl-C in fifty is lost while a model is saved.
 
     Yields:
-      A function that raises at once what was swallowed; for places before what cannot be undone.
+      A function that raises at once what was swallowed; call it before steps that can't be undone.
 
     Raises:
       BaseException: KeyboardInterrupt, or what else the program's own handler raises.

@@ -1,4 +1,4 @@
-"""Checked values of JSON that may hold anything, with where they are."""
+"""Reads JSON of any content, value by value, with checks that say where a value is wrong."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ _LARGEST = 2**63 - 1
 
 
 class JsonProblem(Exception):
-    """A problem with a value, and where: a sentence without its full stop."""
+    """A problem with a value and its place, as a sentence without its full stop."""
 
 
 @dataclass(frozen=True)
 class JsonValue:
-    """A value in JSON, and where it is.
-
-    Its methods give what it is asked for, or raise JsonProblem.
+    """A value in JSON, with its path. Methods return a checked value, or raise JsonProblem.
 
     Attributes:
-      value: as the json module gives it.
+      value: as the json module returns it.
       path: from the root, as "variables[3].shape".
     """
 
@@ -34,7 +32,7 @@ class JsonValue:
 
     @staticmethod
     def of(text: str) -> JsonValue:
-        """Reads the whole of a text; no object in it has a field twice."""
+        """Reads a text as a whole; an object with a field twice is a problem."""
         try:
             return JsonValue(json.loads(text, object_pairs_hook=_object), "")
         except RecursionError as e:
@@ -43,7 +41,7 @@ class JsonValue:
             raise JsonProblem(f"it is no JSON: {e}") from e
 
     def problem(self, expected: str) -> JsonProblem:
-        """Makes the error for where something else is expected."""
+        """Makes the error that says what was expected here."""
         return JsonProblem(
             f"{self.path or 'the whole':.200}: expected {expected}, got {reprlib.repr(self.value)}"
         )
@@ -55,7 +53,7 @@ class JsonValue:
         return JsonValue(self.value[name], f"{self.path}.{name}" if self.path else name)
 
     def fields(self, *names: str) -> list[JsonValue]:
-        """Reads the fields of an object that has these and no others."""
+        """Reads the fields of an object that has exactly these."""
         if not isinstance(self.value, dict):
             raise self.problem("an object")
         if self.value.keys() != set(names):
@@ -64,7 +62,7 @@ class JsonValue:
         return [self.get(name) for name in names]
 
     def items(self) -> Iterator[tuple[str, JsonValue]]:
-        """Reads the fields of an object that may have any."""
+        """Reads the fields of an object, whatever their names."""
         if not isinstance(self.value, dict):
             raise self.problem("an object")
         for name, value in self.value.items():
@@ -79,19 +77,19 @@ class JsonValue:
             yield JsonValue(value, f"{self.path}[{i}]")
 
     def text(self) -> str:
-        """Reads a text that can be printed everywhere: no halves of surrogate pairs."""
+        """Reads a text without lone surrogates, so that it can be printed."""
         if not isinstance(self.value, str) or re.search("[\ud800-\udfff]", self.value):
             raise self.problem("text")
         return self.value
 
     def integer(self, least: int, most: int = _LARGEST) -> int:
-        """Reads a number of a range."""
+        """Reads an integer between `least` and `most`."""
         if type(self.value) is not int or not least <= self.value <= most:
             raise self.problem(f"a whole number from {least} to {most}")
         return self.value
 
     def number_text(self) -> str:
-        """Reads a number as text, just as `number_text` writes it."""
+        """Reads a number as text, in the form that `number_text` writes."""
         text = self.text()
         try:
             written = number_text(number_of(text))
@@ -102,7 +100,7 @@ class JsonValue:
         return text
 
     def flag(self) -> bool:
-        """True or false."""
+        """Reads true or false."""
         if not isinstance(self.value, bool):
             raise self.problem("true or false")
         return self.value

@@ -1,4 +1,4 @@
-"""Numbers as text, for JSON, which has no infinity and not all integers; and their dtypes."""
+"""Numbers as text, for JSON, which has no infinity and not all integers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def number_text(number: Any) -> str:
-    """A number of Python or NumPy as Python writes it; flags as 0 and 1.
+    """Writes a number of Python or NumPy as Python does; booleans as 0 and 1.
 
     >>> number_text(np.float32(0.5)), number_text(True), number_text(-np.inf)
     ('0.5', '1', '-inf')
@@ -22,10 +22,10 @@ def number_text(number: Any) -> str:
 
 
 def number_of(text: str) -> complex:
-    """The number that `number_text` wrote.
+    """Reads a number that `number_text` wrote.
 
     Raises:
-      ValueError: it is none.
+      ValueError: the text is no number.
 
     >>> number_of("-1"), number_of("-inf"), number_of("(1+2j)")
     (-1, -inf, (1+2j))

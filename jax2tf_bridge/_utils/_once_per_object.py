@@ -1,4 +1,4 @@
-"""once_per_object(): what is made of an object once, for as long as the object lives."""
+"""Caches functions of one object, for as long as the object lives."""
 
 from __future__ import annotations
 

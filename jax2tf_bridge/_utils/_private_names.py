@@ -1,4 +1,4 @@
-"""What a seam to another package's private names says of each name."""
+"""Descriptions of the private names of other packages that the bridge depends on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class SeamName:
-    """A private name: where it is, which releases have it, what happens without it."""
+    """A private name of another package that the bridge depends on.
+
+    Attributes:
+      module: the module that has it.
+      name: in that module.
+      releases: the releases that have it.
+      without: the consequence for the bridge where it is missing.
+    """
 
     module: str
     name: str
@@ -17,7 +24,7 @@ class SeamName:
     without: str
 
     def get(self) -> Any:
-        """The object, or None in a release that lacks it."""
+        """Looks the object up; returns None in a release that lacks it."""
         try:
             return getattr(importlib.import_module(self.module), self.name, None)
         except ModuleNotFoundError as e:

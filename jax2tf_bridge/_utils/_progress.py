@@ -17,10 +17,10 @@ Advance: TypeAlias = Callable[[int], None]
 def progress_bar(
     description: str, total: int, unit: Unit, *, show: bool | None = None
 ) -> Iterator[Advance]:
-    """Shows on stderr how much of `total` is done, while it is.
+    """Shows a progress bar on stderr during the block.
 
     Args:
-      description: what is being done, as "writing weights.msgpack".
+      description: of the work, as "writing weights.msgpack".
       total: bytes or pieces of work.
       unit: of `total`; bytes are shown as kB, MB, GB.
       show: True or False; None shows it where stderr is a terminal.

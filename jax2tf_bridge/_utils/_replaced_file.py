@@ -1,4 +1,4 @@
-"""Files that are written as a whole or, whatever happens, not at all."""
+"""Writes files as a whole or, whatever happens, not at all."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import BinaryIO
 
 @contextlib.contextmanager
 def replaced_file(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[BinaryIO]:
-    """Opens a file to write, which takes the place of the one at `path` when all went well.
+    """Opens a new file for writing, and moves it to `path` at the end of the block.
 
-    It is complete on disk then, and has the mode of the one that it replaces. Until then, and for
-    good if anything is raised, what was at `path` is still there.
+    By then it is complete on disk. It gets the mode of the file that it replaces. If anything is
+    raised, the old file stays.
 
     Args:
-      path: the file; where it is a link, what the link leads to is replaced.
-      bytes_of: the function whose bytes go where no file can be replaced, for the message.
+      path: the file; if it is a link, its target is replaced.
+      bytes_of: for the message: the function that returns the bytes to write elsewhere.
 
     Raises:
       FileExistsError: something is there that is no regular file.
-      OSError: the file cannot be written; it speaks of the path as it was given.
+      OSError: the file cannot be written; the error has the path as it was given.
     """
     # A link stays a link.
     target = Path(os.path.realpath(os.fspath(path)))
@@ -54,7 +54,7 @@ def replaced_file(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[Bi
 
 
 def _sync_folder(folder: Path) -> None:
-    """Makes a new name in a folder last, where the system has that."""
+    """Makes a new name in a directory durable, where the system supports that."""
     if os.name != "posix":
         return
     # The file is complete and in its place: where the folder cannot be opened or synced, the system

@@ -1,4 +1,4 @@
-"""What was probably meant by a word that is not known."""
+"""Suggestions for unknown words in messages."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 
 def did_you_mean(given: str, known: Iterable[str], *, quoted: bool = False) -> str:
-    """The nearest of the known words as the end of a message, or "" if none is near.
+    """Suggests the nearest known words as the end of a message; "" if none is near.
 
     Args:
-      given: what was written.
-      known: what could have been.
-      quoted: whether to write the proposals as strings of Python.
+      given: the unknown word.
+      known: the words it could be.
+      quoted: whether to write suggestions as strings of Python.
 
     >>> did_you_mean("exprot", ["export", "save"])
     ': did you mean export?'

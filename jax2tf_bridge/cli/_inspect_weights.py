@@ -14,7 +14,7 @@ from jax2tf_bridge.cli.html._page import Page, Table
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting._findings import in_units
 from jax2tf_bridge.weights import open_weights
-from jax2tf_bridge.weights._other_formats import other_format
+from jax2tf_bridge.weights._magic_bytes import guess_format
 
 _MOST_BARS = 20
 
@@ -30,7 +30,7 @@ def describe_weights(path: Path) -> dict[str, Any] | None:
         file = open_weights(path)
     except FileFormatError as e:
         with path.open("rb") as opened:
-            what = other_format(opened.read(16))
+            what = guess_format(opened.read(16))
         if what is None or path.stat().st_size == 0:
             return None
         raise FileFormatError(

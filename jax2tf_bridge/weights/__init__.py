@@ -1,10 +1,29 @@
-"""Weights as state dicts, and the files that hold them; neither JAX nor TensorFlow is needed."""
+"""State dicts, and the files that hold them: what flax.serialization has, and more for files.
 
-from jax2tf_bridge.weights._files import LeafInfo, WeightsFile
-from jax2tf_bridge.weights._open import from_bytes, msgpack_restore, open_weights, read_weights
+This package needs neither JAX, Flax nor TensorFlow. docs/weights.md is its guide.
+
+>>> from jax2tf_bridge import weights
+>>> params = {"dense": {"kernel": [1.5, 2.5]}, "step": 7}
+>>> weights.to_state_dict(params)
+{'dense': {'kernel': {'0': 1.5, '1': 2.5}}, 'step': 7}
+>>> weights.flatten_state(params)
+{'dense/kernel/0': 1.5, 'dense/kernel/1': 2.5, 'step': 7}
+>>> data = weights.to_bytes(params)  # the bytes of flax.serialization.to_bytes
+>>> weights.from_bytes(params, data) == params
+True
+"""
+
+from jax2tf_bridge.weights._files import (
+    WeightsFile,
+    from_bytes,
+    msgpack_restore,
+    open_weights,
+    read_weights,
+)
 from jax2tf_bridge.weights._paths import flatten_state, unflatten_state
 from jax2tf_bridge.weights._registered_types import is_serializable, register_serialization_state
 from jax2tf_bridge.weights._state_dicts import current_path, from_state_dict, to_state_dict
+from jax2tf_bridge.weights._stored import LeafInfo
 from jax2tf_bridge.weights.msgpack._write import msgpack_serialize, to_bytes, write_weights
 
 __all__ = [

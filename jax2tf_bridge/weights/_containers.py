@@ -1,4 +1,4 @@
-"""Dicts, lists, tuples, named tuples and Partials: how they come apart, and together again."""
+"""Takes dicts, lists, tuples, named tuples and Partials apart, and rebuilds them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax2tf_bridge.weights._descriptions import MOST_KEYS, describe, keys_text, nearest
-
-_OLD_NAMED_TUPLE = frozenset({"name", "fields", "values"})
+from jax2tf_bridge.weights._mismatches import (
+    MOST_KEYS,
+    OLD_NAMED_TUPLE_KEYS,
+    describe,
+    is_mapping,
+    keys_text,
+    nearest,
+    plain_named_tuple_state,
+)
 
 
 @dataclass(frozen=True)
@@ -18,43 +24,69 @@ class Container:
     """An object that is stored by its children.
 
     Attributes:
-      kind: what it is, for messages: "dict", "list", "named tuple Moments".
-      keys: those of its state, one a child.
+      kind: "dict", "list", "tuple", "Partial", or "named tuple" and a name.
+      keys: the keys of its state, one for each child.
       children: its children.
       build: makes an object like it of other children.
-      states: finds the states of its children in its state.
     """
 
     kind: str
     keys: Sequence[str]
     children: Sequence[Any]
     build: Callable[[list[Any]], Any]
-    states: Callable[[Container, Any], list[Any] | str]
 
     def child_states(self, state: Any) -> list[Any] | str:
-        """The states of the children, one each; or what is wrong with the state, as text."""
-        return self.states(self, state)
+        """Returns the state of each child, or a text that says why the state does not fit.
+
+        Lists and tuples need exactly their indices, and named tuples their fields; of other states,
+        keys that are not the container's are ignored.
+        """
+        is_sequence = self.kind in ("list", "tuple")
+        if self._has_fields and set(self.keys) != OLD_NAMED_TUPLE_KEYS:
+            state = plain_named_tuple_state(state)
+        if not is_mapping(state):
+            is_empty = is_sequence and not self.keys and _is_empty(state)
+            return [] if is_empty else _no_keys(self, state)
+        there = list(state.keys())
+        known = set(there)
+        if (is_sequence or self._has_fields) and known != set(self.keys):
+            wanted = f", so of {keys_text(self.keys)}" if is_sequence else ""
+            return f"the target is {self}{wanted}; the state has {keys_text(there, self._noun)}"
+        missing = [key for key in self.keys if key not in known]
+        return _lacks_keys(self, missing, state) if missing else [state[key] for key in self.keys]
+
+    @property
+    def _has_fields(self) -> bool:
+        return self.kind.startswith("named tuple")
+
+    @property
+    def _noun(self) -> str:
+        return "field" if self._has_fields else "key"
 
     def __str__(self) -> str:
         if self.kind in ("list", "tuple"):
             return f"a {self.kind} of length {len(self.keys)}"
-        noun = "field" if self.kind.startswith("named tuple") else "key"
-        return f"a {self.kind} with {keys_text(self.keys, noun)}"
+        return f"a {self.kind} with {keys_text(self.keys, self._noun)}"
 
 
 def is_named_tuple(target: Any) -> bool:
-    """Whether an object is a named tuple, as far as one can tell."""
+    """Tells whether an object looks like a named tuple."""
     return isinstance(target, tuple) and hasattr(target, "_fields")
 
 
 def container_of(target: Any) -> Container | None:
-    """How an object comes apart; None if it does not: subclasses of dict and list are leaves."""
+    """Takes an object apart; returns None for leaves, such as subclasses of dict and list."""
     ty = type(target)
     if ty is dict:
-        return _dict_container(target)
+        keys = [str(key) for key in target]
+
+        def build_dict(values: list[Any]) -> Any:
+            return dict(zip(target, values, strict=True))
+
+        return Container("dict", keys, list(target.values()), build_dict)
     if ty is list or ty is tuple:
         keys = [str(index) for index in range(len(target))]
-        return Container(ty.__name__, keys, target, list if ty is list else tuple, _by_index)
+        return Container(ty.__name__, keys, target, list if ty is list else tuple)
     if is_named_tuple(target):
         fields = target._fields
         children = [getattr(target, field) for field in fields]
@@ -62,113 +94,41 @@ def container_of(target: Any) -> Container | None:
         def build(values: list[Any]) -> Any:
             return ty(**dict(zip(fields, values, strict=True)))
 
-        return Container(f"named tuple {ty.__name__}", fields, children, build, _by_field)
+        return Container(f"named tuple {ty.__name__}", fields, children, build)
     if ty is partial_type():
 
         def build_partial(values: list[Any]) -> Any:
             return ty(target.func, *values[0], **values[1])
 
         children = [target.args, target.keywords]
-        return Container("Partial", ["args", "keywords"], children, build_partial, _by_key)
+        return Container("Partial", ["args", "keywords"], children, build_partial)
     return None
 
 
 def is_built_in(ty: type) -> bool:
-    """Whether container_of takes objects of a type apart, apart from named tuples."""
+    """Tells whether container_of knows a type; named tuples do not count."""
     return ty in (dict, list, tuple) or ty is partial_type()
 
 
 def partial_type() -> Any:
-    """jax.tree_util.Partial; None where JAX was not imported, so that there is no such object."""
+    """Returns jax.tree_util.Partial; None where JAX was not imported: no object is of that type."""
     return getattr(sys.modules.get("jax.tree_util"), "Partial", None)
 
 
-def is_mapping(state: Any) -> bool:
-    """Whether a state has keys: a Mapping, or what behaves like one."""
-    return isinstance(state, Mapping) or (
-        hasattr(state, "keys") and hasattr(state, "__getitem__") and not isinstance(state, type)
-    )
-
-
-def plain_named_tuple_state(state: Any) -> Any:
-    """A named tuple's state by field, if it is in the form of Flax before 2022; else as it is.
-
-    The old form is {"name": ..., "fields": {"0": name, ...}, "values": {"0": value, ...}}.
-    """
-    if not is_mapping(state) or set(state.keys()) != _OLD_NAMED_TUPLE:
-        return state
-    fields, values = state["fields"], state["values"]
-    if not is_mapping(fields) or not is_mapping(values):
-        return state
-    places = [str(index) for index in range(len(fields))]
-    if set(fields.keys()) != set(places) or not set(places) <= set(values.keys()):
-        return state
-    if not all(isinstance(name, str) for name in fields.values()):
-        return state
-    return {fields[place]: values[place] for place in places}
-
-
-def _dict_container(target: dict[Any, Any]) -> Container:
-    def build(values: list[Any]) -> Any:
-        return dict(zip(target, values, strict=True))
-
-    return Container("dict", [str(k) for k in target], list(target.values()), build, _by_key)
-
-
-def _by_key(container: Container, state: Any) -> list[Any] | str:
-    """Every key must be there; what else the state has is left alone."""
-    if not is_mapping(state):
-        return _no_keys(container, state)
-    there = set(state.keys())
-    missing = [key for key in container.keys if key not in there]
-    if missing:
-        return _lacks_keys(container, missing, state)
-    return [state[key] for key in container.keys]
-
-
-def _by_index(container: Container, state: Any) -> list[Any] | str:
-    """As many entries as the target has, by their numbers."""
-    if not is_mapping(state):
-        return [] if not container.keys and _is_empty(state) else _no_keys(container, state)
-    keys = list(state.keys())
-    if set(keys) != set(container.keys):
-        wanted = keys_text(container.keys)
-        return f"the target is {container}, so of {wanted}; the state has {keys_text(keys)}"
-    return [state[key] for key in container.keys]
-
-
-def _by_field(container: Container, state: Any) -> list[Any] | str:
-    """All fields and no others, in any order; or the old form."""
-    if set(container.keys) != _OLD_NAMED_TUPLE:
-        state = plain_named_tuple_state(state)
-    if not is_mapping(state):
-        return _no_keys(container, state)
-    there = set(state.keys())
-    if there != set(container.keys):
-        return f"the target is {container}; the state has {keys_text(list(state.keys()), 'field')}"
-    return [state[key] for key in container.keys]
-
-
-def _no_keys(target: object, state: Any) -> str:
+def _no_keys(target: Container, state: Any) -> str:
     """Describes a state that should have keys and has none."""
     text = f"the target is {target}; the state is {describe(state)}"
     if isinstance(state, (list, tuple)):
-        return f"{text}, of which to_state_dict makes a state"
+        return f"{text}: to_state_dict turns it into a state"
     if isinstance(state, (bytes, bytearray, memoryview)):
-        return f"{text}, which from_bytes reads"
+        return f"{text}: from_bytes reads bytes"
     if isinstance(state, (str, os.PathLike)):
         return f"{text}: read_weights reads files"
     return text
 
 
 def _lacks_keys(target: Container, missing: Sequence[str], state: Any) -> str:
-    """Describes a dict whose state lacks keys, with what may have been meant.
-
-    Args:
-      target: the dict.
-      missing: those of its keys that the state lacks.
-      state: with other keys.
-    """
+    """Describes a dict whose state lacks the keys `missing`, and suggests what was meant."""
     there = list(state.keys())
     known = set(target.keys)
     others = [key for key in there if key not in known]
@@ -181,7 +141,7 @@ def _lacks_keys(target: Container, missing: Sequence[str], state: Any) -> str:
 
 
 def _hint(target: Container, missing: str, state: Any) -> str:
-    """Says what else the state may be, if that is easily seen."""
+    """Recognizes a flat state, or one that is a level too high or too low."""
     there = set(state.keys())
     if any(isinstance(key, str) and key.startswith(f"{missing}/") for key in there):
         return ". Its keys are paths: unflatten_state makes the nested dict of them"

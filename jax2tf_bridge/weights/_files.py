@@ -1,148 +1,159 @@
-"""A file of weights, opened: its leaves by path, each read when it is asked for.
-
-A reader of a format gives a `Contents`; everything else is the same for all formats.
-"""
+"""Reads weights from msgpack or safetensors files, and from bytes: as trees, or leaf by leaf."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
-from math import prod
-from typing import Any, Protocol, TypeAlias
-
-import numpy as np
+from typing import Any
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
-from jax2tf_bridge.weights._sources import MappedSource, Source, Span
+from jax2tf_bridge.weights._safetensors import SafetensorsContents, looks_like_safetensors
+from jax2tf_bridge.weights._sources import FileSource, MappedSource, MemorySource
+from jax2tf_bridge.weights._state_dicts import from_state_dict
+from jax2tf_bridge.weights._stored import Contents, LeafInfo
+from jax2tf_bridge.weights.msgpack._read import MsgpackContents
 
 _MOST_LISTED = 100
 # Comparing more words takes longer than anybody waits for a message.
 _MOST_COMPARED = 4096
 
 
-@dataclass(frozen=True)
-class LeafInfo:
-    """What is known of a leaf before it is read.
+def msgpack_restore(data: bytes | bytearray | memoryview) -> Any:
+    """Reads the bytes that msgpack_serialize wrote, Flax's or the bridge's.
 
-    Attributes:
-      shape: of an array; () of a NumPy scalar; None of any other value.
-      dtype: of an array or a NumPy scalar; None of any other value.
-      nbytes: how many bytes the numbers take in the file; 0 of any other value.
+    Args:
+      data: the bytes; they must stay as they are while the arrays are in use.
+
+    Returns:
+      The tree that flax.serialization.msgpack_restore returns: dicts and lists, whose leaves are
+      numbers, texts, bytes, NumPy arrays and scalars. Arrays are read-only views of `data`, not
+      aligned; those that were written in chunks are copies.
+
+    Raises:
+      FileFormatError: the bytes are damaged, or of another format; or a map has a key twice, which
+        Flax accepts.
+      MissingDependencyError: the dtype of an array is one of ml_dtypes, which is not installed.
+
+    >>> from jax2tf_bridge.weights import msgpack_serialize
+    >>> msgpack_restore(msgpack_serialize({"scale": [1.5, 2]}))
+    {'scale': [1.5, 2]}
     """
-
-    shape: tuple[int, ...] | None = None
-    dtype: np.dtype[Any] | None = None
-    nbytes: int = 0
-
-    def __str__(self) -> str:
-        """As "float32[3,4], 48 bytes"; "value" for what is no array."""
-        if self.shape is None or self.dtype is None:
-            return "value"
-        return f"{self.dtype.name}[{','.join(map(str, self.shape))}], {self.nbytes} bytes"
+    return MsgpackContents(MemorySource(data)).tree()
 
 
-@dataclass(slots=True)
-class StoredArray:
-    """An array in a file, in one piece.
+def from_bytes(target: Any, data: bytes | bytearray | memoryview, *, strict: bool = False) -> Any:
+    """Restores an object like `target` from the bytes that `to_bytes` wrote.
 
-    Attributes:
-      start: the byte where its numbers begin; they are row-major.
-      is_scalar: whether it stands for a NumPy scalar.
+    Args:
+      target: an object of the structure that was written; its leaves are not used.
+      data: as for msgpack_restore.
+      strict: as for from_state_dict.
+
+    Raises:
+      StateDictError: the structure differs; with strict, a shape or a dtype.
+      FileFormatError, MissingDependencyError: as for msgpack_restore.
+
+    >>> from jax2tf_bridge.weights import to_bytes
+    >>> from_bytes({"scale": (0, 0)}, to_bytes({"scale": (1.5, 2)}))
+    {'scale': (1.5, 2)}
     """
-
-    start: int
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    is_scalar: bool = False
-
-    @property
-    def info(self) -> LeafInfo:
-        """What is known of it."""
-        return LeafInfo(self.shape, self.dtype, prod(self.shape) * self.dtype.itemsize)
-
-    def read(self, source: Source) -> Any:
-        """The array, or the scalar."""
-        array = source.array(self.start, self.dtype, self.shape)
-        return array[()] if self.is_scalar else array
+    return from_state_dict(target, msgpack_restore(data), strict=strict)
 
 
-@dataclass(slots=True)
-class StoredChunks:
-    """An array in a file, in several pieces."""
+def read_weights(
+    path: str | os.PathLike[str], *, target: Any = None, mmap: bool = True, strict: bool = False
+) -> Any:
+    """Reads a file of weights, in Flax's msgpack or safetensors, as a tree.
 
-    spans: tuple[Span, ...]
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+    Args:
+      path: the file; its content says which format it has.
+      target: what from_state_dict restores the tree into; None for the tree itself.
+      mmap: whether arrays are read-only views of the file, which the system reads when they are
+        used; the file must not be rewritten in place meanwhile (see `WeightsFile`). Otherwise they
+        are copies, which may be written to, and the file may change afterwards.
+      strict: as for from_state_dict.
 
-    @property
-    def info(self) -> LeafInfo:
-        """What is known of it."""
-        return LeafInfo(self.shape, self.dtype, prod(self.shape) * self.dtype.itemsize)
+    Raises:
+      FileFormatError: the file is of neither format, or damaged, or changed while it was read.
+      StateDictError: the tree does not fit the target.
+      MissingDependencyError: the dtype of an array is one of ml_dtypes, which is not installed.
+      OSError: the file cannot be read.
 
-    def read(self, source: Source) -> np.ndarray:
-        """The array, which is a copy."""
-        return source.joined(self.spans, self.dtype, self.shape)
-
-
-@dataclass(slots=True)
-class StoredValue:
-    """A leaf that is no array: it was read with the structure."""
-
-    value: Any
-
-    @property
-    def info(self) -> LeafInfo:
-        """That it is no array."""
-        return LeafInfo()
-
-    def read(self, source: Source) -> Any:
-        """The value."""
-        return self.value
-
-
-StoredLeaf: TypeAlias = StoredArray | StoredChunks | StoredValue
-
-
-class Contents(Protocol):
-    """What the reader of a format makes of a source, whose structure it has checked as a whole.
-
-    Attributes:
-      format_name: "msgpack" or "safetensors".
-      metadata: what the file says of itself, beside the weights.
+    >>> import os, tempfile
+    >>> from jax2tf_bridge import write_weights
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.msgpack")
+    >>> write_weights(path, {"layers": [0.5, 0.25]})
+    >>> read_weights(path), read_weights(path, target={"layers": [0, 0]})
+    ({'layers': {'0': 0.5, '1': 0.25}}, {'layers': [0.5, 0.25]})
     """
+    with (MappedSource if mmap else FileSource)(path) as source:
+        tree = _contents(source).tree()
+        source.check()
+    return tree if target is None else from_state_dict(target, tree, strict=strict)
 
-    format_name: str
-    metadata: Mapping[str, str]
 
-    def leaves(self) -> Mapping[str, StoredLeaf]:
-        """Each leaf by its path, in the order of the file."""
+def open_weights(path: str | os.PathLike[str]) -> WeightsFile:
+    """Opens a file of weights, in Flax's msgpack or safetensors, to read it leaf by leaf.
 
-    def tree(self) -> Any:
-        """All of it, with arrays out of the source."""
+    Args:
+      path: the file; its content says which format it has.
+
+    Returns:
+      A mapping from paths to leaves, and a context manager.
+
+    Raises:
+      FileFormatError: the file is of neither format, or damaged.
+      MissingDependencyError: as for `read_weights`.
+      OSError: the file cannot be read.
+
+    >>> with open_weights("model.msgpack") as weights:  # doctest: +SKIP
+    ...     kernel = weights["params/dense/kernel"]
+    """
+    source = MappedSource(path)
+    try:
+        return WeightsFile(source, _contents(source))
+    except BaseException:
+        source.close()
+        raise
+
+
+def _contents(source: FileSource) -> Contents:
+    if looks_like_safetensors(source.window(0).data[:16]):
+        return SafetensorsContents(source)
+    return MsgpackContents(source)
 
 
 class WeightsFile(Mapping[str, Any]):
-    """An open file of weights: a mapping from paths as "params/dense/kernel" to leaves.
+    """An open file of weights: a mapping from paths such as "params/dense/kernel" to leaves.
 
-    `open_weights` makes it. Of the file only the structure has been read. A leaf is read when it
-    is asked for: arrays are read-only views of the file, which the system reads when their numbers
-    are used; an array that the file holds in chunks is a copy.
+    `open_weights` makes it, and reads only the structure. A leaf is read when it is asked for:
+    arrays are read-only views of the file, which the system reads when their elements are used;
+    an array that the file has in chunks is a copy.
 
-    If the file changes, the next access is a FileFormatError. A file that another one replaced is
-    still the one that was opened. Arrays that were handed out can't be guarded: of a file that is
-    rewritten in place they show the new numbers, and beyond the end of one that became shorter,
-    the system ends the process (SIGBUS). So files are to be replaced, as `write_weights` does, or
-    to be read with read_weights(path, mmap=False).
+    If the file changes, the next access is a FileFormatError. If another file takes its name, the
+    opened one stays readable. Arrays that were handed out can't be guarded: if the file is
+    rewritten in place they show the new numbers, and if it became shorter, the system ends the
+    process (SIGBUS) at an access beyond its end. So replace files, as `write_weights` does, or
+    read them with read_weights(path, mmap=False).
 
     Attributes:
       file: its name.
       format_name: "msgpack" or "safetensors".
-      metadata: what a safetensors file says of itself; empty for msgpack.
+      metadata: the texts that a safetensors file has beside its tensors; empty for msgpack.
+
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> from jax2tf_bridge.weights import write_weights
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.msgpack")
+    >>> write_weights(path, {"dense": {"bias": np.zeros(4)}, "step": 7})
+    >>> with open_weights(path) as weights:
+    ...     print(list(weights), weights["step"], weights.info["dense/bias"])
+    ['dense/bias', 'step'] 7 float64[4], 32 bytes
     """
 
     def __init__(self, source: MappedSource, contents: Contents) -> None:
-        """The `contents` of `source`, which this closes."""
+        """Takes over `source`, which `close` closes, and its `contents`."""
         self.file = source.file
         self.format_name, self.metadata = contents.format_name, contents.metadata
         self._source, self._contents = source, contents
@@ -155,16 +166,16 @@ class WeightsFile(Mapping[str, Any]):
         self.close()
 
     def close(self) -> None:
-        """Closes the file. Arrays that were handed out stay, and with them what they map."""
+        """Closes the file. Arrays that were handed out stay usable."""
         self._source.close()
 
     @property
     def info(self) -> dict[str, LeafInfo]:
-        """Shape, dtype and size of every leaf, by its path; nothing is read for it."""
+        """Returns shape, dtype and size of every leaf by its path, without reading any."""
         return {path: leaf.info for path, leaf in self._leaves.items()}
 
     def tree(self) -> Any:
-        """All of it as one tree of dicts and lists, as `read_weights` gives it.
+        """Reads the whole file as a tree of dicts and lists, as `read_weights` does.
 
         Raises:
           FileFormatError: the file changed.
@@ -174,7 +185,7 @@ class WeightsFile(Mapping[str, Any]):
         return self._contents.tree()
 
     def __getitem__(self, path: str) -> Any:
-        """The leaf at a path.
+        """Reads the leaf at a path.
 
         Raises:
           KeyError: there is no leaf of this path.
@@ -207,7 +218,7 @@ class WeightsFile(Mapping[str, Any]):
         return f"<{self.format_name} file {self.file!r} of {len(self)} leaves{state}>"
 
     def __str__(self) -> str:
-        """One line a leaf: its path, dtype and shape, and size."""
+        """Lists path, dtype, shape and size of each leaf, one a line."""
         listed = list(self.info.items())[:_MOST_LISTED]
         width = max((len(path) for path, _ in listed), default=0)
         lines = [repr(self)[1:-1]]
@@ -219,7 +230,7 @@ class WeightsFile(Mapping[str, Any]):
     def _missing(self, path: object) -> str:
         below = [leaf for leaf in self._leaves if leaf.startswith(f"{path}/")]
         if below:
-            inner = f"it holds {len(below)}, such as {below[0]!r}"
-            return f"{path!r} is no leaf of {self.file}: {inner}"
+            leaves = f"{len(below)} below it, such as {below[0]!r}"
+            return f"{path!r} is no leaf of {self.file}, which has {leaves}"
         meant = did_you_mean(str(path), islice(self._leaves, _MOST_COMPARED), quoted=True)
         return f"no leaf {path!r} in {self.file}, which has {len(self)}{meant}"

@@ -1,22 +1,22 @@
-"""Paths into nested state dicts: "params/layers_0/kernel"; flat dicts of them, and back."""
+"""Paths into nested state dicts, as "params/layers_0/kernel", and flat dicts of them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jax2tf_bridge.errors import StateDictError
 
-# What join_path writes between two slashes: nothing else is a key.
+# Only this is a key as join_path writes it.
 _WRITTEN_KEY = re.compile(r"(?:[^~/]|~[01])+|~", re.DOTALL)
 
 
 def join_path(keys: Sequence[str]) -> str:
-    """The path through these keys; "" for none, which is the whole state.
+    """Writes keys as a path; "" if there are none, for the whole state.
 
-    Within a key "~" is written "~0" and "/" is written "~1", as in JSON pointers. A key that is
-    empty is written "~". So each sequence of keys has a path of its own.
+    Within a key "~" is written "~0" and "/" is written "~1", as in JSON pointers. An empty key is
+    written "~". So each sequence of keys has a path of its own.
 
     >>> join_path(["params", "layers_0", "kernel"]), join_path(["a/b", "c"]), join_path([""])
     ('params/layers_0/kernel', 'a~1b/c', '~')
@@ -25,10 +25,10 @@ def join_path(keys: Sequence[str]) -> str:
 
 
 def split_path(path: str) -> tuple[str, ...]:
-    """The keys of a path: what join_path took.
+    """Returns the keys of a path that join_path wrote.
 
     Raises:
-      StateDictError: a ValueError; join_path writes no such path.
+      StateDictError: join_path writes no such path.
 
     >>> split_path("params/a~1b"), split_path("")
     (('params', 'a/b'), ())
@@ -48,7 +48,7 @@ def split_path(path: str) -> tuple[str, ...]:
 
 
 def path_below(path: str, further: str) -> str:
-    """A path followed by another one; either may be "".
+    """Joins two paths; either may be "".
 
     >>> path_below("params", "dense/kernel"), path_below("", "params")
     ('params/dense/kernel', 'params')
@@ -56,56 +56,72 @@ def path_below(path: str, further: str) -> str:
     return "/".join(part for part in (path, further) if part)
 
 
+def walk(root: Any, visit: Callable[[Any, Sequence[str]], Iterable[tuple[str, Any]]]) -> None:
+    """Walks a tree of any depth, depth first, without recursion.
+
+    Args:
+      root: where to begin.
+      visit: called with an item and the keys that lead to it; returns the item's children by key.
+    """
+    keys: list[str] = []
+    stack = [iter(visit(root, keys))]
+    while stack:
+        del keys[len(stack) - 1 :]
+        entry = next(stack[-1], None)
+        if entry is None:
+            stack.pop()
+        else:
+            key, item = entry
+            keys.append(key)
+            children = visit(item, keys)
+            if children:
+                stack.append(iter(children))
+
+
 def flatten_state(state: Any) -> dict[str, Any]:
-    """The leaves of a nested state dict by their paths, in order.
+    """Returns the leaves of a nested state dict by their paths, in order.
 
     Lists, tuples and named tuples are read as to_state_dict writes them: by index and by field.
-    What is empty keeps its place as {}, unless it is the whole. Anything else is a leaf and is
-    handed over as it is; a leaf that is the whole has the path "".
+    Empty containers become {}; an empty `state` gives no leaves. A `state` that is a leaf itself
+    has the path "". Leaves are not copied.
 
     Args:
       state: a state dict, or any tree of mappings, lists, tuples and named tuples.
 
     Raises:
-      StateDictError: a ValueError; it contains itself, or two keys of a mapping are the same text.
+      StateDictError: the tree contains itself, or two keys of a mapping are the same text.
 
     >>> flatten_state({"params": {"kernel": 1.5, "a/b": 2}, "counts": [3, 4], "stats": {}})
     {'params/kernel': 1.5, 'params/a~1b': 2, 'counts/0': 3, 'counts/1': 4, 'stats': {}}
     """
     flat: dict[str, Any] = {}
-    keys: list[str] = []
-    root = _entries(state, keys)
-    if root is None:
-        return {"": state}
-    # A stack of our own: trees may be deeper than Python's recursion.
-    stack: list[tuple[int, Iterator[tuple[str, Any]]]] = [(id(state), root)]
-    entered = {id(state)}
-    while stack:
-        identity, entries = stack[-1]
-        del keys[len(stack) - 1 :]
-        entry = next(entries, None)
-        if entry is None:
-            stack.pop()
-            entered.discard(identity)
-            continue
-        key, value = entry
-        keys.append(key)
-        children = _entries(value, keys)
+    entered: set[int] = set()
+
+    def visit(value: Any, keys: Sequence[str]) -> Iterable[tuple[str, Any]]:
+        children = _children(value, keys)
         if children is None:
             flat[join_path(keys)] = value
-        elif not value:
+        elif value:
+            return enter(value, children, keys)
+        elif keys:
             flat[join_path(keys)] = {}
-        elif id(value) in entered:
-            path = join_path(keys)
-            raise StateDictError(contains_itself(path), path=path)
-        else:
-            entered.add(id(value))
-            stack.append((id(value), children))
+        return ()
+
+    def enter(
+        value: Any, children: Iterable[tuple[str, Any]], keys: Sequence[str]
+    ) -> Iterator[tuple[str, Any]]:
+        if id(value) in entered:
+            raise contains_itself(join_path(keys))
+        entered.add(id(value))
+        yield from children
+        entered.discard(id(value))
+
+    walk(state, visit)
     return flat
 
 
 def unflatten_state(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The nested state dict that has these leaves: what flatten_state was given.
+    """Nests leaves by their paths: the inverse of flatten_state.
 
     Lists and tuples come back as the dicts that to_state_dict makes of them; from_state_dict
     makes lists of these again.
@@ -117,13 +133,13 @@ def unflatten_state(flat: Mapping[str, Any]) -> dict[str, Any]:
       Nested dicts, in the order of the paths; the leaf itself if its path is "".
 
     Raises:
-      StateDictError: a ValueError; a path cannot be read, or leads through the leaf of another.
+      StateDictError: a path cannot be read, or leads through the leaf of another.
 
     >>> unflatten_state({"params/dense/kernel": 1.5, "params/dense/bias": 2})
     {'params': {'dense': {'kernel': 1.5, 'bias': 2}}}
     """
     root: dict[str, Any] = {}
-    # The dicts made here by identity: a leaf may be a dict too, which is not ours to fill.
+    # The dicts made here, by identity: a leaf may be a dict too, which must stay as it is.
     made = {id(root)}
     for path, leaf in flat.items():
         keys = split_path(path)
@@ -146,42 +162,38 @@ def unflatten_state(flat: Mapping[str, Any]) -> dict[str, Any]:
     return root
 
 
-def contains_itself(path: str) -> str:
-    """The message about a container on the way to itself."""
-    return (
-        f"{path or 'at the top'}: the container contains itself, so that it has no end. Take the "
-        "reference out, or put a copy of what is meant in its place."
+def contains_itself(path: str) -> StateDictError:
+    return StateDictError(
+        f"{path or 'at the top'}: the container contains itself. Remove the reference, or replace "
+        "it by a copy.",
+        path=path,
     )
 
 
-def same_text(path: str, keys: Sequence[Any]) -> str:
-    """The message about keys of one dict that would be one key of its state."""
-    return (
-        f"{path or 'at the top'}: the keys {' and '.join(map(repr, keys))} are the same text, and "
-        "the keys of a state dict are text. Rename one of them."
-    )
+def check_keys_differ(keys: Iterable[Any], path: Callable[[], str]) -> None:
+    """Checks that no two keys of a dict at `path` are the same text.
 
-
-def clashing_keys(keys: Sequence[Any]) -> list[Any]:
-    """The first keys that are the same text; none if all differ."""
+    Raises:
+      StateDictError: two are.
+    """
     first: dict[str, Any] = {}
     for key in keys:
-        if str(key) in first:
-            return [first[str(key)], key]
-        first[str(key)] = key
-    return []
+        other = first.setdefault(str(key), key)
+        if other is not key:
+            raise StateDictError(
+                f"{path() or 'at the top'}: the keys {other!r} and {key!r} are the same text, and "
+                "the keys of a state dict are text. Rename one of them.",
+                path=path(),
+            )
 
 
-def _entries(value: Any, keys: Sequence[str]) -> Iterator[tuple[str, Any]] | None:
-    """The children of a container by their keys; None for a leaf. It stands at `keys`."""
+def _children(value: Any, keys: Sequence[str]) -> Iterable[tuple[str, Any]] | None:
+    """Returns the children of a container by their keys; None for a leaf."""
     if isinstance(value, Mapping):
-        clashing = clashing_keys(list(value))
-        if clashing:
-            path = join_path(keys)
-            raise StateDictError(same_text(path, clashing), path=path)
+        check_keys_differ(value, lambda: join_path(keys))
         return ((str(key), child) for key, child in value.items())
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return iter(zip(value._fields, value, strict=True))
+        return zip(value._fields, value, strict=True)
     if isinstance(value, (list, tuple)):
         return ((str(index), child) for index, child in enumerate(value))
     return None
@@ -189,7 +201,7 @@ def _entries(value: Any, keys: Sequence[str]) -> Iterator[tuple[str, Any]] | Non
 
 def _refuse_overlap(path: str, beyond: str) -> None:
     raise StateDictError(
-        f"There is a leaf at {path!r}, and another one at {beyond!r}, which leads through it. A "
-        "place in a state dict holds a leaf or a dict: rename or leave out one of them.",
+        f"There is a leaf at {path!r}, and another one below it at {beyond!r}. A path holds a leaf "
+        "or a dict: rename or remove one of them.",
         path=path,
     )

@@ -1,34 +1,30 @@
 """Reads .safetensors files: tensors by name, one behind the other, after a header of JSON.
 
-The library checks the header; the tensors are taken from the file itself. For NumPy the library
-copies each tensor, and has no float8, in any release; here they are views of the file, of every
-dtype of whole bytes.
+Nothing else is needed, and tensors are views of the file, of every dtype of whole bytes. The
+safetensors library copies each tensor, and has no float8 for NumPy.
+
+https://huggingface.co/docs/safetensors/index#format has the format.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge._utils._json_values import JsonProblem, JsonValue
-from jax2tf_bridge.errors import FileFormatError, MissingDependencyError, StateDictError
-from jax2tf_bridge.portable._array_sizes import array_size
-from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.errors import FileFormatError, StateDictError
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES
-from jax2tf_bridge.weights._files import StoredArray
+from jax2tf_bridge.weights._array_dtypes import MAX_RANK, fits_numpy, stored_dtype
 from jax2tf_bridge.weights._paths import join_path, split_path, unflatten_state
 from jax2tf_bridge.weights._sources import FileSource, Span
-from jax2tf_bridge.weights.msgpack._format import dtype_named
+from jax2tf_bridge.weights._stored import StoredArray
 
 _LENGTH = 8
 _LONGEST_HEADER = 100_000_000
 """Bytes, by the format's definition."""
-
-_MOST_DIMENSIONS = 32
-"""As NumPy 1.26 has them."""
 
 _METADATA = "__metadata__"
 DTYPES = MappingProxyType(
@@ -36,18 +32,8 @@ DTYPES = MappingProxyType(
 )
 
 
-class _Tensor(NamedTuple):
-    """A tensor as the header has it; `begin` and `end` are bytes behind the header."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-
 class SafetensorsContents:
-    """The tensors of a file, which has been checked as a whole.
+    """A file's tensors, whose header has been checked as a whole.
 
     Attributes:
       format_name: "safetensors".
@@ -60,28 +46,33 @@ class SafetensorsContents:
         """Reads the header.
 
         Raises:
-          FileFormatError: it is damaged, or has what NumPy has no dtype for.
-          MissingDependencyError: the library is not installed.
+          FileFormatError: it is damaged, or has dtypes that NumPy has no arrays of.
+          MissingDependencyError: a dtype is one of ml_dtypes, which is not installed.
         """
         self._source = source
-        header, start = _header(source)
+        text, start = _header(source)
+        metadata: dict[str, str] = {}
+        tensors: dict[str, StoredArray] = {}
         try:
-            self.metadata, tensors = _parts(header)
-            _check_places(tensors, source.size - start)
-            stored = {t.name: _stored(t, start) for t in tensors}
+            for name, value in JsonValue.of(text).items():
+                if name == _METADATA:
+                    metadata = {key: found.text() for key, found in value.items()}
+                else:
+                    tensors[name] = _tensor(name, value, start, source.file)
+            _check_places(tensors, start, source.size)
         except JsonProblem as e:
             raise _damaged(source, str(e)) from e
-        _check_by_library(source, tensors)
-        self._leaves = {_path(name): leaf for name, leaf in stored.items()}
-        if len(self._leaves) != len(stored):
+        self.metadata: Mapping[str, str] = MappingProxyType(metadata)
+        self._leaves = {_path(name): tensor for name, tensor in tensors.items()}
+        if len(self._leaves) != len(tensors):
             raise _damaged(source, "two tensors have names that are the same path")
 
     def leaves(self) -> dict[str, StoredArray]:
-        """The tensors by their names, in the order of the header."""
+        """Returns the tensors by their paths, in the order of the header."""
         return dict(self._leaves)
 
     def tree(self) -> dict[str, Any]:
-        """The tensors in nested dicts; "/" in a name leads to another one.
+        """Reads the tensors as nested dicts; "/" in a name leads to another one.
 
         Raises:
           StateDictError: a name leads through another tensor.
@@ -92,7 +83,7 @@ class SafetensorsContents:
 
 
 def looks_like_safetensors(start: bytes | memoryview) -> bool:
-    """Whether a file that begins with these bytes, 9 or more, can only be of this format.
+    """Tells whether a file that begins with these 9 or more bytes can only be of this format.
 
     >>> looks_like_safetensors(bytes([2, 0, 0, 0, 0, 0, 0, 0]) + b"{}")
     True
@@ -102,7 +93,7 @@ def looks_like_safetensors(start: bytes | memoryview) -> bool:
 
 
 def _header(source: FileSource) -> tuple[str, int]:
-    """The text of the header, and where the tensors begin."""
+    """Reads the text of the header, and the byte where the tensors begin."""
     if source.size < _LENGTH:
         raise _damaged(source, f"it has {source.size} bytes, and its header alone takes more")
     length = int.from_bytes(source.content(Span(0, _LENGTH)), "little")
@@ -123,96 +114,48 @@ def _header(source: FileSource) -> tuple[str, int]:
         raise _damaged(source, f"byte {_LENGTH + e.start}, in the header, is no UTF-8") from e
 
 
-def _parts(header: str) -> tuple[Mapping[str, str], list[_Tensor]]:
-    """The metadata and the tensors of a header."""
-    metadata: dict[str, str] = {}
-    tensors = []
-    for name, value in JsonValue.of(header).items():
-        if name == _METADATA:
-            metadata = {key: text.text() for key, text in value.items()}
-            continue
-        dtype, shape = value.get("dtype").text(), value.get("shape").shape()
-        offsets = [offset.integer(0) for offset in value.get("data_offsets").elements()]
-        if len(offsets) != 2 or offsets[0] > offsets[1]:
-            raise value.get("data_offsets").problem("where the bytes begin, and where they end")
-        if dtype not in DTYPES:
-            raise value.get("dtype").problem(
-                f"one of {', '.join(DTYPES)}, which NumPy has arrays of"
-            )
-        tensors.append(_Tensor(name, dtype, shape, *offsets))
-    return MappingProxyType(metadata), tensors
+def _tensor(name: str, value: JsonValue, start: int, file: str) -> StoredArray:
+    """Checks a tensor's entry in the header; the tensors' bytes begin at `start`."""
+    code, shape = value.get("dtype").text(), value.get("shape").shape()
+    offsets = [offset.integer(0) for offset in value.get("data_offsets").elements()]
+    if len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise value.get("data_offsets").problem("where the bytes begin, and where they end")
+    if code not in DTYPES:
+        raise value.get("dtype").problem(f"one of {', '.join(DTYPES)}, which NumPy has arrays of")
+    dtype = stored_dtype(DTYPES[code], file)
+    tensor = f"the tensor {name!r:.200}"
+    if isinstance(dtype, str):
+        raise JsonProblem(f"{tensor} is of {DTYPES[code]}: expected {dtype}")
+    if len(shape) > MAX_RANK:
+        raise JsonProblem(f"{tensor} has {len(shape)} dimensions, and at most {MAX_RANK} are read")
+    begin, end = offsets
+    size = prod(shape) * dtype.itemsize
+    if size != end - begin or not fits_numpy(shape, dtype):
+        takes = f"{size} bytes" if fits_numpy(shape, dtype) else "too many bytes for any file"
+        text = array_type_text(dtype.name, shape)
+        raise JsonProblem(f"{tensor} is {text:.200}, {takes}, and has {end - begin}")
+    return StoredArray(start + begin, dtype, shape)
 
 
-def _check_places(tensors: list[_Tensor], room: int) -> None:
-    """The tensors lie one behind the other, and fill the file."""
+def _check_places(tensors: Mapping[str, StoredArray], start: int, end: int) -> None:
+    """Checks that the tensors lie one behind the other from `start` to `end`."""
     at = 0
-    for tensor in sorted(tensors, key=lambda t: (t.begin, t.end)):
-        if tensor.begin != at:
-            kind = "overlaps the one before" if tensor.begin < at else "leaves a gap before it"
+    for name, tensor in sorted(tensors.items(), key=lambda t: (t[1].start, t[1].info.nbytes)):
+        begin = tensor.start - start
+        if begin != at:
+            kind = "overlaps the one before" if begin < at else "leaves a gap before it"
             raise JsonProblem(
-                f"the tensor {tensor.name!r:.200} {kind}: it begins at byte {tensor.begin} of the "
+                f"the tensor {name!r:.200} {kind}: it begins at byte {begin} of the "
                 f"data, expected {at}"
             )
-        at = tensor.end
-    if at != room:
-        kind = "ends too early" if room < at else "has more at its end"
-        raise JsonProblem(f"it {kind}: its tensors take {at} bytes, and {room} are there")
-
-
-def _stored(tensor: _Tensor, start: int) -> StoredArray:
-    name = DTYPES[tensor.dtype]
-    dtype = dtype_named(name)
-    if dtype is None:
-        raise JsonProblem(
-            f"the tensor {tensor.name!r:.200} is of {name}, which takes ml_dtypes of a release "
-            "that has it: pip install --upgrade ml_dtypes"
-        )
-    aval = Aval(tensor.shape, name)
-    size, there = array_size(aval), tensor.end - tensor.begin
-    if size != there:
-        takes = f"{size} bytes" if isinstance(size, int) else "too many bytes for any file"
-        raise JsonProblem(
-            f"the tensor {tensor.name!r:.200} is {aval!s:.200}, {takes}, and has {there}"
-        )
-    if len(tensor.shape) > _MOST_DIMENSIONS:
-        raise JsonProblem(
-            f"the tensor {tensor.name!r:.200} has {len(tensor.shape)} dimensions, and at most "
-            f"{_MOST_DIMENSIONS} are read"
-        )
-    if size == 0:
-        try:
-            np.empty(tensor.shape, dtype)
-        except ValueError as e:  # the product of the others is too large, for all that
-            raise JsonProblem(f"the tensor {tensor.name!r:.200} is {aval!s:.200}: {e}") from e
-    return StoredArray(start + tensor.begin, dtype, tensor.shape)
-
-
-def _check_by_library(source: FileSource, tensors: list[_Tensor]) -> None:
-    """The library reads the same in the file."""
-    try:
-        import safetensors
-    except ImportError as e:
-        raise MissingDependencyError(
-            "safetensors", "safetensors", f"Reading {source.file}, a safetensors file,"
-        ) from e
-    try:
-        with safetensors.safe_open(source.file, "np") as opened:
-            found = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
-            read = {n: (s.get_dtype(), tuple(s.get_shape())) for n, s in found.items()}
-    except safetensors.SafetensorError as e:
-        source.check()
-        raise _damaged(
-            source,
-            f"safetensors {safetensors.__version__} refuses it: {e}; a newer release of it may "
-            "know dtypes that this one does not",
-        ) from e
-    if read != {t.name: (t.dtype, t.shape) for t in tensors}:
-        source.check()
-        raise _damaged(source, f"safetensors {safetensors.__version__} reads another header in it")
+        at += tensor.info.nbytes
+    if at != end - start:
+        kind = "ends too early" if end - start < at else "has more at its end"
+        raise JsonProblem(f"it {kind}: its tensors take {at} bytes, and {end - start} are there")
 
 
 def _path(name: str) -> str:
-    """The path of a tensor: its name, if that is one.
+    """Returns a tensor's path: its name, if that is a path.
 
     >>> _path("layers.0.weight"), _path("a~b/c"), _path("")
     ('layers.0.weight', 'a~0b/c', '~')

@@ -1,4 +1,4 @@
-"""Where the readers of weights take their bytes from: memory, or a file, mapped or copied."""
+"""Sources of bytes for the readers of weights: memory, or a file, mapped or copied."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ import numpy as np
 from jax2tf_bridge.errors import FileFormatError
 
 HEADER_ROOM = 2048
-"""So many bytes behind its start, or all that are left, are in a window: enough for what stands
-before the numbers of any array."""
+"""A window has at least this many bytes, or all that are left: enough for any array's headers."""
 
-# Of small leaves that follow each other, and between large ones that are passed over.
+# For small leaves that follow each other, and between large ones that are skipped.
 _LONG_WINDOW = 1 << 16
 _SHORT_WINDOW = 1 << 12
-# More is not read by one call everywhere.
+# Some systems read no more in one call.
 _MOST_AT_ONCE = 1 << 30
 
 
@@ -34,11 +33,11 @@ class Span(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Bytes of a source around some place.
+    """Bytes of a source, with the position where they begin.
 
     Attributes:
-      base: where they begin.
-      data: they themselves.
+      base: the position of the first byte in the source.
+      data: the bytes.
     """
 
     base: int
@@ -46,11 +45,11 @@ class Window(NamedTuple):
 
 
 class Source(ABC):
-    """Bytes that a reader looks at, and arrays out of them.
+    """Bytes, and arrays made of them.
 
     Attributes:
-      file: its name, for messages; None if the bytes were given.
-      size: how many bytes there are.
+      file: the file's name, for messages; None for bytes in memory.
+      size: in bytes.
     """
 
     file: str | None
@@ -58,15 +57,15 @@ class Source(ABC):
 
     @abstractmethod
     def window(self, start: int) -> Window:
-        """The bytes from `start` on, and maybe from before."""
+        """Returns bytes from `start` on, and maybe from before."""
 
     @abstractmethod
     def content(self, span: Span) -> bytes:
-        """The bytes of a span, which is within the source."""
+        """Returns the bytes of a span, which is within the source."""
 
     @abstractmethod
     def array(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-        """The array that begins at `start`; all of it is within the source."""
+        """Returns the array that begins at `start`; all of it is within the source."""
 
     @abstractmethod
     def fill(self, span: Span, out: memoryview) -> None:
@@ -75,7 +74,7 @@ class Source(ABC):
     def joined(
         self, spans: Sequence[Span], dtype: np.dtype[Any], shape: tuple[int, ...]
     ) -> np.ndarray:
-        """A new array of what lies in several spans; together they are of its size."""
+        """Copies several spans into a new array; together they have its size."""
         out = np.empty(shape, dtype)
         room = out.reshape(-1).view(np.uint8).data
         at = 0
@@ -89,7 +88,7 @@ class MemorySource(Source):
     """Bytes in memory; arrays are read-only views of them."""
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
-        """`data` must stay as it is while the arrays are in use."""
+        """Takes bytes that stay as they are while the arrays are in use."""
         view = memoryview(data)
         self._whole = data if isinstance(data, bytes) else None
         self._view = (view if view.c_contiguous else memoryview(bytes(view))).cast("B").toreadonly()
@@ -104,7 +103,7 @@ class MemorySource(Source):
         return bytes(self._view[span.start : span.start + span.size])
 
     def array(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-        return view_of(self._view, start, dtype, shape)
+        return _view(self._view, start, dtype, shape)
 
     def fill(self, span: Span, out: memoryview) -> None:
         out[:] = self._view[span.start : span.start + span.size]
@@ -131,9 +130,9 @@ class FileSource(Source):
         mode = os.stat(self.file).st_mode
         if stat.S_ISDIR(mode):
             raise FileFormatError(
-                f"{self.file} is a folder, and weights are read from one file, of msgpack or of "
-                "safetensors. Load a checkpoint or a SavedModel with what wrote it, and give the "
-                "arrays as a state dict.",
+                f"{self.file} is a directory: expected a file of msgpack or safetensors. Load a "
+                "checkpoint or a SavedModel with the library that wrote it, and give the arrays as "
+                "a state dict.",
                 file=self.file,
             )
         if not stat.S_ISREG(mode):
@@ -145,7 +144,7 @@ class FileSource(Source):
         self._opened = self._state()
         self.size = self._opened[0]
         self._windows_end = 0
-        # A place in the file belongs to one thread until it was read.
+        # One thread at a time seeks and reads.
         self._lock = threading.Lock()
 
     def __enter__(self) -> FileSource:
@@ -156,7 +155,7 @@ class FileSource(Source):
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """Tells whether `close` was called."""
         return self._handle.closed
 
     def close(self) -> None:
@@ -164,7 +163,7 @@ class FileSource(Source):
         self._handle.close()
 
     def check(self) -> None:
-        """Looks whether the file is still the one that was opened.
+        """Checks that the file did not change since it was opened.
 
         Raises:
           FileFormatError: its size or its time of modification is another one.
@@ -210,7 +209,7 @@ class FileSource(Source):
                 at += count
 
     def _state(self) -> tuple[int, int]:
-        """What a change of the content changes; a new name or link changes neither."""
+        """Returns size and time of modification; a new name or link changes neither."""
         status = os.fstat(self._handle.fileno())
         return status.st_size, status.st_mtime_ns
 
@@ -218,17 +217,14 @@ class FileSource(Source):
         size, modified = self._opened
         return FileFormatError(
             f"{self.file} changed while it was open: it had {size} bytes, modified at "
-            f"{_time_text(modified)}; now {found}. Open it again; and write a new file that then "
-            "takes the name of the old one, as write_weights does, or read it with mmap=False.",
+            f"{_time_text(modified)}; now {found}. Open it again. Replace files instead of "
+            "rewriting them, as write_weights does, or read them with mmap=False.",
             file=self.file,
         )
 
 
 class MappedSource(FileSource):
-    """A file whose arrays are read-only views of its pages, which are read when they are used.
-
-    The arrays hold the mapping, also when the file was closed.
-    """
+    """A file whose arrays are read-only views of its mapped pages, also after it was closed."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Opens and maps the file; raises what FileSource raises."""
@@ -242,19 +238,19 @@ class MappedSource(FileSource):
                 raise
 
     def close(self) -> None:
-        """Closes the file; it stays mapped as long as an array is a view of it."""
+        """Closes the file, which stays mapped as long as an array is a view of it."""
         self._map = None
         super().close()
 
     def array(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
         self.check()
-        return view_of(self._map or b"", start, dtype, shape)
+        return _view(self._map or b"", start, dtype, shape)
 
 
-def view_of(
+def _view(
     data: bytes | memoryview | mmap.mmap, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> np.ndarray:
-    """A read-only array over read-only bytes."""
+    """Makes a read-only array over read-only bytes."""
     if 0 in shape:
         out = np.empty(shape, dtype)
         out.flags.writeable = False

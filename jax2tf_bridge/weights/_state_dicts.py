@@ -1,8 +1,8 @@
-"""State dicts: to_state_dict and from_state_dict, with the semantics of flax.serialization.
+"""Makes state dicts, and restores objects from them, with the semantics of flax.serialization.
 
-Functions that a user registered for a type call these two again, and current_path(). What such an
-inner call needs of the outer one, where it stands and what it stands within, is in a context
-variable. It is set while a registered function runs, and holds nothing after the outer call.
+Functions that a user registered for a type call to_state_dict and from_state_dict again, and
+current_path(). Such an inner call finds the outer one's place, and the objects around it, in a
+context variable. It is set while a registered function runs, and empty after the outer call.
 """
 
 from __future__ import annotations
@@ -17,43 +17,41 @@ from functools import partial
 from typing import Any
 
 from jax2tf_bridge.errors import StateDictError
-from jax2tf_bridge.weights._containers import Container, container_of, is_named_tuple
-from jax2tf_bridge.weights._descriptions import misfit
-from jax2tf_bridge.weights._flax_types import (
-    Ours,
-    flax_state,
-    is_registered_with_flax,
-    restore_with_flax,
-)
+from jax2tf_bridge.weights._containers import Container, container_of
+from jax2tf_bridge.weights._mismatches import differences, mismatch
 from jax2tf_bridge.weights._paths import (
-    clashing_keys,
+    check_keys_differ,
     contains_itself,
     join_path,
     path_below,
-    same_text,
 )
-from jax2tf_bridge.weights._registered_types import handlers_of, has_registrations
-from jax2tf_bridge.weights._strict import differences
+from jax2tf_bridge.weights._registered_types import (
+    NestedHandlers,
+    flax_state,
+    handlers_of,
+    has_registrations,
+    is_registered_with_flax,
+    restore_with_flax,
+)
 
 _ADVICE = (
     "Change the state, or restore into a target that is built like the one that was stored: the "
     "state's structure must be that of to_state_dict(target)."
 )
 _STRICT_ADVICE = (
-    "Change the state, or the target; or leave strict out, and the state's leaves are taken as "
-    "they are, and keys that the target lacks are left alone."
+    "Change the state or the target; or leave out strict=True, to take leaves as they are and to "
+    "ignore keys that the target lacks."
 )
 
 
 def to_state_dict(target: Any) -> Any:
-    """The state of an object: nested dicts with text as keys, as flax.serialization makes it.
+    """Returns an object's state: nested dicts with text as keys, as flax.serialization makes it.
 
     Dicts keep their keys as text; lists and tuples become dicts with the keys "0", "1", ...;
     named tuples become dicts of their fields, and jax.tree_util.Partial one of "args" and
-    "keywords". What was registered with register_serialization_state has the state that its
-    function gives, and what only Flax knows has the one that Flax gives. Anything else is a leaf
-    and is handed over as it is: arrays of NumPy and JAX, numbers, text, None, and also subclasses
-    of dict, list and tuple.
+    "keywords". Types registered with register_serialization_state have the state that their
+    function returns, and types that only Flax knows the one that Flax returns. Anything else is a
+    leaf: arrays of NumPy and JAX, numbers, text, None, and also subclasses of dict, list and tuple.
 
     Args:
       target: the object; it is not changed, and arrays are not copied.
@@ -73,24 +71,23 @@ def to_state_dict(target: Any) -> Any:
 
 
 def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = False) -> Any:
-    """An object like `target`, with the values of a state, as flax.serialization restores it.
+    """Restores an object like `target` from a state, as flax.serialization does.
 
-    The structure of the target leads. The state of a dict must have all of its keys, and what
-    else it has is left alone; that of a list or tuple must have the same length; that of a named
-    tuple the same fields (the form of Flax before 2022, of "name", "fields" and "values", is read
-    too). A leaf of the target is replaced by what the state has in its place, whatever that is.
+    The target gives the structure. The state of a dict must have all of the dict's keys, and other
+    keys are ignored; that of a list or tuple must have the same length; that of a named tuple the
+    same fields (the form of Flax before 2022, with "name", "fields" and "values", is read too).
+    A leaf of the target is replaced by the state's value in its place, whatever that is.
 
-    Unless `strict` is set: then the state must be what to_state_dict(target) is, with its keys
-    and no others, and leaves of its shapes and dtypes. A leaf of the target may be an array of
-    NumPy or JAX, a jax.ShapeDtypeStruct, a number of Python (which fits an array without
-    dimensions of its kind), or None and text (which fit their own type). That is not the default,
-    since code written for Flax counts on the other: its targets often hold placeholders, and
-    states of another precision or with more keys.
+    With `strict`, the state must have the keys of to_state_dict(target) and no others, and leaves
+    of its shapes and dtypes. A leaf of the target may then be an array of NumPy or JAX, a
+    jax.ShapeDtypeStruct, a number of Python (which fits an array without dimensions of its kind),
+    or None and text (which fit their own type). That is not the default, since code written for
+    Flax often has targets of placeholders, and states of another precision or with more keys.
 
     Args:
-      target: of what is restored; it is not changed.
+      target: an object of the structure to restore; it is not changed.
       state: as to_state_dict makes it.
-      name: how messages name the place of the target within what it belongs to.
+      name: the place of the target, for messages.
       strict: whether to compare shapes and dtypes, and to refuse keys that the target lacks.
 
     Returns:
@@ -112,15 +109,16 @@ def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = 
         if strict:
             found = differences(_Making(call).run(target), state)
             if found:
-                raise misfit([(path_below(path, at), text) for at, text in found], _STRICT_ADVICE)
+                lines = [(path_below(path, at), text) for at, text in found]
+                raise mismatch(lines, _STRICT_ADVICE)
         return _Restoring(call).run((target, state))
 
 
 def current_path() -> str:
-    """Where in the state a registered function is at work, for its messages.
+    """Returns the place in the state that a registered function restores, for its messages.
 
     Returns:
-      The keys joined by "/", from the `name` on that from_state_dict was called with, as in Flax:
+      The keys joined by "/", beginning with from_state_dict's `name`, as in Flax:
       "./params/layers_0"; "" outside of from_state_dict.
 
     >>> current_path()
@@ -132,12 +130,12 @@ def current_path() -> str:
 
 @dataclass(frozen=True)
 class _Call:
-    """Where a call of to_state_dict or from_state_dict stands.
+    """A call's place, for calls of to_state_dict and from_state_dict.
 
     Attributes:
       places: for current_path(): the names and keys on the way, as Flax has them.
-      path: for our own messages: without the names that were not given.
-      entered: what the call stands within, by identity.
+      path: for the bridge's messages: without the names that were not given.
+      entered: the objects around it, by identity.
     """
 
     places: tuple[str, ...] = ()
@@ -150,7 +148,7 @@ _CALL: ContextVar[_Call | None] = ContextVar("jax2tf_bridge_state_dicts", defaul
 
 @contextmanager
 def _this_call() -> Iterator[_Call]:
-    """Where this call stands: below a registered function that makes it, or nowhere yet."""
+    """Yields this call's place: below the registered function that makes it, or at the top."""
     outer = _CALL.get()
     if outer is not None:
         yield outer
@@ -159,22 +157,22 @@ def _this_call() -> Iterator[_Call]:
         yield _Call()
     except RecursionError as error:
         raise StateDictError(
-            "Objects of registered types are nested too deeply in one another for Python's "
-            f"recursion limit of {sys.getrecursionlimit()}: raise it with sys.setrecursionlimit, "
-            "or take out what leads back to an object that it belongs to."
+            "Objects of registered types are nested too deeply for Python's recursion limit of "
+            f"{sys.getrecursionlimit()}. Raise it with sys.setrecursionlimit, or remove a "
+            "reference from an object back to itself."
         ) from error
 
 
 @dataclass(frozen=True)
 class _Frame:
-    """A container that a walk is in.
+    """A container on the stack of a walk.
 
     Attributes:
       target: the container.
       keys: of its children.
-      children: what the walk opens next.
-      build: makes the container's result of those of its children.
-      results: those that are known.
+      children: items that the walk opens one by one.
+      build: makes the container's result of its children's.
+      results: the children's results so far.
     """
 
     target: Any
@@ -185,7 +183,7 @@ class _Frame:
 
 
 class _Walk(ABC):
-    """A walk through an object; its stack is its own, so that objects may be of any depth."""
+    """A walk through an object of any depth, without recursion."""
 
     def __init__(self, call: _Call) -> None:
         self._call = call
@@ -193,7 +191,7 @@ class _Walk(ABC):
         self._entered = set(call.entered)
 
     def run(self, root: Any) -> Any:
-        """The result of the whole."""
+        """Returns the result for the root."""
         frames: list[_Frame] = []
         opened = self._open(root)
         while True:
@@ -217,25 +215,20 @@ class _Walk(ABC):
 
     @abstractmethod
     def _open(self, item: Any) -> Any:
-        """A frame for a container; the result of anything else."""
+        """Returns a frame for a container, and the result for anything else."""
 
     def _path(self, keys: Sequence[str] = ()) -> str:
-        """Where the walk is, and further on."""
+        """Returns the path of the current item, or of what is at `keys` below it."""
         return path_below(self._call.path, join_path([*self._keys, *keys]))
 
     def _enter(self, target: Any) -> None:
         if id(target) in self._entered:
-            raise StateDictError(contains_itself(self._path()), path=self._path())
+            raise contains_itself(self._path())
         self._entered.add(id(target))
 
     @contextmanager
     def _registered_function(self, target: Any, within: str = "") -> Iterator[None]:
-        """Within it runs a function that was registered for the type of an object.
-
-        Args:
-          target: the object.
-          within: how paths go on from there.
-        """
+        """Runs a registered function for an object; paths within it continue with `within`."""
         self._enter(target)
         places = (*self._call.places, *self._keys)
         path = path_below(self._path(), within)
@@ -246,8 +239,8 @@ class _Walk(ABC):
             _CALL.reset(token)
             self._entered.discard(id(target))
 
-    def _within_flax(self) -> Ours | None:
-        """How Flax's objects are helped with what they hold of types that are registered here."""
+    def _nested_handlers(self) -> NestedHandlers | None:
+        """Handles objects registered here that are within Flax's; None if nothing is registered."""
         if not has_registrations():
             return None
 
@@ -255,8 +248,8 @@ class _Walk(ABC):
             places = (*self._call.places, *self._keys, *keys)
             return _Call(places, self._path(keys), frozenset(self._entered))
 
-        return Ours(
-            has=lambda leaf: not is_named_tuple(leaf) and handlers_of(leaf) is not None,
+        return NestedHandlers(
+            has=lambda leaf: handlers_of(leaf) is not None,
             to_state=lambda leaf, keys: _Making(call_at(keys)).run(leaf),
             from_state=lambda leaf, state, keys: _Restoring(call_at(keys)).run((leaf, state)),
         )
@@ -266,7 +259,7 @@ class _Making(_Walk):
     """Makes the state of an object."""
 
     def _open(self, item: Any) -> Any:
-        handlers = None if is_named_tuple(item) else handlers_of(item)
+        handlers = handlers_of(item)
         if handlers is not None:
             # It does not say for which key of its state it calls to_state_dict.
             with self._registered_function(item, f"<{type(item).__name__}>"):
@@ -275,9 +268,8 @@ class _Making(_Walk):
             return state
         container = container_of(item)
         if container is not None:
-            clashing = clashing_keys(list(item)) if container.kind == "dict" else ()
-            if clashing:
-                raise StateDictError(same_text(self._path(), clashing), path=self._path())
+            if container.kind == "dict":
+                check_keys_differ(item, self._path)
             return _Frame(
                 item,
                 container.keys,
@@ -286,11 +278,11 @@ class _Making(_Walk):
             )
         if is_registered_with_flax(type(item)):
             with self._registered_function(item):
-                return flax_state(item, path=self._path(), ours=self._within_flax())
+                return flax_state(item, path=self._path(), nested=self._nested_handlers())
         return item
 
     def _check_keys(self, target: Any, state: Any) -> None:
-        """Only text may be a key of a state."""
+        """Refuses keys that are not text."""
         for key in state if isinstance(state, dict) else ():
             if not isinstance(key, str):
                 raise StateDictError(
@@ -302,32 +294,32 @@ class _Making(_Walk):
 
 
 class _Restoring(_Walk):
-    """Restores an object: what it opens are pairs of a target and its state."""
+    """Restores an object; its items are pairs of a target and its state."""
 
     def __init__(self, call: _Call) -> None:
         super().__init__(call)
-        self._misfits: list[tuple[str, str]] = []
+        self._mismatches: list[tuple[str, str]] = []
 
     def run(self, root: Any) -> Any:
-        """The object; an error about all containers that do not fit."""
+        """Returns the object, or raises an error about all containers that do not fit."""
         restored = super().run(root)
-        if self._misfits:
-            raise misfit(self._misfits, _ADVICE)
+        if self._mismatches:
+            raise mismatch(self._mismatches, _ADVICE)
         return restored
 
     def _open(self, item: Any) -> Any:
         target, state = item
-        handlers = None if is_named_tuple(target) else handlers_of(target)
+        handlers = handlers_of(target)
         container = container_of(target) if handlers is None else None
         if container is not None:
             states = container.child_states(state)
             if isinstance(states, str):
-                self._misfits.append((self._path(), states))
+                self._mismatches.append((self._path(), states))
                 return None
             pairs = list(zip(container.children, states, strict=True))
             return _Frame(target, container.keys, pairs, partial(self._build, container))
-        if self._misfits:
-            return None  # there is no result any more: only what else does not fit is looked for
+        if self._mismatches:
+            return None  # there is no result any more: the walk only looks for more mismatches
         if handlers is not None:
             with self._registered_function(target):
                 return handlers.from_state(target, state)
@@ -338,9 +330,9 @@ class _Restoring(_Walk):
                     state,
                     name="/".join((*self._call.places, *self._keys)),
                     path=self._path(),
-                    ours=self._within_flax(),
+                    nested=self._nested_handlers(),
                 )
         return state
 
     def _build(self, container: Container, results: list[Any]) -> Any:
-        return None if self._misfits else container.build(results)
+        return None if self._mismatches else container.build(results)

@@ -100,13 +100,12 @@ def test_extras_are_the_documented_ones() -> None:
             "dev",
             "jax",
             "parallel",
-            "safetensors",
             "tensorflow",
             "tensorflow-cpu",
             "test",
         )
     }
-    for extra in ("jax", "parallel", "safetensors"):
+    for extra in ("jax", "parallel"):
         assert _names(EXTRAS["all"]) >= _names(EXTRAS[extra])
 
 
@@ -126,7 +125,7 @@ def test_oldest_that_is_tested_is_the_oldest_that_is_allowed() -> None:
     # The oldest of these two come with the oldest TensorFlow, in tests/consumers.
     with_tensorflow = ("ml-dtypes", "numpy")
     plain = [d for d in PROJECT["dependencies"] if not d.startswith(with_tensorflow)]
-    extras = [d for e in ("jax", "parallel", "safetensors") for d in EXTRAS[e] if ">=" in d]
+    extras = [d for e in ("jax", "parallel") for d in EXTRAS[e] if ">=" in d]
     assert extras + plain == [pin.replace("==", ">=") for pin in pinned]
 
 

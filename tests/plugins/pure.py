@@ -42,11 +42,10 @@ PURE = (
     "shape_poly",
     "portable/test_dtypes.py",
     "weights/test_msgpack_hostile.py",
-    "weights/test_other_formats.py",
     "weights/test_paths.py",
     "weights/test_safetensors.py",
     "weights/test_state_dicts.py",
-    "weights/test_state_dicts_misfits.py",
+    "weights/test_mismatches.py",
     "weights/test_weights_file.py",
     "weights/test_weights_file_changed.py",
 )

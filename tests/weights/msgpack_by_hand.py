@@ -1,4 +1,4 @@
-"""Msgpack byte by byte: also what no packer writes."""
+"""Writes msgpack byte by byte, also as no packer writes it."""
 
 from __future__ import annotations
 
@@ -6,53 +6,49 @@ import struct
 
 
 def uint(value: int) -> bytes:
-    """An unsigned number in 64 bits."""
     return b"\xcf" + struct.pack(">Q", value)
 
 
 def text(value: str | bytes) -> bytes:
-    """A str; bytes are taken as they are."""
+    """Writes a str; bytes are taken as they are."""
     data = value.encode() if isinstance(value, str) else value
     return b"\xdb" + struct.pack(">I", len(data)) + data
 
 
 def binary(data: bytes) -> bytes:
-    """A bin."""
     return b"\xc6" + struct.pack(">I", len(data)) + data
 
 
 def sequence(*items: bytes) -> bytes:
-    """An array of objects that are written already."""
+    """Writes an array of objects that are encoded already."""
     return b"\xdd" + struct.pack(">I", len(items)) + b"".join(items)
 
 
 def mapping(*items: bytes) -> bytes:
-    """A map of keys and values, in turn."""
+    """Writes a map of encoded keys and values, in turn."""
     return b"\xdf" + struct.pack(">I", len(items) // 2) + b"".join(items)
 
 
 def extension(code: int, data: bytes) -> bytes:
-    """An extension."""
     return b"\xc9" + struct.pack(">Ib", len(data), code) + data
 
 
 def array(shape: bytes, dtype: bytes, data: bytes, *, code: int = 1) -> bytes:
-    """An array whose parts are written already; code 3 for a NumPy scalar."""
+    """Writes an array of encoded parts; code 3 is a NumPy scalar."""
     return extension(code, sequence(shape, dtype, data))
 
 
 def floats(*shape: int, count: int) -> bytes:
-    """An array of float32 that claims a shape and has so many elements, 0.0, 1.0 and so on."""
+    """Writes an array of float32 that claims `shape`, and has `count` elements: 0.0, 1.0, ..."""
     sizes = sequence(*map(uint, shape))
     return array(sizes, text("float32"), binary(struct.pack(f"<{count}f", *range(count))))
 
 
 def numbered(*items: bytes) -> bytes:
-    """A map of "0", "1" and so on, as shapes and chunks of large arrays are written."""
+    """Writes a map of "0", "1" and so on, as shapes and chunks of large arrays are written."""
     return mapping(*(part for i, item in enumerate(items) for part in (text(str(i)), item)))
 
 
 def chunked(shape: bytes, chunks: bytes, *more: bytes) -> bytes:
-    """A large array in chunks."""
     marker = text("__msgpack_chunked_array__"), b"\xc3"
     return mapping(*marker, text("shape"), shape, text("chunks"), chunks, *more)

@@ -1,4 +1,4 @@
-"""Bytes that are no weights, or that lie about themselves: one clear error, and no great cost."""
+"""Tests damaged and hostile bytes: one clear error, at bounded cost."""
 
 from __future__ import annotations
 

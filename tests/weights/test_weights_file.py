@@ -1,11 +1,15 @@
-"""open_weights and read_weights: leaves by path, the whole tree, views and copies."""
+"""Tests open_weights and read_weights: leaves by path, the whole tree, views and copies."""
 
 from __future__ import annotations
 
+import bz2
 import gc
+import gzip
+import lzma
 import os
+import pickle
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,8 +30,9 @@ from jax2tf_bridge.weights import (
     msgpack_serialize,
     open_weights,
     read_weights,
+    to_bytes,
 )
-from jax2tf_bridge.weights.msgpack._plan import plan
+from jax2tf_bridge.weights.msgpack._write import encode
 from tests.sampling import examples
 from tests.weights import msgpack_by_hand as by_hand
 from tests.weights.trees import arrays, same, state_dicts
@@ -47,22 +52,30 @@ TREE: dict[str, Any] = {
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    file = tmp_path / "weights.msgpack"
-    file.write_bytes(msgpack_serialize(TREE))
-    return file
+def stored(tmp_path: Path) -> Callable[[Any], Path]:
+    """Writes a file of a tree, or of bytes."""
+
+    def store(tree: Any) -> Path:
+        file = tmp_path / "weights.msgpack"
+        file.write_bytes(tree if isinstance(tree, bytes) else msgpack_serialize(tree))
+        return file
+
+    return store
 
 
 @pytest.fixture
-def chunked_path(tmp_path: Path) -> Path:
-    file = tmp_path / "chunked.msgpack"
+def path(stored: Callable[[Any], Path]) -> Path:
+    return stored(TREE)
+
+
+@pytest.fixture
+def chunked_path(stored: Callable[[Any], Path]) -> Path:
     tree = {"a": {"large": np.arange(60.0).reshape(3, 4, 5), "small": np.arange(3.0)}}
-    file.write_bytes(b"".join(plan(tree, sort_keys=True, max_chunk_size=64).blocks()))
-    return file
+    return stored(b"".join(encode(tree, sort_keys=True, max_chunk_size=64).blocks()))
 
 
 def _maps(array: np.ndarray) -> bool:
-    """Whether an array is a view of something that is no array: of a mapped file."""
+    """Tells whether an array is a view of a mapped file: of something that is no array."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -155,7 +168,7 @@ def test_chunks_are_joined_as_copies(chunked_path: Path) -> None:
 
 
 def test_what_is_known_of_the_leaves_is_known_without_their_data(path: Path) -> None:
-    """The numbers are overwritten first: the file has changed, and yet nobody looks."""
+    """Overwrites the elements first: the file has changed, and nothing reads it."""
     with open_weights(path) as weights:
         path.write_bytes(bytes(9))
         assert weights.info == {
@@ -230,12 +243,12 @@ def test_a_path_that_is_none_is_explained(path: Path) -> None:
     with open_weights(path) as weights:
         with pytest.raises(KeyError, match=r"no leaf 'params/dense/kernl' .* did you mean 'par"):
             weights["params/dense/kernl"]
-        with pytest.raises(KeyError, match=r"'params/dense' is no leaf .*: it holds 2, such as"):
+        with pytest.raises(KeyError, match=r"'params/dense' is no leaf .*has 2 below it, such as"):
             weights["params/dense"]
         assert weights.get("nothing") is None
 
 
-def test_a_file_is_printed_leaf_by_leaf(path: Path, tmp_path: Path) -> None:
+def test_a_file_is_printed_leaf_by_leaf(path: Path, stored: Callable[[Any], Path]) -> None:
     with open_weights(path) as weights:
         assert repr(weights) == f"<msgpack file {str(path)!r} of 8 leaves>"
         lines = str(weights).splitlines()
@@ -243,9 +256,7 @@ def test_a_file_is_printed_leaf_by_leaf(path: Path, tmp_path: Path) -> None:
         assert lines[1] == "  empty                value"
         assert lines[5] == "  params/dense/kernel  float32[3,4], 48 bytes"
         assert lines[8] == "  step                 int32[], 4 bytes"
-    many = tmp_path / "many.msgpack"
-    many.write_bytes(msgpack_serialize({str(i): i for i in range(150)}))
-    with open_weights(many) as weights:
+    with open_weights(stored({str(i): i for i in range(150)})) as weights:
         assert str(weights).splitlines()[-1] == "  and 50 more"
 
 
@@ -276,10 +287,49 @@ def test_errors_name_the_file(read: Any, tmp_path: Path) -> None:
         with pytest.raises(FileFormatError, match=f"{file} cannot be read as .*{says}") as caught:
             read(file)
         assert caught.value.file == str(file)
-    with pytest.raises(FileFormatError, match="is a folder, and weights are read from one file"):
+    with pytest.raises(FileFormatError, match="is a directory: expected a file of msg"):
         read(tmp_path)
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "nothing")
+
+
+def packed(compress: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    return lambda file: file.write_bytes(compress(to_bytes({"w": np.ones(3)})))
+
+
+def write_npz(file: Path) -> None:
+    with file.open("wb") as out:
+        np.savez(out, w=np.ones(3))
+
+
+def write_npy(file: Path) -> None:
+    with file.open("wb") as out:
+        np.save(out, np.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("write", "says"),
+    [
+        (packed(lambda data: b""), "empty"),
+        (packed(gzip.compress), "a gzip file: decompress"),
+        (packed(bz2.compress), "a bzip2 file"),
+        (packed(lzma.compress), "an xz file"),
+        (packed(lambda data: b"\x89HDF\r\n\x1a\n" + data), "an HDF5 file"),
+        (packed(lambda data: b"\x18\0\0\0JXFN" + data), "a .jaxfn file: it holds a function"),
+        (packed(lambda data: b'{"w": [1, 2]}'), "JSON"),
+        (packed(lambda data: pickle.dumps({"w": np.ones(3)})), "a pickle"),
+        (write_npz, "a zip file, as numpy.savez"),
+        (write_npy, "an array of numpy.save"),
+    ],
+)
+@pytest.mark.parametrize("read", [read_weights, open_weights])
+def test_another_format_is_recognized(read: Any, write: Any, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "weights"
+    write(file)
+    with pytest.raises(FileFormatError, match=f"weights .* The bytes seem to be {says}"):
+        read(file)
+    with pytest.raises(FileFormatError, match=f"seem to be {says}"):
+        msgpack_restore(file.read_bytes())
 
 
 def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
@@ -289,9 +339,8 @@ def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
         read_weights(pipe)
 
 
-def test_one_leaf_alone_has_an_empty_path(tmp_path: Path) -> None:
-    file = tmp_path / "array.msgpack"
-    file.write_bytes(msgpack_serialize(np.arange(3)))
+def test_one_leaf_alone_has_an_empty_path(stored: Callable[[Any], Path]) -> None:
+    file = stored(np.arange(3))
     with open_weights(file) as weights:
         assert list(weights) == [""]
         assert weights[""].tolist() == [0, 1, 2]
@@ -299,29 +348,25 @@ def test_one_leaf_alone_has_an_empty_path(tmp_path: Path) -> None:
     assert read_weights(str(file)).tolist() == [0, 1, 2]
 
 
-def test_leaves_of_lists_and_of_other_kinds_have_paths(tmp_path: Path) -> None:
-    file = tmp_path / "lists.msgpack"
+def test_leaves_of_lists_and_of_other_kinds_have_paths(stored: Callable[[Any], Path]) -> None:
     parts = (b"\x01", by_hand.extension(9, b"abc")), (by_hand.text("a"), by_hand.sequence(b"\x05"))
-    file.write_bytes(by_hand.mapping(*(part for pair in parts for part in pair)))
+    file = stored(by_hand.mapping(*(part for pair in parts for part in pair)))
     with open_weights(file) as weights:
         assert list(weights) == ["1", "a/0"]
         assert weights["1"] == (9, b"abc")
         assert weights["a/0"] == 5
 
 
-def test_paths_that_two_leaves_share_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "clash.msgpack"
-    file.write_bytes(by_hand.mapping(b"\x01", b"\x02", by_hand.text("1"), b"\x03"))
+def test_paths_that_two_leaves_share_are_refused(stored: Callable[[Any], Path]) -> None:
+    file = stored(by_hand.mapping(b"\x01", b"\x02", by_hand.text("1"), b"\x03"))
     assert read_weights(file) == {1: 2, "1": 3}
     with pytest.raises(FileFormatError, match=r"the keys 1 and '1' .* read_weights reads it") as e:
         open_weights(file)
     assert e.value.file == str(file)
 
 
-def test_deep_trees_are_listed(tmp_path: Path) -> None:
-    file = tmp_path / "deep.msgpack"
-    file.write_bytes(b"\x81\xa1a" * 1024 + b"\x01")
-    with open_weights(file) as weights:
+def test_deep_trees_are_listed(stored: Callable[[Any], Path]) -> None:
+    with open_weights(stored(b"\x81\xa1a" * 1024 + b"\x01")) as weights:
         assert list(weights.values()) == [1]
 
 

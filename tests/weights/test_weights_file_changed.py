@@ -1,4 +1,4 @@
-"""A file that changes while it is open or read: said at the next access, and how to avoid it."""
+"""Tests files that change while they are open or read: the next access is an error."""
 
 from __future__ import annotations
 
@@ -31,27 +31,22 @@ def path(tmp_path: Path) -> Path:
     return file
 
 
-def _shorten(path: Path) -> None:
-    os.truncate(path, 100)
-
-
-def _empty(path: Path) -> None:
-    os.truncate(path, 0)
-
-
-def _grow(path: Path) -> None:
-    with open(path, "ab") as handle:
-        handle.write(b"\x00")
-
-
 def _rewrite(path: Path) -> None:
-    """With what has the same size."""
+    """Writes other content of the same size."""
     data = msgpack_serialize(OTHER)
     assert len(data) == path.stat().st_size
     path.write_bytes(data)
 
 
-CHANGES = pytest.mark.parametrize("change", [_shorten, _empty, _grow, _rewrite])
+CHANGES = pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda path: os.truncate(path, 100), id="shorten"),
+        pytest.param(lambda path: os.truncate(path, 0), id="empty"),
+        pytest.param(lambda path: path.write_bytes(path.read_bytes() + b"\0"), id="grow"),
+        pytest.param(_rewrite, id="rewrite"),
+    ],
+)
 
 
 @CHANGES
@@ -74,7 +69,7 @@ def test_a_change_is_an_error_at_the_next_access(
             message = str(caught.value)
             assert f"it had {size} bytes, modified at 2001-09-09T01:46:40.000000000 UTC" in message
             assert "now it has" in message
-            assert "as write_weights does, or read it with mmap=False" in message
+            assert "as write_weights does, or read them with mmap=False" in message
         assert list(weights) == ["a", "b", "step"]
 
 
@@ -119,7 +114,7 @@ def test_a_change_while_copies_are_made_is_an_error(
 
 
 def test_a_file_that_ends_early_is_an_error_even_if_nothing_else_says_so(path: Path) -> None:
-    """The look at size and time comes before the read, and the change between the two."""
+    """Changes the file between the check of size and time and the read."""
     with _sources.FileSource(path) as source, mock.patch.object(source, "check"):
         os.truncate(path, 30_000)
         with pytest.raises(FileFormatError, match="now it ends at byte 30000"):
@@ -132,7 +127,7 @@ def test_copies_do_not_change_with_the_file(path: Path) -> None:
     tree = read_weights(path, mmap=False)
     _rewrite(path)
     assert tree["a"].tolist() == TREE["a"].tolist()
-    _empty(path)
+    os.truncate(path, 0)
     assert tree["a"].sum() == TREE["a"].sum()
 
 
@@ -159,7 +154,7 @@ def test_another_name_link_or_mode_is_no_change(path: Path) -> None:
 
 
 def test_what_was_handed_out_shows_what_is_rewritten_in_place(path: Path) -> None:
-    """As documented: nothing can guard it."""
+    """Documented: nothing can guard these arrays."""
     with open_weights(path) as weights:
         array = weights["a"]
     _rewrite(path)
@@ -167,7 +162,7 @@ def test_what_was_handed_out_shows_what_is_rewritten_in_place(path: Path) -> Non
 
 
 def test_beyond_the_end_of_a_shortened_file_the_system_ends_the_process(path: Path) -> None:
-    """As documented; and the access through the file that comes before it is an error."""
+    """Documented: the process ends, but an access through the open file is an error."""
     code = """
 import os, sys
 from jax2tf_bridge import FileFormatError

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for trees of weights, and how two of them are compared: to the bit."""
+"""Hypothesis strategies for trees of weights, and their comparison to the bit."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from jax2tf_bridge.weights import (
+    from_state_dict,
+    register_serialization_state,
+    to_state_dict,
+)
 from tests.sampling import examples
 
 Tree: TypeAlias = Any
@@ -54,8 +59,22 @@ Nothing = namedtuple("Nothing", [])
 NAMED_TUPLES: tuple[type[Any], ...] = (Moments, Pair, Nothing)
 
 
+class Box:
+    """An object with one part, and a name that is not in its state."""
+
+    def __init__(self, content: Any, name: str = "box") -> None:
+        self.content, self.name = content, name
+
+
+def _restore_box(box: Box, state: Any) -> Box:
+    return Box(from_state_dict(box.content, state["content"], name="content"), box.name)
+
+
+register_serialization_state(Box, lambda box: {"content": to_state_dict(box.content)}, _restore_box)
+
+
 def _elements(data: bytes, dtype: np.dtype[Any], count: int) -> np.ndarray[Any, Any]:
-    """`count` elements whose bits are those of `data`, as far as the dtype has such elements."""
+    """Makes `count` elements with the bits of `data`, as far as the dtype has such elements."""
     if dtype.kind == "b":
         return np.asarray(np.frombuffer(data, np.uint8, count) % 2 == 1)
     if dtype.name in _PART_OF_A_BYTE:
@@ -121,13 +140,13 @@ keys: st.SearchStrategy[str] = st.one_of(
 
 
 def state_dicts(leaf: st.SearchStrategy[Any] = leaves, size: int = 8) -> st.SearchStrategy[Tree]:
-    """What to_state_dict makes: nested dicts with text as keys, also empty ones."""
+    """Draws nested dicts with text as keys, as to_state_dict makes them, also empty ones."""
     nested = st.recursive(leaf, lambda inner: _dicts(keys, inner), max_leaves=size)
     return _dicts(keys, nested)
 
 
 def trees(leaf: st.SearchStrategy[Any] = leaves, size: int = 8) -> st.SearchStrategy[Tree]:
-    """Dicts, lists, tuples and named tuples within each other, also empty, or just a leaf."""
+    """Draws nested dicts, lists, tuples and named tuples, also empty, or just a leaf."""
     any_key = keys | st.integers(-2, 12)
 
     def containers(inner: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
@@ -152,7 +171,7 @@ def _keys_differ_as_text(tree: Mapping[Any, Any]) -> bool:
 
 
 def same(one: Tree, other: Tree) -> bool:
-    """Whether two trees are the same: types, keys in order, dtypes, shapes and bits."""
+    """Tells whether two trees are the same: types, keys in order, dtypes, shapes and bits."""
     if type(one) is not type(other):
         return False
     if isinstance(one, Mapping):

@@ -13,8 +13,7 @@ import numpy as np
 from jax2tf_bridge.errors import StateDictError, StructureError, bullet_list
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.saving.weights._matching import differences, match, shifted
-from jax2tf_bridge.weights._files import LeafInfo, WeightsFile
-from jax2tf_bridge.weights._open import open_weights
+from jax2tf_bridge.weights import LeafInfo, WeightsFile, open_weights
 from jax2tf_bridge.weights._paths import flatten_state, join_path, unflatten_state
 from jax2tf_bridge.weights._state_dicts import to_state_dict
 

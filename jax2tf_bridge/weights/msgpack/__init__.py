@@ -1,1 +1,1 @@
-"""Flax's msgpack files."""
+"""Readers and writers of Flax's msgpack."""

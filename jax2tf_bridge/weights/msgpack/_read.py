@@ -1,40 +1,61 @@
-"""Reads Flax's msgpack strictly, header by header; the numbers of arrays are passed over."""
+"""Reads Flax's msgpack strictly, header by header, and skips the elements of arrays.
+
+Arrays are checked against the bytes and described; their elements are read later, or never.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from jax2tf_bridge.errors import FileFormatError, StateDictError
-from jax2tf_bridge.weights._files import StoredArray, StoredChunks, StoredLeaf, StoredValue
-from jax2tf_bridge.weights._other_formats import other_format
+from jax2tf_bridge.weights._array_dtypes import MAX_BYTES, MAX_RANK, fits_numpy, stored_dtype
+from jax2tf_bridge.weights._magic_bytes import guess_format
 from jax2tf_bridge.weights._paths import flatten_state, join_path
 from jax2tf_bridge.weights._sources import HEADER_ROOM, Source, Span, Window
-from jax2tf_bridge.weights.msgpack import _heads as heads
-from jax2tf_bridge.weights.msgpack._format import CHUNKED_KEY
-from jax2tf_bridge.weights.msgpack._heads import HEADS, KINDS, Fault, cut_short
-from jax2tf_bridge.weights.msgpack._leaves import extension_leaf, joined_chunks
+from jax2tf_bridge.weights._stored import StoredArray, StoredLeaf, StoredValue
+from jax2tf_bridge.weights.msgpack import _headers as headers
+from jax2tf_bridge.weights.msgpack._format import (
+    ARRAY,
+    CHUNKED_KEY,
+    CHUNKS_KEY,
+    COMPLEX,
+    NUMPY_SCALAR,
+    SHAPE_KEY,
+)
+from jax2tf_bridge.weights.msgpack._headers import (
+    HEADERS,
+    KINDS,
+    Fault,
+    cut_short,
+    described,
+    read_header,
+)
 
-_STORED: Final = (StoredArray, StoredChunks, StoredValue)
+_STORED: Final = (StoredArray, StoredValue)
 _NO_KEY: Final = object()
-# As many as msgpack itself reads; what is handed out may need a higher limit of recursion.
+# msgpack itself reads as many. What is handed out may need a higher limit of recursion.
 _MAX_DEPTH: Final = 1024
-# The hashes of others can be made equal at will: a map of many takes the square of the time.
+# The hashes of other keys can be made equal at will, so that a map takes quadratic time.
 _STRONG_KEYS: Final = (str, bytes, int, float, type(None), np.bool_, np.integer, np.floating)
 _MOST_WEAK_KEYS: Final = 1024
 _LONGEST_PATH: Final = 400
-# Each leaf has all keys above it in its path: of few bytes a file could make very many.
+# Each leaf has all keys above it in its path: a small file could have very long paths.
 _MOST_IN_PATHS: Final = 1 << 28
+_TIMESTAMP: Final = -1
+_LONGEST_NAME: Final = 64
+_MOST_NANOSECONDS: Final = 999_999_999
 _DAMAGED: Final = (
     "The bytes are cut short or damaged, or no weights: copy them anew, or write them again."
 )
 
 
 class MsgpackContents:
-    """What a source in Flax's msgpack holds.
+    """A tree in Flax's msgpack, read from a source.
 
     Attributes:
       format_name: "msgpack".
@@ -44,12 +65,11 @@ class MsgpackContents:
     format_name = "msgpack"
 
     def __init__(self, source: Source) -> None:
-        """Nothing is read yet."""
         self.metadata: Mapping[str, str] = MappingProxyType({})
         self._source = source
 
     def leaves(self) -> dict[str, StoredLeaf]:
-        """Each leaf by its path.
+        """Returns each leaf by its path.
 
         Raises:
           FileFormatError: the bytes are damaged, two leaves have the same path, or the paths
@@ -66,14 +86,14 @@ class MsgpackContents:
             flat = flatten_state(structure.tree)
         except StateDictError as e:
             raise FileFormatError(
-                f"{_place(self._source)} has leaves that no path tells apart: {e} read_weights "
-                "reads it as a tree.",
+                f"{_place(self._source)} has leaves that share a path: {e} read_weights reads it "
+                "as a tree.",
                 file=self._source.file,
             ) from e
         return {p: v if isinstance(v, _STORED) else StoredValue(v) for p, v in flat.items()}
 
     def tree(self) -> Any:
-        """All of it, with arrays out of the source.
+        """Reads the whole tree.
 
         Raises:
           FileFormatError: the bytes are damaged.
@@ -85,11 +105,11 @@ class MsgpackContents:
 
 
 class _Structure(NamedTuple):
-    """What was read, with a description in the place of each array.
+    """A tree with a StoredArray or StoredValue in the place of each leaf that is read later.
 
     Attributes:
-      root: holds the tree as its only element.
-      stored: the container and the key of each description.
+      root: a list with the tree as its only element.
+      stored: the container and the key of each such leaf.
     """
 
     root: list[Any]
@@ -105,12 +125,12 @@ class _Frame:
 
     Attributes:
       items: a dict or a list.
-      left: how many items are still to come.
-      start: where it begins.
-      by_maps: whether maps alone lead to it; then it may stand for an array in chunks.
-      first_stored: how many descriptions had been found before it.
-      key: of the value that is next; _NO_KEY if the key is next.
-      weak_keys: how many keys have hashes that can be made equal.
+      left: the number of items still to come.
+      start: the position of its first byte.
+      by_maps: whether only maps are around it; then it may stand for an array in chunks.
+      first_stored: the number of stored leaves found before it.
+      key: of the next value; _NO_KEY if the key comes next.
+      weak_keys: the number of keys whose hashes can be made equal.
     """
 
     __slots__ = ("by_maps", "first_stored", "items", "key", "left", "start", "weak_keys")
@@ -122,14 +142,14 @@ class _Frame:
         self.weak_keys = 0
 
     def position(self) -> str | None:
-        """Where in it reading is, as a part of a path; None while a key is read."""
+        """Returns the key or index of the item being read; None while a key is read."""
         if isinstance(self.items, list):
             return str(len(self.items))
         return None if self.key is _NO_KEY else str(self.key)[:80]
 
 
 def _length_of_paths(tree: Any) -> int:
-    """How many characters the paths of all leaves have together, up to escapes."""
+    """Counts the characters of all leaves' paths, without escapes."""
     total = 0
     stack = [(tree, 0)] if type(tree) in (dict, list) else []
     while stack:
@@ -157,7 +177,7 @@ def _read_structure(source: Source) -> _Structure:
 
 
 def _read(source: Source, stored: list[tuple[Any, Any]], stack: list[_Frame]) -> int:
-    """Reads one object into the one frame on the stack; gives where it ends."""
+    """Reads one object into the one frame on the stack; returns the position of its end."""
     size = source.size
     base, data = source.window(0)
     # A window that does not reach the end is left before a header could.
@@ -176,8 +196,8 @@ def _read(source: Source, stored: list[tuple[Any, Any]], stack: list[_Frame]) ->
                 safe = size if base + len(data) == size else base + len(data) - HEADER_ROOM
             if at >= size:
                 raise Fault(at, "a msgpack object", "the end")
-            # As read_head, in place: this is done for every object.
-            kind, value, unpack, width = HEADS[data[at - base]]
+            # As read_header, inlined: this runs for every object.
+            kind, value, unpack, width = HEADERS[data[at - base]]
             start = at
             at += 1
             if unpack is not None:
@@ -185,20 +205,20 @@ def _read(source: Source, stored: list[tuple[Any, Any]], stack: list[_Frame]) ->
                     raise cut_short(at, width, size - at)
                 (value,) = unpack(data, at - base)
                 at += width
-            if kind != heads.VALUE:
-                if kind >= heads.ARRAY:
+            if kind != headers.VALUE:
+                if kind >= headers.ARRAY:
                     _enter(stack, kind, value, start, size - at, len(stored))
                     continue
-                start, at = at, at + value + (kind == heads.EXTENSION)
+                start, at = at, at + value + (kind == headers.EXTENSION)
                 if at > size:
                     raise cut_short(start, at - start, size - start)
-                if kind == heads.EXTENSION:
-                    value = extension_leaf(source, Window(base, data), start, value)
+                if kind == headers.EXTENSION:
+                    value = _extension_leaf(source, Window(base, data), start, value)
                 elif at <= base + len(data):
                     value = data[start - base : at - base]
                 else:
                     value = source.content(Span(start, value))
-                if kind == heads.STR:
+                if kind == headers.STR:
                     value = _text(value, start)
         items = frame.items
         if type(items) is list:
@@ -217,23 +237,23 @@ def _read(source: Source, stored: list[tuple[Any, Any]], stack: list[_Frame]) ->
 
 
 def _enter(stack: list[_Frame], kind: int, count: int, start: int, room: int, found: int) -> None:
-    """Puts a container of `count` items on the stack; `room` bytes are left for them."""
-    if kind == heads.UNUSED:
+    """Pushes a container of `count` items, for which `room` bytes are left."""
+    if kind == headers.UNUSED:
         raise Fault(start, "the first byte of a msgpack object", KINDS[kind])
-    if count * (1 + (kind == heads.MAP)) > room:
+    if count * (1 + (kind == headers.MAP)) > room:
         raise Fault(start, f"{KINDS[kind]} that fits into the {room} bytes left", f"{count} items")
     if len(stack) > _MAX_DEPTH:
         raise Fault(start, f"at most {_MAX_DEPTH} containers within each other", "one more")
     outer = stack[-1]
     by_maps = outer.by_maps and (len(stack) == 1 or type(outer.items) is dict)
-    stack.append(_Frame({} if kind == heads.MAP else [], count, start, by_maps, found))
+    stack.append(_Frame({} if kind == headers.MAP else [], count, start, by_maps, found))
 
 
 def _completed(frame: _Frame, stored: list[tuple[Any, Any]]) -> Any:
-    """A container whose items were all read, or the array that its chunks are."""
+    """Returns a container whose items were all read, or the array that it stands for."""
     items = frame.items
     if type(items) is dict and frame.by_maps and CHUNKED_KEY in items:
-        chunks = joined_chunks(items, frame.start)
+        chunks = _chunked_array(items, frame.start)
         del stored[frame.first_stored :]
         return chunks
     return items
@@ -248,7 +268,7 @@ def _text(data: bytes, start: int) -> str:
 
 
 def _checked_key(value: Any, frame: _Frame, source: Source, end: int) -> Any:
-    """A key of a map; it ends at `end`."""
+    """Returns a key of a map, which ends at `end`."""
     if type(value) is str and value not in frame.items:
         return value
     if isinstance(value, _STORED):
@@ -265,13 +285,198 @@ def _checked_key(value: Any, frame: _Frame, source: Source, end: int) -> Any:
     return value
 
 
+def _extension_leaf(source: Source, window: Window, code_at: int, size: int) -> Any:
+    """Returns the leaf that an extension stands for.
+
+    Args:
+      source: for contents that are not in the window.
+      window: the bytes from `code_at` on.
+      code_at: the position of the extension's code.
+      size: the number of bytes behind the code; all of them are there.
+
+    Returns:
+      A StoredArray or StoredValue, a complex number or a msgpack.Timestamp.
+
+    Raises:
+      Fault: it is not what its code says.
+      MissingDependencyError: its dtype is one of ml_dtypes, which is not installed.
+    """
+    code = window.data[code_at - window.base]
+    start = code_at + 1
+    if code in (ARRAY, NUMPY_SCALAR):
+        return _array(window, start, start + size, code == NUMPY_SCALAR, source.file)
+    if code == COMPLEX:
+        return _complex(window, start, start + size)
+    # Here, since msgpack is needed for its own types alone.
+    from msgpack import ExtType
+
+    if code < 0x80:
+        return StoredValue(ExtType(code, source.content(Span(start, size))))
+    if code - 0x100 != _TIMESTAMP:
+        raise Fault(code_at, "an extension of code -1 or 0 to 127", f"code {code - 0x100}")
+    if size not in (4, 8, 12):
+        raise Fault(code_at, "a timestamp of 4, 8 or 12 bytes", str(size))
+    return _timestamp(source.content(Span(start, size)), start)
+
+
+def _array(window: Window, start: int, end: int, is_scalar: bool, file: str | None) -> StoredArray:
+    """Checks the array (shape, dtype's name, elements) in the bytes from `start` to `end`."""
+    base, data = window
+    last = min(end - base, len(data))
+    at = _expect(data, start - base, last, base, headers.ARRAY, 3, "an array's shape, dtype, data")
+    shape, at = _shape(data, at, last, base)
+    if is_scalar and shape:
+        raise Fault(base + at, "() as the shape of a scalar", f"{shape}"[:80])
+    dtype, at = _dtype(data, at, last, base, file)
+    kind, size, body = read_header(data, at, last, base)
+    if kind not in (headers.BIN, headers.STR):
+        raise Fault(base + at, "the data of an array, as bin", described(kind, size))
+    needed = prod(shape) * dtype.itemsize
+    if needed != size or not needed:
+        _check_size(shape, dtype, base + at)
+    if needed != size:
+        what = f"{needed} bytes of data for {dtype.name} of shape {shape}"
+        raise Fault(base + at, what, f"{size}")
+    if base + body + size != end:
+        left = f"{end - base - body} bytes until the end of the array"
+        raise Fault(base + body, f"{size} bytes of data", left)
+    return StoredArray(base + body, dtype, shape, is_scalar)
+
+
+def _shape(data: bytes, at: int, last: int, base: int) -> tuple[tuple[int, ...], int]:
+    start = at
+    kind, rank, at = read_header(data, at, last, base)
+    if kind != headers.ARRAY:
+        raise Fault(base + start, "the shape of an array", described(kind, rank))
+    if rank > MAX_RANK:
+        raise Fault(base + start, f"a shape of at most {MAX_RANK} dimensions", f"{rank}")
+    shape = []
+    for _ in range(rank):
+        kind, size, after = read_header(data, at, last, base)
+        if kind != headers.VALUE or type(size) is not int or size < 0:
+            raise Fault(base + at, "a size in a shape, 0 or more", described(kind, size))
+        shape.append(size)
+        at = after
+    return tuple(shape), at
+
+
+def _dtype(
+    data: bytes, at: int, last: int, base: int, file: str | None
+) -> tuple[np.dtype[Any], int]:
+    kind, length, start = read_header(data, at, last, base)
+    if kind not in (headers.STR, headers.BIN):
+        raise Fault(base + at, "the name of a dtype", described(kind, length))
+    if length > _LONGEST_NAME:
+        raise Fault(base + at, "the name of a dtype", f"{length} bytes")
+    if start + length > last:
+        raise cut_short(base + start, length, last - start)
+    name = data[start : start + length].decode("ascii", "backslashreplace")
+    found = stored_dtype(name, file)
+    if isinstance(found, str):
+        raise Fault(base + at, found, f"{name!r:.80}")
+    return found, start + length
+
+
+def _complex(window: Window, start: int, end: int) -> complex:
+    base, data = window
+    last = min(end - base, len(data))
+    at = _expect(data, start - base, last, base, headers.ARRAY, 2, "a complex number's two parts")
+    parts = []
+    for _ in range(2):
+        kind, value, after = read_header(data, at, last, base)
+        if kind != headers.VALUE or type(value) not in (int, float):
+            raise Fault(base + at, "a part of a complex number", described(kind, value))
+        parts.append(value)
+        at = after
+    if base + at != end:
+        raise Fault(base + at, "the end of a complex number", f"{end - base - at} more bytes")
+    return complex(*parts)
+
+
+def _expect(data: bytes, at: int, last: int, base: int, kind: int, count: int, what: str) -> int:
+    """Reads the header of an object of this kind and length; returns the position behind it."""
+    found, length, after = read_header(data, at, last, base)
+    if found != kind or length != count:
+        raise Fault(base + at, f"{what}: {described(kind, count)}", described(found, length))
+    return after
+
+
+def _timestamp(data: bytes, at: int) -> Any:
+    from msgpack import Timestamp
+
+    whole = int.from_bytes(data[-8:], "big")
+    if len(data) == 12:
+        nanoseconds, seconds = int.from_bytes(data[:4], "big"), whole - (whole >> 63 << 64)
+    elif len(data) == 8:
+        nanoseconds, seconds = whole >> 34, whole & (1 << 34) - 1
+    else:
+        nanoseconds, seconds = 0, whole
+    if nanoseconds > _MOST_NANOSECONDS:
+        raise Fault(at, f"at most {_MOST_NANOSECONDS} nanoseconds", f"{nanoseconds}")
+    return Timestamp(seconds, nanoseconds)
+
+
+def _chunked_array(items: dict[Any, Any], at: int) -> StoredArray:
+    """Returns the array that the map at `at`, with the key of chunked arrays, stands for."""
+    expected = {CHUNKED_KEY, SHAPE_KEY, CHUNKS_KEY}
+    if items.keys() != expected or items[CHUNKED_KEY] is not True:
+        keys = ", ".join(f"{key!r:.40}" for key in list(items)[:5])
+        what = f"the keys {CHUNKED_KEY!r} (True), {SHAPE_KEY!r} and {CHUNKS_KEY!r}"
+        raise Fault(at, f"{what}, which belong to an array in chunks", f"{keys:.200}")
+    shape = _numbered(items[SHAPE_KEY], at, "the shape of an array in chunks")
+    if len(shape) > MAX_RANK:
+        raise Fault(at, f"a shape of at most {MAX_RANK} dimensions", f"{len(shape)}")
+    for size in shape:
+        if type(size) is not int or size < 0:
+            raise Fault(at, "a size in the shape of an array in chunks, 0 or more", f"{size!r:.80}")
+    chunks = _numbered(items[CHUNKS_KEY], at, "the chunks of an array")
+    if not chunks:
+        raise Fault(at, "one chunk of an array or more", "none")
+    for chunk in chunks:
+        plain = isinstance(chunk, StoredArray) and not (chunk.is_scalar or chunk.chunks)
+        if not plain or len(chunk.shape) != 1:
+            raise Fault(at, "arrays of one dimension as chunks of an array", _named(chunk))
+        if chunk.dtype != chunks[0].dtype:
+            raise Fault(at, f"chunks of one dtype, {chunks[0].dtype.name}", chunk.dtype.name)
+    dtype = chunks[0].dtype
+    count, held = prod(shape), sum(chunk.shape[0] for chunk in chunks)
+    _check_size(shape, dtype, at)
+    if count != held:
+        raise Fault(at, f"{count} elements for an array of shape {shape}", f"{held}")
+    spans = tuple(Span(chunk.start, chunk.shape[0] * dtype.itemsize) for chunk in chunks)
+    return StoredArray(spans[0].start, dtype, shape, chunks=spans)
+
+
+def _check_size(shape: tuple[int, ...], dtype: np.dtype[Any], at: int) -> None:
+    if not fits_numpy(shape, dtype):
+        text = str(shape)
+        shown = text if len(text) <= 80 else f"{text[:76]} ..."
+        raise Fault(at, f"at most {MAX_BYTES} bytes", f"an array of shape {shown}")
+
+
+def _numbered(items: Any, at: int, what: str) -> tuple[Any, ...]:
+    """Returns the values of a map whose keys are "0", "1" and so on, in this order."""
+    if not isinstance(items, dict):
+        raise Fault(at, f"{what}: a map", _named(items))
+    try:
+        return tuple(items[str(index)] for index in range(len(items)))
+    except KeyError as e:
+        raise Fault(at, f"{what}: the key {e}", "a map without it") from None
+
+
+def _named(value: Any) -> str:
+    if isinstance(value, StoredArray):
+        return f"an array {value.info}"[:200]
+    return f"{type(value).__name__}"
+
+
 def _error(source: Source, fault: Fault, stack: list[_Frame]) -> FileFormatError:
     positions = [frame.position() for frame in stack[1:]]
     path = join_path([position for position in positions if position is not None])
     if len(path) > _LONGEST_PATH:
         path = f"{path[: _LONGEST_PATH // 2]}...{path[-_LONGEST_PATH // 2 :]}"
     where = f"byte {fault.at}" + (f", in {path}" if path else "")
-    known = other_format(source.window(0).data[:16])
+    known = guess_format(source.window(0).data[:16])
     likely = f"The bytes seem to be {known}." if known else _DAMAGED
     return FileFormatError(
         f"{_place(source)} cannot be read as weights in msgpack: {where}: expected "

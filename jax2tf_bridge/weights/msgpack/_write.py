@@ -1,99 +1,432 @@
-"""Trees as msgpack, in the bytes that Flax writes: msgpack_serialize, to_bytes, write_weights."""
+"""Writes trees as msgpack, in Flax's bytes: msgpack_serialize, to_bytes, write_weights.
+
+A tree is encoded as a whole, but for the elements of its arrays, before its first byte is written.
+"""
 
 from __future__ import annotations
 
 import io
 import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import msgpack
+import numpy as np
 
 from jax2tf_bridge._utils._progress import progress_bar
 from jax2tf_bridge._utils._replaced_file import replaced_file
-from jax2tf_bridge.errors import SerializationError
+from jax2tf_bridge.errors import MissingDependencyError, SerializationError
+from jax2tf_bridge.weights._array_dtypes import stored_dtype
 from jax2tf_bridge.weights._state_dicts import to_state_dict
-from jax2tf_bridge.weights.msgpack._plan import Plan, plan
+from jax2tf_bridge.weights.msgpack import _format, _write_errors
+from jax2tf_bridge.weights.msgpack._array_bytes import byte_blocks, host_array, is_jax_array
+from jax2tf_bridge.weights.msgpack._headers import binary_header, extension_header
+
+Block: TypeAlias = bytes | memoryview
 
 _LONG = 2**28
-"""Bytes from which on writing them is worth a progress bar."""
+"""From this many bytes on, a progress bar is shown."""
+
+_BLOCK = 2**26
+"""Bytes in a block, at most, so that a progress bar moves within a large array."""
+
+_PLAIN = frozenset({type(None), bool, int, float, str, msgpack.Timestamp})
+_BINARY = frozenset({bytes, bytearray, memoryview})
 
 
 def msgpack_serialize(pytree: object, in_place: bool = False) -> bytes:
-    """A tree of dicts and lists as the bytes that flax.serialization.msgpack_serialize makes of it.
+    r"""Writes a tree of dicts and lists in the bytes of flax.serialization.msgpack_serialize.
 
-    Arrays and scalars of NumPy and JAX keep their dtype, those of ml_dtypes and times included;
-    what is big-endian is written as little-endian.  Arrays of more than 2**30 bytes are written in
-    chunks, unless there is a list around them.  Beside the tree, only the result takes memory, and
-    what is copied of one array: JAX arrays on other devices, pieces of arrays that are not
-    contiguous.
+    Arrays and scalars of NumPy and JAX keep their dtype, also those of ml_dtypes and times;
+    big-endian ones become little-endian. Arrays of more than 2**30 bytes are written in chunks,
+    unless they are in a list. Beside the tree, memory holds only the result, and a copy of one JAX
+    array on another device, or of a piece of an array that is not contiguous.
 
     Args:
-      pytree: of dict, list, str, bytes, bool, int, float, complex, None, arrays and their scalars.
-      in_place: whether dicts are written in their own order, as Flax does if it may change them;
-        else in that of their keys.  Nothing of the tree is changed either way.
+      pytree: dicts and lists of str, bytes, bool, int, float, complex, None, arrays and scalars.
+      in_place: whether dicts are written in their own order, as Flax does if it may change them,
+        rather than sorted by their keys. The tree is not changed either way.
 
     Raises:
-      SerializationError: the format cannot hold something, or Flax could not read it; the text has
+      SerializationError: msgpack cannot hold something, or Flax could not read it; the text has
         its path.
+
+    >>> msgpack_serialize({"step": 7})
+    b'\x81\xa4step\x07'
     """
-    return _joined(plan(pytree, sort_keys=not in_place))
+    return encode(pytree, sort_keys=not in_place).joined()
 
 
 def to_bytes(target: object) -> bytes:
-    """The state dict of a target as the bytes that flax.serialization.to_bytes makes of it.
+    """Writes an object's state dict in the bytes of flax.serialization.to_bytes.
 
     Args:
-      target: what `to_state_dict` takes: trees of dicts, lists, tuples, named tuples and registered
-        types.
+      target: a tree of dicts, lists, tuples, named tuples and registered types, as for
+        `to_state_dict`.
 
     Raises:
-      SerializationError: as of `msgpack_serialize`.
-      StateDictError: as of `to_state_dict`.
+      SerializationError: as for `msgpack_serialize`.
+      StateDictError: as for `to_state_dict`.
+
+    >>> to_bytes((1, 2)) == msgpack_serialize({"0": 1, "1": 2})
+    True
     """
-    return _joined(plan(to_state_dict(target), sort_keys=False))
+    return encode(to_state_dict(target), sort_keys=False).joined()
 
 
 def write_weights(
     path: str | os.PathLike[str], target: object, *, progress: bool | None = None
 ) -> None:
-    """Writes `to_bytes(target)` as a file: all of it or, whatever happens, nothing.
+    """Writes `to_bytes(target)` to a file: all of it or, whatever happens, nothing.
 
-    The arrays go from where they are into the file, so that writing takes 16 MiB of memory at most
-    beside the tree, and one array at a time of those on other devices.
+    Arrays are written from where they are: beside the tree, writing takes 16 MiB of memory at most,
+    and a copy of one array at a time of those on other devices.
 
     Args:
       path: the file; one of this name is replaced when the new one is complete on disk.
-      target: as of `to_bytes`.
-      progress: whether a progress bar is shown; None shows it for more than 256 MiB on a terminal.
+      target: as for `to_bytes`.
+      progress: whether to show a progress bar; None shows it for 256 MiB or more on a terminal.
 
     Raises:
-      SerializationError: as of `msgpack_serialize`, or the path is of a safetensors file; no file
+      SerializationError: as for `msgpack_serialize`, or the path names a safetensors file; no file
         is touched.
-      StateDictError: as of `to_state_dict`; no file is touched.
+      StateDictError: as for `to_state_dict`; no file is touched.
       OSError: the file cannot be written; FileExistsError if something is there that is no
         regular file.
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "model.msgpack")
+    >>> write_weights(path, {"dense": {"kernel": np.ones((3, 2))}})
     """
     name = os.fspath(path)
     if name.lower().endswith(".safetensors"):
         raise SerializationError(
-            f"{name} is the name of a safetensors file, and write_weights writes msgpack: expected "
-            "another name, as weights.msgpack. For safetensors, use "
-            # Arrays whose rows do not follow each other it writes wrong, and says nothing.
+            f"{name} names a safetensors file, and write_weights writes msgpack: expected another "
+            "name, such as weights.msgpack. For safetensors, use "
+            # Without the copy it would silently write arrays in Fortran order wrong.
             "safetensors.numpy.save_file({name: numpy.array(leaf, order='C') for name, leaf in "
-            "flatten_state(to_state_dict(target)).items()}, path)."
+            "jax2tf_bridge.weights.flatten_state(jax2tf_bridge.weights.to_state_dict(target))"
+            ".items()}, path)."
         )
-    planned = plan(to_state_dict(target), sort_keys=False)
-    show = False if progress is None and planned.size < _LONG else progress
+    encoded = encode(to_state_dict(target), sort_keys=False)
+    show = False if progress is None and encoded.size < _LONG else progress
     label = f"writing {os.path.basename(name)}"
     with (
         replaced_file(name, bytes_of="to_bytes") as file,
-        progress_bar(label, planned.size, "B", show=show) as advance,
+        progress_bar(label, encoded.size, "B", show=show) as advance,
     ):
-        for block in planned.blocks():
+        for block in encoded.blocks():
             file.write(block)
             advance(len(block))
 
 
-def _joined(planned: Plan) -> bytes:
-    # Its memory becomes that of the result; join would need copies of arrays all at once.
-    result = io.BytesIO()
-    for block in planned.blocks():
-        result.write(block)
-    return result.getvalue()
+@dataclass(frozen=True)
+class _Leaf:
+    """An array or a binary, with the headers that precede each of its chunks, and their sizes."""
+
+    value: Any
+    place: str
+    chunks: tuple[tuple[bytes, int], ...]
+
+    def blocks(self) -> Iterator[Block]:
+        rest = self._elements()
+        left = memoryview(b"")
+        for header, size in self.chunks:
+            yield header
+            while size:
+                if not left:
+                    left = next(rest, left)
+                if not left:
+                    raise SerializationError(
+                        f"{self.place} became smaller while it was written: expected a tree that "
+                        "stays as it is. Nothing was written; write a copy, or write before it is "
+                        "resized."
+                    )
+                block = left[: min(size, _BLOCK)]
+                yield block
+                size -= len(block)
+                left = left[len(block) :]
+
+    def _elements(self) -> Iterator[memoryview]:
+        if type(self.value) in _BINARY:
+            yield memoryview(self.value).cast("B")
+            return
+        try:
+            array = host_array(self.value)
+        except Exception as e:
+            # Errors in the computation of a JAX array are raised here.
+            raise SerializationError(
+                f"{self.place} is an array that could not be copied to the host: {e!s:.400}. "
+                "Nothing was written; jax.block_until_ready(tree) raises the same where the array "
+                "is made."
+            ) from e
+        yield from byte_blocks(array)
+
+
+@dataclass(frozen=True)
+class EncodedTree:
+    """A tree in msgpack; the elements of its arrays are still where they were.
+
+    Attributes:
+      size: in bytes.
+    """
+
+    size: int
+    _leaves: tuple[_Leaf, ...]
+    _end: bytes
+
+    def blocks(self) -> Iterator[Block]:
+        """Yields all bytes in order, without copies of arrays that lie in memory as in the file.
+
+        Raises:
+          SerializationError: a JAX array has no value, since its computation failed; or something
+            has fewer bytes than when it was encoded.
+        """
+        for leaf in self._leaves:
+            yield from leaf.blocks()
+        yield self._end
+
+    def joined(self) -> bytes:
+        # The buffer's memory becomes the result's; join would need copies of all arrays at once.
+        result = io.BytesIO()
+        for block in self.blocks():
+            result.write(block)
+        return result.getvalue()
+
+
+def encode(
+    tree: object, *, sort_keys: bool, max_chunk_size: int = _format.MAX_CHUNK_SIZE
+) -> EncodedTree:
+    """Encodes a tree of plain dicts and lists, which is not changed.
+
+    Args:
+      tree: dicts and lists of msgpack's values, complex numbers, NumPy's scalars, and arrays.
+      sort_keys: whether dicts are sorted by their keys.
+      max_chunk_size: in bytes; larger arrays are written in chunks, unless they are in a list.
+
+    Raises:
+      SerializationError: msgpack cannot hold something; the text has its path.
+    """
+    return _Encoder(sort_keys, max_chunk_size).encode(tree)
+
+
+@dataclass(frozen=True)
+class _Entered:
+    """A dict or a list on the stack, with the rest of its items."""
+
+    container: dict[Any, Any] | list[Any]
+    items: Iterator[tuple[Any, Any]]
+    only_dicts: bool
+    """Whether it and all containers around it are dicts: readers join chunks nowhere else."""
+
+
+@dataclass
+class _Encoder:
+    sort_keys: bool
+    max_chunk_size: int
+    packer: Any = field(default_factory=lambda: msgpack.Packer(strict_types=True))
+    leaves: list[_Leaf] = field(default_factory=list)
+    size_of_leaves: int = 0
+    pending: bytearray = field(default_factory=bytearray)
+    entered: list[_Entered] = field(default_factory=list)
+    keys: list[Any] = field(default_factory=list)
+    """The keys that lead to the current item: as many as containers entered, or one less."""
+    inside: set[int] = field(default_factory=set)
+    """The ids of the containers entered."""
+    dtypes: dict[np.dtype[Any], str | None] = field(default_factory=dict)
+
+    def encode(self, tree: object) -> EncodedTree:
+        # A loop, since the room for recursion depends on the caller.
+        self.value(tree, only_dicts=True)
+        while self.entered:
+            top = self.entered[-1]
+            item = next(top.items, None)
+            if item is None:
+                self.leave(top)
+                continue
+            key, value = item
+            if isinstance(top.container, dict):
+                self.key(key)
+            self.keys.append(key)
+            self.value(value, only_dicts=top.only_dicts)
+            if self.entered[-1] is top:
+                self.keys.pop()
+        end = bytes(self.pending)
+        return EncodedTree(self.size_of_leaves + len(end), tuple(self.leaves), end)
+
+    def leave(self, top: _Entered) -> None:
+        self.entered.pop()
+        self.inside.discard(id(top.container))
+        if self.entered:
+            self.keys.pop()
+
+    def value(self, value: Any, *, only_dicts: bool) -> None:
+        kind = type(value)
+        if kind is dict or kind is list:
+            self.enter(value, only_dicts=only_dicts)
+        elif isinstance(value, np.ndarray) or is_jax_array(value):
+            self.array(value, chunked=only_dicts)
+        elif kind in _BINARY:
+            self.binary(value)
+        else:
+            self.pending += self.scalar(value, self.place)
+
+    def key(self, key: Any) -> None:
+        if isinstance(key, str) and key == _format.CHUNKED_KEY:
+            raise self.error(
+                f"is a dict with the key {key!r}, by which readers know arrays in chunks: expected "
+                "other keys. Rename it, or write the array itself."
+            )
+        if type(key) in _BINARY:
+            self.pending += self.packer.pack(key)
+            return
+        self.pending += self.scalar(key, lambda: _write_errors.key_place(key, self.place()))
+
+    def scalar(self, value: Any, place: Any) -> bytes:
+        if type(value) in _PLAIN:
+            try:
+                packed: bytes = self.packer.pack(value)
+            except (ValueError, OverflowError) as e:
+                raise _write_errors.out_of_range(place(), value, e) from e
+            return packed
+        if isinstance(value, np.generic):
+            array = np.asarray(value)
+            prelude = self.prelude(array, (), array.nbytes, place)
+            content = b"".join([prelude, *byte_blocks(array)])
+            return extension_header(_format.NUMPY_SCALAR, len(content)) + content
+        if isinstance(value, complex):
+            content = b"\x92\xcb%b\xcb%b" % (
+                struct.pack(">d", value.real),
+                struct.pack(">d", value.imag),
+            )
+            return extension_header(_format.COMPLEX, len(content)) + content
+        if type(value) is msgpack.ExtType and value.code not in _format.EXTENSIONS:
+            return bytes(self.packer.pack(value))
+        raise _write_errors.unsupported_type(place(), value)
+
+    def enter(self, value: dict[Any, Any] | list[Any], *, only_dicts: bool) -> None:
+        if id(value) in self.inside:
+            raise self.error("contains itself: expected a tree. Remove the cycle.")
+        self.check_depth(1)
+        items: Any
+        if isinstance(value, dict):
+            items = list(value.items())
+            if self.sort_keys:
+                try:
+                    items.sort(key=lambda item: item[0])
+                except TypeError as e:
+                    kinds = ", ".join(sorted({type(key).__name__ for key in value}))
+                    raise self.error(
+                        f"is a dict with keys that have no order, of the types {kinds}: expected "
+                        "keys that can be sorted. Use one type, or in_place=True, which keeps the "
+                        "dict's order."
+                    ) from e
+            self.pending += self.packer.pack_map_header(len(items))
+        else:
+            items = list(enumerate(value))
+            self.pending += self.packer.pack_array_header(len(items))
+        self.inside.add(id(value))
+        self.entered.append(_Entered(value, iter(items), only_dicts and isinstance(value, dict)))
+
+    def check_depth(self, more: int) -> None:
+        if len(self.entered) + more > _format.MAX_DEPTH:
+            raise self.error(
+                f"is more than {_format.MAX_DEPTH} dicts and lists deep: expected no more, since "
+                "readers of msgpack take no more. Flatten it: flatten_state makes one dict of "
+                "paths."
+            )
+
+    def binary(self, value: bytes | bytearray | memoryview) -> None:
+        view = memoryview(value)
+        if not view.c_contiguous:
+            raise self.error(
+                "is a memoryview that is not contiguous: expected one that is. Write bytes(x)."
+            )
+        if view.nbytes > _format.MAX_ITEM_SIZE:
+            raise self.error(
+                f"has {view.nbytes} bytes: expected at most {_format.MAX_ITEM_SIZE}, msgpack's "
+                "limit. Write it as a numpy.uint8 array in a dict: that is written in chunks."
+            )
+        self.pending += binary_header(view.nbytes)
+        self.leaf(value, [(self.taken(), view.nbytes)])
+
+    def array(self, value: Any, *, chunked: bool) -> None:
+        _write_errors.check_array(self.place, value)
+        shape, itemsize = value.shape, value.dtype.itemsize
+        size = value.size * itemsize
+        if not chunked or size <= self.max_chunk_size:
+            self.array_headers(value, shape, size)
+            self.leaf(value, [(self.taken(), size)])
+            return
+        self.check_depth(2)
+        self.pending += self.packer.pack_map_header(3)
+        self.pack(_format.CHUNKED_KEY, True, _format.SHAPE_KEY)
+        self.pack({str(i): dim for i, dim in enumerate(shape)})
+        self.pack(_format.CHUNKS_KEY)
+        count = max(1, self.max_chunk_size // itemsize)
+        starts = range(0, value.size, count)
+        self.pending += self.packer.pack_map_header(len(starts))
+        chunks = []
+        for i, start in enumerate(starts):
+            self.pack(str(i))
+            elements = min(count, value.size - start)
+            self.array_headers(value, (elements,), elements * itemsize)
+            chunks.append((self.taken(), elements * itemsize))
+        self.leaf(value, chunks)
+
+    def array_headers(self, array: Any, shape: tuple[int, ...], size: int) -> None:
+        prelude = self.prelude(array, shape, size, self.place)
+        if len(prelude) + size > _format.MAX_ITEM_SIZE:
+            raise self.error(
+                f"is an array of {size} bytes within a list: expected at most 4 GiB, since only "
+                "arrays in dicts are written in chunks. Use a dict for the list, or use to_bytes "
+                "or write_weights, which write lists as dicts."
+            )
+        self.pending += extension_header(_format.ARRAY, len(prelude) + size)
+        self.pending += prelude
+
+    def prelude(self, array: Any, shape: tuple[int, ...], size: int, place: Any) -> bytes:
+        """Encodes what precedes the elements in an extension's content."""
+        name = self.dtype_name(array.dtype)
+        if name is None:
+            raise _write_errors.unsupported_dtype(place(), array)
+        parts = [
+            self.packer.pack_array_header(3),
+            self.packer.pack(list(shape)),
+            self.packer.pack(name),
+            binary_header(size),
+        ]
+        return b"".join(parts)
+
+    def dtype_name(self, dtype: np.dtype[Any]) -> str | None:
+        """Returns the name by which readers know a dtype; None if they do not."""
+        if dtype not in self.dtypes:
+            try:
+                found = stored_dtype(dtype.name, None)
+            except MissingDependencyError:
+                found = ""
+            known = isinstance(found, np.dtype) and found == dtype.newbyteorder("=")
+            self.dtypes[dtype] = dtype.name if known else None
+        return self.dtypes[dtype]
+
+    def pack(self, *values: object) -> None:
+        for value in values:
+            self.pending += self.packer.pack(value)
+
+    def taken(self) -> bytes:
+        """Takes the bytes since the last array."""
+        found = bytes(self.pending)
+        self.pending.clear()
+        return found
+
+    def leaf(self, value: Any, chunks: list[tuple[bytes, int]]) -> None:
+        self.leaves.append(_Leaf(value, self.place(), tuple(chunks)))
+        self.size_of_leaves += sum(len(header) + size for header, size in chunks)
+
+    def place(self) -> str:
+        return _write_errors.place(self.keys)
+
+    def error(self, text: str) -> SerializationError:
+        return SerializationError(f"{self.place()} {text}")

@@ -1,4 +1,4 @@
-"""States that do not fit: one error with all differences, their paths, and both sides."""
+"""Tests the error about a state that does not fit: all differences, their paths, and both sides."""
 
 from pathlib import Path
 from typing import Any
@@ -56,8 +56,8 @@ def test_all_differences_are_in_one_error_and_the_first_is_its_path() -> None:
         (np.int8(3), "int8[]"),
         ("model.msgpack", "a str of length 13: read_weights reads files"),
         (Path("model"), ": read_weights reads files"),
-        (b"\x81", "a bytes of length 1, which from_bytes reads"),
-        ([1, 2], "a list of length 2, of which to_state_dict makes a state"),
+        (b"\x81", "a bytes of length 1: from_bytes reads bytes"),
+        ([1, 2], "a list of length 2: to_state_dict turns it into a state"),
         (object(), "a object"),
         (dict, "a type"),
     ],

@@ -1,4 +1,4 @@
-"""strict=True: keys, shapes and dtypes of a state are those of the target."""
+"""Tests strict=True: keys, shapes and dtypes of a state must be those of the target."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.weights.trees import Pair
 
 
 def difference(target: Any, state: Any) -> str:
-    """What strict says of two leaves; "" if it takes them."""
+    """Returns the line of strict's error about two leaves; "" if there is none."""
     try:
         restored = from_state_dict({"a": target}, {"a": state}, strict=True)
     except StateDictError as error:
@@ -110,7 +110,7 @@ def test_all_differences_are_listed_in_order() -> None:
         "p: the state has 'secnd', which the target lacks",
         "p/first: the target has a Python int, the state None",
     ]
-    assert "or leave strict out" in str(caught.value)
+    assert "or leave out strict=True" in str(caught.value)
 
 
 def test_a_state_without_keys_is_listed_like_the_others() -> None:

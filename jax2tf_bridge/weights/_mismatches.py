@@ -1,0 +1,193 @@
+"""Compares state dicts, and describes how they differ from what is restored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jax2tf_bridge._utils._array_texts import array_type_text
+from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.errors import StateDictError, bullet_list
+from jax2tf_bridge.weights._paths import join_path, walk
+
+MOST_KEYS = 8
+_MOST_LINES = 20
+_MOST_COMPARED = 100
+
+OLD_NAMED_TUPLE_KEYS = frozenset({"name", "fields", "values"})
+_KIND = re.compile(r"bool|u?int|b?float|complex")
+_NUMBERS = (bool, int, float, complex)
+# msgpack has one type for them, which is read as bytes.
+_BINARIES = (bytes, bytearray, memoryview)
+
+
+def describe(value: Any) -> str:
+    """Describes a state in a few words.
+
+    >>> describe({"a": 1}), describe(1.5), describe([1, 2])
+    ("a dict with the key 'a'", 'a Python float', 'a list of length 2')
+    """
+    if value is None:
+        return "None"
+    kind = type(value).__name__
+    if isinstance(value, Mapping):
+        return f"a {kind} with {keys_text(list(value))}"
+    if type(value) in _NUMBERS:
+        return f"a Python {kind}"
+    if isinstance(value, (list, tuple, str, bytes, bytearray)):
+        return f"a {kind} of length {len(value)}"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return array_type_text(getattr(value.dtype, "name", value.dtype), value.shape)
+    return f"a {kind}"
+
+
+def keys_text(keys: Sequence[Any], noun: str = "key") -> str:
+    """Lists keys, the first few of many.
+
+    >>> keys_text(["a", "b"]), keys_text(["x"], "field"), keys_text([])
+    ("the keys 'a', 'b'", "the field 'x'", 'no keys')
+    """
+    if not keys:
+        return f"no {noun}s"
+    shown = ", ".join(repr(key) for key in keys[:MOST_KEYS])
+    more = f" and {len(keys) - MOST_KEYS} more" if len(keys) > MOST_KEYS else ""
+    return f"the {noun}{'s' * (len(keys) > 1)} {shown}{more}"
+
+
+def nearest(name: str, others: Sequence[Any]) -> str:
+    """Suggests the key that was probably meant, as the end of a message."""
+    # To compare thousands of keys with thousands would take minutes.
+    return did_you_mean(name, map(str, others[:_MOST_COMPARED]), quoted=True)
+
+
+def mismatch(lines: Sequence[tuple[str, str]], advice: str) -> StateDictError:
+    """Makes the error about all differences between a state and its target.
+
+    Args:
+      lines: the path and the text of each difference; at least one.
+      advice: what to do, as a sentence.
+    """
+    texts = [f"{path or 'at the top'}: {text}" for path, text in lines[:_MOST_LINES]]
+    if len(lines) > _MOST_LINES:
+        texts.append(f"and {len(lines) - _MOST_LINES} more")
+    return StateDictError(
+        f"The state does not fit the target. {advice}{bullet_list(texts)}", path=lines[0][0]
+    )
+
+
+def is_mapping(state: Any) -> bool:
+    """Tells whether a state has keys: a Mapping, or what behaves like one."""
+    return isinstance(state, Mapping) or (
+        hasattr(state, "keys") and hasattr(state, "__getitem__") and not isinstance(state, type)
+    )
+
+
+def plain_named_tuple_state(state: Any) -> Any:
+    """Converts a named tuple's state from the form of Flax before 2022; others stay as they are.
+
+    The old form is {"name": ..., "fields": {"0": name, ...}, "values": {"0": value, ...}}.
+    """
+    if not is_mapping(state) or set(state.keys()) != OLD_NAMED_TUPLE_KEYS:
+        return state
+    names, values = state["fields"], state["values"]
+    if not is_mapping(names) or not is_mapping(values):
+        return state
+    places = [str(index) for index in range(len(names))]
+    if set(names.keys()) != set(places) or not set(places) <= set(values.keys()):
+        return state
+    if not all(isinstance(name, str) for name in names.values()):
+        return state
+    return {names[place]: values[place] for place in places}
+
+
+def differences(expected: Any, state: Any, *, leaves: bool = True) -> list[tuple[str, str]]:
+    """Lists the path and the text of each difference between a state and the one expected.
+
+    Args:
+      expected: the state of what is to be restored. Leaves are anything with a shape and a dtype
+        (also of JAX or TensorFlow, or jax.ShapeDtypeStruct), or numbers of Python.
+      state: the state that is given. The elements of its arrays are not looked at.
+      leaves: whether to compare leaves, not only keys.
+    """
+    found: list[tuple[str, str]] = []
+
+    def compare(pair: tuple[Any, Any], keys: Sequence[str]) -> Iterable[tuple[str, Any]]:
+        one, other = pair
+        texts: list[str] = []
+        pairs: list[tuple[str, Any]] = []
+        if isinstance(one, dict):
+            texts, pairs = _by_key(one, other)
+        elif isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+            # Within what a type's own functions made. msgpack has no tuples, only lists.
+            if len(one) != len(other):
+                texts = [_both(one, other)]
+            pairs = [(str(i), both) for i, both in enumerate(zip(one, other, strict=False))]
+        elif leaves and not _leaves_fit(one, other):
+            texts = [_both(one, other)]
+        found.extend((join_path(keys), text) for text in texts)
+        return pairs
+
+    walk((expected, state), compare)
+    return found
+
+
+def _both(one: Any, other: Any) -> str:
+    return f"the target has {describe(one)}, the state {describe(other)}"
+
+
+def _by_key(one: dict[str, Any], other: Any) -> tuple[list[str], list[tuple[str, Any]]]:
+    """Compares keys; returns texts about them, and the pairs with a key in common."""
+    converted = plain_named_tuple_state(other)
+    if converted is not other and set(converted) == set(one):
+        other = converted
+    if not is_mapping(other):
+        return [_both(one, other)], []
+    there = dict.fromkeys(other.keys())
+    missing = [key for key in one if key not in there]
+    extra = [key for key in there if key not in one]
+    texts = [
+        # A suggestion takes time to find, and far fewer lines are shown.
+        f"the state lacks {key!r}{nearest(key, extra) if number < _MOST_LINES else ''}"
+        for number, key in enumerate(missing)
+    ]
+    texts += [f"the state has {key!r}, which the target lacks" for key in extra]
+    return texts, [(key, (value, other[key])) for key, value in one.items() if key in there]
+
+
+def _leaves_fit(one: Any, other: Any) -> bool:
+    shape, other_shape = _shape(one), _shape(other)
+    numbers = [type(leaf) in _NUMBERS for leaf in (one, other)]
+    if all(numbers) or shape is None or other_shape is None:
+        binaries = type(one) in _BINARIES and type(other) in _BINARIES
+        return binaries or type(one) is type(other)
+    if any(numbers):
+        # A count is a number of Python at first, and an array after the first step under jit.
+        return shape == other_shape == () and _kind(one) == _kind(other)
+    return shape == other_shape and bool(_dtype(one) == _dtype(other))
+
+
+def _shape(leaf: Any) -> tuple[Any, ...] | None:
+    if type(leaf) in _NUMBERS:
+        return ()
+    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+        return None
+    return tuple(leaf.shape)
+
+
+def _dtype(leaf: Any) -> Any:
+    """Returns the dtype in this machine's byte order: files hold no other."""
+    dtype = getattr(leaf.dtype, "as_numpy_dtype", leaf.dtype)  # as TensorFlow has it
+    try:
+        return np.dtype(dtype).newbyteorder("=")
+    except TypeError:
+        return dtype  # JAX's own, as those of PRNG keys
+
+
+def _kind(leaf: Any) -> str:
+    """Returns "bool", "int", "float" or "complex" for leaves of these."""
+    name = type(leaf).__name__ if type(leaf) in _NUMBERS else str(_dtype(leaf))
+    match = _KIND.match(name)
+    return match[0].lstrip("u").replace("bfloat", "float") if match else name

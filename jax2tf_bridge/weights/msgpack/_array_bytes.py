@@ -1,0 +1,80 @@
+"""Gives the elements of NumPy and JAX arrays as bytes: views where possible, else in pieces."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+_PIECE = 2**22
+"""Bytes that are copied at once."""
+
+
+def is_jax_array(value: object) -> bool:
+    """Tells whether a value is a jax.Array; without JAX there can be none."""
+    array = getattr(sys.modules.get("jax"), "Array", None)
+    return array is not None and isinstance(value, array)
+
+
+def host_array(array: Any) -> np.ndarray[Any, Any]:
+    """Returns a NumPy array of the same elements; a view, except of JAX arrays on other devices.
+
+    A JAX array that is copied to NumPy or to another device keeps the copy while it lives, so a
+    whole tree of them would end up in this machine's memory. Copies of its shards are not kept.
+    """
+    if isinstance(array, np.ndarray):
+        return np.asarray(array)
+    if len(array.devices()) == 1:
+        return _on_cpu(array)
+    shards = array.addressable_shards
+    if array.is_fully_replicated:
+        return _on_cpu(shards[0].data)
+    whole = np.empty(array.shape, array.dtype)
+    for shard in shards:
+        if shard.replica_id == 0:
+            whole[shard.index] = _on_cpu(shard.data)
+    return whole
+
+
+def _on_cpu(array: Any) -> np.ndarray[Any, Any]:
+    """Returns the elements of an array on one device."""
+    jax: Any = sys.modules["jax"]
+    (device,) = array.devices()
+    if device.platform != "cpu":
+        try:
+            cpu = jax.local_devices(backend="cpu")[0]
+        except RuntimeError:
+            pass  # JAX was told to use no CPU: the array keeps the copy
+        else:
+            array = jax.device_put(array, cpu)
+    return np.asarray(array)
+
+
+def byte_blocks(array: np.ndarray[Any, Any]) -> Iterator[memoryview]:
+    """Yields its elements, row-major and little-endian: as a view, or as copies of pieces."""
+    little = array.dtype.newbyteorder("<")
+    if array.flags.c_contiguous and array.dtype == little:
+        yield _bytes_of(array)
+    else:
+        yield from _copied(array, little)
+
+
+def _copied(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> Iterator[memoryview]:
+    if array.nbytes <= _PIECE:
+        yield _bytes_of(array.astype(dtype, order="C"))
+        return
+    row = array.nbytes // len(array)
+    if row > _PIECE:
+        for part in array:
+            yield from _copied(part, dtype)
+        return
+    count = _PIECE // row
+    for start in range(0, len(array), count):
+        yield _bytes_of(array[start : start + count].astype(dtype, order="C"))
+
+
+def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
+    # As bytes, since buffers cannot describe the dtypes of ml_dtypes.
+    return array.reshape(-1).view(np.uint8).data

@@ -1,0 +1,136 @@
+"""Headers of msgpack objects: a small value, or the kind and length of what follows.
+
+https://github.com/msgpack/msgpack/blob/master/spec.md has the table.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, TypeAlias
+
+VALUE: Final = 0
+STR: Final = 1
+BIN: Final = 2
+EXTENSION: Final = 3
+ARRAY: Final = 4
+MAP: Final = 5
+UNUSED: Final = 6
+
+KINDS: Final = ("a value", "a str", "a bin", "an extension", "an array", "a map", "byte 0xc1")
+
+_Unpack: TypeAlias = Callable[[bytes, int], tuple[Any, ...]]
+
+
+class Fault(Exception):
+    """A position in bytes that are no msgpack, with what is expected and what is there."""
+
+    def __init__(self, at: int, expected: str, got: str) -> None:
+        super().__init__(at, expected, got)
+        self.at, self.expected, self.got = at, expected, got
+
+
+class Header(NamedTuple):
+    """A header, known by its first byte.
+
+    Attributes:
+      kind: of the object.
+      argument: the value, or the length of what follows, if the first byte has it.
+      unpack: reads the argument from the bytes behind the first; None if the first byte has it.
+      width: the number of these bytes.
+    """
+
+    kind: int
+    argument: Any
+    unpack: _Unpack | None = None
+    width: int = 0
+
+
+def _table() -> Iterator[Header]:
+    for byte in range(0x80):
+        yield Header(VALUE, byte)
+    for kind, lengths in ((MAP, 16), (ARRAY, 16), (STR, 32)):
+        for length in range(lengths):
+            yield Header(kind, length)
+    yield Header(VALUE, None)
+    yield Header(UNUSED, None)
+    yield Header(VALUE, False)
+    yield Header(VALUE, True)
+    for kind, codes in ((BIN, "BHI"), (EXTENSION, "BHI"), (VALUE, "fdBHIQbhiq")):
+        yield from _with_argument(kind, codes)
+    for length in (1, 2, 4, 8, 16):
+        yield Header(EXTENSION, length)
+    for kind, codes in ((STR, "BHI"), (ARRAY, "HI"), (MAP, "HI")):
+        yield from _with_argument(kind, codes)
+    for byte in range(-0x20, 0):
+        yield Header(VALUE, byte)
+
+
+def _with_argument(kind: int, codes: str) -> Iterator[Header]:
+    for code in codes:
+        packed = struct.Struct(f">{code}")
+        yield Header(kind, None, packed.unpack_from, packed.size)
+
+
+HEADERS: Final = tuple(_table())
+"""By first byte."""
+
+
+def read_header(data: bytes, at: int, end: int, base: int = 0) -> tuple[int, Any, int]:
+    """Reads a header; returns its kind, its argument, and the position behind it.
+
+    Args:
+      data: bytes that begin at `base` in the whole.
+      at: the position of the header in `data`.
+      end: the position before which it must end.
+      base: for faults.
+
+    Raises:
+      Fault: it does not end before `end`.
+    """
+    if at >= end:
+        raise Fault(base + at, "a msgpack object", "the end")
+    kind, argument, unpack, width = HEADERS[data[at]]
+    at += 1
+    if unpack is not None:
+        if at + width > end:
+            raise cut_short(base + at, width, end - at)
+        (argument,) = unpack(data, at)
+        at += width
+    return kind, argument, at
+
+
+def cut_short(at: int, needed: int, left: int) -> Fault:
+    return Fault(at, f"{needed} more bytes", f"{left} until the end")
+
+
+def described(kind: int, argument: Any) -> str:
+    """Describes a header, for messages.
+
+    >>> described(STR, 5), described(VALUE, None)
+    ('a str of 5', 'None')
+    """
+    if kind in (VALUE, UNUSED):
+        return KINDS[UNUSED] if kind == UNUSED else repr(argument)
+    return f"{KINDS[kind]} of {argument}"
+
+
+def binary_header(size: int) -> bytes:
+    if size < 2**8:
+        return struct.pack(">BB", 0xC4, size)
+    if size < 2**16:
+        return struct.pack(">BH", 0xC5, size)
+    return struct.pack(">BI", 0xC6, size)
+
+
+_FIXED_SIZES = {1: 0xD4, 2: 0xD5, 4: 0xD6, 8: 0xD7, 16: 0xD8}
+
+
+def extension_header(code: int, size: int) -> bytes:
+    if size in _FIXED_SIZES:
+        return struct.pack(">Bb", _FIXED_SIZES[size], code)
+    if size < 2**8:
+        return struct.pack(">BBb", 0xC7, size, code)
+    if size < 2**16:
+        return struct.pack(">BHb", 0xC8, size, code)
+    return struct.pack(">BIb", 0xC9, size, code)
