@@ -244,7 +244,8 @@ def read_module(record: PortableFunction) -> StableHloModule:
         raise ModuleError(
             f"The installed JAX cannot read the module of {record.name}: it is written at "
             f"StableHLO {version_text(record.module.stablehlo_version)} by {record.producer}, and "
-            f"this JAX reads up to {newest}. Upgrade JAX if that is older; else the module is damaged."
+            f"this JAX reads up to {newest}. Upgrade JAX if that is older; else the module is "
+            "damaged."
         ) from e
 
 
