@@ -200,18 +200,18 @@ def described(record: PortableFunction) -> dict[str, Any]:
 def test_what_is_written() -> None:
     data = serialize_exported(writable(platforms=("cpu", "tpu"), nr_devices=3))
     root = Reader(data, what="it").root()
-    assert root.integer(ExportedField.SERIALIZATION_VERSION, "u16") == WRITTEN_VERSION == 12
+    assert root.integer(ExportedField.SERIALIZATION_VERSION) == WRITTEN_VERSION == 12
     # It is not JAX that wrote it.
     assert not root.has(ExportedField.JAX_VERSION)
     # What older and newer releases look for.
-    assert root.integer(ExportedField.NR_DEVICES, "u32") == 3
-    assert root.integer(ExportedField.NR_DEVICES_SHORT, "i16") == 3
+    assert root.integer(ExportedField.NR_DEVICES) == 3
+    assert root.integer(ExportedField.NR_DEVICES_SHORT) == 3
     assert len(root.tables(ExportedField.IN_AVALS)) == 1
-    assert root.integers(ExportedField.IN_AVALS_IDXS, "u32") == (0,)
-    assert root.integers(ExportedField.IN_SHARDINGS_IDXS, "u32") == (0,)
+    assert root.integers(ExportedField.IN_AVALS_IDXS) == (0,)
+    assert root.integers(ExportedField.IN_SHARDINGS_IDXS) == (0,)
     # JAX folds what depends on the platform.
     assert root.boolean(ExportedField.USES_GLOBAL_CONSTANTS)
-    assert root.integer(ExportedField.CALLING_CONVENTION_VERSION, "u16") == 9
+    assert root.integer(ExportedField.CALLING_CONVENTION_VERSION) == 9
     newer = serialize_exported(writable(calling_convention_version=10))
     assert read_exported(newer).calling_convention_version == 10
 

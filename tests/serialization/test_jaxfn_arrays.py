@@ -7,6 +7,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ from jax2tf_bridge.portable._array_sizes import array_size
 from jax2tf_bridge.portable._portable_function import LazyVjp
 from jax2tf_bridge.serialization import deserialize, read_function, serialize, write_function
 from jax2tf_bridge.serialization.jaxfn import _format
-from jax2tf_bridge.serialization.jaxfn._generated import jaxfn_generated
 from shape_poly import DimExpr
 from tests.serialization.equality import assert_equal
+from tests.serialization.fbs import Root
 from tests.serialization.forging import forged, refused
 from tests.serialization.records import constant, simple, vjp_of, with_vjps
 
@@ -69,11 +70,10 @@ def test_each_array_is_there_once_and_aligned() -> None:
 
 
 def test_other_tools_find_the_arrays() -> None:
-    reader: Any = jaxfn_generated.File
-    file = reader.GetRootAs(serialize(lifting(FLOATS, MASK)))
-    assert file.ArraySizesAsNumpy().tolist() == [24, 5]
-    text, ends = file.Text(), file.TextSizesAsNumpy().cumsum()
-    digests = [text[ends[i - 1] : ends[i]].decode() for i in file.ArrayDigestsAsNumpy()]
+    file = Root(serialize(lifting(FLOATS, MASK)))
+    assert file.numbers("array_sizes") == [24, 5]
+    text, ends = file.text("text"), [0, *accumulate(file.numbers("text_sizes"))]
+    digests = [text[ends[i] : ends[i + 1]].decode() for i in file.numbers("array_digests")]
     assert digests == [FLOATS.digest, MASK.digest]
 
 

@@ -80,7 +80,7 @@ def read_exported(data: Readable, *, file: str | None = None) -> PortableFunctio
 
 
 def _check_version(root: Table) -> None:
-    version = root.integer(ExportedField.SERIALIZATION_VERSION, "u16")
+    version = root.integer(ExportedField.SERIALIZATION_VERSION)
     if version == WITHDRAWN_VERSION:
         raise root.error(
             ExportedField.SERIALIZATION_VERSION,
@@ -118,7 +118,7 @@ def _function(
     module, version = _module(table)
     constraints = () if only_check else asserted_constraints(module, in_shapes, in_avals)
     refines = table.boolean(ExportedField.USES_GLOBAL_CONSTANTS)
-    convention = table.integer(ExportedField.CALLING_CONVENTION_VERSION, "u16")
+    convention = table.integer(ExportedField.CALLING_CONVENTION_VERSION)
     producer = _producer(table)
     shardings = ShardingReader(table)
     record = PortableFunction(
@@ -131,7 +131,7 @@ def _function(
         module=b"" if only_check else bytes(module),
         stablehlo_version=version,
         calling_convention_version=convention,
-        module_kept_var_idx=table.integers(ExportedField.MODULE_KEPT_VAR_IDX, "u16"),
+        module_kept_var_idx=table.integers(ExportedField.MODULE_KEPT_VAR_IDX),
         platforms=table.strings(ExportedField.PLATFORMS),
         dropped_platforms=(),
         uses_shape_polymorphism=refines
@@ -177,7 +177,7 @@ class _AvalTables:
 
     def avals(self, field: ExportedField) -> tuple[tuple[Aval, ...], tuple[tuple[str, ...], ...]]:
         """Reads the abstract values of arguments or results, and their shapes as written."""
-        indices = self._exported.integers(_INDICES[field], "u32")
+        indices = self._exported.integers(_INDICES[field])
         if indices and max(indices) >= len(self._shared):
             raise self._exported.error(
                 _INDICES[field], f"indices below {len(self._shared)}", f"{max(indices)}"
@@ -236,14 +236,12 @@ def _producer(table: Table) -> str:
     version = table.string(ExportedField.JAX_VERSION)
     if version:
         return f"JAX {version}"
-    stamp = table.integer(ExportedField.SERIALIZATION_VERSION, "u16")
+    stamp = table.integer(ExportedField.SERIALIZATION_VERSION)
     return f"JAX (serialization version {stamp})"
 
 
 def _nr_devices(table: Table) -> int:
-    count = table.integer(ExportedField.NR_DEVICES, "u32") or table.integer(
-        ExportedField.NR_DEVICES_SHORT, "i16"
-    )
+    count = table.integer(ExportedField.NR_DEVICES) or table.integer(ExportedField.NR_DEVICES_SHORT)
     if count < 1:
         raise table.error(ExportedField.NR_DEVICES, "at least one device", f"{count}")
     return count

@@ -36,7 +36,7 @@ class TreeReader:
 
     def tree(self, table: Table) -> TreeSpec:
         """Reads the pytree below a node."""
-        kind = table.integer(TreeField.KIND, "i8")
+        kind = table.integer(TreeField.KIND)
         if kind == TreeKind.LEAF:
             return LEAF
         children = tuple(self.tree(child) for child in table.tables(TreeField.CHILDREN))
@@ -117,17 +117,17 @@ class AvalReader:
 
     def aval(self, table: Table) -> Aval:
         """Reads the abstract value of a table."""
-        kind = table.integer(AvalField.KIND, "i8")
+        kind = table.integer(AvalField.KIND)
         if kind != 0:
             raise table.error(AvalField.KIND, "0, an array", f"{kind}")
-        number = table.integer(AvalField.DTYPE, "i8")
+        number = table.integer(AvalField.DTYPE)
         if not 0 <= number < len(DTYPES):
             raise table.error(
                 AvalField.DTYPE,
                 f"a dtype from 0 to {len(DTYPES) - 1}, or a newer bridge",
                 f"{number}",
             )
-        space = table.integer(AvalField.MEMORY_SPACE, "i8")
+        space = table.integer(AvalField.MEMORY_SPACE)
         if not 0 <= space < len(MEMORY_SPACES):
             raise table.error(
                 AvalField.MEMORY_SPACE,
@@ -173,7 +173,7 @@ def disabled_checks(tables: Sequence[Table]) -> tuple[DisabledSafetyCheck, ...]:
     """Reads the disabled checks; shape assertions can't be disabled any more and are left out."""
     checks: list[DisabledSafetyCheck] = []
     for table in tables:
-        match table.integer(CheckField.KIND, "i8"):
+        match table.integer(CheckField.KIND):
             case CheckKind.PLATFORM:
                 checks.append(DisabledSafetyCheck.platform())
             case CheckKind.CUSTOM_CALL:

@@ -11,7 +11,7 @@ from jax2tf_bridge.serialization._flatbuffer import Table
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from jax2tf_bridge.serialization.jaxfn._file_parts import Part, hexdigests
-from jax2tf_bridge.serialization.jaxfn._texts import each
+from jax2tf_bridge.serialization.jaxfn._pools import each
 
 
 def distinct_arrays(constants: Iterable[LiftedConstant]) -> dict[str, bytes]:
@@ -71,7 +71,7 @@ def array_parts(
     if not (root.has(field) or root.has(schema.File.ARRAY_SIZES)):
         return []
     digests = each(root, field, texts)
-    sizes = root.integers(schema.File.ARRAY_SIZES, "u64")
+    sizes = root.integers(schema.File.ARRAY_SIZES)
     if len(digests) != len(sizes):
         raise root.error(
             field, "a digest and a size each array", f"{len(digests)} and {len(sizes)}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from jax2tf_bridge.errors import SerializationError
-from jax2tf_bridge.serialization._flatbuffer import Table
+from jax2tf_bridge.serialization._flatbuffer import Fields, Table
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 
 _REAL = struct.Struct("<d")
@@ -72,6 +72,15 @@ def _encoded(kind: str, data: bytes = b"") -> EncodedKey:
     return EncodedKey(schema.KEY_KINDS.index(kind), data)
 
 
+def key_table(key: EncodedKey) -> Fields:
+    """Makes the table of a key."""
+    return {
+        schema.Key.KIND: key.kind,
+        schema.Key.DATA: key.data or None,
+        schema.Key.ITEMS: list(map(key_table, key.items)),
+    }
+
+
 def unwritable_key(key: Hashable, place: str) -> SerializationError:
     """Makes the error for a key that a file cannot hold, at `place`."""
     try:
@@ -92,7 +101,7 @@ def decode_key(table: Table, depth: int = 1) -> Hashable:
     Raises:
       FileFormatError: it holds none.
     """
-    number = table.integer(schema.Key.KIND, "u8")
+    number = table.integer(schema.Key.KIND)
     if number >= len(schema.KEY_KINDS):
         raise table.error(
             schema.Key.KIND, f"a kind of key below {len(schema.KEY_KINDS)}", f"{number}"
@@ -103,7 +112,7 @@ def decode_key(table: Table, depth: int = 1) -> Hashable:
             raise table.error(None, f"tuples nested at most {_MAX_DEPTH} deep", "more")
         return tuple(decode_key(item, depth + 1) for item in table.tables(schema.Key.ITEMS))
     # As integers, which count as read: a file may name the same bytes a million times.
-    data = bytes(table.integers(schema.Key.DATA, "u8"))
+    data = bytes(table.integers(schema.Key.DATA))
     if kind == "none":
         return None
     if kind == "bytes":

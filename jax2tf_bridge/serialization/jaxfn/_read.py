@@ -28,7 +28,7 @@ from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from jax2tf_bridge.serialization.jaxfn._arrays import array_parts
 from jax2tf_bridge.serialization.jaxfn._avals import decode_avals
 from jax2tf_bridge.serialization.jaxfn._file_parts import Part, crc32_text
-from jax2tf_bridge.serialization.jaxfn._texts import (
+from jax2tf_bridge.serialization.jaxfn._pools import (
     decode_texts,
     each,
     one,
@@ -167,7 +167,7 @@ class _FileReader:
             "requirements": each(table, fields.REQUIREMENTS, texts),
             "ordered_effects": each(table, fields.ORDERED_EFFECTS, texts),
             "unordered_effects": each(table, fields.UNORDERED_EFFECTS, texts),
-            "module_kept_var_idx": table.integers(fields.MODULE_KEPT_VAR_IDX, "u32"),
+            "module_kept_var_idx": table.integers(fields.MODULE_KEPT_VAR_IDX),
             "in_shardings": self._one_sharding_each(table, fields.IN_SHARDINGS, in_avals),
             "out_shardings": self._one_sharding_each(table, fields.OUT_SHARDINGS, out_avals),
             "uses_global_constants": table.boolean(fields.USES_GLOBAL_CONSTANTS),
@@ -225,8 +225,8 @@ def _modules(tables: Sequence[Table], end: int) -> list[Part]:
             "module",
             f"the VJP of order {order}" if order else "the function",
             end,
-            table.integer(schema.Function.MODULE_SIZE, "u64"),
-            crc32_text(table.integer(schema.Function.MODULE_CRC32, "u32")),
+            table.integer(schema.Function.MODULE_SIZE),
+            crc32_text(table.integer(schema.Function.MODULE_CRC32)),
         )
         modules.append(part)
         end = part.end
@@ -251,27 +251,27 @@ def _lowering(table: Table, texts: Sequence[str]) -> dict[str, Any]:
         raise table.error(fields.DROPPED_BECAUSE, f"{len(dropped)} reasons", f"{len(reasons)}")
     return {
         "stablehlo_version": versions[0],
-        "calling_convention_version": table.integer(fields.CALLING_CONVENTION_VERSION, "u32"),
+        "calling_convention_version": table.integer(fields.CALLING_CONVENTION_VERSION),
         "platforms": each(table, fields.PLATFORMS, texts),
         "dropped_platforms": tuple(zip(dropped, reasons, strict=True)),
         "disabled_checks": tuple(
             map(DisabledSafetyCheck, each(table, fields.DISABLED_CHECKS, texts))
         ),
-        "nr_devices": table.integer(fields.NR_DEVICES, "u32", 1),
+        "nr_devices": table.integer(fields.NR_DEVICES),
         "uses_shape_polymorphism": table.boolean(fields.USES_SHAPE_POLYMORPHISM),
         "constraints": each(table, fields.CONSTRAINTS, texts),
-        "constraints_known": table.boolean(fields.CONSTRAINTS_KNOWN, True),
+        "constraints_known": table.boolean(fields.CONSTRAINTS_KNOWN),
         "producer": one(table, fields.PRODUCER, texts),
         "target": Target(
             one(table, fields.TARGET_NAME, texts),
             _versions(table, fields.TARGET_STABLEHLO_VERSIONS),
-            table.integer(fields.TARGET_CALLING_CONVENTION, "u32"),
+            table.integer(fields.TARGET_CALLING_CONVENTION),
         ),
     }
 
 
 def _versions(table: Table, field: schema.Lowering) -> tuple[Version, ...]:
-    numbers = table.integers(field, "u32")
+    numbers = table.integers(field)
     if len(numbers) % 3:
         raise table.error(field, "three numbers each version", f"{len(numbers)}")
     return tuple(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
@@ -280,8 +280,8 @@ def _versions(table: Table, field: schema.Lowering) -> tuple[Version, ...]:
 def _mesh(table: Table, texts: Sequence[str]) -> AbstractMesh:
     fields = schema.Mesh
     names = each(table, fields.AXIS_NAMES, texts)
-    sizes = table.integers(fields.AXIS_SIZES, "u64")
-    types = table.integers(fields.AXIS_TYPES, "u8")
+    sizes = table.integers(fields.AXIS_SIZES)
+    types = table.integers(fields.AXIS_TYPES)
     if not len(names) == len(sizes) == len(types):
         raise table.error(None, "a name, a size and a type each axis", "other numbers of them")
     if max(types, default=0) >= len(schema.AXIS_TYPES):
@@ -295,13 +295,13 @@ def _mesh(table: Table, texts: Sequence[str]) -> AbstractMesh:
 
 def _device(table: Table, texts: Sequence[str]) -> AbstractDevice:
     fields = schema.Device
-    cores = table.integer(fields.NUM_CORES, "u32") if table.has(fields.NUM_CORES) else None
+    cores = table.optional_integer(fields.NUM_CORES)
     return AbstractDevice(one(table, fields.KIND, texts), one(table, fields.PLATFORM, texts), cores)
 
 
 def _sharding(table: Table, meshes: Sequence[AbstractMesh], texts: Sequence[str]) -> Sharding:
     fields = schema.Sharding
-    sizes = table.integers(fields.PARTITION_SIZES, "u32")
+    sizes = table.integers(fields.PARTITION_SIZES)
     axes = each(table, fields.AXES, texts)
     if sum(sizes) != len(axes):
         raise table.error(fields.AXES, f"{sum(sizes)} axes", f"{len(axes)}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
-from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH, Table
+from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH, Fields, Table
 from jax2tf_bridge.serialization._static_data import read_definition, write_definition
 from jax2tf_bridge.serialization._stored_types import StoredNames, codec_if_it_fits
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
@@ -16,10 +16,10 @@ from jax2tf_bridge.serialization.jaxfn._keys import (
     EncodedKey,
     decode_key,
     encode_key,
+    key_table,
     unwritable_key,
 )
-from jax2tf_bridge.serialization.jaxfn._pools import Pool
-from jax2tf_bridge.serialization.jaxfn._texts import one, optional, optional_bytes
+from jax2tf_bridge.serialization.jaxfn._pools import Pool, one, optional, optional_bytes
 
 _NONE = TreeSpec("none")
 _KEYED = (schema.DICT, schema.NAMEDTUPLE, schema.NAMED_CUSTOM)
@@ -47,25 +47,44 @@ class EncodedType:
     auxdata: bytes | None
 
 
-@dataclass
-class EncodedTrees:
-    """Structures as a file has them; see the schema's Trees."""
-
-    kinds: bytearray = field(default_factory=bytearray)
-    counts: list[int] = field(default_factory=list)
-    keys: list[int] = field(default_factory=list)
-    types: list[int] = field(default_factory=list)
-
-
 class TreeWriter:
-    """Encodes structures into `trees`; what they share is pooled in keys and types, and texts."""
+    """Encodes structures; what they share is pooled: keys, types, and texts."""
 
     def __init__(self, texts: Pool[str]) -> None:
-        self.trees = EncodedTrees()
+        self._kinds = bytearray()
+        self._counts: list[int] = []
+        self._key_indices: list[int] = []
+        self._type_indices: list[int] = []
         self._texts = texts
-        self.keys = Pool[EncodedKey]()
-        self.types = Pool[EncodedType]()
+        self._keys = Pool[EncodedKey]()
+        self._types = Pool[EncodedType]()
         self._names = StoredNames()
+
+    def table(self) -> Fields:
+        """Makes the table of all structures."""
+        return {
+            schema.Trees.KINDS: self._kinds,
+            schema.Trees.COUNTS: self._counts,
+            schema.Trees.KEYS: self._key_indices,
+            schema.Trees.TYPES: self._type_indices,
+        }
+
+    def key_tables(self) -> list[Fields]:
+        """Makes the table of each key that is no text."""
+        return list(map(key_table, self._keys.values()))
+
+    def type_tables(self) -> list[Fields]:
+        """Makes the table of each type."""
+        return [
+            {
+                schema.NodeType.NAME: self._texts.index(found.name),
+                schema.NodeType.SERIALIZED_NAME: self._texts.optional_index(
+                    found.serialized_name or None
+                ),
+                schema.NodeType.AUXDATA: found.auxdata,
+            }
+            for found in self._types.values()
+        ]
 
     def add(self, spec: TreeSpec, root: Root) -> int:
         """Encodes a structure behind the others, and gives the number of its leaves.
@@ -74,7 +93,7 @@ class TreeWriter:
           SerializationError: a file cannot hold a key of it, or its depth, or it is no
             structure.
         """
-        kinds = self.trees.kinds
+        kinds = self._kinds
         start = len(kinds)
         pending: list[tuple[TreeSpec, _Place, int]] = [(spec, root, 1)]
         while pending:
@@ -105,13 +124,11 @@ class TreeWriter:
                 f"{_path(where)} is no structure: its {node.kind} has {len(node.children)} "
                 f"children and the keys {node.keys!r:.200}."
             )
-        trees = self.trees
-        trees.kinds.append(kind)
-        trees.counts.append(len(node.children))
-        for key in node.keys:
-            trees.keys.append(self._key(key, where))
+        self._kinds.append(kind)
+        self._counts.append(len(node.children))
+        self._key_indices += [self._key(key, where) for key in node.keys]
         if kind in _TYPED:
-            trees.types.append(self.types.index(self._type(node, where)))
+            self._type_indices.append(self._types.index(self._type(node, where)))
 
     def _key(self, key: Hashable, where: _Place) -> int:
         encoded = encode_key(key)
@@ -119,7 +136,7 @@ class TreeWriter:
             raise unwritable_key(key, _path(where))
         if isinstance(key, str):
             return self._texts.index(key)
-        return schema.KEY_IS_NO_TEXT | self.keys.index(encoded)
+        return schema.KEY_IS_NO_TEXT | self._keys.index(encoded)
 
     def _type(self, node: TreeSpec, where: _Place) -> EncodedType:
         try:
@@ -174,10 +191,10 @@ class TreeReader:
           FileFormatError: it holds something else, or a registered type cannot read its static
             data.
         """
-        kinds = table.integers(schema.Trees.KINDS, "u8")
-        counts = list(table.integers(schema.Trees.COUNTS, "u32"))
-        keys = list(table.integers(schema.Trees.KEYS, "u32"))
-        types = list(table.integers(schema.Trees.TYPES, "u32"))
+        kinds = table.integers(schema.Trees.KINDS)
+        counts = list(table.integers(schema.Trees.COUNTS))
+        keys = list(table.integers(schema.Trees.KEYS))
+        types = list(table.integers(schema.Trees.TYPES))
         _check_depth(kinds, counts, table)
         # From the last node to the first: then the children of a node are there before it, the
         # first of them on top.
