@@ -62,6 +62,7 @@ class Field(IntEnum):
       is_vector, is_scalar: whether there may be several, and whether it is one number.
       default: what a scalar is if it was not written; None if that means that there is none.
       scalar: how the value is packed, or the offset to it.
+      lowest, highest: of the numbers that it holds.
     """
 
     element: str
@@ -69,6 +70,8 @@ class Field(IntEnum):
     is_scalar: bool
     default: int | None
     scalar: struct.Struct
+    lowest: int
+    highest: int
 
     def __new__(cls, type_name: str, default: int | None = 0) -> Field:
         """Numbers the fields in the order in which they come."""
@@ -76,7 +79,10 @@ class Field(IntEnum):
         field._value_ = int(field)
         field.element, field.is_vector = type_name.strip("[]"), type_name.startswith("[")
         field.is_scalar, field.default = type_name in CODES, default
-        field.scalar = struct.Struct(f"<{CODES.get(field.element, 'I')}")
+        code = CODES.get(field.element, "I")
+        field.scalar = struct.Struct(f"<{code}")
+        field.highest = 2 ** (8 * field.scalar.size - code.islower()) - 1
+        field.lowest = -1 - field.highest if code.islower() else 0
         return field
 
     @property

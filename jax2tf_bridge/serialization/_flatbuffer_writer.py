@@ -14,17 +14,18 @@ import numpy as np
 from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.serialization._flatbuffer import CODES, Field, Fields, Offset, Value
 
-_SLOTS = {
-    "bool": "Bool",
-    "ubyte": "Uint8",
-    "byte": "Int8",
-    "ushort": "Uint16",
-    "short": "Int16",
-    "uint": "Uint32",
-    "int": "Int32",
-    "ulong": "Uint64",
-    "long": "Int64",
+_PREPEND = {
+    "bool": "PrependBoolSlot",
+    "ubyte": "PrependUint8Slot",
+    "byte": "PrependInt8Slot",
+    "ushort": "PrependUint16Slot",
+    "short": "PrependInt16Slot",
+    "uint": "PrependUint32Slot",
+    "int": "PrependInt32Slot",
+    "ulong": "PrependUint64Slot",
+    "long": "PrependInt64Slot",
 }
+_DTYPES = {name: np.dtype(f"<{code}") for name, code in CODES.items()}
 
 
 class Writer:
@@ -49,26 +50,29 @@ class Writer:
 
     def table(self, fields: Fields) -> Offset:
         """Writes a table; fields that are None, or scalars at their defaults, are left out."""
-        builder, written = self._builder, self.written(fields)
-        builder.StartObject(1 + max(written, default=-1))
-        for field, value in written.items():
+        builder, written = self._builder, self._written(fields)
+        builder.StartObject(1 + max((field for field, _ in written), default=-1))
+        for field, value in written:
             if field.is_scalar:
-                getattr(builder, f"Prepend{_SLOTS[field.element]}Slot")(field, value, field.default)
+                getattr(builder, _PREPEND[field.element])(field, value, field.default)
             else:
                 builder.PrependUOffsetTRelativeSlot(field, value, 0)
         return int(builder.EndObject())
 
     def written(self, fields: Fields) -> dict[Field, Value]:
         """Writes the texts, vectors and tables of fields; gives each field's scalar or offset."""
-        pairs = fields.items() if isinstance(fields, Mapping) else fields
-        found = ((field, self._write(field, value)) for field, value in pairs)
-        return {field: value for field, value in found if value is not None}
+        return dict(self._written(fields))
+
+    def _written(self, fields: Fields) -> list[tuple[Field, int]]:
+        pairs = fields if isinstance(fields, Iterator) else fields.items()
+        found = [(field, self._write(field, value)) for field, value in pairs]
+        return [(field, value) for field, value in found if value is not None]
 
     def _write(self, field: Field, value: Value) -> int | None:
         if value is None:
             return None
         if isinstance(value, int):
-            if field.is_scalar and not _lowest(field) <= value <= _highest(field):
+            if field.is_scalar and not field.lowest <= value <= field.highest:
                 raise _out_of_range(field, [value])
             return value
         if isinstance(value, str):
@@ -80,6 +84,8 @@ class Writer:
             if field.element == "string":
                 return int(self._builder.CreateString(value))
             return int(self._builder.CreateByteVector(bytes(value)))
+        if isinstance(value, (list, tuple)):  # mostly: asking for Mapping takes longer
+            return self._vector(field, value)
         if isinstance(value, (Mapping, Iterator)):
             return self.table(value)
         return self._vector(field, value)
@@ -89,9 +95,8 @@ class Writer:
         if not values and self._skip_empty:
             return None
         if field.element in CODES:
-            dtype = np.dtype(f"<{CODES[field.element]}")
             try:
-                array = np.array(values, dtype)
+                array = np.array(values, _DTYPES[field.element])
             except OverflowError:
                 raise _out_of_range(field, values) from None
             return int(builder.CreateNumpyVector(array))
@@ -118,15 +123,7 @@ class Writer:
         return memoryview(builder.Bytes)[builder.Head() :]
 
 
-def _lowest(field: Field) -> int:
-    return -1 - _highest(field) if CODES[field.element].islower() else 0
-
-
-def _highest(field: Field) -> int:
-    return int(2 ** (8 * field.scalar.size - CODES[field.element].islower()) - 1)
-
-
 def _out_of_range(field: Field, values: Sequence[int]) -> SerializationError:
-    low, high = _lowest(field), _highest(field)
+    low, high = field.lowest, field.highest
     got = next((value for value in values if not low <= value <= high), values)
     return SerializationError(f"{field.label} must be from {low} to {high} in a file. Got: {got}")
