@@ -10,15 +10,20 @@ from typing import Any
 from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.portable._tree_spec import NodeCodec, StoredType, TreeSpec
 from jax2tf_bridge.serialization import _jax_registrations as in_jax
-from jax2tf_bridge.serialization._fields import fields_codec, write_fields
-from jax2tf_bridge.serialization._registrations import Registration
+from jax2tf_bridge.serialization._node_data import (
+    defined_name,
+    read_static,
+    write_fields,
+    write_static,
+)
 from jax2tf_bridge.serialization._registry import (
+    Registration,
     codec_by,
     codec_for,
+    fields_codec,
     registration_of,
     serialization_of,
 )
-from jax2tf_bridge.serialization._static_data import defined_name, read_static, write_static
 
 
 class StoredNames:

@@ -29,7 +29,7 @@ from jax2tf_bridge import (
 from jax2tf_bridge.from_jax._trees import tree_spec
 from jax2tf_bridge.portable._tree_spec import LEAF, StoredType
 from jax2tf_bridge.serialization import _jax_registrations
-from jax2tf_bridge.serialization._static_data import (
+from jax2tf_bridge.serialization._node_data import (
     read_definition,
     read_static,
     write_definition,

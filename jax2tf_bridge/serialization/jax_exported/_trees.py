@@ -10,8 +10,8 @@ from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.portable._symbolic_texts import MAX_TEXT, has_own_parentheses
 from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
-from jax2tf_bridge.serialization._fields import read_fields, write_fields
 from jax2tf_bridge.serialization._flatbuffer import Table
+from jax2tf_bridge.serialization._node_data import read_fields, write_fields
 from jax2tf_bridge.serialization._registry import codec_for
 from jax2tf_bridge.serialization.jax_exported._schema import (
     DTYPES,

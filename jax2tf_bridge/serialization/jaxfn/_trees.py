@@ -9,7 +9,7 @@ from typing import TypeAlias
 from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
 from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH, Fields, Table
-from jax2tf_bridge.serialization._static_data import read_definition, write_definition
+from jax2tf_bridge.serialization._node_data import read_definition, write_definition
 from jax2tf_bridge.serialization._stored_types import StoredNames, codec_if_it_fits
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from jax2tf_bridge.serialization.jaxfn._keys import (

@@ -1,17 +1,42 @@
-"""Types of pytree nodes that nobody registered: where they are defined, and their static data."""
+"""Data of pytree nodes as bytes: fields, plain static data, and where their types are defined."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._tree_spec import StoredType
 
 _MAX_DEPTH = 16
 """Of containers in containers."""
 _CONTAINERS = (tuple, list, dict)
+
+
+def write_fields(fields: Sequence[str]) -> bytes:
+    """Writes the fields of a named tuple, or the keys of an OrderedDict, as jax.export does."""
+    return json.dumps(list(fields)).encode()
+
+
+def read_fields(auxdata: bytes) -> tuple[str, ...]:
+    """Reads the fields of a named tuple, or the keys of an OrderedDict.
+
+    Raises:
+      FileFormatError: it is no list of texts.
+    """
+    try:
+        fields = json.loads(auxdata)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, list) or not all(isinstance(f, str) for f in fields):
+        raise FileFormatError(
+            "The names of a named tuple's fields, or of the keys of an OrderedDict, must be a list "
+            f"of texts in JSON. Got: {auxdata[:80]!r}"
+        )
+    return tuple(fields)
 
 
 def defined_name(node_type: type) -> str:
