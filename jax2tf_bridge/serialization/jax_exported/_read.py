@@ -14,7 +14,6 @@ from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.serialization._flatbuffer import Readable, Reader, Table
 from jax2tf_bridge.serialization.jax_exported._argument_names import argument_names
-from jax2tf_bridge.serialization.jax_exported._effects import effect_name
 from jax2tf_bridge.serialization.jax_exported._modules import (
     asserted_constraints,
     stablehlo_version,
@@ -23,6 +22,7 @@ from jax2tf_bridge.serialization.jax_exported._schema import (
     FIRST_VERSION,
     WITHDRAWN_VERSION,
     AvalField,
+    EffectField,
     ExportedField,
 )
 from jax2tf_bridge.serialization.jax_exported._shardings import ShardingReader
@@ -248,4 +248,14 @@ def _nr_devices(table: Table) -> int:
 
 
 def _effects(table: Table, field: ExportedField) -> tuple[str, ...]:
-    return tuple(map(effect_name, table.tables(field)))
+    return tuple(map(_effect_name, table.tables(field)))
+
+
+def _effect_name(table: Table) -> str:
+    """Reads the class of an effect, as "jax._src.debugging.OrderedDebugEffect"."""
+    text = table.string(EffectField.TYPE_NAME)
+    if not text:
+        raise table.error(EffectField.TYPE_NAME, "the class of an effect", "none")
+    return (
+        text[len("<class '") : -2] if text.startswith("<class '") and text.endswith("'>") else text
+    )

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import queue
-import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.serialization.jaxfn import _format
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 # Below, a thread costs more than it saves.
 _ALONE = 1 << 22
@@ -200,7 +201,7 @@ def _fill(view: memoryview, handle: io.FileIO, step: int, file: str) -> Iterator
         at += count
 
 
-Update: TypeAlias = Callable[[memoryview], None]
+Update: TypeAlias = Callable[[memoryview], object]
 
 
 class _Checksums:
@@ -208,49 +209,33 @@ class _Checksums:
 
     def __init__(self, sizes: Sequence[int]) -> None:
         """For what has these sizes in bytes."""
-        self._workers: list[_Worker] = []
+        self._threads: list[ThreadPoolExecutor] = []
         if sum(sizes) >= _ALONE:
-            threads = min(len(sizes), os.cpu_count() or 1, _MOST_THREADS)
-            self._workers = [_Worker() for _ in range(threads)]
+            from concurrent.futures import ThreadPoolExecutor
+
+            count = min(len(sizes), os.cpu_count() or 1, _MOST_THREADS)
+            self._threads = [ThreadPoolExecutor(1) for _ in range(count)]
+        self._loads = [0] * len(self._threads)
 
     def __enter__(self) -> _Checksums:
         return self
 
     def __exit__(self, *_: object) -> None:
         """Waits until all is computed."""
-        for worker in self._workers:
-            worker.finish()
+        for thread in self._threads:
+            thread.shutdown()
 
     def begin(self, checksum: _Checksum, size: int) -> Update:
         """Begins a checksum of `size` bytes, which must not change; what comes back takes them."""
-        if not self._workers:
+        if not self._threads:
             return checksum.update
-        worker = min(self._workers, key=lambda worker: worker.load)
-        worker.load += size
+        # Of one thread, so that they come in order.
+        chosen = self._loads.index(min(self._loads))
+        self._loads[chosen] += size
+        thread = self._threads[chosen]
 
         def update(data: memoryview) -> None:
             with data:
                 checksum.update(data)
 
-        return lambda data: worker.later(lambda: update(data))
-
-
-class _Worker:
-    """A thread that does one thing after the other."""
-
-    def __init__(self) -> None:
-        self.load = 0
-        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def later(self, task: Callable[[], None]) -> None:
-        self._waiting.put(task)
-
-    def finish(self) -> None:
-        self._waiting.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (task := self._waiting.get()) is not None:
-            task()
+        return lambda data: thread.submit(update, data)
