@@ -1,9 +1,9 @@
-"""A checked, bounded reader of FlatBuffers, and the fields of a table as both formats list them.
+"""Reads FlatBuffers, with every offset checked and all work bounded; and describes their tables.
 
 The `flatbuffers` package reads whatever the offsets say: bytes from elsewhere make it raise any
 exception, or run for hours over tables that share their parts. Here every offset and length is
-compared with the bytes that are there before it is followed, nesting is limited, and so is the
-work over all: each byte of the buffer may be read a few times, not more.
+compared with the bytes that are there before it is followed. Nesting is limited, and so is all
+work together: each byte of the buffer may be read a few times, not more.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _TABLE_COST = 8
 
 
 class Field(IntEnum):
-    """One field of a table: a subclass has those of a table, in the schema's order.
+    """One field of a table, whose fields are a subclass, in the schema's order.
 
-    Its number is its slot. It is written as its type, in the words of FlatBuffers' schemas, and
-    its default, which is 0 if it is left out:
+    A field's number is its slot. A row is the type, in the words of FlatBuffers' schemas, and the
+    default, which is 0 if it is left out:
 
     >>> class Mesh(Field):
     ...     AXIS_NAMES = "[string]"
@@ -58,11 +58,12 @@ class Field(IntEnum):
     ([0, 1, 2], 'string', 1)
 
     Attributes:
-      element: the type; of a vector, the type of what is in it.
-      is_vector, is_scalar: whether there may be several, and whether it is one number.
-      default: what a scalar is if it was not written; None if that means that there is none.
-      scalar: how the value is packed, or the offset to it.
-      lowest, highest: of the numbers that it holds.
+      element: the type; for a vector, the type of its elements.
+      is_vector: true for a vector.
+      is_scalar: true for a single number.
+      default: value of a scalar that was not written; None if there is no value then.
+      scalar: packs the number, or the offset to what is no number.
+      lowest, highest: the range of the numbers.
     """
 
     element: str
@@ -87,7 +88,7 @@ class Field(IntEnum):
 
     @property
     def label(self) -> str:
-        """Gives the name as the schema and messages have it."""
+        """Returns the name as the schema and messages have it."""
         return self.name.lower()
 
 
@@ -105,16 +106,19 @@ For all but scalars, a number is the offset of what was written before.
 
 
 class Reader:
-    """Reads one FlatBuffer.
+    """Reader of one FlatBuffer.
 
-    Raises FileFormatError from every method, here and in Table, for bytes that are no FlatBuffer
-    or hold something else than what is asked for; and no other exception, whatever the bytes.
+    Every method, here and in Table, raises FileFormatError for bytes that are no FlatBuffer or
+    hold something else than what is asked for; and no other exception, whatever the bytes.
     """
 
     def __init__(self, data: Readable, *, what: str, file: str | None = None) -> None:
-        """Over `data`, which must stay as it is.
+        """Takes the bytes, which must not change.
 
-        `what` names the format in messages, `file` is where it was read from.
+        Args:
+          data: the FlatBuffer.
+          what: names the format in messages.
+          file: where it was read from.
         """
         view = memoryview(data)
         self.view = view.cast("B") if view.c_contiguous else memoryview(bytes(view))
@@ -129,17 +133,17 @@ class Reader:
         return bytes(self.view[4:8])
 
     def root(self) -> Table:
-        """Reads the table that everything hangs on."""
+        """Reads the root table."""
         return Table(self, self.follow(0, ""), "", 1)
 
     def again(self) -> Reader:
-        """Makes a reader of the same bytes that has read nothing yet."""
+        """Returns a reader of the same bytes whose budget is whole."""
         return Reader(self.view, what=self.what, file=self.file)
 
     def error(
         self, path: str, expected: str, got: str, position: int | None = None
     ) -> FileFormatError:
-        """Makes the error for when `expected` is not at `path`, or at the byte `position`."""
+        """Returns the error for bytes at `path` that are not what is `expected`."""
         where = "" if position is None else f" (byte {position})"
         return self.problem(
             f"{path or 'the start'}{where}",
@@ -148,12 +152,12 @@ class Reader:
         )
 
     def problem(self, path: str, problem: str) -> FileFormatError:
-        """Makes the error for a problem at `path` that is no fault of the bytes."""
+        """Returns the error for a problem at `path` although the bytes are right."""
         what = self.what if self.file is None else f"{self.what} in {self.file}"
         return FileFormatError(f"{what} cannot be read: {path}: {problem}", file=self.file)
 
     def spend(self, cost: int, path: str) -> None:
-        """Accounts for reading `cost` bytes."""
+        """Charges the budget for reading `cost` bytes."""
         self.budget -= cost
         if self.budget < 0:
             raise self.error(
@@ -163,7 +167,7 @@ class Reader:
             )
 
     def within(self, position: int, size: int, path: str, expected: str) -> None:
-        """Refuses bytes from `position` on that are not there."""
+        """Checks that there are `size` bytes at `position`."""
         if position < 0 or position + size > self.size:
             raise self.error(
                 path,
@@ -181,7 +185,7 @@ class Reader:
         return position + int(offset)
 
     def vector(self, position: int, width: int, path: str) -> tuple[int, int]:
-        """Finds where the elements of the vector at `position` begin, and how many there are."""
+        """Returns where the elements of the vector at `position` begin, and their number."""
         self.within(position, 4, path, "the length of a vector")
         (length,) = _U32.unpack_from(self.view, position)
         if length * width > self.size - position - 4:
@@ -210,7 +214,7 @@ class Reader:
 
 
 class Table:
-    """One table of a FlatBuffer, whose fields are asked for by the rows of its schema.
+    """One table of a FlatBuffer, whose values are read by the fields of its schema.
 
     Attributes:
       path: how the table is reached from the root, as "vjp.in_tree.children[3]".
@@ -243,22 +247,22 @@ class Table:
         self._vtable, self._fields = vtable, (vtable_size - 4) // 2
 
     def field_path(self, field: Field) -> str:
-        """Writes how `field` is reached from the root."""
+        """Returns how `field` is reached from the root."""
         return f"{self.path}.{field.label}" if self.path else field.label
 
     def error(self, field: Field | None, expected: str, got: str) -> FileFormatError:
-        """Makes the error for a `field`, or the table itself, that holds something else."""
+        """Returns the error for a `field`, or the table itself, that holds something else."""
         path = self.path if field is None else self.field_path(field)
         return self._reader.error(path, expected, got)
 
     def problem(self, field: Field, problem: str) -> FileFormatError:
-        """Makes the error for a problem with `field` that is no fault of the bytes."""
+        """Returns the error for a problem with `field` although the bytes are right."""
         return self._reader.problem(self.field_path(field), problem)
 
     def spend(self, field: Field, cost: int) -> None:
-        """Accounts for work of about `cost` bytes that follows from `field`.
+        """Charges the budget for work of about `cost` bytes that follows from `field`.
 
-        What is stored once and named by many indices costs little to store and much to read.
+        A value that is stored once and named by many indices costs much more to read than to store.
         """
         self._reader.spend(cost, self.field_path(field))
 
@@ -334,7 +338,7 @@ class Table:
         return tuple(found)
 
     def again(self) -> Table:
-        """This table in a reader that has read nothing yet: for a part that is read later."""
+        """Returns this table in a reader whose budget is whole, for a part that is read later."""
         return Table(self._reader.again(), self._position, self.path, self._depth)
 
     def _place(self, field: Field, width: int) -> int | None:

@@ -1,6 +1,6 @@
-"""Writes FlatBuffers by the rows of their tables, with the builder of the flatbuffers package.
+"""Writes FlatBuffers by the fields of their tables, with the builder of the flatbuffers package.
 
-Apart from the reader, since reading needs neither this package nor NumPy.
+Reading lives apart, since it needs neither this package nor NumPy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DTYPES = {name: np.dtype(f"<{code}") for name, code in CODES.items()}
 
 
 class Writer:
-    """Writes tables into one buffer, whose root comes last.
+    """Writer of one FlatBuffer, whose root comes last.
 
     >>> class Mesh(Field):
     ...     AXIS_NAMES = "[string]"
@@ -41,15 +41,12 @@ class Writer:
     """
 
     def __init__(self, size: int = 1024, *, skip_empty: bool = False) -> None:
-        """With room for `size` bytes at first; `skip_empty` leaves out vectors of nothing.
-
-        Bytes are written even if there are none.
-        """
+        """Makes room for `size` bytes; `skip_empty` leaves out empty vectors, except bytes."""
         self._builder = flatbuffers.Builder(size)
         self._skip_empty = skip_empty
 
     def table(self, fields: Fields) -> Offset:
-        """Writes a table; fields that are None, or scalars at their defaults, are left out."""
+        """Writes a table, without the fields that are None and the scalars at their defaults."""
         builder, written = self._builder, self._written(fields)
         builder.StartObject(1 + max((field for field, _ in written), default=-1))
         for field, value in written:
@@ -60,7 +57,7 @@ class Writer:
         return int(builder.EndObject())
 
     def written(self, fields: Fields) -> dict[Field, Value]:
-        """Writes the texts, vectors and tables of fields; gives each field's scalar or offset."""
+        """Writes the texts, vectors and tables of fields; returns each field's scalar or offset."""
         return dict(self._written(fields))
 
     def _written(self, fields: Fields) -> list[tuple[Field, int]]:
@@ -107,12 +104,12 @@ class Writer:
         return int(builder.EndVector())
 
     def finish(self, root: Offset, identifier: bytes | None = None, room: int = 0) -> memoryview:
-        """Gives the file around a root.
+        """Returns the file around a root.
 
         Args:
-          root: what everything hangs on.
+          root: the offset of the root table.
           identifier: the four bytes that name the format.
-          room: zero bytes behind it, for a header; a multiple of 8.
+          room: how many zero bytes follow, for a header; a multiple of 8.
         """
         builder = self._builder
         if room:

@@ -1,6 +1,6 @@
-"""Registry of node types for files: under which names they stand there, and how they are rebuilt.
+"""Registry of node types for files: the names they have there, and how they are rebuilt.
 
-What is registered here is registered with `jax.export` as well, where JAX is imported; and what
+A type that is registered here is registered with `jax.export` as well, if JAX is imported; one that
 was registered with `jax.export` alone is found.
 """
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Registration:
-    """A type's registration for files: the arguments of register_pytree_node_serialization."""
+    """One type's registration: the arguments of register_pytree_node_serialization."""
 
     node_type: type
     serialized_name: str
@@ -39,12 +39,12 @@ class Registration:
 
     @property
     def is_namedtuple(self) -> bool:
-        """Tells whether it was registered by register_namedtuple_serialization."""
+        """Tells whether the type was registered by register_namedtuple_serialization."""
         return self.serialize_auxdata is no_auxdata
 
 
 class _Registry:
-    """What is registered in this process, where types and serialized names are unique.
+    """Registrations of this process, where types and serialized names are unique.
 
     Attributes:
       known_to_jax: names that jax.export knows, from here or by itself.
@@ -71,30 +71,36 @@ def register_pytree_node_serialization(
 ) -> type[T]:
     """Registers a custom pytree node for files, as jax.export's function of this name does.
 
-    Where JAX is imported it registers the type there too: one call is enough. A function that was
+    If JAX is imported, the type is registered there too: one call is enough. A function that was
     written before its types were registered finds those that are registered when it is called. A
     second call for the same type and name may add the from_children that the first one left out.
 
+    >>> register_pytree_node_serialization(  # doctest: +SKIP
+    ...     Scale,
+    ...     serialized_name="mylib.Scale",
+    ...     from_children=lambda static, children: Scale(*children, unit=static),
+    ... )
+
     Args:
       nodetype: the type of the node; in a process with JAX, one that JAX knows as a pytree.
-      serialized_name: what stands in the file, and finds the type when it is read.
-      serialize_auxdata: writes the static data that the type's registration with JAX gives; by
-        default as JSON, which takes None, bool, int, float, str, bytes, and tuples, lists and
+      serialized_name: stands in the file, and finds the type when it is read.
+      serialize_auxdata: writes the static data that the type's registration with JAX gives. The
+        default writes JSON, which takes None, bool, int, float, str, bytes, and tuples, lists and
         dicts of these.
-      deserialize_auxdata: reads them. It gets None for a node that was written before the type was
-        registered, and whose static data were not of these kinds.
+      deserialize_auxdata: reads the static data. It gets None for a node that was written before
+        the type was registered, and whose static data were not plain.
       from_children: makes an object of the static data and the children, which may be abstract:
-        of a shape and dtype, without values.  JAX knows how if it is imported; elsewhere it is
-        needed, and where the type's constructor checks its arguments.
-      to_children: the children of an object: for processes without JAX, to take the type in
-        arguments.  Static data are not compared there.
+        of a shape and dtype, without values.  JAX has such a function; give it for processes
+        without JAX, and for a type whose constructor checks its arguments.
+      to_children: returns the children of an object, so that processes without JAX can take the
+        type in arguments.  Static data are not compared there.
 
     Returns:
       nodetype.
 
     Raises:
       SerializationError: a ValueError; the type or the name is registered already (the message
-        names the other), from_children is needed, or a function is no function.
+        names the other), from_children is needed, or an argument is no function.
     """
     functions = {
         "serialize_auxdata": serialize_auxdata,
@@ -135,15 +141,17 @@ def register_pytree_node_serialization(
 def register_namedtuple_serialization(nodetype: type[T], *, serialized_name: str) -> type[T]:
     """Registers a named tuple for files, as jax.export's function of this name does.
 
+    >>> register_namedtuple_serialization(Point, serialized_name="mylib.Point")  # doctest: +SKIP
+
     Args:
       nodetype: the type; where a file is read it must have the same fields, in any order.
-      serialized_name: what stands in the file, and finds the type when it is read.
+      serialized_name: stands in the file, and finds the type when it is read.
 
     Returns:
       nodetype.
 
     Raises:
-      SerializationError: a ValueError; it is no named tuple, or the type or the name is
+      SerializationError: a ValueError; nodetype is no named tuple, or the type or the name is
         registered already (the message names the other).
     """
     if not (issubclass(nodetype, tuple) and hasattr(nodetype, "_fields")):
@@ -155,20 +163,20 @@ def register_namedtuple_serialization(nodetype: type[T], *, serialized_name: str
 
 
 def forward_registrations() -> None:
-    """Registers with jax.export what was registered before JAX was imported."""
+    """Registers with jax.export the types that were registered before JAX was imported."""
     with _REGISTRY.lock:
         for registration in _REGISTRY.by_name.values():
             _forward(registration)
 
 
 def serialized_name_of(node_type: type) -> str | None:
-    """Gives the name under which a type is registered for files here; None if it is not."""
+    """Returns the name under which a type is registered for files here; None if it is not."""
     registration = _REGISTRY.by_type.get(node_type)
     return None if registration is None else registration.serialized_name
 
 
 def rebuilder(node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
-    """Finds the from_children that a type was registered with, here; None if there is none."""
+    """Returns the from_children that a type was registered with, here; None if there is none."""
     registration = _REGISTRY.by_type.get(node_type)
     return None if registration is None else registration.from_children
 
@@ -186,7 +194,7 @@ def registration_of(name: str, fields: Sequence[str] | None) -> Registration | N
       fields: of a named tuple, in any order; None for a custom node.
 
     Raises:
-      FileFormatError: there is only the name of the class, and several types have it.
+      FileFormatError: `name` is a class alone, and several types have it.
     """
     if "." in name:
         # A notebook's cell that runs again defines the type anew.
@@ -206,7 +214,7 @@ def registration_of(name: str, fields: Sequence[str] | None) -> Registration | N
 
 
 def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
-    """Finds under which name a node's type is registered, and its static data; None if it is not.
+    """Returns the name under which a node's type is registered, and its static data; None for none.
 
     Args:
       spec: a named tuple or a custom node.
@@ -241,7 +249,7 @@ def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
 def codec_for(
     serialized_name: str, auxdata: bytes, children: int, nested: Sequence[TreeSpec] = ()
 ) -> NodeCodec | None:
-    """Finds how a node of a file comes apart and together; None if its type is not registered.
+    """Makes the codec of a node of a file; None if its type is not registered.
 
     Args:
       serialized_name: of the type, as it stands in the file.
@@ -278,7 +286,7 @@ def codec_for(
 
 
 def codec_by(registration: Registration, static: Any, children: int) -> NodeCodec | None:
-    """Makes the codec by the registered functions, and by JAX's where it is imported."""
+    """Makes a codec of the registered functions, and of JAX's if it is imported."""
     node_type, from_children = registration.node_type, registration.from_children
     jax_codec = None
     if in_jax.is_imported():
@@ -307,7 +315,7 @@ def with_rebuilder(codec: NodeCodec) -> NodeCodec:
 
 
 def _flatten_by(registration: Registration) -> Callable[[Any], Sequence[Any]]:
-    """Takes objects of a type apart where JAX does not know it."""
+    """Returns a function that takes objects apart where JAX does not know their type."""
     to_children, name = registration.to_children, type_name(registration.node_type)
 
     def flatten(value: Any) -> Sequence[Any]:
@@ -348,7 +356,7 @@ def ordered_dict_codec(keys: tuple[str, ...], children: int) -> NodeCodec:
     """Makes the codec of an OrderedDict of these keys.
 
     Raises:
-      FileFormatError: they are not one for each child.
+      FileFormatError: there is not one key for each child, or one is there twice.
     """
     if len(set(keys)) != len(keys) or len(keys) != children:
         raise FileFormatError(
@@ -371,7 +379,7 @@ def _all() -> list[Registration]:
 
 
 def _add(registration: Registration) -> None:
-    """Registers a type, with jax.export too; or completes a registration.
+    """Adds a registration, with jax.export too; or completes an earlier one.
 
     Raises:
       SerializationError: the name is no text, or the type or the name is registered.
@@ -430,7 +438,7 @@ def _forward(registration: Registration) -> None:
 
 
 def _completed_later(node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
-    """Makes a from_children for jax.export, which takes one registration of a type only."""
+    """Makes a from_children for jax.export that calls one that is registered later."""
     in_jax_alone = in_jax.constructor(node_type)
     if in_jax_alone is None:
         return None
@@ -455,7 +463,7 @@ def plain_auxdata(static: Any) -> bytes:
 
 
 def no_auxdata(static: Any) -> bytes:
-    """Marks named tuples: what is written is their fields."""
+    """Marks named tuples, whose fields are written instead."""
     raise AssertionError("the fields of a named tuple are written by write_fields")
 
 
@@ -493,7 +501,7 @@ def _difference(registration: Registration, existing: Registration) -> str:
 
 
 def _has_fields(registration: Registration, fields: Sequence[str] | None) -> bool:
-    """Tells whether a type is a named tuple of these fields; or for None, that it is none."""
+    """Tells whether a type is a named tuple of these fields; for None, whether it is none."""
     here = getattr(registration.node_type, "_fields", None)
     return here is None if fields is None else set(here or ()) == set(fields)
 

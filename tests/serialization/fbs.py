@@ -34,7 +34,7 @@ def tables() -> dict[str, list[tuple[str, str, str]]]:
 
 
 class Root:
-    """The root of a file, read with the flatbuffers package."""
+    """Root of a file, read with the flatbuffers package."""
 
     def __init__(self, data: bytes) -> None:
         position = flatbuffers.encode.Get(flatbuffers.packer.uoffset, data, 0)

@@ -75,7 +75,7 @@ def sealed(data: bytes | bytearray) -> bytes:
 
 
 def refused(data: bytes, *parts: str) -> FileFormatError:
-    """The error for data that must not be read; its text has all of the parts."""
+    """Returns the error for data that must not be read; its text has all of the parts."""
     with pytest.raises(FileFormatError) as caught:
         deserialize(data, file="model.jaxfn")
     assert caught.value.file == "model.jaxfn"
@@ -88,7 +88,7 @@ def refused(data: bytes, *parts: str) -> FileFormatError:
 
 
 def read_or_refused(data: bytes) -> bool:
-    """Whether it was read, and is then a record that can be shown and written."""
+    """Tells whether the data was read; if it was, the function can be shown and written."""
     try:
         record = deserialize(data, file="model.jaxfn")
     except FileFormatError:

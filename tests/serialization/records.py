@@ -40,7 +40,7 @@ RECORDS_THAT_CANNOT_BE_CALLED: list[tuple[dict[str, Any], str]] = [
 
 
 def call_tree(*arguments: TreeSpec) -> TreeSpec:
-    """The structure of (args, kwargs) with these positional arguments."""
+    """Returns the structure of (args, kwargs) with these positional arguments."""
     return TreeSpec("tuple", children=(TreeSpec("tuple", children=arguments), TreeSpec("dict")))
 
 
@@ -79,7 +79,7 @@ def simple(argument: TreeSpec = LEAF, result: TreeSpec = LEAF) -> PortableFuncti
 
 
 def cotangent(aval: Aval) -> Aval:
-    """The type of the cotangent of a value."""
+    """Returns the type of the cotangent of a value."""
     return Aval(aval.shape, aval.dtype if aval.is_differentiable else "float0")
 
 
@@ -103,7 +103,7 @@ def vjp_of(primal: PortableFunction, **changes: Any) -> PortableFunction:
 
 
 def with_vjps(record: PortableFunction, *modules: bytes) -> PortableFunction:
-    """The record with VJPs of these modules, each that of the one before."""
+    """Adds VJPs of these modules, each that of the one before."""
     if not modules:
         return record
     vjp = with_vjps(vjp_of(record, module=modules[0], lazy_vjp=record.lazy_vjp), *modules[1:])
@@ -111,7 +111,7 @@ def with_vjps(record: PortableFunction, *modules: bytes) -> PortableFunction:
 
 
 def within(in_avals: tuple[Aval, ...], out_avals: tuple[Aval, ...]) -> tuple[Aval, ...]:
-    """The results, with 7 for sizes that have variables that no argument has."""
+    """Replaces sizes of the results that have variables of no argument by 7."""
     known = {v for a in in_avals for d in a.shape if isinstance(d, DimExpr) for v in d.variables()}
 
     def size(dim: Dim) -> Dim:

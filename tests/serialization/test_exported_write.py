@@ -1,4 +1,4 @@
-"""What we write as JAX's exported functions: JAX reads it, runs it, and differentiates it."""
+"""Writes JAX's exported functions; JAX reads, runs and differentiates them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_second_derivatives() -> None:
 
 
 def test_captured_arrays_and_4_bit_integers() -> None:
-    """As JAX has them: constants of the module, and arguments and results of 4 bits."""
+    """They are as JAX has them: constants of the module, and arguments and results of 4 bits."""
     captured = np.sin(np.arange(64 * 32, dtype=np.float32)).reshape(64, 32) / 8
 
     def f(x: Any, q: Any) -> Any:
@@ -178,7 +178,7 @@ def test_what_needs_jax_says_so() -> None:
 
 
 def described(record: PortableFunction) -> dict[str, Any]:
-    """The fields of a record that the format holds."""
+    """Returns the fields of a function that the format holds."""
     left_out = {
         "argument_names",
         "constraints",

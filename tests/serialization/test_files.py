@@ -91,7 +91,7 @@ def test_a_new_file_has_the_usual_permissions(tmp_path: Path) -> None:
 
 
 class Unwritable(Exception):
-    """What goes wrong while a file is written."""
+    """Failure while a file is written."""
 
 
 @pytest.mark.parametrize("function", ["fsync", "replace"])

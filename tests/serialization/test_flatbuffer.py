@@ -1,4 +1,4 @@
-"""The checked reader of FlatBuffers: right on good bytes, one error on all others, in time."""
+"""Reads and writes FlatBuffers: right on good bytes, one error on all others, in time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Node(Field):
 
 
 class Later(Field):
-    """The same table in a later version, whose defaults are others."""
+    """Later version of the same table, with other defaults."""
 
     NAME = "string"
     COUNT = "long", 7
@@ -270,7 +270,7 @@ def nested(depth: int, times: int = 1) -> bytes:
 
 
 def visit(table: Table) -> int:
-    """How many tables there are, read by every accessor."""
+    """Counts the tables, each read by every accessor."""
     table.has(Node.COUNT)
     table.string(Node.NAME)
     table.integer(Node.COUNT)

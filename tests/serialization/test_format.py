@@ -1,4 +1,4 @@
-"""The .jaxfn format: its header, its history, and that tables and schema agree."""
+"""Checks the .jaxfn format: its header, its history, and that tables and schema agree."""
 
 from __future__ import annotations
 

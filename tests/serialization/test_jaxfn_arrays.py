@@ -46,7 +46,7 @@ def lifting(*constants: LiftedConstant, vjps: int = 1) -> PortableFunction:
 
 
 def places(data: bytes, arrays: Sequence[LiftedConstant]) -> list[int]:
-    """Where the arrays begin in a file."""
+    """Returns where the arrays begin in a file."""
     found = []
     for array in arrays:
         assert array.data
@@ -230,7 +230,7 @@ def test_constants_that_are_none(lifted: LiftedConstant, text: str) -> None:
     for arrays in (True, False):
         with pytest.raises(SerializationError) as caught:
             serialize(lifting(lifted), arrays=arrays)
-        assert str(caught.value).startswith("f cannot be written: its record is inconsistent: lift")
+        assert str(caught.value).startswith("f cannot be written: its parts disagree: lift")
         assert text in str(caught.value)
 
 

@@ -122,7 +122,7 @@ def test_depth() -> None:
 )
 def test_inconsistent_records(changes: dict[str, Any], text: str) -> None:
     found = refusal(replace(simple(), **changes))
-    assert found.startswith("f cannot be written: its record is inconsistent: ")
+    assert found.startswith("f cannot be written: its parts disagree: ")
     assert text in found
 
 

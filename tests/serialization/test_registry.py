@@ -1,4 +1,4 @@
-"""The registry of node types for files: alone, and together with JAX's."""
+"""Registers node types for files: alone, and together with JAX's registry."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _INDICES = {
 
 
 class StoredVjp(LazyVjp):
-    """The VJP of a function that was read from bytes: it is there, and is read when asked for."""
+    """VJP of a function that was read from bytes; it is read when it is asked for."""
 
     @property
     def made(self) -> PortableFunction | None:
@@ -54,22 +54,22 @@ class StoredVjp(LazyVjp):
 
 
 def read_exported(data: Readable, *, file: str | None = None) -> PortableFunction:
-    """Reads what jax.export.Exported.serialize of JAX 0.4.30 and later wrote.
+    """Reads a function that jax.export.Exported.serialize of JAX 0.4.30 or later wrote.
 
     Serialization versions 2 to 12 are read, and later ones as long as they only add fields.  The
-    format has neither constraints nor the names of positional arguments: the constraints that the
+    format has neither constraints nor the names of positional arguments: constraints that the
     module checks itself are recovered, `constraints_known` is False, and the arguments are called
-    x0, x1, ...  Node types are rebuilt where they are registered here
-    (register_pytree_node_serialization, or jax.export's); elsewhere their children stand for them,
+    x0, x1, ...  Node types are rebuilt if they are registered here
+    (register_pytree_node_serialization, or jax.export's); otherwise their children stand for them,
     as TreeSpec says.
 
     Args:
-      data: the bytes; VJPs are read from them when they are asked for, so they must stay.
+      data: the bytes; they must stay, since VJPs are read from them when they are asked for.
       file: where they were read from, for messages.
 
     Raises:
-      FileFormatError: they are no such function, of the withdrawn version 7, or hold what this
-        version of the bridge does not know.
+      FileFormatError: the bytes are no such function, of the withdrawn version 7, or hold
+        something that this version of the bridge does not know.
     """
     root = Reader(data, what=_WHAT, file=file).root()
     try:
@@ -105,8 +105,11 @@ def _function(
 ) -> PortableFunction:
     """Reads a function, or the VJP of `primal`.
 
-    With `only_check` it is without its module, which is not copied.  With `checked` its VJP was
-    read that way already.
+    Args:
+      table: of the function.
+      primal: the function, if this is its VJP.
+      only_check: whether the module is left out, not copied.
+      checked: whether its VJP was read with `only_check` before.
     """
     _check_version(table)
     avals = _AvalTables(table)
@@ -168,7 +171,7 @@ def _with_vjp(record: PortableFunction, vjp: Table) -> PortableFunction:
 
 
 class _AvalTables:
-    """The abstract values of a function, in-line or by index."""
+    """Reader of one function's abstract values, which stand in-line or in a list by index."""
 
     def __init__(self, exported: Table) -> None:
         self._exported = exported

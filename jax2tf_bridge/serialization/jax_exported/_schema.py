@@ -1,7 +1,7 @@
-"""The fields and numbers of JAX's format of exported functions, serialization versions 2 to 12.
+"""Fields and numbers of JAX's format of exported functions, serialization versions 2 to 12.
 
-JAX stamped its files with 2 or 3 until July 2026, whatever they held: what a file holds is seen by
-its fields. Since the versions only added fields and numbers, one schema reads all of them:
+JAX stamped its files with 2 or 3 until July 2026, whatever they held: only its fields tell what a
+file holds. Since the versions only added fields and numbers, one schema reads all of them:
 
 | version | since | what it added |
 |---|---|---|
@@ -34,7 +34,7 @@ WRITTEN_VERSION = 12
 
 
 class ExportedField(Field):
-    """The fields of the root table."""
+    """Field of the root table, or of a VJP."""
 
     SERIALIZATION_VERSION = "ushort"
     FUNCTION_NAME = "string"
@@ -66,7 +66,7 @@ class ExportedField(Field):
 
 
 class TreeField(Field):
-    """The fields of a pytree's node."""
+    """Field of a pytree's node."""
 
     KIND = "byte"
     CHILDREN = "[PyTreeDef]"
@@ -87,7 +87,7 @@ class TreeKind(IntEnum):
 
 
 class AvalField(Field):
-    """The fields of an abstract value."""
+    """Field of an abstract value."""
 
     KIND = "byte"
     SHAPE = "[string]"
@@ -96,7 +96,7 @@ class AvalField(Field):
 
 
 class ShardingField(Field):
-    """The fields of how one array is spread."""
+    """Field of one array's sharding."""
 
     KIND = "byte"
     HLO_SHARDING = "[ubyte]"
@@ -104,7 +104,7 @@ class ShardingField(Field):
 
 
 class NamedShardingField(Field):
-    """The fields of a sharding over a mesh with named axes."""
+    """Field of a sharding over a mesh with named axes."""
 
     MESH = "AbstractMesh"
     SPEC = "PartitionSpec"
@@ -113,7 +113,7 @@ class NamedShardingField(Field):
 
 
 class SpecField(Field):
-    """The fields of a partition spec; each partition has one field, its axes."""
+    """Field of a partition spec."""
 
     PARTITIONS = "[PartitionSpecOneAxis]"
     REDUCED = "[string]"
@@ -121,13 +121,13 @@ class SpecField(Field):
 
 
 class PartitionField(Field):
-    """The field of one dimension of a partition spec."""
+    """Field of one dimension of a partition spec."""
 
     AXES = "[string]"
 
 
 class MeshField(Field):
-    """The fields of an abstract mesh."""
+    """Field of an abstract mesh."""
 
     AXIS_SIZES = "[uint]"
     AXIS_NAMES = "[string]"
@@ -136,7 +136,7 @@ class MeshField(Field):
 
 
 class DeviceField(Field):
-    """The fields of what kind of device a mesh is of."""
+    """Field of a mesh's kind of device."""
 
     DEVICE_KIND = "string"
     NUM_CORES = "uint", None
@@ -144,13 +144,13 @@ class DeviceField(Field):
 
 
 class EffectField(Field):
-    """The field of an effect."""
+    """Field of an effect."""
 
     TYPE_NAME = "string"
 
 
 class CheckField(Field):
-    """The fields of a disabled safety check."""
+    """Field of a disabled safety check."""
 
     KIND = "byte"
     CUSTOM_CALL_TARGET = "string"

@@ -1,4 +1,4 @@
-"""Reads how the arrays of JAX's exported functions are spread over devices."""
+"""Reads the shardings in JAX's exported functions."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _PLATFORM_MARKS = (
 
 
 class ShardingReader:
-    """Reads the shardings of one exported function, in-line or by index."""
+    """Reader of one exported function's shardings, which stand in-line or in a list by index."""
 
     def __init__(self, exported: Table) -> None:
-        """Of the root table `exported`, or of a VJP's."""
+        """Takes the root table, or a VJP's."""
         self._exported = exported
         meshes = exported.tables(ExportedField.UNIQUE_ABSTRACT_MESHES)
         self._meshes = tuple(map(_mesh, meshes))

@@ -113,7 +113,7 @@ def write_named_sharding(
 def sharding_table(
     writer: Writer, hlo: bytes | None, named: Sharding | None, meshes: Sequence[AbstractMesh]
 ) -> Iterator[tuple[Field, Value]]:
-    """Yields how one array is spread: in XLA's words and by name, or not at all."""
+    """Yields the fields of an array's sharding: in XLA's form and by name, or neither."""
     yield ShardingField.HLO_SHARDING, hlo
     if named is not None:
         yield ShardingField.NAMED_SHARDING, write_named_sharding(writer, named, meshes)
@@ -137,7 +137,7 @@ def check_table(check: DisabledSafetyCheck) -> Fields:
 
 
 def write_structure(in_tree: TreeSpec) -> bytearray:
-    """Writes a file that is all structure: what it says of `in_tree` is all that is right in it."""
+    """Writes a file of which only `in_tree` means anything."""
     writer = Writer()
     leaves = in_tree.leaf_count
     fields: Fields = {

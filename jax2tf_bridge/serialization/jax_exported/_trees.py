@@ -29,7 +29,7 @@ _LARGEST_SIZE = 2**63 - 1
 
 
 class TreeReader:
-    """Reads pytrees; how nodes of a type and with static data are rebuilt is asked for once."""
+    """Reader of pytrees, which looks each node type up once."""
 
     def __init__(self) -> None:
         self._codecs: dict[tuple[str, bytes, int], NodeCodec | None] = {}
@@ -109,7 +109,7 @@ def _is_plain_name(name: str) -> bool:
 
 
 class AvalReader:
-    """Reads abstract values; sizes that were read before are not parsed again."""
+    """Reader of abstract values, which parses each size once."""
 
     def __init__(self) -> None:
         self._dims: dict[str, Dim] = {}
@@ -155,7 +155,7 @@ class AvalReader:
         return self._dims[text]
 
     def _check(self, table: Table, index: int, text: str) -> None:
-        """Refuses what takes longer to parse than any size that JAX prints."""
+        """Refuses sizes that take longer to parse than any that JAX prints."""
         self._characters += len(text)
         if self._characters > MAX_TEXT:
             raise table.error(
@@ -170,7 +170,7 @@ class AvalReader:
 
 
 def disabled_checks(tables: Sequence[Table]) -> tuple[DisabledSafetyCheck, ...]:
-    """Reads the disabled checks; shape assertions can't be disabled any more and are left out."""
+    """Reads the disabled checks, without shape assertions, which cannot be disabled any more."""
     checks: list[DisabledSafetyCheck] = []
     for table in tables:
         match table.integer(CheckField.KIND):

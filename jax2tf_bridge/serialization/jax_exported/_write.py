@@ -51,7 +51,7 @@ def writable_chain(record: PortableFunction, vjp_order: int | None) -> list[Writ
 
 
 def write_exported(functions: Sequence[Writable]) -> bytes:
-    """Writes a function and its VJPs, of which JAX has nothing to change any more.
+    """Writes a function and its VJPs, of which none needs JAX.
 
     Raises:
       SerializationError: they are too large.
@@ -114,10 +114,10 @@ def _exported(
 
 
 def _shardings(writer: Writer, record: PortableFunction) -> Iterator[tuple[Field, Value]]:
-    """Yields the shardings of one function: in XLA's words, by name in-line, and by index.
+    """Yields the shardings of one function: in XLA's form, by name in-line, and by index.
 
-    Older releases of JAX read the first, JAX 0.11 and later names alone.  Where only XLA's words
-    are known, the axes get names.
+    Older releases of JAX read the first, JAX 0.11 and later names alone.  If only XLA's form is
+    known, the axes get names.
     """
     ins, outs = (
         [_Spread(s, aval, record.nr_devices) for s, aval in zip(shardings, avals, strict=True)]
@@ -147,7 +147,7 @@ def _shardings(writer: Writer, record: PortableFunction) -> Iterator[tuple[Field
 
 
 class _Spread:
-    """A sharding of one array, in both forms as far as they are known."""
+    """Sharding of one array, in both forms if both are known."""
 
     def __init__(self, sharding: Sharding | None, aval: Aval, devices: int) -> None:
         self.sharding = sharding

@@ -1,4 +1,4 @@
-"""Lifted arrays as .jaxfn files hold them: behind the modules, each once."""
+"""Lays out lifted arrays in .jaxfn files: behind the modules, each once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jax2tf_bridge.serialization._flatbuffer import Table
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from jax2tf_bridge.serialization.jaxfn._file_parts import Part, hexdigests
-from jax2tf_bridge.serialization.jaxfn._pools import each
+from jax2tf_bridge.serialization.jaxfn._pools import look_up_all
 
 
 def distinct_arrays(constants: Iterable[LiftedConstant]) -> dict[str, bytes]:
@@ -43,7 +43,7 @@ def _other_bytes(name: str, digest: str) -> SerializationError:
     )
 
 
-def laid_out(arrays: Iterable[bytes], end: int) -> list[bytes]:
+def with_padding(arrays: Iterable[bytes], end: int) -> list[bytes]:
     """Lays the arrays out behind what ends at `end`, with zeros before each."""
     found = []
     for data in arrays:
@@ -65,12 +65,12 @@ def array_parts(
       end: in bytes.
 
     Raises:
-      FileFormatError: they are not those of the constants.
+      FileFormatError: the stored arrays are not those of the constants.
     """
     field = schema.File.ARRAY_DIGESTS
     if not (root.has(field) or root.has(schema.File.ARRAY_SIZES)):
         return []
-    digests = each(root, field, texts)
+    digests = look_up_all(root, field, texts)
     sizes = root.integers(schema.File.ARRAY_SIZES)
     if len(digests) != len(sizes):
         raise root.error(

@@ -1,4 +1,4 @@
-"""Abstract values as .jaxfn files hold them: vectors of numbers."""
+"""Encodes abstract values as vectors of numbers, for .jaxfn files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.portable._symbolic_texts import MAX_TEXT, has_own_parentheses
 from jax2tf_bridge.serialization._flatbuffer import Fields, Table
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
-from jax2tf_bridge.serialization.jaxfn._pools import Pool, each
+from jax2tf_bridge.serialization.jaxfn._pools import Pool, look_up_all
 from shape_poly import Dim, DimensionSyntaxError, DimExpr, parse_dimension
 
 _MAX_SIZE = 2**63 - 1
@@ -67,13 +67,13 @@ def _dimension_text(dimension: DimExpr) -> str:
 
 
 def decode_avals(table: Table, texts: Sequence[str]) -> list[Aval]:
-    """Reads the abstract values of a table, with its file's texts.
+    """Reads the abstract values of a table.
 
     Raises:
-      FileFormatError: it holds none.
+      FileFormatError: they are damaged.
     """
     fields = schema.Avals
-    dtypes = each(table, fields.DTYPES, texts)
+    dtypes = look_up_all(table, fields.DTYPES, texts)
     ranks = table.integers(fields.RANKS)
     sizes = _sizes(table, texts)
     count = len(dtypes)
@@ -109,7 +109,7 @@ def _one_each(table: Table, field: schema.Avals, count: int) -> Sequence[int]:
 
 def _sizes(table: Table, texts: Sequence[str]) -> tuple[Dim, ...]:
     sizes = table.integers(schema.Avals.SIZES)
-    dimension_texts = each(table, schema.Avals.DIMENSIONS, texts)
+    dimension_texts = look_up_all(table, schema.Avals.DIMENSIONS, texts)
     characters = sum(map(len, dimension_texts))
     if characters > MAX_TEXT:
         raise table.error(

@@ -1,4 +1,4 @@
-"""Reads the parts of a file behind its structure, and computes their checksums at the same time."""
+"""Reads the modules and arrays behind a file's structure, and checksums them meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Checksum(Protocol):
 
 
 class _Crc32:
-    """A CRC-32, used as those of hashlib are."""
+    """CRC-32 with the interface of hashlib."""
 
     def __init__(self) -> None:
         self._value = 0
@@ -45,7 +45,7 @@ class _Crc32:
 
 
 def crc32_text(value: int) -> str:
-    """Prints a CRC-32 for messages.
+    """Formats a CRC-32 for messages.
 
     >>> crc32_text(255)
     '000000ff'
@@ -57,11 +57,11 @@ Kind: TypeAlias = Literal["module", "array"]
 
 
 class Part(NamedTuple):
-    """A module or an array in a file.
+    """Module or array in a file.
 
     Attributes:
       kind: which of the two.
-      name: whose module ("the function"), or what the array is called beside its record.
+      name: of the module's function ("the function"), or of the array.
       start, size: its place in the file, in bytes.
       expected: the CRC-32 of a module, the SHA-256 of an array, in hexadecimal.
     """
@@ -74,11 +74,11 @@ class Part(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Gives the place where the bytes behind it begin."""
+        """Returns where the bytes behind it begin."""
         return self.start + self.size
 
     def check(self, found: str, file: str | None) -> None:
-        """Compares what was found with what is expected.
+        """Compares a checksum with the expected one.
 
         Raises:
           FileFormatError: they differ.
@@ -116,7 +116,7 @@ def read_parts(handle: io.FileIO, parts: Sequence[Part], file: str) -> list[byte
     """Reads the parts of a file from where it stands, and verifies them.
 
     Raises:
-      FileFormatError: they are not what was written, or as for `read_part`.
+      FileFormatError: a checksum is wrong, or as for `read_part`.
     """
     checksums = [_Crc32() if part.kind == "module" else hashlib.sha256() for part in parts]
     rooms: list[io.BytesIO] = []
@@ -142,7 +142,7 @@ def copied_parts(data: memoryview, parts: Sequence[Part], file: str | None) -> l
     """Copies the parts of a file in memory, and verifies them.
 
     Raises:
-      FileFormatError: they are not what was written.
+      FileFormatError: a checksum is wrong.
     """
     found = []
     start = parts[0].start
@@ -180,7 +180,7 @@ def check_gap(gap: bytes | memoryview, start: int, file: str | None) -> None:
 
 
 def _room(size: int, file: str) -> io.BytesIO:
-    """Memory for so many bytes, which BytesIO hands out without copying them."""
+    """Allocates bytes that BytesIO hands out without copying them."""
     try:
         return io.BytesIO(bytes(size))
     except MemoryError:
@@ -190,7 +190,7 @@ def _room(size: int, file: str) -> io.BytesIO:
 
 
 def _fill(view: memoryview, handle: io.FileIO, step: int, file: str) -> Iterator[tuple[int, int]]:
-    """Reads what fills `view`; gives from where to where, after each step."""
+    """Fills `view` from a file; yields from where to where, after each step."""
     at = 0
     while at < len(view):
         with view[at : at + step] as part:
@@ -205,10 +205,10 @@ Update: TypeAlias = Callable[[memoryview], object]
 
 
 class _Checksums:
-    """Computes checksums while the caller goes on: in threads, where that is worth it."""
+    """Computes checksums while the caller goes on: in threads, if that is worth it."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        """For what has these sizes in bytes."""
+        """Starts threads for contents of these sizes, in bytes."""
         self._threads: list[ThreadPoolExecutor] = []
         if sum(sizes) >= _ALONE:
             from concurrent.futures import ThreadPoolExecutor
@@ -226,7 +226,7 @@ class _Checksums:
             thread.shutdown()
 
     def begin(self, checksum: _Checksum, size: int) -> Update:
-        """Begins a checksum of `size` bytes, which must not change; what comes back takes them."""
+        """Returns a function that takes the next of `size` bytes, which must not change."""
         if not self._threads:
             return checksum.update
         # Of one thread, so that they come in order.

@@ -1,4 +1,4 @@
-"""Dictionary keys that are no strings, as .jaxfn files hold them."""
+"""Encodes dictionary keys that are no strings, for .jaxfn files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KeyKind: TypeAlias = int
 
 @dataclass(frozen=True)
 class EncodedKey:
-    """A key as a file has it.
+    """Key as a file has it.
 
     Attributes:
       kind: by schema.KEY_KINDS.
@@ -39,7 +39,7 @@ class EncodedKey:
 def encode_key(key: Hashable, depth: int = 1) -> EncodedKey | None:
     """Encodes a key for a file; None if it is of a type that a file cannot hold.
 
-    Subclasses would come back as what they derive from, so they are refused.
+    Subclasses are refused: they would be read as what they derive from.
     """
     if key is None:
         return _encoded("none")
@@ -82,7 +82,7 @@ def key_table(key: EncodedKey) -> Fields:
 
 
 def unwritable_key(key: Hashable, place: str) -> SerializationError:
-    """Makes the error for a key that a file cannot hold, at `place`."""
+    """Returns the error for a key that a file cannot hold, at `place`."""
     try:
         shown = repr(key)
     except Exception as e:  # whatever the type's own method does, or an integer is too long
@@ -96,10 +96,10 @@ def unwritable_key(key: Hashable, place: str) -> SerializationError:
 
 
 def decode_key(table: Table, depth: int = 1) -> Hashable:
-    """Reads the key that a table of a file holds.
+    """Reads the key in a table.
 
     Raises:
-      FileFormatError: it holds none.
+      FileFormatError: it is damaged.
     """
     number = table.integer(schema.Key.KIND)
     if number >= len(schema.KEY_KINDS):

@@ -1,4 +1,4 @@
-"""Pools of values that a .jaxfn file holds once, texts among them, and what indices stand for.
+"""Pools the values that a .jaxfn file holds once, texts among them, and looks up indices in them.
 
 Values get indices in the order they come. Texts lie one behind the other, as UTF-8.
 """
@@ -30,27 +30,27 @@ class Pool(Generic[H]):
         self._indices: dict[H, int] = {}
 
     def index(self, value: H) -> int:
-        """Finds the index of a value, which is added if it is new."""
+        """Returns the index of a value, which is added if it is new."""
         return self._indices.setdefault(value, len(self._indices))
 
     def indices(self, values: Iterable[H]) -> list[int]:
-        """Finds the indices of values, as `index`."""
+        """Returns the indices of values, as `index` does."""
         return [self.index(value) for value in values]
 
     def optional_index(self, value: H | None) -> int | None:
-        """Finds the index of a value, as `index`; None for None."""
+        """Returns the index of a value, as `index` does; None for None."""
         return None if value is None else self.index(value)
 
     def values(self) -> tuple[H, ...]:
-        """Lists all values, each at its index."""
+        """Returns all values, each at its index."""
         return tuple(self._indices)
 
 
 def encode_texts(texts: Sequence[str]) -> list[bytes]:
-    """Each text as UTF-8.
+    """Encodes each text as UTF-8.
 
     Raises:
-      SerializationError: one of them has no such form.
+      SerializationError: one of them has a lone surrogate.
     """
     try:
         return [text.encode() for text in texts]
@@ -64,7 +64,7 @@ def decode_texts(file: Table) -> list[str]:
     """Reads the texts of a file; `file` is the root.
 
     Raises:
-      FileFormatError: they are no UTF-8, or of other sizes.
+      FileFormatError: they are no UTF-8, or their sizes are wrong.
     """
     whole = file.string(schema.File.TEXT, "") or ""
     sizes = file.integers(schema.File.TEXT_SIZES)
@@ -86,11 +86,11 @@ def decode_texts(file: Table) -> list[str]:
     return texts
 
 
-def each(table: Table, field: Field, pool: Sequence[T]) -> tuple[T, ...]:
-    """Looks up what the indices of a field stand for in a pool.
+def look_up_all(table: Table, field: Field, pool: Sequence[T]) -> tuple[T, ...]:
+    """Looks up the values in a pool that a field has the indices of.
 
     Raises:
-      FileFormatError: one of them is none of it.
+      FileFormatError: the pool has no such index.
     """
     indices = table.integers(field)
     if not indices:
@@ -101,11 +101,11 @@ def each(table: Table, field: Field, pool: Sequence[T]) -> tuple[T, ...]:
         raise table.error(field, f"indices below {len(pool)}", f"{max(indices)}") from None
 
 
-def one(table: Table, field: Field, pool: Sequence[T]) -> T:
-    """Looks up what the index in a field stands for in a pool.
+def look_up(table: Table, field: Field, pool: Sequence[T]) -> T:
+    """Looks up the value in a pool that a field has the index of.
 
     Raises:
-      FileFormatError: it is none of it.
+      FileFormatError: the pool has no such index.
     """
     index = table.integer(field)
     if index >= len(pool):
@@ -113,18 +113,18 @@ def one(table: Table, field: Field, pool: Sequence[T]) -> T:
     return pool[index]
 
 
-def optional(table: Table, field: Field, pool: Sequence[T]) -> T | None:
-    """Looks up what the index in a field stands for in a pool; None if it was not written.
+def look_up_optional(table: Table, field: Field, pool: Sequence[T]) -> T | None:
+    """Looks up the value in a pool that a field has the index of; None if it was not written.
 
     Raises:
-      FileFormatError: it is none of it.
+      FileFormatError: the pool has no such index.
     """
-    return one(table, field, pool) if table.has(field) else None
+    return look_up(table, field, pool) if table.has(field) else None
 
 
 def optional_bytes(table: Table, field: Field) -> bytes | None:
     """Copies a field's bytes; None if it was not written.
 
-    They count as read, since a file may name the same bytes a million times.
+    They are charged to the budget, since a file may name the same bytes a million times.
     """
     return bytes(table.integers(field)) if table.has(field) else None

@@ -1,6 +1,6 @@
-"""Tables of a .jaxfn file's structure, by which it is written and read, and their enums.
+"""Fields of the tables of a .jaxfn file's structure, for the writer and the reader, and its enums.
 
-They say what schema/jaxfn.fbs says, which explains each field and is there for other tools; a test
+They repeat schema/jaxfn.fbs, which explains each field and is there for other tools; a test
 compares the two. An enum is a ubyte here.
 """
 
@@ -32,7 +32,7 @@ AXIS_TYPES: tuple[AxisType, ...] = ("auto", "explicit", "manual")
 
 
 class Key(Field):
-    """A key of a dictionary that is no string."""
+    """Key of a dictionary that is no string."""
 
     KIND = "ubyte"
     DATA = "[ubyte]"
@@ -40,7 +40,7 @@ class Key(Field):
 
 
 class NodeType(Field):
-    """The type of a named tuple or custom node."""
+    """Type of a named tuple or custom node."""
 
     NAME = "uint"
     SERIALIZED_NAME = "uint", None
@@ -146,7 +146,7 @@ class Function(Field):
 
 
 class File(Field):
-    """The root."""
+    """Root of a file."""
 
     TEXT = "string"
     TEXT_SIZES = "[uint]"

@@ -1,4 +1,4 @@
-"""Pytree structures as .jaxfn files hold them: vectors of numbers, the nodes in preorder."""
+"""Encodes pytree structures as vectors of numbers, the nodes in preorder, for .jaxfn files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jax2tf_bridge.serialization.jaxfn._keys import (
     key_table,
     unwritable_key,
 )
-from jax2tf_bridge.serialization.jaxfn._pools import Pool, one, optional, optional_bytes
+from jax2tf_bridge.serialization.jaxfn._pools import Pool, look_up, look_up_optional, optional_bytes
 
 _NONE = TreeSpec("none")
 _KEYED = (schema.DICT, schema.NAMEDTUPLE, schema.NAMED_CUSTOM)
@@ -28,7 +28,7 @@ _TYPED = (schema.NAMEDTUPLE, schema.CUSTOM, schema.NAMED_CUSTOM)
 
 @dataclass(frozen=True)
 class Root:
-    """A name of a structure for messages, and for (args, kwargs) the names of the arguments."""
+    """Name of a structure for messages, and for (args, kwargs) the names of the arguments."""
 
     text: str
     argument_names: tuple[str, ...] | None = None
@@ -40,7 +40,7 @@ _Place: TypeAlias = "tuple[_Place, TreeSpec, int] | Root"
 
 @dataclass(frozen=True)
 class EncodedType:
-    """The type of a named tuple or custom node, as a file has it."""
+    """Type of a named tuple or custom node, as a file has it."""
 
     name: str
     serialized_name: str
@@ -48,7 +48,7 @@ class EncodedType:
 
 
 class TreeWriter:
-    """Encodes structures; what they share is pooled: keys, types, and texts."""
+    """Encoder of one file's structures, which pools the keys, types and texts that they share."""
 
     def __init__(self, texts: Pool[str]) -> None:
         self._kinds = bytearray()
@@ -87,10 +87,10 @@ class TreeWriter:
         ]
 
     def add(self, spec: TreeSpec, root: Root) -> int:
-        """Encodes a structure behind the others, and gives the number of its leaves.
+        """Encodes a structure behind the others; returns the number of its leaves.
 
         Raises:
-          SerializationError: a file cannot hold a key of it, or its depth, or it is no
+          SerializationError: a file cannot hold one of its keys, or its depth, or it is no
             structure.
         """
         kinds = self._kinds
@@ -155,7 +155,7 @@ def _encoded_type(node: TreeSpec) -> EncodedType:
 
 
 def _path(where: _Place) -> str:
-    """Writes a place as Python would."""
+    """Writes a place as a Python expression."""
     taken: list[tuple[TreeSpec, int]] = []
     while not isinstance(where, Root):
         where, node, i = where
@@ -175,21 +175,20 @@ def _step(node: TreeSpec, i: int) -> str:
 
 
 class TreeReader:
-    """Decodes structures of one file."""
+    """Decoder of one file's structures."""
 
     def __init__(self, file: Table, texts: Sequence[str]) -> None:
-        """`file` is the root."""
+        """Reads the keys and types that structures share; `file` is the root."""
         self._texts = texts
         self._keys = [decode_key(table) for table in file.tables(schema.File.KEYS)]
         self._types = [_node_type(table, texts) for table in file.tables(schema.File.NODE_TYPES)]
         self._codecs: dict[tuple[Hashable, ...], NodeCodec | None] = {}
 
     def decode(self, table: Table) -> list[TreeSpec]:
-        """Reads the structures that a table holds.
+        """Reads the structures in a table.
 
         Raises:
-          FileFormatError: it holds something else, or a registered type cannot read its static
-            data.
+          FileFormatError: they are damaged, or a registered type cannot read its static data.
         """
         kinds = table.integers(schema.Trees.KINDS)
         counts = list(table.integers(schema.Trees.COUNTS))
@@ -216,15 +215,15 @@ class TreeReader:
             first = len(done) - count
             children = tuple(done[: first - 1 if first else None : -1])
             del done[first:]
-            names = self._taken(keys, count, table) if kind in _KEYED else ()
+            names = self._pop_keys(keys, count, table) if kind in _KEYED else ()
             spec = TreeSpec(schema.NODE_KINDS[kind], "", names, children)
             done.append(self._typed(spec, types, table) if kind in _TYPED else spec)
         if counts or keys or types:
             raise table.error(None, "what belongs to the nodes", "more counts, keys or types")
         return done[::-1]
 
-    def _taken(self, indices: list[int], count: int, table: Table) -> tuple[Hashable, ...]:
-        """Takes away the last `count` indices, and gives their keys."""
+    def _pop_keys(self, indices: list[int], count: int, table: Table) -> tuple[Hashable, ...]:
+        """Removes the last `count` indices, and returns their keys."""
         first = len(indices) - count
         if first < 0:
             raise table.error(schema.Trees.KEYS, "a key for each child", f"{-first} too few")
@@ -283,7 +282,7 @@ def _check_depth(kinds: Sequence[int], counts: Sequence[int], table: Table) -> N
 def _node_type(table: Table, texts: Sequence[str]) -> EncodedType:
     fields = schema.NodeType
     return EncodedType(
-        one(table, fields.NAME, texts),
-        optional(table, fields.SERIALIZED_NAME, texts) or "",
+        look_up(table, fields.NAME, texts),
+        look_up_optional(table, fields.SERIALIZED_NAME, texts) or "",
         optional_bytes(table, fields.AUXDATA),
     )

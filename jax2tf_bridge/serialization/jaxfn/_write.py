@@ -1,4 +1,4 @@
-"""Writes a PortableFunction, with its VJPs, in the .jaxfn format; see _format and the schema."""
+"""Writes a portable function, with its VJPs, in the .jaxfn format; see _format and the schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jax2tf_bridge.serialization._flatbuffer_writer import Writer
 from jax2tf_bridge.serialization._vjp_chain import vjp_chain
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
-from jax2tf_bridge.serialization.jaxfn._arrays import distinct_arrays, laid_out
+from jax2tf_bridge.serialization.jaxfn._arrays import distinct_arrays, with_padding
 from jax2tf_bridge.serialization.jaxfn._avals import avals_table
 from jax2tf_bridge.serialization.jaxfn._pools import Pool, encode_texts
 from jax2tf_bridge.serialization.jaxfn._trees import Root, TreeWriter
@@ -34,15 +34,15 @@ def file_parts(
     """Writes the parts of a .jaxfn file: the structure, each module, and each array.
 
     Args:
-      record: the record.
+      record: the portable function.
       vjp_order: how many VJPs are written; None for those that are materialised.
       arrays: whether the lifted arrays are written.
 
     Raises:
-      SerializationError: the file cannot hold the record, or there are fewer VJPs.
+      SerializationError: the file cannot hold the function, or there are fewer VJPs.
       InconclusiveShapeError: making a VJP asked something about the sizes.
       ValueError: vjp_order is negative.
-      FunctionError: it is no record.
+      FunctionError: it is no portable function.
     """
     record = as_record(record, "serialize (or write_function)")
     functions, missing_because = _chain(record, vjp_order)
@@ -54,7 +54,7 @@ def file_parts(
     if len(structure) > _format.MAX_STRUCTURE_SIZE:
         raise _too_large(record.name)
     behind = [function.module for function in functions]
-    behind += laid_out(writer.arrays.values(), len(structure) + sum(map(len, behind)))
+    behind += with_padding(writer.arrays.values(), len(structure) + sum(map(len, behind)))
     has_graphs = any(function.graph_functions for function in functions)
     version = _format.GRAPH_FUNCTIONS_VERSION if has_graphs else _format.FIRST_VERSION
     _format.fill_header(structure, sum(map(len, behind)), version)
@@ -71,7 +71,7 @@ def _too_large(name: str) -> SerializationError:
 def _chain(
     record: PortableFunction, vjp_order: int | None
 ) -> tuple[tuple[PortableFunction, ...], str]:
-    """Collects the function and the VJPs that are written, and why the last of them has none."""
+    """Returns the function and the VJPs that are written, and why the last of them has none."""
     functions = vjp_chain(record, vjp_order, _format.MAX_VJP_ORDER)
     lazy = functions[-1].lazy_vjp
     if lazy.available:
@@ -83,10 +83,10 @@ def _chain(
 
 
 class _StructureWriter:
-    """Writes the structure of one file.
+    """Writer of one file's structure.
 
     Attributes:
-      arrays: what is written behind the modules, by digest; known when the structure is.
+      arrays: those that are written behind the modules, by digest; known once the structure is.
     """
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class _StructureWriter:
         out_leaves = self._trees.add(function.out_tree, Root("the result"))
         problem = record_problem(function, in_leaves, out_leaves, self._comparisons)
         if problem is not None:
-            raise SerializationError(f"its record is inconsistent: {problem}.")
+            raise SerializationError(f"its parts disagree: {problem}.")
         yield schema.Function.NAME, texts.index(function.name)
         yield schema.Function.IN_AVALS, avals.indices(function.in_avals)
         yield schema.Function.OUT_AVALS, avals.indices(function.out_avals)
@@ -190,7 +190,7 @@ class _StructureWriter:
         )
 
     def _lowering(self, function: PortableFunction) -> int:
-        """Finds the index of how a function was lowered, which is written if it is new."""
+        """Returns the index of how a function was lowered, which is written if it is new."""
         target = function.target
         key = (
             function.stablehlo_version,
