@@ -16,6 +16,7 @@ SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = SETTINGS["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 DISTRIBUTIONS = {
+    "google_crc32c": "google-crc32c",
     "PIL": "pillow",
     "sklearn": "scikit-learn",
     "ml_dtypes": "ml-dtypes",
@@ -94,6 +95,7 @@ def test_extras_are_the_documented_ones() -> None:
     assert set(EXTRAS) == {
         *(
             "all",
+            "crc32c",
             "demo",
             "dev",
             "jax",
@@ -104,7 +106,7 @@ def test_extras_are_the_documented_ones() -> None:
             "test",
         )
     }
-    for extra in ("jax", "parallel", "safetensors"):
+    for extra in ("jax", "parallel", "safetensors", "crc32c"):
         assert _names(EXTRAS["all"]) >= _names(EXTRAS[extra])
 
 
@@ -127,7 +129,9 @@ def test_oldest_that_is_tested_is_the_oldest_that_is_allowed() -> None:
     # The oldest of these two come with the oldest TensorFlow, in tests/consumers.
     with_tensorflow = ("ml-dtypes", "numpy")
     plain = [d for d in PROJECT["dependencies"] if not d.startswith(with_tensorflow)]
-    extras = [d for e in ("jax", "parallel", "safetensors") for d in EXTRAS[e] if ">=" in d]
+    extras = [
+        d for e in ("jax", "parallel", "safetensors", "crc32c") for d in EXTRAS[e] if ">=" in d
+    ]
     assert extras + plain == [pin.replace("==", ">=") for pin in pinned]
 
 
