@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +26,7 @@ from jax2tf_bridge.serialization.jax_exported._schema import (
 from jax2tf_bridge.serialization.jax_exported._tables import write_tree
 from tests.sampling import examples
 from tests.serialization.exported_by_hand import aval, avals, by_hand, tree
+from tests.serialization.mutations import mutated
 from tests.serialization.read_archives import FILES, archive
 
 F = ExportedField
@@ -112,31 +112,9 @@ CONTENTS = [
 
 
 @settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(st.data())
-def test_mutated_files(data: st.DataObject) -> None:
-    content = bytearray(data.draw(st.sampled_from(CONTENTS)))
-    # Tables lie before and after the module: either end is as likely as the whole.
-    places = st.integers(0, len(content) - 1) | st.integers(
-        max(0, len(content) - 900), len(content) - 1
-    )
-    for _ in range(data.draw(st.integers(1, 5))):
-        position = min(data.draw(places), len(content) - 1)
-        match data.draw(st.sampled_from(["byte", "bit", "word", "cut", "insert", "copy"])):
-            case "byte":
-                content[position] = data.draw(st.integers(0, 255))
-            case "bit":
-                content[position] ^= 1 << data.draw(st.integers(0, 7))
-            case "word":
-                word = data.draw(st.sampled_from([0, 1, 4, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]))
-                content[position : position + 4] = struct.pack("<I", word)
-            case "cut":
-                del content[max(position, 1) :]
-            case "insert":
-                content[position:position] = data.draw(st.binary(min_size=1, max_size=8))
-            case "copy":
-                other = data.draw(st.integers(0, len(content) - 1))
-                content[position : position + 16] = content[other : other + 16]
-    check_only_the_documented_error(bytes(content))
+@given(mutated(CONTENTS))
+def test_mutated_files(data: bytes) -> None:
+    check_only_the_documented_error(data)
 
 
 @given(st.binary(max_size=400))

@@ -22,6 +22,7 @@ from jax2tf_bridge.serialization._flatbuffer import (
     Value,
 )
 from jax2tf_bridge.serialization._flatbuffer_writer import Writer
+from tests.serialization.mutations import mutated
 
 INTEGERS = [name for name in CODES if name != "bool"]
 
@@ -354,22 +355,9 @@ def test_random_bytes(data: bytes) -> None:
     check_only_the_documented_error(data)
 
 
-@given(st.data())
-def test_mutated_bytes(data: st.DataObject) -> None:
-    content = bytearray(data.draw(st.sampled_from([everything(), nested(5)])))
-    for _ in range(data.draw(st.integers(1, 6))):
-        position = data.draw(st.integers(0, len(content) - 1))
-        match data.draw(st.sampled_from(["byte", "word", "cut", "insert"])):
-            case "byte":
-                content[position] = data.draw(st.integers(0, 255))
-            case "word":
-                word = data.draw(st.sampled_from([0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]))
-                content[position : position + 4] = struct.pack("<I", word)
-            case "cut":
-                del content[max(position, 1) :]
-            case "insert":
-                content[position:position] = data.draw(st.binary(min_size=1, max_size=8))
-    check_only_the_documented_error(bytes(content))
+@given(mutated([everything(), nested(5)]))
+def test_mutated_bytes(data: bytes) -> None:
+    check_only_the_documented_error(data)
 
 
 @pytest.mark.parametrize("cut", range(len(everything())))
