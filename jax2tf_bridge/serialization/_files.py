@@ -178,7 +178,7 @@ def _weights_hint(data: bytes) -> str:
         kind = "msgpack"
     else:
         return ""
-    return f" The bytes seem to be weights in {kind}, which read_weights reads, and no function."
+    return f" The bytes seem to be weights in {kind}: read them with read_weights."
 
 
 def _is_msgpack_of_names(data: bytes) -> bool:

@@ -173,7 +173,7 @@ def test_a_large_file_of_jax(tmp_path: Path) -> None:
 
 def test_weights_in_the_place_of_a_function(tmp_path: Path) -> None:
     write_weights(tmp_path / "w.msgpack", {"w": np.ones(30, np.float32)})
-    hint = "The bytes seem to be weights in msgpack, which read_weights reads, and no function"
+    hint = "The bytes seem to be weights in msgpack: read them with read_weights"
     with pytest.raises(FileFormatError, match=hint):
         read_function(tmp_path / "w.msgpack")
 

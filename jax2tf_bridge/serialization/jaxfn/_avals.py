@@ -38,8 +38,8 @@ def avals_table(avals: Sequence[Aval], texts: Pool[str]) -> Fields:
     sizes = [encoded(d, aval) for aval in avals for d in (*aval.shape, *aval.element_shape)]
     if sum(map(len, dimensions.values())) > MAX_TEXT:
         raise SerializationError(
-            f"A file holds symbolic dimensions of {MAX_TEXT} characters together. These have "
-            f"{sum(map(len, dimensions.values()))}."
+            f"The symbolic dimensions have {sum(map(len, dimensions.values()))} characters "
+            f"together, and a file holds {MAX_TEXT}. Use shorter names."
         )
     element_ranks = [len(aval.element_shape) for aval in avals]
     memory_spaces = bytes(schema.MEMORY_SPACES.index(aval.memory_space) for aval in avals)

@@ -88,10 +88,9 @@ def unwritable_key(key: Hashable, place: str) -> SerializationError:
     except Exception as e:  # whatever the type's own method does, or an integer is too long
         shown = f"(its repr raises {type(e).__name__})"
     return SerializationError(
-        f"{place} has the key {shown:.200} of type {type(key).__qualname__}, which a file cannot "
-        "hold: it holds str (as UTF-8), int, float, bool, None, bytes, and tuples of these, of no "
-        f"type that derives from them, integers of up to {_MAX_INTEGER_BYTES} bytes, and tuples "
-        f"nested at most {_MAX_DEPTH} deep. Use such a key."
+        f"{place} has the key {shown:.200} of type {type(key).__qualname__}. A file cannot hold "
+        f"it. Use a str (in UTF-8), int (of up to {_MAX_INTEGER_BYTES} bytes), float, bool, None, "
+        f"bytes, or a tuple of these (nested at most {_MAX_DEPTH} deep), and no subclass of them."
     )
 
 

@@ -56,7 +56,7 @@ def encode_texts(texts: Sequence[str]) -> list[bytes]:
         return [text.encode() for text in texts]
     except UnicodeEncodeError as e:
         raise SerializationError(
-            f"A file holds text as UTF-8, which {e.object!r:.200} is not: {e.reason}."
+            f"{e.object!r:.200} cannot be written as UTF-8: {e.reason}."
         ) from e
 
 

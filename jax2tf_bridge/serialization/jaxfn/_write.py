@@ -63,8 +63,8 @@ def file_parts(
 
 def _too_large(name: str) -> SerializationError:
     return SerializationError(
-        f"{name} cannot be written: what describes it, without its modules and arrays, takes more "
-        f"than {_format.MAX_STRUCTURE_SIZE} bytes, as far as FlatBuffers' offsets reach."
+        f"{name} cannot be written: its description, without modules and arrays, takes more than "
+        f"{_format.MAX_STRUCTURE_SIZE} bytes, the limit of FlatBuffers."
     )
 
 
