@@ -115,7 +115,7 @@ def test_checksum_by_google_where_it_is_installed_and_compiled(
     monkeypatch.setitem(sys.modules, "google_crc32c", module if implementation else None)
     _extend_of_google.cache_clear()
     try:
-        data = bytearray(1 << 20) + b"123456789"
+        data = bytes(1 << 20) + b"123456789"
         found = crc32c(memoryview(data))
     finally:
         _extend_of_google.cache_clear()

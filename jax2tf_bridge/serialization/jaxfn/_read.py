@@ -25,9 +25,8 @@ from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.serialization._flatbuffer import Reader, Table
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
-from jax2tf_bridge.serialization.jaxfn._arrays import array_parts
 from jax2tf_bridge.serialization.jaxfn._avals import decode_avals
-from jax2tf_bridge.serialization.jaxfn._file_parts import Part, crc32_text
+from jax2tf_bridge.serialization.jaxfn._file_parts import Part, array_parts, module_parts
 from jax2tf_bridge.serialization.jaxfn._pools import (
     decode_texts,
     look_up,
@@ -135,7 +134,7 @@ class _FileReader:
         functions = tuple(self._function(*each) for each in trees)
         for table, function, vjp in zip(tables[1:], functions, functions[1:], strict=False):
             _check_vjp(table, function, vjp)
-        modules = _modules(tables, header.structure_size)
+        modules = module_parts(tables, header.structure_size)
         constants = chain.from_iterable(found["lifted_constants"] for found in functions)
         arrays = array_parts(self._root, self._texts, constants, modules[-1].end)
         parts = (*modules, *arrays)
@@ -215,22 +214,6 @@ def _graph_functions(root: Table, version: int, texts: Sequence[str]) -> list[Gr
             raise table.error(schema.GraphFunction.GRAPH, "a graph", "no bytes")
         found.append(GraphFunction(look_up(table, schema.GraphFunction.NAME, texts), graph))
     return found
-
-
-def _modules(tables: Sequence[Table], end: int) -> list[Part]:
-    """Finds where the modules lie; the structure ends at `end`."""
-    modules = []
-    for order, table in enumerate(tables):
-        part = Part(
-            "module",
-            f"the VJP of order {order}" if order else "the function",
-            end,
-            table.integer(schema.Function.MODULE_SIZE),
-            crc32_text(table.integer(schema.Function.MODULE_CRC32)),
-        )
-        modules.append(part)
-        end = part.end
-    return modules
 
 
 def _check_vjp(table: Table, function: dict[str, Any], vjp: dict[str, Any]) -> None:

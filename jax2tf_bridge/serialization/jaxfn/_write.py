@@ -22,8 +22,8 @@ from jax2tf_bridge.serialization._flatbuffer_writer import Writer
 from jax2tf_bridge.serialization._vjp_chain import vjp_chain
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
-from jax2tf_bridge.serialization.jaxfn._arrays import distinct_arrays, with_padding
 from jax2tf_bridge.serialization.jaxfn._avals import avals_table
+from jax2tf_bridge.serialization.jaxfn._file_parts import distinct_arrays, with_padding
 from jax2tf_bridge.serialization.jaxfn._pools import Pool, encode_texts
 from jax2tf_bridge.serialization.jaxfn._trees import Root, TreeWriter
 
