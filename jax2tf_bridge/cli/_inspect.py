@@ -100,5 +100,5 @@ def _file(path: Path) -> dict[str, Any]:
     else:
         root = Reader(path.read_bytes(), what="A function exported by JAX", file=str(path)).root()
         format_name = "jax.export"
-        version = root.integer(ExportedField.SERIALIZATION_VERSION, "u16")
+        version = root.integer(ExportedField.SERIALIZATION_VERSION)
     return {"path": str(path), "format": format_name, "version": version, "bytes": size}

@@ -1,4 +1,4 @@
-"""Bytes and portable functions: the .jaxfn format, and what jax.export reads and writes.
+"""Portable functions as bytes and files: the .jaxfn format, and jax.export's own.
 
 Nothing here needs JAX or TensorFlow.
 """

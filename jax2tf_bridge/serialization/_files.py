@@ -1,4 +1,4 @@
-"""Records as bytes and as files: serialize, deserialize, write_function, read_function."""
+"""Portable functions as bytes and files: serialize, deserialize, write_function, read_function."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ _FIRST_READ = 1 << 16
 def serialize(
     record: PortableFunction | HoldsPortable, *, vjp_order: int | None = None, arrays: bool = True
 ) -> bytes:
-    """Writes a portable function as the bytes of a .jaxfn file; equal ones give equal bytes.
+    """Writes a portable function as the bytes of a .jaxfn file.
 
-    They hold all of the record, and every later version of the bridge reads them.
+    Equal functions give equal bytes. Every later version of the bridge reads them.
+
+    >>> data = serialize(export(f)(x))  # doctest: +SKIP
+    >>> deserialize(data).vjp()  # doctest: +SKIP
 
     Args:
       record: what `export` made.
       vjp_order: how many VJPs are written with it, and made if they are not there; None for
         those that are there: of `with_vjp`, of a file, or asked for before.
-      arrays: whether the lifted constants' data is written; what is None in the record, or is
-        not written, is None in what is read.
+      arrays: whether the captured arrays are written. Without them, `data` of each of the
+        lifted constants is None when the function is read.
 
     Raises:
-      SerializationError: the format cannot hold the record, or it has fewer VJPs than asked for.
+      SerializationError: the format cannot hold the function, or it has fewer VJPs than asked for.
       InconclusiveShapeError: making a VJP asked something about the sizes.
       ValueError: vjp_order is negative.
     """
@@ -46,16 +49,16 @@ def deserialize(
 ) -> PortableFunction:
     """Reads the portable function that `serialize` or jax.export.Exported.serialize wrote.
 
-    Node types are rebuilt where they are registered (register_pytree_node_serialization,
-    register_namedtuple_serialization); elsewhere a node's children stand for it, as a dict if
-    they have names, else as a tuple.
+    Node types are rebuilt if they are registered (register_pytree_node_serialization,
+    register_namedtuple_serialization). Otherwise a dict stands for a node whose children have
+    names, and a tuple for any other.
 
     Args:
-      data: the bytes; they are told apart by what they begin with.
-      file: where they are from, for messages.
+      data: the bytes of either format.
+      file: where they come from, for messages.
 
     Raises:
-      FileFormatError: they are neither, or damaged, or of a newer version of the format.
+      FileFormatError: the bytes are of another format, damaged, or of a newer version.
     """
     view = memoryview(data).cast("B") if memoryview(data).c_contiguous else memoryview(bytes(data))
     if not _is_jaxfn(view):
@@ -72,7 +75,9 @@ def write_function(
     vjp_order: int | None = None,
     arrays: bool = True,
 ) -> None:
-    """Writes a record as a .jaxfn file: all of it or, whatever happens, nothing.
+    """Writes a portable function as a .jaxfn file, completely or not at all.
+
+    >>> write_function("model.jaxfn", export(f)(x))  # doctest: +SKIP
 
     Args:
       path: the file; one of this name is replaced when the new one is complete on disk.
@@ -81,12 +86,11 @@ def write_function(
       arrays: as for `serialize`.
 
     Raises:
-      SerializationError: the format cannot hold the record, or it has fewer VJPs than asked for;
-        no file is touched.
+      SerializationError: the format cannot hold the function, or it has fewer VJPs than asked
+        for; no file is touched.
       InconclusiveShapeError: making a VJP asked something about the sizes.
       ValueError: vjp_order is negative.
-      OSError: the file cannot be written; FileExistsError if something is there that is no
-        regular file.
+      OSError: the file cannot be written; FileExistsError if the path is no regular file.
     """
     parts = _parts(record, vjp_order, arrays)
     with replaced_file(path, bytes_of="serialize") as handle:
@@ -95,12 +99,14 @@ def write_function(
 
 
 def read_function(path: str | os.PathLike[str]) -> PortableFunction:
-    """Reads the record in a .jaxfn file, or in a file of jax.export.Exported.serialize.
+    """Reads the portable function in a .jaxfn file, or in one of jax.export.Exported.serialize.
 
-    A .jaxfn file is read and verified as a whole, VJPs included; nothing of it stays open.
+    A .jaxfn file is read and verified as a whole, with its VJPs, and closed.
+
+    >>> read_function("model.jaxfn")  # doctest: +SKIP
 
     Raises:
-      FileFormatError: it is neither, or damaged, or of a newer version of the format.
+      FileFormatError: the file is of another format, damaged, or of a newer version.
       OSError: the file cannot be read.
     """
     name = os.fspath(path)
@@ -121,7 +127,7 @@ def read_function(path: str | os.PathLike[str]) -> PortableFunction:
         if header.structure_size > len(start):
             start += _file_parts.read_part(handle, header.structure_size - len(start), name)
         stored = _stored(memoryview(start), status.st_size, name)
-        # Each module and array is read into the bytes of its record: nothing is copied.
+        # Each module and array is read into the bytes that the function keeps: nothing is copied.
         handle.seek(header.structure_size)
         return stored.record(_file_parts.read_parts(handle, stored.parts, name))
 
@@ -145,7 +151,7 @@ def _stored(start: memoryview, size: int, file: str | None) -> Stored:
 
 
 def _read_other(data: bytes, file: str | None) -> PortableFunction:
-    """Reads what has no identifier of ours: JAX's files have none at all."""
+    """Reads bytes without our identifier, which can only be JAX's: its files have none."""
     _check_size(data[:8], len(data), file)
     if len(data) < 8:
         raise FileFormatError(
@@ -165,14 +171,14 @@ def _read_other(data: bytes, file: str | None) -> PortableFunction:
 
 
 def _weights_hint(data: bytes) -> str:
-    """Says what bytes that are no function seem to be, if they begin as weights do."""
+    """Names the format of bytes that begin as weights do."""
     if data[8:9] == b"{":
         kind = "safetensors"
     elif _is_msgpack_of_names(data):
         kind = "msgpack"
     else:
         return ""
-    return f" The bytes seem to be weights in {kind}, which read_weights reads, and no function."
+    return f" The bytes seem to be weights in {kind}: read them with read_weights."
 
 
 def _is_msgpack_of_names(data: bytes) -> bool:
@@ -185,7 +191,7 @@ def _is_msgpack_of_names(data: bytes) -> bool:
 
 
 def _check_size(start: bytes, size: int, file: str | None) -> None:
-    """Refuses what is too large to be of JAX, before it is read."""
+    """Refuses a file that is too large to be JAX's, before it is read."""
     if size > _format.MAX_STRUCTURE_SIZE:
         raise FileFormatError(
             f"{_format.place(file)} is no .jaxfn file: its bytes 4 to 7 are {start[4:8]!r}, not "

@@ -1,39 +1,41 @@
-"""A checked, bounded reader of FlatBuffers, which knows no schema.
+"""Reads FlatBuffers, with every offset checked and all work bounded; and describes their tables.
 
 The `flatbuffers` package reads whatever the offsets say: bytes from elsewhere make it raise any
 exception, or run for hours over tables that share their parts. Here every offset and length is
-compared with the bytes that are there before it is followed, nesting is limited, and so is the
-work over all: each byte of the buffer may be read a few times, not more.
+compared with the bytes that are there before it is followed. Nesting is limited, and so is all
+work together: each byte of the buffer may be read a few times, not more.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from mmap import mmap
-from typing import Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from jax2tf_bridge.errors import FileFormatError
 
 Readable: TypeAlias = bytes | bytearray | memoryview | mmap
-IntegerKind: TypeAlias = Literal["u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64"]
 
 MAX_DEPTH = 200
 """How deep tables may be nested; writers refuse what is deeper."""
 
-_CODES: dict[IntegerKind, str] = {
-    "u8": "B",
-    "i8": "b",
-    "u16": "H",
-    "i16": "h",
-    "u32": "I",
-    "i32": "i",
-    "u64": "Q",
-    "i64": "q",
+CODES = {
+    "bool": "B",
+    "ubyte": "B",
+    "byte": "b",
+    "ushort": "H",
+    "short": "h",
+    "uint": "I",
+    "int": "i",
+    "ulong": "Q",
+    "long": "q",
 }
-_SCALARS = {kind: struct.Struct(f"<{code}") for kind, code in _CODES.items()}
+"""Scalar types of FlatBuffers' schemas, by their codes in struct and NumPy."""
+
 _TWO_U16 = struct.Struct("<2H")
-_U16, _U32, _I32 = _SCALARS["u16"], _SCALARS["u32"], _SCALARS["i32"]
+_U16, _U32, _I32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
 
 # Writers may share strings and tables, so bytes may be read more often than once; a buffer made
 # to be read forever needs far more.
@@ -42,17 +44,81 @@ _FREE_READS = 1 << 16
 _TABLE_COST = 8
 
 
-class Reader:
-    """Reads one FlatBuffer.
+class Field(IntEnum):
+    """One field of a table, whose fields are a subclass, in the schema's order.
 
-    Raises FileFormatError from every method, here and in Table, for bytes that are no FlatBuffer
-    or hold something else than what is asked for; and no other exception, whatever the bytes.
+    A field's number is its slot. A row is the type, in the words of FlatBuffers' schemas, and the
+    default, which is 0 if it is left out:
+
+    >>> class Mesh(Field):
+    ...     AXIS_NAMES = "[string]"
+    ...     SIZE = "uint", 1
+    ...     CORES = "uint", None
+    >>> [int(field) for field in Mesh], Mesh.AXIS_NAMES.element, Mesh.SIZE.default
+    ([0, 1, 2], 'string', 1)
+
+    Attributes:
+      element: the type; for a vector, the type of its elements.
+      is_vector: true for a vector.
+      is_scalar: true for a single number.
+      default: value of a scalar that was not written; None if there is no value then.
+      scalar: packs the number, or the offset to what is no number.
+      lowest, highest: the range of the numbers.
+    """
+
+    element: str
+    is_vector: bool
+    is_scalar: bool
+    default: int | None
+    scalar: struct.Struct
+    lowest: int
+    highest: int
+
+    def __new__(cls, type_name: str, default: int | None = 0) -> Field:
+        """Numbers the fields in the order in which they come."""
+        field = int.__new__(cls, len(cls.__members__))
+        field._value_ = int(field)
+        field.element, field.is_vector = type_name.strip("[]"), type_name.startswith("[")
+        field.is_scalar, field.default = type_name in CODES, default
+        code = CODES.get(field.element, "I")
+        field.scalar = struct.Struct(f"<{code}")
+        field.highest = 2 ** (8 * field.scalar.size - code.islower()) - 1
+        field.lowest = -1 - field.highest if code.islower() else 0
+        return field
+
+    @property
+    def label(self) -> str:
+        """Returns the name as the schema and messages have it."""
+        return self.name.lower()
+
+
+Offset: TypeAlias = int
+"""Where something was written."""
+
+Fields: TypeAlias = "Mapping[Any, Value] | Iterator[tuple[Field, Value]]"
+"""A table's values by its fields: a mapping, or pairs of which each is written when it comes."""
+
+Value: TypeAlias = "int | str | bytes | bytearray | Fields | Sequence[Any] | None"
+"""A field's value: a scalar, text, bytes, a table or a vector of these.
+
+For all but scalars, a number is the offset of what was written before.
+"""
+
+
+class Reader:
+    """Reader of one FlatBuffer.
+
+    Every method, here and in Table, raises FileFormatError for bytes that are no FlatBuffer or
+    hold something else than what is asked for; and no other exception, whatever the bytes.
     """
 
     def __init__(self, data: Readable, *, what: str, file: str | None = None) -> None:
-        """Over `data`, which must stay as it is.
+        """Takes the bytes, which must not change.
 
-        `what` names the format in messages, `file` is where it was read from.
+        Args:
+          data: the FlatBuffer.
+          what: names the format in messages.
+          file: where it was read from.
         """
         view = memoryview(data)
         self.view = view.cast("B") if view.c_contiguous else memoryview(bytes(view))
@@ -67,17 +133,17 @@ class Reader:
         return bytes(self.view[4:8])
 
     def root(self) -> Table:
-        """Reads the table that everything hangs on."""
+        """Reads the root table."""
         return Table(self, self.follow(0, ""), "", 1)
 
     def again(self) -> Reader:
-        """Makes a reader of the same bytes that has read nothing yet."""
+        """Returns a reader of the same bytes whose budget is whole."""
         return Reader(self.view, what=self.what, file=self.file)
 
     def error(
         self, path: str, expected: str, got: str, position: int | None = None
     ) -> FileFormatError:
-        """Makes the error for when `expected` is not at `path`, or at the byte `position`."""
+        """Returns the error for bytes at `path` that are not what is `expected`."""
         where = "" if position is None else f" (byte {position})"
         return self.problem(
             f"{path or 'the start'}{where}",
@@ -86,12 +152,12 @@ class Reader:
         )
 
     def problem(self, path: str, problem: str) -> FileFormatError:
-        """Makes the error for a problem at `path` that is no fault of the bytes."""
+        """Returns the error for a problem at `path` although the bytes are right."""
         what = self.what if self.file is None else f"{self.what} in {self.file}"
         return FileFormatError(f"{what} cannot be read: {path}: {problem}", file=self.file)
 
     def spend(self, cost: int, path: str) -> None:
-        """Accounts for reading `cost` bytes."""
+        """Charges the budget for reading `cost` bytes."""
         self.budget -= cost
         if self.budget < 0:
             raise self.error(
@@ -101,7 +167,7 @@ class Reader:
             )
 
     def within(self, position: int, size: int, path: str, expected: str) -> None:
-        """Refuses bytes from `position` on that are not there."""
+        """Checks that there are `size` bytes at `position`."""
         if position < 0 or position + size > self.size:
             raise self.error(
                 path,
@@ -119,7 +185,7 @@ class Reader:
         return position + int(offset)
 
     def vector(self, position: int, width: int, path: str) -> tuple[int, int]:
-        """Finds where the elements of the vector at `position` begin, and how many there are."""
+        """Returns where the elements of the vector at `position` begin, and their number."""
         self.within(position, 4, path, "the length of a vector")
         (length,) = _U32.unpack_from(self.view, position)
         if length * width > self.size - position - 4:
@@ -148,9 +214,7 @@ class Reader:
 
 
 class Table:
-    """One table of a FlatBuffer; its fields are asked for by their ids in the schema.
-
-    A field is an int, or a member of an IntEnum of the table's fields, whose name messages take.
+    """One table of a FlatBuffer, whose values are read by the fields of its schema.
 
     Attributes:
       path: how the table is reached from the root, as "vjp.in_tree.children[3]".
@@ -182,52 +246,56 @@ class Table:
             reader.within(position, self._size, path, "a table")
         self._vtable, self._fields = vtable, (vtable_size - 4) // 2
 
-    def field_path(self, field: int) -> str:
-        """Writes how `field` is reached from the root."""
-        name = field.name.lower() if isinstance(field, IntEnum) else f"field_{field}"
-        return f"{self.path}.{name}" if self.path else name
+    def field_path(self, field: Field) -> str:
+        """Returns how `field` is reached from the root."""
+        return f"{self.path}.{field.label}" if self.path else field.label
 
-    def error(self, field: int | None, expected: str, got: str) -> FileFormatError:
-        """Makes the error for a `field`, or the table itself, that holds something else."""
+    def error(self, field: Field | None, expected: str, got: str) -> FileFormatError:
+        """Returns the error for a `field`, or the table itself, that holds something else."""
         path = self.path if field is None else self.field_path(field)
         return self._reader.error(path, expected, got)
 
-    def problem(self, field: int, problem: str) -> FileFormatError:
-        """Makes the error for a problem with `field` that is no fault of the bytes."""
+    def problem(self, field: Field, problem: str) -> FileFormatError:
+        """Returns the error for a problem with `field` although the bytes are right."""
         return self._reader.problem(self.field_path(field), problem)
 
-    def spend(self, field: int, cost: int) -> None:
-        """Accounts for work of about `cost` bytes that follows from `field`.
+    def spend(self, field: Field, cost: int) -> None:
+        """Charges the budget for work of about `cost` bytes that follows from `field`.
 
-        What is stored once and named by many indices costs little to store and much to read.
+        A value that is stored once and named by many indices costs much more to read than to store.
         """
         self._reader.spend(cost, self.field_path(field))
 
-    def has(self, field: int) -> bool:
+    def has(self, field: Field) -> bool:
         """Tells whether the field was written."""
         return self._place(field, 0) is not None
 
-    def boolean(self, field: int, default: bool = False) -> bool:
+    def boolean(self, field: Field) -> bool:
         """Reads a bool."""
-        value = self.integer(field, "u8", int(default))
+        value = self.integer(field)
         if value > 1:
             raise self.error(field, "0 or 1", f"{value}")
         return bool(value)
 
-    def integer(self, field: int, kind: IntegerKind, default: int = 0) -> int:
-        """Reads an integer of this width."""
-        scalar = _SCALARS[kind]
-        place = self._place(field, scalar.size)
-        return default if place is None else int(scalar.unpack_from(self._reader.view, place)[0])
+    def integer(self, field: Field) -> int:
+        """Reads an integer; its default, or 0, if it was not written."""
+        value = self.optional_integer(field)
+        return field.default or 0 if value is None else value
 
-    def string(self, field: int, default: str | None = None) -> str | None:
+    def optional_integer(self, field: Field) -> int | None:
+        """Reads an integer; None if it was not written."""
+        scalar = field.scalar
+        place = self._place(field, scalar.size)
+        return None if place is None else int(scalar.unpack_from(self._reader.view, place)[0])
+
+    def string(self, field: Field, default: str | None = None) -> str | None:
         """Reads a string, which must be UTF-8; `default` if it was not written."""
         position = self._target(field)
         if position is None:
             return default
         return self._reader.string_at(position, self.field_path(field))
 
-    def strings(self, field: int) -> tuple[str, ...]:
+    def strings(self, field: Field) -> tuple[str, ...]:
         """Reads the strings of a vector; none if it was not written."""
         path = self.field_path(field)
         return tuple(
@@ -235,7 +303,7 @@ class Table:
             for i, place in enumerate(self._places(field, 4))
         )
 
-    def bytes(self, field: int) -> memoryview | None:
+    def bytes(self, field: Field) -> memoryview | None:
         """Reads the bytes of a vector, without copying them; None if it was not written."""
         position = self._target(field)
         if position is None:
@@ -245,21 +313,22 @@ class Table:
         self._reader.spend(4 + length, path)
         return self._reader.view[start : start + length]
 
-    def integers(self, field: int, kind: IntegerKind) -> tuple[int, ...]:
+    def integers(self, field: Field) -> tuple[int, ...]:
         """Reads the integers of a vector; none if it was not written."""
-        places = self._places(field, _SCALARS[kind].size)
+        places = self._places(field, field.scalar.size)
         if not places:
             return ()
-        return struct.unpack_from(f"<{len(places)}{_CODES[kind]}", self._reader.view, places[0])
+        code = CODES[field.element]
+        return struct.unpack_from(f"<{len(places)}{code}", self._reader.view, places[0])
 
-    def table(self, field: int) -> Table | None:
+    def table(self, field: Field) -> Table | None:
         """Reads a table within this one; None if it was not written."""
         position = self._target(field)
         if position is None:
             return None
         return Table(self._reader, position, self.field_path(field), self._depth + 1)
 
-    def tables(self, field: int) -> tuple[Table, ...]:
+    def tables(self, field: Field) -> tuple[Table, ...]:
         """Reads the tables of a vector; none if it was not written."""
         path, reader, depth = self.field_path(field), self._reader, self._depth + 1
         found: list[Table] = []
@@ -269,10 +338,10 @@ class Table:
         return tuple(found)
 
     def again(self) -> Table:
-        """This table in a reader that has read nothing yet: for a part that is read later."""
+        """Returns this table in a reader whose budget is whole, for a part that is read later."""
         return Table(self._reader.again(), self._position, self.path, self._depth)
 
-    def _place(self, field: int, width: int) -> int | None:
+    def _place(self, field: Field, width: int) -> int | None:
         """Finds where a field's value lies in the table."""
         if field >= self._fields:
             return None
@@ -289,7 +358,7 @@ class Table:
             )
         return self._position + int(offset)
 
-    def _target(self, field: int) -> int | None:
+    def _target(self, field: Field) -> int | None:
         place = self._place(field, 4)
         if place is None:
             return None
@@ -297,7 +366,7 @@ class Table:
         # As in __init__: the path is put together only to say what is wrong.
         return place + int(offset) if offset else self._reader.follow(place, self.field_path(field))
 
-    def _places(self, field: int, width: int) -> range:
+    def _places(self, field: Field, width: int) -> range:
         """Finds where the elements of a vector lie."""
         position = self._target(field)
         if position is None:

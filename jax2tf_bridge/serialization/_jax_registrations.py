@@ -1,7 +1,7 @@
-"""The node types that jax.export knows, by its public functions alone.
+"""Looks up the node types that jax.export knows, by its public functions alone.
 
 jax.export has no function that looks a type up.  But it reads and writes files: a file of a single
-node tells what a name stands for, and what is written for a node.
+node tells which type a name stands for, and what is written for a node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
 
 
 def is_imported() -> bool:
-    """Tells whether this process uses JAX, which is not imported for the sake of a file."""
+    """Tells whether this process has imported JAX, which no file imports."""
     return sys.modules.get("jax") is not None
 
 
@@ -31,7 +31,7 @@ def register_node(
     """Registers a type with jax.export, unless it has this name there already.
 
     Returns:
-      Whether it was registered: what it has there already stays.
+      Whether the type was new there.
 
     Raises:
       SerializationError: the type or the name is taken there, or JAX does not know the type.
@@ -54,7 +54,7 @@ def register_node(
 
 
 def constructor(node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
-    """Finds how JAX makes nodes of a custom type; None if it is no pytree there."""
+    """Returns JAX's function that makes nodes of a custom type; None if it is no pytree there."""
     if hasattr(node_type, "_fields"):
         return None
     try:
@@ -88,14 +88,14 @@ def register_namedtuple(node_type: type, serialized_name: str) -> None:
 def codec_for(
     serialized_name: str, auxdata: bytes, children: Sequence[TreeSpec]
 ) -> NodeCodec | None:
-    """Finds how a node that jax.export knows by this name comes apart and together.
+    """Makes the codec of a node that jax.export knows by this name; None if it does not.
+
+    Exceptions of the functions that were registered for it pass through.
 
     Args:
       serialized_name: as it stands in the file.
       auxdata: the static data, as they stand in the file.
       children: their structures, since some types look at what they get.
-
-    Raises whatever the functions do that were registered for it.
     """
     spec = TreeSpec(
         "custom",
@@ -121,7 +121,7 @@ def codec_for(
 
 
 def jax_codec(node_type: type, static: Any, children: int) -> NodeCodec | None:
-    """Finds how JAX takes a node apart and makes it; None if it is no pytree there."""
+    """Makes the codec of a node that JAX knows as a pytree; None if it does not."""
     import jax
 
     try:
@@ -175,14 +175,14 @@ def named_tuple_of_jax(name: str, fields: Sequence[str]) -> type | None:
 
 
 def _named_tuples(name: str, fields: Sequence[str]) -> set[type]:
-    """Finds those of the modules of JAX that are imported."""
+    """Finds the named tuples of this name and these fields in JAX's imported modules."""
     modules = [module for key, module in list(sys.modules.items()) if key.startswith("jax.")]
     named = [vars(module).get(name) for module in modules if module is not None]
     return {kind for kind in named if _is_named_tuple(kind, fields)}
 
 
 def _import_scipy() -> None:
-    """Imports the modules that JAX imports when they are used, and whose functions give tuples."""
+    """Imports the modules of jax.scipy that JAX imports late and whose functions return tuples."""
     with suppress(ImportError):
         import jax.scipy.stats
     with suppress(ImportError):
@@ -201,7 +201,7 @@ def _is_named_tuple(kind: Any, fields: Sequence[str]) -> TypeGuard[type]:
 
 
 def _only_registered(spec: TreeSpec) -> TreeSpec:
-    """Puts leaves in the place of nodes that jax.export cannot know."""
+    """Replaces nodes that jax.export cannot know by leaves."""
     if spec.kind in ("namedtuple", "custom") and not spec.serialized_name:
         return LEAF
     if spec.kind == "dict" and not all(isinstance(key, str) for key in spec.keys):
@@ -210,7 +210,7 @@ def _only_registered(spec: TreeSpec) -> TreeSpec:
 
 
 def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
-    """Asks jax.export under which name it writes a node, and with what static data.
+    """Returns the name and the static data that jax.export writes for a node; None for no name.
 
     Raises:
       SerializationError: the functions that were registered for it failed.
@@ -238,7 +238,7 @@ def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
 
 
 def jax_export_name(node_type: type, static: Any, children: Sequence[Any]) -> str | None:
-    """Gives the name under which jax.export knows a type; None if it knows none, or fails."""
+    """Returns the name under which jax.export knows a type; None if it knows none, or fails."""
     codec = NodeCodec(node_type, lambda value: None, lambda values: None, static)
     spec = TreeSpec("custom", node_type.__name__, (), (LEAF,) * len(children), codec)
     try:

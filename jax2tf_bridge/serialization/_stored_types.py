@@ -1,4 +1,4 @@
-"""Nodes of structures that were stored: under which name another process finds their types."""
+"""Names and codecs of nodes that are stored, by which another process finds their types."""
 
 from __future__ import annotations
 
@@ -10,21 +10,26 @@ from typing import Any
 from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.portable._tree_spec import NodeCodec, StoredType, TreeSpec
 from jax2tf_bridge.serialization import _jax_registrations as in_jax
-from jax2tf_bridge.serialization._fields import fields_codec, write_fields
-from jax2tf_bridge.serialization._registrations import Registration
+from jax2tf_bridge.serialization._node_data import (
+    defined_name,
+    read_static,
+    write_fields,
+    write_static,
+)
 from jax2tf_bridge.serialization._registry import (
+    Registration,
     codec_by,
     codec_for,
+    fields_codec,
     registration_of,
     serialization_of,
 )
-from jax2tf_bridge.serialization._static_data import defined_name, read_static, write_static
 
 
 class StoredNames:
-    """Names for the types of one function's nodes, of which each is looked up once.
+    """Cache of the names of one function's node types.
 
-    Looking up a type that the bridge does not know has JAX read and write a file.
+    A type that the bridge does not know is looked up by letting JAX write and read a file.
     """
 
     def __init__(self) -> None:
@@ -33,7 +38,7 @@ class StoredNames:
         self._unregistered: dict[type, str] = {}
 
     def stored(self, spec: TreeSpec) -> TreeSpec:
-        """Gives a node as files and pickles have it: with how another process finds its type.
+        """Returns a node as files and pickles have it: with the name by which its type is found.
 
         A type that is not registered is named by where it is defined, with its static data if they
         are plain values.
@@ -62,10 +67,10 @@ class StoredNames:
 
 
 def codec_of(spec: TreeSpec) -> NodeCodec | None:
-    """Finds how a node that was stored comes apart and together; None if its type is not known.
+    """Makes the codec of a node that was stored; None if its type is not known here.
 
     Raises:
-      FileFormatError: the type does not fit what is stored.
+      FileFormatError: the type does not fit the stored data.
     """
     if spec.kind not in ("namedtuple", "custom"):
         return None
@@ -79,10 +84,10 @@ def codec_of(spec: TreeSpec) -> NodeCodec | None:
 
 
 def codec_if_it_fits(spec: TreeSpec) -> NodeCodec | None:
-    """Finds the codec of a node that is read, as `codec_of`; None as well where none fits.
+    """Makes the codec of a node that is read; None if its type is not known or does not fit.
 
-    That is for types that were not registered when the node was written: a registration that was
-    made since must not keep the rest from being read.  `with_types` raises, where they are needed.
+    A type that was registered only after the node was written may not fit. It must not keep the
+    rest from being read; `with_types` raises where the type is needed.
 
     Raises:
       FileFormatError: the node was written with a registration, and the one here does not fit.
@@ -102,10 +107,10 @@ def _stored_type(spec: TreeSpec) -> StoredType:
 
 
 def with_types(spec: TreeSpec) -> TreeSpec:
-    """Finds the types of a structure that are known here by now.
+    """Adds to a structure the codecs of types that are known by now.
 
     Raises:
-      FileFormatError: one of them does not fit what is stored.
+      FileFormatError: one of them does not fit the stored data.
     """
     children = tuple(map(with_types, spec.children))
     if any(new is not old for new, old in zip(children, spec.children, strict=True)):
@@ -115,7 +120,7 @@ def with_types(spec: TreeSpec) -> TreeSpec:
 
 
 def registration_call(spec: TreeSpec) -> str:
-    """Writes the call that registers a node's type for files, to be pasted."""
+    """Returns the source of the call that registers a node's type for files."""
     if spec.codec is not None:
         static = write_static(spec.codec.static)
         known = StoredType(defined_name(spec.codec.node_type), False, static)
@@ -142,12 +147,12 @@ def registration_call(spec: TreeSpec) -> str:
 
 
 def _codec_of_unregistered(spec: TreeSpec, stored: StoredType) -> NodeCodec | None:
-    """Finds the codec of a node whose type was not registered when it was stored.
+    """Makes the codec of a node whose type was not registered when it was stored.
 
-    Found are types that are registered now, and the named tuples of jax.numpy and jax.scipy.
+    It finds types that are registered by now, and the named tuples of jax.numpy and jax.scipy.
 
     Raises:
-      FileFormatError: a named tuple has other fields here, the static data cannot be had, or the
+      FileFormatError: a named tuple has other fields here, the static data cannot be read, or the
         node is named by its class alone and several types have that name.
     """
     fields = tuple(str(key) for key in spec.keys) if spec.kind == "namedtuple" else None
@@ -201,7 +206,7 @@ def _as_tuples(spec: TreeSpec, names: StoredNames) -> tuple[Any, ...]:
 
 
 def _unpickled(fields: tuple[Any, ...]) -> TreeSpec:
-    """Makes the structure that was pickled, of the types that are known here."""
+    """Makes the pickled structure, with the types that are known here."""
     return _from_tuples(fields, {})
 
 

@@ -13,7 +13,7 @@ def vjp_chain(
     """Collects a function, its VJP, that one's VJP and so on.
 
     Args:
-      record: the record.
+      record: the function.
       vjp_order: how many VJPs, which are made if they are not there; None for those that are.
       most: how many the format holds.
 

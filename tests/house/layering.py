@@ -178,7 +178,9 @@ def _private_names(tree: ast.Module, found: ImportVisitor, module: str) -> Itera
 
 
 # Python documents these, in spite of the underscore.
-_PUBLIC_ATTRIBUTES = frozenset({"_fields", "_replace", "_asdict", "_make", "_field_defaults"})
+_PUBLIC_ATTRIBUTES = frozenset(
+    {"_fields", "_replace", "_asdict", "_make", "_field_defaults", "_value_"}
+)
 
 
 def _private_attributes(tree: ast.Module, module: str) -> Iterator[Violation]:

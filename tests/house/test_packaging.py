@@ -17,6 +17,7 @@ SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = SETTINGS["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 DISTRIBUTIONS = {
+    "google_crc32c": "google-crc32c",
     "PIL": "pillow",
     "sklearn": "scikit-learn",
     "ml_dtypes": "ml-dtypes",
@@ -96,6 +97,7 @@ def test_extras_are_the_documented_ones() -> None:
     assert set(EXTRAS) == {
         *(
             "all",
+            "crc32c",
             "demo",
             "dev",
             "jax",
@@ -105,7 +107,7 @@ def test_extras_are_the_documented_ones() -> None:
             "test",
         )
     }
-    for extra in ("jax", "parallel"):
+    for extra in ("jax", "parallel", "crc32c"):
         assert _names(EXTRAS["all"]) >= _names(EXTRAS[extra])
 
 
@@ -125,7 +127,7 @@ def test_oldest_that_is_tested_is_the_oldest_that_is_allowed() -> None:
     # The oldest of these two come with the oldest TensorFlow, in tests/consumers.
     with_tensorflow = ("ml-dtypes", "numpy")
     plain = [d for d in PROJECT["dependencies"] if not d.startswith(with_tensorflow)]
-    extras = [d for e in ("jax", "parallel") for d in EXTRAS[e] if ">=" in d]
+    extras = [d for e in ("jax", "parallel", "crc32c") for d in EXTRAS[e] if ">=" in d]
     assert extras + plain == [pin.replace("==", ">=") for pin in pinned]
 
 
@@ -139,9 +141,7 @@ def test_version_is_the_installed_one_and_in_the_changelog() -> None:
     assert released[:1] in ([], [jax2tf_bridge.__version__])
 
 
-@pytest.mark.parametrize(
-    "name", ["demo", "format", "generate_schema", "lint", "slow", "test", "typecheck", "wheel"]
-)
+@pytest.mark.parametrize("name", ["demo", "format", "lint", "slow", "test", "typecheck", "wheel"])
 def test_script_is_executable_python(name: str) -> None:
     path = ROOT / "scripts" / name
     assert path.stat().st_mode & 0o111, f"chmod +x scripts/{name}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.saved_model._crc32c import _byte_table, crc32c, unmasked
+from jax2tf_bridge.saved_model._crc32c import (
+    _byte_table,
+    _crc32c_by_numpy,
+    _extend_of_google,
+    crc32c,
+    unmasked,
+)
 from jax2tf_bridge.saved_model._tensor_bundle import TensorBundle
 from jax2tf_bridge.saved_model._tensors import STRING
 
@@ -84,13 +92,37 @@ def test_reads_many_variables_over_several_blocks(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=300))
 def test_checksum_of_short_data(data: bytes) -> None:
-    assert crc32c(data) == plain_crc32c(data)
+    assert crc32c(data) == _crc32c_by_numpy(memoryview(data)) == plain_crc32c(data)
 
 
 @pytest.mark.parametrize("size", [16383, 16384, 16387, 70_001])
 def test_checksum_of_lanes(size: int) -> None:
     data = np.random.default_rng(size).bytes(size)
-    assert crc32c(data) == plain_crc32c(data)
+    assert crc32c(data) == _crc32c_by_numpy(memoryview(data)) == plain_crc32c(data)
+
+
+@pytest.mark.parametrize("implementation", ["c", "python", "", None])
+def test_checksum_by_google_where_it_is_installed_and_compiled(
+    implementation: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bytes] = []
+
+    def extend(checksum: int, data: bytes) -> int:
+        asked.append(data)
+        return checksum + len(data)
+
+    module = SimpleNamespace(extend=extend, implementation=implementation)
+    monkeypatch.setitem(sys.modules, "google_crc32c", module if implementation else None)
+    _extend_of_google.cache_clear()
+    try:
+        data = bytes(1 << 20) + b"123456789"
+        found = crc32c(memoryview(data))
+    finally:
+        _extend_of_google.cache_clear()
+    if implementation == "c":
+        assert (found, b"".join(asked)) == (len(data), data)
+    else:
+        assert (found, asked) == (plain_crc32c(data), [])
 
 
 def test_checksum_is_unmasked() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 def varint(value: int) -> bytes:
-    """As MLIR writes it: the zero bits at the low end count the bytes to come."""
+    """Writes a number as MLIR does: the zero bits at the low end count the bytes to come."""
     for size in range(1, 9):
         if value < 1 << 7 * size:
             return (value << size | 1 << size - 1).to_bytes(size, "little")
@@ -88,7 +88,7 @@ class Module:
         return call[:at] + mask + varints(0, attributes, properties)
 
     def build(self, body: bytes | None = None) -> bytes:
-        """The module around the body; `body` is of its only region, with its block."""
+        """Builds the module around `body`, which has its only region, with its block."""
         inner = varints(1, 0, len(self.body) << 1) + b"".join(self.body) if body is None else body
         regions = section(4, inner)
         names = ["module", *self.operation_names]

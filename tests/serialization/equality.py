@@ -1,4 +1,4 @@
-"""Whether two records are the same."""
+"""Compares portable functions."""
 
 from __future__ import annotations
 

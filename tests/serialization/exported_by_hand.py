@@ -3,96 +3,131 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from jax2tf_bridge import Aval, PortableFunction, TreeSpec
 from jax2tf_bridge.portable._tree_spec import LEAF
-from jax2tf_bridge.serialization.jax_exported._schema import ExportedField
-from jax2tf_bridge.serialization.jax_exported._tables import ScalarKind, Tables
+from jax2tf_bridge.serialization._flatbuffer import Field, Fields, Value
+from jax2tf_bridge.serialization._flatbuffer_writer import Writer
+from jax2tf_bridge.serialization.jax_exported._schema import (
+    AvalField,
+    DeviceField,
+    ExportedField,
+    MeshField,
+    NamedShardingField,
+    PartitionField,
+    ShardingField,
+    SpecField,
+    TreeField,
+)
+from jax2tf_bridge.serialization.jax_exported._tables import (
+    aval_table,
+    write_tree,
+)
 from tests.serialization.records import call_tree, changed, simple
 
 MODULE = b"ML\xefR\x0dStableHLO_v1.13.1\x00and so on"
-Write = Callable[[Tables], int | None]
+ByHand: TypeAlias = "Value | Callable[[Writer], Value]"
+"""What stands in a field, or a function that writes it."""
 
 
-def avals(*them: Aval) -> Write:
-    return lambda t: t.references([t.aval(aval) for aval in them])
+def avals(*them: Aval) -> list[Fields]:
+    return [aval_table(aval) for aval in them]
 
 
-def tree(spec: TreeSpec) -> Write:
-    return lambda t: t.tree(spec)
+def tree(spec: TreeSpec) -> Callable[[Writer], Value]:
+    return lambda writer: write_tree(writer, spec)
 
 
-def table(
-    fields: int,
-    references: Mapping[int, Write] | None = None,
-    scalars: Mapping[int, tuple[ScalarKind, int]] | None = None,
-) -> Write:
-    """A table of any fields."""
-
-    def write(t: Tables) -> int:
-        written = {f: make(t) for f, make in (references or {}).items()}
-        return t.table(fields, written, scalars or {})
-
-    return write
-
-
-def vector(*them: Write) -> Write:
-    """A vector of tables."""
-
-    def write(t: Tables) -> int:
-        places = [make(t) for make in them]
-        return t.references([place for place in places if place is not None])
-
-    return write
+def exported(writer: Writer, fields: Mapping[Field, ByHand]) -> Value:
+    """Writes a function of one float32 array; the fields that are given replace its own."""
+    array = Aval((2,), "float32")
+    everything: dict[Field, ByHand] = {
+        ExportedField.FUNCTION_NAME: "f",
+        ExportedField.IN_TREE: tree(call_tree(LEAF)),
+        ExportedField.IN_AVALS: avals(array),
+        ExportedField.OUT_TREE: tree(LEAF),
+        ExportedField.OUT_AVALS: avals(array),
+        ExportedField.PLATFORMS: ["cpu"],
+        ExportedField.MODULE: MODULE,
+        ExportedField.MODULE_KEPT_VAR_IDX: [0],
+        ExportedField.SERIALIZATION_VERSION: 3,
+        ExportedField.CALLING_CONVENTION_VERSION: 10,
+        ExportedField.NR_DEVICES: 1,
+        **fields,
+    }
+    return writer.table(
+        {field: value(writer) if callable(value) else value for field, value in everything.items()}
+    )
 
 
-@dataclass
-class ByHand:
-    """A function of one float32 array; the fields that are given replace its own."""
-
-    references: dict[int, Write] = field(default_factory=dict)
-    scalars: dict[int, tuple[ScalarKind, int]] = field(default_factory=dict)
-
-    def place(self, t: Tables) -> int:
-        """Writes it as a table."""
-        array = Aval((2,), "float32")
-        references: dict[int, Write] = {
-            ExportedField.FUNCTION_NAME: lambda t: t.string("f"),
-            ExportedField.IN_TREE: tree(call_tree(LEAF)),
-            ExportedField.IN_AVALS: avals(array),
-            ExportedField.OUT_TREE: tree(LEAF),
-            ExportedField.OUT_AVALS: avals(array),
-            ExportedField.PLATFORMS: lambda t: t.strings(["cpu"]),
-            ExportedField.MODULE: lambda t: t.byte_vector(MODULE),
-            ExportedField.MODULE_KEPT_VAR_IDX: lambda t: t.scalars("Uint16", [0]),
-            **self.references,
-        }
-        scalars: dict[int, tuple[ScalarKind, int]] = {
-            ExportedField.SERIALIZATION_VERSION: ("Uint16", 3),
-            ExportedField.CALLING_CONVENTION_VERSION: ("Uint16", 10),
-            ExportedField.NR_DEVICES: ("Uint32", 1),
-            **self.scalars,
-        }
-        written = {f: make(t) for f, make in references.items()}
-        return t.table(len(ExportedField) + 5, written, scalars)
-
-    def bytes(self) -> bytes:
-        """Writes it as a file."""
-        tables = Tables()
-        return tables.finish(self.place(tables))
-
-
-def by_hand(
-    references: Mapping[int, Write] | None = None,
-    scalars: Mapping[int, tuple[ScalarKind, int]] | None = None,
-) -> bytes:
-    """The bytes of a function of one array, with these fields in the place of its own."""
-    return ByHand(dict(references or {}), dict(scalars or {})).bytes()
+def by_hand(fields: Mapping[Any, ByHand] | None = None) -> bytes:
+    """Writes the bytes of a function of one array, with these fields in the place of its own."""
+    writer = Writer()
+    root = exported(writer, fields or {})
+    assert isinstance(root, int)
+    return bytes(writer.finish(root))
 
 
 def writable(**changes: Any) -> PortableFunction:
-    """A record of one array to one array, with these fields in the place of its own."""
+    """A portable function of one array to one array, with these fields in place of its own."""
     own: dict[str, Any] = {"module": MODULE, "stablehlo_version": (1, 13, 1)}
     return changed(simple(), **{**own, **changes})
+
+
+def mesh(device: str | None = None, **changes: Value) -> Fields:
+    return {
+        MeshField.AXIS_SIZES: [2, 3],
+        MeshField.AXIS_NAMES: ["x", "y"],
+        MeshField.AXIS_TYPES: [1, 2],
+        MeshField.ABSTRACT_DEVICE: None if device is None else {DeviceField.DEVICE_KIND: device},
+        **{MeshField[name.upper()]: value for name, value in changes.items()},
+    }
+
+
+def named(
+    of_mesh: Fields | None = None, index: int = 0, axes: tuple[str, ...] = ("y",), spec: bool = True
+) -> Fields:
+    partitions: list[Fields] = [{PartitionField.AXES: axes}, {}]
+    return {
+        NamedShardingField.MESH: of_mesh,
+        NamedShardingField.SPEC: {SpecField.PARTITIONS: partitions} if spec else None,
+        NamedShardingField.ABSTRACT_MESH_IDX: index,
+    }
+
+
+def inline(named_sharding: Fields) -> dict[Field, ByHand]:
+    return {ExportedField.IN_SHARDINGS: [{ShardingField.NAMED_SHARDING: named_sharding}]}
+
+
+def node(kind: int, names: list[str] | None = None, children: int = 0, **more: Value) -> Fields:
+    nothing: Fields = {}
+    return {
+        **{TreeField[name.upper()]: value for name, value in more.items()},
+        TreeField.CHILDREN_NAMES: names,
+        TreeField.CHILDREN: [nothing] * children if children else None,
+        TreeField.KIND: kind,
+    }
+
+
+def aval(shape: str = "2", dtype: int = 1, space: int = 0, kind: int = 0) -> list[Fields]:
+    return [
+        {
+            AvalField.KIND: kind,
+            AvalField.SHAPE: [shape],
+            AvalField.DTYPE: dtype,
+            AvalField.MEMORY_SPACE: space,
+        }
+    ]
+
+
+def vjp(outs: int = 1, version: int = 3) -> Callable[[Writer], Value]:
+    array = Aval((2,), "float32")
+    fields: dict[Field, ByHand] = {
+        ExportedField.IN_TREE: tree(call_tree(LEAF, LEAF)),
+        ExportedField.IN_AVALS: avals(array, array),
+        ExportedField.OUT_TREE: tree(TreeSpec("tuple", children=(LEAF,) * outs)),
+        ExportedField.OUT_AVALS: avals(*[array] * outs),
+        ExportedField.SERIALIZATION_VERSION: version,
+    }
+    return lambda writer: exported(writer, fields)

@@ -21,8 +21,10 @@ from jax2tf_bridge import (
 from jax2tf_bridge.portable._graph_function import GraphFunction
 from jax2tf_bridge.portable._tree_spec import LEAF
 from jax2tf_bridge.serialization import deserialize, serialize
+from jax2tf_bridge.serialization._flatbuffer import Fields, Value
+from jax2tf_bridge.serialization._flatbuffer_writer import Writer
 from jax2tf_bridge.serialization.jaxfn import _format
-from jax2tf_bridge.serialization.jaxfn._builder import Builder
+from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from shape_poly import DimExpr
 from tests.serialization.records import changed, constant, simple, with_vjps
 
@@ -72,7 +74,7 @@ def sealed(data: bytes | bytearray) -> bytes:
 
 
 def refused(data: bytes, *parts: str) -> FileFormatError:
-    """The error for data that must not be read; its text has all of the parts."""
+    """Returns the error for data that must not be read; its text has all of the parts."""
     with pytest.raises(FileFormatError) as caught:
         deserialize(data, file="model.jaxfn")
     assert caught.value.file == "model.jaxfn"
@@ -85,7 +87,7 @@ def refused(data: bytes, *parts: str) -> FileFormatError:
 
 
 def read_or_refused(data: bytes) -> bool:
-    """Whether it was read, and is then a record that can be shown and written."""
+    """Tells whether the data was read; if it was, the function can be shown and written."""
     try:
         record = deserialize(data, file="model.jaxfn")
     except FileFormatError:
@@ -96,22 +98,21 @@ def read_or_refused(data: bytes) -> bool:
 
 
 def forged(**fields: Any) -> bytes:
-    """A file of one function with these fields in place of the right ones.
+    """Writes a file of one function with these fields in place of the right ones.
 
     Those of other tables than Function are named as trees__kinds.
     """
-    builder = Builder()
-    found: dict[str, dict[str, Any]] = {
-        "trees": {"kinds": bytes([2, 2, 4, 0]), "counts": [2, 0, 0]},
-        "avals": {"dtypes": [1], "ranks": [0]},
-        "lowering": {
+    tables: dict[str, dict[str, Any]] = {
+        "Trees": {"kinds": bytes([2, 2, 4, 0]), "counts": [2, 0, 0]},
+        "Avals": {"dtypes": [1], "ranks": [0]},
+        "Lowering": {
             "stablehlo_version": [0, 14, 24],
             "platforms": [0],
             "producer": 0,
             "target_name": 0,
         },
-        "function": {"name": 0, "lowering": 0, "out_avals": [0], "module_crc32": 0},
-        "file": {
+        "Function": {"name": 0, "lowering": 0, "out_avals": [0], "module_crc32": 0},
+        "File": {
             "text": b"ffloat32b2*2(b)",
             "text_sizes": [1, 7, 1, 3, 3],
             "bridge_version": 0,
@@ -119,38 +120,28 @@ def forged(**fields: Any) -> bytes:
         },
     }
     for name, value in fields.items():
-        place, _, field = name.rpartition("__")
-        found[place or "function"][field] = value
-
-    def offset(field: str, value: Any) -> int | None:
-        if field == "text":
-            return builder.string(value)
-        if isinstance(value, bytes):
-            return builder.bytes(value)
-        if isinstance(value, list):
-            dtype = {"sizes": "<i8", "array_sizes": "<u8"}.get(field, "<u4")
-            return builder.integers(value, dtype)
-        return int(value)
-
-    def table(name: str, place: str, **more: int | None) -> int:
-        made = {field: offset(field, value) for field, value in found[place].items()}
-        return builder.table(name, **made, **more)
-
-    return finished(
-        builder,
-        table(
-            "File",
-            "file",
-            functions=builder.offsets([table("Function", "function")]),
-            lowerings=builder.offsets([table("Lowering", "lowering")]),
-            avals=table("Avals", "avals"),
-            trees=table("Trees", "trees"),
-        ),
+        table, _, field = name.rpartition("__")
+        tables[table.title() or "Function"][field] = value
+    made = {name: rows(name, **values) for name, values in tables.items()}
+    return file_of(
+        functions=[made["Function"]],
+        lowerings=[made["Lowering"]],
+        avals=made["Avals"],
+        trees=made["Trees"],
+        **tables["File"],
     )
 
 
-def finished(builder: Builder, root: int) -> bytes:
-    """The file around a root that has no modules."""
-    structure = builder.finished(root)
+def rows(table: str, **values: Value) -> Fields:
+    """Makes a table of the schema, by its fields' names."""
+    fields = getattr(schema, table)
+    return {fields[name.upper()]: value for name, value in values.items()}
+
+
+def file_of(writer: Writer | None = None, **values: Value) -> bytes:
+    """Writes a file with these fields in its root, and without modules."""
+    writer = writer or Writer(skip_empty=True)
+    root = writer.table(rows("File", **values))
+    structure = bytearray(writer.finish(root, _format.IDENTIFIER, _format.HEADER_ROOM))
     _format.fill_header(structure, 0)
     return bytes(structure)

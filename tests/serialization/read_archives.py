@@ -24,7 +24,7 @@ KEY_WORDS = {"key<fry>": (2,), "key<rbg>": (4,), "key<urbg>": (4,)}
 
 
 def archive(release: str, name: str) -> bytes:
-    """What a release of JAX wrote of a function."""
+    """Returns the bytes that a release of JAX wrote of a function."""
     return (ARCHIVES / release / f"{name}.exported").read_bytes()
 
 
@@ -75,7 +75,7 @@ def shardings(them: tuple[Sharding | None, ...], theirs: Json) -> Json:
 
 
 def describe(record: PortableFunction, theirs: Json) -> Json:
-    """The record in the form of the JSON beside the file."""
+    """Describes a function in the form of the JSON beside the file."""
 
     def avals(them: Any, theirs: Json) -> Json:
         return [
@@ -109,7 +109,7 @@ def describe(record: PortableFunction, theirs: Json) -> Json:
 
 
 def differences(file: Path) -> list[str]:
-    """What the record says otherwise than JAX said of it."""
+    """Lists where a function differs from what JAX said of it."""
     theirs = json.loads(file.with_suffix(".json").read_text())
     record = read_exported(file.read_bytes())
     ours = describe(record, theirs)

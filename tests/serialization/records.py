@@ -43,7 +43,7 @@ RECORDS_THAT_CANNOT_BE_CALLED: list[tuple[dict[str, Any], str]] = [
 
 
 def call_tree(*arguments: TreeSpec) -> TreeSpec:
-    """The structure of (args, kwargs) with these positional arguments."""
+    """Returns the structure of (args, kwargs) with these positional arguments."""
     return TreeSpec("tuple", children=(TreeSpec("tuple", children=arguments), TreeSpec("dict")))
 
 
@@ -80,7 +80,7 @@ def changed(function: PortableFunction, **fields: Any) -> PortableFunction:
 
 
 def cotangent(aval: Aval) -> Aval:
-    """The type of the cotangent of a value."""
+    """Returns the type of the cotangent of a value."""
     return Aval(aval.shape, aval.dtype if aval.is_differentiable else "float0")
 
 
@@ -104,7 +104,7 @@ def vjp_of(primal: PortableFunction, **changes: Any) -> PortableFunction:
 
 
 def with_vjps(record: PortableFunction, *modules: bytes) -> PortableFunction:
-    """The record with VJPs of these modules, each that of the one before."""
+    """Adds VJPs of these modules, each that of the one before."""
     if not modules:
         return record
     vjp = with_vjps(vjp_of(record, module=modules[0], gradient=record.gradient), *modules[1:])
@@ -112,7 +112,7 @@ def with_vjps(record: PortableFunction, *modules: bytes) -> PortableFunction:
 
 
 def within(in_avals: tuple[Aval, ...], out_avals: tuple[Aval, ...]) -> tuple[Aval, ...]:
-    """The results, with 7 for sizes that have variables that no argument has."""
+    """Replaces sizes of the results that have variables of no argument by 7."""
     known = {v for a in in_avals for d in a.shape if isinstance(d, DimExpr) for v in d.variables()}
 
     def size(dim: Dim) -> Dim:

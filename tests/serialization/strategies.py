@@ -215,7 +215,7 @@ def single_records(draw: st.DrawFn) -> PortableFunction:
 
 
 def chained(functions: Sequence[PortableFunction]) -> PortableFunction:
-    """The first of the functions, each with the next as its VJP."""
+    """Returns the first of the functions, each with the next as its VJP."""
     *rest, record = functions
     for function in reversed(rest):
         record = replace(function, gradient=StoredGradient(record))
@@ -249,7 +249,7 @@ def records(draw: st.DrawFn) -> PortableFunction:
 
 
 def same_key(left: Hashable, right: Hashable) -> bool:
-    """Whether keys are equal and of the same types, with the signs of zeros."""
+    """Tells whether keys are equal and of the same types, with the signs of zeros."""
     if type(left) is not type(right):
         return False
     if isinstance(left, tuple) and isinstance(right, tuple):
@@ -260,7 +260,7 @@ def same_key(left: Hashable, right: Hashable) -> bool:
 
 
 def same_tree(left: TreeSpec, right: TreeSpec) -> bool:
-    """Whether structures are equal, the types of their keys included."""
+    """Tells whether structures are equal, the types of their keys included."""
     return (
         left == right
         and len(left.keys) == len(right.keys)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import struct
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,81 +16,77 @@ from jax2tf_bridge import (
     TreeSpec,
 )
 from jax2tf_bridge.portable._tree_spec import LEAF
+from jax2tf_bridge.serialization._flatbuffer import Value
+from jax2tf_bridge.serialization._flatbuffer_writer import Writer
 from jax2tf_bridge.serialization.jax_exported._read import read_exported
 from jax2tf_bridge.serialization.jax_exported._schema import (
     ExportedField,
     TreeField,
 )
-from jax2tf_bridge.serialization.jax_exported._tables import Tables
+from jax2tf_bridge.serialization.jax_exported._tables import write_tree
 from tests.sampling import examples
-from tests.serialization.exported_by_hand import Write, avals, by_hand, tree
-from tests.serialization.exported_parts_by_hand import aval
+from tests.serialization.exported_by_hand import aval, avals, by_hand, tree
+from tests.serialization.mutations import mutated
 from tests.serialization.read_archives import FILES, archive
 
 F = ExportedField
 SECONDS = 5
 
 
-def test_nesting_is_bounded() -> None:
-    def deep(t: Tables) -> int:
-        place = t.tree(LEAF)
-        for _ in range(5000):
-            place = t.table(5, {TreeField.CHILDREN: t.references([place])}, {0: ("Int8", 2)})
+def nested(depth: int, times: int) -> Callable[[Writer], Value]:
+    """Tuples in tuples, each of which has the next one so many times."""
+
+    def write(writer: Writer) -> Value:
+        place = write_tree(writer, LEAF)
+        for _ in range(depth):
+            place = writer.table({TreeField.CHILDREN: [place] * times, TreeField.KIND: 2})
         return place
 
-    with pytest.raises(FileFormatError, match="at most 200 tables within each other"):
-        read_exported(by_hand({F.OUT_TREE: deep}))
+    return write
 
 
-def test_shared_trees_do_not_multiply() -> None:
-    def shared(t: Tables) -> int:
-        place = t.tree(LEAF)
-        for _ in range(100):
-            place = t.table(5, {TreeField.CHILDREN: t.references([place] * 2)}, {0: ("Int8", 2)})
-        return place
+def equal_nodes(writer: Writer) -> Value:
+    """Twenty thousand nodes that share a megabyte of static data."""
+    shared = writer.written(
+        {TreeField.CUSTOM_NAME: "nobody", TreeField.CUSTOM_AUXDATA: b"[" + b" " * 1_000_000}
+    )
+    nodes = [writer.table({**shared, TreeField.KIND: 5}) for _ in range(20_000)]
+    return writer.table({TreeField.CHILDREN: nodes, TreeField.KIND: 2})
 
+
+COUNT = 20_000
+TOO_MUCH: dict[str, tuple[dict[Any, Any], str]] = {
+    "nesting": ({F.OUT_TREE: nested(5000, 1)}, "at most 200 tables within each other"),
+    "trees": ({F.OUT_TREE: nested(100, 2)}, "shared more often than any writer shares them"),
+    "static data": ({F.OUT_TREE: equal_nodes}, "shared more often than any writer shares them"),
+    "shapes": (
+        {
+            F.OUT_TREE: tree(TreeSpec("tuple", children=(LEAF,) * COUNT)),
+            F.UNIQUE_AVALS: avals(Aval((1,) * COUNT, "bool")),
+            F.IN_AVALS: None,
+            F.IN_AVALS_IDXS: [0],
+            F.OUT_AVALS_IDXS: [0] * COUNT,
+        },
+        r"out_avals_idxs: .* shared more often than any wri",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+def test_work_is_bounded(name: str) -> None:
+    fields, message = TOO_MUCH[name]
+    data = by_hand(fields)
     start = time.perf_counter()
-    with pytest.raises(FileFormatError, match="shared more often than any writer shares them"):
-        read_exported(by_hand({F.OUT_TREE: shared}))
-    assert time.perf_counter() - start < SECONDS
-
-
-def test_shared_static_data_do_not_multiply() -> None:
-    def shared(t: Tables) -> int:
-        name, auxdata = t.string("nobody"), t.byte_vector(b"[" + b" " * 1_000_000)
-        references: dict[int, int | None] = {
-            TreeField.CUSTOM_NAME: name,
-            TreeField.CUSTOM_AUXDATA: auxdata,
-        }
-        nodes = [t.table(5, references, {TreeField.KIND: ("Int8", 5)}) for _ in range(20_000)]
-        return t.table(5, {TreeField.CHILDREN: t.references(nodes)}, {TreeField.KIND: ("Int8", 2)})
-
-    start = time.perf_counter()
-    with pytest.raises(FileFormatError, match="shared more often than any writer shares them"):
-        read_exported(by_hand({F.OUT_TREE: shared}))
-    assert time.perf_counter() - start < SECONDS
-
-
-def test_shared_shapes_do_not_multiply() -> None:
-    count = 20_000
-    many: dict[int, Write] = {
-        F.OUT_TREE: tree(TreeSpec("tuple", children=(LEAF,) * count)),
-        F.UNIQUE_AVALS: avals(Aval((1,) * count, "bool")),
-        F.IN_AVALS: lambda t: None,
-        F.IN_AVALS_IDXS: lambda t: t.scalars("Uint32", [0]),
-        F.OUT_AVALS_IDXS: lambda t: t.scalars("Uint32", [0] * count),
-    }
-    start = time.perf_counter()
-    with pytest.raises(FileFormatError, match=r"out_avals_idxs: .* shared more often than any wri"):
-        read_exported(by_hand(many))
+    with pytest.raises(FileFormatError, match=message):
+        read_exported(data)
     assert time.perf_counter() - start < SECONDS
 
 
 def test_an_assertion_that_never_ends() -> None:
     text = b"Input shapes do not match the symbolic shape constraint b >= 1. Expected '"
-    symbolic: dict[int, Write] = {
+    symbolic = {
         F.IN_AVALS: aval("b"),
-        F.MODULE: lambda t: t.byte_vector(b"ML\xefR\x0dStableHLO_v1.0.0\x00" + text * 100_000),
+        F.MODULE: b"ML\xefR\x0dStableHLO_v1.0.0\x00" + text * 100_000,
     }
     start = time.perf_counter()
     assert read_exported(by_hand(symbolic)).constraints == ()
@@ -115,31 +112,9 @@ CONTENTS = [
 
 
 @settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(st.data())
-def test_mutated_files(data: st.DataObject) -> None:
-    content = bytearray(data.draw(st.sampled_from(CONTENTS)))
-    # Tables lie before and after the module: either end is as likely as the whole.
-    places = st.integers(0, len(content) - 1) | st.integers(
-        max(0, len(content) - 900), len(content) - 1
-    )
-    for _ in range(data.draw(st.integers(1, 5))):
-        position = min(data.draw(places), len(content) - 1)
-        match data.draw(st.sampled_from(["byte", "bit", "word", "cut", "insert", "copy"])):
-            case "byte":
-                content[position] = data.draw(st.integers(0, 255))
-            case "bit":
-                content[position] ^= 1 << data.draw(st.integers(0, 7))
-            case "word":
-                word = data.draw(st.sampled_from([0, 1, 4, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]))
-                content[position : position + 4] = struct.pack("<I", word)
-            case "cut":
-                del content[max(position, 1) :]
-            case "insert":
-                content[position:position] = data.draw(st.binary(min_size=1, max_size=8))
-            case "copy":
-                other = data.draw(st.integers(0, len(content) - 1))
-                content[position : position + 16] = content[other : other + 16]
-    check_only_the_documented_error(bytes(content))
+@given(mutated(CONTENTS))
+def test_mutated_files(data: bytes) -> None:
+    check_only_the_documented_error(data)
 
 
 @given(st.binary(max_size=400))

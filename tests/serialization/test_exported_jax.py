@@ -1,4 +1,4 @@
-"""What the installed JAX writes, compared with what its Exported objects say of themselves."""
+"""Reads what the installed JAX writes, and compares with what its Exported objects say."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def marks(program: Program) -> Any:
 
 
 def check(exported: Any, order: int) -> PortableFunction:
-    """The record of what JAX writes, after comparing it with what JAX says."""
+    """Reads what JAX writes, and compares with what JAX says."""
     exported = write_archives.with_vjp(exported, order)
     record = read_exported(exported.serialize(vjp_order=order))
     theirs = json.loads(json.dumps(write_archives.describe(exported, order)))

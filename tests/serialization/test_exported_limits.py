@@ -1,4 +1,4 @@
-"""What JAX's format of exported functions cannot hold is an error before anything is written."""
+"""Checks the errors for functions that JAX's format cannot hold."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from jax2tf_bridge import (
     TreeSpec,
 )
 from jax2tf_bridge.portable._tree_spec import LEAF
+from jax2tf_bridge.serialization._flatbuffer import Field
 from jax2tf_bridge.serialization.jax_exported._read import read_exported
 from jax2tf_bridge.serialization.jax_exported._schema import (
     DTYPES,
@@ -29,8 +29,7 @@ from jax2tf_bridge.serialization.jax_exported._schema import (
     ExportedField,
 )
 from tests.fresh_process import run_python
-from tests.serialization.exported_by_hand import Write, avals, by_hand, table, tree, vector
-from tests.serialization.exported_parts_by_hand import inline, mesh, named, vjp
+from tests.serialization.exported_by_hand import avals, by_hand, inline, mesh, named, tree, vjp
 from tests.serialization.read_archives import FILES, archive, differences
 
 
@@ -126,18 +125,7 @@ def test_memory_spaces(space: Any) -> None:
 
 def test_sizes_stay_as_jax_wrote_them() -> None:
     data = by_hand(
-        {
-            ExportedField.IN_AVALS: vector(
-                table(
-                    4,
-                    {
-                        AvalField.SHAPE: lambda t: t.strings(
-                            ["b^2 + -1", "floordiv(4*b + 1, 2)", "0"]
-                        )
-                    },
-                )
-            )
-        }
+        {ExportedField.IN_AVALS: [{AvalField.SHAPE: ["b^2 + -1", "floordiv(4*b + 1, 2)", "0"]}]}
     )
     (aval,) = read_exported(data).in_avals
     assert str(aval) == "bool[b^2 - 1,floordiv(4*b + 1, 2),0]"
@@ -145,37 +133,32 @@ def test_sizes_stay_as_jax_wrote_them() -> None:
 
 def test_counts_of_devices_in_both_widths() -> None:
     wide, short = ExportedField.NR_DEVICES, ExportedField.NR_DEVICES_SHORT
-    assert read_exported(by_hand(scalars={wide: ("Uint32", 100_000)})).module.nr_devices == 100_000
-    both: dict[int, Any] = {wide: ("Uint32", 0), short: ("Int16", 8)}
-    assert read_exported(by_hand(scalars=both)).module.nr_devices == 8
+    assert read_exported(by_hand({wide: 100_000})).module.nr_devices == 100_000
+    assert read_exported(by_hand({wide: 0, short: 8})).module.nr_devices == 8
 
 
 def test_later_fields_are_passed_over() -> None:
-    later = len(ExportedField) + 2
+    count = len(ExportedField)
+    make: Any = Field
+    later = make("Later", {f"FIELD_{i}": "string" for i in range(count + 3)})
     data = by_hand(
-        {later: lambda t: t.string("new")},
-        {later + 1: ("Uint16", 1), ExportedField.SERIALIZATION_VERSION: ("Uint16", 99)},
+        {list(later)[count + 2]: "new", ExportedField.SERIALIZATION_VERSION: 99},
     )
     assert read_exported(data).producer == "JAX (serialization version 99)"
 
 
 def test_checks_and_effects() -> None:
-    def check(kind: int, target: str | None = None) -> Write:
-        references: dict[int, Write] = {}
-        if target is not None:
-            references[CheckField.CUSTOM_CALL_TARGET] = lambda t: t.string(target)
-        return table(2, references, {CheckField.KIND: ("Int8", kind)})
-
-    def effect(text: str) -> Write:
-        return table(1, {EffectField.TYPE_NAME: lambda t: t.string(text)})
-
     record = read_exported(
         by_hand(
             {
                 # Shape assertions can no longer be disabled.
-                ExportedField.DISABLED_CHECKS: vector(check(2), check(0), check(1, "mine")),
-                ExportedField.ORDERED_EFFECTS: vector(effect("<class 'a.b.Effect'>")),
-                ExportedField.UNORDERED_EFFECTS: vector(effect("something else")),
+                ExportedField.DISABLED_CHECKS: [
+                    {CheckField.KIND: 2},
+                    {CheckField.KIND: 0},
+                    {CheckField.KIND: 1, CheckField.CUSTOM_CALL_TARGET: "mine"},
+                ],
+                ExportedField.ORDERED_EFFECTS: [{EffectField.TYPE_NAME: "<class 'a.b.Effect'>"}],
+                ExportedField.UNORDERED_EFFECTS: [{EffectField.TYPE_NAME: "something else"}],
             }
         )
     )
@@ -207,13 +190,13 @@ def test_platforms_follow_from_kinds_where_they_are_missing(kind: str, platform:
 
 
 def test_shardings_by_index() -> None:
-    references: Mapping[int, Write] = {
-        ExportedField.UNIQUE_ABSTRACT_MESHES: vector(mesh("cpu"), mesh()),
-        ExportedField.UNIQUE_NAMED_SHARDINGS: vector(named(index=1)),
-        ExportedField.IN_SHARDINGS_IDXS: lambda t: t.scalars("Uint32", [1]),
-        ExportedField.OUT_SHARDINGS_IDXS: lambda t: t.scalars("Uint32", [0]),
+    fields: dict[Any, Any] = {
+        ExportedField.UNIQUE_ABSTRACT_MESHES: [mesh("cpu"), mesh()],
+        ExportedField.UNIQUE_NAMED_SHARDINGS: [named(index=1)],
+        ExportedField.IN_SHARDINGS_IDXS: [1],
+        ExportedField.OUT_SHARDINGS_IDXS: [0],
     }
-    record = read_exported(by_hand(references))
+    record = read_exported(by_hand(fields))
     assert record.out_shardings == (None,)
     (sharding,) = record.in_shardings
     assert sharding is not None
@@ -222,13 +205,13 @@ def test_shardings_by_index() -> None:
 
 def test_avals_by_index() -> None:
     shared = (Aval((), "int8"), Aval((5,), "bool"))
-    references: Mapping[int, Write] = {
+    fields: dict[Any, Any] = {
         ExportedField.UNIQUE_AVALS: avals(*shared),
-        ExportedField.IN_AVALS: lambda t: None,
-        ExportedField.IN_AVALS_IDXS: lambda t: t.scalars("Uint32", [1]),
-        ExportedField.OUT_AVALS_IDXS: lambda t: t.scalars("Uint32", [0]),
+        ExportedField.IN_AVALS: None,
+        ExportedField.IN_AVALS_IDXS: [1],
+        ExportedField.OUT_AVALS_IDXS: [0],
     }
-    record = read_exported(by_hand(references))
+    record = read_exported(by_hand(fields))
     assert (record.in_avals, record.out_avals) == (shared[1:], shared[:1])
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
 import stat
 import threading
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ def test_a_new_file_has_the_usual_permissions(tmp_path: Path) -> None:
 
 
 class Unwritable(Exception):
-    """What goes wrong while a file is written."""
+    """Failure while a file is written."""
 
 
 @pytest.mark.parametrize("function", ["fsync", "replace"])
@@ -172,7 +173,7 @@ def test_a_large_file_of_jax(tmp_path: Path) -> None:
 
 def test_weights_in_the_place_of_a_function(tmp_path: Path) -> None:
     write_weights(tmp_path / "w.msgpack", {"w": np.ones(30, np.float32)})
-    hint = "The bytes seem to be weights in msgpack, which read_weights reads, and no function"
+    hint = "The bytes seem to be weights in msgpack: read them with read_weights"
     with pytest.raises(FileFormatError, match=hint):
         read_function(tmp_path / "w.msgpack")
 
@@ -220,16 +221,6 @@ def test_errors_without_a_file_speak_of_the_data() -> None:
     with pytest.raises(FileFormatError, match=r"^The data has 0 bytes, which is no f") as e:
         deserialize(b"")
     assert e.value.file is None
-
-
-def test_damage_to_a_large_module_is_found(tmp_path: Path) -> None:
-    path = tmp_path / "f.jaxfn"
-    write_function(path, changed(simple(), module=bytes(1 << 20)))
-    data = bytearray(path.read_bytes())
-    data[-1] = 1
-    path.write_bytes(data)
-    with pytest.raises(FileFormatError, match="the checksum of the module of the function"):
-        read_function(path)
 
 
 def test_a_pipe_is_no_file(tmp_path: Path) -> None:
@@ -282,17 +273,25 @@ def test_what_is_read_is_what_was_written(size: int, tmp_path: Path) -> None:
         read_function(path)
 
 
+@contextlib.contextmanager
+def traced_peak() -> Iterator[list[int]]:
+    """Yields a list that has the largest memory in use when the block ends."""
+    found: list[int] = []
+    tracemalloc.start()
+    try:
+        yield found
+        found.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_large_module_is_in_memory_once(tmp_path: Path) -> None:
     size = 1 << 26
     path = tmp_path / "f.jaxfn"
     write_function(path, changed(simple(), module=bytes(size)))
-    tracemalloc.start()
-    try:
+    with traced_peak() as peak:
         record = read_function(path)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert len(record.module.data) == size <= peak < 1.1 * size
+    assert len(record.module.data) == size <= peak[0] < 1.1 * size
 
 
 def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
@@ -330,11 +329,6 @@ def test_other_files_are_in_memory_once(tmp_path: Path) -> None:
     path = tmp_path / "f.exported"
     path.touch()
     os.truncate(path, size)
-    tracemalloc.start()
-    try:
-        with pytest.raises(FileFormatError, match=r"is no \.jaxfn file"):
-            read_function(path)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert size <= peak < 1.5 * size
+    with traced_peak() as peak, pytest.raises(FileFormatError, match=r"is no \.jaxfn file"):
+        read_function(path)
+    assert size <= peak[0] < 1.5 * size

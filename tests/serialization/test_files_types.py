@@ -84,7 +84,7 @@ def test_arguments_of_registered_types_are_taken(record: PortableFunction) -> No
 
 
 def test_a_named_tuple_without_static_data_has_the_fields_of_the_record() -> None:
-    """As when a record was made by hand: what jax.export writes for it are its fields."""
+    """A function made by hand has them as jax.export writes them."""
     tree = TreeSpec(
         "namedtuple",
         "Point",

@@ -1,70 +1,80 @@
-"""The checked reader of FlatBuffers: right on good bytes, one error on all others, in time."""
+"""Reads and writes FlatBuffers: right on good bytes, one error on all others, in time."""
 
 from __future__ import annotations
 
 import struct
 import time
-from enum import IntEnum
+from typing import Any
 
 import flatbuffers
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jax2tf_bridge import FileFormatError
-from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH, IntegerKind, Reader, Table
+from jax2tf_bridge import FileFormatError, SerializationError
+from jax2tf_bridge.serialization._flatbuffer import (
+    CODES,
+    MAX_DEPTH,
+    Field,
+    Fields,
+    Reader,
+    Table,
+    Value,
+)
+from jax2tf_bridge.serialization._flatbuffer_writer import Writer
+from tests.serialization.mutations import mutated
 
-KINDS: tuple[IntegerKind, ...] = ("u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64")
-
-
-class Field(IntEnum):
-    NAME = 0
-    COUNT = 1
-    FLAG = 2
-    CHILDREN = 3
-    BLOB = 4
-    NAMES = 5
-    NUMBERS = 6
-    CHILD = 7
-
-
-def offsets(builder: flatbuffers.Builder, elements: list[int]) -> int:
-    builder.StartVector(4, len(elements), 4)
-    for element in reversed(elements):
-        builder.PrependUOffsetTRelative(element)
-    return int(builder.EndVector())
+INTEGERS = [name for name in CODES if name != "bool"]
 
 
-def node(builder: flatbuffers.Builder, name: str, children: list[int]) -> int:
-    text, parts = builder.CreateString(name), offsets(builder, children)
-    builder.StartObject(8)
-    builder.PrependUOffsetTRelativeSlot(Field.NAME, text, 0)
-    builder.PrependUOffsetTRelativeSlot(Field.CHILDREN, parts, 0)
-    return int(builder.EndObject())
+class Node(Field):
+    NAME = "string"
+    COUNT = "long"
+    FLAG = "bool"
+    CHILDREN = "[Node]"
+    BLOB = "[ubyte]"
+    NAMES = "[string]"
+    NUMBERS = "[uint]"
+    CHILD = "Node"
+
+
+class Later(Field):
+    """Later version of the same table, with other defaults."""
+
+    NAME = "string"
+    COUNT = "long", 7
+    FLAG = "bool", True
+    CHILDREN = "[Node]"
+    BLOB = "string"
+    NAMES = "[string]"
+    NUMBERS = "[uint]"
+    CHILD = "Node"
+    NEW = "int", -1
+    MAYBE = "uint", None
+
+
+def node(name: str, *children: Value) -> Fields:
+    return {Node.NAME: name, Node.CHILDREN: children}
+
+
+def written(fields: Fields) -> bytes:
+    writer = Writer()
+    return bytes(writer.finish(writer.table(fields), b"TEST"))
 
 
 def everything() -> bytes:
-    builder = flatbuffers.Builder(0)
-    child = node(builder, "child", [])
-    name = builder.CreateString("größe")
-    children = offsets(builder, [node(builder, "a", []), node(builder, "b", [])])
-    blob = builder.CreateByteVector(b"\x00\x01\xff")
-    names = offsets(builder, [builder.CreateString(s) for s in ("x", "", "yz")])
-    builder.StartVector(4, 3, 4)
-    for value in (2**32 - 1, 1, 0):
-        builder.PrependUint32(value)
-    numbers = builder.EndVector()
-    builder.StartObject(8)
-    builder.PrependUOffsetTRelativeSlot(Field.NAME, name, 0)
-    builder.PrependInt64Slot(Field.COUNT, -(2**60), 0)
-    builder.PrependBoolSlot(Field.FLAG, True, False)
-    builder.PrependUOffsetTRelativeSlot(Field.CHILDREN, children, 0)
-    builder.PrependUOffsetTRelativeSlot(Field.BLOB, blob, 0)
-    builder.PrependUOffsetTRelativeSlot(Field.NAMES, names, 0)
-    builder.PrependUOffsetTRelativeSlot(Field.NUMBERS, numbers, 0)
-    builder.PrependUOffsetTRelativeSlot(Field.CHILD, child, 0)
-    builder.Finish(builder.EndObject(), file_identifier=b"TEST")
-    return bytes(builder.Output())
+    return written(
+        {
+            Node.NAME: "größe",
+            Node.COUNT: -(2**60),
+            Node.FLAG: True,
+            Node.CHILDREN: [node("a"), node("b")],
+            Node.BLOB: b"\x00\x01\xff",
+            Node.NAMES: ["x", "", "yz"],
+            Node.NUMBERS: [0, 1, 2**32 - 1],
+            Node.CHILD: node("child"),
+        }
+    )
 
 
 def root(data: bytes | bytearray | memoryview) -> Table:
@@ -74,66 +84,110 @@ def root(data: bytes | bytearray | memoryview) -> Table:
 def test_reads_what_the_builder_wrote() -> None:
     table = root(everything())
     assert Reader(everything(), what="it").identifier == b"TEST"
-    assert table.string(Field.NAME) == "größe"
-    assert table.integer(Field.COUNT, "i64") == -(2**60)
-    assert table.boolean(Field.FLAG) is True
-    assert [c.string(Field.NAME) for c in table.tables(Field.CHILDREN)] == ["a", "b"]
-    blob = table.bytes(Field.BLOB)
+    assert table.string(Node.NAME) == "größe"
+    assert table.integer(Node.COUNT) == -(2**60)
+    assert table.boolean(Node.FLAG) is True
+    assert [c.string(Node.NAME) for c in table.tables(Node.CHILDREN)] == ["a", "b"]
+    blob = table.bytes(Node.BLOB)
     assert isinstance(blob, memoryview)
     assert blob.tobytes() == b"\x00\x01\xff"
-    assert table.strings(Field.NAMES) == ("x", "", "yz")
-    assert table.integers(Field.NUMBERS, "u32") == (0, 1, 2**32 - 1)
-    child = table.table(Field.CHILD)
+    assert table.strings(Node.NAMES) == ("x", "", "yz")
+    assert table.integers(Node.NUMBERS) == (0, 1, 2**32 - 1)
+    child = table.table(Node.CHILD)
     assert child is not None
-    assert child.string(Field.NAME) == "child"
+    assert child.string(Node.NAME) == "child"
     assert child.path == "child"
-    assert table.tables(Field.CHILDREN)[1].path == "children[1]"
-    assert table.tables(3)[1].field_path(0) == "field_3[1].field_0"
+    assert table.tables(Node.CHILDREN)[1].path == "children[1]"
+    assert table.tables(Node.CHILDREN)[1].field_path(Node.NAME) == "children[1].name"
 
 
 def test_what_was_not_written_is_its_default() -> None:
-    table = root(everything()).tables(Field.CHILDREN)[0]
-    assert not table.has(Field.COUNT)
-    assert table.has(Field.NAME)
-    assert table.integer(Field.COUNT, "u16") == 0
-    assert table.integer(Field.COUNT, "u16", 7) == 7
-    assert table.boolean(Field.FLAG, True) is True
-    assert table.string(Field.BLOB) is None
-    assert table.string(Field.BLOB, "-") == "-"
-    assert table.bytes(Field.BLOB) is None
-    assert table.table(Field.CHILD) is None
-    assert table.strings(Field.NAMES) == ()
-    assert table.tables(Field.CHILDREN) == ()
-    assert table.integers(Field.NUMBERS, "u32") == ()
+    table = root(everything()).tables(Node.CHILDREN)[0]
+    assert not table.has(Node.COUNT)
+    assert table.has(Node.NAME)
+    assert table.integer(Node.COUNT) == 0
+    assert table.optional_integer(Node.COUNT) is None
+    assert table.integer(Later.COUNT) == 7
+    assert table.boolean(Later.FLAG) is True
+    assert table.string(Later.BLOB) is None
+    assert table.string(Later.BLOB, "-") == "-"
+    assert table.bytes(Node.BLOB) is None
+    assert table.table(Node.CHILD) is None
+    assert table.strings(Node.NAMES) == ()
+    assert not table.tables(Node.CHILDREN)
+    assert table.integers(Node.NUMBERS) == ()
     # Of a newer schema than the file's.
-    assert not table.has(1000)
-    assert table.integer(1000, "i32", -1) == -1
+    assert not table.has(Later.NEW)
+    assert table.integer(Later.NEW) == -1
+    assert table.integer(Later.MAYBE) == 0
+    assert table.optional_integer(Later.MAYBE) is None
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("largest", [True, False])
-def test_integers_of_every_width(kind: IntegerKind, largest: bool) -> None:
-    bits, signed = int(kind[1:]), kind.startswith("i")
-    value = (2 ** (bits - signed) - 1) if largest else (-(2 ** (bits - 1)) if signed else 0)
+def numbers(kind: str) -> Any:
+    """A table of one number, and of several; a default that no test writes."""
+    make: Any = Field
+    return make("Numbers", {"ONE": (kind, 77), "MANY": f"[{kind}]", "MAYBE": (kind, None)})
+
+
+def limits(kind: str) -> tuple[int, int]:
+    code = CODES[kind]
+    bits = 8 * struct.calcsize(f"<{code}")
+    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if code.islower() else (0, 2**bits - 1)
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_integers_of_every_width(kind: str) -> None:
+    fields = numbers(kind)
+    for value in limits(kind):
+        table = root(written({fields.ONE: value, fields.MANY: [1, value], fields.MAYBE: 0}))
+        assert table.integer(fields.ONE) == value
+        assert table.integers(fields.MANY) == (1, value)
+        assert table.optional_integer(fields.MAYBE) == 0
+    assert not root(written({fields.ONE: 77})).has(fields.ONE)
+
+
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_numbers_out_of_range_are_not_written(kind: str) -> None:
+    fields, (low, high) = numbers(kind), limits(kind)
+    for value in (low - 1, high + 1):
+        message = f"must be from {low} to {high} in a file. Got: {value}$"
+        with pytest.raises(SerializationError, match=f"^one {message}"):
+            written({fields.ONE: value})
+        with pytest.raises(SerializationError, match=f"^many {message}"):
+            written({fields.MANY: [1, value]})
+
+
+def test_text_that_is_no_utf8_is_not_written() -> None:
+    with pytest.raises(SerializationError, match=r"'\\ud800' cannot be written as UTF-8"):
+        written({Node.NAME: "\ud800"})
+
+
+def test_a_table_is_what_flatc_would_write() -> None:
     builder = flatbuffers.Builder(0)
-    prepend = f"Prepend{'Int' if signed else 'Uint'}{bits}"
-    builder.StartVector(bits // 8, 2, bits // 8)
-    getattr(builder, prepend)(value)
-    getattr(builder, prepend)(1)
+    text = builder.CreateString("größe")
+    builder.StartVector(4, 2, 4)
+    for value in (2, 1):
+        builder.PrependUint32(value)
     vector = builder.EndVector()
-    builder.ForceDefaults(True)
-    builder.StartObject(2)
-    getattr(builder, f"{prepend}Slot")(0, value, 0)
-    builder.PrependUOffsetTRelativeSlot(1, vector, 0)
-    builder.Finish(builder.EndObject())
-    table = root(bytes(builder.Output()))
-    assert table.integer(0, kind) == value
-    assert table.integers(1, kind) == (1, value)
+    builder.StartObject(8)
+    builder.PrependUOffsetTRelativeSlot(0, text, 0)
+    builder.PrependInt64Slot(1, 5, 0)
+    builder.PrependBoolSlot(2, True, False)
+    builder.PrependUOffsetTRelativeSlot(6, vector, 0)
+    builder.Finish(builder.EndObject(), file_identifier=b"TEST")
+    fields: Fields = {
+        Node.NAME: "größe",
+        Node.COUNT: 5,
+        Node.FLAG: True,
+        Node.NUMBERS: [1, 2],
+        Node.CHILD: None,
+    }
+    assert written(fields) == builder.Output()
 
 
 @pytest.mark.parametrize("convert", [bytearray, memoryview, lambda b: memoryview(b + b"\0")[:-1]])
 def test_any_buffer_is_read(convert: type[bytearray]) -> None:
-    assert root(convert(everything())).string(Field.NAME) == "größe"
+    assert root(convert(everything())).string(Node.NAME) == "größe"
 
 
 def table_bytes(vtable: tuple[int, ...], content: bytes) -> bytes:
@@ -176,7 +230,7 @@ def one_offset(to: bytes) -> bytes:
 )
 def test_errors_say_where_and_what(data: bytes, message: str) -> None:
     with pytest.raises(FileFormatError, match=message) as caught:
-        root(data).string(Field.NAME)
+        root(data).string(Node.NAME)
     text = str(caught.value)
     assert text.startswith("The test's file cannot be read: ")
     assert "compare their size with what was written" in text
@@ -184,7 +238,7 @@ def test_errors_say_where_and_what(data: bytes, message: str) -> None:
 
 def test_a_bool_is_zero_or_one() -> None:
     with pytest.raises(FileFormatError, match="flag: expected 0 or 1, got 2"):
-        root(table_bytes((10, 5, 0, 0, 4), b"\2")).boolean(Field.FLAG)
+        root(table_bytes((10, 5, 0, 0, 4), b"\2")).boolean(Node.FLAG)
 
 
 def test_the_identifier_needs_eight_bytes() -> None:
@@ -192,39 +246,41 @@ def test_the_identifier_needs_eight_bytes() -> None:
         _ = Reader(b"abcde", what="it").identifier
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_vector_cannot_be_longer_than_the_bytes(kind: IntegerKind) -> None:
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_a_vector_cannot_be_longer_than_the_bytes(kind: str) -> None:
+    make: Any = Field
     table = root(one_offset(struct.pack("<I", 0x7FFFFFFF) + bytes(64)))
-    with pytest.raises(FileFormatError, match=f"at most {64 // (int(kind[1:]) // 8)} elements"):
-        table.integers(Field.NAME, kind)
+    width = struct.calcsize(f"<{CODES[kind]}")
+    with pytest.raises(FileFormatError, match=f"at most {64 // width} elements"):
+        table.integers(make("Many", {"MANY": f"[{kind}]"}).MANY)
     with pytest.raises(FileFormatError, match="at most 64 elements"):
-        table.bytes(Field.NAME)
+        table.bytes(Node.NAME)
     with pytest.raises(FileFormatError, match="at most 16 elements"):
-        table.tables(Field.NAME)
+        table.tables(Node.NAME)
     with pytest.raises(FileFormatError, match="at most 16 elements"):
-        table.strings(Field.NAME)
+        table.strings(Node.NAME)
 
 
-def nested(depth: int) -> bytes:
-    builder = flatbuffers.Builder(0)
-    inner = node(builder, "", [])
+def nested(depth: int, times: int = 1) -> bytes:
+    """Tables within each other, each of which has the next one so many times."""
+    writer = Writer()
+    inner = writer.table(node(""))
     for _ in range(depth - 1):
-        inner = node(builder, "", [inner])
-    builder.Finish(inner)
-    return bytes(builder.Output())
+        inner = writer.table(node("", *[inner] * times))
+    return bytes(writer.finish(inner))
 
 
 def visit(table: Table) -> int:
-    """How many tables there are, read by every accessor."""
-    table.has(Field.COUNT)
-    table.string(Field.NAME)
-    table.integer(Field.COUNT, "i64")
-    table.boolean(Field.FLAG)
-    table.bytes(Field.BLOB)
-    table.strings(Field.NAMES)
-    table.integers(Field.NUMBERS, "u32")
-    child = table.table(Field.CHILD)
-    return 1 + sum(map(visit, (*table.tables(Field.CHILDREN), *([child] if child else []))))
+    """Counts the tables, each read by every accessor."""
+    table.has(Node.COUNT)
+    table.string(Node.NAME)
+    table.integer(Node.COUNT)
+    table.boolean(Node.FLAG)
+    table.bytes(Node.BLOB)
+    table.strings(Node.NAMES)
+    table.integers(Node.NUMBERS)
+    child = table.table(Node.CHILD)
+    return 1 + sum(map(visit, (*table.tables(Node.CHILDREN), *([child] if child else []))))
 
 
 def test_nesting_is_limited() -> None:
@@ -237,57 +293,49 @@ def test_cycles_end() -> None:
     # Only a reader whose offsets wrap around at 32 bits would be led back to the table.
     data = bytearray(one_offset(struct.pack("<II", 1, 2**32 - 12)))
     with pytest.raises(FileFormatError, match="outside of"):
-        root(data).tables(Field.NAME)
+        root(data).tables(Node.NAME)
 
 
 def test_shared_tables_do_not_multiply() -> None:
-    builder = flatbuffers.Builder(0)
-    inner = node(builder, "", [])
-    for _ in range(60):
-        inner = node(builder, "", [inner, inner])
-    builder.Finish(inner)
     start = time.perf_counter()
     with pytest.raises(FileFormatError, match="shared more often than any writer shares them"):
-        visit(root(bytes(builder.Output())))
+        visit(root(nested(61, 2)))
     assert time.perf_counter() - start < 5
 
 
+def sharing(text: str, times: int) -> bytes:
+    """A table of names that are all the same string."""
+    writer = Writer()
+    shared = writer.written({Node.NAME: text})[Node.NAME]
+    return bytes(writer.finish(writer.table({Node.NAMES: [shared] * times})))
+
+
 def test_shared_strings_do_not_multiply() -> None:
-    builder = flatbuffers.Builder(0)
-    text = builder.CreateString("x" * 100_000)
-    names = offsets(builder, [text] * 10_000)
-    builder.StartObject(8)
-    builder.PrependUOffsetTRelativeSlot(Field.NAMES, names, 0)
-    builder.Finish(builder.EndObject())
+    data = sharing("x" * 100_000, 10_000)
     start = time.perf_counter()
     with pytest.raises(FileFormatError, match="shared more often than any writer shares them"):
-        root(bytes(builder.Output())).strings(Field.NAMES)
+        root(data).strings(Node.NAMES)
     assert time.perf_counter() - start < 5
 
 
 def test_work_can_be_charged() -> None:
     table = root(everything())
-    table.spend(Field.NUMBERS, 1 << 16)
+    table.spend(Node.NUMBERS, 1 << 16)
     with pytest.raises(FileFormatError, match=r"numbers: .* shared more often than any writer"):
-        table.spend(Field.NUMBERS, 1 << 20)
+        table.spend(Node.NUMBERS, 1 << 20)
 
 
 def test_writers_may_share_strings() -> None:
-    builder = flatbuffers.Builder(0)
-    names = offsets(builder, [builder.CreateSharedString("dimension")] * 1000)
-    builder.StartObject(8)
-    builder.PrependUOffsetTRelativeSlot(Field.NAMES, names, 0)
-    builder.Finish(builder.EndObject())
-    assert root(bytes(builder.Output())).strings(Field.NAMES) == ("dimension",) * 1000
+    assert root(sharing("dimension", 1000)).strings(Node.NAMES) == ("dimension",) * 1000
 
 
 def test_a_part_can_be_read_again_later() -> None:
     table = root(everything())
-    child = table.table(Field.CHILD)
+    child = table.table(Node.CHILD)
     assert child is not None
     for _ in range(100_000):
         child = child.again()
-        assert child.string(Field.NAME) == "child"
+        assert child.string(Node.NAME) == "child"
     assert child.path == "child"
 
 
@@ -307,22 +355,9 @@ def test_random_bytes(data: bytes) -> None:
     check_only_the_documented_error(data)
 
 
-@given(st.data())
-def test_mutated_bytes(data: st.DataObject) -> None:
-    content = bytearray(data.draw(st.sampled_from([everything(), nested(5)])))
-    for _ in range(data.draw(st.integers(1, 6))):
-        position = data.draw(st.integers(0, len(content) - 1))
-        match data.draw(st.sampled_from(["byte", "word", "cut", "insert"])):
-            case "byte":
-                content[position] = data.draw(st.integers(0, 255))
-            case "word":
-                word = data.draw(st.sampled_from([0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]))
-                content[position : position + 4] = struct.pack("<I", word)
-            case "cut":
-                del content[max(position, 1) :]
-            case "insert":
-                content[position:position] = data.draw(st.binary(min_size=1, max_size=8))
-    check_only_the_documented_error(bytes(content))
+@given(mutated([everything(), nested(5)]))
+def test_mutated_bytes(data: bytes) -> None:
+    check_only_the_documented_error(data)
 
 
 @pytest.mark.parametrize("cut", range(len(everything())))

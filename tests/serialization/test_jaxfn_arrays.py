@@ -7,6 +7,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ from jax2tf_bridge.portable._array_sizes import array_size
 from jax2tf_bridge.portable._portable_function import StoredGradient
 from jax2tf_bridge.serialization import deserialize, read_function, serialize, write_function
 from jax2tf_bridge.serialization.jaxfn import _format
-from jax2tf_bridge.serialization.jaxfn._generated import jaxfn_generated
 from shape_poly import DimExpr
 from tests.serialization.equality import assert_equal
+from tests.serialization.fbs import Root
 from tests.serialization.forging import forged, refused
 from tests.serialization.records import constant, simple, vjp_of, with_vjps
 
@@ -45,7 +46,7 @@ def lifting(*constants: LiftedConstant, vjps: int = 1) -> PortableFunction:
 
 
 def places(data: bytes, arrays: Sequence[LiftedConstant]) -> list[int]:
-    """Where the arrays begin in a file."""
+    """Returns where the arrays begin in a file."""
     found = []
     for array in arrays:
         assert array.data
@@ -69,11 +70,10 @@ def test_each_array_is_there_once_and_aligned() -> None:
 
 
 def test_other_tools_find_the_arrays() -> None:
-    reader: Any = jaxfn_generated.File
-    file = reader.GetRootAs(serialize(lifting(FLOATS, MASK)))
-    assert file.ArraySizesAsNumpy().tolist() == [24, 5]
-    text, ends = file.Text(), file.TextSizesAsNumpy().cumsum()
-    digests = [text[ends[i - 1] : ends[i]].decode() for i in file.ArrayDigestsAsNumpy()]
+    file = Root(serialize(lifting(FLOATS, MASK)))
+    assert file.numbers("array_sizes") == [24, 5]
+    text, ends = file.text("text"), [0, *accumulate(file.numbers("text_sizes"))]
+    digests = [text[ends[i] : ends[i + 1]].decode() for i in file.numbers("array_digests")]
     assert digests == [FLOATS.digest, MASK.digest]
 
 
@@ -230,7 +230,7 @@ def test_constants_that_are_none(lifted: LiftedConstant, text: str) -> None:
     for arrays in (True, False):
         with pytest.raises(SerializationError) as caught:
             serialize(lifting(lifted), arrays=arrays)
-        assert str(caught.value).startswith("f cannot be written: its record is inconsistent: lift")
+        assert str(caught.value).startswith("f cannot be written: its parts disagree: lift")
         assert text in str(caught.value)
 
 

@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge import Aval
 from jax2tf_bridge.serialization import deserialize
+from jax2tf_bridge.serialization._flatbuffer_writer import Writer
 from jax2tf_bridge.serialization.jaxfn import _avals as _jaxfn_avals
 from jax2tf_bridge.serialization.jaxfn import _format
-from jax2tf_bridge.serialization.jaxfn._builder import Builder
 from tests.sampling import examples
 from tests.serialization.forging import (
     DATA,
     STRUCTURE_SIZE,
-    finished,
+    file_of,
     forged,
     read_or_refused,
     refused,
+    rows,
     sealed,
 )
 
@@ -158,13 +159,11 @@ def test_trees_that_are_too_deep() -> None:
 )
 def test_work_is_bounded(table: str, field: str, fields: dict[str, int]) -> None:
     """Parts that are shared a million times: the file is small, what it means is not."""
-    builder = Builder()
-    fields = {**fields, field: builder.bytes(b"k" * 100_000) or 0}
-    tables = builder.offsets([builder.table(table, **fields) for _ in range(20_000)])
+    writer = Writer(skip_empty=True)
+    shared = writer.written(rows(table, **fields, **{field: b"k" * 100_000}))
+    tables = [writer.table(shared) for _ in range(20_000)]
     file = {"Key": "keys", "NodeType": "node_types", "Sharding": "shardings"}[table]
-    text, sizes = builder.string(b"f"), builder.integers([1], "<u4")
-    root = builder.table("File", text=text, text_sizes=sizes, **{file: tables})
-    data = finished(builder, root)
+    data = file_of(writer, text="f", text_sizes=[1], **{file: tables})
     start = time.monotonic()
     refused(data, "parts that are shared more often than any writer shares them")
     assert time.monotonic() - start < 10
@@ -181,12 +180,11 @@ def test_parsing_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nested_keys_are_bounded() -> None:
-    builder = Builder()
-    key = builder.table("Key", kind=0)
+    writer = Writer()
+    key = writer.table(rows("Key", kind=0))
     for _ in range(40):
-        items = builder.offsets([key, key])
-        key = builder.table("Key", kind=6, items=items)
-    data = finished(builder, builder.table("File", keys=builder.offsets([key])))
+        key = writer.table(rows("Key", kind=6, items=[key, key]))
+    data = file_of(writer, keys=[key])
     refused(data, "expected tuples nested at most 16 deep, got more")
 
 
@@ -201,6 +199,4 @@ def test_nested_keys_are_bounded() -> None:
     ],
 )
 def test_forged_keys(kind: int, data: bytes, text: str) -> None:
-    builder = Builder()
-    key = builder.table("Key", kind=kind, data=builder.bytes(data))
-    refused(finished(builder, builder.table("File", keys=builder.offsets([key]))), text)
+    refused(file_of(keys=[rows("Key", kind=kind, data=data)]), text)

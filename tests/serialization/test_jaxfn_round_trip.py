@@ -1,4 +1,4 @@
-"""What is read from a .jaxfn file is what was written; the same record writes the same bytes."""
+"""Reads from .jaxfn files what was written; equal functions write equal bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry of node types for files: alone, and together with JAX's."""
+"""Registers node types for files: alone, and together with JAX's registry."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import jax
 import jax.export
 import pytest
 
-from jax2tf_bridge import FileFormatError, SerializationError
-from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
-from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
-from jax2tf_bridge.serialization._registry import (
-    codec_for,
+from jax2tf_bridge import (
+    FileFormatError,
+    SerializationError,
     register_namedtuple_serialization,
     register_pytree_node_serialization,
-    serialization_of,
 )
+from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
+from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
+from jax2tf_bridge.serialization._registry import codec_for, serialization_of
 from tests.fresh_process import run_python
 
 
@@ -47,6 +47,9 @@ class Free(NamedTuple):
     only: Any
 
 
+BY_TEXT: Any = {"serialize_auxdata": str.encode, "deserialize_auxdata": bytes.decode}
+
+
 def new_box(name: str) -> type[Box]:
     """A new type of boxes that JAX knows as a pytree."""
     kind: type[Box] = type(name, (Box,), {})
@@ -60,21 +63,19 @@ def register_with_jax(kind: type[Box]) -> None:
     )
 
 
+def register(kind: type[Any], name: str, **options: Any) -> None:
+    register_pytree_node_serialization(kind, serialized_name=name, **{**BY_TEXT, **options})
+
+
+def register_in_jax(kind: type[Any], name: str) -> None:
+    jax.export.register_pytree_node_serialization(kind, serialized_name=name, **BY_TEXT)
+
+
 register_with_jax(Box)
 register_with_jax(JaxBox)
-register_pytree_node_serialization(
-    Box,
-    serialized_name="test_registry.Box",
-    serialize_auxdata=str.encode,
-    deserialize_auxdata=bytes.decode,
-)
+register(Box, "test_registry.Box")
 register_namedtuple_serialization(Pair, serialized_name="test_registry.Pair")
-jax.export.register_pytree_node_serialization(
-    JaxBox,
-    serialized_name="test_registry.JaxBox",
-    serialize_auxdata=str.encode,
-    deserialize_auxdata=bytes.decode,
-)
+register_in_jax(JaxBox, "test_registry.JaxBox")
 jax.export.register_namedtuple_serialization(JaxPair, serialized_name="test_registry.JaxPair")
 
 
@@ -177,12 +178,7 @@ def test_static_data_that_cannot_be_read(name: str) -> None:
 
 def box_with(serialize: Callable[[Any], Any], name: str) -> TreeSpec:
     kind = new_box(name)
-    register_pytree_node_serialization(
-        kind,
-        serialized_name=f"test_registry.{name}",
-        serialize_auxdata=serialize,
-        deserialize_auxdata=bytes.decode,
-    )
+    register(kind, f"test_registry.{name}", serialize_auxdata=serialize)
     return tree_spec(kind(1, "red"))
 
 
@@ -199,31 +195,12 @@ def test_static_data_that_cannot_be_written() -> None:
 
 def test_a_registration_is_jax_s_too() -> None:
     kind = new_box("Shared")
-    register_pytree_node_serialization(
-        kind,
-        serialized_name="test_registry.Shared",
-        serialize_auxdata=str.encode,
-        deserialize_auxdata=bytes.decode,
-    )
+    register(kind, "test_registry.Shared")
     exported = jax.export.export(jax.jit(lambda b: kind(b.content + 1, "out")))(kind(1, "in"))
     back = jax.export.deserialize(exported.serialize())
     assert back.call(kind(1, "in")).label == "out"
     with pytest.raises(ValueError, match="Duplicate serialization registration"):
-        jax.export.register_pytree_node_serialization(
-            kind,
-            serialized_name="test_registry.Other",
-            serialize_auxdata=str.encode,
-            deserialize_auxdata=bytes.decode,
-        )
-
-
-def register(kind: type[Any], name: str) -> None:
-    register_pytree_node_serialization(
-        kind,
-        serialized_name=name,
-        serialize_auxdata=str.encode,
-        deserialize_auxdata=bytes.decode,
-    )
+        register_in_jax(kind, "test_registry.Other")
 
 
 def test_a_registration_can_be_completed_once() -> None:
@@ -274,26 +251,28 @@ def test_a_registration_can_be_completed_once() -> None:
 
 def test_double_registrations_name_the_other() -> None:
     another = new_box("Another")
-    with pytest.raises(
-        ValueError,
-        match=r"test_registry.Box is registered for files already, as 'test_registry.Box'; it "
-        r"cannot be 'box' too",
-    ):
-        register(Box, "box")
-    with pytest.raises(
-        ValueError,
-        match=r"The name 'test_registry.Box' is registered for files already, for "
-        r"tests.serialization.test_registry.Box; tests.serialization.test_registry.Another needs",
-    ):
-        register(another, "test_registry.Box")
+    tries: list[tuple[type[Any], str, str]] = [
+        (
+            Box,
+            "box",
+            "test_registry.Box is registered for files already, as 'test_registry.Box'; it "
+            "cannot be 'box' too",
+        ),
+        (
+            another,
+            "test_registry.Box",
+            "The name 'test_registry.Box' is registered for files already, for "
+            "tests.serialization.test_registry.Box; tests.serialization.test_registry.Another need",
+        ),
+        (another, "test_registry.JaxBox", "for serialized_name `test_registry.JaxBox`"),
+        (JaxBox, "test_registry.AnotherJaxBox", "was with serialized_name `test_registry.JaxBox`"),
+    ]
+    for kind, name, message in tries:
+        with pytest.raises(SerializationError, match=message):
+            register(kind, name)
     with pytest.raises(SerializationError, match=r"test_registry.Pair"):
         register_namedtuple_serialization(Pair, serialized_name="pair")
-    with pytest.raises(SerializationError, match=r"for serialized_name `test_registry.JaxBox`"):
-        register(another, "test_registry.JaxBox")
-    with pytest.raises(
-        SerializationError, match=r"was with serialized_name `test_registry.JaxBox`"
-    ):
-        register(JaxBox, "test_registry.AnotherJaxBox")
+    assert issubclass(SerializationError, ValueError)
     # Nothing of it was kept.
     assert serialization_of(tree_spec(another(1, "x"))) is None
     register(another, "test_registry.Another")
@@ -302,24 +281,14 @@ def test_double_registrations_name_the_other() -> None:
 
 def test_what_jax_knows_by_the_same_name_can_be_registered_here() -> None:
     kind = new_box("Both")
-    jax.export.register_pytree_node_serialization(
-        kind,
-        serialized_name="test_registry.Both",
-        serialize_auxdata=str.encode,
-        deserialize_auxdata=bytes.decode,
-    )
+    register_in_jax(kind, "test_registry.Both")
     register(kind, "test_registry.Both")
     assert serialization_of(tree_spec(kind(1, "x"))) == ("test_registry.Both", b"x")
 
 
 def test_static_data_are_those_of_jax_export() -> None:
     kind = new_box("KnownInJax")
-    jax.export.register_pytree_node_serialization(
-        kind,
-        serialized_name="test_registry.KnownInJax",
-        serialize_auxdata=str.encode,
-        deserialize_auxdata=bytes.decode,
-    )
+    register_in_jax(kind, "test_registry.KnownInJax")
     with pytest.raises(SerializationError) as caught:
         register_pytree_node_serialization(
             kind,
@@ -337,11 +306,9 @@ def test_static_data_are_those_of_jax_export() -> None:
     codec = codec_for("test_registry.KnownInJax", b"x", 1)
     assert codec is not None
     assert codec.unflatten([1]).label == "x"
-    register_pytree_node_serialization(
+    register(
         kind,
-        serialized_name="test_registry.KnownInJax",
-        serialize_auxdata=str.encode,
-        deserialize_auxdata=bytes.decode,
+        "test_registry.KnownInJax",
         from_children=lambda label, children: kind(children[0], f"{label}, built"),
     )
     assert codec.unflatten([1]).label == "x, built"

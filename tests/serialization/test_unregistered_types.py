@@ -29,7 +29,7 @@ from jax2tf_bridge import (
 from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
 from jax2tf_bridge.portable._tree_spec import LEAF, StoredType
 from jax2tf_bridge.serialization import _jax_registrations
-from jax2tf_bridge.serialization._static_data import (
+from jax2tf_bridge.serialization._node_data import (
     read_definition,
     read_static,
     write_definition,
@@ -129,11 +129,11 @@ class Active(Labelled):
 
 
 class Closed(Labelled):
-    """As Active; its deserialize_auxdata cannot do without data."""
+    """Like Active, but its deserialize_auxdata needs data."""
 
 
 class Late(Labelled):
-    """As Closed, registered after it was written."""
+    """Like Closed, but registered after it was written."""
 
 
 class Often(Labelled):
@@ -282,7 +282,7 @@ def test_a_registration_made_later_does_not_keep_a_function_from_being_read() ->
 
 
 def by_class(name: str, fields: tuple[str, ...]) -> TreeSpec:
-    """The structure of a named tuple of a file that names its class alone."""
+    """Returns the structure of a named tuple of a file that names its class alone."""
     return TreeSpec("namedtuple", name, fields, (LEAF,) * len(fields))
 
 
@@ -300,7 +300,7 @@ class First:
     """Has a class of the same name as Second has."""
 
     class Twice(NamedTuple):
-        """Of one field, as all of these."""
+        """Named tuple of one field, as all of these."""
 
         only: Any
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax2tf_bridge.serialization._jax_registrations import jax_export_name
+from jax2tf_bridge.serialization._node_data import defined_name
 from jax2tf_bridge.serialization._registry import rebuilder, serialized_name_of
-from jax2tf_bridge.serialization._static_data import defined_name
 
 _LARGEST_EXAMPLE = 2**20
 

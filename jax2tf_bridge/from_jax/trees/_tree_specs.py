@@ -12,8 +12,8 @@ from jax2tf_bridge.errors import StructureError
 from jax2tf_bridge.from_jax.trees._rebuilding_advice import from_children_advice
 from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
 from jax2tf_bridge.serialization._jax_registrations import structure
+from jax2tf_bridge.serialization._node_data import defined_name
 from jax2tf_bridge.serialization._registry import has_rebuilders, rebuilder, with_rebuilder
-from jax2tf_bridge.serialization._static_data import defined_name
 
 _LEAF_DEF = jax.tree_util.tree_structure(0)
 

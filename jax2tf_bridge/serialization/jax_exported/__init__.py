@@ -1,1 +1,1 @@
-"""JAX's own format of exported functions, without JAX."""
+"""Reads and writes JAX's own format of exported functions, without JAX."""

@@ -7,7 +7,7 @@ from jax2tf_bridge.portable._tree_spec import TreeSpec
 
 
 def argument_names(in_tree: TreeSpec, primal: PortableFunction | None) -> tuple[str, ...]:
-    """One name a positional argument: x0, x1, ... or, for a VJP, primal_0, ... cotangent_0, ...
+    """Names positional arguments: x0, x1, ... or, for a VJP, primal_0, ... cotangent_0, ...
 
     Args:
       in_tree: the structure of (args, kwargs).

@@ -1,4 +1,4 @@
-"""Finds what JAX's format of exported functions cannot hold, before a byte is written."""
+"""Checks that JAX's format of exported functions can hold a function, before it is written."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DEEPEST_TREE = MAX_DEPTH - 20
 
 @dataclass(frozen=True)
 class Writable:
-    """A record that the format holds, with the serialized names of its nodes.
+    """Portable function that the format holds, with the serialized names of its nodes.
 
     Attributes:
       needs_jax: what JAX has to change in its module first, as a sentence; "" for nothing.
@@ -55,7 +55,7 @@ def writable(record: PortableFunction) -> Writable:
     leaves = record.in_tree.leaf_count, record.out_tree.leaf_count
     problem = record_problem(record, *leaves, Comparisons())
     if problem is not None:
-        raise _refusal(record, [*problems, f"its record is inconsistent: {problem}"])
+        raise _refusal(record, [*problems, f"its parts disagree: {problem}"])
     for path, aval in ((port.path, port.aval) for port in record.inputs):
         _check_dtype(path, aval, problems)
     for i, aval in enumerate(record.out_avals):
@@ -119,7 +119,7 @@ def _is_too_deep(spec: TreeSpec, depth: int) -> bool:
 
 
 def _is_widened(record: PortableFunction) -> bool:
-    """Tells whether the module takes 4-bit integers as 8-bit ones, as the bridge does for TF."""
+    """Tells whether the module takes 4-bit integers as 8-bit ones, as TensorFlow needs it."""
     if not any(aval.dtype in WIDENED for aval in (*record.in_avals, *record.out_avals)):
         return False
     try:
@@ -130,7 +130,7 @@ def _is_widened(record: PortableFunction) -> bool:
 
 
 def _work_for_jax(record: PortableFunction) -> str:
-    """Says what JAX has to change in the module, as a sentence; "" for nothing."""
+    """Describes what JAX has to change in the module, in a sentence; "" for nothing."""
     work = []
     if record.lifted_constants:
         work.append(f"captured arrays ({len(record.lifted_constants)}) lie beside its module")

@@ -36,7 +36,7 @@ def asserted_constraints(
 ) -> tuple[str, ...]:
     """Reads which constraints on sizes a module checks itself, as the user wrote them.
 
-    A module may hold others, of functions that it calls: their sizes are given otherwise.
+    A module may hold constraints of functions that it calls; they are left out.
 
     Args:
       module: the portable artifact.
@@ -71,7 +71,7 @@ def asserted_constraints(
 
 
 def _assertions(module: memoryview) -> Iterator[str]:
-    """Finds what follows the beginning of each assertion's message."""
+    """Yields the text of each assertion, behind its fixed beginning."""
     position = 0
     while match := _ASSERTION.search(module, position):
         limit = match.end() + _LONGEST_MESSAGE
@@ -96,7 +96,7 @@ def _are_own(given: str, own: Sequence[str]) -> bool:
 
 
 def _as_multiples(comparison: Comparison) -> Iterator[Comparison]:
-    """Writes what JAX adds to `mod(b, 2) == 0`: `2*floordiv(b, 2) == b`, in all its forms."""
+    """Yields what JAX adds to `mod(b, 2) == 0`: `2*floordiv(b, 2) == b`, in all its forms."""
     left = comparison.left
     if comparison.operator != "==" or comparison.right != 0 or isinstance(left, int):
         return

@@ -8,18 +8,13 @@ from dataclasses import replace
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._consistency import record_problem, vjp_problem
 from jax2tf_bridge.portable._module import Module
-from jax2tf_bridge.portable._portable_function import (
-    GradientOnDemand,
-    NoGradient,
-    PortableFunction,
-)
+from jax2tf_bridge.portable._portable_function import GradientOnDemand, NoGradient, PortableFunction
 from jax2tf_bridge.portable._stablehlo_version import Version
 from jax2tf_bridge.portable._symbolic_texts import Comparisons
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.serialization._flatbuffer import Readable, Reader, Table
 from jax2tf_bridge.serialization.jax_exported._argument_names import argument_names
-from jax2tf_bridge.serialization.jax_exported._effects import effect_name
 from jax2tf_bridge.serialization.jax_exported._modules import (
     asserted_constraints,
     stablehlo_version,
@@ -28,6 +23,7 @@ from jax2tf_bridge.serialization.jax_exported._schema import (
     FIRST_VERSION,
     WITHDRAWN_VERSION,
     AvalField,
+    EffectField,
     ExportedField,
 )
 from jax2tf_bridge.serialization.jax_exported._shardings import ShardingReader
@@ -54,22 +50,22 @@ class GradientInBytes(GradientOnDemand):
 
 
 def read_exported(data: Readable, *, file: str | None = None) -> PortableFunction:
-    """Reads what jax.export.Exported.serialize of JAX 0.4.30 and later wrote.
+    """Reads a function that jax.export.Exported.serialize of JAX 0.4.30 or later wrote.
 
     Serialization versions 2 to 12 are read, and later ones as long as they only add fields.  The
-    format has neither constraints nor the names of positional arguments: the constraints that the
+    format has neither constraints nor the names of positional arguments: constraints that the
     module checks itself are recovered, `constraints_known` is False, and the arguments are called
-    x0, x1, ...  Node types are rebuilt where they are registered here
-    (register_pytree_node_serialization, or jax.export's); elsewhere their children stand for them,
+    x0, x1, ...  Node types are rebuilt if they are registered here
+    (register_pytree_node_serialization, or jax.export's); otherwise their children stand for them,
     as TreeSpec says.
 
     Args:
-      data: the bytes; VJPs are read from them when they are asked for, so they must stay.
+      data: the bytes; they must stay, since VJPs are read from them when they are asked for.
       file: where they were read from, for messages.
 
     Raises:
-      FileFormatError: they are no such function, of the withdrawn version 7, or hold what this
-        version of the bridge does not know.
+      FileFormatError: the bytes are no such function, of the withdrawn version 7, or hold
+        something that this version of the bridge does not know.
     """
     root = Reader(data, what=_WHAT, file=file).root()
     try:
@@ -80,7 +76,7 @@ def read_exported(data: Readable, *, file: str | None = None) -> PortableFunctio
 
 
 def _check_version(root: Table) -> None:
-    version = root.integer(ExportedField.SERIALIZATION_VERSION, "u16")
+    version = root.integer(ExportedField.SERIALIZATION_VERSION)
     if version == WITHDRAWN_VERSION:
         raise root.error(
             ExportedField.SERIALIZATION_VERSION,
@@ -105,8 +101,11 @@ def _function(
 ) -> PortableFunction:
     """Reads a function, or the VJP of `primal`.
 
-    With `only_check` it is without its module, which is not copied.  With `checked` its VJP was
-    read that way already.
+    Args:
+      table: of the function.
+      primal: the function, if this is its VJP.
+      only_check: whether the module is left out, not copied.
+      checked: whether its VJP was read with `only_check` before.
     """
     _check_version(table)
     avals = _AvalTables(table)
@@ -118,7 +117,7 @@ def _function(
     module, version = _module(table)
     constraints = () if only_check else asserted_constraints(module, in_shapes, in_avals)
     refines = table.boolean(ExportedField.USES_GLOBAL_CONSTANTS)
-    convention = table.integer(ExportedField.CALLING_CONVENTION_VERSION, "u16")
+    convention = table.integer(ExportedField.CALLING_CONVENTION_VERSION)
     producer = _producer(table)
     shardings = ShardingReader(table)
     record = PortableFunction(
@@ -132,7 +131,7 @@ def _function(
             b"" if only_check else bytes(module),
             version,
             convention,
-            kept_arguments=table.integers(ExportedField.MODULE_KEPT_VAR_IDX, "u16"),
+            kept_arguments=table.integers(ExportedField.MODULE_KEPT_VAR_IDX),
             platforms=table.strings(ExportedField.PLATFORMS),
             uses_shape_polymorphism=refines
             or any(is_symbolic_dim(dim) for aval in in_avals for dim in aval.shape),
@@ -169,7 +168,7 @@ def _with_vjp(record: PortableFunction, vjp: Table) -> PortableFunction:
 
 
 class _AvalTables:
-    """The abstract values of a function, in-line or by index."""
+    """Reader of one function's abstract values, which stand in-line or in a list by index."""
 
     def __init__(self, exported: Table) -> None:
         self._exported = exported
@@ -178,7 +177,7 @@ class _AvalTables:
 
     def avals(self, field: ExportedField) -> tuple[tuple[Aval, ...], tuple[tuple[str, ...], ...]]:
         """Reads the abstract values of arguments or results, and their shapes as written."""
-        indices = self._exported.integers(_INDICES[field], "u32")
+        indices = self._exported.integers(_INDICES[field])
         if indices and max(indices) >= len(self._shared):
             raise self._exported.error(
                 _INDICES[field], f"indices below {len(self._shared)}", f"{max(indices)}"
@@ -237,18 +236,26 @@ def _producer(table: Table) -> str:
     version = table.string(ExportedField.JAX_VERSION)
     if version:
         return f"JAX {version}"
-    stamp = table.integer(ExportedField.SERIALIZATION_VERSION, "u16")
+    stamp = table.integer(ExportedField.SERIALIZATION_VERSION)
     return f"JAX (serialization version {stamp})"
 
 
 def _nr_devices(table: Table) -> int:
-    count = table.integer(ExportedField.NR_DEVICES, "u32") or table.integer(
-        ExportedField.NR_DEVICES_SHORT, "i16"
-    )
+    count = table.integer(ExportedField.NR_DEVICES) or table.integer(ExportedField.NR_DEVICES_SHORT)
     if count < 1:
         raise table.error(ExportedField.NR_DEVICES, "at least one device", f"{count}")
     return count
 
 
 def _effects(table: Table, field: ExportedField) -> tuple[str, ...]:
-    return tuple(map(effect_name, table.tables(field)))
+    return tuple(map(_effect_name, table.tables(field)))
+
+
+def _effect_name(table: Table) -> str:
+    """Reads the class of an effect, as "jax._src.debugging.OrderedDebugEffect"."""
+    text = table.string(EffectField.TYPE_NAME)
+    if not text:
+        raise table.error(EffectField.TYPE_NAME, "the class of an effect", "none")
+    return (
+        text[len("<class '") : -2] if text.startswith("<class '") and text.endswith("'>") else text
+    )

@@ -1,7 +1,7 @@
-"""The fields and numbers of JAX's format of exported functions, serialization versions 2 to 12.
+"""Fields and numbers of JAX's format of exported functions, serialization versions 2 to 12.
 
-JAX stamped its files with 2 or 3 until July 2026, whatever they held: what a file holds is seen by
-its fields. Since the versions only added fields and numbers, one schema reads all of them:
+JAX stamped its files with 2 or 3 until July 2026, whatever they held: only its fields tell what a
+file holds. Since the versions only added fields and numbers, one schema reads all of them:
 
 | version | since | what it added |
 |---|---|---|
@@ -25,6 +25,7 @@ from enum import IntEnum
 from jax2tf_bridge.portable._aval import MemorySpace
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES, KEYS
 from jax2tf_bridge.portable._sharding import AxisType
+from jax2tf_bridge.serialization._flatbuffer import Field
 
 FIRST_VERSION = 2
 WITHDRAWN_VERSION = 7
@@ -32,46 +33,46 @@ WRITTEN_VERSION = 12
 """What serialize_exported writes: all of version 12 but JAX's version, which is not ours."""
 
 
-class ExportedField(IntEnum):
-    """The fields of the root table."""
+class ExportedField(Field):
+    """Field of the root table, or of a VJP."""
 
-    SERIALIZATION_VERSION = 0
-    FUNCTION_NAME = 1
-    IN_TREE = 2
-    IN_AVALS = 3
-    OUT_TREE = 4
-    OUT_AVALS = 5
-    NR_DEVICES_SHORT = 6
-    IN_SHARDINGS = 7
-    OUT_SHARDINGS = 8
-    PLATFORMS = 9
-    ORDERED_EFFECTS = 10
-    UNORDERED_EFFECTS = 11
-    DISABLED_CHECKS = 12
-    MODULE = 13
-    CALLING_CONVENTION_VERSION = 14
-    MODULE_KEPT_VAR_IDX = 15
-    USES_GLOBAL_CONSTANTS = 16
-    VJP = 17
-    NR_DEVICES = 18
-    UNIQUE_AVALS = 19
-    UNIQUE_ABSTRACT_MESHES = 20
-    UNIQUE_NAMED_SHARDINGS = 21
-    IN_AVALS_IDXS = 22
-    OUT_AVALS_IDXS = 23
-    IN_SHARDINGS_IDXS = 24
-    OUT_SHARDINGS_IDXS = 25
-    JAX_VERSION = 26
+    SERIALIZATION_VERSION = "ushort"
+    FUNCTION_NAME = "string"
+    IN_TREE = "PyTreeDef"
+    IN_AVALS = "[AbstractValue]"
+    OUT_TREE = "PyTreeDef"
+    OUT_AVALS = "[AbstractValue]"
+    NR_DEVICES_SHORT = "short"
+    IN_SHARDINGS = "[Sharding]"
+    OUT_SHARDINGS = "[Sharding]"
+    PLATFORMS = "[string]"
+    ORDERED_EFFECTS = "[Effect]"
+    UNORDERED_EFFECTS = "[Effect]"
+    DISABLED_CHECKS = "[DisabledSafetyCheck]"
+    MODULE = "[ubyte]"
+    CALLING_CONVENTION_VERSION = "ushort"
+    MODULE_KEPT_VAR_IDX = "[ushort]"
+    USES_GLOBAL_CONSTANTS = "bool"
+    VJP = "Exported"
+    NR_DEVICES = "uint"
+    UNIQUE_AVALS = "[AbstractValue]"
+    UNIQUE_ABSTRACT_MESHES = "[AbstractMesh]"
+    UNIQUE_NAMED_SHARDINGS = "[NamedSharding]"
+    IN_AVALS_IDXS = "[uint]"
+    OUT_AVALS_IDXS = "[uint]"
+    IN_SHARDINGS_IDXS = "[uint]"
+    OUT_SHARDINGS_IDXS = "[uint]"
+    JAX_VERSION = "string"
 
 
-class TreeField(IntEnum):
-    """The fields of a pytree's node."""
+class TreeField(Field):
+    """Field of a pytree's node."""
 
-    KIND = 0
-    CHILDREN = 1
-    CHILDREN_NAMES = 2
-    CUSTOM_NAME = 3
-    CUSTOM_AUXDATA = 4
+    KIND = "byte"
+    CHILDREN = "[PyTreeDef]"
+    CHILDREN_NAMES = "[string]"
+    CUSTOM_NAME = "string"
+    CUSTOM_AUXDATA = "[ubyte]"
 
 
 class TreeKind(IntEnum):
@@ -85,74 +86,74 @@ class TreeKind(IntEnum):
     CUSTOM = 5
 
 
-class AvalField(IntEnum):
-    """The fields of an abstract value."""
+class AvalField(Field):
+    """Field of an abstract value."""
 
-    KIND = 0
-    SHAPE = 1
-    DTYPE = 2
-    MEMORY_SPACE = 3
-
-
-class ShardingField(IntEnum):
-    """The fields of how one array is spread."""
-
-    KIND = 0
-    HLO_SHARDING = 1
-    NAMED_SHARDING = 2
+    KIND = "byte"
+    SHAPE = "[string]"
+    DTYPE = "byte"
+    MEMORY_SPACE = "byte"
 
 
-class NamedShardingField(IntEnum):
-    """The fields of a sharding over a mesh with named axes."""
+class ShardingField(Field):
+    """Field of one array's sharding."""
 
-    MESH = 0
-    SPEC = 1
-    MEMORY_KIND = 2
-    ABSTRACT_MESH_IDX = 3
-
-
-class SpecField(IntEnum):
-    """The fields of a partition spec; each partition has one field, its axes."""
-
-    PARTITIONS = 0
-    REDUCED = 1
-    UNREDUCED = 2
+    KIND = "byte"
+    HLO_SHARDING = "[ubyte]"
+    NAMED_SHARDING = "NamedSharding"
 
 
-class PartitionField(IntEnum):
-    """The field of one dimension of a partition spec."""
+class NamedShardingField(Field):
+    """Field of a sharding over a mesh with named axes."""
 
-    AXES = 0
-
-
-class MeshField(IntEnum):
-    """The fields of an abstract mesh."""
-
-    AXIS_SIZES = 0
-    AXIS_NAMES = 1
-    AXIS_TYPES = 2
-    ABSTRACT_DEVICE = 3
+    MESH = "AbstractMesh"
+    SPEC = "PartitionSpec"
+    MEMORY_KIND = "string"
+    ABSTRACT_MESH_IDX = "uint"
 
 
-class DeviceField(IntEnum):
-    """The fields of what kind of device a mesh is of."""
+class SpecField(Field):
+    """Field of a partition spec."""
 
-    DEVICE_KIND = 0
-    NUM_CORES = 1
-    PLATFORM = 2
-
-
-class EffectField(IntEnum):
-    """The field of an effect."""
-
-    TYPE_NAME = 0
+    PARTITIONS = "[PartitionSpecOneAxis]"
+    REDUCED = "[string]"
+    UNREDUCED = "[string]"
 
 
-class CheckField(IntEnum):
-    """The fields of a disabled safety check."""
+class PartitionField(Field):
+    """Field of one dimension of a partition spec."""
 
-    KIND = 0
-    CUSTOM_CALL_TARGET = 1
+    AXES = "[string]"
+
+
+class MeshField(Field):
+    """Field of an abstract mesh."""
+
+    AXIS_SIZES = "[uint]"
+    AXIS_NAMES = "[string]"
+    AXIS_TYPES = "[byte]"
+    ABSTRACT_DEVICE = "AbstractDevice"
+
+
+class DeviceField(Field):
+    """Field of a mesh's kind of device."""
+
+    DEVICE_KIND = "string"
+    NUM_CORES = "uint", None
+    PLATFORM = "string"
+
+
+class EffectField(Field):
+    """Field of an effect."""
+
+    TYPE_NAME = "string"
+
+
+class CheckField(Field):
+    """Field of a disabled safety check."""
+
+    KIND = "byte"
+    CUSTOM_CALL_TARGET = "string"
 
 
 class CheckKind(IntEnum):

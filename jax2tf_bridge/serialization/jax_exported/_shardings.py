@@ -1,4 +1,4 @@
-"""Reads how the arrays of JAX's exported functions are spread over devices."""
+"""Reads the shardings in JAX's exported functions."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _PLATFORM_MARKS = (
 
 
 class ShardingReader:
-    """Reads the shardings of one exported function, in-line or by index."""
+    """Reader of one exported function's shardings, which stand in-line or in a list by index."""
 
     def __init__(self, exported: Table) -> None:
-        """Of the root table `exported`, or of a VJP's."""
+        """Takes the root table, or a VJP's."""
         self._exported = exported
         meshes = exported.tables(ExportedField.UNIQUE_ABSTRACT_MESHES)
         self._meshes = tuple(map(_mesh, meshes))
@@ -45,7 +45,7 @@ class ShardingReader:
     def shardings(self, field: ExportedField, count: int) -> tuple[Sharding | None, ...]:
         """Reads the shardings of the arguments or of the results, of which there are `count`."""
         exported, by_index = self._exported, _INDICES[field]
-        indices = exported.integers(by_index, "u32")
+        indices = exported.integers(by_index)
         found: tuple[Sharding | None, ...]
         if indices:
             if max(indices) >= len(self._shardings):
@@ -68,14 +68,14 @@ class ShardingReader:
         hlo = table.bytes(ShardingField.HLO_SHARDING)
         if hlo is not None:
             return Sharding(hlo=bytes(hlo) or REPLICATED)
-        kind = table.integer(ShardingField.KIND, "i8")
+        kind = table.integer(ShardingField.KIND)
         if kind != _UNSPECIFIED:
             raise table.error(ShardingField.KIND, "0 where there is no sharding", f"{kind}")
         return None
 
     def _named(self, table: Table) -> Sharding:
         if self._meshes:
-            index = table.integer(NamedShardingField.ABSTRACT_MESH_IDX, "u32")
+            index = table.integer(NamedShardingField.ABSTRACT_MESH_IDX)
             if index >= len(self._meshes):
                 raise table.error(
                     NamedShardingField.ABSTRACT_MESH_IDX,
@@ -109,9 +109,9 @@ class ShardingReader:
 
 
 def _mesh(table: Table) -> AbstractMesh:
-    sizes = table.integers(MeshField.AXIS_SIZES, "u32")
+    sizes = table.integers(MeshField.AXIS_SIZES)
     names = table.strings(MeshField.AXIS_NAMES)
-    types = table.integers(MeshField.AXIS_TYPES, "i8") or (0,) * len(names)
+    types = table.integers(MeshField.AXIS_TYPES) or (0,) * len(names)
     if not len(sizes) == len(names) == len(types) == len(set(names)):
         raise table.error(
             None,
@@ -140,7 +140,4 @@ def _device(table: Table) -> AbstractDevice:
     if not platform:
         lower = kind.lower()
         platform = next((name for mark, name in _PLATFORM_MARKS if mark in lower), "")
-    cores = None
-    if table.has(DeviceField.NUM_CORES):
-        cores = table.integer(DeviceField.NUM_CORES, "u32")
-    return AbstractDevice(kind, platform, cores)
+    return AbstractDevice(kind, platform, table.optional_integer(DeviceField.NUM_CORES))

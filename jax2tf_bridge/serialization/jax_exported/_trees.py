@@ -10,8 +10,8 @@ from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.portable._symbolic_texts import MAX_TEXT, has_own_parentheses
 from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
-from jax2tf_bridge.serialization._fields import read_fields, write_fields
 from jax2tf_bridge.serialization._flatbuffer import Table
+from jax2tf_bridge.serialization._node_data import read_fields, write_fields
 from jax2tf_bridge.serialization._registry import codec_for
 from jax2tf_bridge.serialization.jax_exported._schema import (
     DTYPES,
@@ -29,14 +29,14 @@ _LARGEST_SIZE = 2**63 - 1
 
 
 class TreeReader:
-    """Reads pytrees; how nodes of a type and with static data are rebuilt is asked for once."""
+    """Reader of pytrees, which looks each node type up once."""
 
     def __init__(self) -> None:
         self._codecs: dict[tuple[str, bytes, int], NodeCodec | None] = {}
 
     def tree(self, table: Table) -> TreeSpec:
         """Reads the pytree below a node."""
-        kind = table.integer(TreeField.KIND, "i8")
+        kind = table.integer(TreeField.KIND)
         if kind == TreeKind.LEAF:
             return LEAF
         children = tuple(self.tree(child) for child in table.tables(TreeField.CHILDREN))
@@ -109,7 +109,7 @@ def _is_plain_name(name: str) -> bool:
 
 
 class AvalReader:
-    """Reads abstract values; sizes that were read before are not parsed again."""
+    """Reader of abstract values, which parses each size once."""
 
     def __init__(self) -> None:
         self._dims: dict[str, Dim] = {}
@@ -117,17 +117,17 @@ class AvalReader:
 
     def aval(self, table: Table) -> Aval:
         """Reads the abstract value of a table."""
-        kind = table.integer(AvalField.KIND, "i8")
+        kind = table.integer(AvalField.KIND)
         if kind != 0:
             raise table.error(AvalField.KIND, "0, an array", f"{kind}")
-        number = table.integer(AvalField.DTYPE, "i8")
+        number = table.integer(AvalField.DTYPE)
         if not 0 <= number < len(DTYPES):
             raise table.error(
                 AvalField.DTYPE,
                 f"a dtype from 0 to {len(DTYPES) - 1}, or a newer bridge",
                 f"{number}",
             )
-        space = table.integer(AvalField.MEMORY_SPACE, "i8")
+        space = table.integer(AvalField.MEMORY_SPACE)
         if not 0 <= space < len(MEMORY_SPACES):
             raise table.error(
                 AvalField.MEMORY_SPACE,
@@ -155,7 +155,7 @@ class AvalReader:
         return self._dims[text]
 
     def _check(self, table: Table, index: int, text: str) -> None:
-        """Refuses what takes longer to parse than any size that JAX prints."""
+        """Refuses sizes that take longer to parse than any that JAX prints."""
         self._characters += len(text)
         if self._characters > MAX_TEXT:
             raise table.error(
@@ -170,10 +170,10 @@ class AvalReader:
 
 
 def disabled_checks(tables: Sequence[Table]) -> tuple[DisabledSafetyCheck, ...]:
-    """Reads the disabled checks; shape assertions can't be disabled any more and are left out."""
+    """Reads the disabled checks, without shape assertions, which cannot be disabled any more."""
     checks: list[DisabledSafetyCheck] = []
     for table in tables:
-        match table.integer(CheckField.KIND, "i8"):
+        match table.integer(CheckField.KIND):
             case CheckKind.PLATFORM:
                 checks.append(DisabledSafetyCheck.platform())
             case CheckKind.CUSTOM_CALL:

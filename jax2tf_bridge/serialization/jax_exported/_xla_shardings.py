@@ -1,4 +1,4 @@
-"""Shardings over a mesh in XLA's words, for JAX releases that know no others, and back."""
+"""Converts shardings over a mesh to XLA's form, which older releases of JAX need, and back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REPLICATED = b"\x08\x00"
 
 
 def op_sharding(sharding: Sharding, rank: int) -> bytes | None:
-    """Writes an xla.OpSharding of an array of this rank; None if XLA has no words for it."""
+    """Writes an xla.OpSharding of an array of this rank; None if XLA cannot express it."""
     if sharding.mesh is None:
         return sharding.hlo
     if sharding.unreduced or sharding.reduced or len(sharding.partitions) > rank:
@@ -56,7 +56,7 @@ def is_replicated(sharding: Sharding, rank: int) -> bool:
 def with_device_list(hlo: bytes) -> bytes:
     """Lists an xla.OpSharding's devices one by one, as readers of before 2022 want them.
 
-    JAX writes how they count up instead: the sizes of a grid, and in which order its axes come.
+    JAX writes the sizes of a grid and the order of its axes instead.
 
     Returns:
       `hlo` itself, if it lists them already or has none.
@@ -78,7 +78,7 @@ def with_device_list(hlo: bytes) -> bytes:
 
 
 def named_sharding(hlo: bytes, rank: int, devices: int) -> Sharding | None:
-    """Puts an xla.OpSharding over a mesh whose axes have made-up names.
+    """Converts an xla.OpSharding to a sharding over a mesh whose axes have made-up names.
 
     Args:
       hlo: the message.
@@ -86,7 +86,7 @@ def named_sharding(hlo: bytes, rank: int, devices: int) -> Sharding | None:
       devices: how many there are.
 
     Returns:
-      None if it is no message, or says what a mesh cannot say.
+      None if the bytes are no message, or if no mesh can express it.
     """
     fields = _fields(hlo)
     if fields is None or not set(fields) <= _UNDERSTOOD:

@@ -1,1 +1,1 @@
-"""The .jaxfn format."""
+"""Reads and writes the .jaxfn format."""

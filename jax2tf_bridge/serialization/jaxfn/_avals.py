@@ -1,37 +1,22 @@
-"""Abstract values as .jaxfn files hold them: vectors of numbers."""
+"""Encodes abstract values as vectors of numbers, for .jaxfn files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._symbolic_texts import MAX_TEXT, has_own_parentheses
-from jax2tf_bridge.serialization._flatbuffer import Table
+from jax2tf_bridge.serialization._flatbuffer import Fields, Table
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
-from jax2tf_bridge.serialization.jaxfn._pools import Pool
-from jax2tf_bridge.serialization.jaxfn._texts import each
+from jax2tf_bridge.serialization.jaxfn._pools import Pool, look_up_all
 from shape_poly import Dim, DimensionSyntaxError, DimExpr, parse_dimension
 
 _MAX_SIZE = 2**63 - 1
 
 
-@dataclass(frozen=True)
-class EncodedAvals:
-    """Abstract values as a file has them; see the schema's Avals."""
-
-    dtypes: list[int]
-    ranks: list[int]
-    element_ranks: list[int]
-    memory_spaces: bytes
-    sizes: list[int]
-    dimensions: list[int]
-
-
-def encode_avals(avals: Sequence[Aval], texts: Pool[str]) -> EncodedAvals:
-    """Abstract values as a file has them, with their texts in a pool.
+def avals_table(avals: Sequence[Aval], texts: Pool[str]) -> Fields:
+    """Makes the table of abstract values, whose texts go into a pool.
 
     Raises:
       SerializationError: a file cannot hold one of them.
@@ -53,17 +38,19 @@ def encode_avals(avals: Sequence[Aval], texts: Pool[str]) -> EncodedAvals:
     sizes = [encoded(d, aval) for aval in avals for d in (*aval.shape, *aval.element_shape)]
     if sum(map(len, dimensions.values())) > MAX_TEXT:
         raise SerializationError(
-            f"A file holds symbolic dimensions of {MAX_TEXT} characters together. These have "
-            f"{sum(map(len, dimensions.values()))}."
+            f"The symbolic dimensions have {sum(map(len, dimensions.values()))} characters "
+            f"together, and a file holds {MAX_TEXT}. Use shorter names."
         )
-    return EncodedAvals(
-        dtypes=[texts.index(aval.dtype) for aval in avals],
-        ranks=[len(aval.shape) for aval in avals],
-        element_ranks=[len(aval.element_shape) for aval in avals],
-        memory_spaces=bytes(schema.MEMORY_SPACES.index(aval.memory_space) for aval in avals),
-        sizes=sizes,
-        dimensions=[texts.index(text) for text in dimensions.values()],
-    )
+    element_ranks = [len(aval.element_shape) for aval in avals]
+    memory_spaces = bytes(schema.MEMORY_SPACES.index(aval.memory_space) for aval in avals)
+    return {
+        schema.Avals.DTYPES: texts.indices(aval.dtype for aval in avals),
+        schema.Avals.RANKS: [len(aval.shape) for aval in avals],
+        schema.Avals.ELEMENT_RANKS: element_ranks if any(element_ranks) else None,
+        schema.Avals.MEMORY_SPACES: memory_spaces if any(memory_spaces) else None,
+        schema.Avals.SIZES: sizes,
+        schema.Avals.DIMENSIONS: texts.indices(dimensions.values()),
+    }
 
 
 def _dimension_text(dimension: DimExpr) -> str:
@@ -80,18 +67,18 @@ def _dimension_text(dimension: DimExpr) -> str:
 
 
 def decode_avals(table: Table, texts: Sequence[str]) -> list[Aval]:
-    """Reads the abstract values of a table, with its file's texts.
+    """Reads the abstract values of a table.
 
     Raises:
-      FileFormatError: it holds none.
+      FileFormatError: they are damaged.
     """
     fields = schema.Avals
-    dtypes = each(table, fields.DTYPES, texts)
-    ranks = table.integers(fields.RANKS, "u32")
+    dtypes = look_up_all(table, fields.DTYPES, texts)
+    ranks = table.integers(fields.RANKS)
     sizes = _sizes(table, texts)
     count = len(dtypes)
-    element_ranks = _one_each(table, fields.ELEMENT_RANKS, "u32", count)
-    spaces = _one_each(table, fields.MEMORY_SPACES, "u8", count)
+    element_ranks = _one_each(table, fields.ELEMENT_RANKS, count)
+    spaces = _one_each(table, fields.MEMORY_SPACES, count)
     if len(ranks) != count or sum(ranks) + sum(element_ranks) != len(sizes):
         raise table.error(fields.SIZES, f"{sum(ranks) + sum(element_ranks)} sizes", f"{len(sizes)}")
     if max(spaces, default=0) >= len(schema.MEMORY_SPACES):
@@ -111,8 +98,8 @@ def decode_avals(table: Table, texts: Sequence[str]) -> list[Aval]:
     return avals
 
 
-def _one_each(table: Table, field: schema.Avals, kind: Any, count: int) -> Sequence[int]:
-    found: tuple[int, ...] = table.integers(field, kind)
+def _one_each(table: Table, field: schema.Avals, count: int) -> Sequence[int]:
+    found = table.integers(field)
     if not found:
         return (0,) * count
     if len(found) != count:
@@ -121,8 +108,8 @@ def _one_each(table: Table, field: schema.Avals, kind: Any, count: int) -> Seque
 
 
 def _sizes(table: Table, texts: Sequence[str]) -> tuple[Dim, ...]:
-    sizes = table.integers(schema.Avals.SIZES, "i64")
-    dimension_texts = each(table, schema.Avals.DIMENSIONS, texts)
+    sizes = table.integers(schema.Avals.SIZES)
+    dimension_texts = look_up_all(table, schema.Avals.DIMENSIONS, texts)
     characters = sum(map(len, dimension_texts))
     if characters > MAX_TEXT:
         raise table.error(

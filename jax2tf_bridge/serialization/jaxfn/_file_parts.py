@@ -1,18 +1,27 @@
-"""Reads the parts of a file behind its structure, and computes their checksums at the same time."""
+"""Lays out, finds, reads and verifies the parts behind a file's structure: modules and arrays.
+
+Each array is there once. Checksums are computed while the file is read.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import os
-import queue
-import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
-from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.errors import FileFormatError, SerializationError
+from jax2tf_bridge.portable._array_sizes import array_size
+from jax2tf_bridge.portable._aval import LiftedConstant
+from jax2tf_bridge.serialization._flatbuffer import Table
 from jax2tf_bridge.serialization.jaxfn import _format
+from jax2tf_bridge.serialization.jaxfn import _schema as schema
+from jax2tf_bridge.serialization.jaxfn._pools import look_up_all
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 # Below, a thread costs more than it saves.
 _ALONE = 1 << 22
@@ -31,7 +40,7 @@ class _Checksum(Protocol):
 
 
 class _Crc32:
-    """A CRC-32, used as those of hashlib are."""
+    """CRC-32 with the interface of hashlib."""
 
     def __init__(self) -> None:
         self._value = 0
@@ -44,7 +53,7 @@ class _Crc32:
 
 
 def crc32_text(value: int) -> str:
-    """Prints a CRC-32 for messages.
+    """Formats a CRC-32 for messages.
 
     >>> crc32_text(255)
     '000000ff'
@@ -56,11 +65,11 @@ Kind: TypeAlias = Literal["module", "array"]
 
 
 class Part(NamedTuple):
-    """A module or an array in a file.
+    """Module or array in a file.
 
     Attributes:
       kind: which of the two.
-      name: whose module ("the function"), or what the array is called beside its record.
+      name: of the module's function ("the function"), or of the array.
       start, size: its place in the file, in bytes.
       expected: the CRC-32 of a module, the SHA-256 of an array, in hexadecimal.
     """
@@ -73,11 +82,11 @@ class Part(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Gives the place where the bytes behind it begin."""
+        """Returns where the bytes behind it begin."""
         return self.start + self.size
 
     def check(self, found: str, file: str | None) -> None:
-        """Compares what was found with what is expected.
+        """Compares a checksum with the expected one.
 
         Raises:
           FileFormatError: they differ.
@@ -98,6 +107,122 @@ class Part(NamedTuple):
         raise _format.damaged(problem, file)
 
 
+def module_parts(tables: Sequence[Table], end: int) -> list[Part]:
+    """Finds where the modules lie; the structure ends at `end`."""
+    modules = []
+    for order, table in enumerate(tables):
+        part = Part(
+            "module",
+            f"the VJP of order {order}" if order else "the function",
+            end,
+            table.integer(schema.Function.MODULE_SIZE),
+            crc32_text(table.integer(schema.Function.MODULE_CRC32)),
+        )
+        modules.append(part)
+        end = part.end
+    return modules
+
+
+def distinct_arrays(constants: Iterable[LiftedConstant]) -> dict[str, bytes]:
+    """Collects the arrays of these constants by their digests, in the order in which they come.
+
+    Raises:
+      SerializationError: the digest of one is not that of its bytes.
+    """
+    arrays: dict[str, bytes] = {}
+    names: dict[str, str] = {}
+    for constant in constants:
+        if constant.data is None:
+            continue
+        first = arrays.setdefault(constant.digest, constant.data)
+        names.setdefault(constant.digest, constant.name)
+        if first is not constant.data and first != constant.data:
+            raise _other_bytes(constant.name, constant.digest)
+    found = hexdigests(["array"] * len(arrays), list(arrays.values()))
+    for digest, checksum in zip(arrays, found, strict=True):
+        if checksum != digest:
+            raise _other_bytes(names[digest], digest)
+    return arrays
+
+
+def _other_bytes(name: str, digest: str) -> SerializationError:
+    return SerializationError(
+        f"The data of the lifted constant {name!r:.80} is not what its digest, {digest}, is of: "
+        "expected the SHA-256 of the data."
+    )
+
+
+def with_padding(arrays: Iterable[bytes], end: int) -> list[bytes]:
+    """Lays the arrays out behind what ends at `end`, with zeros before each."""
+    found = []
+    for data in arrays:
+        start = _format.array_start(end)
+        found += [bytes(start - end), data]
+        end = start + len(data)
+    return found
+
+
+def array_parts(
+    root: Table, texts: Sequence[str], constants: Iterable[LiftedConstant], end: int
+) -> list[Part]:
+    """Finds where the arrays lie in a file whose modules end at `end`.
+
+    Args:
+      root: of the file.
+      texts: of the file.
+      constants: of its functions, all of them consistent.
+      end: in bytes.
+
+    Raises:
+      FileFormatError: the stored arrays are not those of the constants.
+    """
+    field = schema.File.ARRAY_DIGESTS
+    if not (root.has(field) or root.has(schema.File.ARRAY_SIZES)):
+        return []
+    digests = look_up_all(root, field, texts)
+    sizes = root.integers(schema.File.ARRAY_SIZES)
+    if len(digests) != len(sizes):
+        raise root.error(
+            field, "a digest and a size each array", f"{len(digests)} and {len(sizes)}"
+        )
+    stored = dict(zip(digests, sizes, strict=True))
+    if len(stored) != len(digests):
+        raise root.error(field, "digests that differ", "one of them twice")
+    names = _names(root, constants, stored)
+    parts = []
+    for digest, size in stored.items():
+        if digest not in names:
+            raise root.error(field, "digests of lifted constants", f"{digest!r:.80}")
+        part = Part("array", names[digest], _format.array_start(end), size, digest)
+        parts.append(part)
+        end = part.end
+    return parts
+
+
+def _names(
+    root: Table, constants: Iterable[LiftedConstant], stored: Mapping[str, int]
+) -> dict[str, str]:
+    """Names the arrays that are stored, after comparing their sizes."""
+    names: dict[str, str] = {}
+    sizes: dict[int, int | str] = {}
+    for constant in constants:
+        # Files name abstract values by number: each object is looked at once.
+        aval = id(constant.aval)
+        if aval not in sizes:
+            sizes[aval] = array_size(constant.aval)
+        size = stored.get(constant.digest)
+        if size is None:
+            continue
+        if size != sizes[aval]:
+            raise root.error(
+                schema.File.ARRAY_SIZES,
+                f"{sizes[aval]} bytes for {constant.aval!s:.80}",
+                f"{size}",
+            )
+        names.setdefault(constant.digest, constant.name)
+    return names
+
+
 def read_part(handle: io.FileIO, size: int, file: str) -> bytes:
     """Reads the next `size` bytes of a file that had them a moment ago.
 
@@ -115,7 +240,7 @@ def read_parts(handle: io.FileIO, parts: Sequence[Part], file: str) -> list[byte
     """Reads the parts of a file from where it stands, and verifies them.
 
     Raises:
-      FileFormatError: they are not what was written, or as for `read_part`.
+      FileFormatError: a checksum is wrong, or as for `read_part`.
     """
     checksums = [_Crc32() if part.kind == "module" else hashlib.sha256() for part in parts]
     rooms: list[io.BytesIO] = []
@@ -141,7 +266,7 @@ def copied_parts(data: memoryview, parts: Sequence[Part], file: str | None) -> l
     """Copies the parts of a file in memory, and verifies them.
 
     Raises:
-      FileFormatError: they are not what was written.
+      FileFormatError: a checksum is wrong.
     """
     found = []
     start = parts[0].start
@@ -179,7 +304,7 @@ def check_gap(gap: bytes | memoryview, start: int, file: str | None) -> None:
 
 
 def _room(size: int, file: str) -> io.BytesIO:
-    """Memory for so many bytes, which BytesIO hands out without copying them."""
+    """Allocates bytes that BytesIO hands out without copying them."""
     try:
         return io.BytesIO(bytes(size))
     except MemoryError:
@@ -189,7 +314,7 @@ def _room(size: int, file: str) -> io.BytesIO:
 
 
 def _fill(view: memoryview, handle: io.FileIO, step: int, file: str) -> Iterator[tuple[int, int]]:
-    """Reads what fills `view`; gives from where to where, after each step."""
+    """Fills `view` from a file; yields from where to where, after each step."""
     at = 0
     while at < len(view):
         with view[at : at + step] as part:
@@ -200,57 +325,41 @@ def _fill(view: memoryview, handle: io.FileIO, step: int, file: str) -> Iterator
         at += count
 
 
-Update: TypeAlias = Callable[[memoryview], None]
+Update: TypeAlias = Callable[[memoryview], object]
 
 
 class _Checksums:
-    """Computes checksums while the caller goes on: in threads, where that is worth it."""
+    """Computes checksums while the caller goes on: in threads, if that is worth it."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        """For what has these sizes in bytes."""
-        self._workers: list[_Worker] = []
+        """Starts threads for contents of these sizes, in bytes."""
+        self._threads: list[ThreadPoolExecutor] = []
         if sum(sizes) >= _ALONE:
-            threads = min(len(sizes), os.cpu_count() or 1, _MOST_THREADS)
-            self._workers = [_Worker() for _ in range(threads)]
+            from concurrent.futures import ThreadPoolExecutor
+
+            count = min(len(sizes), os.cpu_count() or 1, _MOST_THREADS)
+            self._threads = [ThreadPoolExecutor(1) for _ in range(count)]
+        self._loads = [0] * len(self._threads)
 
     def __enter__(self) -> _Checksums:
         return self
 
     def __exit__(self, *_: object) -> None:
         """Waits until all is computed."""
-        for worker in self._workers:
-            worker.finish()
+        for thread in self._threads:
+            thread.shutdown()
 
     def begin(self, checksum: _Checksum, size: int) -> Update:
-        """Begins a checksum of `size` bytes, which must not change; what comes back takes them."""
-        if not self._workers:
+        """Returns a function that takes the next of `size` bytes, which must not change."""
+        if not self._threads:
             return checksum.update
-        worker = min(self._workers, key=lambda worker: worker.load)
-        worker.load += size
+        # Of one thread, so that they come in order.
+        chosen = self._loads.index(min(self._loads))
+        self._loads[chosen] += size
+        thread = self._threads[chosen]
 
         def update(data: memoryview) -> None:
             with data:
                 checksum.update(data)
 
-        return lambda data: worker.later(lambda: update(data))
-
-
-class _Worker:
-    """A thread that does one thing after the other."""
-
-    def __init__(self) -> None:
-        self.load = 0
-        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def later(self, task: Callable[[], None]) -> None:
-        self._waiting.put(task)
-
-    def finish(self) -> None:
-        self._waiting.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (task := self._waiting.get()) is not None:
-            task()
+        return lambda data: thread.submit(update, data)

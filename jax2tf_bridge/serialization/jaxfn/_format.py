@@ -1,4 +1,4 @@
-"""The .jaxfn format: its versions, and the header that stands before everything else.
+"""Defines the .jaxfn format: its versions, and the header that stands before everything else.
 
 A file is a FlatBuffer (schema/jaxfn.fbs), with a header between its identifier and its tables,
 and the StableHLO modules and the lifted arrays behind it:
@@ -13,7 +13,7 @@ and the StableHLO modules and the lifted arrays behind it:
     32-      the FlatBuffer's tables; where the structure ends, the modules follow, then the arrays
 
 Modules follow each other without a gap.  Each array begins at the next multiple of 64 bytes, and
-what lies before it is zero.  Numbers are little-endian and unsigned.  Identifier and version stay
+the bytes before it are zero.  Numbers are little-endian and unsigned.  Identifier and version stay
 where they are in every later version, so that an older bridge can name what it cannot read.
 """
 
@@ -65,7 +65,7 @@ _VERSION_AT, _CHECKSUM_AT = 8, 12
 
 @dataclass(frozen=True)
 class Header:
-    """A header of a .jaxfn file.
+    """Header of a .jaxfn file.
 
     Attributes:
       version: of the format.
@@ -81,7 +81,7 @@ class Header:
 
 
 def damaged(problem: str, file: str | None) -> FileFormatError:
-    """Makes the error for bytes that are not what was written; `problem` says where and what."""
+    """Returns the error for damaged bytes; `problem` says where and how."""
     return FileFormatError(
         f"{place(file)} cannot be read as a .jaxfn file: {problem} The bytes are cut short or "
         "damaged: copy them anew, or write the file again.",
@@ -90,12 +90,12 @@ def damaged(problem: str, file: str | None) -> FileFormatError:
 
 
 def place(file: str | None) -> str:
-    """Says how messages call what is read."""
+    """Returns how messages call the file, or the data without one."""
     return file or "The data"
 
 
 def parse_header(start: bytes | memoryview, size: int, file: str | None) -> Header:
-    """Reads the header at the start of `size` bytes; the identifier has been looked at.
+    """Reads the header of a file of `size` bytes, whose identifier was checked.
 
     Raises:
       FileFormatError: the file is of a newer version, or not as long as it says.
@@ -139,7 +139,7 @@ def check_structure(header: Header, structure: bytes | memoryview, file: str | N
 
 
 def array_start(end: int) -> int:
-    """Rounds up to where an array begins if what comes before it ends at `end`."""
+    """Rounds `end` up to where the next array begins."""
     return end + -end % ARRAY_ALIGNMENT
 
 

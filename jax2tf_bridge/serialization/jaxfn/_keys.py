@@ -1,4 +1,4 @@
-"""Dictionary keys that are no strings, as .jaxfn files hold them."""
+"""Encodes dictionary keys that are no strings, for .jaxfn files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from jax2tf_bridge.errors import SerializationError
-from jax2tf_bridge.serialization._flatbuffer import Table
+from jax2tf_bridge.serialization._flatbuffer import Fields, Table
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 
 _REAL = struct.Struct("<d")
@@ -23,7 +23,7 @@ KeyKind: TypeAlias = int
 
 @dataclass(frozen=True)
 class EncodedKey:
-    """A key as a file has it.
+    """Key as a file has it.
 
     Attributes:
       kind: by schema.KEY_KINDS.
@@ -39,7 +39,7 @@ class EncodedKey:
 def encode_key(key: Hashable, depth: int = 1) -> EncodedKey | None:
     """Encodes a key for a file; None if it is of a type that a file cannot hold.
 
-    Subclasses would come back as what they derive from, so they are refused.
+    Subclasses are refused: they would be read as what they derive from.
     """
     if key is None:
         return _encoded("none")
@@ -72,27 +72,35 @@ def _encoded(kind: str, data: bytes = b"") -> EncodedKey:
     return EncodedKey(schema.KEY_KINDS.index(kind), data)
 
 
+def key_table(key: EncodedKey) -> Fields:
+    """Makes the table of a key."""
+    return {
+        schema.Key.KIND: key.kind,
+        schema.Key.DATA: key.data or None,
+        schema.Key.ITEMS: list(map(key_table, key.items)),
+    }
+
+
 def unwritable_key(key: Hashable, place: str) -> SerializationError:
-    """Makes the error for a key that a file cannot hold, at `place`."""
+    """Returns the error for a key that a file cannot hold, at `place`."""
     try:
         shown = repr(key)
     except Exception as e:  # whatever the type's own method does, or an integer is too long
         shown = f"(its repr raises {type(e).__name__})"
     return SerializationError(
-        f"{place} has the key {shown:.200} of type {type(key).__qualname__}, which a file cannot "
-        "hold: it holds str (as UTF-8), int, float, bool, None, bytes, and tuples of these, of no "
-        f"type that derives from them, integers of up to {_MAX_INTEGER_BYTES} bytes, and tuples "
-        f"nested at most {_MAX_DEPTH} deep. Use such a key."
+        f"{place} has the key {shown:.200} of type {type(key).__qualname__}. A file cannot hold "
+        f"it. Use a str (in UTF-8), int (of up to {_MAX_INTEGER_BYTES} bytes), float, bool, None, "
+        f"bytes, or a tuple of these (nested at most {_MAX_DEPTH} deep), and no subclass of them."
     )
 
 
 def decode_key(table: Table, depth: int = 1) -> Hashable:
-    """Reads the key that a table of a file holds.
+    """Reads the key in a table.
 
     Raises:
-      FileFormatError: it holds none.
+      FileFormatError: it is damaged.
     """
-    number = table.integer(schema.Key.KIND, "u8")
+    number = table.integer(schema.Key.KIND)
     if number >= len(schema.KEY_KINDS):
         raise table.error(
             schema.Key.KIND, f"a kind of key below {len(schema.KEY_KINDS)}", f"{number}"
@@ -103,7 +111,7 @@ def decode_key(table: Table, depth: int = 1) -> Hashable:
             raise table.error(None, f"tuples nested at most {_MAX_DEPTH} deep", "more")
         return tuple(decode_key(item, depth + 1) for item in table.tables(schema.Key.ITEMS))
     # As integers, which count as read: a file may name the same bytes a million times.
-    data = bytes(table.integers(schema.Key.DATA, "u8"))
+    data = bytes(table.integers(schema.Key.DATA))
     if kind == "none":
         return None
     if kind == "bytes":

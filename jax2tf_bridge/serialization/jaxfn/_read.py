@@ -1,4 +1,4 @@
-"""Reads a PortableFunction in the .jaxfn format; see _format and the schema."""
+"""Reads a portable function in the .jaxfn format; see _format and the schema."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.serialization._flatbuffer import Reader, Table
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
-from jax2tf_bridge.serialization.jaxfn._arrays import array_parts
 from jax2tf_bridge.serialization.jaxfn._avals import decode_avals
-from jax2tf_bridge.serialization.jaxfn._file_parts import Part, crc32_text
-from jax2tf_bridge.serialization.jaxfn._texts import (
+from jax2tf_bridge.serialization.jaxfn._file_parts import Part, array_parts, module_parts
+from jax2tf_bridge.serialization.jaxfn._pools import (
     decode_texts,
-    each,
-    one,
-    optional,
+    look_up,
+    look_up_all,
+    look_up_optional,
     optional_bytes,
 )
 from jax2tf_bridge.serialization.jaxfn._trees import TreeReader
@@ -42,14 +41,14 @@ from jax2tf_bridge.serialization.jaxfn._trees import TreeReader
 
 @dataclass(frozen=True)
 class Stored:
-    """A checked structure of a file; what lies behind it is still missing.
+    """Structure of a file, checked, before its modules and arrays are read.
 
     Attributes:
       header: of the file.
       bridge_version: the release of jax2tf-bridge that wrote it.
       functions: for the function and each of its VJPs the arguments of PortableFunction but the
         module and the VJP; their constants have no data.
-      parts: the modules, one a function, then the arrays: where they lie.
+      parts: where the modules lie, one a function, then the arrays.
       vjp_missing_because: why the last function has no VJP.
     """
 
@@ -60,7 +59,7 @@ class Stored:
     vjp_missing_because: str
 
     def record(self, contents: Sequence[bytes]) -> PortableFunction:
-        """Makes the portable function, with what the parts hold."""
+        """Makes the portable function, given the contents of the parts."""
         count = len(self.functions)
         arrays = {
             part.expected: data
@@ -86,12 +85,12 @@ def read_structure(
     """Reads the structure of a file.
 
     Args:
-      header: what stands at its beginning.
+      header: of the file.
       structure: its first bytes, as many as the header says.
       file: for messages.
 
     Raises:
-      FileFormatError: its checksum is wrong, or it holds no record.
+      FileFormatError: its checksum is wrong, or it holds no function.
     """
     _format.check_structure(header, structure, file)
     try:
@@ -103,7 +102,7 @@ def read_structure(
 
 
 class _FileReader:
-    """Reads the tables of one file."""
+    """Reader of the tables of one file."""
 
     def __init__(self, root: Table, version: int) -> None:
         self._root = root
@@ -136,7 +135,7 @@ class _FileReader:
         functions = tuple(self._function(*each) for each in trees)
         for table, function, vjp in zip(tables[1:], functions, functions[1:], strict=False):
             _check_vjp(table, function, vjp)
-        modules = _modules(tables, header.structure_size)
+        modules = module_parts(tables, header.structure_size)
         constants = chain.from_iterable(found["lifted_constants"] for found in functions)
         arrays = array_parts(self._root, self._texts, constants, modules[-1].end)
         parts = (*modules, *arrays)
@@ -148,36 +147,36 @@ class _FileReader:
             )
         return Stored(
             header=header,
-            bridge_version=one(self._root, fields.BRIDGE_VERSION, self._texts),
+            bridge_version=look_up(self._root, fields.BRIDGE_VERSION, self._texts),
             functions=functions,
             parts=parts,
-            vjp_missing_because=one(self._root, fields.VJP_MISSING_BECAUSE, self._texts),
+            vjp_missing_because=look_up(self._root, fields.VJP_MISSING_BECAUSE, self._texts),
         )
 
     def _function(self, table: Table, in_tree: TreeSpec, out_tree: TreeSpec) -> dict[str, Any]:
         fields, texts = schema.Function, self._texts
-        in_avals = each(table, fields.IN_AVALS, self._avals)
-        out_avals = each(table, fields.OUT_AVALS, self._avals)
-        lowering = one(table, fields.LOWERING, self._lowerings)
+        in_avals = look_up_all(table, fields.IN_AVALS, self._avals)
+        out_avals = look_up_all(table, fields.OUT_AVALS, self._avals)
+        lowering = look_up(table, fields.LOWERING, self._lowerings)
         found = {
-            "name": one(table, fields.NAME, texts),
+            "name": look_up(table, fields.NAME, texts),
             "in_tree": in_tree,
             "in_avals": in_avals,
             "out_tree": out_tree,
             "out_avals": out_avals,
-            "argument_names": each(table, fields.ARGUMENT_NAMES, texts),
-            "requirements": each(table, fields.REQUIREMENTS, texts),
-            "ordered_effects": each(table, fields.ORDERED_EFFECTS, texts),
-            "unordered_effects": each(table, fields.UNORDERED_EFFECTS, texts),
+            "argument_names": look_up_all(table, fields.ARGUMENT_NAMES, texts),
+            "requirements": look_up_all(table, fields.REQUIREMENTS, texts),
+            "ordered_effects": look_up_all(table, fields.ORDERED_EFFECTS, texts),
+            "unordered_effects": look_up_all(table, fields.UNORDERED_EFFECTS, texts),
             "in_shardings": self._one_sharding_each(table, fields.IN_SHARDINGS, in_avals),
             "out_shardings": self._one_sharding_each(table, fields.OUT_SHARDINGS, out_avals),
             "uses_global_constants": table.boolean(fields.USES_GLOBAL_CONSTANTS),
             "lifted_constants": self._lifted(table),
-            "graph_functions": each(table, fields.GRAPH_FUNCTIONS, self._graph_functions),
+            "graph_functions": look_up_all(table, fields.GRAPH_FUNCTIONS, self._graph_functions),
             **lowering,
             "module": Module(
                 b"",
-                kept_arguments=table.integers(fields.MODULE_KEPT_VAR_IDX, "u32"),
+                kept_arguments=table.integers(fields.MODULE_KEPT_VAR_IDX),
                 **lowering["module"],
             ),
         }
@@ -192,14 +191,14 @@ class _FileReader:
     ) -> tuple[Sharding | None, ...]:
         if not table.has(field):
             return (None,) * len(avals)
-        return each(table, field, self._shardings)
+        return look_up_all(table, field, self._shardings)
 
     def _lifted(self, table: Table) -> tuple[LiftedConstant, ...]:
         if not table.has(schema.Function.LIFTED_AVALS):
             return ()
-        avals = each(table, schema.Function.LIFTED_AVALS, self._avals)
-        digests = each(table, schema.Function.LIFTED_DIGESTS, self._texts)
-        names = each(table, schema.Function.LIFTED_NAMES, self._texts)
+        avals = look_up_all(table, schema.Function.LIFTED_AVALS, self._avals)
+        digests = look_up_all(table, schema.Function.LIFTED_DIGESTS, self._texts)
+        names = look_up_all(table, schema.Function.LIFTED_NAMES, self._texts)
         if not len(avals) == len(digests) == len(names):
             raise table.error(
                 schema.Function.LIFTED_AVALS,
@@ -219,24 +218,8 @@ def _graph_functions(root: Table, version: int, texts: Sequence[str]) -> list[Gr
         graph = optional_bytes(table, schema.GraphFunction.GRAPH)
         if not graph:
             raise table.error(schema.GraphFunction.GRAPH, "a graph", "no bytes")
-        found.append(GraphFunction(one(table, schema.GraphFunction.NAME, texts), graph))
+        found.append(GraphFunction(look_up(table, schema.GraphFunction.NAME, texts), graph))
     return found
-
-
-def _modules(tables: Sequence[Table], end: int) -> list[Part]:
-    """Finds where the modules lie; the structure ends at `end`."""
-    modules = []
-    for order, table in enumerate(tables):
-        part = Part(
-            "module",
-            f"the VJP of order {order}" if order else "the function",
-            end,
-            table.integer(schema.Function.MODULE_SIZE, "u64"),
-            crc32_text(table.integer(schema.Function.MODULE_CRC32, "u32")),
-        )
-        modules.append(part)
-        end = part.end
-    return modules
 
 
 def _check_vjp(table: Table, function: dict[str, Any], vjp: dict[str, Any]) -> None:
@@ -251,34 +234,34 @@ def _lowering(table: Table, texts: Sequence[str]) -> dict[str, Any]:
     versions = _versions(table, fields.STABLEHLO_VERSION)
     if len(versions) != 1:
         raise table.error(fields.STABLEHLO_VERSION, "one version", f"{len(versions)}")
-    dropped = each(table, fields.DROPPED_PLATFORMS, texts)
-    reasons = each(table, fields.DROPPED_BECAUSE, texts)
+    dropped = look_up_all(table, fields.DROPPED_PLATFORMS, texts)
+    reasons = look_up_all(table, fields.DROPPED_BECAUSE, texts)
     if len(dropped) != len(reasons):
         raise table.error(fields.DROPPED_BECAUSE, f"{len(dropped)} reasons", f"{len(reasons)}")
-    checks = each(table, fields.DISABLED_CHECKS, texts)
+    checks = look_up_all(table, fields.DISABLED_CHECKS, texts)
     return {
         "module": {
             "stablehlo_version": versions[0],
-            "calling_convention_version": table.integer(fields.CALLING_CONVENTION_VERSION, "u32"),
-            "platforms": each(table, fields.PLATFORMS, texts),
+            "calling_convention_version": table.integer(fields.CALLING_CONVENTION_VERSION),
+            "platforms": look_up_all(table, fields.PLATFORMS, texts),
             "disabled_checks": tuple(map(DisabledSafetyCheck, checks)),
-            "nr_devices": table.integer(fields.NR_DEVICES, "u32", 1),
+            "nr_devices": table.integer(fields.NR_DEVICES),
             "uses_shape_polymorphism": table.boolean(fields.USES_SHAPE_POLYMORPHISM),
         },
         "dropped_platforms": tuple(zip(dropped, reasons, strict=True)),
-        "constraints": each(table, fields.CONSTRAINTS, texts),
-        "constraints_known": table.boolean(fields.CONSTRAINTS_KNOWN, True),
-        "producer": one(table, fields.PRODUCER, texts),
+        "constraints": look_up_all(table, fields.CONSTRAINTS, texts),
+        "constraints_known": table.boolean(fields.CONSTRAINTS_KNOWN),
+        "producer": look_up(table, fields.PRODUCER, texts),
         "target": Target(
-            one(table, fields.TARGET_NAME, texts),
+            look_up(table, fields.TARGET_NAME, texts),
             _versions(table, fields.TARGET_STABLEHLO_VERSIONS),
-            table.integer(fields.TARGET_CALLING_CONVENTION, "u32"),
+            table.integer(fields.TARGET_CALLING_CONVENTION),
         ),
     }
 
 
 def _versions(table: Table, field: schema.Lowering) -> tuple[Version, ...]:
-    numbers = table.integers(field, "u32")
+    numbers = table.integers(field)
     if len(numbers) % 3:
         raise table.error(field, "three numbers each version", f"{len(numbers)}")
     return tuple(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
@@ -286,9 +269,9 @@ def _versions(table: Table, field: schema.Lowering) -> tuple[Version, ...]:
 
 def _mesh(table: Table, texts: Sequence[str]) -> AbstractMesh:
     fields = schema.Mesh
-    names = each(table, fields.AXIS_NAMES, texts)
-    sizes = table.integers(fields.AXIS_SIZES, "u64")
-    types = table.integers(fields.AXIS_TYPES, "u8")
+    names = look_up_all(table, fields.AXIS_NAMES, texts)
+    sizes = table.integers(fields.AXIS_SIZES)
+    types = table.integers(fields.AXIS_TYPES)
     if not len(names) == len(sizes) == len(types):
         raise table.error(None, "a name, a size and a type each axis", "other numbers of them")
     if max(types, default=0) >= len(schema.AXIS_TYPES):
@@ -302,14 +285,16 @@ def _mesh(table: Table, texts: Sequence[str]) -> AbstractMesh:
 
 def _device(table: Table, texts: Sequence[str]) -> AbstractDevice:
     fields = schema.Device
-    cores = table.integer(fields.NUM_CORES, "u32") if table.has(fields.NUM_CORES) else None
-    return AbstractDevice(one(table, fields.KIND, texts), one(table, fields.PLATFORM, texts), cores)
+    cores = table.optional_integer(fields.NUM_CORES)
+    return AbstractDevice(
+        look_up(table, fields.KIND, texts), look_up(table, fields.PLATFORM, texts), cores
+    )
 
 
 def _sharding(table: Table, meshes: Sequence[AbstractMesh], texts: Sequence[str]) -> Sharding:
     fields = schema.Sharding
-    sizes = table.integers(fields.PARTITION_SIZES, "u32")
-    axes = each(table, fields.AXES, texts)
+    sizes = table.integers(fields.PARTITION_SIZES)
+    axes = look_up_all(table, fields.AXES, texts)
     if sum(sizes) != len(axes):
         raise table.error(fields.AXES, f"{sum(sizes)} axes", f"{len(axes)}")
     partitions, end = [], 0
@@ -317,10 +302,10 @@ def _sharding(table: Table, meshes: Sequence[AbstractMesh], texts: Sequence[str]
         partitions.append(axes[end : end + size])
         end += size
     return Sharding(
-        mesh=optional(table, fields.MESH, meshes),
+        mesh=look_up_optional(table, fields.MESH, meshes),
         partitions=tuple(partitions),
-        unreduced=each(table, fields.UNREDUCED, texts),
-        reduced=each(table, fields.REDUCED, texts),
-        memory_kind=optional(table, fields.MEMORY_KIND, texts),
+        unreduced=look_up_all(table, fields.UNREDUCED, texts),
+        reduced=look_up_all(table, fields.REDUCED, texts),
+        memory_kind=look_up_optional(table, fields.MEMORY_KIND, texts),
         hlo=optional_bytes(table, fields.HLO) or b"",
     )

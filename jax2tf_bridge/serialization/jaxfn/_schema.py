@@ -1,15 +1,15 @@
-"""The fields of schema/jaxfn.fbs by their ids, and its enums, for the reader.
+"""Fields of the tables of a .jaxfn file's structure, for the writer and the reader, and its enums.
 
-A test compares them with what flatc made of the schema.
+They repeat schema/jaxfn.fbs, which explains each field and is there for other tools; a test
+compares the two. An enum is a ubyte here.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 from jax2tf_bridge.portable._aval import MemorySpace
 from jax2tf_bridge.portable._sharding import AxisType
 from jax2tf_bridge.portable._tree_spec import NodeKind
+from jax2tf_bridge.serialization._flatbuffer import Field
 
 NODE_KINDS: tuple[NodeKind, ...] = (
     "leaf",
@@ -31,135 +31,135 @@ MEMORY_SPACES: tuple[MemorySpace, ...] = ("device", "host", "any")
 AXIS_TYPES: tuple[AxisType, ...] = ("auto", "explicit", "manual")
 
 
-class Key(IntEnum):
-    """A key of a dictionary that is no string."""
+class Key(Field):
+    """Key of a dictionary that is no string."""
 
-    KIND = 0
-    DATA = 1
-    ITEMS = 2
-
-
-class NodeType(IntEnum):
-    """The type of a named tuple or custom node."""
-
-    NAME = 0
-    SERIALIZED_NAME = 1
-    AUXDATA = 2
+    KIND = "ubyte"
+    DATA = "[ubyte]"
+    ITEMS = "[Key]"
 
 
-class Trees(IntEnum):
+class NodeType(Field):
+    """Type of a named tuple or custom node."""
+
+    NAME = "uint"
+    SERIALIZED_NAME = "uint", None
+    AUXDATA = "[ubyte]"
+
+
+class Trees(Field):
     """All pytree structures of a file."""
 
-    KINDS = 0
-    COUNTS = 1
-    KEYS = 2
-    TYPES = 3
+    KINDS = "[ubyte]"
+    COUNTS = "[uint]"
+    KEYS = "[uint]"
+    TYPES = "[uint]"
 
 
-class Avals(IntEnum):
+class Avals(Field):
     """All abstract values of a file."""
 
-    DTYPES = 0
-    RANKS = 1
-    ELEMENT_RANKS = 2
-    MEMORY_SPACES = 3
-    SIZES = 4
-    DIMENSIONS = 5
+    DTYPES = "[uint]"
+    RANKS = "[uint]"
+    ELEMENT_RANKS = "[uint]"
+    MEMORY_SPACES = "[ubyte]"
+    SIZES = "[long]"
+    DIMENSIONS = "[uint]"
 
 
-class Device(IntEnum):
+class Device(Field):
     """A kind of device."""
 
-    KIND = 0
-    PLATFORM = 1
-    NUM_CORES = 2
+    KIND = "uint"
+    PLATFORM = "uint"
+    NUM_CORES = "uint", None
 
 
-class Mesh(IntEnum):
+class Mesh(Field):
     """A mesh of devices."""
 
-    AXIS_NAMES = 0
-    AXIS_SIZES = 1
-    AXIS_TYPES = 2
-    DEVICE = 3
+    AXIS_NAMES = "[uint]"
+    AXIS_SIZES = "[ulong]"
+    AXIS_TYPES = "[ubyte]"
+    DEVICE = "Device"
 
 
-class Sharding(IntEnum):
+class Sharding(Field):
     """Fields of how an array is spread over devices."""
 
-    MESH = 0
-    PARTITION_SIZES = 1
-    AXES = 2
-    UNREDUCED = 3
-    REDUCED = 4
-    MEMORY_KIND = 5
-    HLO = 6
+    MESH = "uint", None
+    PARTITION_SIZES = "[uint]"
+    AXES = "[uint]"
+    UNREDUCED = "[uint]"
+    REDUCED = "[uint]"
+    MEMORY_KIND = "uint", None
+    HLO = "[ubyte]"
 
 
-class Lowering(IntEnum):
+class Lowering(Field):
     """Fields of how functions were lowered, and for whom."""
 
-    STABLEHLO_VERSION = 0
-    CALLING_CONVENTION_VERSION = 1
-    PLATFORMS = 2
-    DROPPED_PLATFORMS = 3
-    DROPPED_BECAUSE = 4
-    DISABLED_CHECKS = 5
-    NR_DEVICES = 6
-    USES_SHAPE_POLYMORPHISM = 7
-    CONSTRAINTS = 8
-    CONSTRAINTS_KNOWN = 9
-    PRODUCER = 10
-    TARGET_NAME = 11
-    TARGET_STABLEHLO_VERSIONS = 12
-    TARGET_CALLING_CONVENTION = 13
+    STABLEHLO_VERSION = "[uint]"
+    CALLING_CONVENTION_VERSION = "uint"
+    PLATFORMS = "[uint]"
+    DROPPED_PLATFORMS = "[uint]"
+    DROPPED_BECAUSE = "[uint]"
+    DISABLED_CHECKS = "[uint]"
+    NR_DEVICES = "uint", 1
+    USES_SHAPE_POLYMORPHISM = "bool"
+    CONSTRAINTS = "[uint]"
+    CONSTRAINTS_KNOWN = "bool", True
+    PRODUCER = "uint"
+    TARGET_NAME = "uint"
+    TARGET_STABLEHLO_VERSIONS = "[uint]"
+    TARGET_CALLING_CONVENTION = "uint"
 
 
-class GraphFunction(IntEnum):
+class GraphFunction(Field):
     """A TensorFlow graph that modules call."""
 
-    NAME = 0
-    GRAPH = 1
+    NAME = "uint"
+    GRAPH = "[ubyte]"
 
 
-class Function(IntEnum):
+class Function(Field):
     """A function, or a VJP."""
 
-    NAME = 0
-    IN_AVALS = 1
-    OUT_AVALS = 2
-    ARGUMENT_NAMES = 3
-    LOWERING = 4
-    REQUIREMENTS = 5
-    ORDERED_EFFECTS = 6
-    UNORDERED_EFFECTS = 7
-    MODULE_KEPT_VAR_IDX = 8
-    IN_SHARDINGS = 9
-    OUT_SHARDINGS = 10
-    USES_GLOBAL_CONSTANTS = 11
-    LIFTED_AVALS = 12
-    LIFTED_DIGESTS = 13
-    LIFTED_NAMES = 14
-    MODULE_SIZE = 15
-    MODULE_CRC32 = 16
-    GRAPH_FUNCTIONS = 17
+    NAME = "uint"
+    IN_AVALS = "[uint]"
+    OUT_AVALS = "[uint]"
+    ARGUMENT_NAMES = "[uint]"
+    LOWERING = "uint"
+    REQUIREMENTS = "[uint]"
+    ORDERED_EFFECTS = "[uint]"
+    UNORDERED_EFFECTS = "[uint]"
+    MODULE_KEPT_VAR_IDX = "[uint]"
+    IN_SHARDINGS = "[uint]"
+    OUT_SHARDINGS = "[uint]"
+    USES_GLOBAL_CONSTANTS = "bool"
+    LIFTED_AVALS = "[uint]"
+    LIFTED_DIGESTS = "[uint]"
+    LIFTED_NAMES = "[uint]"
+    MODULE_SIZE = "ulong"
+    MODULE_CRC32 = "uint"
+    GRAPH_FUNCTIONS = "[uint]"
 
 
-class File(IntEnum):
-    """The root."""
+class File(Field):
+    """Root of a file."""
 
-    TEXT = 0
-    TEXT_SIZES = 1
-    BRIDGE_VERSION = 2
-    FUNCTIONS = 3
-    VJP_MISSING_BECAUSE = 4
-    LOWERINGS = 5
-    AVALS = 6
-    TREES = 7
-    KEYS = 8
-    NODE_TYPES = 9
-    SHARDINGS = 10
-    MESHES = 11
-    ARRAY_DIGESTS = 12
-    ARRAY_SIZES = 13
-    GRAPH_FUNCTIONS = 14
+    TEXT = "string"
+    TEXT_SIZES = "[uint]"
+    BRIDGE_VERSION = "uint"
+    FUNCTIONS = "[Function]"
+    VJP_MISSING_BECAUSE = "uint"
+    LOWERINGS = "[Lowering]"
+    AVALS = "Avals"
+    TREES = "Trees"
+    KEYS = "[Key]"
+    NODE_TYPES = "[NodeType]"
+    SHARDINGS = "[Sharding]"
+    MESHES = "[Mesh]"
+    ARRAY_DIGESTS = "[uint]"
+    ARRAY_SIZES = "[ulong]"
+    GRAPH_FUNCTIONS = "[GraphFunction]"

@@ -1,25 +1,25 @@
-"""Pytree structures as .jaxfn files hold them: vectors of numbers, the nodes in preorder."""
+"""Encodes pytree structures as vectors of numbers, the nodes in preorder, for .jaxfn files."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
-from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH, Table
-from jax2tf_bridge.serialization._static_data import read_definition, write_definition
+from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH, Fields, Table
+from jax2tf_bridge.serialization._node_data import read_definition, write_definition
 from jax2tf_bridge.serialization._stored_types import StoredNames, codec_if_it_fits
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from jax2tf_bridge.serialization.jaxfn._keys import (
     EncodedKey,
     decode_key,
     encode_key,
+    key_table,
     unwritable_key,
 )
-from jax2tf_bridge.serialization.jaxfn._pools import Pool
-from jax2tf_bridge.serialization.jaxfn._texts import one, optional, optional_bytes
+from jax2tf_bridge.serialization.jaxfn._pools import Pool, look_up, look_up_optional, optional_bytes
 
 _NONE = TreeSpec("none")
 _KEYED = (schema.DICT, schema.NAMEDTUPLE, schema.NAMED_CUSTOM)
@@ -28,7 +28,7 @@ _TYPED = (schema.NAMEDTUPLE, schema.CUSTOM, schema.NAMED_CUSTOM)
 
 @dataclass(frozen=True)
 class Root:
-    """A name of a structure for messages, and for (args, kwargs) the names of the arguments."""
+    """Name of a structure for messages, and for (args, kwargs) the names of the arguments."""
 
     text: str
     argument_names: tuple[str, ...] | None = None
@@ -40,41 +40,60 @@ _Place: TypeAlias = "tuple[_Place, TreeSpec, int] | Root"
 
 @dataclass(frozen=True)
 class EncodedType:
-    """The type of a named tuple or custom node, as a file has it."""
+    """Type of a named tuple or custom node, as a file has it."""
 
     name: str
     serialized_name: str
     auxdata: bytes | None
 
 
-@dataclass
-class EncodedTrees:
-    """Structures as a file has them; see the schema's Trees."""
-
-    kinds: bytearray = field(default_factory=bytearray)
-    counts: list[int] = field(default_factory=list)
-    keys: list[int] = field(default_factory=list)
-    types: list[int] = field(default_factory=list)
-
-
 class TreeWriter:
-    """Encodes structures into `trees`; what they share is pooled in keys and types, and texts."""
+    """Encoder of one file's structures, which pools the keys, types and texts that they share."""
 
     def __init__(self, texts: Pool[str]) -> None:
-        self.trees = EncodedTrees()
+        self._kinds = bytearray()
+        self._counts: list[int] = []
+        self._key_indices: list[int] = []
+        self._type_indices: list[int] = []
         self._texts = texts
-        self.keys = Pool[EncodedKey]()
-        self.types = Pool[EncodedType]()
+        self._keys = Pool[EncodedKey]()
+        self._types = Pool[EncodedType]()
         self._names = StoredNames()
 
+    def table(self) -> Fields:
+        """Makes the table of all structures."""
+        return {
+            schema.Trees.KINDS: self._kinds,
+            schema.Trees.COUNTS: self._counts,
+            schema.Trees.KEYS: self._key_indices,
+            schema.Trees.TYPES: self._type_indices,
+        }
+
+    def key_tables(self) -> list[Fields]:
+        """Makes the table of each key that is no text."""
+        return list(map(key_table, self._keys.values()))
+
+    def type_tables(self) -> list[Fields]:
+        """Makes the table of each type."""
+        return [
+            {
+                schema.NodeType.NAME: self._texts.index(found.name),
+                schema.NodeType.SERIALIZED_NAME: self._texts.optional_index(
+                    found.serialized_name or None
+                ),
+                schema.NodeType.AUXDATA: found.auxdata,
+            }
+            for found in self._types.values()
+        ]
+
     def add(self, spec: TreeSpec, root: Root) -> int:
-        """Encodes a structure behind the others, and gives the number of its leaves.
+        """Encodes a structure behind the others; returns the number of its leaves.
 
         Raises:
-          SerializationError: a file cannot hold a key of it, or its depth, or it is no
+          SerializationError: a file cannot hold one of its keys, or its depth, or it is no
             structure.
         """
-        kinds = self.trees.kinds
+        kinds = self._kinds
         start = len(kinds)
         pending: list[tuple[TreeSpec, _Place, int]] = [(spec, root, 1)]
         while pending:
@@ -105,13 +124,11 @@ class TreeWriter:
                 f"{_path(where)} is no structure: its {node.kind} has {len(node.children)} "
                 f"children and the keys {node.keys!r:.200}."
             )
-        trees = self.trees
-        trees.kinds.append(kind)
-        trees.counts.append(len(node.children))
-        for key in node.keys:
-            trees.keys.append(self._key(key, where))
+        self._kinds.append(kind)
+        self._counts.append(len(node.children))
+        self._key_indices += [self._key(key, where) for key in node.keys]
         if kind in _TYPED:
-            trees.types.append(self.types.index(self._type(node, where)))
+            self._type_indices.append(self._types.index(self._type(node, where)))
 
     def _key(self, key: Hashable, where: _Place) -> int:
         encoded = encode_key(key)
@@ -119,7 +136,7 @@ class TreeWriter:
             raise unwritable_key(key, _path(where))
         if isinstance(key, str):
             return self._texts.index(key)
-        return schema.KEY_IS_NO_TEXT | self.keys.index(encoded)
+        return schema.KEY_IS_NO_TEXT | self._keys.index(encoded)
 
     def _type(self, node: TreeSpec, where: _Place) -> EncodedType:
         try:
@@ -138,7 +155,7 @@ def _encoded_type(node: TreeSpec) -> EncodedType:
 
 
 def _path(where: _Place) -> str:
-    """Writes a place as Python would."""
+    """Writes a place as a Python expression."""
     taken: list[tuple[TreeSpec, int]] = []
     while not isinstance(where, Root):
         where, node, i = where
@@ -158,26 +175,25 @@ def _step(node: TreeSpec, i: int) -> str:
 
 
 class TreeReader:
-    """Decodes structures of one file."""
+    """Decoder of one file's structures."""
 
     def __init__(self, file: Table, texts: Sequence[str]) -> None:
-        """`file` is the root."""
+        """Reads the keys and types that structures share; `file` is the root."""
         self._texts = texts
         self._keys = [decode_key(table) for table in file.tables(schema.File.KEYS)]
         self._types = [_node_type(table, texts) for table in file.tables(schema.File.NODE_TYPES)]
         self._codecs: dict[tuple[Hashable, ...], NodeCodec | None] = {}
 
     def decode(self, table: Table) -> list[TreeSpec]:
-        """Reads the structures that a table holds.
+        """Reads the structures in a table.
 
         Raises:
-          FileFormatError: it holds something else, or a registered type cannot read its static
-            data.
+          FileFormatError: they are damaged, or a registered type cannot read its static data.
         """
-        kinds = table.integers(schema.Trees.KINDS, "u8")
-        counts = list(table.integers(schema.Trees.COUNTS, "u32"))
-        keys = list(table.integers(schema.Trees.KEYS, "u32"))
-        types = list(table.integers(schema.Trees.TYPES, "u32"))
+        kinds = table.integers(schema.Trees.KINDS)
+        counts = list(table.integers(schema.Trees.COUNTS))
+        keys = list(table.integers(schema.Trees.KEYS))
+        types = list(table.integers(schema.Trees.TYPES))
         _check_depth(kinds, counts, table)
         # From the last node to the first: then the children of a node are there before it, the
         # first of them on top.
@@ -199,15 +215,15 @@ class TreeReader:
             first = len(done) - count
             children = tuple(done[: first - 1 if first else None : -1])
             del done[first:]
-            names = self._taken(keys, count, table) if kind in _KEYED else ()
+            names = self._pop_keys(keys, count, table) if kind in _KEYED else ()
             spec = TreeSpec(schema.NODE_KINDS[kind], "", names, children)
             done.append(self._typed(spec, types, table) if kind in _TYPED else spec)
         if counts or keys or types:
             raise table.error(None, "what belongs to the nodes", "more counts, keys or types")
         return done[::-1]
 
-    def _taken(self, indices: list[int], count: int, table: Table) -> tuple[Hashable, ...]:
-        """Takes away the last `count` indices, and gives their keys."""
+    def _pop_keys(self, indices: list[int], count: int, table: Table) -> tuple[Hashable, ...]:
+        """Removes the last `count` indices, and returns their keys."""
         first = len(indices) - count
         if first < 0:
             raise table.error(schema.Trees.KEYS, "a key for each child", f"{-first} too few")
@@ -266,7 +282,7 @@ def _check_depth(kinds: Sequence[int], counts: Sequence[int], table: Table) -> N
 def _node_type(table: Table, texts: Sequence[str]) -> EncodedType:
     fields = schema.NodeType
     return EncodedType(
-        one(table, fields.NAME, texts),
-        optional(table, fields.SERIALIZED_NAME, texts) or "",
+        look_up(table, fields.NAME, texts),
+        look_up_optional(table, fields.SERIALIZED_NAME, texts) or "",
         optional_bytes(table, fields.AUXDATA),
     )

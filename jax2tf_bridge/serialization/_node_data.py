@@ -1,12 +1,14 @@
-"""Types of pytree nodes that nobody registered: where they are defined, and their static data."""
+"""Node data as bytes: fields of named tuples, plain static data, and where a type is defined."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._tree_spec import StoredType
 
 _MAX_DEPTH = 16
@@ -14,13 +16,36 @@ _MAX_DEPTH = 16
 _CONTAINERS = (tuple, list, dict)
 
 
+def write_fields(fields: Sequence[str]) -> bytes:
+    """Writes the fields of a named tuple, or the keys of an OrderedDict, as jax.export does."""
+    return json.dumps(list(fields)).encode()
+
+
+def read_fields(auxdata: bytes) -> tuple[str, ...]:
+    """Reads the fields of a named tuple, or the keys of an OrderedDict.
+
+    Raises:
+      FileFormatError: the bytes are no list of texts in JSON.
+    """
+    try:
+        fields = json.loads(auxdata)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, list) or not all(isinstance(f, str) for f in fields):
+        raise FileFormatError(
+            "The names of a named tuple's fields, or of the keys of an OrderedDict, must be a list "
+            f"of texts in JSON. Got: {auxdata[:80]!r}"
+        )
+    return tuple(fields)
+
+
 def defined_name(node_type: type) -> str:
-    """Finds where a type can be imported from: the shortest public name, as "optax.EmptyState"."""
+    """Returns the shortest public name by which a type is imported, as "optax.EmptyState"."""
     return names_of(node_type)[0]
 
 
 def names_of(node_type: type) -> list[str]:
-    """Finds the names under which a type can be imported, the shortest public one first."""
+    """Returns all names by which a type is imported, the shortest public one first."""
     defined = f"{node_type.__module__}.{node_type.__qualname__}"
     parts = node_type.__module__.split(".")
     public = itertools.takewhile(lambda part: part == "__main__" or part[:1] != "_", parts)
@@ -38,8 +63,8 @@ def names_of(node_type: type) -> list[str]:
 def write_static(static: Any) -> bytes | None:
     """Writes plain static data as JSON; None if they hold anything else.
 
-    Plain are None, bool, int, float, str, bytes, and tuples, lists and dicts of these; of no type
-    that derives from them, as what is read would be of another one.
+    Plain values are None, bool, int, float, str, bytes, and tuples, lists and dicts of these.
+    Subclasses are not plain: they would be read as what they derive from.
     """
     if not _is_plain(static, 1):
         return None
@@ -55,7 +80,7 @@ def read_static(data: bytes) -> Any:
     """Reads the static data that `write_static` wrote.
 
     Raises:
-      ValueError: it wrote something else.
+      ValueError: the bytes are something else.
     """
     try:
         return _decoded(json.loads(data), 1)
@@ -72,7 +97,7 @@ def write_definition(known: StoredType) -> bytes:
 
 
 def read_definition(data: bytes | None) -> StoredType | None:
-    """Reads what `write_definition` wrote; None if something else did, as earlier versions."""
+    """Reads what `write_definition` wrote; None for anything else, as of earlier versions."""
     try:
         match json.loads(data or b"null"):
             case {"type": str(name), "static": str(static), **others} if name and not others:

@@ -1,1 +1,0 @@
-"""What flatc makes of the schemas; see scripts/generate_schema."""
