@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from jax2tf_bridge.cli._console import Console, first_line
 from jax2tf_bridge.cli._option_words import in_option_words
 from jax2tf_bridge.cli._parser import parse
-from jax2tf_bridge.cli._usage import UsageError
-from jax2tf_bridge.cli._user_objects import UserCodeError
+from jax2tf_bridge.cli._references import UserCodeError
+from jax2tf_bridge.cli._usage_errors import UsageError
 from jax2tf_bridge.errors import BridgeError, TargetError
 
 REFUSED, USAGE, PIPE_CLOSED = 1, 2, 141

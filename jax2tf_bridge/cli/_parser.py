@@ -13,19 +13,17 @@ from typing import Any, NoReturn, Protocol
 
 import jax2tf_bridge
 from jax2tf_bridge._utils._suggestions import did_you_mean
-from jax2tf_bridge.cli import (
-    _export,
-    _inspect,
-    _retarget,
-    _save,
-    _save_options,
-    _verify,
-    _verify_options,
-)
 from jax2tf_bridge.cli._console import PROGRAM
-from jax2tf_bridge.cli._usage import UsageError
+from jax2tf_bridge.cli._usage_errors import UsageError
+from jax2tf_bridge.cli.export import _command as _export
+from jax2tf_bridge.cli.inspect import _command as _inspect
+from jax2tf_bridge.cli.retarget import _command as _retarget
+from jax2tf_bridge.cli.save import _command as _save
+from jax2tf_bridge.cli.save import _options as _save_options
 from jax2tf_bridge.cli.serve_check import _command as _serve_check
 from jax2tf_bridge.cli.serve_check import _options as _serve_check_options
+from jax2tf_bridge.cli.verify import _command as _verify
+from jax2tf_bridge.cli.verify import _options as _verify_options
 
 _DESCRIPTION = """\
 JAX functions for TensorFlow: export where JAX is installed, save where TensorFlow is, inspect

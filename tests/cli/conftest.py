@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 import jax2tf_bridge
-from jax2tf_bridge.cli import _module_texts, main
+from jax2tf_bridge.cli import main
+from jax2tf_bridge.cli.inspect import _module_texts
 
 FINDS_PACKAGES = {"PYTHONPATH": str(Path(jax2tf_bridge.__file__).parents[1])}
 """The variable with which another process finds the packages under test, from any folder."""

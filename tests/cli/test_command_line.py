@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import jax2tf_bridge
-from jax2tf_bridge.cli import _inspect, main
+from jax2tf_bridge.cli import main
 from jax2tf_bridge.cli._console import Console, one_line
+from jax2tf_bridge.cli.inspect import _command as _inspect
 from jax2tf_bridge.errors import MissingDependencyError
 from jax2tf_bridge.serialization import write_function
 from tests.cli.conftest import FINDS_PACKAGES, Run
@@ -173,7 +174,7 @@ def test_broken_pipe_is_quiet(tmp_path: Path) -> None:
 LOADING = """
 import sys, time
 from jax2tf_bridge.cli._console import Console
-from jax2tf_bridge.cli._loading import loading
+from jax2tf_bridge.cli._packages import loading
 with loading("JAX", "export", Console()):
     print("ready", flush=True)
     try:
@@ -184,7 +185,8 @@ with loading("JAX", "export", Console()):
 SLEEPING = """
 import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
-from jax2tf_bridge.cli import _inspect, main
+from jax2tf_bridge.cli import main
+from jax2tf_bridge.cli.inspect import _command as _inspect
 def sleeps(_):
     print("ready", flush=True)
     time.sleep(60)

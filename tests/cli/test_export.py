@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import PortableFunction
-from jax2tf_bridge.cli._argument_specs import DTYPES
+from jax2tf_bridge.cli.export._argument_specs import DTYPES
 from jax2tf_bridge.serialization import read_function
 from tests.cli import models
 from tests.cli.conftest import Run

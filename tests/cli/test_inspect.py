@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 from jax2tf_bridge import Aval, LiftedConstant
-from jax2tf_bridge.cli._text import lines, releases_text
+from jax2tf_bridge.cli._function_text import lines, releases_text
 from jax2tf_bridge.portable._portable_function import LazyVjp
 from jax2tf_bridge.serialization import read_function, write_function
 from tests.cli import models

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import export
-from jax2tf_bridge.cli import _module_texts
 from jax2tf_bridge.cli._console import printable
-from jax2tf_bridge.cli.html import _pages as _html_pages
-from jax2tf_bridge.cli.html._charts import Bar, bar_chart, largest
-from jax2tf_bridge.cli.html._page import Fold, Page, Table, render
+from jax2tf_bridge.cli.inspect import _module_texts
+from jax2tf_bridge.cli.inspect.html import _pages as _html_pages
+from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
+from jax2tf_bridge.cli.inspect.html._page import Fold, Page, Table, render
 from tests.cli.conftest import FINDS_PACKAGES, Run
 from tests.cli.directory_schema import DIRECTORY_SCHEMA
 from tests.fresh_process import run_python

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from jax2tf_bridge.cli._console import Console, printable
-from jax2tf_bridge.cli._text import releases_text
-from jax2tf_bridge.cli._usage import UsageError
+from jax2tf_bridge.cli._function_text import releases_text
+from jax2tf_bridge.cli._usage_errors import UsageError
 from jax2tf_bridge.cli.serve_check._calls import Call, calls_of
 from jax2tf_bridge.cli.serve_check._runs import Run, differences, run_calls
 from jax2tf_bridge.cli.serve_check._tensorflow_environments import (

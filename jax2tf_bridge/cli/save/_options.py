@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax2tf_bridge._utils._number_texts import number_of
-from jax2tf_bridge.cli._usage import UsageError
+from jax2tf_bridge.cli._usage_errors import UsageError
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saved_model._signature import Signature

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.cli._console import Console, first_line, printable
-from jax2tf_bridge.cli._loading import loading
-from jax2tf_bridge.cli._usage import UsageError, check_output
-from jax2tf_bridge.cli._user_objects import UserCodeError, current_folder_first, user_object
+from jax2tf_bridge.cli._packages import loading
+from jax2tf_bridge.cli._references import UserCodeError, current_folder_first, user_object
+from jax2tf_bridge.cli._usage_errors import UsageError, check_output
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.portable._dtypes import NEED_X64
 from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, read_sidecar
@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> None:
             _refuse_unknown_types(options, pair, e)
             raise UserCodeError(f"running {options.against} or {options.directory}", e) from e
     if options.plot is not None:
-        from jax2tf_bridge.cli._verify_plot import latency_plot
+        from jax2tf_bridge.cli.verify._plot import latency_plot
 
         title = f"{options.directory.absolute().name}: latency of {name}"
         options.plot.write_text(latency_plot(title, variable or "size", latencies))

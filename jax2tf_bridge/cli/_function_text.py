@@ -7,12 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from jax2tf_bridge.cli._orders import stored_functions
 from jax2tf_bridge.portable._portable_function import PortableFunction
 
 _NUMBER = re.compile(r"([0-9]+)")
 _MANY = 40
 """How many arguments or results are listed; a model may have thousands."""
+
+
+def stored_functions(record: PortableFunction) -> tuple[PortableFunction, ...]:
+    """The function, its VJP, that one's VJP, and so on, as far as they are there."""
+    functions = [record]
+    while (vjp := functions[-1].lazy_vjp.made) is not None:
+        functions.append(vjp)
+    return tuple(functions)
 
 
 def summary(record: PortableFunction) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jax2tf_bridge.cli._description import SCHEMA
-from jax2tf_bridge.cli._module_texts import ModuleTexts
-from jax2tf_bridge.cli._text import natural_order
-from jax2tf_bridge.cli.html._charts import Bar, bar_chart, largest
-from jax2tf_bridge.cli.html._page import Page, Table
+from jax2tf_bridge.cli._function_text import natural_order
+from jax2tf_bridge.cli.inspect._description import SCHEMA
+from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
+from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
+from jax2tf_bridge.cli.inspect.html._page import Page, Table
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting._finding import in_units
 from jax2tf_bridge.weights import open_weights

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jax2tf_bridge.cli._directory_text import (
+from jax2tf_bridge.cli._function_text import gradients_text, natural_order, releases_text
+from jax2tf_bridge.cli.inspect._directory_text import (
     gradients_run_on_text,
     module_facts,
     module_title,
@@ -16,10 +17,9 @@ from jax2tf_bridge.cli._directory_text import (
     warm_up_text,
     written_by,
 )
-from jax2tf_bridge.cli._module_texts import ModuleTexts
-from jax2tf_bridge.cli._text import gradients_text, natural_order, releases_text
-from jax2tf_bridge.cli.html._charts import Bar, bar_chart, largest
-from jax2tf_bridge.cli.html._page import Fold, Page, Table
+from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
+from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
+from jax2tf_bridge.cli.inspect.html._page import Fold, Page, Table
 from jax2tf_bridge.inspecting._finding import in_units, some
 
 _MOST_BARS = 12

@@ -6,11 +6,10 @@ import argparse
 from pathlib import Path
 
 from jax2tf_bridge.cli._console import Console, printable
-from jax2tf_bridge.cli._loading import loading
-from jax2tf_bridge.cli._orders import stored_functions
-from jax2tf_bridge.cli._retarget_directory import retarget_directory
-from jax2tf_bridge.cli._text import summary
-from jax2tf_bridge.cli._usage import UsageError, check_output
+from jax2tf_bridge.cli._function_text import stored_functions, summary
+from jax2tf_bridge.cli._packages import loading
+from jax2tf_bridge.cli._usage_errors import UsageError, check_output
+from jax2tf_bridge.cli.retarget._directory import retarget_directory
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.serialization import read_function, write_function
 

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jax2tf_bridge.cli._console import Console, printable
-from jax2tf_bridge.cli._loading import loading
 from jax2tf_bridge.cli._option_words import in_option_words
-from jax2tf_bridge.cli._save_options import (
+from jax2tf_bridge.cli._packages import loading
+from jax2tf_bridge.cli._usage_errors import UsageError
+from jax2tf_bridge.cli.save._options import (
     bucket_options,
     check_save_options,
     given_with_function,
     signature,
 )
-from jax2tf_bridge.cli._usage import UsageError
 from jax2tf_bridge.errors import path_error
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
 from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jax2tf_bridge.cli._text import gradients_text, releases_text
+from jax2tf_bridge.cli._function_text import gradients_text, releases_text
 from jax2tf_bridge.inspecting._finding import in_units, some
 from jax2tf_bridge.saved_model._bucket_texts import bucket_texts, padding_texts
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jax2tf_bridge.cli.html._charts import html_text
+from jax2tf_bridge.cli.inspect.html._charts import html_text
 
 _STYLE = """\
 :root { color-scheme: light dark; --page: #fff; --text: #1d2430; --faint: #5a6575;

@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jax2tf_bridge.cli._argument_specs import (
+from jax2tf_bridge.cli._console import Console, first_line, printable
+from jax2tf_bridge.cli._function_text import summary
+from jax2tf_bridge.cli._packages import loading
+from jax2tf_bridge.cli._references import UserCodeError, current_folder_first, user_object
+from jax2tf_bridge.cli._usage_errors import UsageError, check_output
+from jax2tf_bridge.cli.export._argument_specs import (
     ArgumentSpec,
     read_arguments,
     read_named,
     read_shapes,
 )
-from jax2tf_bridge.cli._console import Console, first_line, printable
-from jax2tf_bridge.cli._loading import loading
-from jax2tf_bridge.cli._text import summary
-from jax2tf_bridge.cli._usage import UsageError, check_output
-from jax2tf_bridge.cli._user_objects import UserCodeError, current_folder_first, user_object
 from jax2tf_bridge.errors import BridgeError, GradientError, InconclusiveShapeError
 from jax2tf_bridge.portable._dtypes import KEYS, NEED_X64
 from jax2tf_bridge.portable._portable_function import LazyVjp, PortableFunction

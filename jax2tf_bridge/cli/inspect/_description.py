@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jax2tf_bridge.cli._orders import stored_functions
+from jax2tf_bridge.cli._function_text import stored_functions
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._array_sizes import array_size
 from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant, PortableFunction

@@ -10,19 +10,18 @@ from typing import Any
 
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.cli._console import Console, printable
-from jax2tf_bridge.cli._description import describe
-from jax2tf_bridge.cli._directory_text import directory_lines
-from jax2tf_bridge.cli._inspect_weights import (
+from jax2tf_bridge.cli._function_text import lines, stored_functions
+from jax2tf_bridge.cli._usage_errors import check_output
+from jax2tf_bridge.cli.inspect._description import describe
+from jax2tf_bridge.cli.inspect._directory_text import directory_lines
+from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts, module_texts
+from jax2tf_bridge.cli.inspect._weights import (
     describe_weights,
     weights_lines,
     weights_page,
 )
-from jax2tf_bridge.cli._module_texts import ModuleTexts, module_texts
-from jax2tf_bridge.cli._orders import stored_functions
-from jax2tf_bridge.cli._text import lines
-from jax2tf_bridge.cli._usage import check_output
-from jax2tf_bridge.cli.html._page import Page, render
-from jax2tf_bridge.cli.html._pages import directory_page, file_page
+from jax2tf_bridge.cli.inspect.html._page import Page, render
+from jax2tf_bridge.cli.inspect.html._pages import directory_page, file_page
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.serialization import read_function

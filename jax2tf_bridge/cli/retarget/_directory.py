@@ -8,9 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jax2tf_bridge.cli._console import Console, printable
-from jax2tf_bridge.cli._loading import loading
-from jax2tf_bridge.cli._orders import stored_functions
-from jax2tf_bridge.cli._text import releases_text
+from jax2tf_bridge.cli._function_text import releases_text, stored_functions
+from jax2tf_bridge.cli._packages import loading
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting import SavedModelContents, describe_saved_model, read_saved_model
 from jax2tf_bridge.inspecting._contents import record_files
