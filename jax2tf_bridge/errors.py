@@ -3,8 +3,81 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+
+class Blank(str):
+    """A value that the reader fills in, as code shows it.
+
+    >>> str(Argument("buckets", Blank("{...}")))
+    'buckets={...}'
+    """
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a public function, as a part of a Message.
+
+    Attributes:
+      name: of the argument.
+      value: what to pass, or what was passed; `...` where the message only names the argument.
+      code: what Python shows, where that is not "name=value".
+
+    >>> str(Argument("mask")), str(Argument("above", {"n": "as is"}))
+    ('mask', "above={'n': 'as is'}")
+    >>> str(Argument("target", "2.17", code="Target.tensorflow('2.17')"))
+    "Target.tensorflow('2.17')"
+    """
+
+    name: str
+    value: Any = ...
+    code: str = ""
+
+    def __str__(self) -> str:
+        return self.code or (self.name if self.value is ... else f"{self.name}={self.value!r}")
+
+
+class Message(str):
+    """The text of an error or a note that speaks of arguments.
+
+    It is what Python shows. The command line writes the same parts with options in place of the
+    arguments.
+
+    >>> message = Message("Pass ", Argument("above", {"n": "as is"}), ".")
+    >>> message
+    "Pass above={'n': 'as is'}."
+    >>> message.written(lambda argument: f"--{argument.name}")
+    'Pass --above.'
+    """
+
+    parts: tuple[str | Argument, ...]
+
+    def __new__(cls, *parts: object) -> Message:
+        """Joins texts, arguments, other messages, and errors, which stand for their messages."""
+        flat = [piece for part in parts for piece in _pieces(part)]
+        message = super().__new__(cls, "".join(map(str, flat)))
+        message.parts = tuple(flat)
+        return message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Message, self.parts
+
+    def written(self, write: Callable[[Argument], str]) -> str:
+        """Returns the text with each argument as `write` writes it."""
+        return "".join(write(p) if isinstance(p, Argument) else p for p in self.parts)
+
+
+def _pieces(part: object) -> tuple[str | Argument, ...]:
+    if isinstance(part, BaseException) and part.args and str(part) == part.args[0]:
+        part = part.args[0]
+    if isinstance(part, Message):
+        return part.parts
+    return (part if isinstance(part, Argument) else str(part),)
 
 
 class BridgeError(Exception):
@@ -311,7 +384,7 @@ class _PathText(OSError):
     """An OSError whose text begins with its path, and whose strerror goes on from there."""
 
     def __str__(self) -> str:
-        return f"{self.filename} {self.strerror}"
+        return str(message_of(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind = type(self).__mro__[2]  # the type of Python's; ours has no name to be found by
@@ -336,6 +409,17 @@ def path_error(kind: type[OSError], code: int, text: str, path: str | os.PathLik
     return named(code, text, os.fspath(path))
 
 
+def message_of(error: BaseException) -> Message:
+    """Returns the text of an error with its arguments, where it has them.
+
+    >>> message_of(ShapeError(Message("Give ", Argument("mask"), "."))).parts
+    ('Give ', Argument(name='mask', value=Ellipsis, code=''), '.')
+    """
+    if isinstance(error, _PathText):
+        return Message(error.filename, " ", error.strerror)
+    return Message(error)
+
+
 def _restored(
     kind: type[BridgeError], args: tuple[Any, ...], attributes: dict[str, Any]
 ) -> BridgeError:
@@ -344,6 +428,6 @@ def _restored(
     return error
 
 
-def bullet_list(lines: Sequence[str]) -> str:
-    """`lines` one below the other, each with a dash, for the end of a message."""
-    return "".join(f"\n  - {line}" for line in lines)
+def bullet_list(lines: Sequence[str]) -> Message:
+    """Writes `lines` one below the other, each with a dash, for the end of a message."""
+    return Message(*(part for line in lines for part in ("\n  - ", line)))

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.cli._commands import UsageError
 from jax2tf_bridge.cli._console import first_line
-from jax2tf_bridge.cli._usage_errors import UsageError
 from jax2tf_bridge.errors import BridgeError
 
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils._number_texts import number_text
 from jax2tf_bridge._version import __version__
+from jax2tf_bridge.errors import Message
 from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._sidecar import (
     ArrayEntry,
@@ -21,6 +22,7 @@ from jax2tf_bridge.saved_model._sidecar import (
 )
 from jax2tf_bridge.saving._endpoint import Endpoint
 from jax2tf_bridge.saving._served import ServedArray, Sides
+from jax2tf_bridge.saving.buckets._bucket_names import BUCKETS
 from jax2tf_bridge.saving.serving._example_requests import example_requests
 from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, CompileCache
 from jax2tf_bridge.saving.serving._serving import ServingInstructions, serving_instructions
@@ -130,8 +132,11 @@ def warm_up_requests(
             )
         elif example:
             notes.append(
-                f"no warm-up requests for {endpoint.name}: its sizes are open and it has no "
-                "buckets, so that no request stands for the others; give buckets={...}"
+                Message(
+                    f"no warm-up requests for {endpoint.name}: its sizes are open and it has no "
+                    "buckets, so that no request stands for the others; give ",
+                    BUCKETS,
+                )
             )
     return tuple(requests), tuple(notes)
 

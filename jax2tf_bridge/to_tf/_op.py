@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from jax2tf_bridge.errors import FileFormatError, ModuleError
+from jax2tf_bridge.errors import Argument, FileFormatError, Message, ModuleError
 from jax2tf_bridge.portable._graph_function import CUSTOM_CALL
 from jax2tf_bridge.portable._module_types import check_function_types
 from jax2tf_bridge.portable._portable_function import PortableFunction
@@ -33,12 +33,17 @@ def check_versions(record: PortableFunction) -> None:
     if record.stablehlo_version > version or record.calling_convention_version > convention:
         short = ".".join(release.split(".")[:2])
         raise ModuleError(
-            f"{record.name} needs StableHLO {version_text(record.stablehlo_version)} and calling "
-            f"convention {record.calling_convention_version}; the installed TensorFlow {release} "
-            f"reads up to {version_text(version)} and {convention}. Where JAX is installed, "
-            f"retarget it: jax2tf-bridge retarget FILE --tensorflow {short}, or in Python "
-            f"retarget_record(record, Target.tensorflow({short!r})). Or export it again without a "
-            "target, or serve it with a newer TensorFlow."
+            Message(
+                f"{record.name} needs StableHLO {version_text(record.stablehlo_version)} and "
+                f"calling convention {record.calling_convention_version}; the installed "
+                f"TensorFlow {release} reads up to {version_text(version)} and {convention}. "
+                "Where JAX is installed, retarget it: jax2tf-bridge retarget ",
+                Argument("file", code="FILE"),
+                f" --tensorflow {short}, or in Python retarget_record(record, "
+                f"Target.tensorflow({short!r})). Or export it again without ",
+                Argument("target", code="a target"),
+                ", or serve it with a newer TensorFlow.",
+            )
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jax2tf_bridge import AUTO
-from jax2tf_bridge.cli._usage_errors import UsageError
+from jax2tf_bridge.cli._commands import UsageError
 from jax2tf_bridge.cli.export._argument_specs import (
     ArgumentSpec,
     read_arguments,

@@ -61,7 +61,7 @@ COMMANDS = ("export", "save", "inspect", "retarget", "serve-check")
         ),
         (
             ["inspect", "f", "--ops", "-1"],
-            "argument --ops: -1 is negative ({} inspect --help says more)",
+            "argument --ops: expected a number from 0 on. Got: -1 ({} inspect --help says more)",
         ),
         (
             ["export", "m:f", "--vjp-order", "x", "-o", "f"],

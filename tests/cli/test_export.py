@@ -274,10 +274,10 @@ def test_modules_are_found_in_the_current_folder(
         (
             [f"{M}:halves", "--args", "f32[6]", "--shapes", "auto"],
             1,
-            "auto finds no dimension that can stay open for all sizes: the function needs d0 >= 2 "
-            "(d0, d1, ... are the leading dimensions of its arguments). Pass --constraints infer "
-            "to have it checked when the function is called, or write --shapes and --constraints "
-            "yourself.",
+            "--shapes auto finds no dimension that can stay open for all sizes: the function needs "
+            "d0 >= 2 (d0, d1, ... are the leading dimensions of its arguments). Pass --constraints "
+            "infer to have it checked when the function is called, or write --shapes and "
+            "--constraints yourself.",
         ),
         (
             [f"{M}:noise", "--args", "key<fri>[]"],
@@ -292,13 +292,13 @@ def test_modules_are_found_in_the_current_folder(
         (
             [f"{M}:cube", "--args", "f32", "--tensorflow", "2.1"],
             2,
-            "--tensorflow 2.1: TensorFlow 2.15 is the oldest that can run a module: write "
+            "--tensorflow 2.1: TensorFlow 2.15 is the oldest that can run a module: use "
             "--tensorflow 2.15 or newer.",
         ),
         (
             [f"{M}:cube", "--args", "f32", "--tensorflow", "2.99"],
             2,
-            "--tensorflow 2.99: TensorFlow 2.21 is the newest that is known here. Write "
+            "--tensorflow 2.99: TensorFlow 2.21 is the newest that is known here. Use "
             "--tensorflow 2.21, or leave --tensorflow out.",
         ),
         (
@@ -325,12 +325,12 @@ def test_sizes_that_do_not_fit_say_what_to_write(run: Run) -> None:
     assert ended.code == 1
     assert ended.error.startswith("halves needs b >= 2")
     assert ended.error.endswith(
-        "If your sizes keep to this, say so: --constraints 'b >= 2', or let --constraints infer "
+        "If your sizes keep to this, say so: --constraints 'b >= 2' or let --constraints infer "
         "add it. Other sizes are then refused when the function is called."
     )
     words = ("--args", "f32[6,3]", "--shapes", "(n, _)", "--constraints", "n <= 9")
     ended = run("export", f"{M}:halves", *words, "-o", "f.jaxfn")
-    assert " say so: --constraints 'n <= 9' 'n >= 2', or let --constraints infer add " in (
+    assert " say so: --constraints 'n <= 9' 'n >= 2' or let --constraints infer add " in (
         ended.error
     )
     ended = run("export", f"{M}:ones", "--args", "f32[n]", "-o", "f.jaxfn")

@@ -89,7 +89,8 @@ def test_a_module_that_is_too_new_says_what_mends_it(run: Run, file: str) -> Non
     release = ".".join(tf.__version__.split(".")[:2])
     assert (
         f" Where JAX is installed, retarget it: jax2tf-bridge retarget {file} --tensorflow "
-        f"{release}. Or export it again without --tensorflow, or serve it with a newer TensorFlow."
+        f"{release}, or in Python retarget_record(record, Target.tensorflow('{release}')). Or "
+        "export it again without --tensorflow, or serve it with a newer TensorFlow."
     ) in ended.error
     assert not Path("m").exists()
 
@@ -140,7 +141,7 @@ def test_versions_are_published(run: Run, file: str) -> None:
     assert sorted(p.name for p in Path("models").iterdir()) == ["2", "3"]
     ended = run("publish", file, "-o", "models", "--keep", "0")
     assert ended.code == 2
-    assert "the newest version always stays, so that N is 1 or more. Got: 0" in ended.error
+    assert "argument --keep: expected a number from 1 on. Got: 0" in ended.error
 
 
 def test_more_gradients_than_the_file_has(run: Run, ok: Ok, file: str) -> None:

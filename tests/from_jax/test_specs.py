@@ -184,7 +184,7 @@ def test_specifications_that_do_not_determine_the_variables() -> None:
     [
         (
             ["b =< 2"],
-            r"polymorphic_constraints \['b =< 2'\] cannot be read: .* at column 3 of the "
+            r"polymorphic_constraints=\['b =< 2'\] cannot be read: .* at column 3 of the "
             r"constraint 'b =< 2'\. A constraint compares two dimensions by >=",
         ),
         (
@@ -198,7 +198,7 @@ def test_specifications_that_do_not_determine_the_variables() -> None:
         ([2], r"must be 'infer' or a sequence of strings, as \['b >= 2'\]\. Got: \[2\]"),
         (
             ["n >= 2"],
-            r"polymorphic_constraints \['n >= 2'\] speak of n, which no entry of "
+            r"polymorphic_constraints=\['n >= 2'\] speak of n, which no entry of "
             r"polymorphic_shapes names\. The variables there: b\.",
         ),
     ],

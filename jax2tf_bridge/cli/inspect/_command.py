@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from jax2tf_bridge._version import __version__
+from jax2tf_bridge.cli._commands import NOT_NEGATIVE, READABLE, Command, check_output
 from jax2tf_bridge.cli._console import Console, printable
 from jax2tf_bridge.cli._function_text import lines, stored_functions
-from jax2tf_bridge.cli._usage_errors import check_output
 from jax2tf_bridge.cli.inspect._description import describe
 from jax2tf_bridge.cli.inspect._directory_text import directory_lines
 from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts, module_texts
@@ -28,6 +28,35 @@ from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.serialization._flatbuffer import Reader
 from jax2tf_bridge.serialization.jax_exported._schema import ExportedField
 from jax2tf_bridge.serialization.jaxfn._format import HEADER_SIZE, IDENTIFIER, parse_header
+
+_DESCRIPTION = """\
+Says what is in a .jaxfn file, in one that jax.export wrote, or in a SavedModel: signatures, what
+they need, which TensorFlow releases can run it, and what will go wrong. Lists the weights in a file
+of msgpack or safetensors. Needs neither JAX nor TensorFlow."""
+
+_EXAMPLES = """\
+examples:
+  jax2tf-bridge inspect predict.jaxfn
+  jax2tf-bridge inspect predict.jaxfn --json | jq .tensorflow
+  jax2tf-bridge inspect predict/1 --html predict.html
+  jax2tf-bridge inspect weights.msgpack"""
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    readable = f"{READABLE}, or a file of weights"
+    parser.add_argument("file", type=Path, metavar="PATH", help=readable)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--json", action="store_true", help="all of it as JSON; docs/command-line.md has the schema"
+    )
+    form.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page")
+    parser.add_argument(
+        "--ops",
+        type=NOT_NEGATIVE,
+        default=10,
+        metavar="N",
+        help="show the N commonest ops (default 10)",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -101,3 +130,6 @@ def _file(path: Path) -> dict[str, Any]:
         format_name = "jax.export"
         version = root.integer(ExportedField.SERIALIZATION_VERSION, "u16")
     return {"path": str(path), "format": format_name, "version": version, "bytes": size}
+
+
+COMMAND = Command("inspect", _DESCRIPTION, _EXAMPLES, _add_options, run)

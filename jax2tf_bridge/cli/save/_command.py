@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import argparse
 import errno
-import logging
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jax2tf_bridge.cli._commands import POSITIVE, Command, UsageError, add_output
 from jax2tf_bridge.cli._console import Console, printable
-from jax2tf_bridge.cli._option_words import in_option_words
-from jax2tf_bridge.cli._packages import loading
-from jax2tf_bridge.cli._usage_errors import UsageError
+from jax2tf_bridge.cli._messages import for_command_line
+from jax2tf_bridge.cli._packages import loading, quiet_tensorflow
 from jax2tf_bridge.cli.save._options import (
+    add_options,
     bucket_options,
     check_save_options,
     given_with_function,
     signature,
 )
 from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.saved_model._new_directory import exists_error
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
 from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
 from jax2tf_bridge.serialization import read_function
@@ -28,18 +28,54 @@ from jax2tf_bridge.serialization import read_function
 if TYPE_CHECKING:
     from jax2tf_bridge.saving import SavedModel
 
+_SAVE = """\
+Writes the function in a file as a SavedModel with one signature, serving_default, and its
+gradient. Needs TensorFlow, and no JAX."""
+
+_SAVE_EXAMPLES = """\
+examples:
+  jax2tf-bridge save predict.jaxfn -o predict/1
+  jax2tf-bridge save predict.jaxfn -o predict/1 --buckets b=1,8,32
+  jax2tf-bridge save predict.jaxfn -o predict/1 --params weights.msgpack
+  jax2tf-bridge save text.jaxfn -o text/1 --buckets b=1,8 --buckets n=16,64 --pad-values ids=1"""
+
+_PUBLISH = """\
+Writes the function in a file as the next version below a folder that TensorFlow Serving watches.
+Needs TensorFlow, and no JAX. Without FILE, the newest version once more, with other weights."""
+
+_PUBLISH_EXAMPLES = """\
+examples:
+  jax2tf-bridge publish predict.jaxfn -o models/predict --buckets b=1,8,32 --keep 3
+  jax2tf-bridge publish -o models/predict --params weights.msgpack"""
+
+
+def _add_save_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="what export wrote")
+    add_output(parser, "DIR", "the folder to write, complete or not at all", required=True)
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace the SavedModel that is there"
+    )
+    add_options(parser)
+
+
+def _add_publish_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="what export wrote")
+    add_output(parser, "ROOT", "the folder of all versions", required=True)
+    parser.add_argument(
+        "--keep", type=POSITIVE, metavar="N", help="remove all but the newest N versions afterwards"
+    )
+    add_options(parser)
+
 
 def run(options: argparse.Namespace) -> None:
     """Reads the file and writes the SavedModel."""
     console = Console(verbose=options.verbose)
     output: Path = options.output
     if not options.overwrite and output.is_dir() and any(output.iterdir()):
-        raise path_error(
-            FileExistsError, errno.EEXIST, "is there already; --overwrite replaces it", output
-        )
+        raise exists_error(output)
     check_save_options(options)
     signatures = {SERVING_DEFAULT: _read(options)}
-    _quiet(options)
+    quiet_tensorflow(debug=options.debug)
     with loading("TensorFlow", "save", console):
         from jax2tf_bridge.saving import save_records
     with console.step(f"saving {output}"):
@@ -60,7 +96,7 @@ def run_publish(options: argparse.Namespace) -> None:
         return
     check_save_options(options)
     signatures = {SERVING_DEFAULT: _read(options)}
-    _quiet(options)
+    quiet_tensorflow(debug=options.debug)
     with loading("TensorFlow", "publish", console):
         from jax2tf_bridge.saving import publish_version, save_records
     dropped = _buckets_dropped(options.output, options)
@@ -87,7 +123,7 @@ def _publish_weights(options: argparse.Namespace, console: Console) -> None:
             f"{', '.join(without)}: of a version with other weights all else is that of the one "
             "before; give FILE, to write it anew"
         )
-    _quiet(options)
+    quiet_tensorflow(debug=options.debug)
     with loading("TensorFlow", "publish", console):
         from jax2tf_bridge import publish
     with console.step(f"publishing below {options.output}"):
@@ -144,17 +180,13 @@ def _save_options(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _quiet(options: argparse.Namespace) -> None:
-    """Keeps TensorFlow from writing to stderr when it starts, and when it saves."""
-    if not options.debug:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # next to nothing is computed here
-        logging.getLogger("tensorflow").setLevel(logging.ERROR)
-
-
 def _report(saved: SavedModel, path: Path, options: argparse.Namespace, console: Console) -> None:
     for note in saved.notes:
-        console.note(in_option_words(note, options))
+        console.note(for_command_line(note, options))
     if console.verbose:
         print(printable(str(saved.serving_from(path))))
     print(printable(f"{path}: {SERVING_DEFAULT}{saved.signatures[SERVING_DEFAULT]}"))
+
+
+SAVE = Command("save", _SAVE, _SAVE_EXAMPLES, _add_save_options, run)
+PUBLISH = Command("publish", _PUBLISH, _PUBLISH_EXAMPLES, _add_publish_options, run_publish)

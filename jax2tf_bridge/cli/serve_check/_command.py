@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jax2tf_bridge.cli._commands import Command, UsageError
 from jax2tf_bridge.cli._console import Console, printable
 from jax2tf_bridge.cli._function_text import releases_text
-from jax2tf_bridge.cli._usage_errors import UsageError
 from jax2tf_bridge.cli.serve_check._calls import Call, calls_of
+from jax2tf_bridge.cli.serve_check._options import DESCRIPTION, EXAMPLES, add_options
 from jax2tf_bridge.cli.serve_check._runs import Run, differences, run_calls
 from jax2tf_bridge.cli.serve_check._tensorflow_environments import (
     Environment,
@@ -224,3 +225,6 @@ def _refuse(facts: Mapping[str, Any]) -> None:
         assert told is not None  # without differences it is well
         text = f"{name} gives something else in {release} at {call['inputs']}: {_difference(told)}"
     raise BridgeError(f"{named}: {text}{others}{more}")
+
+
+COMMAND = Command("serve-check", DESCRIPTION, EXAMPLES, add_options, run)

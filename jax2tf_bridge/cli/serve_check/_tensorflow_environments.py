@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jax2tf_bridge.cli._commands import UsageError
 from jax2tf_bridge.cli._console import Console
-from jax2tf_bridge.cli._usage_errors import UsageError
 from jax2tf_bridge.cli.serve_check._installers import Installer, InstallerError, find_installer
 from jax2tf_bridge.errors import BridgeError
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.cli._commands import Command, UsageError, check_output
 from jax2tf_bridge.cli._console import Console, first_line, printable
-from jax2tf_bridge.cli._packages import loading
+from jax2tf_bridge.cli._packages import loading, quiet_tensorflow
 from jax2tf_bridge.cli._references import UserCodeError, current_folder_first, user_object
-from jax2tf_bridge.cli._usage_errors import UsageError, check_output
+from jax2tf_bridge.cli.verify._options import DESCRIPTION, EXAMPLES, add_options
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.portable._dtypes import NEED_X64
 from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, read_sidecar
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> None:
                 f"--plot: {options.plot} is to be written as SVG, which needs no other package: "
                 f"name it {options.plot.with_suffix('.svg').name}"
             )
-    _quiet(options)
+    quiet_tensorflow(debug=options.debug)
     if not _rounds(options):
         _compile_quickly()
     with loading("JAX", "verify", console):
@@ -112,16 +112,6 @@ def run(options: argparse.Namespace) -> None:
     text = json.dumps(facts, indent=2) if options.json else "\n".join(_lines(facts, differences))
     print(printable(text))
     _refuse(options, differences)
-
-
-def _quiet(options: argparse.Namespace) -> None:
-    """Keeps TensorFlow from writing to stderr."""
-    if not options.debug:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        os.environ.setdefault(
-            "TF_ENABLE_ONEDNN_OPTS", "0"
-        )  # XLA computes, and it is said on stderr
-        logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
 def _compile_quickly() -> None:
@@ -322,3 +312,6 @@ def _refuse(options: argparse.Namespace, differences: Sequence[Difference]) -> N
 
 def _is_of_tensorflow(error: Exception) -> bool:
     return type(error).__module__.startswith("tensorflow")
+
+
+COMMAND = Command("verify", DESCRIPTION, EXAMPLES, add_options, run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from jax2tf_bridge.errors import InconclusiveShapeError, bullet_list
+from jax2tf_bridge.errors import InconclusiveShapeError, Message, bullet_list
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.shapes._knowledge import Requirement
 from jax2tf_bridge.from_jax.shapes._size_words import SizeWords
@@ -42,12 +42,12 @@ def requirements_error(
     several = len(texts) > 1
     asked = f" (tracing asked for {first.question})" if first.question != weakest else ""
     more = f" All that it needs:{bullet_list(texts)}\n" if several else " "
-    text = (
+    text = Message(
         f"{name} needs {weakest}{asked}{_place(first.source)}, which "
         f"{_failing(weakest, counterexample)}.{more}If your sizes keep to "
-        f"{'these' if several else 'this'}, say so:\n"
-        f"{words.advice(call, (*given, *texts))}"
-        "Other sizes are then refused when the function is called."
+        f"{'these' if several else 'this'}, say so:\n",
+        words.advice(call, (*given, *texts)),
+        "Other sizes are then refused when the function is called.",
     )
     return _ForJaxToo(
         text,
@@ -85,9 +85,13 @@ def not_convinced_error(
 ) -> InconclusiveShapeError:
     """JAX does not follow, though it was told."""
     error = _ForJaxToo(
-        f"{name} needs to know whether {comparison}{_place(source)}, and JAX does not see it even "
-        "when it is told. Write the shapes there in another way, or give one of the sizes in "
-        f"{words.shapes} as a number.{_says(cause)}",
+        Message(
+            f"{name} needs to know whether {comparison}{_place(source)}, and JAX does not see it "
+            "even when it is told. Write the shapes there in another way, or give one of the "
+            "sizes in ",
+            words.shapes,
+            f" as a number.{_says(cause)}",
+        ),
         comparison=str(comparison),
         source=source,
     )
@@ -107,10 +111,14 @@ def needs_a_number_error(
     names = ", ".join(sorted(variables))
     examples = " and ".join(map(_sizes, passed))
     error = _ForJaxToo(
-        f"{name} needs a size as a number of Python while it is traced{_place(source)}. It can be "
-        f"traced for {examples}, but not with {names} open. Give that size as a number in "
-        f"{words.shapes}, or compute with it by jax.numpy or jax.lax instead of range, int, "
-        f"math, numpy or iteration.{_says(cause)}",
+        Message(
+            f"{name} needs a size as a number of Python while it is traced{_place(source)}. It "
+            f"can be traced for {examples}, but not with {names} open. Give that size as a number "
+            "in ",
+            words.shapes,
+            ", or compute with it by jax.numpy or jax.lax instead of range, int, math, numpy or "
+            f"iteration.{_says(cause)}",
+        ),
         comparison=names,
         counterexample=passed[-1] if passed else None,
         source=source,
@@ -130,10 +138,15 @@ def some_sizes_fail_error(
 ) -> InconclusiveShapeError:
     """The function only works at some sizes, and what they have in common is not known."""
     error = _ForJaxToo(
-        f"{name} does not work for all sizes{_place(source)}: it does for {_sizes(passes)}, but "
-        f"for {_sizes(fails)} it fails with {type(concrete).__name__}: {first_line(concrete)}\n"
-        f"State in {words.constraints} what holds for your sizes, or give some of them in "
-        f"{words.shapes} as numbers.{_says(cause)}",
+        Message(
+            f"{name} does not work for all sizes{_place(source)}: it does for {_sizes(passes)}, "
+            f"but for {_sizes(fails)} it fails with {type(concrete).__name__}: "
+            f"{first_line(concrete)}\nState in ",
+            words.constraints,
+            " what holds for your sizes, or give some of them in ",
+            words.shapes,
+            f" as numbers.{_says(cause)}",
+        ),
         comparison="",
         counterexample=fails,
         source=source,
@@ -151,10 +164,13 @@ def only_one_size_error(
 ) -> InconclusiveShapeError:
     """What is required leaves no size open."""
     return _ForJaxToo(
-        f"{name} needs {', '.join(requirements)}{_place(source)}, which leaves nothing open: it "
-        f"works for {_sizes(sizes)} alone. Write "
-        f"{'this number' if len(sizes) == 1 else 'these numbers'} in {words.shapes}, or "
-        "change the function.",
+        Message(
+            f"{name} needs {', '.join(requirements)}{_place(source)}, which leaves nothing open: "
+            f"it works for {_sizes(sizes)} alone. Write "
+            f"{'this number' if len(sizes) == 1 else 'these numbers'} in ",
+            words.shapes,
+            ", or change the function.",
+        ),
         comparison=requirements[0],
         counterexample={variable: size + 1 for variable, size in sizes.items()},
         source=source,
@@ -189,9 +205,14 @@ def fails_at_all_sizes(
 def too_many_rounds_error(name: str, rounds: int, words: SizeWords) -> InconclusiveShapeError:
     """The questions did not end."""
     return _ForJaxToo(
-        f"{name} was traced {rounds} times, and JAX still has questions about its sizes. Give "
-        f"some of the sizes in {words.shapes} as numbers, or state what holds for them in "
-        f"{words.constraints}.",
+        Message(
+            f"{name} was traced {rounds} times, and JAX still has questions about its sizes. Give "
+            "some of the sizes in ",
+            words.shapes,
+            " as numbers, or state what holds for them in ",
+            words.constraints,
+            ".",
+        ),
         comparison="",
     )
 

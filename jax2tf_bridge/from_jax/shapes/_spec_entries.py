@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
-from jax2tf_bridge.errors import StructureError
+from jax2tf_bridge.errors import Message, StructureError
+from jax2tf_bridge.from_jax.shapes._size_words import SHAPES
 from jax2tf_bridge.portable._auto import Auto
 
 
@@ -39,9 +40,12 @@ def specs_of_arguments(
         example = example or {next(iter(kwargs)): "(b, ...)"}
         by_keyword = f" ({', '.join(kwargs)} came by keyword: name the arguments, as {example!r})"
     raise StructureError(
-        f"polymorphic_shapes of {function} must be None, a string, a dict by the names of "
-        f"arguments, or a sequence with one entry for each of the {len(names)} positional "
-        f"arguments{by_keyword}. Got: {polymorphic_shapes!r}"
+        Message(
+            SHAPES,
+            f" of {function} must be None, a string, a dict by the names of arguments, or a "
+            f"sequence with one entry for each of the {len(names)} positional "
+            f"arguments{by_keyword}. Got: {polymorphic_shapes!r}",
+        )
     )
 
 
@@ -76,8 +80,11 @@ def _check_names(given: Mapping[Any, Any], known: Sequence[str], function: str) 
         if name not in known:
             near = did_you_mean(str(name), known, quoted=True)
             raise StructureError(
-                f"polymorphic_shapes of {function} have an entry {name!r}, and no argument is "
-                f"called so{near or '.'} The arguments are {', '.join(known) or 'none'}; where "
-                "one is a dict, its shapes stand in a dict below its name, or in a list with one "
-                "entry for each argument."
+                Message(
+                    SHAPES,
+                    f" of {function} have an entry {name!r}, and no argument is called "
+                    f"so{near or '.'} The arguments are {', '.join(known) or 'none'}; where one "
+                    "is a dict, its shapes stand in a dict below its name, or in a list with one "
+                    "entry for each argument.",
+                )
             )

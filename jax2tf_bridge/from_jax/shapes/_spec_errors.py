@@ -6,14 +6,17 @@ import re
 from collections.abc import Sequence
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.errors import Argument, Message
 from jax2tf_bridge.from_jax.shapes._shape_proposals import shape_with_names
+from jax2tf_bridge.from_jax.shapes._size_words import AUTO_SHAPES, CONSTRAINTS, SHAPES
+from jax2tf_bridge.portable._auto import AUTO
 from shape_poly import Dim, symbolic_shape
 
 
 def shape_problem(
     shape: Sequence[int | None], shape_spec: str | None, path: str, error: ValueError
-) -> str:
-    """What is wrong with the entry of an argument.
+) -> Message:
+    """Tells what is wrong with the entry of an argument.
 
     Args:
       shape: the argument's, None where a size is not known.
@@ -27,26 +30,27 @@ def shape_problem(
     named = _dimensions_named(entry)
     difference = _difference(shape, named, open_ended="..." in entry) if named is not None else None
     if named is None or (difference is None and None not in shape):
-        return (
-            f"The argument {path} of shape {shown} has no valid polymorphic_shapes entry: {error}"
-        )
+        described = f"The argument {path} of shape {shown} has no valid "
+        return Message(described, SHAPES, f" entry: {error}")
     if difference is None:
-        return (
-            f"{argument} with a dimension that is not known, and its polymorphic_shapes entry "
-            f"{shape_spec!r} names no variable for it, as {shape_with_names(shape)!r} does."
+        return Message(
+            f"{argument} with a dimension that is not known, and its ",
+            SHAPES,
+            f" entry {shape_spec!r} names no variable for it, as {shape_with_names(shape)!r} does.",
         )
     word = entry.strip("() ").lower()
-    hint = ""
+    hint = Message()
     if did_you_mean(word, ["auto"]):
-        hint = (
-            " For the bridge to choose it, pass AUTO (from jax2tf_bridge import AUTO), which is no "
-            "string."
-        )
+        code = "AUTO (from jax2tf_bridge import AUTO), which is no string"
+        auto = Argument(SHAPES.name, AUTO, code)
+        hint = Message(" For the bridge to choose it, pass ", auto, ".")
     elif did_you_mean(word, ["infer"]):
-        hint = " 'infer' is for polymorphic_constraints; for shapes there is AUTO."
-    return (
-        f"{argument}, which does not match its polymorphic_shapes entry {shape_spec!r}: "
-        f"{difference}.{hint}"
+        hint = Message(" 'infer' is for ", CONSTRAINTS, "; for shapes there is ", AUTO_SHAPES, ".")
+    return Message(
+        f"{argument}, which does not match its ",
+        SHAPES,
+        f" entry {shape_spec!r}: {difference}.",
+        hint,
     )
 
 

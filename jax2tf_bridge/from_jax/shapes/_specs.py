@@ -11,7 +11,7 @@ import jax
 from jax import export as jax_export
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
-from jax2tf_bridge.errors import DTypeError, ShapeError, StructureError
+from jax2tf_bridge.errors import Argument, DTypeError, Message, ShapeError, StructureError
 from jax2tf_bridge.from_jax._argument_advice import close_over
 from jax2tf_bridge.from_jax._argument_types import shape_and_dtype
 from jax2tf_bridge.from_jax._callables import JaxCallable
@@ -19,6 +19,7 @@ from jax2tf_bridge.from_jax._trees import rebuilt
 from jax2tf_bridge.from_jax.shapes._argument_specs import ArraySpec, AutoSpec
 from jax2tf_bridge.from_jax.shapes._knowledge import Knowledge
 from jax2tf_bridge.from_jax.shapes._shape_proposals import proposed_shapes, shape_with_names
+from jax2tf_bridge.from_jax.shapes._size_words import CONSTRAINTS, SHAPES
 from jax2tf_bridge.from_jax.shapes._spec_entries import entry_text, is_entry, specs_of_arguments
 from jax2tf_bridge.from_jax.shapes._spec_errors import shape_problem
 from jax2tf_bridge.from_jax.shapes._symbols import scope_from_jax
@@ -259,7 +260,8 @@ def symbolic_specs(
         )
         if proposal is None:
             raise
-        raise ShapeError(f"{e} Write: polymorphic_shapes={proposal!r}") from e.__cause__
+        written = Argument(SHAPES.name, proposal)
+        raise ShapeError(Message(e, " Write: ", written)) from e.__cause__
     leaves = jax.tree_util.tree_leaves(((*args,), dict(kwargs)))
     return Specs(dynamic, static_args, static_kwargs, names, _constraints_of(leaves))
 
@@ -281,12 +283,11 @@ def scope_of(constraints: Sequence[str]) -> SymbolicScope:
     try:
         return SymbolicScope(constraints)
     except ContradictionError as e:
-        raise ShapeError(f"polymorphic_constraints: {e}") from e
+        raise ShapeError(Message(CONSTRAINTS, f": {e}")) from e
     except ValueError as e:
         meant = "".join(did_you_mean(c, ["infer"], quoted=True) for c in constraints)
-        raise ShapeError(
-            f"polymorphic_constraints {list(constraints)} cannot be read{meant or f': {e}'}"
-        ) from e
+        written = Argument(CONSTRAINTS.name, list(constraints))
+        raise ShapeError(Message(written, f" cannot be read{meant or f': {e}'}")) from e
 
 
 def _symbolic_tree(argument: Any, shape_spec: Any, name: str) -> Any:
@@ -306,8 +307,11 @@ def _symbolic_tree(argument: Any, shape_spec: Any, name: str) -> Any:
             else ""
         )
         raise StructureError(
-            f"polymorphic_shapes for the argument {name} is {shape_spec!r}, which is no prefix of "
-            f"the argument's structure.{hint}"
+            Message(
+                SHAPES,
+                f" for the argument {name} is {shape_spec!r}, which is no prefix of the argument's "
+                f"structure.{hint}",
+            )
         ) from e
     keyed: tuple[list[tuple[Any, Any]], Any] = jax.tree_util.tree_flatten_with_path(argument)
     leaves, tree = keyed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from jax2tf_bridge.errors import UnsupportedByTargetError
+from jax2tf_bridge.errors import Argument, Message, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.stablehlo._module import LossyError, StableHloModule
 from jax2tf_bridge.portable._stablehlo_version import Version, version_text
@@ -46,10 +46,13 @@ def retarget(
     convention = _calling_convention(module, has_effects)
     if convention > target.calling_convention:
         raise UnsupportedByTargetError(
-            f"{function_name} cannot run on {target.name}: it holds "
-            f"{'sharding annotations' if convention == _WITH_SHARDY else 'ordered effects'}, "
-            f"which need calling convention {convention}, and the target reads "
-            f"{target.calling_convention}.{_first_release_that(convention=convention)}",
+            Message(
+                f"{function_name} cannot run on {target.name}: it holds "
+                f"{'sharding annotations' if convention == _WITH_SHARDY else 'ordered effects'}, "
+                f"which need calling convention {convention}, and the target reads "
+                f"{target.calling_convention}.",
+                _first_release_that(convention=convention),
+            ),
             operation="calling convention",
             source=None,
         )
@@ -83,8 +86,11 @@ def _for_narrow_integers(target: Target, function_name: str) -> Target:
     if versions:
         return replace(target, stablehlo_versions=versions)
     raise UnsupportedByTargetError(
-        f"{function_name} cannot run on {target.name}: it computes with integers of 4 bits or "
-        f"fewer, which the XLA in it cannot.{_first_release_that(versions=[_NARROW_INTEGERS])}",
+        Message(
+            f"{function_name} cannot run on {target.name}: it computes with integers of 4 bits or "
+            "fewer, which the XLA in it cannot.",
+            _first_release_that(versions=[_NARROW_INTEGERS]),
+        ),
         operation="4-bit integers",
         source=None,
     )
@@ -106,9 +112,11 @@ def _unsupported(
     )
     place = f" (at {operation.source})" if operation.source else ""
     return UnsupportedByTargetError(
-        f"{function_name} cannot run on {target.name}: {operation.name}{place}, as it is used "
-        f"here, cannot be expressed in StableHLO {tried}, the newest that the target reads."
-        f"{help_text}",
+        Message(
+            f"{function_name} cannot run on {target.name}: {operation.name}{place}, as it is used "
+            f"here, cannot be expressed in StableHLO {tried}, the newest that the target reads.",
+            help_text,
+        ),
         operation=operation.name,
         source=operation.source,
     )
@@ -128,14 +136,15 @@ def _versions_that_express(module: StableHloModule, *, tried: Collection[Version
     return []
 
 
-def _first_release_that(*, versions: Collection[Version] | None = None, convention: int = 0) -> str:
+def _first_release_that(
+    *, versions: Collection[Version] | None = None, convention: int = 0
+) -> Message:
     for release, (version, newest_convention) in TENSORFLOW_RELEASES.items():
         if (versions is None or version in versions) and convention <= newest_convention:
-            return (
-                f" The first TensorFlow that can run it is {release}: export with "
-                f"target=Target.tensorflow({release!r}) or without a target."
-            )
-    return (
+            target = Argument("target", release, f"target=Target.tensorflow({release!r})")
+            text = f" The first TensorFlow that can run it is {release}: export with "
+            return Message(text, target, " or without ", Argument("target", code="a target"), ".")
+    return Message(
         " No TensorFlow release known to this version can run it: write this part of the "
         "function with other operations or dtypes."
     )

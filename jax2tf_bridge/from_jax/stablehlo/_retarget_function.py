@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from jax2tf_bridge.errors import (
     GradientError,
+    Message,
     ModuleError,
     ShardingError,
     UnsupportedByTargetError,
@@ -161,7 +162,8 @@ def _retargeted_vjp(record: PortableFunction, target: Target) -> LazyVjp:
     try:
         return LazyVjp(made=retarget_record(made, target))
     except (ModuleError, UnsupportedByTargetError) as e:
-        hint = f"{e} This is the gradient of {record.name}: record.with_vjp(0) leaves it behind."
+        behind = f" This is the gradient of {record.name}: record.with_vjp(0) leaves it behind."
+        hint = Message(e, behind)
         if isinstance(e, UnsupportedByTargetError):
             raise UnsupportedByTargetError(hint, operation=e.operation, source=e.source) from e
         raise ModuleError(hint) from e

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jax2tf_bridge.errors import FileFormatError, SavingError
+from jax2tf_bridge.errors import Argument, FileFormatError, Message, SavingError
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
 from jax2tf_bridge.saving.weights._params import leaves_for
 from jax2tf_bridge.saving.weights._variables import PARAMS, as_saved, leaf_names
@@ -41,8 +41,15 @@ def weights_by_name(folder: Path, params: Any) -> dict[str, Any]:
             names |= dict(zip(leaf_names(tree), leaves, strict=True))
     if not names:
         raise SavingError(
-            f"{folder} has no weights: none of its signatures takes params. "
-            "Publish it once with its signatures and params, and weights alone from then on."
+            Message(
+                f"{folder} has no weights: none of its signatures takes ",
+                Argument("params"),
+                ". Publish it once with ",
+                Argument("signatures"),
+                " and ",
+                Argument("params"),
+                ", and weights alone from then on.",
+            )
         )
     return names
 
