@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from jax2tf_bridge._utils._array_texts import array_type_text
+from jax2tf_bridge._utils._lists import some
 from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable._tensorflow_releases import no_handler_text
 
 _NUMBER = re.compile(r"([0-9]+)")
 _MANY = 40
@@ -29,7 +32,7 @@ def summary(record: PortableFunction) -> str:
     sizes = (*record.constraints, *record.requirements)
     return "; ".join(
         [
-            f"{record.name}({_some(arguments, 8)}) -> ({_some(results, 8)})",
+            f"{record.name}({some(arguments, 8)}) -> ({some(results, 8)})",
             *([f"needs {', '.join(sizes)}"] if sizes else []),
             f"{gradients_text(len(stored_functions(record)) - 1)}",
             f"runs on {releases_text(record.tensorflow_releases)}",
@@ -112,10 +115,10 @@ def _arrays(title: str, arrays: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     shown = arrays[:_MANY]
     width = max(len(_path(array)) for array in shown)
     for array in shown:
-        sizes = ", ".join(map(str, array["shape"]))
         unused = "" if array.get("used", True) else "  (not used)"
         space = "" if array["memory_space"] == "device" else f"  in {array['memory_space']} memory"
-        yield f"  {_path(array):{width}}  {array['dtype']}[{sizes}]{space}{unused}"
+        kind = array_type_text(array["dtype"], array["shape"])
+        yield f"  {_path(array):{width}}  {kind}{space}{unused}"
     if len(arrays) > len(shown):
         yield f"  and {len(arrays) - len(shown):,} more (--json has all)"
 
@@ -159,7 +162,7 @@ def _runs_on(facts: Mapping[str, Any]) -> list[str]:
     names = [c["name"] for c in facts["modules"][0]["custom_calls"] if not c["handled"]]
     if names:
         return [
-            f"no TensorFlow: it calls {', '.join(names)}, for which there is no handler in it",
+            f"no TensorFlow: {no_handler_text(names)}",
             "jax2tf-bridge retarget writes it without, if it has a form in StableHLO alone",
         ]
     retarget = [] if facts["tensorflow"] else ["jax2tf-bridge retarget writes it for one"]
@@ -188,15 +191,19 @@ def _module(module: Mapping[str, Any], ops: int) -> Iterator[str]:
     if module["unreadable"]:
         yield f"  its operations cannot be read: {module['unreadable']}"
         return
-    shown = module["ops"][:ops]
-    yield f"  {total:,} ops: " + _some(
-        [f"{op['count']} {op['name']}" for op in shown], ops, len(module["ops"])
-    )
+    shown = [f"{op['count']} {op['name']}" for op in module["ops"]]
+    yield f"  {total:,} ops: {some(shown, ops)}"
     if module["custom_calls"]:
-        yield "  custom calls: " + ", ".join(
-            f"{c['count']} {c['name']}{'' if c['handled'] else ' (no handler in TensorFlow)'}"
-            for c in module["custom_calls"]
-        )
+        yield f"  {custom_calls_text(module)}"
+
+
+def custom_calls_text(module: Mapping[str, Any]) -> str:
+    """Lists the custom calls of a module, and says which TensorFlow has no handler for."""
+    calls = (
+        f"{c['count']} {c['name']}{'' if c['handled'] else ' (no handler in TensorFlow)'}"
+        for c in module["custom_calls"]
+    )
+    return f"custom calls: {', '.join(calls)}"
 
 
 def _table(rows: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
@@ -205,8 +212,3 @@ def _table(rows: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
     for title, text in filled:
         if text:
             yield f"{title + ':':{width}} {text}"
-
-
-def _some(texts: Sequence[str], shown: int, total: int | None = None) -> str:
-    more = (total or len(texts)) - min(shown, len(texts))
-    return ", ".join([*texts[:shown], *([f"and {more} more"] if more > 0 else [])])

@@ -42,16 +42,6 @@ def in_units(size: int) -> str:
     return f"{size / 1000**power:.1f} {'kMG'[power - 1]}B"
 
 
-def some(names: Sequence[str], most: int = 4) -> str:
-    """The names, or the first of them.
-
-    >>> some(["a", "b", "c"], 2)
-    'a, b and 1 more'
-    """
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
-
-
 def shortened(text: str, most: int = 500) -> str:
     """A text of a file, which may be of any length, on one line."""
     line = " ".join(text.split())

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from jax2tf_bridge._utils._lists import some
 from jax2tf_bridge.inspecting._contents import ModuleContents, sidecar_signatures
-from jax2tf_bridge.inspecting._finding import (
-    SEVERITIES,
-    Finding,
-    Severity,
-    in_units,
-    shortened,
-    some,
-)
+from jax2tf_bridge.inspecting._finding import SEVERITIES, Finding, Severity, in_units, shortened
 from jax2tf_bridge.inspecting._module_findings import of_modules
 from jax2tf_bridge.saved_model._saved_model import EntryPoint, Gradient, SavedModelContents
 from jax2tf_bridge.saved_model._sidecar import SIDECAR

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
+from jax2tf_bridge._utils._lists import some
 from jax2tf_bridge.inspecting._contents import ModuleContents, is_linear_algebra
-from jax2tf_bridge.inspecting._finding import Finding, in_units, shortened, some
+from jax2tf_bridge.inspecting._finding import Finding, in_units, shortened
 from jax2tf_bridge.portable._sharding import CALLS_OF_PARTS
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES
+from jax2tf_bridge.portable._tensorflow_releases import no_handler_text
 
 _LARGE, _HUGE = 1_000_000, 10_000_000
 _SHARDINGS = CALLS_OF_PARTS | {"Sharding", "xla.sdy.FuncResultSharding"}
@@ -91,8 +93,8 @@ def _custom_calls(modules: Sequence[ModuleContents], retarget: str) -> Iterator[
             )
         yield Finding(
             "error",
-            f"{_these(found, 'call')} {some([shortened(c, 100) for c in calls])}, for which no "
-            "TensorFlow has a handler: running fails.",
+            f"{_these(found, 'fail')} to run: "
+            f"{no_handler_text([shortened(call, 100) for call in calls])}.",
             remedy,
             _numbers(found),
         )
@@ -212,6 +214,6 @@ def _these(modules: Sequence[ModuleContents], verb: str = "are") -> str:
     """The subject of a sentence, and its verb."""
     if len(modules) > 1:
         return f"{len(modules)} modules {verb}"
-    singular = {"are": "is", "call": "calls", "say": "says", "hold": "holds"}[verb]
+    singular = {"are": "is", "fail": "fails", "say": "says", "hold": "holds"}[verb]
     kind = "gradient" if modules[0].order else "module"
     return f"The {kind} {shortened(modules[0].place, 100)} {singular}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge.errors import GradientError, InconclusiveShapeError
 from jax2tf_bridge.portable._dtypes import WIDENED, is_differentiable
 from jax2tf_bridge.portable._graph_function import GraphFunction
@@ -17,6 +18,7 @@ from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tensorflow_releases import (
     custom_calls_of,
     has_kernel,
+    no_handler_text,
     releases_that_run,
     unhandled_anywhere,
 )
@@ -76,7 +78,7 @@ class Aval:
         return is_differentiable(self.dtype)
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{','.join(str(d) for d in self.shape)}]"
+        return array_type_text(self.dtype, self.shape)
 
 
 @dataclass(frozen=True)
@@ -382,10 +384,7 @@ class PortableFunction:
         names = custom_calls_of(self)
         calls = unhandled_anywhere(self, names)
         if calls:
-            return (
-                f"no TensorFlow: it calls {', '.join(calls)}, for which there is no handler in it; "
-                "see retarget_record"
-            )
+            return f"no TensorFlow: {no_handler_text(calls)}; see retarget_record"
         if has_kernel(self, names):
             return (
                 "TPUs alone whose runtime reads the Pallas kernels of its JAX; no TensorFlow "

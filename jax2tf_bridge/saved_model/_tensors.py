@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge.saved_model._dtypes import DTYPES, STORED_BITS
 from jax2tf_bridge.saved_model._protobuf import Field, Message
 from jax2tf_bridge.saved_model._schema import ShapeField, TensorField
@@ -25,16 +26,14 @@ class TensorType:
     """A dtype by its name, and a shape.
 
     >>> str(TensorType("float32", (None, 28))), str(TensorType("int32", None))
-    ('float32[?, 28]', 'int32[...]')
+    ('float32[?,28]', 'int32[...]')
     """
 
     dtype: str
     shape: Shape
 
     def __str__(self) -> str:
-        if self.shape is None:
-            return f"{self.dtype}[...]"
-        return f"{self.dtype}[{', '.join('?' if d is None else str(d) for d in self.shape)}]"
+        return array_type_text(self.dtype, self.shape)
 
     @property
     def size(self) -> int | None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.portable._dtypes import KEYS
 from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
@@ -295,7 +296,7 @@ def _python_signature(
 def _shown(value: Any) -> str:
     """A value for a message; of an array its dtype and shape."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
-        return f"{value.dtype}{list(value.shape)}"
+        return array_type_text(value.dtype, value.shape)
     return repr(value)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import StateDictError, bullet_list
 
@@ -36,7 +37,7 @@ def describe(value: Any) -> str:
 def array_text(value: Any) -> str:
     """An array, or what stands for one, by dtype and shape: "float32[3,4]"."""
     dtype = value.dtype
-    return f"{getattr(dtype, 'name', dtype)}[{','.join(str(size) for size in value.shape)}]"
+    return array_type_text(getattr(dtype, "name", dtype), value.shape)
 
 
 def keys_text(keys: Sequence[Any], noun: str = "key") -> str:

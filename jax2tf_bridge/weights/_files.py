@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.weights._sources import MappedSource, Source, Span
 
@@ -39,7 +40,7 @@ class LeafInfo:
         """As "float32[3,4], 48 bytes"; "value" for what is no array."""
         if self.shape is None or self.dtype is None:
             return "value"
-        return f"{self.dtype.name}[{','.join(map(str, self.shape))}], {self.nbytes} bytes"
+        return f"{array_type_text(self.dtype.name, self.shape)}, {self.nbytes} bytes"
 
 
 @dataclass(slots=True)

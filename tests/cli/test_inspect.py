@@ -117,11 +117,11 @@ def test_text(ok: Ok, predict: str) -> None:
 
 arguments:
   params['b']  float32[2]
-  params['w']  float32[3, 2]
-  x            float32[b, 3]
+  params['w']  float32[3,2]
+  x            float32[b,3]
 results:
   ['n'][0]  float32[]
-  ['y']     float32[b, 2]
+  ['y']     float32[b,2]
 sizes:     b open; under b >= 2
 runs on:   TensorFlow 2.15 to 2.21
 platforms: cpu, cuda, rocm, tpu
@@ -170,8 +170,9 @@ def test_custom_calls_that_tensorflow_lacks(ok: Ok) -> None:
     names = [c["name"] for c in facts["modules"][0]["custom_calls"] if not c["handled"]]
     assert names
     assert (
-        f"runs on:   no TensorFlow: it calls {', '.join(names)}, for which there is no handler in "
-        "it; jax2tf-bridge retarget writes it without, if it has a form in StableHLO alone\n"
+        f"runs on:   no TensorFlow: TensorFlow has no handler for the custom calls "
+        f"{', '.join(names)}; jax2tf-bridge retarget writes it without, if it has a form in "
+        "StableHLO alone\n"
     ) in text
     assert "_ffi (no handler in TensorFlow)" in text
     assert "solve has no gradient: " in text
@@ -230,7 +231,7 @@ def test_captured_arrays(ok: Ok, predict: str) -> None:
         ("some", "1 of them in the file", 1),
     ):
         text = ok("inspect", f"{file}.jaxfn")
-        assert "constants:\n  table  float32[30, 40]\n" in text
+        assert "constants:\n  table  float32[30,40]\n" in text
         assert f"constants: 2 arrays, 4,803 bytes, {where}; the largest (table) has 4,800\n" in text
         facts = facts_of(ok, f"{file}.jaxfn")
         (found,) = facts["constants"]

@@ -158,7 +158,7 @@ def test_models_of_the_bridge_keep_their_functions(ok: Ok, tmp_path: Path) -> No
     modules = {bytes(m.module) for m in read_saved_model("old").modules}
     assert modules == {stored.module, stored.vjp().module}
     facts = json.loads(ok("inspect", "old", "--json"))
-    assert facts["modules"][0]["arguments"] == ["float32[3, 2]", "float32[b, 3]"]
+    assert facts["modules"][0]["arguments"] == ["float32[3,2]", "float32[b,3]"]
 
 
 def test_linear_algebra_becomes_stablehlo(ok: Ok, tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_a_model_runs_and_gives_the_same(ok: Ok, model: Path) -> None:
     assert lines[2] == "signature serving_default, with gradients"
     calls = lines[3:]
     assert len(calls) == 5
-    assert calls[0].split("  ")[1].startswith("x: float32[1, 3]")
+    assert calls[0].split("  ")[1].startswith("x: float32[1,3]")
     assert sum("(warm-up)" in line for line in calls) == 2
     assert all("ran, " in line and "BEYOND" not in line for line in calls)
 

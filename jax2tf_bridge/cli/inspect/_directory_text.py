@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jax2tf_bridge.cli._function_text import gradients_text, releases_text
-from jax2tf_bridge.inspecting._finding import in_units, some
+from jax2tf_bridge._utils._array_texts import array_type_text
+from jax2tf_bridge._utils._lists import some
+from jax2tf_bridge.cli._function_text import custom_calls_text, gradients_text, releases_text
+from jax2tf_bridge.inspecting._finding import in_units
 from jax2tf_bridge.saved_model._bucket_texts import bucket_texts, padding_texts
 
 _MANY = 40
@@ -80,11 +82,8 @@ def padding(signature: Mapping[str, Any]) -> list[str]:
 
 
 def type_text(described: Mapping[str, Any]) -> str:
-    """A dtype and a shape: "float32[b, 28]", with "?" for sizes that are open."""
-    shape = described["shape"]
-    if shape is None:
-        return f"{described['dtype']}[...]"
-    return f"{described['dtype']}[{', '.join('?' if d is None else str(d) for d in shape)}]"
+    """Writes a dtype and a shape, with "?" for sizes that are open."""
+    return array_type_text(described["dtype"], described["shape"])
 
 
 def runs_on_text(facts: Mapping[str, Any]) -> str:
@@ -162,10 +161,7 @@ def _module(module: Mapping[str, Any], ops: int) -> Iterator[str]:
     shown = [f"{op['count']} {op['name']}" for op in module["ops"]]
     yield f"  {total:,} ops: {some(shown, ops)}" if ops else f"  {total:,} ops"
     if module["custom_calls"]:
-        yield "  custom calls: " + ", ".join(
-            f"{c['count']} {c['name']}{'' if c['handled'] else ' (no handler in TensorFlow)'}"
-            for c in module["custom_calls"]
-        )
+        yield f"  {custom_calls_text(module)}"
 
 
 def _more(listed: Sequence[Any]) -> Iterator[str]:

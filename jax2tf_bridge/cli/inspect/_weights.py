@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge.cli._function_text import natural_order
 from jax2tf_bridge.cli.inspect._description import SCHEMA
 from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
@@ -108,8 +109,8 @@ def weights_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> 
 def _row(leaf: Mapping[str, Any]) -> tuple[str, str, str]:
     if leaf["dtype"] is None:
         return leaf["path"], "no array", ""
-    sizes = ", ".join(map(str, leaf["shape"]))
-    return leaf["path"], f"{leaf['dtype']}[{sizes}]", in_units(leaf["bytes"])
+    kind = array_type_text(leaf["dtype"], leaf["shape"])
+    return leaf["path"], kind, in_units(leaf["bytes"])
 
 
 def _count(weights: Mapping[str, Any]) -> str:

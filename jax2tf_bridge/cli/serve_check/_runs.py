@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge.cli.serve_check import _script as _serve_check_script
 from jax2tf_bridge.cli.serve_check._calls import Call
 from jax2tf_bridge.cli.serve_check._tensorflow_environments import environment_variables
@@ -118,7 +119,10 @@ def differences(expected: Result, found: Result) -> list[Difference]:
         (dtype, wanted), (other, got) = expected.arrays[key], found.arrays[key]
         tolerance = tolerance_of(dtype)
         if dtype != other or wanted.shape != got.shape:
-            text = f"is {other}{list(got.shape)} instead of {dtype}{list(wanted.shape)}"
+            text = (
+                f"is {array_type_text(other, got.shape)} instead of "
+                f"{array_type_text(dtype, wanted.shape)}"
+            )
             told.append(Difference(*key, dtype, None, None, tolerance, False, text))
         elif wanted.dtype.kind == "S":
             same = bool((wanted == got).all())

@@ -9,7 +9,6 @@ from jax2tf_bridge.errors import (
     GradientError,
     Message,
     ModuleError,
-    ShardingError,
     UnsupportedByTargetError,
 )
 from jax2tf_bridge.from_jax import _jax_compat
@@ -24,6 +23,7 @@ from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFun
 from jax2tf_bridge.portable._safety_checks import is_vouched
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import Target, as_target
+from jax2tf_bridge.portable._tensorflow_releases import no_handler_text
 
 WIDE = {narrow: ELEMENT_TYPES[wide] for narrow, wide in WIDENED.items()}
 """MLIR's element type by which TensorFlow takes a narrow dtype."""
@@ -58,14 +58,7 @@ def retarget_record(
     module = read_module(record)
     rewrite_calls(module, record.name, keep_current=False)
     if record.nr_devices == 1:
-        left = module.drop_collectives()
-        module.drop_shardings()
-        if left is not None:
-            raise ShardingError(
-                f"{record.name} speaks of a mesh of several devices ({left}), though it was "
-                "exported for one. Export the function again, jitted with in_shardings and "
-                "out_shardings over the mesh, or over a mesh of one device."
-            )
+        module.reduce_to_one_device(record.name)
     module.narrow_platform_index()
     module.expand()
     _widen(module, record)
@@ -146,8 +139,8 @@ def _unregistered(
     call: FoundOperation, record: PortableFunction, target: Target
 ) -> UnsupportedByTargetError:
     return UnsupportedByTargetError(
-        f"{record.name} cannot run on {target.name}: TensorFlow registers no handler for the "
-        f"custom call {call}, and it has no form in StableHLO alone. Export the function again "
+        f"{record.name} cannot run on {target.name}: {no_handler_text([str(call)])}, and it "
+        "has no form in StableHLO alone. Export the function again "
         "with jax2tf_bridge.export, if need be without what made this call.",
         operation=call.name,
         source=call.source,

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jax2tf_bridge.cli._function_text import gradients_text, natural_order, releases_text
+from jax2tf_bridge._utils._lists import some
+from jax2tf_bridge.cli._function_text import (
+    custom_calls_text,
+    gradients_text,
+    natural_order,
+    releases_text,
+)
 from jax2tf_bridge.cli.inspect._directory_text import (
     gradients_run_on_text,
     module_facts,
@@ -20,7 +26,8 @@ from jax2tf_bridge.cli.inspect._directory_text import (
 from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
 from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
 from jax2tf_bridge.cli.inspect.html._page import Fold, Page, Table
-from jax2tf_bridge.inspecting._finding import in_units, some
+from jax2tf_bridge.inspecting._finding import in_units
+from jax2tf_bridge.portable._tensorflow_releases import no_handler_text
 
 _MOST_BARS = 12
 _WRITTEN_SO = "its file was written with vjp_order="
@@ -241,11 +248,7 @@ def _fold(
     if module["unreadable"]:
         return Fold(title, [*paragraphs, f"It cannot be read: {module['unreadable']}"])
     if module["custom_calls"]:
-        calls = ", ".join(
-            f"{c['count']} {c['name']}{'' if c['handled'] else ' (no handler in TensorFlow)'}"
-            for c in module["custom_calls"]
-        )
-        paragraphs.append(f"custom calls: {calls}")
+        paragraphs.append(custom_calls_text(module))
     if text is None and texts.missing_because:
         paragraphs.append(texts.missing_because)
     bars = [Bar(op["name"], op["count"], f"{op['count']:,}") for op in module["ops"]]
@@ -269,7 +272,7 @@ def _file_findings(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         if module["unreadable"]:
             found.append(("error", f"{title} cannot be read: {module['unreadable']}", ""))
         elif calls:
-            text = f"{title} calls {some(calls)}, for which no TensorFlow has a handler."
+            text = f"{title} runs on no TensorFlow: {no_handler_text(calls)}."
             found.append(("error", text, retarget))
         elif not module["tensorflow"]:
             text = f"{title} is newer than what every known TensorFlow reads."
