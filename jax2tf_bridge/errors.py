@@ -1,4 +1,4 @@
-"""The exception tree: every error that the bridge raises on purpose."""
+"""Exceptions that the bridge raises on purpose, and the messages that they carry."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Argument:
 
 
 class Message(str):
-    """The text of an error or a note that speaks of arguments.
+    """Text of an error or a note, with the arguments that it names as parts.
 
     It is what Python shows. The command line writes the same parts with options in place of the
     arguments.
@@ -81,7 +81,7 @@ def _pieces(part: object) -> tuple[str | Argument, ...]:
 
 
 class BridgeError(Exception):
-    """The root of the tree."""
+    """Base of all exceptions that the bridge raises on purpose."""
 
     # TensorFlow's AutoGraph replaces what is raised within a tf.function by an exception of its
     # own, which no `except ValueError` catches, unless it has an attribute of this name.
@@ -109,7 +109,7 @@ class TargetError(BridgeError, ValueError):
 
 
 class FunctionError(BridgeError, TypeError, ValueError):
-    """What was given as a function is none that can be exported.
+    """Something that is no function, or none that can be exported.
 
     A TypeError as jax.jit's, and a ValueError as jax.export's.
     """
@@ -120,11 +120,11 @@ class ExportError(BridgeError, ValueError):
 
 
 class NotExportableError(ExportError, NotImplementedError):
-    """The function holds something that no export can carry, such as a host callback."""
+    """Function with something that no export can carry, such as a host callback."""
 
 
 class UnsupportedByTargetError(ExportError, NotImplementedError):
-    """The module holds an op or custom call that the target cannot run.
+    """Module with an op or custom call that the target cannot run.
 
     Attributes:
       operation: the op or the custom call's name.
@@ -141,7 +141,7 @@ class UnsupportedByTargetError(ExportError, NotImplementedError):
 
 
 class PlatformError(ExportError):
-    """The function cannot be lowered for the platforms asked for.
+    """Function that cannot be lowered for the platforms asked for.
 
     Attributes:
       reasons: for each platform that failed, why.
@@ -239,7 +239,7 @@ class GradientError(BridgeError, LookupError, TypeError, ValueError):
 
 
 class ModuleError(BridgeError, ValueError):
-    """The StableHLO module is unreadable, too new, or does not match the record around it."""
+    """StableHLO module that is unreadable, too new, or unlike the function around it."""
 
 
 class StateDictError(StructureError):
@@ -269,7 +269,7 @@ class FileFormatError(BridgeError, ValueError):
 
 
 class SerializationError(BridgeError, TypeError, ValueError):
-    """What a file format cannot hold; nothing is written.
+    """Something that a file format cannot hold; nothing is written.
 
     A ValueError as jax.export's, and a TypeError as that of flax.serialization.
     """
@@ -288,7 +288,7 @@ class DeviceError(BridgeError, ValueError):
 
 
 class NotPicklableError(BridgeError, TypeError):
-    """What cannot be sent to another process.
+    """Something that cannot be sent to another process.
 
     Attributes:
       culprit: the name of what is to blame, as "train_step.<locals>.lock"; "" if unknown.
@@ -333,7 +333,7 @@ class JobError(BridgeError, RuntimeError):
 
 
 class WorkerDiedError(JobError):
-    """The process that was exporting ended before it answered.
+    """Exporting process that ended before it answered.
 
     Attributes:
       exit_code: of the process, negative for a signal; None if it is not known.
@@ -363,7 +363,7 @@ class ExportManyError(BridgeError, ExceptionGroup[BridgeError]):
 
     @staticmethod
     def of(results: Mapping[str, Any], errors: Mapping[str, BridgeError]) -> ExportManyError:
-        """The error for what came of all jobs."""
+        """Makes the error for the results and errors of all jobs."""
         count = len(results) + len(errors)
         lines = bullet_list([str(error).partition("\n")[0] for error in errors.values()])
         error = ExportManyError(

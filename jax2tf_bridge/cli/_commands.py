@@ -42,6 +42,28 @@ class Command:
     run: Callable[[argparse.Namespace], None]
 
 
+def exported_path(text: str) -> Path:
+    """Reads the argument that names what export, save or jax.export wrote.
+
+    Raises:
+      argparse.ArgumentTypeError: it names a function, or the Python file of one.
+    """
+    path = Path(text)
+    module, colon, name = text.partition(":")
+    if path.is_dir() or (colon and path.exists()):
+        return path
+    if path.suffix == ".py":
+        problem, module, name = "is Python source", path.stem, "FUNCTION"
+    elif colon and all(map(str.isidentifier, (*module.split("."), *name.split(".")))):
+        problem = "names a function"
+    else:
+        return path
+    raise argparse.ArgumentTypeError(
+        f"{text} {problem}, and what export wrote is read here. Export the function first: "
+        f"jax2tf-bridge export {module}:{name} --args ... -o {name.rpartition('.')[2]}.jaxfn"
+    )
+
+
 def add_output(parser: argparse.ArgumentParser, metavar: str, text: str, **more: Any) -> None:
     """Adds --output."""
     parser.add_argument("-o", "--output", type=Path, metavar=metavar, help=text, **more)

@@ -1,4 +1,4 @@
-"""What the command says beside its results, on stderr: errors, notes, and what it is doing."""
+"""Writes errors, notes and progress to stderr."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Console:
         print(f"{PROGRAM}: error: {one_line(text)}", file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
-        """What a user should know of a command that works, in one line."""
+        """Prints what a user should know of a command that works, in one line."""
         print(f"{PROGRAM}: note: {one_line(text)}", file=sys.stderr, flush=True)
 
     @contextlib.contextmanager
@@ -52,7 +52,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""The lines of a text behind one another.
+    r"""Joins the lines of a text.
 
     >>> one_line("Two things differ:\n  - x: a\n  - y: b\n")
     'Two things differ: x: a; y: b'
@@ -76,5 +76,5 @@ def one_line(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text that is not empty."""
+    """Returns the first line of an error's text that is not empty."""
     return next(filter(None, map(str.strip, str(error).splitlines())), "")

@@ -18,7 +18,7 @@ _MANY = 40
 
 
 def stored_functions(record: PortableFunction) -> tuple[PortableFunction, ...]:
-    """The function, its VJP, that one's VJP, and so on, as far as they are there."""
+    """Returns the function and those of its VJPs that are stored, by order."""
     functions = [record]
     while (vjp := functions[-1].lazy_vjp.made) is not None:
         functions.append(vjp)
@@ -52,7 +52,7 @@ def natural_order(text: str) -> list[tuple[int, str]]:
 
 
 def gradients_text(orders: int) -> str:
-    """How many orders of gradients there are.
+    """Tells how many orders of gradients there are.
 
     >>> gradients_text(0), gradients_text(2)
     ('no gradient', 'gradients to order 2')
@@ -61,7 +61,7 @@ def gradients_text(orders: int) -> str:
 
 
 def releases_text(releases: Sequence[str]) -> str:
-    """The TensorFlow releases, the oldest and the newest.
+    """Names the oldest and the newest of some TensorFlow releases.
 
     >>> releases_text(["2.15", "2.16", "2.17"])
     'TensorFlow 2.15 to 2.17'
@@ -73,7 +73,7 @@ def releases_text(releases: Sequence[str]) -> str:
 
 
 def lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
-    """What `inspect` prints.
+    """Yields what `inspect` prints of a function.
 
     Args:
       facts: as `describe` gives them, with the file's.

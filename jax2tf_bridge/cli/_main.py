@@ -48,7 +48,7 @@ def run(argv: Sequence[str] | None) -> int:
 
 
 def _names_nothing(error: Exception, options: argparse.Namespace) -> bool:
-    """Whether the command line names a file or folder that does not exist, and this says so."""
+    """Returns whether the error is that a path on the command line does not exist."""
     if not isinstance(error, (FileNotFoundError, NotADirectoryError)) or not error.filename:
         return False
     # What is written need not be there.

@@ -1,4 +1,4 @@
-"""The commands and their options."""
+"""Parses the command line."""
 
 from __future__ import annotations
 
@@ -45,6 +45,8 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         if message.endswith("required: module:function"):
             message += ", which goes before --args"
+        if message.endswith("required: -o/--output"):
+            message += ", which names what to write"
         # argparse names the function that reads the value.
         message = re.sub(r": invalid \w+ value: (.*)\Z", r": expected a number. Got: \1", message)
         raise UsageError(f"{message} ({self.prog} --help says more)")
@@ -62,11 +64,11 @@ class _Subparsers(Protocol):
     """Argparse's type of what commands are added to, which is private."""
 
     def add_parser(self, name: str, **options: Any) -> _Parser:
-        """The parser of a new command."""
+        """Adds a command."""
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of the command line; `run` of them runs the command.
+    """Parses the command line; `run` of the result runs the command.
 
     Raises:
       UsageError: it is wrong.

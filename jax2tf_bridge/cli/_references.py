@@ -18,7 +18,7 @@ from jax2tf_bridge.errors import BridgeError
 
 
 class UserCodeError(BridgeError):
-    """The user's code failed; the exception that it raised is the cause."""
+    """User code failed; the exception that it raised is the cause."""
 
     def __init__(self, what: str, cause: BaseException, place: str | None = None) -> None:
         """`what` was being done with it; `place` is the user's line, where it is known."""
@@ -42,7 +42,7 @@ def current_folder_first() -> Iterator[None]:
 
 
 def user_object(reference: str, option: str) -> Any:
-    """The object that `reference` names.
+    """Imports what `reference` names.
 
     Args:
       reference: "module:attribute" or "package.module:object.attribute".
@@ -92,7 +92,7 @@ def _module(name: str, option: str) -> ModuleType:
 
 
 def _module_names(missing: str) -> list[str]:
-    """The modules beside the missing one, with the names of the packages that they are in."""
+    """Lists the modules beside the missing one, by their full names."""
     package, _, _ = missing.rpartition(".")
     if not package:
         return [m.name for m in pkgutil.iter_modules([str(Path.cwd())])]

@@ -21,7 +21,7 @@ FINDS_PACKAGES = {"PYTHONPATH": str(Path(jax2tf_bridge.__file__).parents[1])}
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: its exit code, and what it printed."""
+    """Exit code and output of a command that ended."""
 
     code: int
     out: str
@@ -29,7 +29,7 @@ class Ended:
 
     @property
     def error(self) -> str:
-        """The one line of an error, without what stands before each."""
+        """Returns the one line of an error, without its prefix."""
         assert self.err.count("\n") == 1, self.err
         assert self.err.startswith("jax2tf-bridge: error: "), self.err
         return self.err.removeprefix("jax2tf-bridge: error: ").removesuffix("\n")

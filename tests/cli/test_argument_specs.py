@@ -1,4 +1,4 @@
-"""What --args, --kwargs and --shapes say."""
+"""Reading --args, --kwargs and --shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line itself: help, versions, typos, exit codes, and how it ends early."""
+"""Command line itself: help, versions, typos, exit codes, and how it ends early."""
 
 from __future__ import annotations
 
@@ -52,7 +52,28 @@ COMMANDS = ("export", "save", "inspect", "retarget", "serve-check")
         (["inspect", "f", "g"], "unrecognized arguments: g ({} --help says more)"),
         (
             ["save", "f"],
-            "the following arguments are required: -o/--output ({} save --help says more)",
+            "the following arguments are required: -o/--output, which names what to write "
+            "({} save --help says more)",
+        ),
+        *(
+            (
+                [command, source, *more],
+                f"argument {metavar}: {source} {problem}, and what export wrote is read here. "
+                f"Export the function first: jax2tf-bridge export {exported} "
+                f"({{}} {command} --help says more)",
+            )
+            for command, metavar, *more in (
+                ("inspect", "PATH"),
+                ("save", "FILE", "-o", "m"),
+                ("publish", "FILE", "-o", "m"),
+                ("retarget", "PATH", "--tensorflow", "2.17"),
+                ("verify", "DIR", "--against", "m:f"),
+                ("serve-check", "DIR"),
+            )
+            for source, problem, exported in (
+                ("d/zoo.py", "is Python source", "zoo:FUNCTION --args ... -o FUNCTION.jaxfn"),
+                ("a.b:net.f", "names a function", "a.b:net.f --args ... -o f.jaxfn"),
+            )
         ),
         (
             ["export", "--args", "f32", "m:f", "-o", "x"],

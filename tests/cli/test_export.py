@@ -24,7 +24,7 @@ Ok = Callable[..., str]
 
 
 def exported(ok: Ok, *words: str) -> PortableFunction:
-    """What the command writes for these words."""
+    """Exports with these words, and reads the file."""
     ok("export", *words, "-o", "f.jaxfn")
     return read_function("f.jaxfn")
 

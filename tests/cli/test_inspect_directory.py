@@ -160,7 +160,7 @@ def test_a_sidecar_that_says_something_else(ok: Ok, sine: Path, shape: str) -> N
 
 
 class Elements(HTMLParser):
-    """The elements of a page with their attributes, and its text."""
+    """Elements of a page with their attributes, and its text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

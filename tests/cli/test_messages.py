@@ -120,7 +120,7 @@ def test_open_sizes_stand_in_args_unless_shapes_are_given() -> None:
 
 
 def _named_arguments() -> set[str]:
-    """The arguments that the product's messages speak of, as far as they are literals."""
+    """Collects the arguments that the product's messages name as literals."""
     found = set()
     for file in Path(jax2tf_bridge.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):

@@ -149,3 +149,16 @@ def test_more_gradients_than_the_file_has(run: Run, ok: Ok, file: str) -> None:
     assert ended.code == 1
     assert "has no gradient" in ended.error
     assert not Path("model").exists()
+
+
+@pytest.mark.parametrize("command", ["save", "publish"])
+def test_the_file_and_the_folder_swapped(run: Run, file: str, command: str) -> None:
+    Path("models").mkdir()
+    ended = run(command, "models", "-o", file)
+    assert (ended.code, ended.error) == (
+        2,
+        f"--output: {file} is a file. Name the folder to write there, and the file before it: "
+        f"jax2tf-bridge {command} {file} -o DIR",
+    )
+    ended = run(command, "models", "-o", "more")
+    assert ended.error == f"models is a folder, and {command} reads a file that export wrote"

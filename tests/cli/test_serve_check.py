@@ -236,7 +236,7 @@ def _script(file: Path, text: str) -> Path:
 
 
 def _python(file: Path, tensorflow: str | None) -> Path:
-    """What answers as an interpreter does that is asked for its TensorFlow."""
+    """Writes a stand-in for an interpreter that is asked for its TensorFlow."""
     return _script(file, f"echo '{json.dumps([[3, 11], tensorflow])}'")
 
 
@@ -248,7 +248,7 @@ def test_wrong_calls_are_one_line(run: Run, model: Path, tmp_path: Path) -> None
     code, text = error(model, "--tensorflow", "2.99")
     assert code == 2
     assert text.startswith("--tensorflow 2.99: TensorFlow 2.21 is the newest that is known")
-    assert "Write --tensorflow 2.21" in text
+    assert "Use --tensorflow 2.21" in text
     code, text = error(model)
     assert (code, text.split(",")[0]) == (2, "name the release by --tensorflow")
     code, text = error(tmp_path / "none", "--tensorflow", "2.17")

@@ -129,7 +129,7 @@ def test_sizes_whose_padding_was_not_checked_are_buckets(ok: Ok, tmp_path: Path)
 
 
 def attention(params: Any, x: Any) -> Any:
-    """Of which the gradient of the key bias is zero in theory, and rounding in practice."""
+    """Attends; the gradient of its key bias is zero in theory, and rounding in practice."""
     query = x @ params["query"]["kernel"] + params["query"]["bias"]
     key = x @ params["key"]["kernel"] + params["key"]["bias"]
     scores = jnp.einsum("bqd,bkd->bqk", query, key)
@@ -137,7 +137,7 @@ def attention(params: Any, x: Any) -> Any:
 
 
 def one_percent(params: Any, x: Any) -> Any:
-    """The attention, with a gradient of one of its weights that is 1% too large."""
+    """Attends with the gradient of one of its weights 1% too large."""
     return attention({**params, "query": _scaled_gradient(params["query"], 1.01)}, x)
 
 

@@ -83,7 +83,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class _Array:
-    """What `export` takes for an array: a shape, also with names, and a dtype."""
+    """Array argument of `export`: a shape, which may have names, and a dtype."""
 
     shape: tuple[Dim, ...]
     dtype: Any
@@ -193,7 +193,7 @@ def _positional(specs: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _value(spec: Any) -> Any:
-    """The pytree that `export` takes, of a pytree of ArgumentSpecs or a reference."""
+    """Makes the pytree that `export` takes from ArgumentSpecs or a reference."""
     if isinstance(spec, _Reference):
         value = user_object(spec.name, spec.option)
         # No object that can be called besides: it may be a pytree of arrays, as a model is.
@@ -265,7 +265,7 @@ def _exported(make: Callable[[], PortableFunction], name: str) -> PortableFuncti
 def _with_gradient(
     record: PortableFunction, order: int | None, console: Console
 ) -> PortableFunction:
-    """The record with the orders of gradients that are asked for; by default one, if it has it."""
+    """Adds the gradients that are asked for; by default one order, if there is one."""
     try:
         if order is not None:
             return record.with_vjp(order)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jax2tf_bridge._version import __version__
-from jax2tf_bridge.cli._commands import NOT_NEGATIVE, READABLE, Command, check_output
+from jax2tf_bridge.cli._commands import NOT_NEGATIVE, READABLE, Command, check_output, exported_path
 from jax2tf_bridge.cli._console import Console, printable
 from jax2tf_bridge.cli._function_text import lines, stored_functions
 from jax2tf_bridge.cli.inspect._description import describe
@@ -44,7 +44,7 @@ examples:
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     readable = f"{READABLE}, or a file of weights"
-    parser.add_argument("file", type=Path, metavar="PATH", help=readable)
+    parser.add_argument("file", type=exported_path, metavar="PATH", help=readable)
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--json", action="store_true", help="all of it as JSON; docs/command-line.md has the schema"
@@ -120,7 +120,7 @@ def _directory(path: Path) -> _Read:
 
 
 def _file(path: Path) -> dict[str, Any]:
-    """The file's own properties."""
+    """Describes the file itself."""
     with path.open("rb") as file:
         start, size = file.read(HEADER_SIZE), path.stat().st_size
     if start[4:8] == IDENTIFIER:

@@ -1,4 +1,4 @@
-"""What `jax2tf-bridge inspect` knows of a record: the schema of its --json."""
+"""Describes a portable function for `inspect --json`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMA = 1
 
 
 def describe(record: PortableFunction) -> dict[str, Any]:
-    """The record as JSON has it; docs/command-line.md says what each field means."""
+    """Describes a portable function; docs/command-line.md explains each field."""
     kept = frozenset(record.module_kept_var_idx)
     functions = stored_functions(record)
     orders = [_order(i, function) for i, function in enumerate(functions)]
@@ -76,7 +76,7 @@ def describe(record: PortableFunction) -> dict[str, Any]:
 
 
 def _arrays(functions: Sequence[PortableFunction]) -> dict[str, Any]:
-    """What the constants of all orders take, each array counted once."""
+    """Sums the constants of all orders, each array once."""
     found = {c.digest: c for function in functions for c in function.lifted_constants}
     sizes = {digest: _size(c) for digest, c in found.items()}
     largest = max(sizes, key=lambda digest: sizes[digest], default=None)
@@ -112,7 +112,7 @@ def _order(order: int, function: PortableFunction) -> dict[str, Any]:
 
 
 def _contents(function: PortableFunction) -> dict[str, Any]:
-    """What the module holds."""
+    """Lists the operations and custom calls of the module."""
     try:
         found = read_module(function.module)
     except FileFormatError as e:

@@ -1,4 +1,4 @@
-"""What is known of a SavedModel, as text for a terminal."""
+"""Writes a description of a SavedModel for a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MANY = 40
 
 
 def directory_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
-    """What `inspect` prints of a SavedModel.
+    """Yields what `inspect` prints of a SavedModel.
 
     Args:
       facts: as `describe_saved_model` gives them.
@@ -75,7 +75,7 @@ def signature_text(signature: Mapping[str, Any]) -> str:
 
 
 def padding(signature: Mapping[str, Any]) -> list[str]:
-    """What is special about the padding of a signature."""
+    """Lists the padding options of a signature."""
     return padding_texts(
         signature["pad_values"], signature["masks"], signature["unchecked_padding"]
     )
@@ -87,14 +87,14 @@ def type_text(described: Mapping[str, Any]) -> str:
 
 
 def runs_on_text(facts: Mapping[str, Any]) -> str:
-    """The TensorFlow releases that surely run the model."""
+    """Names the TensorFlow releases that surely run the model."""
     if facts["tensorflow"]:
         return releases_text(facts["tensorflow"])
     return "no TensorFlow release for sure"
 
 
 def gradients_run_on_text(facts: Mapping[str, Any]) -> str:
-    """The same for its gradients, where they differ."""
+    """Names the releases that run its gradients, if they are others; else ""."""
     if not any(module["order"] for module in facts["modules"]):
         return ""
     releases = facts["tensorflow_for_gradients"]
@@ -104,7 +104,7 @@ def gradients_run_on_text(facts: Mapping[str, Any]) -> str:
 
 
 def variables_text(variables: Mapping[str, Any]) -> str:
-    """How many variables there are, and the largest."""
+    """Counts the variables, and names the largest."""
     if not variables["count"]:
         return ""
     largest = max(variables["list"], key=lambda v: v["bytes"] or 0)
@@ -116,7 +116,7 @@ def variables_text(variables: Mapping[str, Any]) -> str:
 
 
 def warm_up_text(warm_up: Mapping[str, Any] | None) -> str:
-    """What is known of the requests to warm up."""
+    """Counts the warm-up requests."""
     if warm_up is None:
         return ""
     if warm_up["problem"]:
@@ -134,7 +134,7 @@ def module_title(module: Mapping[str, Any]) -> str:
 
 
 def module_facts(module: Mapping[str, Any]) -> list[str]:
-    """What is to be said of a module beside its operations."""
+    """Lists size, versions and platforms of a module."""
     constants = module["constant_bytes"]
     version = f"StableHLO {module['stablehlo']}" if module["stablehlo"] else "no StableHLO version"
     releases = module["tensorflow"]

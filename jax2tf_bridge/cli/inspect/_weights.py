@@ -1,4 +1,4 @@
-"""What `inspect` says of a file of weights."""
+"""Describes weights files for `inspect`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_BARS = 20
 
 
 def describe_weights(path: Path) -> dict[str, Any] | None:
-    """The file as JSON has it, leaves by natural order of their paths; None if it is another.
+    """Describes a weights file, leaves in natural order; None for another file.
 
     Raises:
       FileFormatError: it is of a format that is known, and not read.
@@ -68,7 +68,7 @@ def describe_weights(path: Path) -> dict[str, Any] | None:
 
 
 def weights_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
-    """What `inspect` prints of a file of weights; `ops` is of other files."""
+    """Yields what `inspect` prints of weights; `ops` is there for other files."""
     file, weights = facts["file"], facts["weights"]
     yield f"{file['path']}, weights in {file['format']}, {in_units(file['bytes'])}"
     yield ""
@@ -83,7 +83,7 @@ def weights_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
 
 
 def weights_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Page:
-    """The page of a file of weights."""
+    """Makes the page of a weights file."""
     file, weights = facts["file"], facts["weights"]
     bars = [Bar(leaf["path"], leaf["bytes"], in_units(leaf["bytes"])) for leaf in weights["list"]]
     return Page(

@@ -7,7 +7,14 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from jax2tf_bridge.cli._commands import READABLE, Command, UsageError, add_output, check_output
+from jax2tf_bridge.cli._commands import (
+    READABLE,
+    Command,
+    UsageError,
+    add_output,
+    check_output,
+    exported_path,
+)
 from jax2tf_bridge.cli._console import Console, printable
 from jax2tf_bridge.cli._function_text import releases_text, stored_functions, summary
 from jax2tf_bridge.cli._packages import loading
@@ -38,7 +45,7 @@ examples:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="PATH", help=READABLE)
+    parser.add_argument("file", type=exported_path, metavar="PATH", help=READABLE)
     parser.add_argument(
         "--tensorflow", metavar="RELEASE", required=True, help="the release, as 2.16"
     )
@@ -74,7 +81,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _beside(file: Path, release: str) -> Path:
-    """The name for a file written for a release, in the folder of the file that it is made of."""
+    """Names the file for a release, in the folder of the file that is read."""
     return file.with_name(f"{file.name.removesuffix('.jaxfn')}-tf{release}.jaxfn")
 
 
@@ -134,7 +141,7 @@ def _retarget_directory(options: argparse.Namespace) -> None:
 
 
 def _default_output(options: argparse.Namespace) -> Path:
-    """The model itself with --overwrite, else a folder beside it."""
+    """Returns the model itself with --overwrite, else a folder beside it."""
     source: Path = options.file
     if options.overwrite:
         return source
@@ -145,7 +152,7 @@ def _default_output(options: argparse.Namespace) -> Path:
 def _records(
     contents: SavedModelContents, retarget: Callable[[PortableFunction], PortableFunction]
 ) -> dict[Path, PortableFunction]:
-    """The functions beside a model that the bridge saved, retargeted, by their files."""
+    """Retargets the functions in the sidecar of a model, by their files."""
     found = {}
     for file in record_files(contents):
         try:

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jax2tf_bridge.cli._commands import POSITIVE, Command, UsageError, add_output
+from jax2tf_bridge.cli._commands import POSITIVE, Command, UsageError, add_output, exported_path
 from jax2tf_bridge.cli._console import Console, printable
 from jax2tf_bridge.cli._messages import for_command_line
 from jax2tf_bridge.cli._packages import loading, quiet_tensorflow
@@ -26,7 +26,7 @@ from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
 from jax2tf_bridge.serialization import read_function
 
 if TYPE_CHECKING:
-    from jax2tf_bridge.saving import SavedModel
+    from jax2tf_bridge.saving import NewVersion, Published, SavedModel
 
 _SAVE = """\
 Writes the function in a file as a SavedModel with one signature, serving_default, and its
@@ -50,7 +50,7 @@ examples:
 
 
 def _add_save_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="what export wrote")
+    parser.add_argument("file", type=exported_path, metavar="FILE", help="what export wrote")
     add_output(parser, "DIR", "the folder to write, complete or not at all", required=True)
     parser.add_argument(
         "--overwrite", action="store_true", help="replace the SavedModel that is there"
@@ -59,7 +59,9 @@ def _add_save_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_publish_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="what export wrote")
+    parser.add_argument(
+        "file", nargs="?", type=exported_path, metavar="FILE", help="what export wrote"
+    )
     add_output(parser, "ROOT", "the folder of all versions", required=True)
     parser.add_argument(
         "--keep", type=POSITIVE, metavar="N", help="remove all but the newest N versions afterwards"
@@ -106,10 +108,7 @@ def run_publish(options: argparse.Namespace) -> None:
             lambda folder: save_records(folder, signatures, **_save_options(options)),
             keep=options.keep,
         )
-    for note in (*published.notes, *([dropped] if dropped else [])):
-        console.note(note)
-    if published.removed:
-        console.note(f"removed the versions {', '.join(map(str, published.removed))}")
+    _note(published, console, dropped)
     _report(published.result, options.output / str(published.version), options, console)
 
 
@@ -128,28 +127,37 @@ def _publish_weights(options: argparse.Namespace, console: Console) -> None:
         from jax2tf_bridge import publish
     with console.step(f"publishing below {options.output}"):
         published = publish(options.output, params=options.params, keep=options.keep)
-    for note in published.notes:
-        console.note(note)
-    if published.removed:
-        console.note(f"removed the versions {', '.join(map(str, published.removed))}")
+    _note(published, console)
     path, base = options.output / str(published.version), published.graph_of
     assert base is not None
     print(printable(f"{path}: version {base.name} with the weights in {options.params}"))
 
 
+def _note(published: Published | NewVersion[Any], console: Console, *more: str | None) -> None:
+    for note in (*published.notes, *filter(None, more)):
+        console.note(note)
+    if published.removed:
+        console.note(f"removed the versions {', '.join(map(str, published.removed))}")
+
+
 def _read(options: argparse.Namespace) -> Signature:
+    if options.output.is_file() and not options.file.is_file():
+        raise UsageError(
+            f"--output: {options.output} is a file. Name the folder to write there, and the file "
+            f"before it: jax2tf-bridge {options.command} {options.output} -o DIR"
+        )
     if options.file.is_dir():
         raise path_error(
             IsADirectoryError,
             errno.EISDIR,
-            "is a folder, and what is needed is a file that export wrote",
+            f"is a folder, and {options.command} reads a file that export wrote",
             options.file,
         )
     return signature(read_function(options.file), options)
 
 
 def _buckets_dropped(root: Path, options: argparse.Namespace) -> str | None:
-    """What to say where the version before has buckets, and the new one would not."""
+    """Warns if the version before has buckets and the new one has none."""
     from jax2tf_bridge.saving import latest
 
     newest = latest(root)
@@ -171,7 +179,7 @@ def _buckets_dropped(root: Path, options: argparse.Namespace) -> str | None:
 
 
 def _save_options(options: argparse.Namespace) -> dict[str, Any]:
-    """What the command line says, as save_records takes it."""
+    """Makes keyword arguments of `save_records` from the options."""
     return {
         "params": options.params,
         "vjp_order": options.vjp_order,

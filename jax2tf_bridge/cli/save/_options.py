@@ -1,4 +1,4 @@
-"""The options that `save` and `publish` share, and the Signature that they make."""
+"""Defines the options that `save` and `publish` share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which calls `serve-check` makes of a SavedModel's signatures: at some sizes, and to warm up."""
+"""Chooses the calls that `serve-check` makes of a SavedModel's signatures."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Call:
 
 
 def calls_of(contents: SavedModelContents) -> list[Call]:
-    """The calls of all signatures, one signature's after another's.
+    """Lists the calls of all signatures, one signature's after another's.
 
     Raises:
       BridgeError: there are no signatures, no sizes satisfy the constraints, or a file is damaged.
@@ -85,7 +85,7 @@ def _has_gradient(entry: EntryPoint) -> bool:
 
 
 def _shapes(entry: EntryPoint, known: SignatureEntry, record: PortableFunction) -> Shapes | None:
-    """The inputs' shapes with the names of sizes; None if they are not those of the function."""
+    """Returns the inputs' shapes with named sizes; None if the function's are others."""
     avals = dict(zip(record.in_paths(), record.in_avals, strict=True))
     found = {}
     for port in entry.inputs:
@@ -100,7 +100,7 @@ def _shapes(entry: EntryPoint, known: SignatureEntry, record: PortableFunction) 
 
 
 def _op_or_own(aval: Aval) -> tuple[tuple[Dim, ...], ...]:
-    """The shape of what crosses; of a random key a signature may take the seed instead."""
+    """Returns the shape that crosses; for a random key it may be that of a seed."""
     return aval.op_shape, aval.shape
 
 
@@ -163,7 +163,7 @@ def _text(inputs: Iterator[tuple[str, TensorType]] | Sequence[tuple[str, TensorT
 
 
 def _requests(folder: Path, has_gradient: Mapping[str, bool]) -> Iterator[Call]:
-    """The requests that TensorFlow Serving replays, in the order of the file."""
+    """Reads the requests that TensorFlow Serving replays, in the order of the file."""
     path = folder / WARM_UP
     if not path.is_file():
         return

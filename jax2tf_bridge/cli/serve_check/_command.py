@@ -68,7 +68,7 @@ def _facts(
     there: Run,
     here: Run | None,
 ) -> dict[str, Any]:
-    """What --json prints."""
+    """Collects what --json prints."""
     release = environment.tensorflow or ""
     signatures = []
     numbered = itertools.groupby(enumerate(calls), key=lambda each: each[1].signature)
@@ -117,7 +117,7 @@ def _call(call: Call, number: int, there: Run, here: Run | None) -> dict[str, An
 def what_mends(
     directory: Path, installed: str, description: Mapping[str, Any], signature: str
 ) -> str | None:
-    """What mends a signature whose modules are not for a release; None if they are.
+    """Advises on a signature whose modules are not for a release; None if they are.
 
     Args:
       directory: the SavedModel.
@@ -190,7 +190,7 @@ def _verdict(call: Mapping[str, Any]) -> str:
 
 
 def _worst(call: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The difference that is beyond its tolerance, or the largest."""
+    """Returns the difference beyond its tolerance, or the largest."""
     found: Sequence[Mapping[str, Any]] = call["differences"]
     return max(found, key=lambda d: (not d["within"], d["relative"] or 0.0), default=None)
 

@@ -1,4 +1,4 @@
-"""What makes Python environments and fills them: uv where it is, else venv and pip."""
+"""Makes Python environments, by uv where it is installed, else by venv and pip."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Installer(Protocol):
     """Makes Python environments; every method raises InstallerError if the tool itself fails."""
 
     def has_python(self, minor: int) -> bool:
-        """Whether Python 3.`minor` is on this machine."""
+        """Returns whether Python 3.`minor` is on this machine."""
 
     def python(self, minor: int) -> str | None:
         """Python 3.`minor` as `make` takes it; None if there is none to be had."""
 
     def has_wheel(self, minor: int, requirement: str) -> bool:
-        """Whether what is required can be installed for Python 3.`minor` on this platform."""
+        """Returns whether a wheel for Python 3.`minor` on this platform exists."""
 
     def make(self, base: str, folder: Path) -> None:
         """Makes an empty environment."""
@@ -43,7 +43,7 @@ class Installer(Protocol):
 
 @contextlib.contextmanager
 def find_installer() -> Iterator[Installer]:
-    """The installer of this machine."""
+    """Yields the installer of this machine."""
     uv = shutil.which("uv")
     if uv is not None and _run([uv, "--version"]).returncode == 0:
         yield _Uv(uv)
@@ -86,7 +86,7 @@ class _Uv:
 
 
 class _Pip:
-    """The venv module of Pythons that are on the PATH, and a pip of its own to ask."""
+    """Pythons on the PATH with their venv modules, and a pip of its own to ask."""
 
     def __init__(self, python: str, folder: str) -> None:
         self._pip = _pip(python)
@@ -143,7 +143,7 @@ def _checked(command: Sequence[str]) -> None:
 
 
 def _reason(ended: subprocess.CompletedProcess[str]) -> str:
-    """The last line, with which installers say why; of uv's chain of causes all."""
+    """Returns the line with which pip says why, or all of uv's chain of causes."""
     lines = [line.strip() for line in (ended.stderr or ended.stdout).splitlines() if line.strip()]
     causes = [n for n, line in enumerate(lines) if re.match(r"error: |ERROR: |[x\u00d7] ", line)]
     shown = one_line("\n".join(lines[causes[-1] :] if causes else lines[-1:]))

@@ -85,7 +85,7 @@ def _run(tf: Any, function: Any, call: Any, number: int, arrays: list[Any]) -> N
 
 
 def _tensor(tf: Any, given: Any, random: Any) -> Any:
-    """The input of a call: that of a request, or deterministic values; integers may be indices."""
+    """Makes an input: that of a request, or deterministic values; integers may be indices."""
     if "proto" in given:
         return tf.io.parse_tensor(base64.b64decode(given["proto"]), tf.as_dtype(given["dtype"]))
     shape, dtype = given["shape"], tf.as_dtype(given["dtype"])
@@ -106,7 +106,7 @@ def _tensor(tf: Any, given: Any, random: Any) -> Any:
 
 
 def _array(tf: Any, tensor: Any) -> Any:
-    """The values in a dtype that every numpy has, which files hold."""
+    """Converts to a dtype that every numpy has, and files can hold."""
     if tensor.dtype == tf.string:
         return np.asarray(tensor.numpy()).astype("S")
     if tensor.dtype.is_floating and tensor.dtype != tf.float64:
@@ -117,7 +117,7 @@ def _array(tf: Any, tensor: Any) -> Any:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line that says something; TensorFlow begins with where it was."""
+    """Returns the first line that says something; TensorFlow begins with where it was."""
     text = getattr(error, "message", None) or str(error)
     lines = [line.strip() for line in str(text).splitlines()]
     lines = [line for line in lines if line and not line.startswith(_SAY_NOTHING)]

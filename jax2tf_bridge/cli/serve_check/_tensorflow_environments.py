@@ -53,7 +53,7 @@ class Environment:
 
 
 def environment_at(python: Path, release: str | None) -> Environment:
-    """The environment of an interpreter, or of the folder of a virtual environment.
+    """Describes the environment of an interpreter, or in a folder of venv's.
 
     Raises:
       UsageError: it does not start, or has no TensorFlow, or another release.
@@ -76,7 +76,7 @@ def environment_at(python: Path, release: str | None) -> Environment:
 
 
 def environment_of(release: str, console: Console) -> Environment:
-    """The environment of a release in the cache; it is made there if it is missing.
+    """Finds the environment of a release in the cache, or makes it there.
 
     Args:
       release: as "2.17" or "2.17.1".
@@ -108,13 +108,13 @@ def environment_of(release: str, console: Console) -> Environment:
 
 
 def cache_folder() -> Path:
-    """Where environments are kept."""
+    """Returns the folder that environments are kept in."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base).absolute() / "jax2tf-bridge"
 
 
 def environment_variables(*, other: bool) -> dict[str, str]:
-    """The variables of a process in an environment; `other` leaves out what belongs to this one."""
+    """Returns a process's variables; `other` drops what belongs to this one."""
     own = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__"}
     return {k: v for k, v in os.environ.items() if not other or k not in own}
 
@@ -124,7 +124,7 @@ def _name(release: str, version: Sequence[int]) -> str:
 
 
 def _newest_first(cache: Path, release: str) -> Iterator[Path]:
-    """The interpreters for a release in the cache, that of the running version before all."""
+    """Yields the cached interpreters for a release, that of the running version first."""
     minors = [sys.version_info.minor, *sorted(_MINORS, reverse=True)]
     for minor in dict.fromkeys(minors):
         python = _python_in(cache / _name(release, (3, minor)))
@@ -158,7 +158,7 @@ def _choice(installer: Installer, release: str) -> tuple[str, str, tuple[int, in
 
 
 def _candidates(installer: Installer) -> Iterator[int]:
-    """The running Python, those that are here, and those that the installer may fetch."""
+    """Yields versions: the running one, those that are here, those to be fetched."""
     running = sys.version_info.minor
     yield running
     others = [minor for minor in sorted(_MINORS, reverse=True) if minor != running]
@@ -197,12 +197,12 @@ def _is_release(installed: str, release: str) -> bool:
 
 
 def _python_in(folder: Path) -> Path:
-    """The interpreter of a virtual environment."""
+    """Returns the interpreter of a virtual environment."""
     return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
 def _asked(python: Path) -> Environment | None:
-    """What an interpreter says of itself; None if it does not start."""
+    """Asks an interpreter for its versions; None if it does not start."""
     if shutil.which(str(python)) is None:
         return None
     is_other = str(python) != os.path.abspath(sys.executable)

@@ -126,7 +126,7 @@ def _compile_quickly() -> None:
 
 
 def _rounds(options: argparse.Namespace) -> int:
-    """How many calls are measured at each size: none unless an option asks for latency."""
+    """Returns how many calls are measured at each size: 0 unless latency is asked for."""
     asked = options.latency or options.batch_sizes is not None or options.plot is not None
     if options.rounds == 0 and asked:
         raise UsageError(
@@ -138,7 +138,7 @@ def _rounds(options: argparse.Namespace) -> int:
 
 
 def _sidecar(folder: Path) -> tuple[Sidecar, bool]:
-    """What save() knew, and whether there are values of 64 bits.
+    """Reads the sidecar of `save`, and whether there are values of 64 bits.
 
     Raises:
       BridgeError: the SavedModel is not of save().
@@ -268,7 +268,7 @@ def _lines(facts: dict[str, Any], differences: Sequence[Difference]) -> Iterator
 
 
 def _params_like(options: argparse.Namespace) -> Any:
-    """What --params-like names; None without it."""
+    """Imports what --params-like names; None without it."""
     if options.params_like is None:
         return None
     import jax

@@ -1,11 +1,11 @@
-"""The options of `verify`, and what its --help says."""
+"""Defines the options of `verify`."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from jax2tf_bridge.cli._commands import NOT_NEGATIVE, POSITIVE
+from jax2tf_bridge.cli._commands import NOT_NEGATIVE, POSITIVE, exported_path
 
 DESCRIPTION = """\
 Compares a SavedModel in TensorFlow with the JAX function that it came from: values and gradients,
@@ -22,8 +22,10 @@ examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `verify`."""
-    parser.add_argument("directory", type=Path, metavar="DIR", help="the SavedModel of save()")
+    """Adds the options of `verify`."""
+    parser.add_argument(
+        "directory", type=exported_path, metavar="DIR", help="the SavedModel of save()"
+    )
     parser.add_argument(
         "--against",
         required=True,

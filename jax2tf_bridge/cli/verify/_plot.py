@@ -84,7 +84,7 @@ class _Axis:
 
 
 def _decades(low: float, high: float) -> tuple[float, float]:
-    """The numbers 1, 2 or 5 times a power of ten around both."""
+    """Returns the nearest ticks (1, 2 or 5 times a power of ten) below and above."""
     ticks = [m * 10.0**e for e in range(-6, 7) for m in (1, 2, 5)]
     below = [tick for tick in ticks if tick <= low]
     above = [tick for tick in ticks if tick >= high]

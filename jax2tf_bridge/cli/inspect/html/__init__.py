@@ -1,1 +1,1 @@
-"""The page of `jax2tf-bridge inspect --html`."""
+"""Makes the pages of `jax2tf-bridge inspect --html`."""

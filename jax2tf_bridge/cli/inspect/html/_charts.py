@@ -30,7 +30,7 @@ class Bar:
 def largest(
     bars: Sequence[Bar], most: int, written: Callable[[int], str], *, in_order: bool = False
 ) -> list[Bar]:
-    """The longest bars, the longest first, and one for all others together at the end.
+    """Returns the longest bars, the longest first, and one for all others at the end.
 
     Args:
       bars: in any order; those of length 0 are left out. Those of one length stay in this order.
@@ -87,7 +87,7 @@ def bar_chart(title: str, bars: Sequence[Bar]) -> str:
 
 
 def _shortened(label: str) -> str:
-    """The label, or both ends of it: both tell a path from others."""
+    """Shortens a label in the middle, since both ends tell a path from others."""
     if _letters(label) <= _LONGEST_LABEL:
         return label
     half = (_LONGEST_LABEL - 1) // 2
@@ -100,7 +100,7 @@ def _shortened(label: str) -> str:
 
 
 def _letters(label: str) -> int:
-    """How many letters wide a label is: those of East Asia count twice."""
+    """Counts a label's width in letters; East Asian ones count twice."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in label)
 
 

@@ -89,7 +89,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Page:
-    """What stands on a page; all but charts are texts, and are escaped here.
+    """Contents of a page; all but charts are plain texts, which `render` escapes.
 
     Attributes:
       title, subtitle: of the page.
@@ -114,7 +114,7 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The page as HTML."""
+    """Renders the page as HTML."""
     parts = [
         "<!DOCTYPE html>\n",
         '<html lang="en">\n<head>\n<meta charset="utf-8">\n',

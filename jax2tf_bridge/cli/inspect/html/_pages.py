@@ -1,4 +1,4 @@
-"""The pages of `inspect --html`: of a SavedModel, and of a file."""
+"""Makes pages about SavedModels and files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MANY = 200
 
 
 def directory_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Page:
-    """The page of a SavedModel.
+    """Makes the page of a SavedModel.
 
     Args:
       facts: as `describe_saved_model` gives them.
@@ -77,7 +77,7 @@ def directory_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -
 
 
 def file_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Page:
-    """The page of a .jaxfn file, or of one of jax.export's.
+    """Makes the page of a .jaxfn file, or of one that jax.export wrote.
 
     Args:
       facts: as `describe` gives them, with the file's.
@@ -155,7 +155,7 @@ def _signatures(signatures: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _arrays(facts: Mapping[str, Any]) -> Table:
-    """The largest constants, those of the graph and those in modules."""
+    """Tabulates the largest constants of the graph and of modules."""
     found = [
         (f"module {m['number']}", c["type"], c["bytes"])
         for m in facts["modules"]
