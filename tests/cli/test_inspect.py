@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import pytest
 
 from jax2tf_bridge import Aval, LiftedConstant
-from jax2tf_bridge.cli._function_text import lines, releases_text
+from jax2tf_bridge.cli._function_text import releases_text
+from jax2tf_bridge.cli.inspect._functions import function_lines
 from jax2tf_bridge.portable._portable_function import LazyVjp
 from jax2tf_bridge.serialization import read_function, write_function
 from tests.cli import models
@@ -182,7 +183,7 @@ def test_many_arguments_are_cut_short(ok: Ok) -> None:
     ok("export", "tests.cli.models:net.apply", "--args", "f32", "-o", "f.jaxfn")
     facts = facts_of(ok, "f.jaxfn")
     facts["arguments"] *= 1000
-    text = "\n".join(lines(facts, 10))
+    text = "\n".join(function_lines(facts, 10))
     assert "\n  and 960 more (--json has all)\n" in text
 
 
@@ -200,7 +201,7 @@ def test_what_only_some_files_have(ok: Ok, predict: str) -> None:
     }
     facts["arguments"][0]["used"] = False
     facts["modules"][0] |= {"unreadable": "it is odd", "ops": [], "tensorflow": []}
-    text = "\n".join(lines(facts, 10))
+    text = "\n".join(function_lines(facts, 10))
     for expected in (
         "  params['b']  float32[2]  (not used)\n",
         "constants:\n  w  float32[2]  in host memory\n",

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from jax2tf_bridge import write_weights
-from jax2tf_bridge.cli._function_text import natural_order
+from jax2tf_bridge.cli.inspect._functions import natural_order
 from tests.cli.conftest import FINDS_PACKAGES, Run
 from tests.fresh_process import run_python
 

@@ -11,9 +11,9 @@ from typing import Any
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.cli._commands import NOT_NEGATIVE, READABLE, Command, check_output, exported_path
 from jax2tf_bridge.cli._console import Console, printable
-from jax2tf_bridge.cli._function_text import lines, stored_functions
-from jax2tf_bridge.cli.inspect._description import describe
+from jax2tf_bridge.cli._function_text import stored_functions
 from jax2tf_bridge.cli.inspect._directory_text import directory_lines
+from jax2tf_bridge.cli.inspect._functions import describe, function_lines
 from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts, module_texts
 from jax2tf_bridge.cli.inspect._weights import (
     describe_weights,
@@ -106,7 +106,7 @@ def _function(path: Path) -> _Read:
         None if module["unreadable"] else function.module
         for module, function in zip(facts["modules"], stored_functions(record), strict=True)
     ]
-    return facts, modules, lines, file_page
+    return facts, modules, function_lines, file_page
 
 
 def _directory(path: Path) -> _Read:

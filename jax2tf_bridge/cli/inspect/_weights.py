@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jax2tf_bridge._utils._array_texts import array_type_text
-from jax2tf_bridge.cli._function_text import natural_order
-from jax2tf_bridge.cli.inspect._description import SCHEMA
+from jax2tf_bridge.cli.inspect._functions import SCHEMA, natural_order
 from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
 from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
 from jax2tf_bridge.cli.inspect.html._page import Page, Table

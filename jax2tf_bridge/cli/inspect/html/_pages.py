@@ -6,12 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax2tf_bridge._utils._lists import some
-from jax2tf_bridge.cli._function_text import (
-    custom_calls_text,
-    gradients_text,
-    natural_order,
-    releases_text,
-)
+from jax2tf_bridge.cli._function_text import gradients_text, releases_text
 from jax2tf_bridge.cli.inspect._directory_text import (
     gradients_run_on_text,
     module_facts,
@@ -23,6 +18,7 @@ from jax2tf_bridge.cli.inspect._directory_text import (
     warm_up_text,
     written_by,
 )
+from jax2tf_bridge.cli.inspect._functions import custom_calls_text, natural_order
 from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
 from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
 from jax2tf_bridge.cli.inspect.html._page import Fold, Page, Table
