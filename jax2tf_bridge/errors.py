@@ -148,13 +148,12 @@ class PlatformError(ExportError):
     """
 
     def __init__(self, message: str, *, reasons: Mapping[str, str]) -> None:
-        """`message` is the whole text."""
         super().__init__(message)
         self.reasons = dict(reasons)
 
 
 class ShapeError(BridgeError, ValueError):
-    """A shape that does not match the specification or the record."""
+    """A shape that does not match the specification or the portable function."""
 
 
 class InconclusiveShapeError(ShapeError, TypeError):
@@ -179,7 +178,6 @@ class InconclusiveShapeError(ShapeError, TypeError):
         requirements: Sequence[str] = (),
         source: str | None = None,
     ) -> None:
-        """`message` is the whole text."""
         super().__init__(message)
         self.comparison, self.source = comparison, source
         self.counterexample = None if counterexample is None else dict(counterexample)
@@ -205,7 +203,6 @@ class UnsoundBucketsError(ShapeError):
         bucket: Mapping[str, int],
         difference: float,
     ) -> None:
-        """`message` is the whole text."""
         super().__init__(message)
         self.output, self.sizes, self.bucket = output, dict(sizes), dict(bucket)
         self.difference = difference
@@ -227,7 +224,7 @@ class StructureError(BridgeError, TypeError, ValueError):
 
 
 class ArgumentsError(ShapeError, DTypeError):
-    """Several arguments differ from the record, some by shape and some by dtype."""
+    """Arguments that differ from the portable function's, some by shape and some by dtype."""
 
 
 class GradientError(BridgeError, LookupError, TypeError, ValueError):
@@ -250,7 +247,6 @@ class StateDictError(StructureError):
     """
 
     def __init__(self, message: str, *, path: str = "") -> None:
-        """`message` is the whole text."""
         super().__init__(message)
         self.path = path
 
@@ -263,7 +259,6 @@ class FileFormatError(BridgeError, ValueError):
     """
 
     def __init__(self, message: str, *, file: str | None = None) -> None:
-        """`message` is the whole text."""
         super().__init__(message)
         self.file = file
 
@@ -295,7 +290,6 @@ class NotPicklableError(BridgeError, TypeError):
     """
 
     def __init__(self, message: str, *, culprit: str = "") -> None:
-        """`message` is the whole text."""
         super().__init__(message)
         self.culprit = culprit
 
@@ -313,7 +307,6 @@ class CallTfError(BridgeError, RuntimeError):
     """
 
     def __init__(self, message: str, *, function: str, operation: str | None = None) -> None:
-        """`message` is the whole text."""
         super().__init__(message)
         self.function, self.operation = function, operation
 
@@ -327,7 +320,6 @@ class JobError(BridgeError, RuntimeError):
     """
 
     def __init__(self, message: str, *, job: str, output: str = "") -> None:
-        """`message` is the whole text."""
         super().__init__(message)
         self.job, self.output = job, output
 
@@ -342,7 +334,6 @@ class WorkerDiedError(JobError):
     def __init__(
         self, message: str, *, job: str, output: str = "", exit_code: int | None = None
     ) -> None:
-        """`message` is the whole text."""
         super().__init__(message, job=job, output=output)
         self.exit_code = exit_code
 

@@ -12,7 +12,7 @@ READABLE = "what export or jax.export wrote, or the folder of a SavedModel"
 
 
 class UsageError(Exception):
-    """A command line that cannot be carried out as it is written; the text is one line."""
+    """Command line that cannot be carried out as it is written; its text is one line."""
 
 
 def check_output(file: Path, option: str = "--output") -> None:

@@ -11,14 +11,14 @@ PROGRAM = "jax2tf-bridge"
 
 
 class Console:
-    """Writes to stderr; results are written to stdout by those who have them."""
+    """Writer to stderr; commands write their results to stdout themselves."""
 
     def __init__(self, *, verbose: bool = False) -> None:
         """`verbose` keeps a line for each step, also where stderr is no terminal."""
         self.verbose = verbose
 
     def error(self, text: str) -> None:
-        """Why the command fails, in one line."""
+        """Prints why the command fails, in one line."""
         print(f"{PROGRAM}: error: {one_line(text)}", file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
@@ -43,7 +43,7 @@ class Console:
 
 
 def printable(text: str) -> str:
-    r"""A text from a file, with what a terminal would act upon written out.
+    r"""Escapes what a terminal would act upon, in a text from a file.
 
     >>> printable("a name\x1b[31m")
     'a name\\x1b[31m'

@@ -17,7 +17,7 @@ def stored_functions(record: PortableFunction) -> tuple[PortableFunction, ...]:
 
 
 def summary(record: PortableFunction) -> str:
-    """A record in one line."""
+    """Describes a portable function in one line."""
     arguments = [f"{p}: {a}" for p, a in zip(record.in_paths(), record.in_avals, strict=True)]
     results = [str(aval) for aval in record.out_avals]
     sizes = (*record.constraints, *record.requirements)

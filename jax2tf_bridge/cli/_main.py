@@ -1,4 +1,4 @@
-"""run(): reads the command line, runs the command, and turns errors into one line and a code."""
+"""Runs a command line, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def run(argv: Sequence[str] | None) -> int:
         if options.debug:
             traceback.print_exc()
         Console().error(_text(e, options))
-        is_usage = isinstance(e, (UsageError, TargetError)) or _names_nothing(e, options)
+        is_usage = isinstance(e, (UsageError, TargetError)) or _is_missing_path(e, options)
         return USAGE if is_usage else REFUSED
     return 0
 
 
-def _names_nothing(error: Exception, options: argparse.Namespace) -> bool:
+def _is_missing_path(error: Exception, options: argparse.Namespace) -> bool:
     """Returns whether the error is that a path on the command line does not exist."""
     if not isinstance(error, (FileNotFoundError, NotADirectoryError)) or not error.filename:
         return False

@@ -15,7 +15,7 @@ from jax2tf_bridge.errors import MissingDependencyError
 
 @contextlib.contextmanager
 def loading(package: str, command: str, console: Console) -> Iterator[None]:
-    """Within it, a package is imported that a command needs.
+    """Imports a package, in a `with` block, for a command that needs it.
 
     Ctrl-C ends the process at once there, since extension modules swallow KeyboardInterrupt while
     they are loaded, and go on half-loaded.

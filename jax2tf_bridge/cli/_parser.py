@@ -40,7 +40,7 @@ exit codes: 0 all is well, 1 the bridge refused, 2 the command line is wrong"""
 
 
 class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises UsageError and proposes what was probably meant."""
+    """ArgumentParser that raises UsageError and proposes what was probably meant."""
 
     def error(self, message: str) -> NoReturn:
         if message.endswith("required: module:function"):
@@ -61,7 +61,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Subparsers(Protocol):
-    """Argparse's type of what commands are added to, which is private."""
+    """Argparse's object that commands are added to, whose own type is private."""
 
     def add_parser(self, name: str, **options: Any) -> _Parser:
         """Adds a command."""

@@ -30,7 +30,7 @@ class UserCodeError(BridgeError):
 
 @contextlib.contextmanager
 def current_folder_first() -> Iterator[None]:
-    """Within it, modules are looked for in the current folder first."""
+    """Has imports, in a `with` block, look in the current folder first."""
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:
@@ -41,7 +41,7 @@ def current_folder_first() -> Iterator[None]:
             sys.path.remove(folder)
 
 
-def user_object(reference: str, option: str) -> Any:
+def import_reference(reference: str, option: str) -> Any:
     """Imports what `reference` names.
 
     Args:

@@ -36,6 +36,7 @@ class Ended:
 
 
 Run = Callable[..., Ended]
+Ok = Callable[..., str]
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 @pytest.fixture
-def ok(run: Run) -> Callable[..., str]:
+def ok(run: Run) -> Ok:
     """Runs a command that must work without a word on stderr, and gives what it printed."""
 
     def run_command(*words: str | Path) -> str:
@@ -78,3 +79,10 @@ def prints_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         _module_texts, "subprocess", SimpleNamespace(**vars(subprocess) | {"run": run})
     )
+
+
+@pytest.fixture
+def cube(ok: Ok) -> str:
+    """Exports a function with its gradient, and gives the name of the file."""
+    ok("export", "tests.cli.models:cube", "--args", "f32[n]", "-o", "cube.jaxfn")
+    return "cube.jaxfn"

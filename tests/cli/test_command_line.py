@@ -19,7 +19,7 @@ from jax2tf_bridge.cli._console import Console, one_line
 from jax2tf_bridge.cli.inspect import _command as _inspect
 from jax2tf_bridge.errors import MissingDependencyError
 from jax2tf_bridge.serialization import write_function
-from tests.cli.conftest import FINDS_PACKAGES, Run
+from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.fresh_process import run_python
 from tests.serialization.records import simple
 
@@ -97,14 +97,14 @@ def test_usage_errors(run: Run, words: list[str], error: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_has_an_example(ok: Callable[..., str], command: str) -> None:
+def test_help_has_an_example(ok: Ok, command: str) -> None:
     text = ok(command, "--help")
     assert text.startswith(f"usage: jax2tf-bridge {command} ")
     assert f"\n  jax2tf-bridge {command} " in text
     assert "example" in text
 
 
-def test_help_and_version(ok: Callable[..., str]) -> None:
+def test_help_and_version(ok: Ok) -> None:
     text = ok("--help")
     assert "Needs" not in text  # which each command says itself
     assert "exit codes: 0 all is well, 1 the bridge refused, 2 the command line is wrong" in text
@@ -257,4 +257,37 @@ def test_steps_are_shown_on_a_terminal_and_gone_afterwards(
 def test_one_line() -> None:
     assert one_line("Two things:\n  - x: a\n  - y: b.\n\nCast them.") == (
         "Two things: x: a; y: b. Cast them."
+    )
+
+
+NEEDED = {
+    "JAX": ("jax", "jax", "jax2tf_bridge.from_jax"),
+    "TensorFlow": ("tensorflow", "tensorflow-cpu", "jax2tf_bridge.saving"),
+}
+"""For each package: its module, the extra that installs it, and ours that import it."""
+
+
+@pytest.mark.parametrize(
+    ("needs", "words"),
+    [
+        ("JAX", "export tests.cli.models:cube --args f32[n] -o f.jaxfn"),
+        ("JAX", "retarget cube.jaxfn --tensorflow 2.16"),
+        ("JAX", "verify model --against tests.cli.models:cube"),
+        ("TensorFlow", "save cube.jaxfn -o m"),
+        ("TensorFlow", "publish cube.jaxfn -o m"),
+    ],
+)
+@pytest.mark.usefixtures("cube")
+def test_a_package_that_is_missing(
+    run: Run, monkeypatch: pytest.MonkeyPatch, needs: str, words: str
+) -> None:
+    module, extra, ours = NEEDED[needs]
+    monkeypatch.setitem(sys.modules, module, None)
+    for name in [m for m in sys.modules if m.startswith(ours)]:
+        monkeypatch.delitem(sys.modules, name)
+    ended = run(*words.split())
+    assert (ended.code, ended.error) == (
+        1,
+        f"jax2tf-bridge {words.split()[0]} needs {needs}, which is not installed here. Install it "
+        f"with: pip install 'jax2tf-bridge[{extra}]'",
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -17,10 +16,9 @@ from jax2tf_bridge import PortableFunction
 from jax2tf_bridge.cli.export._argument_specs import DTYPES
 from jax2tf_bridge.serialization import read_function
 from tests.cli import models
-from tests.cli.conftest import Run
+from tests.cli.conftest import Ok, Run
 
 M = "tests.cli.models"
-Ok = Callable[..., str]
 
 
 def exported(ok: Ok, *words: str) -> PortableFunction:
@@ -390,18 +388,6 @@ def test_verbose_says_what_takes_how_long(run: Run) -> None:
     steps = [line.removeprefix("jax2tf-bridge: ").split(": ")[0] for line in ended.err.splitlines()]
     assert steps[0] == "starting JAX"
     assert steps[-1] == "writing f.jaxfn"
-
-
-def test_without_jax(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jax", None)
-    for name in [m for m in sys.modules if m.startswith("jax2tf_bridge.from_jax")]:
-        monkeypatch.delitem(sys.modules, name)
-    ended = run("export", f"{M}:cube", "--args", "f32[n]", "-o", "f.jaxfn")
-    assert (ended.code, ended.error) == (
-        1,
-        "jax2tf-bridge export needs JAX, which is not installed here. Install it with: pip install "
-        "'jax2tf-bridge[jax]'",
-    )
 
 
 def test_every_dtype_is_one_of_jax() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,10 @@ from jax2tf_bridge.cli.inspect._functions import function_lines
 from jax2tf_bridge.portable._portable_function import LazyVjp
 from jax2tf_bridge.serialization import read_function, write_function
 from tests.cli import models
-from tests.cli.conftest import FINDS_PACKAGES, Run
+from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.cli.json_schema import SCHEMA
 from tests.fresh_process import run_python
 from tests.serialization.records import constant
-
-Ok = Callable[..., str]
 
 
 @pytest.fixture

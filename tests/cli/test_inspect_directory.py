@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import unicodedata
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,10 @@ from jax2tf_bridge.cli.inspect import _module_texts
 from jax2tf_bridge.cli.inspect.html import _pages as _html_pages
 from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
 from jax2tf_bridge.cli.inspect.html._page import Fold, Page, Table, render
-from tests.cli.conftest import FINDS_PACKAGES, Run
+from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.cli.directory_schema import DIRECTORY_SCHEMA
 from tests.fresh_process import run_python
 from tests.inspecting.by_hand import FLOAT32, Call, Model, differentiable, preventing
-
-Ok = Callable[..., str]
 
 SINE = export(jnp.sin, platforms=["cpu"], polymorphic_shapes="(b, _)")(np.ones((4, 3), np.float32))
 HOSTILE = '<script>alert("x")</script><img src=//e.org/a.png>\x1b[31m'

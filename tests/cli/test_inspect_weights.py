@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +11,9 @@ from safetensors.numpy import save_file
 
 from jax2tf_bridge import write_weights
 from jax2tf_bridge.cli.inspect._functions import natural_order
-from tests.cli.conftest import FINDS_PACKAGES, Run
+from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.fresh_process import run_python
 
-Ok = Callable[..., str]
 BLOCK = {"kernel": np.ones((3, 4), np.float32), "bias": np.ones(4, np.float16)}
 
 

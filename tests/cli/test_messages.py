@@ -9,7 +9,6 @@ import copy
 import pickle
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,6 +28,7 @@ from jax2tf_bridge.errors import (
     path_error,
 )
 from jax2tf_bridge.saving.buckets._bucket_names import BUCKETS
+from tests.cli.conftest import Ok
 
 COMMAND = argparse.Namespace(command="save")
 CONSTRAINTS = "polymorphic_constraints"
@@ -135,7 +135,7 @@ def _named_arguments() -> set[str]:
 IN_PYTHON_ALONE = {"symbolic_shape", "constraints", "file"}
 
 
-def test_every_option_that_messages_name_exists(ok: Callable[..., str]) -> None:
+def test_every_option_that_messages_name_exists(ok: Ok) -> None:
     names = _named_arguments() - IN_PYTHON_ALONE
     assert {"polymorphic_shapes", "buckets", "target", "overwrite"} <= names
     known = [ok(command, "--help") for command in ("export", "save", "publish", "retarget")]

@@ -21,10 +21,8 @@ from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving import save_records
 from jax2tf_bridge.serialization import read_function
-from tests.cli.conftest import Run
+from tests.cli.conftest import Ok, Run
 from tests.inspecting.by_hand import INT4, INT32, Call, Model
-
-Ok = Callable[..., str]
 
 NEW = Target.installed()
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)

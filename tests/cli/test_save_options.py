@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,8 @@ import tensorflow as tf
 
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
 from jax2tf_bridge.saving.serving._warm_up import read_warm_up
-from tests.cli.conftest import Run
+from tests.cli.conftest import Ok, Run
 
-Ok = Callable[..., str]
 MODELS = "tests.cli.models"
 BUCKETS = ("--buckets", "n=4,8")
 

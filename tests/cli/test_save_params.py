@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import write_weights
-from tests.cli.conftest import Run
+from tests.cli.conftest import Ok, Run
 from tests.cli.models import params as PARAMS
 
-Ok = Callable[..., str]
 X = np.ones((5, 3), np.float32)
 
 

@@ -22,16 +22,14 @@ from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli.serve_check import _runs as _serve_check_runs
 from jax2tf_bridge.cli.serve_check import _script as _serve_check_script
 from jax2tf_bridge.cli.serve_check._calls import calls_of
-from jax2tf_bridge.cli.serve_check._command import what_mends
+from jax2tf_bridge.cli.serve_check._command import retarget_advice
 from jax2tf_bridge.cli.serve_check._runs import Result, differences
 from jax2tf_bridge.cli.serve_check._tensorflow_environments import environment_of
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.saved_model._extras import WARM_UP
 from tests.cli import models
-from tests.cli.conftest import Run
-
-Ok = Callable[..., str]
+from tests.cli.conftest import Ok, Run
 
 
 def rows(params: Any, x: Any) -> Any:
@@ -191,14 +189,14 @@ def test_a_damaged_request_to_warm_up_is_an_error(model: Path, tmp_path: Path) -
 
 def test_modules_for_a_newer_release_are_mended_by_retarget(newest: Path, model: Path) -> None:
     description = describe_saved_model(read_saved_model(newest))
-    remedy = what_mends(newest, "2.17.1", description, "serving_default")
+    remedy = retarget_advice(newest, "2.17.1", description, "serving_default")
     assert remedy is not None
     needed = ".".join(map(str, Target.installed().stablehlo_versions[0]))
     assert remedy.startswith(f"needs StableHLO {needed}, and TensorFlow 2.17 reads up to 1.1.1: ")
     assert f"jax2tf-bridge retarget {newest} --tensorflow 2.17" in remedy
-    assert what_mends(newest, "2.21.0", description, "serving_default") is None
+    assert retarget_advice(newest, "2.21.0", description, "serving_default") is None
     other = describe_saved_model(read_saved_model(model))
-    assert what_mends(model, "2.17.1", other, "serving_default") is None
+    assert retarget_advice(model, "2.17.1", other, "serving_default") is None
 
 
 def _floats(*values: float, dtype: str = "float32") -> Result:

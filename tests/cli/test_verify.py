@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,8 @@ from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.verifying import KnownTypes, _comparison
 from jax2tf_bridge.verifying._samples import Sampler
 from tests.cli import models, nnx_model
-from tests.cli.conftest import Run
+from tests.cli.conftest import Ok, Run
 from tests.inspecting import by_hand
-
-Ok = Callable[..., str]
 
 
 @pytest.fixture(scope="module")

@@ -98,7 +98,7 @@ def read_arguments(text: str, option: str) -> Any:
 
 
 def read_shapes(text: str, option: str) -> Any:
-    """An entry of polymorphic_shapes: a shape, "auto", "None", or a pytree of these.
+    """Reads an entry of polymorphic_shapes: a shape, "auto", "None", or a pytree of these.
 
     >>> read_shapes("(b, 28)", "--shapes"), read_shapes("auto", "--shapes")
     ('(b, 28)', AUTO)

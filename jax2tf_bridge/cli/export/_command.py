@@ -12,7 +12,7 @@ from jax2tf_bridge.cli._commands import NOT_NEGATIVE, Command, UsageError, add_o
 from jax2tf_bridge.cli._console import Console, first_line, printable
 from jax2tf_bridge.cli._function_text import summary
 from jax2tf_bridge.cli._packages import loading
-from jax2tf_bridge.cli._references import UserCodeError, current_folder_first, user_object
+from jax2tf_bridge.cli._references import UserCodeError, current_folder_first, import_reference
 from jax2tf_bridge.cli.export._argument_specs import (
     ArgumentSpec,
     read_arguments,
@@ -106,7 +106,7 @@ def run(options: argparse.Namespace) -> None:
         jax.config.update("jax_enable_x64", True)
     with current_folder_first():
         with console.step(f"importing {options.function}"):
-            function = user_object(options.function, "module:function")
+            function = import_reference(options.function, "module:function")
             args = _positional(specs)
             kwargs = {name: _value(spec) for name, spec in named.items()}
         _check_call(options.function, function, args, kwargs)
@@ -195,7 +195,7 @@ def _positional(specs: Sequence[Any]) -> tuple[Any, ...]:
 def _value(spec: Any) -> Any:
     """Makes the pytree that `export` takes from ArgumentSpecs or a reference."""
     if isinstance(spec, _Reference):
-        value = user_object(spec.name, spec.option)
+        value = import_reference(spec.name, spec.option)
         # No object that can be called besides: it may be a pytree of arrays, as a model is.
         if inspect.isroutine(value):
             try:

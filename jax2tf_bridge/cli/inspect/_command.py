@@ -87,7 +87,7 @@ _Read = tuple[_Facts, Sequence[bytes | memoryview | None], _Text, _MakePage]
 
 
 def _file_contents(path: Path) -> _Read:
-    """A function or, if it is none, weights."""
+    """Reads a function or, if it is none, weights."""
     try:
         return _function(path)
     except FileFormatError:

@@ -56,14 +56,14 @@ def directory_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
 
 
 def written_by(model: Mapping[str, Any]) -> str:
-    """Who wrote the model, as the end of a sentence; "" if it does not say."""
+    """Names who wrote the model, as the end of a sentence; "" if it does not say."""
     if model["bridge"]:
         return f" written by jax2tf-bridge {model['bridge']} with TensorFlow {model['written_by']}"
     return f" written by TensorFlow {model['written_by']}" if model["written_by"] else ""
 
 
 def signature_text(signature: Mapping[str, Any]) -> str:
-    """A signature in one line."""
+    """Describes a signature in one line."""
     inputs = ", ".join(
         f"{p['name']}: {type_text(p)}{' (may be left out)' if p['has_default'] else ''}"
         for p in signature["inputs"]
@@ -72,10 +72,10 @@ def signature_text(signature: Mapping[str, Any]) -> str:
     gradient, buckets = signature["gradient"], signature["buckets"]
     parts = [f"{signature['name']}({inputs}) -> ({outputs})"]
     parts.append("runs no module" if gradient is None else gradients_text(gradient["orders"]))
-    return "; ".join([*parts, *bucket_texts(buckets or {}), *padding(signature)])
+    return "; ".join([*parts, *bucket_texts(buckets or {}), *padding_text(signature)])
 
 
-def padding(signature: Mapping[str, Any]) -> list[str]:
+def padding_text(signature: Mapping[str, Any]) -> list[str]:
     """Lists the padding options of a signature."""
     return padding_texts(
         signature["pad_values"], signature["masks"], signature["unchecked_padding"]
@@ -126,7 +126,7 @@ def warm_up_text(warm_up: Mapping[str, Any] | None) -> str:
 
 
 def module_title(module: Mapping[str, Any]) -> str:
-    """A module by its number, and what it is for."""
+    """Names a module by its number and its use."""
     order = module["order"]
     kind = "run by nothing" if order is None else f"gradient of order {order}" if order else ""
     name = module["name"] or module["function"] or module["node"]

@@ -161,7 +161,7 @@ def _text(value: object) -> str | None:
 
 
 def natural_order(text: str) -> list[tuple[int, str]]:
-    """A key for sorting by which "block_2" comes before "block_10".
+    """Makes a key for sorting by which "block_2" comes before "block_10".
 
     >>> sorted(["block_10", "block_2"], key=natural_order)
     ['block_2', 'block_10']

@@ -64,7 +64,7 @@ def module_texts(modules: Sequence[bytes | memoryview | None]) -> ModuleTexts:
 
 
 def _run(folder: Path) -> str:
-    """Writes the texts; gives what went wrong, "" for nothing."""
+    """Writes the texts; returns what went wrong, "" for nothing."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),

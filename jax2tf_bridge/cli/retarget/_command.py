@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> None:
         )
     console = Console(verbose=options.verbose)
     target = Target.tensorflow(options.tensorflow)
-    output = options.output or _beside(options.file, options.tensorflow)
+    output = options.output or _output_beside(options.file, options.tensorflow)
     check_output(output)
     record = read_function(options.file)
     with loading("JAX", "retarget", console):
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> None:
     print(printable(f"{output}: {summary(retargeted)}"))
 
 
-def _beside(file: Path, release: str) -> Path:
+def _output_beside(file: Path, release: str) -> Path:
     """Names the file for a release, in the folder of the file that is read."""
     return file.with_name(f"{file.name.removesuffix('.jaxfn')}-tf{release}.jaxfn")
 

@@ -105,7 +105,7 @@ def _op_or_own(aval: Aval) -> tuple[tuple[Dim, ...], ...]:
 
 
 def _samples(entry: EntryPoint, record: PortableFunction, shapes: Shapes) -> Iterator[Call]:
-    """At a few sizes that the function allows, first the smallest."""
+    """Yields calls at a few sizes that the function allows, the smallest first."""
     constraints = [parse_comparison(c) for c in (*record.constraints, *record.requirements)]
     avals = (*record.in_avals, *record.out_avals)
     every = [*shapes.values(), *(aval.shape for aval in avals)]
@@ -136,7 +136,7 @@ def _samples(entry: EntryPoint, record: PortableFunction, shapes: Shapes) -> Ite
 
 
 def _guesses(entry: EntryPoint) -> Iterator[Call]:
-    """At sizes of which nobody says that they are allowed, where sizes are open."""
+    """Yields calls at a few sizes, where nothing says which are allowed."""
     types = {port.name: port.type for port in entry.inputs}
     is_open = any(t.shape is None or None in t.shape for t in types.values())
     for size in range(1, _SAMPLES + 1 if is_open else 2):

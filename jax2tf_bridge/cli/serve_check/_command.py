@@ -74,7 +74,7 @@ def _facts(
     numbered = itertools.groupby(enumerate(calls), key=lambda each: each[1].signature)
     for name, group in numbered:
         members = list(group)
-        mended = what_mends(directory, release, description, name)
+        mended = retarget_advice(directory, release, description, name)
         told = [_call(call, number, there, here) for number, call in members]
         some_ran = any(call["ran"] for call in told)
         for (_, call), facts in zip(members, told, strict=True):
@@ -114,7 +114,7 @@ def _call(call: Call, number: int, there: Run, here: Run | None) -> dict[str, An
     }
 
 
-def what_mends(
+def retarget_advice(
     directory: Path, installed: str, description: Mapping[str, Any], signature: str
 ) -> str | None:
     """Advises on a signature whose modules are not for a release; None if they are.

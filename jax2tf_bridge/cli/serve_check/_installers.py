@@ -29,7 +29,7 @@ class Installer(Protocol):
         """Returns whether Python 3.`minor` is on this machine."""
 
     def python(self, minor: int) -> str | None:
-        """Python 3.`minor` as `make` takes it; None if there is none to be had."""
+        """Returns Python 3.`minor` as `make` takes it; None if there is none to be had."""
 
     def has_wheel(self, minor: int, requirement: str) -> bool:
         """Returns whether a wheel for Python 3.`minor` on this platform exists."""

@@ -1,4 +1,4 @@
-"""Python environments with a TensorFlow release: found, or made once and kept in a cache."""
+"""Finds Python environments with a TensorFlow release, or makes and caches them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ print(json.dumps([list(sys.version_info[:2]), found]))
 
 @dataclass(frozen=True)
 class Environment:
-    """An interpreter with a TensorFlow.
+    """Interpreter with a TensorFlow.
 
     Attributes:
       python: the interpreter.
@@ -60,7 +60,7 @@ def environment_at(python: Path, release: str | None) -> Environment:
     """
     # A name alone is looked for on the PATH.
     path = _python_in(python) if python.is_dir() else Path(shutil.which(python) or python)
-    found = _asked(Path(os.path.abspath(path)))
+    found = _query(Path(os.path.abspath(path)))
     if found is None:
         raise UsageError(f"--python: {python} is no Python interpreter that starts")
     if found.tensorflow is None:
@@ -88,20 +88,20 @@ def environment_of(release: str, console: Console) -> Environment:
     """
     cache = cache_folder()
     for python in _newest_first(cache, release):
-        found = _asked(python)
+        found = _query(python)
         if found is not None and _is_release(found.tensorflow or "", release):
             return found
     try:
         with contextlib.ExitStack() as stack:
             with console.step(f"looking for wheels of TensorFlow {release}"):
                 installer = stack.enter_context(find_installer())
-                base, distribution, version = _choice(installer, release)
+                base, distribution, version = _choose_python(installer, release)
             folder = cache / _name(release, version)
             with console.step(f"installing TensorFlow {release} in {folder}"):
                 _make(folder, installer, base, _requirement(distribution, release))
     except InstallerError as e:
         raise BridgeError(f"TensorFlow {release} cannot be installed: {e}") from e
-    found = _asked(_python_in(folder))
+    found = _query(_python_in(folder))
     if found is None or found.tensorflow is None:
         raise BridgeError(f"{folder}: its Python does not start; remove the folder and try again")
     return found
@@ -132,8 +132,8 @@ def _newest_first(cache: Path, release: str) -> Iterator[Path]:
             yield python
 
 
-def _choice(installer: Installer, release: str) -> tuple[str, str, tuple[int, int]]:
-    """A Python and a distribution that has wheels for it."""
+def _choose_python(installer: Installer, release: str) -> tuple[str, str, tuple[int, int]]:
+    """Chooses a Python and a distribution that has wheels for it."""
     without_python = []
     for minor in _candidates(installer):
         for distribution in _DISTRIBUTIONS:
@@ -176,7 +176,7 @@ def _make(folder: Path, installer: Installer, base: str, requirement: str) -> No
         made = Path(temporary, "made")
         installer.make(base, made)
         installer.install(_python_in(made), requirement)
-        if _asked(_python_in(folder)) is not None:
+        if _query(_python_in(folder)) is not None:
             return  # another process was faster
         with contextlib.suppress(FileNotFoundError):
             # What does not start, since its Python is gone.
@@ -184,7 +184,7 @@ def _make(folder: Path, installer: Installer, base: str, requirement: str) -> No
         try:
             made.rename(folder)
         except OSError:
-            if _asked(_python_in(folder)) is None:
+            if _query(_python_in(folder)) is None:
                 raise
 
 
@@ -201,7 +201,7 @@ def _python_in(folder: Path) -> Path:
     return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
-def _asked(python: Path) -> Environment | None:
+def _query(python: Path) -> Environment | None:
     """Asks an interpreter for its versions; None if it does not start."""
     if shutil.which(str(python)) is None:
         return None

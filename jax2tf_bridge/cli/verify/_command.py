@@ -14,7 +14,7 @@ from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.cli._commands import Command, UsageError, check_output
 from jax2tf_bridge.cli._console import Console, first_line, printable
 from jax2tf_bridge.cli._packages import loading, quiet_tensorflow
-from jax2tf_bridge.cli._references import UserCodeError, current_folder_first, user_object
+from jax2tf_bridge.cli._references import UserCodeError, current_folder_first, import_reference
 from jax2tf_bridge.cli.verify._options import DESCRIPTION, EXAMPLES, add_options
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.portable._dtypes import NEED_X64
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> None:
         from jax2tf_bridge.verifying import KnownTypes, Pair
     with current_folder_first():
         with console.step(f"importing {options.against}"):
-            function = user_object(options.against, "--against")
+            function = import_reference(options.against, "--against")
             if not callable(function):
                 raise UsageError(
                     f"--against: {options.against} is no function, but of type "
@@ -173,7 +173,7 @@ def _signature(options: argparse.Namespace, sidecar: Sidecar) -> str:
 
 
 def _latencies(pair: Pair, options: argparse.Namespace) -> tuple[str | None, list[Latency]]:
-    """By the first open size; of one size if nothing is open."""
+    """Measures along the first open size, or once if nothing is open."""
     rounds = _rounds(options)
     sampler = pair.sampler
     if not sampler.variables:
@@ -273,7 +273,7 @@ def _params_like(options: argparse.Namespace) -> Any:
         return None
     import jax
 
-    found = user_object(options.params_like, "--params-like")
+    found = import_reference(options.params_like, "--params-like")
     if callable(found) and jax.tree_util.all_leaves([found]):
         try:
             found = found()

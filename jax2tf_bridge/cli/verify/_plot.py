@@ -1,4 +1,4 @@
-"""Latency over batch size as an SVG, without a plotting package."""
+"""Plots latency over batch size as an SVG, without a plotting package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SERIES = (("JAX, jitted", "#0b6e99", "jax_ms"), ("SavedModel", "#c2410c", "save
 
 
 def latency_plot(title: str, variable: str, points: Sequence[Latency]) -> str:
-    """Two lines on logarithmic axes, as a file of SVG.
+    """Plots two lines on logarithmic axes, as a file of SVG.
 
     Args:
       title: of the plot.
@@ -71,7 +71,7 @@ def latency_plot(title: str, variable: str, points: Sequence[Latency]) -> str:
 
 
 class _Axis:
-    """From numbers to places; numbers that are all one are in the middle."""
+    """Axis that maps numbers to places; numbers that are all one are in the middle."""
 
     def __init__(self, low: float, high: float, begin: float, end: float) -> None:
         margin = 0.06 * (end - begin)

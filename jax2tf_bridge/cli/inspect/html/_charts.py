@@ -1,4 +1,4 @@
-"""Bar charts as inline SVG, with labels and values as text."""
+"""Draws bar charts as inline SVG, with labels and values as text."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def largest(
 
 
 def html_text(text: str) -> str:
-    """A text of a file, which may hold anything, for elements and attributes.
+    """Escapes a text of a file, which may hold anything, for elements and attributes.
 
     >>> html_text('<b title="x">')
     '&lt;b title=&quot;x&quot;&gt;'
@@ -59,7 +59,7 @@ def html_text(text: str) -> str:
 
 
 def bar_chart(title: str, bars: Sequence[Bar]) -> str:
-    """A chart of horizontal bars that share a scale, as SVG; "" for no bars.
+    """Draws horizontal bars that share a scale, as SVG; "" for no bars.
 
     Args:
       title: what is shown, and in which unit; also for those who do not see the chart.

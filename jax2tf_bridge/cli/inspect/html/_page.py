@@ -1,4 +1,4 @@
-"""One self-contained HTML page: nothing in it is loaded from elsewhere, and no script runs."""
+"""Renders a self-contained HTML page: nothing is loaded from elsewhere, no script runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _SEVERITIES = {"error": "Error", "warning": "Warning", "note": "Note"}
 
 @dataclass(frozen=True)
 class Table:
-    """A table; `numbers` are the columns of numbers."""
+    """Table of a page; `numbers` are the columns of numbers."""
 
     title: str
     head: Sequence[str]
@@ -68,7 +68,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Fold:
-    """A part that is folded until it is asked for.
+    """Part of a page that is folded until the reader opens it.
 
     Attributes:
       title: what is seen.

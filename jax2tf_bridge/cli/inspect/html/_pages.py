@@ -11,7 +11,7 @@ from jax2tf_bridge.cli.inspect._directory_text import (
     gradients_run_on_text,
     module_facts,
     module_title,
-    padding,
+    padding_text,
     runs_on_text,
     type_text,
     variables_text,
@@ -141,7 +141,7 @@ def _signatures(signatures: Sequence[Mapping[str, Any]]) -> Table:
                 "; ".join(
                     [
                         *(f"{n}: {', '.join(map(str, s))}" for n, s in buckets.items()),
-                        *padding(signature),
+                        *padding_text(signature),
                     ]
                 )
                 or "none",
