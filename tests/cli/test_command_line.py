@@ -261,8 +261,8 @@ def test_one_line() -> None:
 
 
 NEEDED = {
-    "JAX": ("jax", "jax", "jax2tf_bridge.from_jax"),
-    "TensorFlow": ("tensorflow", "tensorflow-cpu", "jax2tf_bridge.saving"),
+    "JAX": ("jax", "jax", ("jax2tf_bridge.from_jax", "jax2tf_bridge.loading")),
+    "TensorFlow": ("tensorflow", "tensorflow-cpu", ("jax2tf_bridge.saving",)),
 }
 """For each package: its module, the extra that installs it, and ours that import it."""
 

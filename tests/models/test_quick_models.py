@@ -52,7 +52,7 @@ def test_calls_differ_in_size_from_the_example() -> None:
             np.array([1], np.float32),
             np.array([[1]], np.float32),
             0,
-            "x: expected float32[1,1], got float32[1]",
+            "x: expected float32[1, 1], got float32[1]",
         ),
         (
             np.array([1], np.float64),

@@ -41,9 +41,9 @@ def run(options: argparse.Namespace) -> None:
     if not _rounds(options):
         _compile_quickly()
     with loading("JAX", "verify", console):
-        import jax
-
         from jax2tf_bridge.loading import LoadedFunction, load
+    import jax
+
     sidecar, wide = _sidecar(options.directory)
     if wide:
         jax.config.update("jax_enable_x64", True)
