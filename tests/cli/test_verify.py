@@ -278,7 +278,11 @@ def lookup(ids: Any) -> Any:
         (["--against", "tests.cli.models:fails"], 1, "running tests.cli.models:fails or"),
         (["--against", "tests.cli.models:cube", "--plot", "a.png"], 2, "name it a.svg"),
         (["--against", "tests.cli.models:cube", "--signature", "x"], 2, "no signature x"),
-        (["--against", "tests.cli.models:cube", "--samples", "0"], 2, "0 is less than 1"),
+        (
+            ["--against", "tests.cli.models:cube", "--samples", "0"],
+            2,
+            "expected a number from 1 on. Got: 0",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line(
