@@ -1,14 +1,87 @@
-"""The exception tree: every error that the bridge raises on purpose."""
+"""Exceptions that the bridge raises on purpose, and the messages that they carry."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 
+class Blank(str):
+    """A value that the reader fills in, as code shows it.
+
+    >>> str(Argument("buckets", Blank("{...}")))
+    'buckets={...}'
+    """
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a public function, as a part of a Message.
+
+    Attributes:
+      name: of the argument.
+      value: what to pass, or what was passed; `...` where the message only names the argument.
+      code: what Python shows, where that is not "name=value".
+
+    >>> str(Argument("mask")), str(Argument("oversize", {"n": "as is"}))
+    ('mask', "oversize={'n': 'as is'}")
+    >>> str(Argument("target", "2.17", code="Target.tensorflow('2.17')"))
+    "Target.tensorflow('2.17')"
+    """
+
+    name: str
+    value: Any = ...
+    code: str = ""
+
+    def __str__(self) -> str:
+        return self.code or (self.name if self.value is ... else f"{self.name}={self.value!r}")
+
+
+class Message(str):
+    """Text of an error or a note, with the arguments that it names as parts.
+
+    It is what Python shows. The command line writes the same parts with options in place of the
+    arguments.
+
+    >>> message = Message("Pass ", Argument("oversize", {"n": "as is"}), ".")
+    >>> message
+    "Pass oversize={'n': 'as is'}."
+    >>> message.written(lambda argument: f"--{argument.name}")
+    'Pass --oversize.'
+    """
+
+    parts: tuple[str | Argument, ...]
+
+    def __new__(cls, *parts: object) -> Message:
+        """Joins texts, arguments, other messages, and errors, which stand for their messages."""
+        flat = [piece for part in parts for piece in _pieces(part)]
+        message = super().__new__(cls, "".join(map(str, flat)))
+        message.parts = tuple(flat)
+        return message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Message, self.parts
+
+    def written(self, write: Callable[[Argument], str]) -> str:
+        """Returns the text with each argument as `write` writes it."""
+        return "".join(write(p) if isinstance(p, Argument) else p for p in self.parts)
+
+
+def _pieces(part: object) -> tuple[str | Argument, ...]:
+    if isinstance(part, BaseException) and part.args and str(part) == part.args[0]:
+        part = part.args[0]
+    if isinstance(part, Message):
+        return part.parts
+    return (part if isinstance(part, Argument) else str(part),)
+
+
 class BridgeError(Exception):
-    """The root of the tree."""
+    """Base of all exceptions that the bridge raises on purpose."""
 
     # TensorFlow's AutoGraph replaces what is raised within a tf.function by an exception of its
     # own, which no `except ValueError` catches, unless it has an attribute of this name.
@@ -36,7 +109,7 @@ class TargetError(BridgeError, ValueError):
 
 
 class FunctionError(BridgeError, TypeError, ValueError):
-    """What was given as a function is none that can be exported.
+    """Something that is no function, or none that can be exported.
 
     A TypeError as jax.jit's, and a ValueError as jax.export's.
     """
@@ -47,11 +120,11 @@ class ExportError(BridgeError, ValueError):
 
 
 class NotExportableError(ExportError, NotImplementedError):
-    """The function holds something that no export can carry, such as a host callback."""
+    """Function with something that no export can carry, such as a host callback."""
 
 
 class UnsupportedByTargetError(ExportError, NotImplementedError):
-    """The module holds an op or custom call that the target cannot run.
+    """Module with an op or custom call that the target cannot run.
 
     Attributes:
       operation: the op or the custom call's name.
@@ -68,20 +141,19 @@ class UnsupportedByTargetError(ExportError, NotImplementedError):
 
 
 class PlatformError(ExportError):
-    """The function cannot be lowered for the platforms asked for.
+    """Function that cannot be lowered for the platforms asked for.
 
     Attributes:
       reasons: for each platform that failed, why.
     """
 
     def __init__(self, message: str, *, reasons: Mapping[str, str]) -> None:
-        """`message` is the whole text."""
         super().__init__(message)
         self.reasons = dict(reasons)
 
 
 class ShapeError(BridgeError, ValueError):
-    """A shape that does not match the specification or the record."""
+    """A shape that does not match the specification or the portable function."""
 
 
 class InconclusiveShapeError(ShapeError, TypeError):
@@ -106,7 +178,6 @@ class InconclusiveShapeError(ShapeError, TypeError):
         requirements: Sequence[str] = (),
         source: str | None = None,
     ) -> None:
-        """`message` is the whole text."""
         super().__init__(message)
         self.comparison, self.source = comparison, source
         self.counterexample = None if counterexample is None else dict(counterexample)
@@ -132,7 +203,6 @@ class UnsoundBucketsError(ShapeError):
         bucket: Mapping[str, int],
         difference: float,
     ) -> None:
-        """`message` is the whole text."""
         super().__init__(message)
         self.output, self.sizes, self.bucket = output, dict(sizes), dict(bucket)
         self.difference = difference
@@ -154,7 +224,7 @@ class StructureError(BridgeError, TypeError, ValueError):
 
 
 class ArgumentsError(ShapeError, DTypeError):
-    """Several arguments differ from the record, some by shape and some by dtype."""
+    """Arguments that differ from the portable function's, some by shape and some by dtype."""
 
 
 class GradientError(BridgeError, LookupError, TypeError, ValueError):
@@ -166,7 +236,7 @@ class GradientError(BridgeError, LookupError, TypeError, ValueError):
 
 
 class ModuleError(BridgeError, ValueError):
-    """The StableHLO module is unreadable, too new, or does not match the record around it."""
+    """StableHLO module that is unreadable, too new, or unlike the function around it."""
 
 
 class StateDictError(StructureError):
@@ -177,7 +247,6 @@ class StateDictError(StructureError):
     """
 
     def __init__(self, message: str, *, path: str = "") -> None:
-        """`message` is the whole text."""
         super().__init__(message)
         self.path = path
 
@@ -190,13 +259,12 @@ class FileFormatError(BridgeError, ValueError):
     """
 
     def __init__(self, message: str, *, file: str | None = None) -> None:
-        """`message` is the whole text."""
         super().__init__(message)
         self.file = file
 
 
 class SerializationError(BridgeError, TypeError, ValueError):
-    """What a file format cannot hold; nothing is written.
+    """Something that a file format cannot hold; nothing is written.
 
     A ValueError as jax.export's, and a TypeError as that of flax.serialization.
     """
@@ -215,14 +283,13 @@ class DeviceError(BridgeError, ValueError):
 
 
 class NotPicklableError(BridgeError, TypeError):
-    """What cannot be sent to another process.
+    """Something that cannot be sent to another process.
 
     Attributes:
       culprit: the name of what is to blame, as "train_step.<locals>.lock"; "" if unknown.
     """
 
     def __init__(self, message: str, *, culprit: str = "") -> None:
-        """`message` is the whole text."""
         super().__init__(message)
         self.culprit = culprit
 
@@ -240,7 +307,6 @@ class CallTfError(BridgeError, RuntimeError):
     """
 
     def __init__(self, message: str, *, function: str, operation: str | None = None) -> None:
-        """`message` is the whole text."""
         super().__init__(message)
         self.function, self.operation = function, operation
 
@@ -254,13 +320,12 @@ class JobError(BridgeError, RuntimeError):
     """
 
     def __init__(self, message: str, *, job: str, output: str = "") -> None:
-        """`message` is the whole text."""
         super().__init__(message)
         self.job, self.output = job, output
 
 
 class WorkerDiedError(JobError):
-    """The process that was exporting ended before it answered.
+    """Exporting process that ended before it answered.
 
     Attributes:
       exit_code: of the process, negative for a signal; None if it is not known.
@@ -269,7 +334,6 @@ class WorkerDiedError(JobError):
     def __init__(
         self, message: str, *, job: str, output: str = "", exit_code: int | None = None
     ) -> None:
-        """`message` is the whole text."""
         super().__init__(message, job=job, output=output)
         self.exit_code = exit_code
 
@@ -290,7 +354,7 @@ class ExportManyError(BridgeError, ExceptionGroup[BridgeError]):
 
     @staticmethod
     def of(results: Mapping[str, Any], errors: Mapping[str, BridgeError]) -> ExportManyError:
-        """The error for what came of all jobs."""
+        """Makes the error for the results and errors of all jobs."""
         count = len(results) + len(errors)
         lines = bullet_list([str(error).partition("\n")[0] for error in errors.values()])
         error = ExportManyError(
@@ -311,7 +375,7 @@ class _PathText(OSError):
     """An OSError whose text begins with its path, and whose strerror goes on from there."""
 
     def __str__(self) -> str:
-        return f"{self.filename} {self.strerror}"
+        return str(message_of(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind = type(self).__mro__[2]  # the type of Python's; ours has no name to be found by
@@ -336,17 +400,23 @@ def path_error(kind: type[OSError], code: int, text: str, path: str | os.PathLik
     return named(code, text, os.fspath(path))
 
 
+def message_of(error: BaseException) -> Message:
+    """Returns the text of an error with its arguments, where it has them.
+
+    >>> message_of(ShapeError(Message("Give ", Argument("mask"), "."))).parts
+    ('Give ', Argument(name='mask', value=Ellipsis, code=''), '.')
+    """
+    if isinstance(error, _PathText):
+        return Message(error.filename, " ", error.strerror)
+    return Message(error)
+
+
 def _restored(
     kind: type[BridgeError], args: tuple[Any, ...], attributes: dict[str, Any]
 ) -> BridgeError:
     error = kind.__new__(kind, *args)
     error.__dict__.update(attributes)
     return error
-
-
-def bullet_list(lines: Sequence[str]) -> str:
-    """`lines` one below the other, each with a dash, for the end of a message."""
-    return "".join(f"\n  - {line}" for line in lines)
 
 
 def mismatch(
@@ -365,3 +435,8 @@ def mismatch(
     """
     kind = ArgumentsError if shapes and dtypes else ShapeError if shapes else DTypeError
     return kind(f"{text}:{bullet_list([*shapes, *dtypes])}\n{advice}".rstrip())
+
+
+def bullet_list(lines: Sequence[str]) -> Message:
+    """Writes `lines` one below the other, each with a dash, for the end of a message."""
+    return Message(*(part for line in lines for part in ("\n  - ", line)))

@@ -81,15 +81,15 @@ class Checked:
 
 
 class Registered(Checked):
-    """As Checked, registered for files without from_children."""
+    """Type like Checked, registered for files without from_children."""
 
 
 class KnownToJax(Checked):
-    """As Checked, registered for files with jax.export alone."""
+    """Type like Checked, registered for files with jax.export alone."""
 
 
 class Grid(Checked):
-    """As Checked, with several static data."""
+    """Type like Checked, with several static data."""
 
     def __init__(self, x: Any, label: tuple[Any, ...]) -> None:
         super().__init__(x, "")
@@ -98,7 +98,7 @@ class Grid(Checked):
 
 
 class Sized(Checked):
-    """As Checked, with an attribute that its constructor takes from a shape."""
+    """Type like Checked, with an attribute that its constructor takes from a shape."""
 
     def __init__(self, x: Any, label: str) -> None:
         super().__init__(x, label)
@@ -106,7 +106,7 @@ class Sized(Checked):
 
 
 class Computing(Checked):
-    """As Checked, with an attribute that its constructor computes."""
+    """Type like Checked, with an attribute that its constructor computes."""
 
     def __init__(self, x: Any, label: str) -> None:
         super().__init__(x, label)

@@ -1,4 +1,4 @@
-"""The exception tree as a whole."""
+"""Exception tree as a whole."""
 
 import copy
 import errno
@@ -51,7 +51,7 @@ def _one_of_each() -> Iterator[BridgeError]:
 
 @pytest.mark.parametrize("error", [*_one_of_each()], ids=lambda error: type(error).__name__)
 def test_errors_cross_to_other_processes(error: BridgeError) -> None:
-    """As a pool of processes sends them: with text and attributes."""
+    """Pickles as a pool of processes does: with text and attributes."""
     found = pickle.loads(pickle.dumps(error))
     assert type(found) is type(error)
     assert str(found) == str(error)

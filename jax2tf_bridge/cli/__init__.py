@@ -1,4 +1,4 @@
-"""The command `jax2tf-bridge`: export where JAX is, save where TensorFlow is, inspect anywhere."""
+"""Command line `jax2tf-bridge`: exports where JAX is, saves where TensorFlow is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command says beside its results, on stderr: errors, notes, and what it is doing."""
+"""Writes errors, notes and progress to stderr."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ PROGRAM = "jax2tf-bridge"
 
 
 class Console:
-    """Writes to stderr; results are written to stdout by those who have them."""
+    """Writer to stderr; commands write their results to stdout themselves."""
 
     def __init__(self, *, verbose: bool = False) -> None:
         """`verbose` keeps a line for each step, also where stderr is no terminal."""
         self.verbose = verbose
 
     def error(self, text: str) -> None:
-        """Why the command fails, in one line."""
+        """Prints why the command fails, in one line."""
         print(f"{PROGRAM}: error: {one_line(text)}", file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
-        """What a user should know of a command that works, in one line."""
+        """Prints what a user should know of a command that works, in one line."""
         print(f"{PROGRAM}: note: {one_line(text)}", file=sys.stderr, flush=True)
 
     @contextlib.contextmanager
@@ -43,7 +43,7 @@ class Console:
 
 
 def printable(text: str) -> str:
-    r"""A text from a file, with what a terminal would act upon written out.
+    r"""Escapes what a terminal would act upon, in a text from a file.
 
     >>> printable("a name\x1b[31m")
     'a name\\x1b[31m'
@@ -52,7 +52,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""The lines of a text behind one another.
+    r"""Joins the lines of a text.
 
     >>> one_line("Two things differ:\n  - x: a\n  - y: b\n")
     'Two things differ: x: a; y: b'
@@ -76,5 +76,5 @@ def one_line(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text that is not empty."""
+    """Returns the first line of an error's text that is not empty."""
     return next(filter(None, map(str.strip, str(error).splitlines())), "")

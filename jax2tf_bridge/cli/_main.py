@@ -1,4 +1,4 @@
-"""run(): reads the command line, runs the command, and turns errors into one line and a code."""
+"""Runs a command line, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from jax2tf_bridge.cli._commands import UsageError
 from jax2tf_bridge.cli._console import Console, first_line
-from jax2tf_bridge.cli._option_words import in_option_words
+from jax2tf_bridge.cli._messages import for_command_line
 from jax2tf_bridge.cli._parser import parse
-from jax2tf_bridge.cli._usage import UsageError
-from jax2tf_bridge.cli._user_objects import UserCodeError
-from jax2tf_bridge.errors import BridgeError, TargetError
+from jax2tf_bridge.cli._references import UserCodeError
+from jax2tf_bridge.errors import BridgeError, TargetError, message_of
 
 REFUSED, USAGE, PIPE_CLOSED = 1, 2, 141
 """The exit codes beside 0; the last is what a shell has for SIGPIPE."""
@@ -42,13 +42,13 @@ def run(argv: Sequence[str] | None) -> int:
         if options.debug:
             traceback.print_exc()
         Console().error(_text(e, options))
-        is_usage = isinstance(e, (UsageError, TargetError)) or _names_nothing(e, options)
+        is_usage = isinstance(e, (UsageError, TargetError)) or _is_missing_path(e, options)
         return USAGE if is_usage else REFUSED
     return 0
 
 
-def _names_nothing(error: Exception, options: argparse.Namespace) -> bool:
-    """Whether the command line names a file or folder that does not exist, and this says so."""
+def _is_missing_path(error: Exception, options: argparse.Namespace) -> bool:
+    """Returns whether the error is that a path on the command line does not exist."""
     if not isinstance(error, (FileNotFoundError, NotADirectoryError)) or not error.filename:
         return False
     # What is written need not be there.
@@ -62,10 +62,10 @@ def _text(error: Exception, options: argparse.Namespace) -> str:
     if isinstance(error, UserCodeError | UsageError):
         return str(error)
     if isinstance(error, BridgeError):
-        return in_option_words(str(error), options)
+        return for_command_line(message_of(error), options)
     if isinstance(error, OSError) and error.strerror:
         if not str(error).startswith("[Errno "):
-            return in_option_words(str(error), options)  # a sentence of the bridge's
+            return for_command_line(message_of(error), options)  # a sentence of the bridge's
         name = f"{error.filename}: " if error.filename else ""
         return f"{name}{error.strerror}"
     return f"{type(error).__name__}: {first_line(error)} (--debug shows all of it)"

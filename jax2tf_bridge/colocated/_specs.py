@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge.colocated._channel import Channel
 from jax2tf_bridge.errors import (
     DeviceError,
@@ -67,7 +68,9 @@ def deserialize_specs(array: jax.Array, channel: Channel) -> Any:
     string = _string_dtype()
     dtype, shape = getattr(array, "dtype", None), getattr(array, "shape", None)
     if not isinstance(array, jax.Array) or not isinstance(dtype, type(string)) or shape != ():
-        got = f"an array of {dtype}{list(shape)}" if shape is not None else type(array).__qualname__
+        got = type(array).__qualname__
+        if shape is not None:
+            got = f"an array of {array_type_text(dtype, shape)}"
         raise UntrustedMessageError(
             f"deserialize_specs needs a scalar jax.Array of StringDType. Got: {got}. Pass the "
             "array that serialize_specs made."

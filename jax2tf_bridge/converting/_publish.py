@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from jax2tf_bridge.converting._save import Signatures, keys_as_words, save
-from jax2tf_bridge.errors import SavingError, path_error
+from jax2tf_bridge.errors import Argument, Message, SavingError, path_error
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
 from jax2tf_bridge.saving import (
@@ -105,7 +105,12 @@ def publish(
         )
     newest = latest(root)
     if newest is None:
-        text = "has no version yet, and the first one needs signatures beside params"
+        text = Message(
+            "has no version yet, and the first one needs ",
+            Argument("signatures"),
+            " beside ",
+            Argument("params"),
+        )
         raise path_error(FileNotFoundError, errno.ENOENT, text, root)
     with opened(params) as weights:
         named = _named(newest, keys_as_words(weights))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import jax
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
-from jax2tf_bridge.errors import ShapeError
+from jax2tf_bridge.errors import Argument, Message, ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.arguments._avals import portable_aval
 from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
@@ -29,6 +29,7 @@ from jax2tf_bridge.from_jax.shapes._requirements import (
     with_reshape_requirements,
 )
 from jax2tf_bridge.from_jax.shapes._specs import Specs, scope_of, symbolic_specs
+from jax2tf_bridge.from_jax.shapes._traced_function import AUTO_SHAPES, CONSTRAINTS, INFER, SHAPES
 from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._portable_function import PortableFunction
@@ -287,9 +288,11 @@ def given_assumptions(specs: Specs, options: ExportOptions, name: str) -> SizeAs
             (*options.constraints, *map(str, specs.constraints)),
         )
     except ContradictionError as e:
-        also = " and polymorphic_constraints" if options.constraints else ""
+        also = (" and ", CONSTRAINTS) if options.constraints else ()
         raise ShapeError(
-            f"The symbolic scopes of {name}'s arguments{also} do not go together: {e}"
+            Message(
+                f"The symbolic scopes of {name}'s arguments", *also, f" do not go together: {e}"
+            )
         ) from e
 
 
@@ -302,11 +305,22 @@ def _check_names(specs: Specs, options: ExportOptions) -> None:
     if not unknown:
         return
     names = ", ".join(sorted(unknown))
-    given = f"polymorphic_constraints {list(options.constraints)} speak of {names}, which no entry"
+    given = Message(
+        Argument(CONSTRAINTS.name, list(options.constraints)),
+        f" speak of {names}, which no entry of ",
+        SHAPES,
+        " names",
+    )
     if specs.decided:
         known = ", ".join(sorted(specs.variables())) or "none"
-        raise ShapeError(f"{given} of polymorphic_shapes names. The variables there: {known}.")
+        raise ShapeError(Message(given, f". The variables there: {known}."))
     raise ShapeError(
-        f"{given} of polymorphic_shapes names: AUTO names its variables itself. Write the entry "
-        'yourself, or leave the constraints to "infer".'
+        Message(
+            given,
+            ": ",
+            AUTO_SHAPES,
+            " names its variables itself. Write the entry yourself, or pass ",
+            INFER,
+            ".",
+        )
     )

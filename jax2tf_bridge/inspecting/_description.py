@@ -228,8 +228,8 @@ def _types(module: ModuleContents) -> dict[str, Any]:
     dims = [d for aval in record.in_avals for d in aval.shape if is_symbolic_dim(d)]
     return {
         "name": record.name,
-        "arguments": [_aval_text(aval) for aval in kept],
-        "results": [_aval_text(aval) for aval in record.out_avals],
+        "arguments": [str(aval) for aval in kept],
+        "results": [str(aval) for aval in record.out_avals],
         "sizes": {
             "variables": sorted({v for d in dims for v in d.variables()}),
             "constraints": list(record.constraints),
@@ -257,10 +257,6 @@ def _call_types(module: ModuleContents) -> tuple[list[str], list[str]]:
 def _unnamed(aval: Aval) -> str:
     shape = tuple(d if isinstance(d, int) else None for d in aval.shape)
     return str(TensorType(aval.dtype, shape))
-
-
-def _aval_text(aval: Aval) -> str:
-    return f"{aval.dtype}[{', '.join(map(str, aval.shape))}]"
 
 
 def _text(value: object) -> str:

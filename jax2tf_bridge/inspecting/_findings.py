@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
+from jax2tf_bridge._utils._lists import some
 from jax2tf_bridge.inspecting._contents import (
     ModuleContents,
     is_linear_algebra,
@@ -15,6 +16,7 @@ from jax2tf_bridge.inspecting._contents import (
 from jax2tf_bridge.portable._sharding import CALLS_OF_PARTS
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES
+from jax2tf_bridge.portable._tensorflow_releases import no_handler_text
 from jax2tf_bridge.saved_model._saved_model import EntryPoint, Gradient, SavedModelContents
 from jax2tf_bridge.saved_model._sidecar import SIDECAR
 from jax2tf_bridge.saved_model._tensors import TensorType
@@ -64,16 +66,6 @@ def in_units(size: int) -> str:
         return f"{size} bytes"
     power = 3 if size >= 10**9 else 2 if size >= 10**6 else 1
     return f"{size / 1000**power:.1f} {'kMG'[power - 1]}B"
-
-
-def some(names: Sequence[str], most: int = 4) -> str:
-    """Joins names, or the first of them.
-
-    >>> some(["a", "b", "c"], 2)
-    'a, b and 1 more'
-    """
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def shortened(text: str, most: int = 500) -> str:
@@ -179,8 +171,8 @@ def _custom_calls(modules: Sequence[ModuleContents], retarget: str) -> Iterator[
             )
         yield Finding(
             "error",
-            f"{_these(found, 'call')} {some([shortened(c, 100) for c in calls])}, for which no "
-            "TensorFlow has a handler: running fails.",
+            f"{_these(found, 'fail')} to run: "
+            f"{no_handler_text([shortened(call, 100) for call in calls])}.",
             remedy,
             _numbers(found),
         )
@@ -296,7 +288,7 @@ def _these(modules: Sequence[ModuleContents], verb: str = "are") -> str:
     """Writes the subject of a sentence and its verb."""
     if len(modules) > 1:
         return f"{len(modules)} modules {verb}"
-    singular = {"are": "is", "call": "calls", "have": "has", "hold": "holds"}[verb]
+    singular = {"are": "is", "fail": "fails", "have": "has", "hold": "holds"}[verb]
     kind = "gradient" if modules[0].order else "module"
     return f"The {kind} {shortened(modules[0].place, 100)} {singular}"
 

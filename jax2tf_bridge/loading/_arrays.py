@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge.errors import DTypeError, FileFormatError
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import KEYS, NEED_X64, WIDENED
@@ -55,10 +56,12 @@ class SavedVariables:
         """
         entry = self.entry(key)
         if (entry.dtype, entry.shape) != (dtype, shape):
+            found = array_type_text(entry.dtype, entry.shape)
+            expected = array_type_text(dtype, shape)
             raise FileFormatError(
-                f"{self._prefix}.index has {entry.dtype}{list(entry.shape)} for {key!r}, and the "
-                f"SavedModel says {dtype}{list(shape)}: they do not belong together. Copy the "
-                "SavedModel anew, or save it again.",
+                f"{self._prefix}.index has {found} for {key!r}, and the SavedModel says "
+                f"{expected}: they do not belong together. Copy the SavedModel anew, or save it "
+                "again.",
                 file=f"{self._prefix}.index",
             )
         assert self._bundle is not None

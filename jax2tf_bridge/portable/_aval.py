@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge.portable._dtypes import WIDENED, is_differentiable
 from jax2tf_bridge.portable._sharding import Sharding
 from shape_poly import Dim
@@ -62,7 +63,7 @@ class Aval:
         return is_differentiable(self.dtype)
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{','.join(str(d) for d in self.shape)}]"
+        return array_type_text(self.dtype, self.shape)
 
 
 @dataclass(frozen=True)

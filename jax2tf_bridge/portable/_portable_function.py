@@ -19,6 +19,7 @@ from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tensorflow_releases import (
     custom_calls_of,
     has_kernel,
+    no_handler_text,
     releases_that_run,
     unhandled_anywhere,
 )
@@ -349,10 +350,7 @@ class PortableFunction:
         names = custom_calls_of(self.module)
         calls = unhandled_anywhere(self.module, names)
         if calls:
-            return (
-                f"no TensorFlow: it calls {', '.join(calls)}, for which there is no handler in it; "
-                "see retarget_record"
-            )
+            return f"no TensorFlow: {no_handler_text(calls)}; see retarget_record"
         if has_kernel(self.module, names):
             return (
                 "TPUs alone whose runtime reads the Pallas kernels of its JAX; no TensorFlow "

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from jax2tf_bridge.errors import TargetError
+from jax2tf_bridge.errors import Argument, Message, TargetError
 from jax2tf_bridge.portable._stablehlo_version import Version
 from jax2tf_bridge.portable._tf_compat import installed_versions
 
@@ -146,21 +146,31 @@ def as_target(value: object) -> Target:
     )
 
 
-def _unknown_release(release: str, key: str) -> str:
+def release_argument(release: str) -> Argument:
+    """Names a release as a target, for messages."""
+    return Argument("target", release, f"Target.tensorflow({release!r})")
+
+
+def _unknown_release(release: str, key: str) -> Message:
     """Says what is wrong with a release that the table does not have."""
     known = list(TENSORFLOW_RELEASES)
     nearest = _nearest_release(key)
+    given, better = release_argument(release), release_argument(nearest or known[-1])
     if nearest is None:
-        return (
-            f"Target.tensorflow({release!r}): no such TensorFlow release is known. Known are "
-            f"{known[0]} to {known[-1]}; use Target.tensorflow({known[-1]!r})."
+        return Message(
+            given,
+            f": no such TensorFlow release is known. Known are {known[0]} to {known[-1]}; use ",
+            better,
+            ".",
         )
-    text = f"Target.tensorflow({release!r}): TensorFlow {nearest} is the"
     if nearest == known[0]:
-        return f"{text} oldest that can run a module: use Target.tensorflow({nearest!r}) or newer."
-    return (
-        f"{text} newest that is known here. Where {key} is installed use Target.installed(), "
-        f"elsewhere Target.tensorflow({nearest!r}) or Target.widest()."
+        text = f": TensorFlow {nearest} is the oldest that can run a module: use "
+        return Message(given, text, better, " or newer.")
+    text = f": TensorFlow {nearest} is the newest that is known here. Use "
+    installed = f"Target.installed() where {key} is installed, elsewhere {better}"
+    chosen = Argument("target", nearest, installed)
+    return Message(
+        given, text, chosen, ", or leave ", Argument("target", code="the target"), " out."
     )
 
 
@@ -216,8 +226,11 @@ def canonical_platforms(
                 choices = [*known, *_PLATFORM_ALIASES]
                 near = difflib.get_close_matches(name, choices, n=2, cutoff=0.4) or choices
                 raise TargetError(
-                    f"{argument}: unknown platform {given!r}. Did you mean {' or '.join(near)}? "
-                    f"Known here: {', '.join(choices)}."
+                    Message(
+                        Argument(argument),
+                        f": unknown platform {given!r}. Did you mean {' or '.join(near)}? "
+                        f"Known here: {', '.join(choices)}.",
+                    )
                 )
             names[platform] = None
     return tuple(names)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
+from jax2tf_bridge._utils._lists import some
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
@@ -56,6 +57,15 @@ def unhandled_calls(module: Lowered, names: Iterable[str], newest: Version) -> t
         for name in names
         if name not in handled and not is_vouched(name, module.disabled_checks)
     )
+
+
+def no_handler_text(calls: Sequence[str]) -> str:
+    """Says that TensorFlow has no handler for custom calls.
+
+    >>> no_handler_text(["'lapack_ssyevd'"])
+    "TensorFlow has no handler for the custom call 'lapack_ssyevd'"
+    """
+    return f"TensorFlow has no handler for the custom call{'s'[: len(calls) - 1]} {some(calls, 8)}"
 
 
 def unhandled_anywhere(module: Lowered, names: Iterable[str]) -> tuple[str, ...]:

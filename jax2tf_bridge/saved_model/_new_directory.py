@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.errors import Argument, Message, path_error
 from jax2tf_bridge.saved_model._reading import GRAPH_FILE
 
 
@@ -58,12 +58,16 @@ def check_free(path: Path, *, overwrite: bool) -> None:
     if above != whole or not any(path.iterdir()):
         return
     if not overwrite:
-        raise path_error(
-            FileExistsError, errno.EEXIST, "is there already; --overwrite replaces it", path
-        )
+        raise exists_error(path)
     if not (path / GRAPH_FILE).exists():
         text = f"is not replaced: it has no {GRAPH_FILE}, but something else"
         raise path_error(FileExistsError, errno.EEXIST, text, path)
+
+
+def exists_error(path: Path) -> OSError:
+    """Makes the error for a folder that is not to be replaced."""
+    text = Message("is there already; ", Argument("overwrite", True), " replaces it")
+    return path_error(FileExistsError, errno.EEXIST, text, path)
 
 
 def _link(source: str, target: str) -> str:

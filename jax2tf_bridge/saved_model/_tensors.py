@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES, kind_of
 from jax2tf_bridge.saved_model._protobuf import VARINT, Field, Message
 from jax2tf_bridge.saved_model._schema import ShapeField, TensorField
@@ -58,16 +59,14 @@ class TensorType:
     """A dtype by its name, and a shape.
 
     >>> str(TensorType("float32", (None, 28))), str(TensorType("int32", None))
-    ('float32[?, 28]', 'int32[...]')
+    ('float32[?,28]', 'int32[...]')
     """
 
     dtype: str
     shape: Shape
 
     def __str__(self) -> str:
-        if self.shape is None:
-            return f"{self.dtype}[...]"
-        return f"{self.dtype}[{', '.join('?' if d is None else str(d) for d in self.shape)}]"
+        return array_type_text(self.dtype, self.shape)
 
     @property
     def size(self) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.errors import GradientError, SavingError
+from jax2tf_bridge.errors import Argument, GradientError, Message, SavingError
 from jax2tf_bridge.portable._as_portable import as_record
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saved_model._signature import Signature
@@ -21,6 +21,7 @@ from jax2tf_bridge.saving._report import (
     missing_gradient_notes,
     variable_aval,
 )
+from jax2tf_bridge.saving.buckets._bucket_names import BUCKETS
 from jax2tf_bridge.saving.buckets._options import BucketOptions, with_buckets
 from jax2tf_bridge.saving.publishing._whole_directory import whole_directory
 from jax2tf_bridge.saving.serving._instructions import instructions
@@ -113,10 +114,9 @@ def save_records(
         write_metadata(folder, endpoints, weights.weights(), constants)
         if precompile and not requests:
             why = notes[0] if notes else "each signature has open sizes and no buckets"
-            raise SavingError(
-                f"precompile=True has nothing to compile: {why}. "
-                f"{'' if notes else 'Give buckets={...}, or leave it out.'}".rstrip()
-            )
+            hint = () if notes else (" Give ", BUCKETS, ", or leave it out.")
+            problem = (Argument("precompile", True), " has nothing to compile: ", why, ".")
+            raise SavingError(Message(*problem, *hint))
         if warm_up and requests:
             write_warm_up(folder, requests)
         programs = precompiled(folder, requests).programs if precompile else None
@@ -157,9 +157,15 @@ def _endpoint(
             constants.add(each)
     except GradientError as e:
         raise GradientError(
-            f"The signature {name} cannot be saved with vjp_order={order}: {e} Where the function "
-            "was exported, store more with it: write_function(..., vjp_order=...), or "
-            "record.with_vjp(order)."
+            Message(
+                f"The signature {name} cannot be saved with ",
+                Argument("vjp_order", order),
+                ": ",
+                e,
+                " Where the function was exported, store more with it: ",
+                Argument("vjp_order", order, f"write_function(..., vjp_order={order})"),
+                ".",
+            )
         ) from e
     return Endpoint.of(name, replace(signature, takes_params=takes), own, constants, order)
 

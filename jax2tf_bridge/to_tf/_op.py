@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from jax2tf_bridge.errors import FileFormatError, ModuleError
+from jax2tf_bridge.errors import Argument, FileFormatError, Message, ModuleError
 from jax2tf_bridge.portable._graph_function import CUSTOM_CALL
 from jax2tf_bridge.portable._module_types import are_types_checked, check_function_types
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import shared_checks
 from jax2tf_bridge.portable._stablehlo_version import version_text
-from jax2tf_bridge.portable._tensorflow_releases import unhandled_calls
+from jax2tf_bridge.portable._tensorflow_releases import no_handler_text, unhandled_calls
 from jax2tf_bridge.portable._tf_compat import installed_versions
 from jax2tf_bridge.portable.bytecode import ModuleSummary, read_module
 from jax2tf_bridge.to_tf import _tf_compat
@@ -34,12 +34,17 @@ def check_versions(record: PortableFunction) -> None:
     if module.stablehlo_version > version or module.calling_convention_version > convention:
         short = ".".join(release.split(".")[:2])
         raise ModuleError(
-            f"{record.name} needs StableHLO {version_text(module.stablehlo_version)} and calling "
-            f"convention {module.calling_convention_version}; the installed TensorFlow {release} "
-            f"reads up to {version_text(version)} and {convention}. Where JAX is installed, "
-            f"retarget it: jax2tf-bridge retarget FILE --tensorflow {short}, or in Python "
-            f"retarget_record(record, Target.tensorflow({short!r})). Or export it again without a "
-            "target, or serve it with a newer TensorFlow."
+            Message(
+                f"{record.name} needs StableHLO {version_text(module.stablehlo_version)} and "
+                f"calling convention {module.calling_convention_version}; the installed "
+                f"TensorFlow {release} reads up to {version_text(version)} and {convention}. "
+                "Where JAX is installed, retarget it: jax2tf-bridge retarget ",
+                Argument("file", code="FILE"),
+                f" --tensorflow {short}, or in Python retarget_record(record, "
+                f"Target.tensorflow({short!r})). Or export it again without ",
+                Argument("target", code="a target"),
+                ", or serve it with a newer TensorFlow.",
+            )
         )
 
 
@@ -101,13 +106,12 @@ def _check_custom_calls(
     gradient = ""
     if record is not of:
         gradient = f" This is a gradient of {of.name}: record.with_vjp(0) leaves it behind."
-    names = ", ".join(map(repr, unknown))
     raise ModuleError(
-        f"{record.name} cannot run in TensorFlow on {', '.join(record.platforms)}: its module "
-        f"holds custom calls that have no handler there: {names}. Retarget the record where JAX "
-        "is installed (retarget_record, or the command jax2tf-bridge retarget): those that have a "
-        "form in StableHLO alone are replaced. If the runtime that serves the model registers "
-        f"them, add DisabledSafetyCheck.custom_call({unknown[0]!r}) to the record's "
+        f"{record.name} cannot run in TensorFlow on {', '.join(record.platforms)}: "
+        f"{no_handler_text([repr(name) for name in unknown])}. Retarget the portable function "
+        "where JAX is installed (retarget_record, or the command jax2tf-bridge retarget): calls "
+        "that have a form in StableHLO alone are replaced. If the runtime that serves the model "
+        f"has handlers, add DisabledSafetyCheck.custom_call({unknown[0]!r}) to its "
         f"disabled_checks.{gradient}"
     )
 

@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 import jax2tf_bridge
-from jax2tf_bridge.cli import _module_texts, main
+from jax2tf_bridge.cli import main
+from jax2tf_bridge.cli.inspect import _module_texts
 
 FINDS_PACKAGES = {"PYTHONPATH": str(Path(jax2tf_bridge.__file__).parents[1])}
 """The variable with which another process finds the packages under test, from any folder."""
@@ -20,7 +21,7 @@ FINDS_PACKAGES = {"PYTHONPATH": str(Path(jax2tf_bridge.__file__).parents[1])}
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: its exit code, and what it printed."""
+    """Exit code and output of a command that ended."""
 
     code: int
     out: str
@@ -28,13 +29,14 @@ class Ended:
 
     @property
     def error(self) -> str:
-        """The one line of an error, without what stands before each."""
+        """Returns the one line of an error, without its prefix."""
         assert self.err.count("\n") == 1, self.err
         assert self.err.startswith("jax2tf-bridge: error: "), self.err
         return self.err.removeprefix("jax2tf-bridge: error: ").removesuffix("\n")
 
 
 Run = Callable[..., Ended]
+Ok = Callable[..., str]
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 @pytest.fixture
-def ok(run: Run) -> Callable[..., str]:
+def ok(run: Run) -> Ok:
     """Runs a command that must work without a word on stderr, and gives what it printed."""
 
     def run_command(*words: str | Path) -> str:
@@ -77,3 +79,10 @@ def prints_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         _module_texts, "subprocess", SimpleNamespace(**vars(subprocess) | {"run": run})
     )
+
+
+@pytest.fixture
+def cube(ok: Ok) -> str:
+    """Exports a function with its gradient, and gives the name of the file."""
+    ok("export", "tests.cli.models:cube", "--args", "f32[n]", "-o", "cube.jaxfn")
+    return "cube.jaxfn"

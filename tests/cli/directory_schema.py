@@ -1,4 +1,4 @@
-"""What `inspect --json` prints of a SavedModel, by types."""
+"""Schema of `inspect --json` of a SavedModel, by types."""
 
 from typing import Any
 

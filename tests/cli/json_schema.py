@@ -1,4 +1,4 @@
-"""What `inspect --json` prints, by types."""
+"""Schema of `inspect --json` of a function, by types."""
 
 from typing import Any
 

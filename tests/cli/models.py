@@ -1,4 +1,4 @@
-"""What the tests of the command export."""
+"""Functions that the tests of the command line export."""
 
 from __future__ import annotations
 

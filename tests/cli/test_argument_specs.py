@@ -1,4 +1,4 @@
-"""What --args, --kwargs and --shapes say."""
+"""Reading --args, --kwargs and --shapes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from jax2tf_bridge import AUTO
-from jax2tf_bridge.cli._argument_specs import (
+from jax2tf_bridge.cli._commands import UsageError
+from jax2tf_bridge.cli.export._argument_specs import (
     ArgumentSpec,
     read_arguments,
     read_named,
     read_shapes,
 )
-from jax2tf_bridge.cli._usage import UsageError
 from shape_poly import symbolic_shape
 
 

@@ -1,4 +1,4 @@
-"""The command line itself: help, versions, typos, exit codes, and how it ends early."""
+"""Command line itself: help, versions, typos, exit codes, and how it ends early."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 import jax2tf_bridge
-from jax2tf_bridge.cli import _inspect, main
+from jax2tf_bridge.cli import main
 from jax2tf_bridge.cli._console import Console, one_line
+from jax2tf_bridge.cli.inspect import _command as _inspect
 from jax2tf_bridge.errors import MissingDependencyError
 from jax2tf_bridge.serialization import write_function
-from tests.cli.conftest import FINDS_PACKAGES, Run
+from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.fresh_process import run_python
 from tests.serialization.records import simple
 
@@ -51,7 +52,28 @@ COMMANDS = ("export", "save", "inspect", "retarget", "serve-check")
         (["inspect", "f", "g"], "unrecognized arguments: g ({} --help says more)"),
         (
             ["save", "f"],
-            "the following arguments are required: -o/--output ({} save --help says more)",
+            "the following arguments are required: -o/--output, which names what to write "
+            "({} save --help says more)",
+        ),
+        *(
+            (
+                [command, source, *more],
+                f"argument {metavar}: {source} {problem}, and what export wrote is read here. "
+                f"Export the function first: jax2tf-bridge export {exported} "
+                f"({{}} {command} --help says more)",
+            )
+            for command, metavar, *more in (
+                ("inspect", "PATH"),
+                ("save", "FILE", "-o", "m"),
+                ("publish", "FILE", "-o", "m"),
+                ("retarget", "PATH", "--tensorflow", "2.17"),
+                ("verify", "DIR", "--against", "m:f"),
+                ("serve-check", "DIR"),
+            )
+            for source, problem, exported in (
+                ("d/zoo.py", "is Python source", "zoo:FUNCTION --args ... -o FUNCTION.jaxfn"),
+                ("a.b:net.f", "names a function", "a.b:net.f --args ... -o f.jaxfn"),
+            )
         ),
         (
             ["export", "--args", "f32", "m:f", "-o", "x"],
@@ -60,7 +82,7 @@ COMMANDS = ("export", "save", "inspect", "retarget", "serve-check")
         ),
         (
             ["inspect", "f", "--ops", "-1"],
-            "argument --ops: -1 is negative ({} inspect --help says more)",
+            "argument --ops: expected a number from 0 on. Got: -1 ({} inspect --help says more)",
         ),
         (
             ["export", "m:f", "--vjp-order", "x", "-o", "f"],
@@ -75,14 +97,14 @@ def test_usage_errors(run: Run, words: list[str], error: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_has_an_example(ok: Callable[..., str], command: str) -> None:
+def test_help_has_an_example(ok: Ok, command: str) -> None:
     text = ok(command, "--help")
     assert text.startswith(f"usage: jax2tf-bridge {command} ")
     assert f"\n  jax2tf-bridge {command} " in text
     assert "example" in text
 
 
-def test_help_and_version(ok: Callable[..., str]) -> None:
+def test_help_and_version(ok: Ok) -> None:
     text = ok("--help")
     assert "Needs" not in text  # which each command says itself
     assert "exit codes: 0 all is well, 1 the bridge refused, 2 the command line is wrong" in text
@@ -173,7 +195,7 @@ def test_broken_pipe_is_quiet(tmp_path: Path) -> None:
 LOADING = """
 import sys, time
 from jax2tf_bridge.cli._console import Console
-from jax2tf_bridge.cli._loading import loading
+from jax2tf_bridge.cli._packages import loading
 with loading("JAX", "export", Console()):
     print("ready", flush=True)
     try:
@@ -184,7 +206,8 @@ with loading("JAX", "export", Console()):
 SLEEPING = """
 import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
-from jax2tf_bridge.cli import _inspect, main
+from jax2tf_bridge.cli import main
+from jax2tf_bridge.cli.inspect import _command as _inspect
 def sleeps(_):
     print("ready", flush=True)
     time.sleep(60)
@@ -234,4 +257,37 @@ def test_steps_are_shown_on_a_terminal_and_gone_afterwards(
 def test_one_line() -> None:
     assert one_line("Two things:\n  - x: a\n  - y: b.\n\nCast them.") == (
         "Two things: x: a; y: b. Cast them."
+    )
+
+
+NEEDED = {
+    "JAX": ("jax", "jax", ("jax2tf_bridge.from_jax", "jax2tf_bridge.loading")),
+    "TensorFlow": ("tensorflow", "tensorflow-cpu", ("jax2tf_bridge.saving",)),
+}
+"""For each package: its module, the extra that installs it, and ours that import it."""
+
+
+@pytest.mark.parametrize(
+    ("needs", "words"),
+    [
+        ("JAX", "export tests.cli.models:cube --args f32[n] -o f.jaxfn"),
+        ("JAX", "retarget cube.jaxfn --tensorflow 2.16"),
+        ("JAX", "verify model --against tests.cli.models:cube"),
+        ("TensorFlow", "save cube.jaxfn -o m"),
+        ("TensorFlow", "publish cube.jaxfn -o m"),
+    ],
+)
+@pytest.mark.usefixtures("cube")
+def test_a_package_that_is_missing(
+    run: Run, monkeypatch: pytest.MonkeyPatch, needs: str, words: str
+) -> None:
+    module, extra, ours = NEEDED[needs]
+    monkeypatch.setitem(sys.modules, module, None)
+    for name in [m for m in sys.modules if m.startswith(ours)]:
+        monkeypatch.delitem(sys.modules, name)
+    ended = run(*words.split())
+    assert (ended.code, ended.error) == (
+        1,
+        f"jax2tf-bridge {words.split()[0]} needs {needs}, which is not installed here. Install it "
+        f"with: pip install 'jax2tf-bridge[{extra}]'",
     )

@@ -71,7 +71,7 @@ def test_commands_of_the_readme_run_from_an_empty_folder(
 
 
 def shown_commands() -> int:
-    """How many lines of the page begin with a prompt."""
+    """Counts the lines of the page that begin with a prompt."""
     return sum(line.startswith("$ ") for line in PAGE.read_text().splitlines())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -14,17 +13,16 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import PortableFunction
-from jax2tf_bridge.cli._argument_specs import DTYPES
+from jax2tf_bridge.cli.export._argument_specs import DTYPES
 from jax2tf_bridge.serialization import read_function
 from tests.cli import models
-from tests.cli.conftest import Run
+from tests.cli.conftest import Ok, Run
 
 M = "tests.cli.models"
-Ok = Callable[..., str]
 
 
 def exported(ok: Ok, *words: str) -> PortableFunction:
-    """What the command writes for these words."""
+    """Exports with these words, and reads the file."""
     ok("export", *words, "-o", "f.jaxfn")
     return read_function("f.jaxfn")
 
@@ -274,10 +272,10 @@ def test_modules_are_found_in_the_current_folder(
         (
             [f"{M}:halves", "--args", "f32[6]", "--shapes", "auto"],
             1,
-            "auto finds no dimension that can stay open for all sizes: the function needs d0 >= 2 "
-            "(d0, d1, ... are the leading dimensions of its arguments). Pass --constraints infer "
-            "to have it checked when the function is called, or write --shapes and --constraints "
-            "yourself.",
+            "--shapes auto finds no dimension that can stay open for all sizes: the function needs "
+            "d0 >= 2 (d0, d1, ... are the leading dimensions of its arguments). Pass --constraints "
+            "infer to have it checked when the function is called, or write --shapes and "
+            "--constraints yourself.",
         ),
         (
             [f"{M}:noise", "--args", "key<fri>[]"],
@@ -292,13 +290,13 @@ def test_modules_are_found_in_the_current_folder(
         (
             [f"{M}:cube", "--args", "f32", "--tensorflow", "2.1"],
             2,
-            "--tensorflow 2.1: TensorFlow 2.15 is the oldest that can run a module: write "
+            "--tensorflow 2.1: TensorFlow 2.15 is the oldest that can run a module: use "
             "--tensorflow 2.15 or newer.",
         ),
         (
             [f"{M}:cube", "--args", "f32", "--tensorflow", "2.99"],
             2,
-            "--tensorflow 2.99: TensorFlow 2.21 is the newest that is known here. Write "
+            "--tensorflow 2.99: TensorFlow 2.21 is the newest that is known here. Use "
             "--tensorflow 2.21, or leave --tensorflow out.",
         ),
         (
@@ -325,12 +323,12 @@ def test_sizes_that_do_not_fit_say_what_to_write(run: Run) -> None:
     assert ended.code == 1
     assert ended.error.startswith("halves needs b >= 2")
     assert ended.error.endswith(
-        "If your sizes keep to this, say so: --constraints 'b >= 2', or let --constraints infer "
+        "If your sizes keep to this, say so: --constraints 'b >= 2' or let --constraints infer "
         "add it. Other sizes are then refused when the function is called."
     )
     words = ("--args", "f32[6,3]", "--shapes", "(n, _)", "--constraints", "n <= 9")
     ended = run("export", f"{M}:halves", *words, "-o", "f.jaxfn")
-    assert " say so: --constraints 'n <= 9' 'n >= 2', or let --constraints infer add " in (
+    assert " say so: --constraints 'n <= 9' 'n >= 2' or let --constraints infer add " in (
         ended.error
     )
     ended = run("export", f"{M}:ones", "--args", "f32[n]", "-o", "f.jaxfn")
@@ -390,18 +388,6 @@ def test_verbose_says_what_takes_how_long(run: Run) -> None:
     steps = [line.removeprefix("jax2tf-bridge: ").split(": ")[0] for line in ended.err.splitlines()]
     assert steps[0] == "starting JAX"
     assert steps[-1] == "writing f.jaxfn"
-
-
-def test_without_jax(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jax", None)
-    for name in [m for m in sys.modules if m.startswith("jax2tf_bridge.from_jax")]:
-        monkeypatch.delitem(sys.modules, name)
-    ended = run("export", f"{M}:cube", "--args", "f32[n]", "-o", "f.jaxfn")
-    assert (ended.code, ended.error) == (
-        1,
-        "jax2tf-bridge export needs JAX, which is not installed here. Install it with: pip install "
-        "'jax2tf-bridge[jax]'",
-    )
 
 
 def test_every_dtype_is_one_of_jax() -> None:

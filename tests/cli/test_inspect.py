@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,15 @@ import jax.numpy as jnp
 import pytest
 
 from jax2tf_bridge import Aval, LiftedConstant
-from jax2tf_bridge.cli._text import lines, releases_text
+from jax2tf_bridge.cli._function_text import releases_text
+from jax2tf_bridge.cli.inspect._functions import function_lines
 from jax2tf_bridge.portable._portable_function import StoredGradient
 from jax2tf_bridge.serialization import read_function, write_function
 from tests.cli import models
-from tests.cli.conftest import FINDS_PACKAGES, Run
+from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.cli.json_schema import SCHEMA
 from tests.fresh_process import run_python
 from tests.serialization.records import changed, constant
-
-Ok = Callable[..., str]
 
 
 @pytest.fixture
@@ -117,11 +115,11 @@ def test_text(ok: Ok, predict: str) -> None:
 
 arguments:
   params['b']  float32[2]
-  params['w']  float32[3, 2]
-  x            float32[b, 3]
+  params['w']  float32[3,2]
+  x            float32[b,3]
 results:
   ['n'][0]  float32[]
-  ['y']     float32[b, 2]
+  ['y']     float32[b,2]
 sizes:     b open; under b >= 2
 runs on:   TensorFlow 2.15 to 2.21
 platforms: cpu, cuda, rocm, tpu
@@ -170,8 +168,9 @@ def test_custom_calls_that_tensorflow_lacks(ok: Ok) -> None:
     names = [c["name"] for c in facts["modules"][0]["custom_calls"] if not c["handled"]]
     assert names
     assert (
-        f"runs on:   no TensorFlow: it calls {', '.join(names)}, for which there is no handler in "
-        "it; jax2tf-bridge retarget writes it without, if it has a form in StableHLO alone\n"
+        f"runs on:   no TensorFlow: TensorFlow has no handler for the custom calls "
+        f"{', '.join(names)}; jax2tf-bridge retarget writes it without, if it has a form in "
+        "StableHLO alone\n"
     ) in text
     assert "_ffi (no handler in TensorFlow)" in text
     assert "solve has no gradient: " in text
@@ -181,7 +180,7 @@ def test_many_arguments_are_cut_short(ok: Ok) -> None:
     ok("export", "tests.cli.models:net.apply", "--args", "f32", "-o", "f.jaxfn")
     facts = facts_of(ok, "f.jaxfn")
     facts["arguments"] *= 1000
-    text = "\n".join(lines(facts, 10))
+    text = "\n".join(function_lines(facts, 10))
     assert "\n  and 960 more (--json has all)\n" in text
 
 
@@ -199,7 +198,7 @@ def test_what_only_some_files_have(ok: Ok, predict: str) -> None:
     }
     facts["arguments"][0]["used"] = False
     facts["modules"][0] |= {"unreadable": "it is odd", "ops": [], "tensorflow": []}
-    text = "\n".join(lines(facts, 10))
+    text = "\n".join(function_lines(facts, 10))
     for expected in (
         "  params['b']  float32[2]  (not used)\n",
         "constants:\n  w  float32[2]  in host memory\n",
@@ -230,7 +229,7 @@ def test_captured_arrays(ok: Ok, predict: str) -> None:
         ("some", "1 of them in the file", 1),
     ):
         text = ok("inspect", f"{file}.jaxfn")
-        assert "constants:\n  table  float32[30, 40]\n" in text
+        assert "constants:\n  table  float32[30,40]\n" in text
         assert f"constants: 2 arrays, 4,803 bytes, {where}; the largest (table) has 4,800\n" in text
         facts = facts_of(ok, f"{file}.jaxfn")
         (found,) = facts["constants"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import unicodedata
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,17 +14,15 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import export
-from jax2tf_bridge.cli import _module_texts
 from jax2tf_bridge.cli._console import printable
-from jax2tf_bridge.cli.html import _pages as _html_pages
-from jax2tf_bridge.cli.html._charts import Bar, bar_chart, largest
-from jax2tf_bridge.cli.html._page import Fold, Page, Table, render
-from tests.cli.conftest import FINDS_PACKAGES, Run
+from jax2tf_bridge.cli.inspect import _module_texts
+from jax2tf_bridge.cli.inspect.html import _pages as _html_pages
+from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
+from jax2tf_bridge.cli.inspect.html._page import Fold, Page, Table, render
+from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.cli.directory_schema import DIRECTORY_SCHEMA
 from tests.fresh_process import run_python
 from tests.saved_model.by_hand import FLOAT32, Call, Model, differentiable, preventing
-
-Ok = Callable[..., str]
 
 SINE = export(jnp.sin, platforms=["cpu"], polymorphic_shapes="(b, _)")(np.ones((4, 3), np.float32))
 HOSTILE = '<script>alert("x")</script><img src=//e.org/a.png>\x1b[31m'
@@ -72,18 +69,18 @@ def test_text(ok: Ok, sine: Path) -> None:
     )
     assert "note: serving_default, f: gradients are stored to order 1, and then: the end.\n" in head
     assert rest.startswith(
-        "serving_default(x: float32[?, 3]) -> (y: float32[?, 3]); gradients to order 1\n"
+        "serving_default(x: float32[?,3]) -> (y: float32[?,3]); gradients to order 1\n"
         "methods:   f\n"
         "runs on:   TensorFlow 2.15 to 2.21\n"
         "platforms: cpu\n"
-        "variables: 1, 24 bytes; the largest is w, float32[2, 3]\n"
+        "variables: 1, 24 bytes; the largest is w, float32[2,3]\n"
         f"graph:     {size:,} bytes in saved_model.pb\n"
         "\n"
         "module 0, main, run by serving_default, f\n"
         f"  {module:,} bytes ("
     )
     assert f"\nmodule 1, vjp, gradient of order 1\n  {vjp:,} bytes (" in rest
-    assert "  (float32[?, 3]) -> (float32[?, 3])\n" in rest
+    assert "  (float32[?,3]) -> (float32[?,3])\n" in rest
     assert "  custom calls: 1 shape_assertion\n" in rest
 
 
@@ -113,7 +110,7 @@ def test_json_keeps_its_schema(ok: Ok, sine: Path) -> None:
         {"name": "x", "dtype": "float32", "shape": [None, 3], "has_default": False}
     ]
     assert signature["modules"] == [{"module": 0, "order": 0}, {"module": 1, "order": 1}]
-    assert facts["modules"][0]["arguments"] == ["float32[?, 3]"]
+    assert facts["modules"][0]["arguments"] == ["float32[?,3]"]
 
 
 def sidecar(folder: Path, shape: str = "(b, 3)", record: str = "sine.jaxfn") -> None:
@@ -138,9 +135,9 @@ def test_what_the_bridge_knew_of_its_own_model(ok: Ok, sine: Path) -> None:
     write_function(records / "sine.jaxfn", SINE, vjp_order=1)
     text = ok("inspect", "sine")
     assert "sine, a SavedModel written by jax2tf-bridge 9.9 with TensorFlow 2.21.0\n" in text
-    assert "signature serving_default(x: float32[b, 3]) -> (y: float32[b, 3])" in text
+    assert "signature serving_default(x: float32[b,3]) -> (y: float32[b,3])" in text
     assert "; buckets b 1, 8\n" in text
-    assert "  (float32[b, 3]) -> (float32[b, 3])\n" in text
+    assert "  (float32[b,3]) -> (float32[b,3])\n" in text
     assert "waits for the compiler" in text
     facts = json.loads(ok("inspect", "sine", "--json"))
     assert facts["modules"][0]["sizes"] == {
@@ -156,11 +153,11 @@ def test_what_the_bridge_knew_of_its_own_model(ok: Ok, sine: Path) -> None:
 def test_a_sidecar_that_says_something_else(ok: Ok, sine: Path, shape: str) -> None:
     sidecar(sine, shape, "../../../etc/passwd")
     text = ok("inspect", "sine")
-    assert "signature serving_default(x: float32[?, 3]) -> (y: float32[?, 3])" in text
+    assert "signature serving_default(x: float32[?,3]) -> (y: float32[?,3])" in text
 
 
 class Elements(HTMLParser):
-    """The elements of a page with their attributes, and its text."""
+    """Elements of a page with their attributes, and its text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -223,7 +220,7 @@ def test_a_page(ok: Ok, sine: Path) -> None:
         "sine",
         "gradients are stored to order 1, and then: the end.",
         "TensorFlow 2.15 to 2.21",
-        "x: float32[?, 3]",
+        "x: float32[?,3]",
         "stablehlo.sine",
         "Where the bytes are",
         "func.func public @main",
@@ -268,7 +265,7 @@ def test_a_page_about_a_file(ok: Ok) -> None:
     text = ok("inspect", "predict.jaxfn", "--html", "page.html")
     assert text == "page.html: a page about predict.jaxfn\n"
     elements = assert_stands_alone(Path("page.html").read_text())
-    for part in ("params['w']", "float32[b, 3]", "TensorFlow 2.15 to 2.21", "func.func public"):
+    for part in ("params['w']", "float32[b,3]", "TensorFlow 2.15 to 2.21", "func.func public"):
         assert part in elements.text, part
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +10,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from jax2tf_bridge import write_weights
-from jax2tf_bridge.cli._text import natural_order
-from tests.cli.conftest import FINDS_PACKAGES, Run
+from jax2tf_bridge.cli.inspect._functions import natural_order
+from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.fresh_process import run_python
 
-Ok = Callable[..., str]
 BLOCK = {"kernel": np.ones((3, 4), np.float32), "bias": np.ones(4, np.float16)}
 
 
@@ -31,12 +29,12 @@ def test_leaves_are_listed_in_natural_order(ok: Ok, weights: Path) -> None:
     assert ok("inspect", "w.msgpack") == (
         f"w.msgpack, weights in msgpack, {size} bytes\n"
         "\n"
-        "  params/block_1/bias     float16[4]     8 bytes\n"
-        "  params/block_1/kernel   float32[3, 4]  48 bytes\n"
-        "  params/block_2/bias     float16[4]     8 bytes\n"
-        "  params/block_2/kernel   float32[3, 4]  48 bytes\n"
-        "  params/block_10/bias    float16[4]     8 bytes\n"
-        "  params/block_10/kernel  float32[3, 4]  48 bytes\n"
+        "  params/block_1/bias     float16[4]    8 bytes\n"
+        "  params/block_1/kernel   float32[3,4]  48 bytes\n"
+        "  params/block_2/bias     float16[4]    8 bytes\n"
+        "  params/block_2/kernel   float32[3,4]  48 bytes\n"
+        "  params/block_10/bias    float16[4]    8 bytes\n"
+        "  params/block_10/kernel  float32[3,4]  48 bytes\n"
         "  step                    no array\n"
         "\n"
         "7 leaves, 168 bytes\n"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -15,9 +13,7 @@ import tensorflow as tf
 from jax2tf_bridge import to_tf
 from jax2tf_bridge.serialization import read_function
 from tests.cli import models
-from tests.cli.conftest import Run
-
-Ok = Callable[..., str]
+from tests.cli.conftest import Ok, Run
 
 
 @pytest.fixture
@@ -69,15 +65,3 @@ def test_errors(run: Run, file: str) -> None:
         ended = run("retarget", *words)
         assert (ended.code, ended.out) == (code, "")
         assert ended.error.startswith(error)
-
-
-def test_without_jax(run: Run, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jax", None)
-    for name in [m for m in sys.modules if m.startswith("jax2tf_bridge.from_jax")]:
-        monkeypatch.delitem(sys.modules, name)
-    ended = run("retarget", file, "--tensorflow", "2.16")
-    assert (ended.code, ended.error) == (
-        1,
-        "jax2tf-bridge retarget needs JAX, which is not installed here. Install it with: pip "
-        "install 'jax2tf-bridge[jax]'",
-    )

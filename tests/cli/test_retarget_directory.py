@@ -21,10 +21,8 @@ from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving import save_records
 from jax2tf_bridge.serialization import read_function
-from tests.cli.conftest import Run
+from tests.cli.conftest import Ok, Run
 from tests.saved_model.by_hand import INT4, INT32, Call, Model
-
-Ok = Callable[..., str]
 
 NEW = Target.installed()
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
@@ -158,7 +156,7 @@ def test_models_of_the_bridge_keep_their_functions(ok: Ok, tmp_path: Path) -> No
     modules = {bytes(m.module) for m in read_saved_model("old").modules}
     assert modules == {stored.module.data, stored.vjp().module.data}
     facts = json.loads(ok("inspect", "old", "--json"))
-    assert facts["modules"][0]["arguments"] == ["float32[3, 2]", "float32[b, 3]"]
+    assert facts["modules"][0]["arguments"] == ["float32[3,2]", "float32[b,3]"]
 
 
 def test_linear_algebra_becomes_stablehlo(ok: Ok, tmp_path: Path) -> None:

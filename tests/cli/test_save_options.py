@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import shlex
 import struct
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge.cli._save_words import in_save_words
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
 from jax2tf_bridge.saving.serving._warm_up import read_warm_up
-from tests.cli.conftest import Run
+from tests.cli.conftest import Ok, Run
 
-Ok = Callable[..., str]
 MODELS = "tests.cli.models"
 BUCKETS = ("--buckets", "n=4,8")
 
@@ -223,33 +220,3 @@ def test_options_that_are_not_written_so(run: Run, words: str) -> None:
         2,
         True,
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            "f: buckets={'n': (8, 4)}: buckets must increase, and 4 follows 8. Write (4, 8).",
-            "f: --buckets n=8,4: buckets must increase, and 4 follows 8. Write --buckets n=4,8.",
-        ),
-        (
-            "Give oversize={'b': 'as is', 'n': 'as is'}, or vjp_order=1.",
-            "Give --oversize b=as-is --oversize n=as-is, or --vjp-order 1.",
-        ),
-        ("pad_values={'flags': True}: f has", "--pad-values flags=true: f has"),
-        ("pad_values={'ids': -inf, 'x': nan}: f", "--pad-values ids=-inf --pad-values x=nan: f"),
-        ("pad_values={'ids': array(1)}: f has", "pad_values={'ids': array(1)}: f has"),
-        ("pad with other numbers (pad_values).", "pad with other numbers (--pad-values)."),
-        (
-            "save: buckets for 'x', which is no dimension variable of its inputs (y: float32[b]).",
-            "--buckets names 'x', which is no open size of the inputs (y: float32[b]).",
-        ),
-        ("precompile=True has nothing", "--precompile has nothing"),
-        (
-            "no request stands for the others; give buckets={...}",
-            "no request stands for the others; give --buckets, as --buckets b=1,8,32",
-        ),
-    ],
-)
-def test_words(text: str, expected: str) -> None:
-    assert in_save_words(text) == expected

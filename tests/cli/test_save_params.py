@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import write_weights
-from tests.cli.conftest import Run
+from tests.cli.conftest import Ok, Run
 from tests.cli.models import params as PARAMS
 
-Ok = Callable[..., str]
 X = np.ones((5, 3), np.float32)
 
 
@@ -96,8 +94,8 @@ def test_files_in_the_wrong_place(run: Run, ok: Ok, files: tuple[str, str]) -> N
     ok("publish", function, "-o", "models")
     ended = run("publish", "-o", "models", "--params", weights)
     assert ended.error.endswith(
-        "models/1 has no weights: its function does not take --params. Publish FILE with --params "
-        "once, and weights alone from then on."
+        "models/1 has no weights: none of its signatures takes --params. Publish it once with FILE "
+        "and --params, and weights alone from then on."
     )
     ended = run("publish", function, "-o", "models/1")
     assert "models/1 is a SavedModel, and not the folder of its versions: name " in ended.error

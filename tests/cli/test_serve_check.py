@@ -22,16 +22,14 @@ from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli.serve_check import _runs as _serve_check_runs
 from jax2tf_bridge.cli.serve_check import _script as _serve_check_script
 from jax2tf_bridge.cli.serve_check._calls import calls_of
-from jax2tf_bridge.cli.serve_check._command import remedy_of
+from jax2tf_bridge.cli.serve_check._command import retarget_advice
 from jax2tf_bridge.cli.serve_check._runs import Result, differences
 from jax2tf_bridge.cli.serve_check._tensorflow_environments import environment_of
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.saved_model._extras import WARM_UP
 from tests.cli import models
-from tests.cli.conftest import Run
-
-Ok = Callable[..., str]
+from tests.cli.conftest import Ok, Run
 
 
 def rows(params: Any, x: Any) -> Any:
@@ -133,7 +131,7 @@ def test_a_model_runs_and_gives_the_same(ok: Ok, model: Path) -> None:
     assert lines[2] == "signature serving_default, with gradients"
     calls = lines[3:]
     assert len(calls) == 5
-    assert calls[0].split("  ")[1].startswith("x: float32[1, 3]")
+    assert calls[0].split("  ")[1].startswith("x: float32[1,3]")
     assert sum("(warm-up)" in line for line in calls) == 2
     assert all("ran, " in line and "BEYOND" not in line for line in calls)
 
@@ -185,20 +183,20 @@ def test_a_damaged_request_to_warm_up_is_an_error(model: Path, tmp_path: Path) -
     shutil.copytree(model, damaged)
     file = damaged / WARM_UP
     file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(FileFormatError, match="it ends within a record"):
+    with pytest.raises(FileFormatError, match="it ends within a request"):
         calls_of(read_saved_model(damaged))
 
 
 def test_modules_for_a_newer_release_are_mended_by_retarget(newest: Path, model: Path) -> None:
     description = describe_saved_model(read_saved_model(newest))
-    remedy = remedy_of(newest, "2.17.1", description, "serving_default")
+    remedy = retarget_advice(newest, "2.17.1", description, "serving_default")
     assert remedy is not None
     needed = ".".join(map(str, Target.installed().stablehlo_versions[0]))
     assert remedy.startswith(f"needs StableHLO {needed}, and TensorFlow 2.17 reads up to 1.1.1: ")
     assert f"jax2tf-bridge retarget {newest} --tensorflow 2.17" in remedy
-    assert remedy_of(newest, "2.21.0", description, "serving_default") is None
+    assert retarget_advice(newest, "2.21.0", description, "serving_default") is None
     other = describe_saved_model(read_saved_model(model))
-    assert remedy_of(model, "2.17.1", other, "serving_default") is None
+    assert retarget_advice(model, "2.17.1", other, "serving_default") is None
 
 
 def _floats(*values: float, dtype: str = "float32") -> Result:
@@ -236,7 +234,7 @@ def _script(file: Path, text: str) -> Path:
 
 
 def _python(file: Path, tensorflow: str | None) -> Path:
-    """What answers as an interpreter does that is asked for its TensorFlow."""
+    """Writes a stand-in for an interpreter that is asked for its TensorFlow."""
     return _script(file, f"echo '{json.dumps([[3, 11], tensorflow])}'")
 
 
@@ -248,16 +246,15 @@ def test_wrong_calls_are_one_line(run: Run, model: Path, tmp_path: Path) -> None
     code, text = error(model, "--tensorflow", "2.99")
     assert code == 2
     assert text.startswith("--tensorflow 2.99: TensorFlow 2.21 is the newest that is known")
-    assert "Write --tensorflow 2.21" in text
+    assert "Use --tensorflow 2.21" in text
     code, text = error(model)
-    assert (code, text.split(",")[0]) == (2, "name a release with --tensorflow")
+    assert (code, text.split(",")[0]) == (2, "name the release by --tensorflow")
     code, text = error(tmp_path / "none", "--tensorflow", "2.17")
-    missing = f"{tmp_path / 'none'} does not exist; name the folder that holds saved_model.pb"
-    assert (code, text) == (2, missing)
+    assert (code, text) == (2, f"{tmp_path / 'none'} does not exist")
     code, text = error(model, "--python", tmp_path / "none")
     assert (code, text) == (
         2,
-        f"--python: {tmp_path / 'none'} does not start as a Python interpreter",
+        f"--python: {tmp_path / 'none'} is no Python interpreter that starts",
     )
     bare = _python(tmp_path / "bare", None)
     code, text = error(model, "--python", bare)

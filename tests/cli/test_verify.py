@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,13 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import ShapeError, Signature, StructureError, save
-from jax2tf_bridge.cli import _verify
+from jax2tf_bridge.cli.verify import _command as _verify
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.verifying import KnownTypes, _comparison
 from jax2tf_bridge.verifying._samples import Sampler
 from tests.cli import models, nnx_model
-from tests.cli.conftest import Run
+from tests.cli.conftest import Ok, Run
 from tests.saved_model import by_hand
-
-Ok = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +126,7 @@ def test_sizes_whose_padding_was_not_checked_are_buckets(ok: Ok, tmp_path: Path)
 
 
 def attention(params: Any, x: Any) -> Any:
-    """Of which the gradient of the key bias is zero in theory, and rounding in practice."""
+    """Attends; the gradient of its key bias is zero in theory, and rounding in practice."""
     query = x @ params["query"]["kernel"] + params["query"]["bias"]
     key = x @ params["key"]["kernel"] + params["key"]["bias"]
     scores = jnp.einsum("bqd,bkd->bqk", query, key)
@@ -137,7 +134,7 @@ def attention(params: Any, x: Any) -> Any:
 
 
 def one_percent(params: Any, x: Any) -> Any:
-    """The attention, with a gradient of one of its weights that is 1% too large."""
+    """Attends with the gradient of one of its weights 1% too large."""
     return attention({**params, "query": _scaled_gradient(params["query"], 1.01)}, x)
 
 
@@ -281,7 +278,11 @@ def lookup(ids: Any) -> Any:
         (["--against", "tests.cli.models:fails"], 1, "running tests.cli.models:fails or"),
         (["--against", "tests.cli.models:cube", "--plot", "a.png"], 2, "name it a.svg"),
         (["--against", "tests.cli.models:cube", "--signature", "x"], 2, "no signature x"),
-        (["--against", "tests.cli.models:cube", "--samples", "0"], 2, "0 is less than 1"),
+        (
+            ["--against", "tests.cli.models:cube", "--samples", "0"],
+            2,
+            "expected a number from 1 on. Got: 0",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line(

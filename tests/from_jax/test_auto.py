@@ -228,7 +228,7 @@ def test_nothing_can_stay_open() -> None:
 def test_constraints_cannot_speak_of_names_that_are_not_there_yet() -> None:
     with pytest.raises(
         ShapeError,
-        match=r"polymorphic_constraints \['b >= 2'\] speak of b, which no entry of "
+        match=r"polymorphic_constraints=\['b >= 2'\] speak of b, which no entry of "
         r"polymorphic_shapes names: AUTO names its variables itself",
     ):
         exported(jnp.sin, ones(4), constraints=["b >= 2"])

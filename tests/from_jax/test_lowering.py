@@ -83,7 +83,7 @@ def test_custom_calls_are_refused_by_name() -> None:
     with pytest.raises(
         bridge.UnsupportedByTargetError,
         match=r"(?s)my_kernel cannot be exported for cpu, cuda, rocm, tpu:\n  - cpu, cuda, rocm, "
-        r"tpu: TensorFlow registers no handler for the custom call 'my_kernel' from ffi_call at "
+        r"tpu: TensorFlow has no handler for the custom call 'my_kernel' from ffi_call at "
         r".*test_lowering\.py:\d+.*DisabledSafetyCheck\.custom_call\('my_kernel'\)",
     ) as info:
         bridge.export(my_kernel)(x32)

@@ -210,7 +210,7 @@ def test_a_list_for_arguments_by_keyword() -> None:
     [
         (
             ["b =< 2"],
-            r"polymorphic_constraints \['b =< 2'\] cannot be read: The constraint 'b =< 2' is "
+            r"polymorphic_constraints=\['b =< 2'\] cannot be read: The constraint 'b =< 2' is "
             r"wrong at column 3: '=<' is no comparison\. A constraint compares two dimensions",
         ),
         (
@@ -224,7 +224,7 @@ def test_a_list_for_arguments_by_keyword() -> None:
         ([2], r"must be 'infer' or a sequence of strings, as \['b >= 2'\]\. Got: \[2\]"),
         (
             ["n >= 2"],
-            r"polymorphic_constraints \['n >= 2'\] speak of n, which no entry of "
+            r"polymorphic_constraints=\['n >= 2'\] speak of n, which no entry of "
             r"polymorphic_shapes names\. The variables there: b\.",
         ),
     ],

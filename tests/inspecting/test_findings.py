@@ -107,8 +107,8 @@ def test_linear_algebra_that_tensorflow_lacks(tmp_path: Path, vouched: bool) -> 
     severity, text, remedy = only(told(tmp_path, running(call)), "handler")
     assert severity == "error"
     assert text == (
-        "The module main/XlaCallModule calls lapack_sgeqrf_ffi, lapack_sorgqr_ffi, for which no "
-        "TensorFlow has a handler: running fails."
+        "The module main/XlaCallModule fails to run: TensorFlow has no handler for the custom "
+        "calls lapack_sgeqrf_ffi, lapack_sorgqr_ffi."
     )
     assert remedy.endswith("--tensorflow RELEASE writes linear algebra as StableHLO.")
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jax2tf_bridge.cli._argument_specs import DTYPES as WRITTEN
-from jax2tf_bridge.cli._argument_specs import ArgumentSpec
+from jax2tf_bridge.cli.export._argument_specs import DTYPES as WRITTEN
+from jax2tf_bridge.cli.export._argument_specs import ArgumentSpec
 from jax2tf_bridge.portable._array_sizes import array_size
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import (

@@ -113,7 +113,7 @@ def test_a_record_that_calls_lapack_runs_on_no_release() -> None:
     record = read_function(LAPACK)
     assert record.tensorflow_releases == ()
     assert repr(record).endswith(
-        "\n  runs on no TensorFlow: it calls lapack_ssyevd, for which there is no handler in it; "
+        "\n  runs on no TensorFlow: TensorFlow has no handler for the custom call lapack_ssyevd; "
         "see retarget_record"
     )
     # JAX writes such checks into its files; jaxlib has dropped the call, so that nobody has it.

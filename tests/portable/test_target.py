@@ -29,8 +29,8 @@ def test_a_release(release: str) -> None:
         ("1.15.5", "2.15 is the oldest that can run a module: use Target.tensorflow('2.15') or n"),
         (
             "2.22.0",
-            "2.21 is the newest that is known here. Where 2.22 is installed use "
-            "Target.installed(), elsewhere Target.tensorflow('2.21') or Target.widest().",
+            "2.21 is the newest that is known here. Use Target.installed() where 2.22 is "
+            "installed, elsewhere Target.tensorflow('2.21'), or leave the target out.",
         ),
         (
             "latest",

@@ -69,7 +69,7 @@ def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
 def test_another_model_is_replaced(tmp_path: Path) -> None:
     source = model(tmp_path / "a")
     other = model(tmp_path / "b", "other")
-    with pytest.raises(FileExistsError, match="is there already; --overwrite replaces it"):
+    with pytest.raises(FileExistsError, match="is there already; overwrite=True replaces it"):
         change(source, other)
     change(source, other, overwrite=True)
     assert files(other) == NEW

@@ -96,7 +96,7 @@ def test_modules_with_what_runs_them(contents: SavedModelContents) -> None:
     assert forward.stablehlo_version == (0, 14, 24)
     assert forward.calling_convention_version == 8
     assert forward.arguments == ("float32", "float32")
-    assert [str(r) for r in forward.results] == ["float32[?, 2]"]
+    assert [str(r) for r in forward.results] == ["float32[?,2]"]
     assert not forward.has_tokens
     assert not forward.uses_shardy
     assert not forward.functions
@@ -104,7 +104,7 @@ def test_modules_with_what_runs_them(contents: SavedModelContents) -> None:
 
 def test_what_lies_beside_the_modules(contents: SavedModelContents) -> None:
     (variable,) = contents.variables
-    assert (variable.path, str(variable.type)) == ("weights/w", "float32[3, 2]")
+    assert (variable.path, str(variable.type)) == ("weights/w", "float32[3,2]")
     assert variable.trainable is False
     assert variable.type.size == 24
     assert contents.assets == ("words.txt",)
@@ -211,7 +211,7 @@ def test_constants_of_the_graph_by_size(tmp_path: Path) -> None:
     contents = read_saved_model(model.write(tmp_path / "m"))
     assert [(c.function, c.node, str(c.type)) for c in contents.constants] == [
         ("", "d", "float32[100]"),
-        ("main", "c", "float32[4, 5]"),
+        ("main", "c", "float32[4,5]"),
     ]
     assert [c.size > s for c, s in zip(contents.constants, (400, 80), strict=True)] == [True, True]
     assert contents.constants_size == sum(c.size for c in contents.constants)

@@ -62,9 +62,10 @@ def test_several_variables_give_the_product_of_their_buckets() -> None:
         ({"b": (2**31,)}, "2147483648 is no bucket: they are from 1 to 2147483647."),
         (
             {"b": (8, 1, 8)},
-            "buckets={'b': (8, 1, 8)}: buckets must increase, and 1 follows 8. Write (1, 8).",
+            "buckets={'b': (8, 1, 8)}: buckets must increase, and 1 follows 8. Write "
+            "buckets={'b': (1, 8)}.",
         ),
-        ({"b": (4, 4)}, "buckets must increase, and 4 follows 4. Write (4,)."),
+        ({"b": (4, 4)}, "buckets must increase, and 4 follows 4. Write buckets={'b': (4,)}."),
         (
             {"batch": (4,)},
             "buckets for 'batch', which is no dimension variable of its inputs (x: float32[b,28]).",
@@ -93,7 +94,7 @@ def test_a_signature_without_variables() -> None:
         make({"b": (1, 8)}, {"x": Aval((4,), "float32")}, {"y": Aval((4,), "float32")})
     assert str(caught.value) == (
         "serving_default: buckets are for dimension variables, and its inputs have none (x: "
-        "float32[4]). Export the function with polymorphic_shapes, as '(b, ...)'."
+        "float32[4]). Export the function with polymorphic_shapes='(b, ...)'."
     )
 
 

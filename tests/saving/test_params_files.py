@@ -252,7 +252,7 @@ def test_shapes_and_dtypes_of_files(record: Path, root: Path, tmp_path: Path) ->
     write_weights(tmp_path / "dtype", wrong)
     with pytest.raises(DTypeError, match=r"kernel: expected float32, got int32"):
         save(tmp_path / "m", record, params=tmp_path / "dtype")
-    with pytest.raises(DTypeError, match=r"kernel'?\]?: expected float32\[3, 3\], got int32"):
+    with pytest.raises(DTypeError, match=r"kernel'?\]?: expected float32\[3,3\], got int32"):
         publish(root, params=tmp_path / "dtype")
 
 

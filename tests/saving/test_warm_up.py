@@ -177,10 +177,10 @@ def test_an_example_is_repeated_and_cut() -> None:
     [
         (
             {"x": np.zeros((2, 2, 4), np.float32)},
-            "score: the example for x is float32[2, 2, 4], and x is float32[b,l,3]",
+            "score: the example for x is float32[2,2,4], and x is float32[b,l,3]",
         ),
-        ({"x": np.zeros((2, 3), np.float32)}, "the example for x is float32[2, 3], and x is"),
-        ({"x": np.zeros((0, 1, 3), np.float32)}, "the example for x is float32[0, 1, 3], and x is"),
+        ({"x": np.zeros((2, 3), np.float32)}, "the example for x is float32[2,3], and x is"),
+        ({"x": np.zeros((0, 1, 3), np.float32)}, "the example for x is float32[0,1,3], and x is"),
         ({"n": np.int64(1)}, "score: the example for n is int64[], and n is int32[]"),
     ],
 )

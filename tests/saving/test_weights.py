@@ -223,7 +223,7 @@ def test_some_of_the_weights(root: Path) -> None:
         publish_weights(root, {"step": SECOND["step"]})
     assert str(caught.value) == (
         f"The weights do not fit the variables of {root / '2'}:\n"
-        "  - 'dense/kernel' is missing: it is float32[3, 4]\n"
+        "  - 'dense/kernel' is missing: it is float32[3,4]\n"
         "  - 'dense/bias' is missing: it is bfloat16[4]\n"
         "To keep the values of some, give partial=True."
     )
@@ -305,7 +305,7 @@ def test_unknown_names(root: Path) -> None:
         f"The weights do not fit the variables of {root / '1'}:\n"
         "  - 'dense/kernels' is no variable of it: did you mean 'dense/kernel'?\n"
         "  - 'q' is no variable of it\n"
-        "  - 'dense/kernel' is missing: it is float32[3, 4]\n"
+        "  - 'dense/kernel' is missing: it is float32[3,4]\n"
         "To keep the values of some, give partial=True."
     )
     assert_untouched(root)
@@ -317,7 +317,7 @@ def test_unknown_names(root: Path) -> None:
         (
             {"dense/kernel": KERNEL.T},
             ShapeError,
-            ["params['dense']['kernel']: expected float32[3, 4], got float32[4, 3]"],
+            ["params['dense']['kernel']: expected float32[3,4], got float32[4,3]"],
         ),
         (
             {"dense/bias": BIAS.astype(np.float32), "step": 8.0},
@@ -331,14 +331,14 @@ def test_unknown_names(root: Path) -> None:
             {"dense/kernel": KERNEL[0], "dense/bias": BIAS.astype(np.float16)},
             ArgumentsError,
             [
-                "params['dense']['kernel']: expected float32[3, 4], got float32[4]",
+                "params['dense']['kernel']: expected float32[3,4], got float32[4]",
                 "params['dense']['bias']: expected bfloat16[4], got float16[4]",
             ],
         ),
         (
             {"dense/kernel": ["a", "b"]},
             ArgumentsError,
-            ["params['dense']['kernel']: expected float32[3, 4], got string[2]"],
+            ["params['dense']['kernel']: expected float32[3,4], got string[2]"],
         ),
     ],
 )
@@ -389,13 +389,13 @@ def test_damaged_data_of_what_is_copied(root: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "text"),
     [
-        ("key", "gone", "params['dense']['kernel'] is float32[3, 4], and 'gone' holds nothing"),
+        ("key", "gone", "params['dense']['kernel'] is float32[3,4], and 'gone' holds nothing"),
         (
             "shape",
             [4],
             "is float32[4], and 'dense/kernel/.ATTRIBUTES/VARIABLE_VALUE' holds float32",
         ),
-        ("dtype", "int32", "is int32[3, 4], and 'dense/kernel/.ATTRIBUTES/VARIABLE_VALUE' holds"),
+        ("dtype", "int32", "is int32[3,4], and 'dense/kernel/.ATTRIBUTES/VARIABLE_VALUE' holds"),
     ],
 )
 def test_sidecar_of_another_model(root: Path, field: str, value: Any, text: str) -> None:

@@ -96,9 +96,9 @@ def test_custom_calls_that_tensorflow_has_no_handler_for() -> None:
     assert callable(to_tf(stored(record)))
     unchecked = stored(record, disabled_checks=())
     message = (
-        r"<lambda> cannot run in TensorFlow on cpu: its module holds custom calls that have no "
-        r"handler there: 'my_kernel'\. Retarget the record .*retarget_record.*"
-        r"DisabledSafetyCheck\.custom_call\('my_kernel'\) to the record's disabled_checks\."
+        r"<lambda> cannot run in TensorFlow on cpu: TensorFlow has no handler for the custom call "
+        r"'my_kernel'\. Retarget the portable function .*retarget_record.*"
+        r"DisabledSafetyCheck\.custom_call\('my_kernel'\) to its disabled_checks\."
     )
     with pytest.raises(ModuleError, match=message + "$"):
         to_tf(unchecked)
@@ -113,7 +113,7 @@ def test_custom_calls_of_another_platforms_branch() -> None:
 
     record = stored(export(f, platforms=["cpu", "tpu"])(X))
     np.testing.assert_allclose(to_tf(record)(X), np.sin(X), rtol=1e-6)
-    with pytest.raises(ModuleError, match=r"on cpu, cuda: .* there: 'tpu_custom_call'"):
+    with pytest.raises(ModuleError, match=r"on cpu, cuda: .* the custom call 'tpu_custom_call'"):
         to_tf(changed(record, platforms=("cpu", "cuda")))
 
 
@@ -143,7 +143,7 @@ def test_operations_of_archives_by_what_the_release_expands(
         if name in expanded:
             assert callable(to_tf(stored(record)))
         else:
-            with pytest.raises(ModuleError, match=f"no handler there: '{call}'"):
+            with pytest.raises(ModuleError, match=f"no handler for the custom call '{call}'"):
                 to_tf(stored(record))
 
 

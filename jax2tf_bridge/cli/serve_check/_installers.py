@@ -1,9 +1,8 @@
-"""Makes Python environments and fills them: by uv where it is installed, else by venv and pip."""
+"""Makes Python environments, by uv where it is installed, else by venv and pip."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 import subprocess
@@ -27,24 +26,19 @@ class Installer(Protocol):
     """Makes Python environments; every method raises InstallerError if the tool itself fails."""
 
     def has_python(self, minor: int) -> bool:
-        """Tells whether Python 3.`minor` is on this machine."""
+        """Returns whether Python 3.`minor` is on this machine."""
 
     def python(self, minor: int) -> str | None:
         """Returns Python 3.`minor` as `make` takes it; None if there is none to be had."""
 
     def has_wheel(self, minor: int, requirement: str) -> bool:
-        """Tells whether a requirement has a wheel for Python 3.`minor` on this platform."""
+        """Returns whether a wheel for Python 3.`minor` on this platform exists."""
 
     def make(self, base: str, folder: Path) -> None:
         """Makes an empty environment."""
 
     def install(self, python: Path, requirement: str) -> None:
-        """Installs a requirement in the environment of an interpreter."""
-
-
-def python_in(folder: Path) -> Path:
-    """Returns the interpreter of a virtual environment."""
-    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+        """Installs what is required in the environment of an interpreter."""
 
 
 @contextlib.contextmanager
@@ -57,11 +51,12 @@ def find_installer() -> Iterator[Installer]:
     with tempfile.TemporaryDirectory(prefix="jax2tf-bridge-") as folder:
         # The running environment may have no pip, and a venv brings one.
         _checked([sys.executable, "-m", "venv", "--copies", folder])
-        yield _Pip(str(python_in(Path(folder))), folder)
+        names = ("Scripts/python.exe", "bin/python")
+        yield _Pip(next(str(Path(folder, n)) for n in names if Path(folder, n).exists()), folder)
 
 
 class _Uv:
-    """uv, which finds and fetches Pythons itself."""
+    """Finds and fetches Pythons itself."""
 
     def __init__(self, uv: str) -> None:
         self._uv = uv
@@ -91,7 +86,7 @@ class _Uv:
 
 
 class _Pip:
-    """The venv module of the Pythons on the PATH, and a pip of its own to ask."""
+    """Pythons on the PATH with their venv modules, and a pip of its own to ask."""
 
     def __init__(self, python: str, folder: str) -> None:
         self._pip = _pip(python)
@@ -148,7 +143,7 @@ def _checked(command: Sequence[str]) -> None:
 
 
 def _reason(ended: subprocess.CompletedProcess[str]) -> str:
-    """Returns the last line, where installers say why; of uv's chain of causes all."""
+    """Returns the line with which pip says why, or all of uv's chain of causes."""
     lines = [line.strip() for line in (ended.stderr or ended.stdout).splitlines() if line.strip()]
     causes = [n for n, line in enumerate(lines) if re.match(r"error: |ERROR: |[x\u00d7] ", line)]
     shown = one_line("\n".join(lines[causes[-1] :] if causes else lines[-1:]))

@@ -1,9 +1,11 @@
-"""Options of `serve-check`, and the texts of its --help."""
+"""Defines the options of `serve-check`."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+
+from jax2tf_bridge.cli._commands import exported_path
 
 DESCRIPTION = """\
 Loads and runs a SavedModel with another TensorFlow release, in an environment that is made for it
@@ -20,7 +22,7 @@ examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `serve-check`."""
-    parser.add_argument("directory", type=Path, metavar="DIR", help="the SavedModel")
+    parser.add_argument("directory", type=exported_path, metavar="DIR", help="the SavedModel")
     parser.add_argument(
         "--tensorflow",
         metavar="RELEASE",

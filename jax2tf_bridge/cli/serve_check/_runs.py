@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge.cli.serve_check import _script as _serve_check_script
 from jax2tf_bridge.cli.serve_check._calls import Call
 from jax2tf_bridge.cli.serve_check._tensorflow_environments import environment_variables
@@ -21,7 +22,7 @@ from jax2tf_bridge.portable._tolerances import tolerance_of
 
 @dataclass(frozen=True)
 class Result:
-    """Arrays that a call gave, or its error.
+    """Outcome of a call.
 
     Attributes:
       error: the first line of why it failed, or None.
@@ -34,7 +35,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Run:
-    """Results of all calls in one environment.
+    """Outcome of all calls in an environment.
 
     Attributes:
       tensorflow: its release, "" if it was not even imported.
@@ -49,7 +50,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference of one output or gradient between two environments.
+    """Difference of an output or a gradient of a call.
 
     Attributes:
       what: "output" or "gradient".
@@ -73,7 +74,7 @@ class Difference:
 
 
 def run_calls(python: Path, saved_model: Path, calls: Sequence[Call], *, other: bool) -> Run:
-    """Makes the calls in a process of an interpreter; `other` if it is not the running one."""
+    """Makes the calls in a process of an interpreter; `other` if it is not the running one's."""
     with tempfile.TemporaryDirectory(prefix="jax2tf-bridge-") as name:
         folder = Path(name)
         plan = {"saved_model": str(saved_model.absolute()), "calls": [asdict(c) for c in calls]}
@@ -108,7 +109,7 @@ def run_calls(python: Path, saved_model: Path, calls: Sequence[Call], *, other: 
 
 
 def differences(expected: Result, found: Result) -> list[Difference]:
-    """Compares the arrays of a call that ran in both environments."""
+    """Compares the arrays of a call that ran in both."""
     told = []
     for key in dict.fromkeys([*expected.arrays, *found.arrays]):
         if key not in found.arrays or key not in expected.arrays:
@@ -118,7 +119,10 @@ def differences(expected: Result, found: Result) -> list[Difference]:
         (dtype, wanted), (other, got) = expected.arrays[key], found.arrays[key]
         tolerance = tolerance_of(dtype)
         if dtype != other or wanted.shape != got.shape:
-            text = f"is {other}{list(got.shape)} instead of {dtype}{list(wanted.shape)}"
+            text = (
+                f"is {array_type_text(other, got.shape)} instead of "
+                f"{array_type_text(dtype, wanted.shape)}"
+            )
             told.append(Difference(*key, dtype, None, None, tolerance, False, text))
         elif wanted.dtype.kind == "S":
             same = bool((wanted == got).all())
@@ -159,7 +163,7 @@ def _result(file: Path, facts: Mapping[str, Any]) -> Result:
 
 
 def _end(ended: subprocess.CompletedProcess[str]) -> str:
-    """Describes how a process ended that should not have, with its last line."""
+    """Tells how a process ended that failed, with its last line."""
     lines = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
     how = f"exit code {ended.returncode}"
     if ended.returncode < 0 and os.name == "posix":

@@ -1,4 +1,4 @@
-"""Finds Python environments with a TensorFlow release, or makes them once in a cache."""
+"""Finds Python environments with a TensorFlow release, or makes and caches them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jax2tf_bridge.cli._commands import UsageError
 from jax2tf_bridge.cli._console import Console
-from jax2tf_bridge.cli._usage import UsageError
-from jax2tf_bridge.cli.serve_check._installers import (
-    Installer,
-    InstallerError,
-    find_installer,
-    python_in,
-)
+from jax2tf_bridge.cli.serve_check._installers import Installer, InstallerError, find_installer
 from jax2tf_bridge.errors import BridgeError
 
 _MINORS = range(9, 15)
@@ -44,7 +39,7 @@ print(json.dumps([list(sys.version_info[:2]), found]))
 
 @dataclass(frozen=True)
 class Environment:
-    """An interpreter, and the TensorFlow that it has.
+    """Interpreter with a TensorFlow.
 
     Attributes:
       python: the interpreter.
@@ -58,16 +53,16 @@ class Environment:
 
 
 def environment_at(python: Path, release: str | None) -> Environment:
-    """Asks an interpreter, or that of a virtual environment's folder, for its TensorFlow.
+    """Describes the environment of an interpreter, or in a folder of venv's.
 
     Raises:
       UsageError: it does not start, or has no TensorFlow, or another release.
     """
     # A name alone is looked for on the PATH.
-    path = python_in(python) if python.is_dir() else Path(shutil.which(python) or python)
-    found = _ask(Path(os.path.abspath(path)))
+    path = _python_in(python) if python.is_dir() else Path(shutil.which(python) or python)
+    found = _query(Path(os.path.abspath(path)))
     if found is None:
-        raise UsageError(f"--python: {python} does not start as a Python interpreter")
+        raise UsageError(f"--python: {python} is no Python interpreter that starts")
     if found.tensorflow is None:
         raise UsageError(
             f"--python: {python} has no TensorFlow: pip install one there, or leave --python out"
@@ -93,20 +88,20 @@ def environment_of(release: str, console: Console) -> Environment:
     """
     cache = cache_folder()
     for python in _newest_first(cache, release):
-        found = _ask(python)
+        found = _query(python)
         if found is not None and _is_release(found.tensorflow or "", release):
             return found
     try:
         with contextlib.ExitStack() as stack:
             with console.step(f"looking for wheels of TensorFlow {release}"):
                 installer = stack.enter_context(find_installer())
-                base, distribution, version = _choice(installer, release)
+                base, distribution, version = _choose_python(installer, release)
             folder = cache / _name(release, version)
             with console.step(f"installing TensorFlow {release} in {folder}"):
                 _make(folder, installer, base, _requirement(distribution, release))
     except InstallerError as e:
         raise BridgeError(f"TensorFlow {release} cannot be installed: {e}") from e
-    found = _ask(python_in(folder))
+    found = _query(_python_in(folder))
     if found is None or found.tensorflow is None:
         raise BridgeError(f"{folder}: its Python does not start; remove the folder and try again")
     return found
@@ -119,7 +114,7 @@ def cache_folder() -> Path:
 
 
 def environment_variables(*, other: bool) -> dict[str, str]:
-    """Returns the variables of a process; for `other` interpreters without those of this one."""
+    """Returns a process's variables; `other` drops what belongs to this one."""
     own = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__"}
     return {k: v for k, v in os.environ.items() if not other or k not in own}
 
@@ -132,12 +127,12 @@ def _newest_first(cache: Path, release: str) -> Iterator[Path]:
     """Yields the cached interpreters for a release, that of the running version first."""
     minors = [sys.version_info.minor, *sorted(_MINORS, reverse=True)]
     for minor in dict.fromkeys(minors):
-        python = python_in(cache / _name(release, (3, minor)))
+        python = _python_in(cache / _name(release, (3, minor)))
         if python.exists():
             yield python
 
 
-def _choice(installer: Installer, release: str) -> tuple[str, str, tuple[int, int]]:
+def _choose_python(installer: Installer, release: str) -> tuple[str, str, tuple[int, int]]:
     """Chooses a Python and a distribution that has wheels for it."""
     without_python = []
     for minor in _candidates(installer):
@@ -163,7 +158,7 @@ def _choice(installer: Installer, release: str) -> tuple[str, str, tuple[int, in
 
 
 def _candidates(installer: Installer) -> Iterator[int]:
-    """Yields the running Python, those that are here, and those that the installer may fetch."""
+    """Yields versions: the running one, those that are here, those to be fetched."""
     running = sys.version_info.minor
     yield running
     others = [minor for minor in sorted(_MINORS, reverse=True) if minor != running]
@@ -180,8 +175,8 @@ def _make(folder: Path, installer: Installer, base: str, requirement: str) -> No
     ) as temporary:
         made = Path(temporary, "made")
         installer.make(base, made)
-        installer.install(python_in(made), requirement)
-        if _ask(python_in(folder)) is not None:
+        installer.install(_python_in(made), requirement)
+        if _query(_python_in(folder)) is not None:
             return  # another process was faster
         with contextlib.suppress(FileNotFoundError):
             # What does not start, since its Python is gone.
@@ -189,7 +184,7 @@ def _make(folder: Path, installer: Installer, base: str, requirement: str) -> No
         try:
             made.rename(folder)
         except OSError:
-            if _ask(python_in(folder)) is None:
+            if _query(_python_in(folder)) is None:
                 raise
 
 
@@ -201,7 +196,12 @@ def _is_release(installed: str, release: str) -> bool:
     return installed == release or installed.startswith(f"{release}.")
 
 
-def _ask(python: Path) -> Environment | None:
+def _python_in(folder: Path) -> Path:
+    """Returns the interpreter of a virtual environment."""
+    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def _query(python: Path) -> Environment | None:
     """Asks an interpreter for its versions; None if it does not start."""
     if shutil.which(str(python)) is None:
         return None

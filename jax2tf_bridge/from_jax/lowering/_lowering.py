@@ -28,6 +28,7 @@ from jax2tf_bridge.from_jax.stablehlo._module import FoundOperation, StableHloMo
 from jax2tf_bridge.portable._graph_function import GraphFunction
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
 from jax2tf_bridge.portable._target import PLATFORMS, Target
+from jax2tf_bridge.portable._tensorflow_releases import no_handler_text
 from shape_poly import SymbolicScope
 
 _UNSOLVABLE = "Cannot solve for values of dimension variables"
@@ -164,14 +165,7 @@ def _attempt(
             disabled |= set(found)
     module = StableHloModule(exported.mlir_module_serialized)
     if exported.nr_devices == 1:
-        left = module.drop_collectives()
-        module.drop_shardings()
-        if left is not None:
-            raise ShardingError(
-                f"{name} uses a mesh of several devices ({left}), but JAX lowers it for one, since "
-                "no argument or result is spread over the mesh. Give jax.jit in_shardings and "
-                "out_shardings over the mesh, or use a mesh of one device."
-            )
+        module.reduce_to_one_device(name)
     module.narrow_platform_index()
     graph_functions = take_graph_functions(module)
     module.expand()
@@ -188,8 +182,8 @@ def _unregistered(
     if call.primitive == "pallas_call":
         instead = "the Pallas kernel by JAX operations, or call it with interpret=True"
     reason = (
-        f"TensorFlow registers no handler for the custom call {call}. Replace {instead}; or, if "
-        "the runtime that serves the model registers it, allow it with "
+        f"{no_handler_text([str(call)])}. Replace {instead}; or, if the runtime that serves the "
+        "model has one, allow it with "
         f"DisabledSafetyCheck.custom_call({call.name!r})."
     )
     return UnsupportedByTargetError(

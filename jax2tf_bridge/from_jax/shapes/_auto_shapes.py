@@ -7,11 +7,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from jax2tf_bridge.errors import BridgeError, ShapeError
+from jax2tf_bridge.errors import BridgeError, Message, ShapeError
 from jax2tf_bridge.from_jax.shapes._argument_specs import AutoSpec
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement
 from jax2tf_bridge.from_jax.shapes._specs import Specs
 from jax2tf_bridge.from_jax.shapes._symbols import is_variable
+from jax2tf_bridge.from_jax.shapes._traced_function import AUTO_SHAPES, CONSTRAINTS, INFER, SHAPES
 from shape_poly import Comparison, Dim, DimExpr, is_symbolic_dim
 
 logger = logging.getLogger("jax2tf_bridge")
@@ -169,8 +170,13 @@ class _Search:
             if not (self.variables(choice) or self.specs.variables()):
                 raise self.nothing_open(requirements)
         raise ShapeError(
-            "AUTO does not find a specification: tracing asks for ever new sizes to be equal. "
-            "Write polymorphic_shapes yourself."
+            Message(
+                AUTO_SHAPES,
+                " does not find a specification: tracing asks for ever new sizes to be equal. "
+                "Write ",
+                SHAPES,
+                " yourself.",
+            )
         )
 
     def merged(self, choice: Choice, comparison: Comparison) -> Choice | None:
@@ -207,15 +213,18 @@ class _Search:
 
     def nothing_open(self, requirements: Sequence[Requirement]) -> ShapeError:
         needs = ", ".join(dict.fromkeys(str(r.comparison) for r in requirements))
-        checked = (
-            'Pass polymorphic_constraints="infer" to have it checked when the function is called, '
-            "or write"
-        )
+        checked = ("Pass ", INFER, " to have it checked when the function is called, or write ")
         return ShapeError(
-            f"AUTO finds no dimension that can stay open for all sizes: the function needs {needs} "
-            "(d0, d1, ... are the leading dimensions of its arguments). "
-            f"{'Write' if self.infer else checked} polymorphic_shapes and polymorphic_constraints "
-            "yourself."
+            Message(
+                AUTO_SHAPES,
+                f" finds no dimension that can stay open for all sizes: the function needs {needs} "
+                "(d0, d1, ... are the leading dimensions of its arguments). ",
+                *(("Write ",) if self.infer else checked),
+                SHAPES,
+                " and ",
+                CONSTRAINTS,
+                " yourself.",
+            )
         )
 
     def known(self, place: Place, requirement: Requirement | None = None) -> int:
@@ -223,10 +232,14 @@ class _Search:
         if size is None:
             needs = f": the function needs {requirement.comparison}" if requirement else ""
             raise ShapeError(
-                f"AUTO cannot leave dimension {place[1]} of the argument "
-                f"{self.specs.paths()[place[0]]} open, whose size is not known{needs}. Pass "
-                'polymorphic_constraints="infer" to have that checked when the function is '
-                "called, or give the argument a known size there."
+                Message(
+                    AUTO_SHAPES,
+                    f" cannot leave dimension {place[1]} of the argument "
+                    f"{self.specs.paths()[place[0]]} open, whose size is not known{needs}. Pass ",
+                    INFER,
+                    " to have that checked when the function is called, or give the argument a "
+                    "known size there.",
+                )
             )
         return size
 

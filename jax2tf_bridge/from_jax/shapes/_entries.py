@@ -9,9 +9,10 @@ from typing import Any
 import jax
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
-from jax2tf_bridge.errors import BridgeError, StructureError
+from jax2tf_bridge.errors import Argument, BridgeError, Message, StructureError
 from jax2tf_bridge.from_jax.arguments._types import shape_and_dtype
-from jax2tf_bridge.portable._auto import Auto
+from jax2tf_bridge.from_jax.shapes._traced_function import AUTO_SHAPES, CONSTRAINTS, SHAPES
+from jax2tf_bridge.portable._auto import AUTO, Auto
 from shape_poly import Dim, symbolic_shape
 
 
@@ -44,9 +45,12 @@ def specs_of_arguments(
         example = example or {next(iter(kwargs)): "(b, ...)"}
         by_keyword = f" ({', '.join(kwargs)} came by keyword: name the arguments, as {example!r})"
     raise StructureError(
-        f"polymorphic_shapes of {function} must be None, a string, a dict by the names of "
-        f"arguments, or a sequence with one entry for each of the {len(names)} positional "
-        f"arguments{by_keyword}. Got: {polymorphic_shapes!r}"
+        Message(
+            SHAPES,
+            f" of {function} must be None, a string, a dict by the names of arguments, or a "
+            f"sequence with one entry for each of the {len(names)} positional "
+            f"arguments{by_keyword}. Got: {polymorphic_shapes!r}",
+        )
     )
 
 
@@ -81,10 +85,13 @@ def _check_names(given: Mapping[Any, Any], known: Sequence[str], function: str) 
         if name not in known:
             near = did_you_mean(str(name), known, quoted=True)
             raise StructureError(
-                f"polymorphic_shapes of {function} has an entry {name!r}, but no argument has "
-                f"this name{near or '.'} The arguments are {', '.join(known) or 'none'}; where "
-                "one is a dict, its shapes stand in a dict below its name, or in a list with one "
-                "entry for each argument."
+                Message(
+                    SHAPES,
+                    f" of {function} has an entry {name!r}, but no argument has this "
+                    f"name{near or '.'} The arguments are {', '.join(known) or 'none'}; where one "
+                    "is a dict, its shapes stand in a dict below its name, or in a list with one "
+                    "entry for each argument.",
+                )
             )
 
 
@@ -164,7 +171,7 @@ def _is_plain(tree: Any) -> bool:
 
 def shape_problem(
     shape: Sequence[int | None], shape_spec: str | None, path: str, error: ValueError
-) -> str:
+) -> Message:
     """Tells what is wrong with the entry of an argument.
 
     Args:
@@ -179,26 +186,27 @@ def shape_problem(
     named = _dimensions_named(entry)
     difference = _difference(shape, named, open_ended="..." in entry) if named is not None else None
     if named is None or (difference is None and None not in shape):
-        return (
-            f"The argument {path} of shape {shown} has no valid polymorphic_shapes entry: {error}"
-        )
+        described = f"The argument {path} of shape {shown} has no valid "
+        return Message(described, SHAPES, f" entry: {error}")
     if difference is None:
-        return (
-            f"{argument} with a dimension that is not known, and its polymorphic_shapes entry "
-            f"{shape_spec!r} names no variable for it, as {shape_with_names(shape)!r} does."
+        return Message(
+            f"{argument} with a dimension that is not known, and its ",
+            SHAPES,
+            f" entry {shape_spec!r} names no variable for it, as {shape_with_names(shape)!r} does.",
         )
     word = entry.strip("() ").lower()
-    hint = ""
+    hint = Message()
     if did_you_mean(word, ["auto"]):
-        hint = (
-            " For the bridge to choose it, pass AUTO (from jax2tf_bridge import AUTO), which is no "
-            "string."
-        )
+        code = "AUTO (from jax2tf_bridge import AUTO), which is no string"
+        auto = Argument(SHAPES.name, AUTO, code)
+        hint = Message(" For the bridge to choose it, pass ", auto, ".")
     elif did_you_mean(word, ["infer"]):
-        hint = " 'infer' is for polymorphic_constraints; for shapes there is AUTO."
-    return (
-        f"{argument}, which does not match its polymorphic_shapes entry {shape_spec!r}: "
-        f"{difference}.{hint}"
+        hint = Message(" 'infer' is for ", CONSTRAINTS, "; for shapes there is ", AUTO_SHAPES, ".")
+    return Message(
+        f"{argument}, which does not match its ",
+        SHAPES,
+        f" entry {shape_spec!r}: {difference}.",
+        hint,
     )
 
 

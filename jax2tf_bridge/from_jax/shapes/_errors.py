@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from jax2tf_bridge.errors import InconclusiveShapeError, bullet_list
+from jax2tf_bridge.errors import InconclusiveShapeError, Message, bullet_list
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement
 from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
@@ -37,11 +37,13 @@ def requirements_error(
     asked = f" (tracing asked for {first.question})" if first.question != weakest else ""
     more = f" All that it needs:{bullet_list(texts)}\n" if several else " "
     return _ForJaxToo(
-        f"{function.name} needs {weakest}{asked}{_place(first.source)}, which "
-        f"{_failing(weakest, counterexample)}.{more}If your sizes keep to "
-        f"{'these' if several else 'this'}, say so:\n"
-        f"{function.words.advice(call, (*given, *texts))}"
-        "Other sizes are then refused when the function is called.",
+        Message(
+            f"{function.name} needs {weakest}{asked}{_place(first.source)}, which "
+            f"{_failing(weakest, counterexample)}.{more}If your sizes keep to "
+            f"{'these' if several else 'this'}, say so:\n",
+            function.words.advice(call, (*given, *texts)),
+            "Other sizes are then refused when the function is called.",
+        ),
         comparison=str(first.question),
         counterexample=counterexample or None,
         requirements=texts,
@@ -75,9 +77,13 @@ def not_convinced_error(
 ) -> InconclusiveShapeError:
     """Refuses a comparison that JAX does not follow, though it was told."""
     return _error(
-        f"{function.name} needs to know whether {comparison}{_place(source)}, and JAX does not see "
-        "it even when it is told. Write the shapes there in another way, or give one of the sizes "
-        f"in {function.words.shapes} as a number.",
+        Message(
+            f"{function.name} needs to know whether {comparison}{_place(source)}, and JAX does not "
+            "see it even when it is told. Write the shapes there in another way, or give one of "
+            "the sizes in ",
+            function.words.shapes,
+            " as a number.",
+        ),
         str(comparison),
         None,
         source,
@@ -95,10 +101,14 @@ def needs_a_number_error(
     names = ", ".join(sorted(function.variables))
     examples = " and ".join(map(_sizes, passed))
     return _error(
-        f"{function.name} needs a size as a number of Python while it is traced{_place(source)}. "
-        f"It can be traced for {examples}, but not with {names} open. Give that size as a number "
-        f"in {function.words.shapes}, or compute with it by jax.numpy or jax.lax instead of range, "
-        "int, math, numpy or iteration.",
+        Message(
+            f"{function.name} needs a size as a number of Python while it is "
+            f"traced{_place(source)}. It can be traced for {examples}, but not with {names} open. "
+            "Give that size as a number in ",
+            function.words.shapes,
+            ", or compute with it by jax.numpy or jax.lax instead of range, int, math, numpy or "
+            "iteration.",
+        ),
         names,
         passed[-1] if passed else None,
         source,
@@ -116,10 +126,15 @@ def some_sizes_fail_error(
 ) -> InconclusiveShapeError:
     """Refuses a function that works at some sizes only, for reasons that are not known."""
     return _error(
-        f"{function.name} does not work for all sizes{_place(source)}: it does for "
-        f"{_sizes(passes)}, but for {_sizes(fails)} it fails with {type(concrete).__name__}: "
-        f"{first_line(concrete)}\nState in {function.words.constraints} what holds for your "
-        f"sizes, or give some of them in {function.words.shapes} as numbers.",
+        Message(
+            f"{function.name} does not work for all sizes{_place(source)}: it does for "
+            f"{_sizes(passes)}, but for {_sizes(fails)} it fails with {type(concrete).__name__}: "
+            f"{first_line(concrete)}\nState in ",
+            function.words.constraints,
+            " what holds for your sizes, or give some of them in ",
+            function.words.shapes,
+            " as numbers.",
+        ),
         "",
         fails,
         source,
@@ -135,10 +150,13 @@ def only_one_size_error(
 ) -> InconclusiveShapeError:
     """Refuses requirements that leave no size open."""
     return _error(
-        f"{function.name} needs {', '.join(requirements)}{_place(source)}, which leaves nothing "
-        f"open: it works for {_sizes(sizes)} alone. Write "
-        f"{'this number' if len(sizes) == 1 else 'these numbers'} in {function.words.shapes}, or "
-        "change the function.",
+        Message(
+            f"{function.name} needs {', '.join(requirements)}{_place(source)}, which leaves "
+            f"nothing open: it works for {_sizes(sizes)} alone. Write "
+            f"{'this number' if len(sizes) == 1 else 'these numbers'} in ",
+            function.words.shapes,
+            ", or change the function.",
+        ),
         requirements[0],
         {variable: size + 1 for variable, size in sizes.items()},
         source,
@@ -148,9 +166,14 @@ def only_one_size_error(
 def too_many_rounds_error(function: TracedFunction, rounds: int) -> InconclusiveShapeError:
     """Gives up on questions that do not end."""
     return _error(
-        f"{function.name} was traced {rounds} times, and JAX still has questions about its sizes. "
-        f"Give some of the sizes in {function.words.shapes} as numbers, or state what holds for "
-        f"them in {function.words.constraints}.",
+        Message(
+            f"{function.name} was traced {rounds} times, and JAX still has questions about its "
+            "sizes. Give some of the sizes in ",
+            function.words.shapes,
+            " as numbers, or state what holds for them in ",
+            function.words.constraints,
+            ".",
+        ),
     )
 
 
@@ -163,7 +186,7 @@ def _error(
 ) -> InconclusiveShapeError:
     says = f" JAX says: {first_line(cause)}" if cause is not None else ""
     error = _ForJaxToo(
-        f"{text}{says}", comparison=comparison, counterexample=counterexample, source=source
+        Message(text, says), comparison=comparison, counterexample=counterexample, source=source
     )
     error.__cause__ = cause
     return error

@@ -11,7 +11,7 @@ import jax
 from jax import export as jax_export
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
-from jax2tf_bridge.errors import DTypeError, ShapeError, StructureError
+from jax2tf_bridge.errors import Argument, DTypeError, Message, ShapeError, StructureError
 from jax2tf_bridge.from_jax.arguments._advice import close_over
 from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
 from jax2tf_bridge.from_jax.arguments._types import shape_and_dtype
@@ -26,6 +26,7 @@ from jax2tf_bridge.from_jax.shapes._entries import (
     specs_of_arguments,
 )
 from jax2tf_bridge.from_jax.shapes._symbols import scope_from_jax
+from jax2tf_bridge.from_jax.shapes._traced_function import CONSTRAINTS, SHAPES
 from jax2tf_bridge.from_jax.trees._tree_specs import rebuilt, tree_spec
 from jax2tf_bridge.portable._auto import Auto
 from jax2tf_bridge.portable._tree_spec import TreeSpec
@@ -253,7 +254,8 @@ def symbolic_specs(
         proposal = proposed_shapes(polymorphic_shapes, arguments, len(args), _symbolic_tree)
         if proposal is None:
             raise
-        raise ShapeError(f"{e} Write: polymorphic_shapes={proposal!r}") from e.__cause__
+        written = Argument(SHAPES.name, proposal)
+        raise ShapeError(Message(e, " Write: ", written)) from e.__cause__
     dynamic = tuple(trees[: len(args)]), dict(zip(by_keyword, trees[len(args) :], strict=True))
     leaves = jax.tree_util.tree_leaves(((*args,), dict(kwargs)))
     return Specs(dynamic, static_args, static_kwargs, names, _constraints_of(leaves))
@@ -276,12 +278,11 @@ def scope_of(constraints: Sequence[str]) -> SymbolicScope:
     try:
         return SymbolicScope(constraints)
     except ContradictionError as e:
-        raise ShapeError(f"polymorphic_constraints: {e}") from e
+        raise ShapeError(Message(CONSTRAINTS, f": {e}")) from e
     except ValueError as e:
         meant = "".join(did_you_mean(c, ["infer"], quoted=True) for c in constraints)
-        raise ShapeError(
-            f"polymorphic_constraints {list(constraints)} cannot be read{meant or f': {e}'}"
-        ) from e
+        written = Argument(CONSTRAINTS.name, list(constraints))
+        raise ShapeError(Message(written, f" cannot be read{meant or f': {e}'}")) from e
 
 
 def _symbolic_tree(argument: Any, shape_spec: Any, name: str) -> Any:
@@ -301,8 +302,11 @@ def _symbolic_tree(argument: Any, shape_spec: Any, name: str) -> Any:
             else ""
         )
         raise StructureError(
-            f"polymorphic_shapes for the argument {name} is {shape_spec!r}, which is no prefix of "
-            f"the argument's structure.{hint}"
+            Message(
+                SHAPES,
+                f" for the argument {name} is {shape_spec!r}, which is no prefix of the argument's "
+                f"structure.{hint}",
+            )
         ) from e
     keyed: tuple[list[tuple[Any, Any]], Any] = jax.tree_util.tree_flatten_with_path(argument)
     leaves, tree = keyed

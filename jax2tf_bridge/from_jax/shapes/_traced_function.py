@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import jax
 
+from jax2tf_bridge.errors import Argument, Message
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
+from jax2tf_bridge.portable._auto import AUTO
 
 
 @dataclass(frozen=True)
@@ -15,30 +17,37 @@ class SizeWords:
     """Words by which the caller writes sizes that stay open, and constraints on them.
 
     Attributes:
-      shapes: where the sizes are written.
-      constraints: where the constraints are written.
-      keyword: the argument of the constraints, in code.
+      shapes: the argument that the sizes are written in.
+      constraints: the argument that the constraints are written in.
+      keyword: the name of that argument, in code.
       scopes_hold_all: whether constraints stand with the sizes alone, so that code with further
         ones has to repeat them.
       can_infer: whether "infer" may stand in their place.
     """
 
-    shapes: str
-    constraints: str
+    shapes: Argument
+    constraints: Argument
     keyword: str
     scopes_hold_all: bool
     can_infer: bool
 
-    def advice(self, call: str, constraints: Sequence[str]) -> str:
+    def advice(self, call: str, constraints: Sequence[str]) -> Message:
         """Writes the code that states the constraints: `call` up to them, and what follows."""
         quoted = ", ".join(f'"{constraint}"' for constraint in constraints)
-        code = f"    {call}, {self.keyword}=[{quoted}])\n"
-        return f'{code}or let {self.keyword}="infer" add it. ' if self.can_infer else code
+        code = f"{call}, {self.keyword}=[{quoted}])"
+        stated = Message("    ", Argument(self.constraints.name, list(constraints), code), "\n")
+        return Message(stated, "or let ", INFER, " add it. ") if self.can_infer else stated
 
+
+SHAPES = Argument("polymorphic_shapes")
+CONSTRAINTS = Argument("polymorphic_constraints")
+INFER = Argument("polymorphic_constraints", "infer", 'polymorphic_constraints="infer"')
+AUTO_SHAPES = Argument("polymorphic_shapes", AUTO, "AUTO")
+"""Parts of messages."""
 
 POLYMORPHIC = SizeWords(
-    shapes="polymorphic_shapes",
-    constraints="polymorphic_constraints",
+    shapes=SHAPES,
+    constraints=CONSTRAINTS,
     keyword="polymorphic_constraints",
     scopes_hold_all=False,
     can_infer=True,
@@ -46,8 +55,8 @@ POLYMORPHIC = SizeWords(
 """Those of jax2tf, which `convert`, `export` and `save` have."""
 
 SYMBOLIC = SizeWords(
-    shapes="symbolic_shape",
-    constraints="symbolic_shape(..., constraints=[...])",
+    shapes=Argument("symbolic_shape"),
+    constraints=Argument("constraints", code="symbolic_shape(..., constraints=[...])"),
     keyword="constraints",
     scopes_hold_all=True,
     can_infer=False,

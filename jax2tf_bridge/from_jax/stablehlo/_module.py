@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo import _constants as _stablehlo_constants
 from jax2tf_bridge.from_jax.stablehlo import _sharding_calls as _stablehlo_shardings
-from jax2tf_bridge.from_jax.stablehlo import _single_device_collectives
 from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
     below,
@@ -24,6 +24,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     symbol_name,
     zeros,
 )
+from jax2tf_bridge.from_jax.stablehlo._single_device_collectives import drop_collectives
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
 from jax2tf_bridge.portable._stablehlo_version import Version, version_text
 
@@ -102,7 +103,24 @@ class StableHloModule:
             if calls:
                 _jax_compat.run_passes(self._module, _EXPAND_CHLO)
 
-    def drop_shardings(self) -> None:
+    def reduce_to_one_device(self, function_name: str) -> None:
+        """Removes collectives, and Shardy's annotations, which change nothing on one device.
+
+        Raises:
+          ShardingError: a collective takes more devices; `function_name` is the function's.
+        """
+        with self._context:
+            left = drop_collectives(self._module)
+        self._drop_shardings()
+        if left is not None:
+            raise ShardingError(
+                f"{function_name} speaks of a mesh of several devices ({left}), but no argument or "
+                "result of it is spread over them, so that JAX lowers it for one. Give jax.jit "
+                "in_shardings and out_shardings over the mesh, or use a mesh of one device; then "
+                "export it."
+            )
+
+    def _drop_shardings(self) -> None:
         """Removes Shardy's constraints, shardings and meshes, which say nothing on one device.
 
         JAX writes them for typed PRNG keys and meshes of one device, and reading them takes calling
@@ -120,11 +138,6 @@ class StableHloModule:
         if not any(op.name.startswith("sdy.") and op.name != "sdy.mesh" for op in self._walk()):
             for mesh in meshes:
                 mesh.erase()
-
-    def drop_collectives(self) -> str | None:
-        """Removes collectives, which change nothing on one device; names one that takes more."""
-        with self._context:
-            return _single_device_collectives.drop_collectives(self._module)
 
     def _drop_shardings_of(self, op: Any) -> None:
         """Removes the shardings of an operation's results and of a function's arguments."""

@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jax2tf_bridge.errors import (
+    Argument,
     FileFormatError,
     GradientError,
+    Message,
     ModuleError,
-    ShardingError,
     UnsupportedByTargetError,
 )
 from jax2tf_bridge.from_jax import _jax_compat
@@ -33,6 +34,7 @@ from jax2tf_bridge.portable._portable_function import (
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
 from jax2tf_bridge.portable._stablehlo_version import Version, version_text
 from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES, Target, as_target
+from jax2tf_bridge.portable._tensorflow_releases import no_handler_text
 from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
 
@@ -71,10 +73,13 @@ def retarget_module(
     convention = _calling_convention(module, has_effects)
     if convention > target.calling_convention:
         raise UnsupportedByTargetError(
-            f"{function_name} cannot run on {target.name}: it holds "
-            f"{'sharding annotations' if convention == _WITH_SHARDY else 'ordered effects'}, "
-            f"which need calling convention {convention}, and the target reads "
-            f"{target.calling_convention}.{_first_release_that(convention=convention)}",
+            Message(
+                f"{function_name} cannot run on {target.name}: it holds "
+                f"{'sharding annotations' if convention == _WITH_SHARDY else 'ordered effects'}, "
+                f"which need calling convention {convention}, and the target reads "
+                f"{target.calling_convention}.",
+                _first_release_that(convention=convention),
+            ),
             operation="calling convention",
             source=None,
         )
@@ -108,8 +113,11 @@ def _for_narrow_integers(target: Target, function_name: str) -> Target:
     if versions:
         return replace(target, stablehlo_versions=versions)
     raise UnsupportedByTargetError(
-        f"{function_name} cannot run on {target.name}: it computes with integers of 4 bits or "
-        f"fewer, which the XLA in it cannot.{_first_release_that(versions=[_NARROW_INTEGERS])}",
+        Message(
+            f"{function_name} cannot run on {target.name}: it computes with integers of 4 bits or "
+            "fewer, which the XLA in it cannot.",
+            _first_release_that(versions=[_NARROW_INTEGERS]),
+        ),
         operation="4-bit integers",
         source=None,
     )
@@ -131,9 +139,11 @@ def _unsupported(
     )
     place = f" (at {operation.source})" if operation.source else ""
     return UnsupportedByTargetError(
-        f"{function_name} cannot run on {target.name}: {operation.name}{place}, as it is used "
-        f"here, cannot be expressed in StableHLO {tried}, the newest that the target reads."
-        f"{help_text}",
+        Message(
+            f"{function_name} cannot run on {target.name}: {operation.name}{place}, as it is used "
+            f"here, cannot be expressed in StableHLO {tried}, the newest that the target reads.",
+            help_text,
+        ),
         operation=operation.name,
         source=operation.source,
     )
@@ -153,14 +163,15 @@ def _versions_that_express(module: StableHloModule, *, tried: Collection[Version
     return []
 
 
-def _first_release_that(*, versions: Collection[Version] | None = None, convention: int = 0) -> str:
+def _first_release_that(
+    *, versions: Collection[Version] | None = None, convention: int = 0
+) -> Message:
     for release, (version, newest_convention) in TENSORFLOW_RELEASES.items():
         if (versions is None or version in versions) and convention <= newest_convention:
-            return (
-                f" The first TensorFlow that can run it is {release}: export with "
-                f"target=Target.tensorflow({release!r}) or without a target."
-            )
-    return (
+            target = Argument("target", release, f"target=Target.tensorflow({release!r})")
+            text = f" The first TensorFlow that can run it is {release}: export with "
+            return Message(text, target, " or without ", Argument("target", code="a target"), ".")
+    return Message(
         " No TensorFlow release known to this version can run it: write this part of the "
         "function with other operations or dtypes."
     )
@@ -200,14 +211,7 @@ def retarget_record(
     module = read_module(record)
     rewrite_calls(module, record.name, keep_current=False)
     if record.module.nr_devices == 1:
-        left = module.drop_collectives()
-        module.drop_shardings()
-        if left is not None:
-            raise ShardingError(
-                f"{record.name} uses a mesh of several devices ({left}), but was exported for one. "
-                "Export the function again, jitted with in_shardings and out_shardings over the "
-                "mesh, or over a mesh of one device."
-            )
+        module.reduce_to_one_device(record.name)
     module.narrow_platform_index()
     module.expand()
     retype_narrow_values(module, record, WIDE)
@@ -286,9 +290,8 @@ def _check_custom_calls(module: StableHloModule, record: PortableFunction, targe
     for call in module.custom_calls():
         if call.name not in handled and not is_vouched(call.name, record.module.disabled_checks):
             raise UnsupportedByTargetError(
-                f"{record.name} cannot run on {target.name}: TensorFlow registers no handler for "
-                f"the custom call {call}, and it has no form in StableHLO alone. Export the "
-                "function again with jax2tf_bridge.export, if need be without what made this call.",
+                f"{record.name} cannot run on {target.name}: {no_handler_text([str(call)])}, and "
+                "it has no form in StableHLO alone. Export the function again with jax2tf_bridge.export, if need be without what made this call.",
                 operation=call.name,
                 source=call.source,
             )
@@ -301,7 +304,8 @@ def _retargeted_vjp(record: PortableFunction, target: Target) -> Gradient:
         try:
             return StoredGradient(retarget_record(gradient.made, target))
         except (ModuleError, UnsupportedByTargetError) as e:
-            hint = f"{e} This is the gradient of {name}: record.with_vjp(0) leaves it behind."
+            behind = f" This is the gradient of {name}: record.with_vjp(0) leaves it behind."
+            hint = Message(e, behind)
             if isinstance(e, UnsupportedByTargetError):
                 raise UnsupportedByTargetError(hint, operation=e.operation, source=e.source) from e
             raise ModuleError(hint) from e

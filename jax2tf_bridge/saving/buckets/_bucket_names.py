@@ -6,9 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
-from jax2tf_bridge.errors import ShapeError
+from jax2tf_bridge.errors import Argument, Blank, Message, ShapeError
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._plausible_inputs import variables_in
+
+BUCKETS = Argument("buckets", Blank("{...}"))
+"""A part of messages: buckets, whatever they are."""
 
 
 def check_buckets(name: str, buckets: Any) -> None:
@@ -55,13 +58,22 @@ def check_variables(name: str, buckets: Iterable[str], inputs: Mapping[str, Aval
         if variable in known:
             continue
         if not known:
+            opened = Argument("polymorphic_shapes", f"({variable}, ...)")
             raise ShapeError(
-                f"{name}: buckets are for dimension variables, and its inputs have none "
-                f"({shapes}). Export the function with polymorphic_shapes, as '({variable}, ...)'."
+                Message(
+                    f"{name}: buckets are for dimension variables, and its inputs have none "
+                    f"({shapes}). Export the function with ",
+                    opened,
+                    ".",
+                )
             )
         near = did_you_mean(str(variable), known, quoted=True) or f" ({shapes})."
         raise ShapeError(
-            f"{name}: buckets for {variable!r}, which is no dimension variable of its inputs{near}"
+            Message(
+                f"{name}: ",
+                Argument("buckets"),
+                f" for {variable!r}, which is no dimension variable of its inputs{near}",
+            )
         )
 
 
@@ -79,8 +91,8 @@ def check_inputs(
     """
     if not isinstance(pad_values, Mapping):
         raise ShapeError(f"{name}: pad_values={pad_values!r}: expected a dict, as {{'ids': 1}}")
-    places = [(mask, f"mask={mask!r}") for mask in masks]
-    places += [(n, f"pad_values={{{n!r}: {value!r}}}") for n, value in pad_values.items()]
+    places = [(mask, Argument("mask", mask)) for mask in masks]
+    places += [(n, Argument("pad_values", {n: value})) for n, value in pad_values.items()]
     listed = ", ".join(map(repr, inputs))
     for given, place in places:
         if given in inputs:
@@ -91,7 +103,7 @@ def check_inputs(
                 f"{listed}"
             )
         near = did_you_mean(str(given), inputs, quoted=True) or f": {listed}"
-        raise ShapeError(f"{name}: {place}: there is no such input{near}")
+        raise ShapeError(Message(f"{name}: ", place, f": there is no such input{near}"))
 
 
 def check_unchecked(name: str, given: Sequence[str], bucketed: Collection[str]) -> tuple[str, ...]:
@@ -107,6 +119,10 @@ def check_unchecked(name: str, given: Sequence[str], bucketed: Collection[str]) 
         if variable not in bucketed:
             near = did_you_mean(str(variable), bucketed, quoted=True)
             raise ShapeError(
-                f"{name}: unchecked_padding names {variable!r}, which has no buckets{near}"
+                Message(
+                    f"{name}: ",
+                    Argument("unchecked_padding"),
+                    f" names {variable!r}, which has no buckets{near}",
+                )
             )
     return tuple(dict.fromkeys(given))

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from jax2tf_bridge._utils._integers import as_integer
 from jax2tf_bridge._utils._suggestions import did_you_mean
-from jax2tf_bridge.errors import DTypeError, ShapeError
+from jax2tf_bridge.errors import Argument, DTypeError, Message, ShapeError
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import dtype_holds, kind_of
 from jax2tf_bridge.portable._plausible_inputs import batch_variable, variables_in
@@ -185,7 +185,7 @@ def _variables(avals: Mapping[str, Aval]) -> list[str]:
 
 
 def _checked_sizes(name: str, variable: str, given: Any) -> tuple[int, ...]:
-    place = f"{name}: buckets={{{variable!r}: {given!r}}}"
+    place = Message(f"{name}: ", Argument("buckets", {variable: given}))
     if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
         raise ShapeError(f"{place}: expected a sequence of sizes, as (1, 8, 32)")
     sizes = []
@@ -194,18 +194,17 @@ def _checked_sizes(name: str, variable: str, given: Any) -> tuple[int, ...]:
             raise ShapeError(f"{place}: {size!r} is no integer")
         sizes.append(number)
     if not sizes:
-        raise ShapeError(f"{place}: there must be at least one bucket")
+        raise ShapeError(Message(place, ": there must be at least one bucket"))
     for size in sizes:
         if not 1 <= size < 2**31:
             why = "Size 0 needs no bucket." if size == 0 else ""
-            text = f"{place}: {size} is no bucket: they are from 1 to {2**31 - 1}. {why}"
-            raise ShapeError(text.rstrip())
+            text = f": {size} is no bucket: they are from 1 to {2**31 - 1}. {why}"
+            raise ShapeError(Message(place, text.rstrip()))
     for before, after in itertools.pairwise(sizes):
         if after <= before:
-            better = tuple(sorted(set(sizes)))
-            raise ShapeError(
-                f"{place}: buckets must increase, and {after} follows {before}. Write {better}."
-            )
+            better = Argument("buckets", {variable: tuple(sorted(set(sizes)))})
+            problem = f": buckets must increase, and {after} follows {before}. Write "
+            raise ShapeError(Message(place, problem, better, "."))
     return tuple(sizes)
 
 
@@ -225,30 +224,36 @@ def _checked_oversize(bucketing: Bucketing, oversize: Any) -> dict[str, Oversize
 
 def _check_masks(bucketing: Bucketing) -> None:
     for mask in bucketing.masks:
-        place = f"{bucketing.name}: mask={mask!r}"
+        place = Message(f"{bucketing.name}: ", Argument("mask", mask))
         aval = bucketing.inputs[mask]
         if not any(map(bucketing.depends, aval.op_shape)):
             first = next(iter(bucketing.sizes))
             raise ShapeError(
-                f"{place}: a mask has a dimension of a variable with buckets, as "
-                f"{shape_text([first])}, and this input is {aval}"
+                Message(
+                    place,
+                    ": a mask has a dimension of a variable with buckets, as "
+                    f"{shape_text([first])}, and this input is {aval}",
+                )
             )
         if kind_of(aval.op_dtype) == "complex":
-            raise ShapeError(f"{place}: a mask is of bool or of real numbers, and this is {aval}")
+            problem = f": a mask is of bool or of real numbers, and this is {aval}"
+            raise ShapeError(Message(place, problem))
 
 
 def _check_pad_values(bucketing: Bucketing) -> None:
     for name, value in bucketing.pad_values.items():
-        place = f"{bucketing.name}: pad_values={{{name!r}: {value!r}}}"
+        place = Message(f"{bucketing.name}: ", Argument("pad_values", {name: value}))
         if name in bucketing.masks:
-            raise ShapeError(f"{place}: it is a mask, which is 1 for what is real and 0 beyond.")
+            problem = ": it is a mask, which is 1 for what is real and 0 beyond."
+            raise ShapeError(Message(place, problem))
         aval = bucketing.inputs[name]
         if not any(map(bucketing.depends, aval.op_shape)):
-            raise ShapeError(f"{place}: {aval} has no size with buckets, and is never padded.")
+            problem = f": {aval} has no size with buckets, and is never padded."
+            raise ShapeError(Message(place, problem))
         # The function's own dtype, which is narrower than that of the op for 4-bit integers.
         dtype = aval.op_dtype if aval.is_key else aval.dtype
         if not dtype_holds(dtype, value):
-            raise DTypeError(f"{place}: expected one number that {dtype} holds.")
+            raise DTypeError(Message(place, f": expected one number that {dtype} holds."))
 
 
 def _check_that_sizes_tell(bucketing: Bucketing) -> None:
@@ -266,8 +271,12 @@ def _check_that_sizes_tell(bucketing: Bucketing) -> None:
         unknown = sorted(set(_variables({mask: bucketing.inputs[mask]})) - followed)
         if unknown:
             raise ShapeError(
-                f"{bucketing.name}: mask={mask!r}: its size {unknown[0]} does not follow from the "
-                "size of any other input, so that save cannot fill it."
+                Message(
+                    f"{bucketing.name}: ",
+                    Argument("mask", mask),
+                    f": its size {unknown[0]} does not follow from the size of any other input, "
+                    "so that save cannot fill it.",
+                )
             )
 
 
@@ -347,11 +356,14 @@ def _check_splittable(bucketing: Bucketing, variable: str) -> None:
             plain = [d for d in having if is_plain(d, variable)]
             if len(having) > 1 or plain != having:
                 raise ShapeError(
-                    f"{bucketing.name}: sizes of {variable} above "
-                    f"{bucketing.sizes[variable][-1]} cannot be split into pieces, since the "
-                    f"{kind} {name} is {aval}: each input and output may have {variable} once, "
-                    f"alone in its dimension. Pass oversize={{{variable!r}: 'as is'}} to run such "
-                    "sizes as they are."
+                    Message(
+                        f"{bucketing.name}: sizes of {variable} above "
+                        f"{bucketing.sizes[variable][-1]} cannot be split into pieces, since the "
+                        f"{kind} {name} is {aval}: each input and output may have {variable} "
+                        "once, alone in its dimension. Pass ",
+                        Argument("oversize", {variable: "as is"}),
+                        " to run such sizes as they are.",
+                    )
                 )
 
 

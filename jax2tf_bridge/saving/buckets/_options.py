@@ -10,9 +10,10 @@ from typing import Any, Literal, TypeAlias
 
 from jax2tf_bridge._utils._progress import progress_bar
 from jax2tf_bridge._utils._suggestions import did_you_mean
-from jax2tf_bridge.errors import SavingError, ShapeError
+from jax2tf_bridge.errors import Argument, Message, SavingError, ShapeError
 from jax2tf_bridge.saving.buckets._batch_splitting import PieceGradients
 from jax2tf_bridge.saving.buckets._bucket_names import (
+    BUCKETS,
     check_buckets,
     check_inputs,
     check_unchecked,
@@ -141,8 +142,13 @@ def _check_signature(
         ):
             if given:
                 raise SavingError(
-                    f"The signature {name} has {option}={given!r}, and no buckets: it is for what "
-                    "is padded. Give save buckets={...}, or leave it out."
+                    Message(
+                        f"The signature {name} has ",
+                        Argument(option, given),
+                        ", and no buckets: it is for what is padded. Give save ",
+                        BUCKETS,
+                        ", or leave it out.",
+                    )
                 )
         return []
     check_variables(name, chosen, each.inputs)
@@ -194,13 +200,18 @@ def _check_oversize(
         return
     if not bucketed:
         raise SavingError(
-            f"oversize={oversize!r} is for sizes above the largest bucket, and no signature has "
-            "buckets. Give save buckets={...}, or leave it out."
+            Message(
+                Argument("oversize", oversize),
+                " is for sizes above the largest bucket, and no signature has buckets. Give save ",
+                BUCKETS,
+                ", or leave it out.",
+            )
         )
     for variable in oversize if isinstance(oversize, Mapping) else ():
         if variable not in bucketed:
             near = did_you_mean(str(variable), dict.fromkeys(bucketed), quoted=True)
-            raise SavingError(f"oversize names {variable!r}, which has no buckets{near}")
+            problem = f" names {variable!r}, which has no buckets{near}"
+            raise SavingError(Message(Argument("oversize"), problem))
 
 
 def _tried(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoint:

@@ -14,12 +14,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import (
+    Argument,
     ArgumentsError,
     BridgeError,
     DTypeError,
     FileFormatError,
+    Message,
     SavingError,
     ShapeError,
     StructureError,
@@ -165,7 +168,7 @@ def _checked(
         if dtype != variable.dtype:
             errors.add(DTypeError)
         if shape != variable.shape or dtype != variable.dtype:
-            got = f"{dtype}{list(shape)}"
+            got = array_type_text(dtype, shape)
             lines.append(f"{variable.path}: expected {_described(variable)}, got {got}")
         values[variable.key] = value
     if errors:
@@ -178,7 +181,7 @@ def _checked(
 
 
 def _described(variable: VariableEntry) -> str:
-    return f"{variable.dtype}{list(variable.shape)}"
+    return array_type_text(variable.dtype, variable.shape)
 
 
 def _dtype_name(value: Any) -> str:
@@ -202,7 +205,9 @@ def _entries(
             file=str(prefix) + ".index",
         ) from e
     for v in variables:
-        found = f"{dtypes[v.key].name}{shapes[v.key]}" if v.key in shapes else "nothing"
+        found = "nothing"
+        if v.key in shapes:
+            found = array_type_text(dtypes[v.key].name, shapes[v.key])
         if found != _described(v):
             raise FileFormatError(
                 f"{base / SIDECAR} does not belong to the variables beside it: {v.path} is "
@@ -334,8 +339,15 @@ def weights_by_name(folder: Path, params: Any) -> dict[str, Any]:
             names |= dict(zip(leaf_names(tree), leaves, strict=True))
     if not names:
         raise SavingError(
-            f"{folder} has no weights: none of its signatures takes params. "
-            "Publish it once with its signatures and params, and weights alone from then on."
+            Message(
+                f"{folder} has no weights: none of its signatures takes ",
+                Argument("params"),
+                ". Publish it once with ",
+                Argument("signatures"),
+                " and ",
+                Argument("params"),
+                ", and weights alone from then on.",
+            )
         )
     return names
 

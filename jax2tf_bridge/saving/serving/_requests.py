@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.errors import Message, SavingError
+from jax2tf_bridge.saving.buckets._bucket_names import BUCKETS
 from jax2tf_bridge.saving.buckets._buckets import values_text
 from jax2tf_bridge.saving.serving._precompile import first_words
 from jax2tf_bridge.saving.serving._warm_up import (
@@ -286,7 +287,10 @@ def warm_up_requests(
             )
         elif example:
             notes.append(
-                f"no warm-up requests for {endpoint.name}: its sizes are open and it has no "
-                "buckets, so that no request stands for the others; give buckets={...}"
+                Message(
+                    f"no warm-up requests for {endpoint.name}: its sizes are open and it has no "
+                    "buckets, so that no request stands for the others; give ",
+                    BUCKETS,
+                )
             )
     return tuple(requests), tuple(notes)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge.errors import FileFormatError, ShapeError
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.saved_model._extras import WARM_UP, read_requests
@@ -58,9 +59,7 @@ class WarmUpRequest:
         return {name: tf.constant(x) for name, x in self.arrays().items()}
 
     def __str__(self) -> str:
-        inputs = (
-            f"{name}: {_dtype(x)}[{','.join(map(str, x.shape))}]" for name, x in self.inputs.items()
-        )
+        inputs = (f"{n}: {array_type_text(_dtype(x), x.shape)}" for n, x in self.inputs.items())
         return f"{self.signature}({', '.join(inputs)})"
 
 
@@ -155,8 +154,8 @@ def _resized(
     )
     if not fits or array.dtype != dtype:
         raise ShapeError(
-            f"{signature}: the example for {name} is {array.dtype}{list(array.shape)}, and {name} "
-            f"is {aval}"
+            f"{signature}: the example for {name} is {array_type_text(array.dtype, array.shape)}, "
+            f"and {name} is {aval}"
         )
     for axis, size in enumerate(shape):
         if array.shape[axis] != size:

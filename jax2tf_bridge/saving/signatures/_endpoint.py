@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._call import Call
@@ -280,7 +281,7 @@ def _python_signature(arguments: Call, optional: Collection[str]) -> inspect.Sig
 def _shown(value: Any) -> str:
     """Describes a value in a message: an array by its dtype and shape."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
-        return f"{value.dtype}{list(value.shape)}"
+        return array_type_text(value.dtype, value.shape)
     return repr(value)
 
 

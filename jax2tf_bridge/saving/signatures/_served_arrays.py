@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge.portable._aval import Aval
 from shape_poly import Dim, is_symbolic_dim
 
@@ -44,9 +45,7 @@ class ServedArray:
         return rows is None or is_symbolic_dim(rows)
 
     def __str__(self) -> str:
-        if self.shape is None:
-            return f"{self.dtype}[...]"
-        return f"{self.dtype}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
+        return array_type_text(self.dtype, self.shape)
 
 
 Sides: TypeAlias = tuple[dict[str, ServedArray], dict[str, ServedArray]]

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import (
     StateDictError,
@@ -258,8 +259,7 @@ def _value(leaf: Any, dtype: tf.DType) -> Any:
 
 
 def _described(variable: NamedVariable) -> str:
-    sizes = ",".join("?" if d is None else str(d) for d in variable.shape)
-    return f"{variable.dtype.name}[{sizes}]"
+    return array_type_text(variable.dtype.name, variable.shape)
 
 
 def _whose(given: PathWeights) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.errors import UnsoundBucketsError
+from jax2tf_bridge.errors import Message, UnsoundBucketsError
 from jax2tf_bridge.portable._dtypes import find_dtype
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 
@@ -65,8 +65,11 @@ class Difference:
         place = f"[{', '.join(map(str, self.index))}]" if self.index else ""
         before, after = self.values
         return UnsoundBucketsError(
-            f"{bucketing.name}: {what} the output {self.output!r} by up to {self.largest:.3g} "
-            f"({self.output}{place}: {before:.6g} became {after:.6g}). {remedy}",
+            Message(
+                f"{bucketing.name}: {what} the output {self.output!r} by up to {self.largest:.3g} "
+                f"({self.output}{place}: {before:.6g} became {after:.6g}). ",
+                remedy,
+            ),
             output=self.output,
             sizes=sizes,
             bucket=bucket,

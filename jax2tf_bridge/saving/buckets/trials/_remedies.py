@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jax2tf_bridge.errors import bullet_list
+from jax2tf_bridge.errors import Argument, Blank, Message, bullet_list
 from jax2tf_bridge.portable._dtypes import is_integer
 from jax2tf_bridge.portable._plausible_inputs import PlausibleInputs, variables_in
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
@@ -16,10 +16,13 @@ def remedy(
     variables: Sequence[str],
     *,
     beside: bool = False,
-) -> str:
+) -> Message:
     """Writes what the function mixes, what mends it, and with which inputs it was tried."""
-    names, listed = " and ".join(variables), ", ".join(map(repr, variables))
+    names = " and ".join(variables)
     masks = ", ".join(map(repr, bucketing.masks))
+    mask = Argument("mask", Blank("'...'"), "Signature(..., mask='...')")
+    example = Argument("example", Blank("{...}"), "Signature(..., example={...})")
+    fixes: list[str]
     if masks:
         why = f"The mask {masks} does not keep padding out of it"
         fixes = ["have the function use it there"]
@@ -27,7 +30,7 @@ def remedy(
         why = f"The function mixes rows along {names}, and in a batch others' rows stand there"
         fixes = [
             "compute each row by itself",
-            "take an argument that is 1 for real rows, and name it: Signature(..., mask='...')",
+            Message("take an argument that is 1 for real rows, and name it: ", mask),
         ]
     else:
         why = (
@@ -35,18 +38,27 @@ def remedy(
             f"({pad_text(bucketing, plausible, variables)}) counts there"
         )
         fixes = [
-            "take an argument that is 1 for what is real and 0 for padding, use it in the "
-            "function, and name it: Signature(..., mask='...')",
+            Message(
+                "take an argument that is 1 for what is real and 0 for padding, use it in the "
+                "function, and name it: ",
+                mask,
+            ),
             *_pad_fixes(bucketing, plausible, variables),
         ]
     fixes += [
-        f"if it is sound for all your requests, vouch for it: unchecked_padding=[{listed}]",
+        Message(
+            "if it is sound for all your requests, vouch for it: ",
+            Argument("unchecked_padding", list(variables)),
+        ),
         f"or give {names} no buckets",
     ]
     tried = ", ".join(f"{name} ({plausible.text(name)})" for name in plausible.avals)
-    return (
-        f"{why}. Any of these mends it:{bullet_list(fixes)}\nTried with {tried}; "
-        "Signature(..., example={...}) tries your values."
+    return Message(
+        f"{why}. Any of these mends it:",
+        bullet_list(fixes),
+        f"\nTried with {tried}; ",
+        example,
+        " tries your values.",
     )
 
 
@@ -58,9 +70,12 @@ def _pad_fixes(
         is_ids = is_integer(aval.op_dtype)
         if is_ids and not variables_in(aval).isdisjoint(variables):
             other = 1 if plausible.pad_value(name) == 0 else 0
+            code = f"Signature(..., pad_values={{{name!r}: {other}}})"
             return [
-                "if the function knows padding by a number, pad with that: "
-                f"Signature(..., pad_values={{{name!r}: {other}}})"
+                Message(
+                    "if the function knows padding by a number, pad with that: ",
+                    Argument("pad_values", {name: other}, code),
+                )
             ]
     return []
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.errors import UnsoundBucketsError
+from jax2tf_bridge.errors import Argument, Message, UnsoundBucketsError
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._plausible_inputs import (
     DRAWS,
@@ -213,12 +213,16 @@ class _Trial:
             if output is not None:
                 found.setdefault(output, []).append(variable)
         return tuple(
-            f"{self.bucketing.name}: the output {output!r} is not finite where "
-            f"{' or '.join(names)} is padded "
-            f"({pad_text(self.bucketing, self.plausible, names)}). No result is changed by it, but "
-            "gradients with respect to weights are NaN for sizes that are no bucket. To train the "
-            "saved model, divide by jnp.maximum(count, 1) there, or pad with other numbers "
-            "(pad_values)."
+            Message(
+                f"{self.bucketing.name}: the output {output!r} is not finite where "
+                f"{' or '.join(names)} is padded "
+                f"({pad_text(self.bucketing, self.plausible, names)}). No result is changed by "
+                "it, but gradients with respect to weights are NaN for sizes that are no bucket. "
+                "To train the saved model, divide by jnp.maximum(count, 1) there, or pad with "
+                "other numbers (",
+                Argument("pad_values"),
+                ").",
+            )
             for output, names in found.items()
         )
 
@@ -295,8 +299,11 @@ class _Trial:
                     {variable: bucket[variable]},
                     f"running {variable} = {size} in pieces, as {first} and {size - first}, "
                     "changes",
-                    f"Pass oversize={{{variable!r}: 'as is'}}, so that sizes above the largest "
-                    f"bucket of {variable} run whole.",
+                    Message(
+                        "Pass ",
+                        Argument("oversize", {variable: "as is"}),
+                        f", so that sizes above the largest bucket of {variable} run whole.",
+                    ),
                 )
 
     def _inputs(

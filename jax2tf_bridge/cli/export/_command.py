@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jax2tf_bridge.cli._argument_specs import (
+from jax2tf_bridge.cli._commands import NOT_NEGATIVE, Command, UsageError, add_output, check_output
+from jax2tf_bridge.cli._console import Console, first_line, printable
+from jax2tf_bridge.cli._function_text import summary
+from jax2tf_bridge.cli._packages import loading
+from jax2tf_bridge.cli._references import UserCodeError, current_folder_first, import_reference
+from jax2tf_bridge.cli.export._argument_specs import (
     ArgumentSpec,
     read_arguments,
     read_named,
     read_shapes,
 )
-from jax2tf_bridge.cli._console import Console, first_line, printable
-from jax2tf_bridge.cli._loading import loading
-from jax2tf_bridge.cli._text import summary
-from jax2tf_bridge.cli._usage import UsageError, check_output
-from jax2tf_bridge.cli._user_objects import UserCodeError, current_folder_first, user_object
-from jax2tf_bridge.errors import BridgeError, GradientError, InconclusiveShapeError
+from jax2tf_bridge.errors import BridgeError, GradientError, InconclusiveShapeError, Message
 from jax2tf_bridge.portable._dtypes import KEYS, NEED_X64
 from jax2tf_bridge.portable._portable_function import (
     NoGradient,
@@ -29,10 +29,64 @@ from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.serialization import write_function
 from shape_poly import Dim
 
+_DESCRIPTION = """\
+Writes a JAX function, at the shapes given, as a .jaxfn file. Needs JAX, and no TensorFlow."""
+
+_EXAMPLES = """\
+SPEC is one argument: a dtype and the sizes, as f32[3,28] or int32[b,t], where names are sizes that
+stay open; a pytree of these, as '{"w": "f32[28,10]", "b": "f32[10]"}'; or @module:name for an array
+or pytree of arrays (or a function that returns it). A tuple @module:name as the only SPEC is all
+the arguments.
+
+examples:
+  jax2tf-bridge export model:predict --args @model:params 'f32[b,28]' -o predict.jaxfn
+  jax2tf-bridge export model:predict --args @model:example_args --shapes None '(b, 28)' \\
+      --constraints 'b >= 2' --tensorflow 2.17 -o predict.jaxfn"""
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "function",
+        metavar="module:function",
+        help="what to export, imported from the current folder or what is installed",
+    )
+    several: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
+    parser.add_argument("--args", metavar="SPEC", help="its arguments", **several)
+    parser.add_argument("--kwargs", metavar="NAME=SPEC", help="those by keyword", **several)
+    parser.add_argument(
+        "--shapes",
+        metavar="SHAPE",
+        help="polymorphic_shapes: one for all or for each of --args: '(b, 28)', None to keep its "
+        "sizes, auto, or a pytree of these",
+        **several,
+    )
+    parser.add_argument(
+        "--constraints",
+        metavar="CONSTRAINT",
+        help="what holds for open sizes, as 'b >= 2'; or infer, to add what the function needs",
+        **several,
+    )
+    parser.add_argument(
+        "--platforms", metavar="NAME,NAME", help="cpu, cuda, rocm, tpu, gpu; by default all"
+    )
+    parser.add_argument(
+        "--tensorflow",
+        metavar="RELEASE",
+        help="the release to write it for, as 2.17; by default what most releases can run",
+    )
+    parser.add_argument(
+        "--vjp-order",
+        type=NOT_NEGATIVE,
+        metavar="N",
+        help="how many orders of gradients to store; by default 1, or 0 if it has no gradient",
+    )
+    parser.add_argument("--x64", action="store_true", help="let JAX use 64 bits")
+    add_output(parser, "FILE", "the file to write", required=True)
+
 
 @dataclass(frozen=True)
 class _Array:
-    """What `export` takes for an array: a shape, also with names, and a dtype."""
+    """Array argument of `export`: a shape, which may have names, and a dtype."""
 
     shape: tuple[Dim, ...]
     dtype: Any
@@ -55,7 +109,7 @@ def run(options: argparse.Namespace) -> None:
         jax.config.update("jax_enable_x64", True)
     with current_folder_first():
         with console.step(f"importing {options.function}"):
-            function = user_object(options.function, "module:function")
+            function = import_reference(options.function, "module:function")
             args = _positional(specs)
             kwargs = {name: _value(spec) for name, spec in named.items()}
         _check_call(options.function, function, args, kwargs)
@@ -142,9 +196,9 @@ def _positional(specs: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _value(spec: Any) -> Any:
-    """The pytree that `export` takes, of a pytree of ArgumentSpecs or a reference."""
+    """Makes the pytree that `export` takes from ArgumentSpecs or a reference."""
     if isinstance(spec, _Reference):
-        value = user_object(spec.name, spec.option)
+        value = import_reference(spec.name, spec.option)
         # No object that can be called besides: it may be a pytree of arrays, as a model is.
         if inspect.isroutine(value):
             try:
@@ -214,7 +268,7 @@ def _exported(make: Callable[[], PortableFunction], name: str) -> PortableFuncti
 def _with_gradient(
     record: PortableFunction, order: int | None, console: Console
 ) -> PortableFunction:
-    """The record with the orders of gradients that are asked for; by default one, if it has it."""
+    """Adds the gradients that are asked for; by default one order, if there is one."""
     try:
         if order is not None:
             return record.with_vjp(order)
@@ -225,5 +279,7 @@ def _with_gradient(
             console.note(f"{record.name} is stored without a gradient: {because}.")
             return replace(record, gradient=NoGradient(because))
     except InconclusiveShapeError as e:
-        hint = " Or leave the gradient out: --vjp-order 0"
-        raise BridgeError(f"{e}{hint}") from e
+        raise BridgeError(Message(e, " Or leave the gradient out: --vjp-order 0")) from e
+
+
+COMMAND = Command("export", _DESCRIPTION, _EXAMPLES, _add_options, run)

@@ -1,9 +1,11 @@
-"""How JAX and TensorFlow are loaded, which takes seconds."""
+"""Loads JAX and TensorFlow, which takes seconds."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import logging
+import os
 import signal
 from collections.abc import Iterator
 
@@ -13,7 +15,7 @@ from jax2tf_bridge.errors import MissingDependencyError
 
 @contextlib.contextmanager
 def loading(package: str, command: str, console: Console) -> Iterator[None]:
-    """Within it, a package is imported that a command needs.
+    """Imports a package, in a `with` block, for a command that needs it.
 
     Ctrl-C ends the process at once there, since extension modules swallow KeyboardInterrupt while
     they are loaded, and go on half-loaded.
@@ -52,3 +54,12 @@ def _interrupted_at_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def quiet_tensorflow(*, debug: bool) -> None:
+    """Keeps TensorFlow from writing to stderr when it starts, and when it saves."""
+    if not debug:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        # It would say that it is on; little or nothing is computed outside of XLA.
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""The texts of modules, where JAX is installed; MLIR reads them in another process."""
+"""Prints modules as MLIR, in another process, where JAX is installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ write_texts(Path(sys.argv[1]), int(sys.argv[2]))
 
 @dataclass(frozen=True)
 class ModuleTexts:
-    """The texts of modules.
+    """Modules as text.
 
     Attributes:
       texts: for each module its text; None where there is none.
@@ -36,7 +36,7 @@ class ModuleTexts:
 
 
 def module_texts(modules: Sequence[bytes | memoryview | None]) -> ModuleTexts:
-    """The texts of these modules.
+    """Prints modules as text.
 
     MLIR may hang or crash on damaged bytes, which another process and a time limit survive.
 
@@ -64,7 +64,7 @@ def module_texts(modules: Sequence[bytes | memoryview | None]) -> ModuleTexts:
 
 
 def _run(folder: Path) -> str:
-    """Writes the texts; gives what went wrong, "" for nothing."""
+    """Writes the texts; returns what went wrong, "" for nothing."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),

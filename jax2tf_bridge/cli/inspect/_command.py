@@ -9,26 +9,54 @@ from pathlib import Path
 from typing import Any
 
 from jax2tf_bridge._version import __version__
+from jax2tf_bridge.cli._commands import NOT_NEGATIVE, READABLE, Command, check_output, exported_path
 from jax2tf_bridge.cli._console import Console, printable
-from jax2tf_bridge.cli._description import describe
-from jax2tf_bridge.cli._directory_text import directory_lines
-from jax2tf_bridge.cli._inspect_weights import (
+from jax2tf_bridge.cli._function_text import stored_functions
+from jax2tf_bridge.cli.inspect._directory_text import directory_lines
+from jax2tf_bridge.cli.inspect._functions import describe, function_lines
+from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts, module_texts
+from jax2tf_bridge.cli.inspect._weights import (
     describe_weights,
     weights_lines,
     weights_page,
 )
-from jax2tf_bridge.cli._module_texts import ModuleTexts, module_texts
-from jax2tf_bridge.cli._orders import stored_functions
-from jax2tf_bridge.cli._text import lines
-from jax2tf_bridge.cli._usage import check_output
-from jax2tf_bridge.cli.html._page import Page, render
-from jax2tf_bridge.cli.html._pages import directory_page, file_page
+from jax2tf_bridge.cli.inspect.html._page import Page, render
+from jax2tf_bridge.cli.inspect.html._pages import directory_page, file_page
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.serialization._flatbuffer import Reader
 from jax2tf_bridge.serialization.jax_exported._schema import ExportedField
 from jax2tf_bridge.serialization.jaxfn._format import HEADER_SIZE, IDENTIFIER, parse_header
+
+_DESCRIPTION = """\
+Says what is in a .jaxfn file, in one that jax.export wrote, or in a SavedModel: signatures, what
+they need, which TensorFlow releases can run it, and what will go wrong. Lists the weights in a file
+of msgpack or safetensors. Needs neither JAX nor TensorFlow."""
+
+_EXAMPLES = """\
+examples:
+  jax2tf-bridge inspect predict.jaxfn
+  jax2tf-bridge inspect predict.jaxfn --json | jq .tensorflow
+  jax2tf-bridge inspect predict/1 --html predict.html
+  jax2tf-bridge inspect weights.msgpack"""
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    readable = f"{READABLE}, or a file of weights"
+    parser.add_argument("file", type=exported_path, metavar="PATH", help=readable)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--json", action="store_true", help="all of it as JSON; docs/command-line.md has the schema"
+    )
+    form.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page")
+    parser.add_argument(
+        "--ops",
+        type=NOT_NEGATIVE,
+        default=10,
+        metavar="N",
+        help="show the N commonest ops (default 10)",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -59,7 +87,7 @@ _Read = tuple[_Facts, Sequence[bytes | memoryview | None], _Text, _MakePage]
 
 
 def _file_contents(path: Path) -> _Read:
-    """A function or, if it is none, weights."""
+    """Reads a function or, if it is none, weights."""
     try:
         return _function(path)
     except FileFormatError:
@@ -78,7 +106,7 @@ def _function(path: Path) -> _Read:
         None if module["unreadable"] else function.module.data
         for module, function in zip(facts["modules"], stored_functions(record), strict=True)
     ]
-    return facts, modules, lines, file_page
+    return facts, modules, function_lines, file_page
 
 
 def _directory(path: Path) -> _Read:
@@ -92,7 +120,7 @@ def _directory(path: Path) -> _Read:
 
 
 def _file(path: Path) -> dict[str, Any]:
-    """The file's own properties."""
+    """Describes the file itself."""
     with path.open("rb") as file:
         start, size = file.read(HEADER_SIZE), path.stat().st_size
     if start[4:8] == IDENTIFIER:
@@ -102,3 +130,6 @@ def _file(path: Path) -> dict[str, Any]:
         format_name = "jax.export"
         version = root.integer(ExportedField.SERIALIZATION_VERSION)
     return {"path": str(path), "format": format_name, "version": version, "bytes": size}
+
+
+COMMAND = Command("inspect", _DESCRIPTION, _EXAMPLES, _add_options, run)

@@ -1,4 +1,4 @@
-"""What `inspect` says of a file of weights."""
+"""Describes weights files for `inspect`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jax2tf_bridge.cli._description import SCHEMA
-from jax2tf_bridge.cli._module_texts import ModuleTexts
-from jax2tf_bridge.cli._text import natural_order
-from jax2tf_bridge.cli.html._charts import Bar, bar_chart, largest
-from jax2tf_bridge.cli.html._page import Page, Table
+from jax2tf_bridge._utils._array_texts import array_type_text
+from jax2tf_bridge.cli.inspect._functions import SCHEMA, natural_order
+from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
+from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
+from jax2tf_bridge.cli.inspect.html._page import Page, Table
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting._findings import in_units
 from jax2tf_bridge.weights import open_weights
@@ -20,7 +20,7 @@ _MOST_BARS = 20
 
 
 def describe_weights(path: Path) -> dict[str, Any] | None:
-    """The file as JSON has it, leaves by natural order of their paths; None if it is another.
+    """Describes a weights file, leaves in natural order; None for another file.
 
     Raises:
       FileFormatError: it is of a format that is known, and not read.
@@ -67,7 +67,7 @@ def describe_weights(path: Path) -> dict[str, Any] | None:
 
 
 def weights_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
-    """What `inspect` prints of a file of weights; `ops` is of other files."""
+    """Yields what `inspect` prints of weights; `ops` is there for other files."""
     file, weights = facts["file"], facts["weights"]
     yield f"{file['path']}, weights in {file['format']}, {in_units(file['bytes'])}"
     yield ""
@@ -82,7 +82,7 @@ def weights_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
 
 
 def weights_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Page:
-    """The page of a file of weights."""
+    """Makes the page of a weights file."""
     file, weights = facts["file"], facts["weights"]
     bars = [Bar(leaf["path"], leaf["bytes"], in_units(leaf["bytes"])) for leaf in weights["list"]]
     return Page(
@@ -108,8 +108,8 @@ def weights_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> 
 def _row(leaf: Mapping[str, Any]) -> tuple[str, str, str]:
     if leaf["dtype"] is None:
         return leaf["path"], "no array", ""
-    sizes = ", ".join(map(str, leaf["shape"]))
-    return leaf["path"], f"{leaf['dtype']}[{sizes}]", in_units(leaf["bytes"])
+    kind = array_type_text(leaf["dtype"], leaf["shape"])
+    return leaf["path"], kind, in_units(leaf["bytes"])
 
 
 def _count(weights: Mapping[str, Any]) -> str:

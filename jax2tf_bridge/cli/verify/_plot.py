@@ -1,4 +1,4 @@
-"""Latency over batch size as an SVG, without a plotting package."""
+"""Plots latency over batch size as an SVG, without a plotting package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SERIES = (("JAX, jitted", "#0b6e99", "jax_ms"), ("SavedModel", "#c2410c", "save
 
 
 def latency_plot(title: str, variable: str, points: Sequence[Latency]) -> str:
-    """Two lines on logarithmic axes, as a file of SVG.
+    """Plots two lines on logarithmic axes, as a file of SVG.
 
     Args:
       title: of the plot.
@@ -71,7 +71,7 @@ def latency_plot(title: str, variable: str, points: Sequence[Latency]) -> str:
 
 
 class _Axis:
-    """From numbers to places; numbers that are all one are in the middle."""
+    """Axis that maps numbers to places; numbers that are all one are in the middle."""
 
     def __init__(self, low: float, high: float, begin: float, end: float) -> None:
         margin = 0.06 * (end - begin)
@@ -84,7 +84,7 @@ class _Axis:
 
 
 def _decades(low: float, high: float) -> tuple[float, float]:
-    """The numbers 1, 2 or 5 times a power of ten around both."""
+    """Returns the nearest ticks (1, 2 or 5 times a power of ten) below and above."""
     ticks = [m * 10.0**e for e in range(-6, 7) for m in (1, 2, 5)]
     below = [tick for tick in ticks if tick <= low]
     above = [tick for tick in ticks if tick >= high]

@@ -12,13 +12,13 @@ from types import ModuleType
 from typing import Any
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.cli._commands import UsageError
 from jax2tf_bridge.cli._console import first_line
-from jax2tf_bridge.cli._usage import UsageError
 from jax2tf_bridge.errors import BridgeError
 
 
 class UserCodeError(BridgeError):
-    """The user's code failed; the exception that it raised is the cause."""
+    """User code failed; the exception that it raised is the cause."""
 
     def __init__(self, what: str, cause: BaseException, place: str | None = None) -> None:
         """`what` was being done with it; `place` is the user's line, where it is known."""
@@ -30,7 +30,7 @@ class UserCodeError(BridgeError):
 
 @contextlib.contextmanager
 def current_folder_first() -> Iterator[None]:
-    """Within it, modules are looked for in the current folder first."""
+    """Has imports, in a `with` block, look in the current folder first."""
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:
@@ -41,8 +41,8 @@ def current_folder_first() -> Iterator[None]:
             sys.path.remove(folder)
 
 
-def user_object(reference: str, option: str) -> Any:
-    """The object that `reference` names.
+def import_reference(reference: str, option: str) -> Any:
+    """Imports what `reference` names.
 
     Args:
       reference: "module:attribute" or "package.module:object.attribute".
@@ -92,7 +92,7 @@ def _module(name: str, option: str) -> ModuleType:
 
 
 def _module_names(missing: str) -> list[str]:
-    """The modules beside the missing one, with the names of the packages that they are in."""
+    """Lists the modules beside the missing one, by their full names."""
     package, _, _ = missing.rpartition(".")
     if not package:
         return [m.name for m in pkgutil.iter_modules([str(Path.cwd())])]

@@ -1,4 +1,4 @@
-"""The options that `save` and `publish` share, and the Signature that they make."""
+"""Defines the options that `save` and `publish` share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax2tf_bridge._utils._number_texts import number_of
-from jax2tf_bridge.cli._usage import UsageError
+from jax2tf_bridge.cli._commands import NOT_NEGATIVE, UsageError
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saved_model._signature import Signature
@@ -84,21 +84,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--vjp-order",
-        type=order,
+        type=NOT_NEGATIVE,
         metavar="N",
         help="how many orders of gradients to save; by default those in the file",
     )
     parser.add_argument(
         "--precompile", action="store_true", help="leave what XLA compiles with the model"
     )
-
-
-def order(text: str) -> int:
-    """Reads the number of orders of gradients."""
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return number
 
 
 def check_save_options(options: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
-from jax2tf_bridge.cli._usage import UsageError
+from jax2tf_bridge.cli._commands import UsageError
 from jax2tf_bridge.portable._auto import AUTO
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES, Kind
 from shape_poly import Dim, is_symbolic_dim, symbolic_shape
@@ -39,7 +39,7 @@ _FORM = "a dtype and sizes or names of sizes, as 'f32[b,28]', 'int32[4]' or 'boo
 
 @dataclass(frozen=True)
 class ArgumentSpec:
-    """The shape and dtype of an array argument.
+    """Shape and dtype of an array argument.
 
     >>> ArgumentSpec.read("f32[b,28]", "--args")
     ArgumentSpec(shape=(DimExpr('b'), 28), dtype='float32')
@@ -50,7 +50,7 @@ class ArgumentSpec:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has dimensions without a number."""
+        """Has dimensions without a number."""
         return any(map(is_symbolic_dim, self.shape))
 
     @staticmethod
@@ -82,7 +82,7 @@ class ArgumentSpec:
 
 
 def read_arguments(text: str, option: str) -> Any:
-    """The pytree with an ArgumentSpec at each leaf that `text` describes.
+    """Reads a pytree of ArgumentSpecs.
 
     Args:
       text: "f32[b,28]", or a pytree of such texts as JSON or as Python writes it.
@@ -98,7 +98,7 @@ def read_arguments(text: str, option: str) -> Any:
 
 
 def read_shapes(text: str, option: str) -> Any:
-    """An entry of polymorphic_shapes: a shape, "auto", "None", or a pytree of these.
+    """Reads an entry of polymorphic_shapes: a shape, "auto", "None", or a pytree of these.
 
     >>> read_shapes("(b, 28)", "--shapes"), read_shapes("auto", "--shapes")
     ('(b, 28)', AUTO)
@@ -119,7 +119,7 @@ def _shape(text: str) -> Any:
 
 
 def read_named(text: str, option: str) -> tuple[str, str]:
-    """The two parts of NAME=SPEC.
+    """Splits NAME=SPEC.
 
     Raises:
       UsageError: it has no name.

@@ -1,26 +1,29 @@
-"""The pages of `inspect --html`: of a SavedModel, and of a file."""
+"""Makes pages about SavedModels and files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jax2tf_bridge.cli._directory_text import (
+from jax2tf_bridge._utils._lists import some
+from jax2tf_bridge.cli._function_text import gradients_text, releases_text
+from jax2tf_bridge.cli.inspect._directory_text import (
     gradients_run_on_text,
     module_facts,
     module_title,
-    padding,
+    padding_text,
     runs_on_text,
     type_text,
     variables_text,
     warm_up_text,
     written_by,
 )
-from jax2tf_bridge.cli._module_texts import ModuleTexts
-from jax2tf_bridge.cli._text import gradients_text, natural_order, releases_text
-from jax2tf_bridge.cli.html._charts import Bar, bar_chart, largest
-from jax2tf_bridge.cli.html._page import Fold, Page, Table
-from jax2tf_bridge.inspecting._findings import in_units, some
+from jax2tf_bridge.cli.inspect._functions import custom_calls_text, natural_order
+from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
+from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
+from jax2tf_bridge.cli.inspect.html._page import Fold, Page, Table
+from jax2tf_bridge.inspecting._findings import in_units
+from jax2tf_bridge.portable._tensorflow_releases import no_handler_text
 
 _MOST_BARS = 12
 _WRITTEN_SO = "its file was written with vjp_order="
@@ -29,7 +32,7 @@ _MANY = 200
 
 
 def directory_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Page:
-    """The page of a SavedModel.
+    """Makes the page of a SavedModel.
 
     Args:
       facts: as `describe_saved_model` gives them.
@@ -70,7 +73,7 @@ def directory_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -
 
 
 def file_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Page:
-    """The page of a .jaxfn file, or of one of jax.export's.
+    """Makes the page of a .jaxfn file, or of one that jax.export wrote.
 
     Args:
       facts: as `describe` gives them, with the file's.
@@ -138,7 +141,7 @@ def _signatures(signatures: Sequence[Mapping[str, Any]]) -> Table:
                 "; ".join(
                     [
                         *(f"{n}: {', '.join(map(str, s))}" for n, s in buckets.items()),
-                        *padding(signature),
+                        *padding_text(signature),
                     ]
                 )
                 or "none",
@@ -148,7 +151,7 @@ def _signatures(signatures: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _arrays(facts: Mapping[str, Any]) -> Table:
-    """The largest constants, those of the graph and those in modules."""
+    """Tabulates the largest constants of the graph and of modules."""
     found = [
         (f"module {m['number']}", c["type"], c["bytes"])
         for m in facts["modules"]
@@ -241,11 +244,7 @@ def _fold(
     if module["unreadable"]:
         return Fold(title, [*paragraphs, f"It cannot be read: {module['unreadable']}"])
     if module["custom_calls"]:
-        calls = ", ".join(
-            f"{c['count']} {c['name']}{'' if c['handled'] else ' (no handler in TensorFlow)'}"
-            for c in module["custom_calls"]
-        )
-        paragraphs.append(f"custom calls: {calls}")
+        paragraphs.append(custom_calls_text(module))
     if text is None and texts.missing_because:
         paragraphs.append(texts.missing_because)
     bars = [Bar(op["name"], op["count"], f"{op['count']:,}") for op in module["ops"]]
@@ -269,7 +268,7 @@ def _file_findings(facts: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         if module["unreadable"]:
             found.append(("error", f"{title} cannot be read: {module['unreadable']}", ""))
         elif calls:
-            text = f"{title} calls {some(calls)}, for which no TensorFlow has a handler."
+            text = f"{title} runs on no TensorFlow: {no_handler_text(calls)}."
             found.append(("error", text, retarget))
         elif not module["tensorflow"]:
             text = f"{title} is newer than what every known TensorFlow reads."

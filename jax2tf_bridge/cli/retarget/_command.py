@@ -1,4 +1,4 @@
-"""`jax2tf-bridge retarget` of a SavedModel: its modules for another TensorFlow release."""
+"""`jax2tf-bridge retarget`: a function or a SavedModel for another TensorFlow release."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from jax2tf_bridge.cli._commands import (
+    READABLE,
+    Command,
+    UsageError,
+    add_output,
+    check_output,
+    exported_path,
+)
 from jax2tf_bridge.cli._console import Console, printable
-from jax2tf_bridge.cli._loading import loading
-from jax2tf_bridge.cli._orders import stored_functions
-from jax2tf_bridge.cli._text import releases_text
+from jax2tf_bridge.cli._function_text import releases_text, stored_functions, summary
+from jax2tf_bridge.cli._packages import loading
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting import SavedModelContents, describe_saved_model, read_saved_model
 from jax2tf_bridge.inspecting._contents import function_files
@@ -27,8 +34,58 @@ _WITH_SHARDY = 10
 
 _FINGERPRINT = "fingerprint.pb"
 
+_DESCRIPTION = """\
+Writes the function in a file, or a SavedModel, for another TensorFlow release. Needs JAX, and no
+TensorFlow."""
 
-def retarget_directory(options: argparse.Namespace) -> None:
+_EXAMPLES = """\
+examples:
+  jax2tf-bridge retarget predict.jaxfn --tensorflow 2.16 -o predict-2.16.jaxfn
+  jax2tf-bridge retarget predict/1 --tensorflow 2.16 -o predict/2"""
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=exported_path, metavar="PATH", help=READABLE)
+    parser.add_argument(
+        "--tensorflow", metavar="RELEASE", required=True, help="the release, as 2.16"
+    )
+    add_output(parser, "PATH", "what to write; by default beside the other, NAME-tf2.16")
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace the SavedModel that is there; without --output the one that is read",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Reads the file or directory, retargets its functions and gradients, and writes the other."""
+    if options.file.is_dir():
+        _retarget_directory(options)
+        return
+    if options.overwrite:
+        raise UsageError(
+            f"--overwrite: {options.file} is a file, and the one to write is replaced anyway"
+        )
+    console = Console(verbose=options.verbose)
+    target = Target.tensorflow(options.tensorflow)
+    output = options.output or _output_beside(options.file, options.tensorflow)
+    check_output(output)
+    record = read_function(options.file)
+    with loading("JAX", "retarget", console):
+        from jax2tf_bridge.from_jax.stablehlo._retarget import retarget_record
+    with console.step(f"retargeting {record.name}"):
+        retargeted = retarget_record(record, target)
+        # The gradients that were there, which may be retargeted only now.
+        write_function(output, retargeted, vjp_order=len(stored_functions(record)) - 1)
+    print(printable(f"{output}: {summary(retargeted)}"))
+
+
+def _output_beside(file: Path, release: str) -> Path:
+    """Names the file for a release, in the folder of the file that is read."""
+    return file.with_name(f"{file.name.removesuffix('.jaxfn')}-tf{release}.jaxfn")
+
+
+def _retarget_directory(options: argparse.Namespace) -> None:
     """Reads the SavedModel, retargets its modules, and writes the other SavedModel."""
     console = Console(verbose=options.verbose)
     target = Target.tensorflow(options.tensorflow)
@@ -83,7 +140,7 @@ def retarget_directory(options: argparse.Namespace) -> None:
 
 
 def _default_output(options: argparse.Namespace) -> Path:
-    """The model itself with --overwrite, else a folder beside it."""
+    """Returns the model itself with --overwrite, else a folder beside it."""
     source: Path = options.file
     if options.overwrite:
         return source
@@ -94,7 +151,7 @@ def _default_output(options: argparse.Namespace) -> Path:
 def _records(
     contents: SavedModelContents, retarget: Callable[[PortableFunction], PortableFunction]
 ) -> dict[Path, PortableFunction]:
-    """The functions beside a model that the bridge saved, retargeted, by their files."""
+    """Retargets the functions in the sidecar of a model, by their files."""
     found = {}
     for file in function_files(contents):
         try:
@@ -107,3 +164,6 @@ def _records(
             ) from e
         found[file.relative_to(contents.path)] = retarget(record)
     return found
+
+
+COMMAND = Command("retarget", _DESCRIPTION, _EXAMPLES, _add_options, run)

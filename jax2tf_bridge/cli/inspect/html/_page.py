@@ -1,11 +1,11 @@
-"""One self-contained HTML page: nothing in it is loaded from elsewhere, and no script runs."""
+"""Renders a self-contained HTML page: nothing is loaded from elsewhere, no script runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jax2tf_bridge.cli.html._charts import html_text
+from jax2tf_bridge.cli.inspect.html._charts import html_text
 
 _STYLE = """\
 :root { color-scheme: light dark; --page: #fff; --text: #1d2430; --faint: #5a6575;
@@ -58,7 +58,7 @@ _SEVERITIES = {"error": "Error", "warning": "Warning", "note": "Note"}
 
 @dataclass(frozen=True)
 class Table:
-    """A table; `numbers` are the columns of numbers."""
+    """Table of a page; `numbers` are the columns of numbers."""
 
     title: str
     head: Sequence[str]
@@ -68,7 +68,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Fold:
-    """A part that is folded until it is asked for.
+    """Part of a page that is folded until the reader opens it.
 
     Attributes:
       title: what is seen.
@@ -89,7 +89,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Page:
-    """What stands on a page; all but charts are texts, and are escaped here.
+    """Contents of a page; all but charts are plain texts, which `render` escapes.
 
     Attributes:
       title, subtitle: of the page.
@@ -114,7 +114,7 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The page as HTML."""
+    """Renders the page as HTML."""
     parts = [
         "<!DOCTYPE html>\n",
         '<html lang="en">\n<head>\n<meta charset="utf-8">\n',

@@ -1,12 +1,15 @@
-"""What is known of a SavedModel, as text for a terminal."""
+"""Writes a description of a SavedModel for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jax2tf_bridge.cli._text import gradients_text, releases_text
-from jax2tf_bridge.inspecting._findings import in_units, some
+from jax2tf_bridge._utils._array_texts import array_type_text
+from jax2tf_bridge._utils._lists import some
+from jax2tf_bridge.cli._function_text import gradients_text, releases_text
+from jax2tf_bridge.cli.inspect._functions import custom_calls_text
+from jax2tf_bridge.inspecting._findings import in_units
 from jax2tf_bridge.saved_model._sidecar import bucket_texts, padding_texts
 
 _MANY = 40
@@ -14,7 +17,7 @@ _MANY = 40
 
 
 def directory_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
-    """What `inspect` prints of a SavedModel.
+    """Yields what `inspect` prints of a SavedModel.
 
     Args:
       facts: as `describe_saved_model` gives them.
@@ -53,14 +56,14 @@ def directory_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
 
 
 def written_by(model: Mapping[str, Any]) -> str:
-    """Who wrote the model, as the end of a sentence; "" if it does not say."""
+    """Names who wrote the model, as the end of a sentence; "" if it does not say."""
     if model["bridge"]:
         return f" written by jax2tf-bridge {model['bridge']} with TensorFlow {model['written_by']}"
     return f" written by TensorFlow {model['written_by']}" if model["written_by"] else ""
 
 
 def signature_text(signature: Mapping[str, Any]) -> str:
-    """A signature in one line."""
+    """Describes a signature in one line."""
     inputs = ", ".join(
         f"{p['name']}: {type_text(p)}{' (may be left out)' if p['has_default'] else ''}"
         for p in signature["inputs"]
@@ -69,33 +72,30 @@ def signature_text(signature: Mapping[str, Any]) -> str:
     gradient, buckets = signature["gradient"], signature["buckets"]
     parts = [f"{signature['name']}({inputs}) -> ({outputs})"]
     parts.append("runs no module" if gradient is None else gradients_text(gradient["orders"]))
-    return "; ".join([*parts, *bucket_texts(buckets or {}), *padding(signature)])
+    return "; ".join([*parts, *bucket_texts(buckets or {}), *padding_text(signature)])
 
 
-def padding(signature: Mapping[str, Any]) -> list[str]:
-    """What is special about the padding of a signature."""
+def padding_text(signature: Mapping[str, Any]) -> list[str]:
+    """Lists the padding options of a signature."""
     return padding_texts(
         signature["pad_values"], signature["masks"], signature["unchecked_padding"]
     )
 
 
 def type_text(described: Mapping[str, Any]) -> str:
-    """A dtype and a shape: "float32[b, 28]", with "?" for sizes that are open."""
-    shape = described["shape"]
-    if shape is None:
-        return f"{described['dtype']}[...]"
-    return f"{described['dtype']}[{', '.join('?' if d is None else str(d) for d in shape)}]"
+    """Writes a dtype and a shape, with "?" for sizes that are open."""
+    return array_type_text(described["dtype"], described["shape"])
 
 
 def runs_on_text(facts: Mapping[str, Any]) -> str:
-    """The TensorFlow releases that surely run the model."""
+    """Names the TensorFlow releases that surely run the model."""
     if facts["tensorflow"]:
         return releases_text(facts["tensorflow"])
     return "no TensorFlow release for sure"
 
 
 def gradients_run_on_text(facts: Mapping[str, Any]) -> str:
-    """The same for its gradients, where they differ."""
+    """Names the releases that run its gradients, if they are others; else ""."""
     if not any(module["order"] for module in facts["modules"]):
         return ""
     releases = facts["tensorflow_for_gradients"]
@@ -105,7 +105,7 @@ def gradients_run_on_text(facts: Mapping[str, Any]) -> str:
 
 
 def variables_text(variables: Mapping[str, Any]) -> str:
-    """How many variables there are, and the largest."""
+    """Counts the variables, and names the largest."""
     if not variables["count"]:
         return ""
     largest = max(variables["list"], key=lambda v: v["bytes"] or 0)
@@ -117,7 +117,7 @@ def variables_text(variables: Mapping[str, Any]) -> str:
 
 
 def warm_up_text(warm_up: Mapping[str, Any] | None) -> str:
-    """What is known of the requests to warm up."""
+    """Counts the warm-up requests."""
     if warm_up is None:
         return ""
     if warm_up["problem"]:
@@ -126,7 +126,7 @@ def warm_up_text(warm_up: Mapping[str, Any] | None) -> str:
 
 
 def module_title(module: Mapping[str, Any]) -> str:
-    """A module by its number, and what it is for."""
+    """Names a module by its number and its use."""
     order = module["order"]
     kind = "run by nothing" if order is None else f"gradient of order {order}" if order else ""
     name = module["name"] or module["function"] or module["node"]
@@ -135,7 +135,7 @@ def module_title(module: Mapping[str, Any]) -> str:
 
 
 def module_facts(module: Mapping[str, Any]) -> list[str]:
-    """What is to be said of a module beside its operations."""
+    """Lists size, versions and platforms of a module."""
     constants = module["constant_bytes"]
     version = f"StableHLO {module['stablehlo']}" if module["stablehlo"] else "no StableHLO version"
     releases = module["tensorflow"]
@@ -162,10 +162,7 @@ def _module(module: Mapping[str, Any], ops: int) -> Iterator[str]:
     shown = [f"{op['count']} {op['name']}" for op in module["ops"]]
     yield f"  {total:,} ops: {some(shown, ops)}" if ops else f"  {total:,} ops"
     if module["custom_calls"]:
-        yield "  custom calls: " + ", ".join(
-            f"{c['count']} {c['name']}{'' if c['handled'] else ' (no handler in TensorFlow)'}"
-            for c in module["custom_calls"]
-        )
+        yield f"  {custom_calls_text(module)}"
 
 
 def _more(listed: Sequence[Any]) -> Iterator[str]:

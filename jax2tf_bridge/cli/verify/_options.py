@@ -1,9 +1,11 @@
-"""The options of `verify`, and what its --help says."""
+"""Defines the options of `verify`."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+
+from jax2tf_bridge.cli._commands import NOT_NEGATIVE, POSITIVE, exported_path
 
 DESCRIPTION = """\
 Compares a SavedModel in TensorFlow with the JAX function that it came from: values and gradients,
@@ -20,8 +22,10 @@ examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `verify`."""
-    parser.add_argument("directory", type=Path, metavar="DIR", help="the SavedModel of save()")
+    """Adds the options of `verify`."""
+    parser.add_argument(
+        "directory", type=exported_path, metavar="DIR", help="the SavedModel of save()"
+    )
     parser.add_argument(
         "--against",
         required=True,
@@ -37,11 +41,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--signature", metavar="NAME", help="by default serving_default")
     parser.add_argument(
-        "--samples", type=_positive, default=5, metavar="N", help="how many sizes (default 5)"
+        "--samples", type=POSITIVE, default=5, metavar="N", help="how many sizes (default 5)"
     )
     parser.add_argument(
         "--gradients",
-        type=_not_negative,
+        type=NOT_NEGATIVE,
         default=1,
         metavar="N",
         help="at how many of them gradients are compared, too (default 1); they take most of the "
@@ -67,7 +71,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rounds",
-        type=_not_negative,
+        type=NOT_NEGATIVE,
         metavar="N",
         help="calls that are measured at each size (default 20)",
     )
@@ -75,20 +79,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--plot", type=Path, metavar="FILE.svg", help="measure latency, and draw it over size"
     )
     parser.add_argument("--json", action="store_true", help="all of it as JSON")
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return number
-
-
-def _not_negative(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return number
 
 
 def _tolerance(text: str) -> float:
@@ -99,4 +89,4 @@ def _tolerance(text: str) -> float:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(sorted({_positive(part) for part in text.split(",")}))
+    return tuple(sorted({POSITIVE(part) for part in text.split(",")}))

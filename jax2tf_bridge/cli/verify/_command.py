@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.cli._commands import Command, UsageError, check_output
 from jax2tf_bridge.cli._console import Console, first_line, printable
-from jax2tf_bridge.cli._loading import loading
-from jax2tf_bridge.cli._usage import UsageError, check_output
-from jax2tf_bridge.cli._user_objects import UserCodeError, current_folder_first, user_object
+from jax2tf_bridge.cli._packages import loading, quiet_tensorflow
+from jax2tf_bridge.cli._references import UserCodeError, current_folder_first, import_reference
+from jax2tf_bridge.cli.verify._options import DESCRIPTION, EXAMPLES, add_options
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.portable._dtypes import NEED_X64
 from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, read_sidecar
@@ -37,13 +37,13 @@ def run(options: argparse.Namespace) -> None:
                 f"--plot: {options.plot} is to be written as SVG, which needs no other package: "
                 f"name it {options.plot.with_suffix('.svg').name}"
             )
-    _quiet(options)
+    quiet_tensorflow(debug=options.debug)
     if not _rounds(options):
         _compile_quickly()
     with loading("JAX", "verify", console):
-        import jax
-
         from jax2tf_bridge.loading import LoadedFunction, load
+    import jax
+
     sidecar, wide = _sidecar(options.directory)
     if wide:
         jax.config.update("jax_enable_x64", True)
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> None:
         from jax2tf_bridge.verifying import KnownTypes, Pair
     with current_folder_first():
         with console.step(f"importing {options.against}"):
-            function = user_object(options.against, "--against")
+            function = import_reference(options.against, "--against")
             if not callable(function):
                 raise UsageError(
                     f"--against: {options.against} is no function, but of type "
@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> None:
             _refuse_unknown_types(options, pair, e)
             raise UserCodeError(f"running {options.against} or {options.directory}", e) from e
     if options.plot is not None:
-        from jax2tf_bridge.cli._verify_plot import latency_plot
+        from jax2tf_bridge.cli.verify._plot import latency_plot
 
         title = f"{options.directory.absolute().name}: latency of {name}"
         options.plot.write_text(latency_plot(title, variable or "size", latencies))
@@ -112,16 +112,6 @@ def run(options: argparse.Namespace) -> None:
     text = json.dumps(facts, indent=2) if options.json else "\n".join(_lines(facts, differences))
     print(printable(text))
     _refuse(options, differences)
-
-
-def _quiet(options: argparse.Namespace) -> None:
-    """Keeps TensorFlow from writing to stderr."""
-    if not options.debug:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        os.environ.setdefault(
-            "TF_ENABLE_ONEDNN_OPTS", "0"
-        )  # XLA computes, and it is said on stderr
-        logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
 
 def _compile_quickly() -> None:
@@ -136,7 +126,7 @@ def _compile_quickly() -> None:
 
 
 def _rounds(options: argparse.Namespace) -> int:
-    """How many calls are measured at each size: none unless an option asks for latency."""
+    """Returns how many calls are measured at each size: 0 unless latency is asked for."""
     asked = options.latency or options.batch_sizes is not None or options.plot is not None
     if options.rounds == 0 and asked:
         raise UsageError(
@@ -148,7 +138,7 @@ def _rounds(options: argparse.Namespace) -> int:
 
 
 def _sidecar(folder: Path) -> tuple[Sidecar, bool]:
-    """What save() knew, and whether there are values of 64 bits.
+    """Reads the sidecar of `save`, and whether there are values of 64 bits.
 
     Raises:
       BridgeError: the SavedModel is not of save().
@@ -183,7 +173,7 @@ def _signature(options: argparse.Namespace, sidecar: Sidecar) -> str:
 
 
 def _latencies(pair: Pair, options: argparse.Namespace) -> tuple[str | None, list[Latency]]:
-    """By the first open size; of one size if nothing is open."""
+    """Measures along the first open size, or once if nothing is open."""
     rounds = _rounds(options)
     sampler = pair.sampler
     if not sampler.variables:
@@ -278,12 +268,12 @@ def _lines(facts: dict[str, Any], differences: Sequence[Difference]) -> Iterator
 
 
 def _params_like(options: argparse.Namespace) -> Any:
-    """What --params-like names; None without it."""
+    """Imports what --params-like names; None without it."""
     if options.params_like is None:
         return None
     import jax
 
-    found = user_object(options.params_like, "--params-like")
+    found = import_reference(options.params_like, "--params-like")
     if callable(found) and jax.tree_util.all_leaves([found]):
         try:
             found = found()
@@ -322,3 +312,6 @@ def _refuse(options: argparse.Namespace, differences: Sequence[Difference]) -> N
 
 def _is_of_tensorflow(error: Exception) -> bool:
     return type(error).__module__.startswith("tensorflow")
+
+
+COMMAND = Command("verify", DESCRIPTION, EXAMPLES, add_options, run)

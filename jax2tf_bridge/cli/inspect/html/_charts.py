@@ -1,4 +1,4 @@
-"""Bar charts as inline SVG, with labels and values as text."""
+"""Draws bar charts as inline SVG, with labels and values as text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Bar:
 def largest(
     bars: Sequence[Bar], most: int, written: Callable[[int], str], *, in_order: bool = False
 ) -> list[Bar]:
-    """The longest bars, the longest first, and one for all others together at the end.
+    """Returns the longest bars, the longest first, and one for all others at the end.
 
     Args:
       bars: in any order; those of length 0 are left out. Those of one length stay in this order.
@@ -50,7 +50,7 @@ def largest(
 
 
 def html_text(text: str) -> str:
-    """A text of a file, which may hold anything, for elements and attributes.
+    """Escapes a text of a file, which may hold anything, for elements and attributes.
 
     >>> html_text('<b title="x">')
     '&lt;b title=&quot;x&quot;&gt;'
@@ -59,7 +59,7 @@ def html_text(text: str) -> str:
 
 
 def bar_chart(title: str, bars: Sequence[Bar]) -> str:
-    """A chart of horizontal bars that share a scale, as SVG; "" for no bars.
+    """Draws horizontal bars that share a scale, as SVG; "" for no bars.
 
     Args:
       title: what is shown, and in which unit; also for those who do not see the chart.
@@ -87,7 +87,7 @@ def bar_chart(title: str, bars: Sequence[Bar]) -> str:
 
 
 def _shortened(label: str) -> str:
-    """The label, or both ends of it: both tell a path from others."""
+    """Shortens a label in the middle, since both ends tell a path from others."""
     if _letters(label) <= _LONGEST_LABEL:
         return label
     half = (_LONGEST_LABEL - 1) // 2
@@ -100,7 +100,7 @@ def _shortened(label: str) -> str:
 
 
 def _letters(label: str) -> int:
-    """How many letters wide a label is: those of East Asia count twice."""
+    """Counts a label's width in letters; East Asian ones count twice."""
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in label)
 
 

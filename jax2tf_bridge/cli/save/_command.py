@@ -4,29 +4,69 @@ from __future__ import annotations
 
 import argparse
 import errno
-import logging
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jax2tf_bridge.cli._commands import POSITIVE, Command, UsageError, add_output, exported_path
 from jax2tf_bridge.cli._console import Console, printable
-from jax2tf_bridge.cli._loading import loading
-from jax2tf_bridge.cli._option_words import in_option_words
-from jax2tf_bridge.cli._save_options import (
+from jax2tf_bridge.cli._messages import for_command_line
+from jax2tf_bridge.cli._packages import loading, quiet_tensorflow
+from jax2tf_bridge.cli.save._options import (
+    add_options,
     bucket_options,
     check_save_options,
     given_with_function,
     signature,
 )
-from jax2tf_bridge.cli._usage import UsageError
 from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.saved_model._new_directory import exists_error
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
 from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
 from jax2tf_bridge.serialization import read_function
 
 if TYPE_CHECKING:
-    from jax2tf_bridge.saving import SavedModel
+    from jax2tf_bridge.saving import NewVersion, Published, SavedModel
+
+_SAVE = """\
+Writes the function in a file as a SavedModel with one signature, serving_default, and its
+gradient. Needs TensorFlow, and no JAX."""
+
+_SAVE_EXAMPLES = """\
+examples:
+  jax2tf-bridge save predict.jaxfn -o predict/1
+  jax2tf-bridge save predict.jaxfn -o predict/1 --buckets b=1,8,32
+  jax2tf-bridge save predict.jaxfn -o predict/1 --params weights.msgpack
+  jax2tf-bridge save text.jaxfn -o text/1 --buckets b=1,8 --buckets n=16,64 --pad-values ids=1"""
+
+_PUBLISH = """\
+Writes the function in a file as the next version below a folder that TensorFlow Serving watches.
+Needs TensorFlow, and no JAX. Without FILE, the newest version once more, with other weights."""
+
+_PUBLISH_EXAMPLES = """\
+examples:
+  jax2tf-bridge publish predict.jaxfn -o models/predict --buckets b=1,8,32 --keep 3
+  jax2tf-bridge publish -o models/predict --params weights.msgpack"""
+
+
+def _add_save_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=exported_path, metavar="FILE", help="what export wrote")
+    add_output(parser, "DIR", "the folder to write, complete or not at all", required=True)
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace the SavedModel that is there"
+    )
+    add_options(parser)
+
+
+def _add_publish_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file", nargs="?", type=exported_path, metavar="FILE", help="what export wrote"
+    )
+    add_output(parser, "ROOT", "the folder of all versions", required=True)
+    parser.add_argument(
+        "--keep", type=POSITIVE, metavar="N", help="remove all but the newest N versions afterwards"
+    )
+    add_options(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -34,12 +74,10 @@ def run(options: argparse.Namespace) -> None:
     console = Console(verbose=options.verbose)
     output: Path = options.output
     if not options.overwrite and output.is_dir() and any(output.iterdir()):
-        raise path_error(
-            FileExistsError, errno.EEXIST, "is there already; --overwrite replaces it", output
-        )
+        raise exists_error(output)
     check_save_options(options)
     signatures = {SERVING_DEFAULT: _read(options)}
-    _quiet(options)
+    quiet_tensorflow(debug=options.debug)
     with loading("TensorFlow", "save", console):
         from jax2tf_bridge.saving import save_records
     with console.step(f"saving {output}"):
@@ -60,7 +98,7 @@ def run_publish(options: argparse.Namespace) -> None:
         return
     check_save_options(options)
     signatures = {SERVING_DEFAULT: _read(options)}
-    _quiet(options)
+    quiet_tensorflow(debug=options.debug)
     with loading("TensorFlow", "publish", console):
         from jax2tf_bridge.saving import publish_version, save_records
     dropped = _buckets_dropped(options.output, options)
@@ -70,10 +108,7 @@ def run_publish(options: argparse.Namespace) -> None:
             lambda folder: save_records(folder, signatures, **_save_options(options)),
             keep=options.keep,
         )
-    for note in (*published.notes, *([dropped] if dropped else [])):
-        console.note(note)
-    if published.removed:
-        console.note(f"removed the versions {', '.join(map(str, published.removed))}")
+    _note(published, console, dropped)
     _report(published.result, options.output / str(published.version), options, console)
 
 
@@ -87,33 +122,42 @@ def _publish_weights(options: argparse.Namespace, console: Console) -> None:
             f"{', '.join(without)}: of a version with other weights all else is that of the one "
             "before; give FILE, to write it anew"
         )
-    _quiet(options)
+    quiet_tensorflow(debug=options.debug)
     with loading("TensorFlow", "publish", console):
         from jax2tf_bridge import publish
     with console.step(f"publishing below {options.output}"):
         published = publish(options.output, params=options.params, keep=options.keep)
-    for note in published.notes:
-        console.note(note)
-    if published.removed:
-        console.note(f"removed the versions {', '.join(map(str, published.removed))}")
+    _note(published, console)
     path, base = options.output / str(published.version), published.graph_of
     assert base is not None
     print(printable(f"{path}: version {base.name} with the weights in {options.params}"))
 
 
+def _note(published: Published | NewVersion[Any], console: Console, *more: str | None) -> None:
+    for note in (*published.notes, *filter(None, more)):
+        console.note(note)
+    if published.removed:
+        console.note(f"removed the versions {', '.join(map(str, published.removed))}")
+
+
 def _read(options: argparse.Namespace) -> Signature:
+    if options.output.is_file() and not options.file.is_file():
+        raise UsageError(
+            f"--output: {options.output} is a file. Name the folder to write there, and the file "
+            f"before it: jax2tf-bridge {options.command} {options.output} -o DIR"
+        )
     if options.file.is_dir():
         raise path_error(
             IsADirectoryError,
             errno.EISDIR,
-            "is a folder, and what is needed is a file that export wrote",
+            f"is a folder, and {options.command} reads a file that export wrote",
             options.file,
         )
     return signature(read_function(options.file), options)
 
 
 def _buckets_dropped(root: Path, options: argparse.Namespace) -> str | None:
-    """What to say where the version before has buckets, and the new one would not."""
+    """Warns if the version before has buckets and the new one has none."""
     from jax2tf_bridge.saving import latest
 
     newest = latest(root)
@@ -135,7 +179,7 @@ def _buckets_dropped(root: Path, options: argparse.Namespace) -> str | None:
 
 
 def _save_options(options: argparse.Namespace) -> dict[str, Any]:
-    """What the command line says, as save_records takes it."""
+    """Makes keyword arguments of `save_records` from the options."""
     return {
         "params": options.params,
         "vjp_order": options.vjp_order,
@@ -144,17 +188,13 @@ def _save_options(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _quiet(options: argparse.Namespace) -> None:
-    """Keeps TensorFlow from writing to stderr when it starts, and when it saves."""
-    if not options.debug:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # next to nothing is computed here
-        logging.getLogger("tensorflow").setLevel(logging.ERROR)
-
-
 def _report(saved: SavedModel, path: Path, options: argparse.Namespace, console: Console) -> None:
     for note in saved.notes:
-        console.note(in_option_words(note, options))
+        console.note(for_command_line(note, options))
     if console.verbose:
         print(printable(str(saved.serving_from(path))))
     print(printable(f"{path}: {SERVING_DEFAULT}{saved.signatures[SERVING_DEFAULT]}"))
+
+
+SAVE = Command("save", _SAVE, _SAVE_EXAMPLES, _add_save_options, run)
+PUBLISH = Command("publish", _PUBLISH, _PUBLISH_EXAMPLES, _add_publish_options, run_publish)

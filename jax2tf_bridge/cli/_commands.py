@@ -1,0 +1,88 @@
+"""Parts that all commands are made of: their description, options, and usage errors."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+READABLE = "what export or jax.export wrote, or the folder of a SavedModel"
+
+
+class UsageError(Exception):
+    """Command line that cannot be carried out as it is written; its text is one line."""
+
+
+def check_output(file: Path, option: str = "--output") -> None:
+    """Raises before the work is done if the file that an option names cannot be written there."""
+    if file.is_dir():
+        raise UsageError(f"{option}: {file} is a folder; name the file to write")
+    if not file.absolute().parent.is_dir():
+        raise UsageError(f"{option}: there is no folder {file.parent}")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the command line.
+
+    Attributes:
+      name: what the user types.
+      description: what it does; the first sentence stands in the list of commands.
+      examples: the end of its --help.
+      add_options: adds its options to a parser.
+      run: carries it out.
+    """
+
+    name: str
+    description: str
+    examples: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], None]
+
+
+def exported_path(text: str) -> Path:
+    """Reads the argument that names what export, save or jax.export wrote.
+
+    Raises:
+      argparse.ArgumentTypeError: it names a function, or the Python file of one.
+    """
+    path = Path(text)
+    module, colon, name = text.partition(":")
+    if path.is_dir() or (colon and path.exists()):
+        return path
+    if path.suffix == ".py":
+        problem, module, name = "is Python source", path.stem, "FUNCTION"
+    elif colon and all(map(str.isidentifier, (*module.split("."), *name.split(".")))):
+        problem = "names a function"
+    else:
+        return path
+    raise argparse.ArgumentTypeError(
+        f"{text} {problem}, and what export wrote is read here. Export the function first: "
+        f"jax2tf-bridge export {module}:{name} --args ... -o {name.rpartition('.')[2]}.jaxfn"
+    )
+
+
+def add_output(parser: argparse.ArgumentParser, metavar: str, text: str, **more: Any) -> None:
+    """Adds --output."""
+    parser.add_argument("-o", "--output", type=Path, metavar=metavar, help=text, **more)
+
+
+def at_least(smallest: int) -> Callable[[str], int]:
+    """Returns the type of an option that is a whole number.
+
+    >>> at_least(1)("3")
+    3
+    """
+
+    def number(text: str) -> int:
+        found = int(text)
+        if found < smallest:
+            raise argparse.ArgumentTypeError(f"expected a number from {smallest} on. Got: {text}")
+        return found
+
+    return number
+
+
+NOT_NEGATIVE, POSITIVE = at_least(0), at_least(1)

@@ -1,0 +1,52 @@
+"""Describes a portable function in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jax2tf_bridge._utils._lists import some
+from jax2tf_bridge.portable._portable_function import PortableFunction
+
+
+def stored_functions(record: PortableFunction) -> tuple[PortableFunction, ...]:
+    """Returns the function and those of its VJPs that are stored, by order."""
+    functions = [record]
+    while (vjp := functions[-1].gradient.made) is not None:
+        functions.append(vjp)
+    return tuple(functions)
+
+
+def summary(record: PortableFunction) -> str:
+    """Describes a portable function in one line."""
+    arguments = [f"{p}: {a}" for p, a in zip(record.in_paths(), record.in_avals, strict=True)]
+    results = [str(aval) for aval in record.out_avals]
+    sizes = (*record.constraints, *record.requirements)
+    return "; ".join(
+        [
+            f"{record.name}({some(arguments, 8)}) -> ({some(results, 8)})",
+            *([f"needs {', '.join(sizes)}"] if sizes else []),
+            f"{gradients_text(len(stored_functions(record)) - 1)}",
+            f"runs on {releases_text(record.tensorflow_releases)}",
+        ]
+    )
+
+
+def gradients_text(orders: int) -> str:
+    """Tells how many orders of gradients there are.
+
+    >>> gradients_text(0), gradients_text(2)
+    ('no gradient', 'gradients to order 2')
+    """
+    return f"gradients to order {orders}" if orders else "no gradient"
+
+
+def releases_text(releases: Sequence[str]) -> str:
+    """Names the oldest and the newest of some TensorFlow releases.
+
+    >>> releases_text(["2.15", "2.16", "2.17"])
+    'TensorFlow 2.15 to 2.17'
+    """
+    if not releases:
+        return "no TensorFlow release that is known"
+    first, last = releases[0], releases[-1]
+    return f"TensorFlow {first}" if first == last else f"TensorFlow {first} to {last}"

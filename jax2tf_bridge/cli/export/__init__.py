@@ -1,0 +1,1 @@
+"""`jax2tf-bridge export`: writes a JAX function as a .jaxfn file."""

@@ -1,1 +1,0 @@
-"""The page of `jax2tf-bridge inspect --html`."""

@@ -1,0 +1,1 @@
+"""Makes the pages of `jax2tf-bridge inspect --html`."""
