@@ -63,7 +63,7 @@ def main() -> None:
             rounds=options.rounds,
             seconds_a_turn=0.0,
         )
-        four, cpu = len(records["four"].module), len(records["cpu"].module)
+        four, cpu = len(records["four"].module.data), len(records["cpu"].module.data)
         took = {key: _measure.Spread.of(value) for key, value in times.items()}
         ratio = _measure.ratios(times, "four", "cpu")
         dropped = [f"{platform}: {why}" for platform, why in records["four"].dropped_platforms]

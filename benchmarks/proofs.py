@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 
 from benchmarks import _measure
-from shape_poly import _deciding
-from shape_poly._comparisons import parse_comparison
+from shape_poly import _deciding, parse_comparison
 from tests.shape_poly.comparison_table import CASES, Case
 
 _TIME_LIMIT = 2.0

@@ -59,8 +59,9 @@ if TYPE_CHECKING:
         export_many,
     )
     from jax2tf_bridge.portable._auto import AUTO
+    from jax2tf_bridge.portable._aval import Aval, LiftedConstant
     from jax2tf_bridge.portable._poly_shape import PolyShape
-    from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant, PortableFunction
+    from jax2tf_bridge.portable._portable_function import PortableFunction
     from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
     from jax2tf_bridge.portable._sharding import AbstractDevice, AbstractMesh, Sharding
     from jax2tf_bridge.portable._target import Target

@@ -1,4 +1,4 @@
-"""Lets code that calls jax.experimental.jax2tf use the bridge, for as long as the user says."""
+"""Lets code that calls jax.experimental.jax2tf use the bridge within a `with` block."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOTHING = object()
 
 @contextlib.contextmanager
 def as_jax2tf() -> Iterator[types.ModuleType]:
-    """While it is open, jax.experimental.jax2tf is the bridge, for all code of this process.
+    """Puts the bridge in the place of jax.experimental.jax2tf, for all code of this process.
 
     The public names of that module, and of its submodules jax2tf and call_tf, give the bridge's
     functions, also to libraries that imported it before: orbax-export, Keras' JaxLayer and Keras'
@@ -56,7 +56,7 @@ def as_jax2tf() -> Iterator[types.ModuleType]:
 
 
 def _names_of_the_bridge() -> Mapping[str, Any]:
-    """The bridge's objects under jax2tf's public names."""
+    """Returns the bridge's objects under jax2tf's public names."""
     from jax2tf_bridge.call_tf import call_tf
     from jax2tf_bridge.converting._convert import convert
     from jax2tf_bridge.converting._dtypes import dtype_of_val
@@ -79,7 +79,7 @@ def _names_of_the_bridge() -> Mapping[str, Any]:
 
 def _called_as_jax2tf(bridge_convert: Callable[..., Any]) -> Callable[..., Any]:
     def convert(fun_jax: Callable[..., Any], **options: Any) -> Any:
-        """`jax2tf_bridge.convert`, for libraries that give what has had no effect for long."""
+        """Calls `jax2tf_bridge.convert` without the options that have had no effect for long."""
         for name in _WITHOUT_EFFECT:
             options.pop(name, None)
         if not options.pop(_STRICT, True):
@@ -90,7 +90,7 @@ def _called_as_jax2tf(bridge_convert: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Swap:
-    """Puts the bridge into jax2tf's place when the first context opens, and back with the last."""
+    """Count of open contexts: the first puts the bridge in, the last takes it out again."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -98,7 +98,7 @@ class _Swap:
         self._undo = contextlib.ExitStack()
 
     def begin(self, names: Mapping[str, Any]) -> None:
-        """One more context is open."""
+        """Counts one more open context."""
         with self._lock:
             if not self._open:
                 with contextlib.ExitStack() as undo:
@@ -107,7 +107,7 @@ class _Swap:
             self._open += 1
 
     def end(self) -> None:
-        """One less is."""
+        """Counts one less."""
         with self._lock:
             self._open -= 1
             if not self._open:
@@ -163,7 +163,7 @@ def _is_part(module_name: str) -> bool:
 
 
 def _restore_modules(modules: Mapping[str, types.ModuleType]) -> None:
-    """Makes them the only ones, also where an import that failed left some of its parts."""
+    """Makes these the only parts of jax2tf, also where a failed import left some."""
     for name in filter(_is_part, list(sys.modules)):
         del sys.modules[name]
     sys.modules.update(modules)

@@ -347,3 +347,21 @@ def _restored(
 def bullet_list(lines: Sequence[str]) -> str:
     """`lines` one below the other, each with a dash, for the end of a message."""
     return "".join(f"\n  - {line}" for line in lines)
+
+
+def mismatch(
+    text: str, shapes: Sequence[str], dtypes: Sequence[str], advice: str
+) -> ShapeError | DTypeError:
+    """Makes the error for arrays that differ from what is expected.
+
+    Args:
+      text: what does not fit: "The arguments of f do not fit".
+      shapes: a line for each array of another shape.
+      dtypes: a line for each array of another dtype.
+      advice: what to do, on lines of its own.
+
+    >>> type(mismatch("The weights do not fit", ["w: expected shape (3,), got (4,)"], [], ""))
+    <class 'jax2tf_bridge.errors.ShapeError'>
+    """
+    kind = ArgumentsError if shapes and dtypes else ShapeError if shapes else DTypeError
+    return kind(f"{text}:{bullet_list([*shapes, *dtypes])}\n{advice}".rstrip())

@@ -1,4 +1,4 @@
-"""What the scripts do: each command is a list of steps, with a summary at the end."""
+"""Commands of the scripts: each is a list of steps, with a summary at the end."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from _env import (
     ROOT,
     TENSORFLOW,
     Environment,
+    EnvironmentUnavailableError,
     Python,
     demonstration,
     development,
-    fail,
     find_pythons,
     main_python,
     process_environment,
@@ -56,7 +56,7 @@ SLOW = "slow and not complete"
 
 @dataclass(frozen=True)
 class Row:
-    """How a step came out: its title, success, seconds, and the last line that it printed."""
+    """Result of a step: its title, success, seconds, and the last line that it printed."""
 
     title: str
     passed: bool
@@ -166,7 +166,7 @@ class Steps:
 
 
 def _workers() -> str:
-    """How many tests run at once: one a core, within what a laptop's memory holds."""
+    """Counts the tests to run at once: one a core, within what a laptop's memory holds."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return str(min(cores or 1, 8))
 
@@ -240,9 +240,9 @@ def _build_wheel(environment: Environment) -> Path:
     }
     metadata = {name for name in names if name.split("/")[0].endswith(".dist-info")}
     if names - metadata != on_disk:
-        fail(f"{wheel.name}: wrong contents: {sorted((names - metadata) ^ on_disk)}")
+        sys.exit(f"error: {wheel.name}: wrong contents: {sorted((names - metadata) ^ on_disk)}")
     if not any(name.endswith("/licenses/LICENSE") for name in metadata):
-        fail(f"{wheel.name}: no LICENSE in it")
+        sys.exit(f"error: {wheel.name}: no LICENSE in it")
     say(f"built dist/{wheel.name}: {len(names)} files")
     return wheel
 
@@ -393,9 +393,12 @@ def main(name: str) -> None:
         parser.error(f"unknown arguments: {' '.join(rest)}")
     if "--" in rest:
         rest.remove("--")
-    if sys.version_info[:2] < OLDEST_PYTHON:
-        # What follows needs a supported Python; the environments choose theirs anyway.
-        newer = main_python()
-        os.execv(newer.path, [newer.path, *sys.argv])
     os.chdir(ROOT)
-    command(options, rest)
+    try:
+        if sys.version_info[:2] < OLDEST_PYTHON:
+            # What follows needs a supported Python; the environments choose theirs anyway.
+            newer = main_python()
+            os.execv(newer.path, [newer.path, *sys.argv])
+        command(options, rest)
+    except EnvironmentUnavailableError as e:
+        sys.exit(f"error: {e}")

@@ -1,6 +1,7 @@
-"""Python environments for the scripts: found, made, and kept while what they hold stays the same.
+"""Python environments of the checkout, for scripts and tests: found, made, kept while they fit.
 
-Standard library only, and it loads on Python 3.8 too, so that an old python3 can find a newer one.
+It imports only the standard library, and loads on Python 3.8 too, so that an old python3 can find
+a newer one.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,9 +29,8 @@ def say(text: str) -> None:
     print(f"-- {text}", flush=True)
 
 
-def fail(text: str) -> None:
-    """Ends the script with one message."""
-    sys.exit(f"error: {text}")
+class EnvironmentUnavailableError(RuntimeError):
+    """No Python fits, or an environment cannot be made; the text says why."""
 
 
 _LEFT_OUT = frozenset(
@@ -47,21 +47,21 @@ _LEFT_OUT = frozenset(
 
 
 def process_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables for what the scripts start: the caller's, without other Python environments."""
+    """Returns the caller's variables without those of its own Python environment."""
     inherited = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
     return {**inherited, **(extra or {})}
 
 
 @dataclass(frozen=True)
 class Python:
-    """An interpreter: its path and its version."""
+    """An interpreter with its version."""
 
     path: str
     version: tuple[int, int, int]
 
     @property
     def minor(self) -> tuple[int, int]:
-        """The version that decides which wheels fit."""
+        """First two numbers of the version, which decide which wheels fit."""
         return self.version[:2]
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Python:
 
 
 def _ask(path: str) -> Python | None:
-    """The interpreter behind a path, or None where there is none that starts."""
+    """Starts the interpreter at a path; None if none starts there."""
     code = "import sys; print(sys.executable); print(*sys.version_info[:3])"
     try:
         answer = subprocess.run(
@@ -84,9 +84,12 @@ def _ask(path: str) -> Python | None:
     return Python(lines[0], (major, minor, micro))
 
 
-def _candidates() -> Iterator[str]:
+Minor = tuple[int, int]
+
+
+def _candidates(oldest: Minor, newest: Minor) -> Iterator[str]:
     yield sys.executable
-    for minor in range(OLDEST_PYTHON[1], NEWEST_PYTHON[1] + 1):
+    for minor in range(oldest[1], newest[1] + 1):
         found = shutil.which(f"python3.{minor}")
         if found:
             yield found
@@ -95,25 +98,28 @@ def _candidates() -> Iterator[str]:
         yield str(path)
 
 
-def find_pythons() -> list[Python]:
-    """One interpreter for each supported version found, oldest first.
+def find_pythons(oldest: Minor = OLDEST_PYTHON, newest: Minor = NEWEST_PYTHON) -> list[Python]:
+    """Finds one interpreter for each version, oldest first: on the PATH and among pyenv's.
 
-    Looked for on the PATH and among pyenv's versions; the one that runs the script goes first for
-    its own version.
+    For its own version, the one that runs the script goes first.
     """
-    found: dict[tuple[int, int], Python] = {}
-    for path in _candidates():
+    found: dict[Minor, Python] = {}
+    for path in _candidates(oldest, newest):
         python = _ask(path)
-        if python and OLDEST_PYTHON <= python.minor <= NEWEST_PYTHON:
+        if python and oldest <= python.minor <= newest:
             found.setdefault(python.minor, python)
     return [found[minor] for minor in sorted(found)]
 
 
 def main_python() -> Python:
-    """The interpreter that runs the script if it is a supported one, else the newest that is."""
+    """Chooses the interpreter that runs the script if it is supported, else the newest that is.
+
+    Raises:
+      EnvironmentUnavailableError: there is none.
+    """
     pythons = find_pythons()
     if not pythons:
-        fail(
+        raise EnvironmentUnavailableError(
             f"needs Python {OLDEST_PYTHON[0]}.{OLDEST_PYTHON[1]} to "
             f"{NEWEST_PYTHON[0]}.{NEWEST_PYTHON[1]}; found only "
             f"{sys.version.split()[0]} (python3), and no python3.11, python3.12 or python3.13 on "
@@ -133,8 +139,8 @@ def _can_import(python: Python, module: str) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Holds a file lock, so that two scripts started at once do not make one environment twice."""
+def locked(path: Path) -> Iterator[None]:
+    """Holds a file lock, so that of several processes one does the work."""
     import fcntl  # not on Windows, where these scripts are not meant to run
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -149,10 +155,12 @@ class Environment:
 
     Attributes:
         name: what progress lines call it.
-        folder: where it lies, relative to the checkout.
+        folder: where it lies, relative to the checkout or absolute.
         base: the interpreter that it is made with.
         requirements: what pip is asked for; "{project}" stands for the project itself.
         project: what "{project}" stands for: "-e ." or the path of a wheel.
+        period: with a new one, as the week, open requirements are resolved anew.
+        say: takes a line of progress.
     """
 
     name: str
@@ -160,35 +168,38 @@ class Environment:
     base: Python
     requirements: tuple[str, ...]
     project: str = "."
+    period: str = ""
+    say: Callable[[str], None] = say
 
     @property
     def path(self) -> Path:
-        """The folder as an absolute path."""
+        """Absolute path of the folder."""
         return ROOT / self.folder
 
     @property
     def python(self) -> str:
-        """The environment's own interpreter."""
+        """Path of the environment's own interpreter."""
         return str(self.path / "bin" / "python")
 
     @property
     def is_editable(self) -> bool:
-        """Whether the project in it is the checkout itself, rather than a wheel."""
+        """True if the project in it is the checkout itself, rather than a wheel."""
         return self.project == "."
 
+    @property
+    def _locks_folder(self) -> Path:
+        """Folder for locks and uv: beside the environment where that lies elsewhere."""
+        return self.path.parent if os.path.isabs(self.folder) else ROOT / ".venvs"
+
     def _fingerprint(self) -> str:
-        """Changes whenever the environment has to be made anew."""
+        """Hashes all that the environment depends on."""
         import tomllib  # from Python 3.11 on, which main_python() has seen to
 
-        settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-        facts = [
-            str(self.base),
-            self.base.path,
-            self.requirements,
-            self.is_editable,
-            settings["project"],
-            settings["build-system"],
-        ]
+        facts = [str(self.base), self.base.path, self.requirements, self.is_editable]
+        if any("{project}" in requirement for requirement in self.requirements):
+            settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+            facts += [settings["project"], settings["build-system"]]
+        facts += [self.period] if self.period else []
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def ensure(self, *, fresh: bool = False) -> None:
@@ -196,22 +207,25 @@ class Environment:
 
         Args:
             fresh: make it anew in any case, so with the newest releases.
+
+        Raises:
+            EnvironmentUnavailableError: it cannot be made; with the installer's last lines.
         """
         stamp = self.path / "stamp"
         fingerprint = self._fingerprint()
-        with _locked(ROOT / ".venvs" / f"{self.name}.lock"):
+        with locked(self._locks_folder / f"{self.name}.lock"):
             kept = stamp.exists() and stamp.read_text() == fingerprint
             if kept and not fresh and _ask(self.python):
-                say(f"environment {self.folder} is up to date ({self.base})")
+                self.say(f"environment {self.folder} is up to date ({self.base})")
                 if not self.is_editable:
                     self._install(["--no-deps", "--force-reinstall", self.project])
                 return
-            say(f"making environment {self.folder} with {self.base}")
+            self.say(f"making environment {self.folder} with {self.base}")
             shutil.rmtree(self.path, ignore_errors=True)
             self._create()
             self._install(self._arguments())
             stamp.write_text(fingerprint)
-        say(f"environment {self.folder} is ready")
+        self.say(f"environment {self.folder} is ready")
 
     def _arguments(self) -> list[str]:
         arguments: list[str] = []
@@ -227,7 +241,7 @@ class Environment:
             # Debian ships ensurepip apart from Python; its pip can stand in.
             if not _can_import(self.base, "pip"):
                 package = "python{}.{}-venv".format(*self.base.minor)
-                fail(
+                raise EnvironmentUnavailableError(
                     f"{self.base} came without ensurepip and pip, so no environment can be made; "
                     f"install them, on Debian and Ubuntu with: apt-get install {package}"
                 )
@@ -238,26 +252,37 @@ class Environment:
             subprocess.run([*bootstrap, "--quiet"], check=True, env=process_environment())
         version = self._output([self.python, "-m", "pip", "--version"])
         if int(re.match(r"pip (\d+)", version).group(1)) < 23:  # type: ignore[union-attr]
-            say("upgrading pip")
+            self.say("upgrading pip")
             self._log([self.python, "-m", "pip", "install", "--quiet", "--upgrade", "pip"])
 
     def _install(self, arguments: Sequence[str]) -> None:
         wanted = " ".join(arguments).replace(str(ROOT) + os.sep, "")
-        say(f"installing {wanted} (minutes at the first time)")
+        self.say(f"installing {wanted} (minutes at the first time)")
         pip = [self.python, "-m", "pip"]
-        uv = str(self.path / "bin" / "uv")
         # uv is quicker, and environments share its files; but it does not read pip's settings
         # (mirrors), so pip itself has the last word.
-        if Path(uv).exists() or self._log([*pip, "install", "--quiet", "uv"]) == 0:
+        uv = self._uv(pip)
+        if uv is not None:
             if self._log([uv, "pip", "install", "--python", self.python, *arguments]) == 0:
                 return
-            say("uv could not install this; trying again with pip")
+            self.say("uv could not install this; trying again with pip")
         if self._log([*pip, "install", "--progress-bar", "off", *arguments]) != 0:
             log = (self.path / "install.log").read_text().splitlines()
-            fail("\n".join([f"pip could not install {wanted}; it said:", *log[-30:]]))
+            raise EnvironmentUnavailableError(
+                "\n".join([f"pip could not install {wanted}; it said:", *log[-30:]])
+            )
+
+    def _uv(self, pip: Sequence[str]) -> str | None:
+        """Finds the uv that all environments share, installing it first where it is missing."""
+        folder = self._locks_folder / "installer"
+        uv = folder / "bin" / "uv"
+        with locked(folder.with_suffix(".lock")):
+            if not uv.exists():
+                self._log([*pip, "install", "--quiet", "--target", str(folder), "uv"])
+        return str(uv) if uv.exists() else None
 
     def _log(self, command: Sequence[str]) -> int:
-        """Runs an installer with its output in install.log, showing what it downloads."""
+        """Runs an installer with its output in install.log, and prints what it downloads."""
         shown = re.compile(r"\s*(Downloading|Prepared|Installed|Installing collected)\b")
         log_path = self.path / "install.log"
         process = subprocess.Popen(
@@ -283,7 +308,7 @@ class Environment:
         ).stdout
 
     def versions(self) -> str:
-        """What decides how tests come out: the versions of Python, JAX, TensorFlow and NumPy."""
+        """Names the versions of Python, JAX, TensorFlow and NumPy."""
         code = (
             "import importlib.metadata as m\n"
             f"for name in ('jax', {TENSORFLOW!r}, 'numpy'):\n"
@@ -294,19 +319,19 @@ class Environment:
 
 
 def development(python: Python) -> Environment:
-    """The environment of scripts/test: the newest releases for the Python at hand, editable."""
+    """Describes the environment of scripts/test: the newest releases, and the checkout itself."""
     extras = f"jax,{TENSORFLOW},dev"
     return Environment("development", ".venv", python, ("{project}[" + extras + "]",))
 
 
 def demonstration(python: Python) -> Environment:
-    """The environment of scripts/demo: what examples/digits needs, and the checkout."""
+    """Describes the environment of scripts/demo: what examples/digits needs, and the checkout."""
     extras = f"demo,{TENSORFLOW}"
     return Environment("demo", ".venvs/demo", python, ("{project}[" + extras + "]",))
 
 
 def released(name: str, python: Python, wheel: Path, *pins: str) -> Environment:
-    """An environment with the built wheel in it, and other packages pinned to given versions."""
+    """Describes an environment with the built wheel, and other packages at pinned versions."""
     extras = f"jax,{TENSORFLOW},test"
     folder = ".venvs/{}-{}.{}".format(name, *python.minor)
     return Environment(

@@ -1,4 +1,4 @@
-"""Where the time of a script went: by step, by folder of tests, and by test; and its budget."""
+"""Measures where the time of a script goes: by step, folder of tests, and test; and its budget."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TestTime:
 
     @property
     def folder(self) -> str:
-        """The folder below tests/, or the module where it lies beside the folders."""
+        """Folder below tests/, or the module where it lies beside the folders."""
         return "/".join(self.test.split("::")[0].split("/")[:2])
 
 

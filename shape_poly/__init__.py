@@ -18,11 +18,22 @@ from shape_poly._comparisons import (
     parse_comparison,
 )
 from shape_poly._deciding import Proven, Refuted, Unknown, Verdict
-from shape_poly._evaluation import Algebra, evaluate_shape
-from shape_poly._expressions import Dim, DimExpr, Operation, OperationKind, Variable, operation
+from shape_poly._expressions import (
+    Algebra,
+    Dim,
+    DimExpr,
+    Operation,
+    OperationKind,
+    Variable,
+    evaluate_shape,
+    operation,
+    variables_of,
+)
 from shape_poly._parser import parse_dimension
+from shape_poly._plan import Place, Plan, Step, is_linear, make_plan, shape_text, undetermined
 from shape_poly._prover import prove
 from shape_poly._requirements import weakest_requirement
+from shape_poly._sampling import sample_sizes
 from shape_poly._scope import ContradictionError, SymbolicScope
 from shape_poly._shapes import (
     ShapeSpec,
@@ -31,20 +42,7 @@ from shape_poly._shapes import (
     symbolic_args_specs,
     symbolic_shape,
 )
-from shape_poly._solver import (
-    Check,
-    Integers,
-    Place,
-    Plan,
-    Solution,
-    Step,
-    is_linear,
-    make_plan,
-    shape_text,
-    solve,
-    solve_dimensions,
-    undetermined,
-)
+from shape_poly._solution import Check, Integers, Solution, solve, solve_dimensions
 from shape_poly._tokens import DimensionSyntaxError
 
 __all__ = [
@@ -80,6 +78,7 @@ __all__ = [
     "parse_comparison",
     "parse_dimension",
     "prove",
+    "sample_sizes",
     "shape_text",
     "solve",
     "solve_dimensions",
@@ -87,5 +86,6 @@ __all__ = [
     "symbolic_dim_bounds",
     "symbolic_shape",
     "undetermined",
+    "variables_of",
     "weakest_requirement",
 ]

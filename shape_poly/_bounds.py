@@ -1,18 +1,15 @@
-"""Bounds of a dimension under the constraints of a scope."""
+"""Bounds dimensions under the constraints of a scope."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from shape_poly._atoms import Variable
-from shape_poly._enclosures import Bound, Interval, enclosure
-from shape_poly._expressions import Dim, DimExpr, atom_expression
-
-if TYPE_CHECKING:
-    from shape_poly._comparisons import Comparison
-    from shape_poly._scope import SymbolicScope
+from shape_poly._comparisons import Comparison
+from shape_poly._expressions import Dim, DimExpr, Variable, atom_expression, enclosure
+from shape_poly._facts import difference_fact
+from shape_poly._intervals import Bound, Interval
+from shape_poly._scope import SymbolicScope
 
 _ROUNDS = 3
 """How often bounds found for one variable are used to find those of others."""
@@ -24,7 +21,7 @@ _MAX_FACTOR = 1000
 
 
 def symbolic_dim_bounds(dimension: Dim, scope: SymbolicScope | None = None) -> tuple[float, float]:
-    """Bounds of a dimension, both inclusive: (lower, upper), ints where they are finite.
+    """Returns bounds of a dimension, both inclusive: (lower, upper), ints where they are finite.
 
     They always hold, for all variables of at least 1 that satisfy the constraints; they need not
     be the closest ones. Nothing is proven here: z3 is not loaded.
@@ -41,7 +38,7 @@ def symbolic_dim_bounds(dimension: Dim, scope: SymbolicScope | None = None) -> t
     """
     if not isinstance(dimension, DimExpr):
         return dimension, dimension
-    facts = [] if scope is None else [f for c in scope.constraints for f in _facts(c)]
+    facts = [] if scope is None else [f for c in scope.constraints for f in _not_negative(c)]
     ranges = _ranges(facts)
     lower, upper = enclosure(dimension, ranges)
     if len(facts) * len(dimension.terms) <= _MAX_WORK:
@@ -52,26 +49,16 @@ def symbolic_dim_bounds(dimension: Dim, scope: SymbolicScope | None = None) -> t
     return (lower, upper) if lower <= upper else enclosure(dimension)
 
 
-def _facts(constraint: Comparison) -> Sequence[DimExpr]:
-    """Expressions that are at least 0 where the constraint holds."""
-    difference = DimExpr.sum((constraint.left, -DimExpr.sum((constraint.right,))))
-    match constraint.operator:
-        case ">=":
-            return (difference,)
-        case ">":
-            return (difference - 1,)
-        case "<=":
-            return (-difference,)
-        case "<":
-            return (-difference - 1,)
-        case "==":
-            return difference, -difference
-        case "!=":
-            return ()
+def _not_negative(constraint: Comparison) -> Sequence[DimExpr]:
+    """Returns expressions that are at least 0 where the constraint holds."""
+    fact = difference_fact(constraint)
+    if fact.relation == "==":
+        return fact.expression, -fact.expression
+    return (fact.expression,) if fact.relation == ">=" else ()
 
 
 def _ranges(facts: Sequence[DimExpr]) -> dict[str, Interval]:
-    """Bounds of the variables that follow from facts linear in them.
+    """Bounds the variables by facts that are linear in them.
 
     Where facts contradict each other, a lower bound may be above the upper one.
     """
@@ -93,7 +80,7 @@ def _ranges(facts: Sequence[DimExpr]) -> dict[str, Interval]:
 
 
 def _narrowed(known: Interval, coefficient: int, others: Bound) -> Interval:
-    """The range in which coefficient*v + (at most others) can be at least 0."""
+    """Returns the range in which coefficient*v + (at most others) can be at least 0."""
     low, high = known
     if isinstance(others, float):
         return known
@@ -103,7 +90,7 @@ def _narrowed(known: Interval, coefficient: int, others: Bound) -> Interval:
 
 
 def _lower_by(x: DimExpr, fact: DimExpr, ranges: Mapping[str, Interval]) -> Bound:
-    """A lower bound of x from one of x less a multiple of what is at least 0."""
+    """Bounds x from below by bounding x less multiples of a fact, which is at least 0."""
     coefficients = dict(x.terms)
     factors = {
         coefficients[monomial] // c

@@ -1,20 +1,21 @@
-"""Comparisons of dimensions: what constraints are made of and what the prover decides."""
+"""Comparisons of dimensions, which constraints consist of and the prover decides."""
 
 from __future__ import annotations
 
+import functools
 import operator as python_operators
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, cast
 
-from shape_poly._expressions import Dim, DimExpr
+from shape_poly._expressions import Dim, DimExpr, as_dim, variables_of
 from shape_poly._parser import parse_dimension
 from shape_poly._tokens import DimensionSyntaxError
 
 ComparisonOperator: TypeAlias = Literal[">=", "<=", "==", ">", "<", "!="]
 
-_COMPARE: Mapping[ComparisonOperator, Callable[[int, int], bool]] = {
+COMPARE: Mapping[ComparisonOperator, Callable[[int, int], bool]] = {
     ">=": python_operators.ge,
     "<=": python_operators.le,
     "==": python_operators.eq,
@@ -34,7 +35,7 @@ _OPERATOR = re.compile(r"[<>=!]+")
 
 
 class ComparisonSyntaxError(DimensionSyntaxError):
-    """Text that is not a comparison of dimensions.
+    """Raised for text that is not a comparison of dimensions.
 
     Attributes:
       text: the whole text.
@@ -70,7 +71,7 @@ class Comparison:
                 object.__setattr__(self, name, value)
 
     def holds(self, values: Mapping[str, int]) -> bool:
-        """Whether it holds for these values; where a divisor is 0 it does not.
+        """Checks whether it holds for these values; where a divisor is 0 it does not.
 
         Raises:
           KeyError: a variable has no value.
@@ -79,22 +80,18 @@ class Comparison:
             left, right = evaluate(self.left, values), evaluate(self.right, values)
         except ZeroDivisionError:
             return False
-        return _COMPARE[self.operator](left, right)
+        return COMPARE[self.operator](left, right)
 
     def variables(self) -> frozenset[str]:
-        """The names of the variables in it."""
-        found: frozenset[str] = frozenset()
-        for side in (self.left, self.right):
-            if isinstance(side, DimExpr):
-                found |= side.variables()
-        return found
+        """Returns the names of the variables in it."""
+        return variables_of(self.left) | variables_of(self.right)
 
     def negated(self) -> Comparison:
-        """What holds where this does not, except where a divisor is 0: there neither holds."""
+        """Returns the opposite; where a divisor is 0, neither holds."""
         return Comparison(_NEGATED[self.operator], self.left, self.right)
 
     def substitute(self, dimensions: Mapping[str, Dim]) -> Comparison:
-        """The comparison with these dimensions for the variables.
+        """Replaces variables by dimensions.
 
         Raises:
           ZeroDivisionError: a divisor becomes the constant 0.
@@ -106,24 +103,20 @@ class Comparison:
         return Comparison(self.operator, left, right)
 
     def difference(self) -> Dim:
-        """The left side minus the right side."""
-        difference = self.left - self.right
-        if isinstance(difference, int):
-            return difference
-        value = difference.constant_value()
-        return difference if value is None else value
+        """Subtracts the right side from the left side."""
+        return as_dim(DimExpr.of(self.left) - self.right)
 
     def __str__(self) -> str:
         return f"{self.left} {self.operator} {self.right}"
 
 
 def evaluate(dimension: Dim, values: Mapping[str, int]) -> int:
-    """The value of a dimension, known or not."""
+    """Evaluates a dimension that may be an integer."""
     return dimension if isinstance(dimension, int) else dimension.evaluate(values)
 
 
 def parse_comparison(text: str) -> Comparison:
-    """The comparison that `text` says.
+    """Reads a comparison from text.
 
     Raises:
       DimensionSyntaxError: the text is something else; its column counts in the whole text.
@@ -135,12 +128,12 @@ def parse_comparison(text: str) -> Comparison:
     if not found:
         raise ComparisonSyntaxError(text, len(text) + 1, "no comparison found")
     first = found[0]
-    if first.group() not in _COMPARE:
-        raise ComparisonSyntaxError(
-            text, first.start() + 1, f"{first.group()!r}, which is no comparison,"
-        )
+    if first.group() not in COMPARE:
+        raise ComparisonSyntaxError(text, first.start() + 1, f"{first.group()!r} is no comparison")
     if len(found) > 1:
-        raise ComparisonSyntaxError(text, found[1].start() + 1, "a second comparison")
+        raise ComparisonSyntaxError(
+            text, found[1].start() + 1, "expected one comparison, but found a second one"
+        )
     left = _side(text, 0, first.start())
     right = _side(text, first.end(), len(text))
     return Comparison(cast(ComparisonOperator, first.group()), left, right)
@@ -154,5 +147,8 @@ def _side(text: str, start: int, end: int) -> Dim:
 
 
 def as_comparison(constraint: str | Comparison) -> Comparison:
-    """The comparison, parsed if it is text."""
-    return parse_comparison(constraint) if isinstance(constraint, str) else constraint
+    """Returns the comparison, parsed if it is text; each text is parsed once."""
+    return _parsed(constraint) if isinstance(constraint, str) else constraint
+
+
+_parsed = functools.lru_cache(maxsize=1024)(parse_comparison)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shape_poly._comparisons import Comparison
-from shape_poly._enclosures import Bound, Interval
 from shape_poly._expressions import Dim, DimExpr, Operation, Variable
+from shape_poly._intervals import Bound, Interval
 
 _TERMS_A_STATEMENT = 40
 """Python's compiler recurses over the terms of one sum."""
@@ -25,19 +25,19 @@ _VALUES_SKIPPED = 1000
 
 @dataclass(frozen=True)
 class Found:
-    """The smallest assignment that is accepted, by sum, then lexicographically."""
+    """An assignment that is accepted: the smallest by sum, then lexicographically."""
 
     values: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Exhausted:
-    """No assignment is accepted: there are finitely many, and all were tried."""
+    """States that no assignment is accepted: there are finitely many, and all were tried."""
 
 
 @dataclass(frozen=True)
 class OutOfBudget:
-    """No assignment with a sum of at most `total` is accepted; larger ones were not tried."""
+    """States that no assignment with a sum of at most `total` is accepted."""
 
     total: int
 
@@ -50,7 +50,7 @@ def smallest_assignment(
     count: int,
     deadline: float,
 ) -> Found | Exhausted | OutOfBudget:
-    """The smallest assignment that satisfies the constraints and refutes `refuted`.
+    """Finds the smallest assignment that satisfies the constraints and refutes `refuted`.
 
     Args:
       constraints: what has to hold.
@@ -59,57 +59,68 @@ def smallest_assignment(
       count: how many assignments are tried at most.
       deadline: by `time.monotonic`.
     """
-    names = sorted(ranges)
-    if not names:
-        return Found({}) if compiled(constraints, refuted, names)() else Exhausted()
-    if any(low > high for low, high in ranges.values()):
-        return Exhausted()
-    domains = [_domain(name, ranges[name], constraints) for name in names]
-    several = [c for c in constraints if len(c.variables()) != 1]
-    accepts = compiled(several, refuted, names)
-    total = sum(d.lower for d in domains)
-    last = _sum_of_bounds(d.upper for d in domains)
     steps = 0
-    while total <= last:
-        for values in _of_sum(domains, total):
-            if values is not None and accepts(*values):
-                return Found(dict(zip(names, values, strict=True)))
+    for total, assignments in _by_sum(constraints, refuted, ranges):
+        if steps and (
+            steps >= count or time.monotonic() > deadline or len(ranges) > _MANY_VARIABLES
+        ):
+            return OutOfBudget(total - 1)
+        for values in assignments:
+            if values is not None:
+                return Found(values)
             steps += 1
             if steps >= count or (
                 steps % _STEPS_BETWEEN_LOOKS_AT_THE_CLOCK == 0 and time.monotonic() > deadline
             ):
                 return OutOfBudget(total - 1)
         steps += 1
-        if steps >= count or time.monotonic() > deadline or len(names) > _MANY_VARIABLES:
-            return OutOfBudget(total)
-        total += 1
     return Exhausted()
 
 
 def small_assignments(
     constraints: Sequence[Comparison], ranges: Mapping[str, Interval], *, deadline: float
 ) -> Iterator[dict[str, int]]:
-    """Assignments that satisfy the constraints, by sum, then lexicographically, until the deadline.
+    """Yields assignments that satisfy the constraints, by sum, then lexicographically.
 
     Args:
       constraints: what has to hold.
       ranges: every variable, with bounds that follow from the constraints.
-      deadline: by `time.monotonic`.
+      deadline: by `time.monotonic`; ends then.
     """
+    for _, assignments in _by_sum(constraints, None, ranges):
+        if time.monotonic() > deadline:
+            return
+        yield from filter(None, assignments)
+
+
+def _by_sum(
+    constraints: Sequence[Comparison], refuted: Comparison | None, ranges: Mapping[str, Interval]
+) -> Iterator[tuple[int, Iterator[dict[str, int] | None]]]:
+    """Yields each sum with its assignments, None for those that are not accepted."""
+    if any(low > high for low, high in ranges.values()):
+        return
     names = sorted(ranges)
     domains = [_domain(name, ranges[name], constraints) for name in names]
-    accepts = compiled([c for c in constraints if len(c.variables()) != 1], None, names)
+    accepts = compiled([c for c in constraints if len(c.variables()) != 1], refuted, names)
+    # An infinity and an integer that is too large for a float cannot be added.
+    uppers = [d.upper for d in domains]
+    last = math.inf if math.inf in uppers else sum(uppers)
     total = sum(d.lower for d in domains)
-    last = _sum_of_bounds(d.upper for d in domains)
-    while domains and total <= last and time.monotonic() < deadline:
-        for values in _of_sum(domains, total):
-            if values is not None and accepts(*values):
-                yield dict(zip(names, values, strict=True))
+    while total <= last:
+        yield (
+            total,
+            (
+                dict(zip(names, values, strict=True))
+                if values is not None and accepts(*values)
+                else None
+                for values in _of_sum(domains, total)
+            ),
+        )
         total += 1
 
 
 class _Domain:
-    """The values of one variable that its own constraints allow."""
+    """Set of the values of one variable that its own constraints allow, filled as far as asked."""
 
     def __init__(self, lower: int, upper: Bound, allowed: Callable[..., bool]) -> None:
         self.lower, self.upper = lower, upper
@@ -119,7 +130,7 @@ class _Domain:
         self._members: set[int] = set()
 
     def up_to(self, limit: int) -> list[int]:
-        """All of them, ascending, up to the limit and maybe more."""
+        """Returns all values up to the limit, ascending, and maybe some beyond."""
         while self._tried < min(limit, self.upper):
             self._tried += 1
             if self._allowed(self._tried):
@@ -128,7 +139,6 @@ class _Domain:
         return self._values
 
     def has_one_up_to(self, limit: int) -> bool:
-        """Whether there is any up to the limit."""
         values = self.up_to(limit)
         return bool(values) and values[0] <= limit
 
@@ -150,14 +160,8 @@ def _domain(name: str, bounds: Interval, constraints: Sequence[Comparison]) -> _
     return _Domain(lower, upper, allowed)
 
 
-def _sum_of_bounds(bounds: Iterable[Bound]) -> Bound:
-    # An infinity and an integer that is too large for a float cannot be added.
-    known = list(bounds)
-    return math.inf if math.inf in known else sum(known)
-
-
 def _of_sum(domains: Sequence[_Domain], total: int) -> Iterator[tuple[int, ...] | None]:
-    """The assignments of this sum, lexicographically; None where one was tried in vain."""
+    """Yields the assignments of this sum, lexicographically; None where one was tried in vain."""
     least = tuple(d.lower for d in domains)
     slack = total - sum(least)
     if slack == 0:
@@ -178,7 +182,7 @@ def _of_sum(domains: Sequence[_Domain], total: int) -> Iterator[tuple[int, ...] 
 def compiled(
     constraints: Sequence[Comparison], refuted: Comparison | None, names: Sequence[str]
 ) -> Callable[..., bool]:
-    """A function of the values of `names`, in order: do the constraints hold, and not `refuted`?
+    """Compiles a test of values of `names`: do the constraints hold, and `refuted` not?
 
     Its source is made of integers and of names of its own: nothing of the user's text is in it.
     """
@@ -259,7 +263,7 @@ def _literal(value: int) -> str:
 
 
 def degree(dimension: Dim) -> int:
-    """An upper bound of how fast it grows, as the degree of a polynomial would be."""
+    """Bounds from above how fast a dimension grows, as the degree of a polynomial."""
     if not isinstance(dimension, DimExpr):
         return 0
     return max(

@@ -31,19 +31,19 @@ _NEVER = Comparison(">=", 0, 1)
 
 @dataclass(frozen=True)
 class Proven:
-    """The comparison holds for all sizes that satisfy the constraints."""
+    """Verdict that the comparison holds for all sizes that satisfy the constraints."""
 
 
 @dataclass(frozen=True)
 class Refuted:
-    """The comparison does not hold for these sizes, which satisfy the constraints."""
+    """Verdict that the comparison fails for these sizes, which satisfy the constraints."""
 
     counterexample: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """Whether the comparison always holds was not found out, and why."""
+    """Verdict that neither a proof nor a counterexample was found, with the reason."""
 
     reason: str
 
@@ -54,7 +54,7 @@ Verdict: TypeAlias = Proven | Refuted | Unknown
 def decide(
     constraints: Sequence[Comparison], comparison: Comparison, *, time_limit: float
 ) -> Verdict:
-    """Whether the constraints imply the comparison.
+    """Decides whether the constraints imply the comparison.
 
     Args:
       constraints: what is given; those that do not touch the comparison's variables, and do not
@@ -73,7 +73,7 @@ def decide(
 def witness(
     constraints: Sequence[Comparison], *, time_limit: float, smallest: bool = True
 ) -> Verdict:
-    """Refuted by sizes that satisfy the constraints, or Proven: there are none.
+    """Looks for sizes that satisfy the constraints: Refuted by such sizes, Proven if none exist.
 
     Args:
       constraints: what is to be satisfied.
@@ -99,7 +99,7 @@ def _decided(
 ) -> Verdict:
     deadline = time.monotonic() + time_limit
     try:
-        facts = [fact for c in constraints for fact in facts_of(c)]
+        facts = facts_of(*constraints)
         goals = facts_of(comparison)
         _check_degrees(facts, goals)
         problem = normalized(facts, goals, sorted(names), deadline)
@@ -173,7 +173,7 @@ def _check_degrees(*groups: Sequence[Fact]) -> None:
 def touching(
     constraints: Sequence[Comparison], names: frozenset[str]
 ) -> tuple[list[Comparison], frozenset[str]]:
-    """The constraints that the names depend on, and the names that those have too."""
+    """Returns the constraints that the names depend on, and the names with those of these."""
     others = list(dict.fromkeys(constraints))
     relevant: set[Comparison] = set()
     while found := {c for c in others if c.variables() & names}:
@@ -190,7 +190,7 @@ _MINIMISING_SECONDS = 10.0
 def find_conflict(
     constraints: Sequence[Comparison], *, time_limit: float
 ) -> tuple[Comparison, ...] | None:
-    """Constraints that contradict each other, and do no more if one is left out.
+    """Finds constraints that contradict each other, and do no more if one is left out.
 
     None if there are none, or none were found within the time limit; where it ends meanwhile,
     some may be among them that could be left out.
@@ -210,7 +210,7 @@ def find_conflict(
 
 
 def _minimal(part: list[Comparison], deadline: float) -> list[Comparison]:
-    """The contradictory constraints without those that can be left out; many at once at first."""
+    """Leaves out constraints that the contradiction does not need; many at once at first."""
     size = len(part) // 2
     while size:
         start = 0
@@ -225,6 +225,6 @@ def _minimal(part: list[Comparison], deadline: float) -> list[Comparison]:
 
 
 def _contradictory(constraints: Sequence[Comparison], deadline: float) -> bool:
-    """Whether it is certain that no sizes satisfy them all."""
+    """Checks whether it is certain that no sizes satisfy them all."""
     verdict = witness(constraints, time_limit=deadline - time.monotonic(), smallest=False)
     return isinstance(verdict, Proven)

@@ -1,4 +1,4 @@
-"""Facts as z3 terms: quotients and products as unknowns, with what defines them."""
+"""Translates facts for z3: quotients and products are unknowns, with what defines them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ import math
 import time
 from typing import Any
 
-from shape_poly._enclosures import Interval, enclosure
-from shape_poly._expressions import Atom, DimExpr, Monomial, Operation, Variable, atom_expression
+from shape_poly._expressions import (
+    Atom,
+    DimExpr,
+    Monomial,
+    Operation,
+    Variable,
+    atom_expression,
+    enclosure,
+)
 from shape_poly._facts import Fact
+from shape_poly._intervals import Interval
 from shape_poly._normal_form import OutOfTimeError
 from shape_poly._problem import Problem
 
@@ -24,7 +32,7 @@ _CASES = 16
 
 
 class Encoding:
-    """Translates dimensions into z3's integers.
+    """Translator of dimensions into z3's integers.
 
     Every operation and every product is one unknown.  A quotient is defined by Python's floor
     semantics where its divisor is not 0, and anything else: facts and goals say that divisors are
@@ -55,19 +63,19 @@ class Encoding:
                 self._definitions.append(variable <= self._value(int(high)))
 
     def new_definitions(self) -> list[Any]:
-        """What was defined since this was called last."""
+        """Returns the definitions made since the last call."""
         new, self._definitions = self._definitions, []
         return new
 
     def fact(self, fact: Fact) -> Any:
-        """The condition that the fact states."""
+        """Returns the condition that the fact states."""
         term = self.dimension(fact.expression)
         if fact.relation == ">=":
             return term >= 0
         return term == 0 if fact.relation == "==" else term != 0
 
     def dimension(self, dimension: DimExpr) -> Any:
-        """The dimension as a linear term."""
+        """Returns the dimension as a linear term."""
         if time.monotonic() > self._deadline:
             raise OutOfTimeError
         terms = [
@@ -125,7 +133,7 @@ class Encoding:
                 self._definitions.append(result == self.dimension(x - y * quotient))
 
     def _define_remainder(self, remainder: DimExpr, divisor: DimExpr) -> None:
-        """Bounds of the remainder, from which the quotient follows."""
+        """Bounds the remainder, from which the quotient follows."""
         z3 = self._z3
         low, high = self._bounds(divisor)
         if low == high == 0:
@@ -141,7 +149,7 @@ class Encoding:
             self._definitions += [z3.Implies(by > 0, positive), z3.Implies(by < 0, negative)]
 
     def _relate_quotients(self, atom: Operation, result: Any) -> None:
-        """States that quotients grow with the dividend, and of a positive one not with the divisor.
+        """States that a quotient grows with its dividend, and shrinks with a divisor if positive.
 
         Follows from the definitions, but from products, of which z3 knows little.
         """
@@ -176,7 +184,7 @@ class Encoding:
             self._relate(result, atom, DimExpr(((others, 1),)))
 
     def _relate(self, product: Any, atom: Atom, others: DimExpr) -> None:
-        """States what is known of product == atom * others."""
+        """States inequalities between a product and its factors, atom and others."""
         z3 = self._z3
         x, y = self._atom(atom), self.dimension(others)
         x_low, x_high = self._bounds(atom_expression(atom))
@@ -201,7 +209,7 @@ class Encoding:
             self._relate_operation(product, atom, others)
 
     def _relate_operation(self, product: Any, atom: Operation, others: DimExpr) -> None:
-        """States atom's definition, multiplied by `others`, which is not negative."""
+        """States the atom's definition, multiplied by `others`, which is not negative."""
         z3 = self._z3
         x, y = atom.operands
         if len(x.terms) * len(y.terms) * len(others.terms) > _CASES:

@@ -1,15 +1,25 @@
-"""Comparisons with 0 without the factors that are not 0, and divisibility said in one way."""
+"""Divides comparisons with 0 by factors that are not 0, and writes divisibility in one way."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from shape_poly._atoms import Atom, Monomial, Operation
-from shape_poly._enclosures import Bound, Interval, enclosure
-from shape_poly._expressions import DimExpr, atom_expression, operation
-from shape_poly._facts import Fact, total
+from shape_poly._expressions import (
+    Atom,
+    DimExpr,
+    Operation,
+    atom_expression,
+    common_factors,
+    divided,
+    divided_monomial,
+    enclosure,
+    operation,
+    without_common_factor,
+)
+from shape_poly._facts import Fact
+from shape_poly._intervals import Bound, Interval
 
 Ranges: TypeAlias = Mapping[str, Interval]
 
@@ -19,15 +29,15 @@ _TERMS_LOOKED_INTO = 40
 
 
 def sign(dimension: DimExpr, ranges: Ranges) -> int:
-    """1 or -1 if bounds show that it is positive or negative everywhere, else 0."""
+    """Returns 1 or -1 if bounds show that it is positive or negative everywhere, else 0."""
     low, high = enclosure(dimension, ranges, effort=_EFFORT)
     return 1 if low >= 1 else -1 if high <= -1 else 0
 
 
 def simplest(fact: Fact, ranges: Ranges) -> Fact:
-    """The fact divided by what is not 0, and with the simplest dividend and divisor.
+    """Divides the fact by factors that are not 0, and simplifies dividends and divisors.
 
-    What it says is the same for variables within the bounds, where no divisor is 0.
+    The result is equivalent for variables within the bounds, where no divisor is 0.
 
     Raises:
       OverflowError: it would be too large.
@@ -41,11 +51,11 @@ def simplest(fact: Fact, ranges: Ranges) -> Fact:
 
 
 def divisibility(fact: Fact, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
-    """(x, y) of the simplest mod(x, y) == 0 (or != 0) that says the same, if there is one."""
+    """Returns (x, y) of the simplest equivalent mod(x, y) == 0 (or != 0), if there is one."""
     remainder = None if fact.relation == ">=" else _as_remainder(fact.expression, ranges)
     if remainder is None:
         return None
-    x, y = without_common_factor(*remainder, ranges)
+    _, x, y = without_common_factor(*remainder, signs_in(ranges))
     match operation("mod", x, y).terms:
         # What is a factor of the divisor too is not 0.
         case ((monomial, _),):
@@ -57,7 +67,7 @@ def divisibility(fact: Fact, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
     if divisor is not None:
         content = math.gcd(*(c for _, c in x.terms))
         if math.gcd(content, divisor) == 1:
-            x = total((m, c // content) for m, c in x.terms)
+            x = divided(x, content)
     return _positive(x), _positive(y)
 
 
@@ -66,7 +76,7 @@ def _positive(x: DimExpr) -> DimExpr:
 
 
 def _as_remainder(x: DimExpr, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
-    """(u, v) where x is mod(u, v) times what is not 0: f*u - f*v*floordiv(u, v)."""
+    """Returns (u, v) if x is mod(u, v) times a nonzero factor f: f*u - f*v*floordiv(u, v)."""
     for monomial, c in x.terms if len(x.terms) <= _TERMS_LOOKED_INTO else ():
         for atom, exponent in monomial:
             if exponent != 1 or not isinstance(atom, Operation):
@@ -74,7 +84,7 @@ def _as_remainder(x: DimExpr, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
             u, v = atom.operands
             if max(len(u.terms), len(v.terms)) > _TERMS_LOOKED_INTO:
                 continue
-            factor = total([(tuple(p for p in monomial if p[0] != atom), c)])
+            factor = DimExpr.of_terms([(tuple(p for p in monomial if p[0] != atom), c)])
             if not sign(factor, ranges) or not sign(v, ranges):
                 continue
             rest = x - factor * atom_expression(atom)
@@ -88,7 +98,7 @@ def _as_remainder(x: DimExpr, ranges: Ranges) -> tuple[DimExpr, DimExpr] | None:
 def exact_quotient(
     atom: Operation, divisible: Sequence[tuple[DimExpr, DimExpr]], ranges: Ranges
 ) -> DimExpr | None:
-    """What floordiv(u, v) is a multiple of, where a multiple of its divisor is its dividend.
+    """Simplifies floordiv(u, v), where a multiple of v is known to divide a multiple of u.
 
     Args:
       atom: a floordiv.
@@ -112,16 +122,16 @@ def exact_quotient(
 
 
 def _without_factors(fact: Fact, ranges: Ranges) -> Fact:
-    """The fact divided by the factors of all of its terms that have a sign."""
+    """Divides the fact by the factors of all of its terms that have a sign."""
     terms = [t for t in fact.expression.terms if t[0] or fact.relation != ">="]
-    common = _common_factors([m for m, _ in terms], ranges)
+    common = common_factors([m for m, _ in terms], signs_in(ranges))
     if not common:
         return fact
-    divided = total((_divided(m, common), c) for m, c in terms)
+    divided = DimExpr.of_terms((divided_monomial(m, common), c) for m, c in terms)
     if len(terms) == 1 and fact.relation != ">=":
         # A power is 0 where its base is.
         ((monomial, c),) = divided.terms
-        return Fact(fact.relation, total([(tuple((a, 1) for a, _ in monomial), c)]))
+        return Fact(fact.relation, DimExpr.of_terms([(tuple((a, 1) for a, _ in monomial), c)]))
     signs = math.prod(sign(atom_expression(a), ranges) ** e for a, e in common.items())
     if fact.relation != ">=":
         return Fact(fact.relation, divided * signs)
@@ -131,45 +141,26 @@ def _without_factors(fact: Fact, ranges: Ranges) -> Fact:
 def _quotient_at_least(
     fact: Fact, divided: DimExpr, common: Mapping[Atom, int], signs: int, ranges: Ranges
 ) -> Fact:
-    """f*x + c >= 0 with x alone, where c is so near to 0 that it makes no other difference."""
+    """Divides f*x + c >= 0 by f, if c is so near to 0 that it makes no other difference."""
     constant = sum(c for m, c in fact.expression.terms if not m)
     if divided.constant_value() is not None:
         # A bound of what is divided by: the bounds that show its sign may follow from it.
         return fact
-    least: Bound = enclosure(total([(tuple(common.items()), signs)]), ranges, effort=_EFFORT)[0]
+    least: Bound = enclosure(
+        DimExpr.of_terms([(tuple(common.items()), signs)]), ranges, effort=_EFFORT
+    )[0]
     if -least <= constant < least:
         return Fact(">=", divided * signs - (1 if constant < 0 else 0))
     return fact
 
 
-def _common_factors(monomials: Sequence[Monomial], ranges: Ranges) -> dict[Atom, int]:
-    """The factors that all of these have, and that are not 0 for variables within the bounds."""
-    if not monomials:
-        return {}
-    common = dict(monomials[0])
-    for monomial in monomials[1:]:
-        powers = dict(monomial)
-        common = {a: min(e, powers[a]) for a, e in common.items() if a in powers}
-        if not common:
-            return {}
-    return {a: e for a, e in common.items() if sign(atom_expression(a), ranges)}
-
-
-def _divided(monomial: Monomial, by: Mapping[Atom, int]) -> Monomial:
-    return tuple((a, e - by.get(a, 0)) for a, e in monomial if e > by.get(a, 0))
-
-
-def without_common_factor(x: DimExpr, y: DimExpr, ranges: Ranges) -> tuple[DimExpr, DimExpr]:
-    """Both divided by the factors of all of their terms that are not 0."""
-    terms = [*x.terms, *y.terms]
-    common = _common_factors([m for m, _ in terms], ranges)
-    content = math.gcd(*(c for _, c in terms)) or 1
-    divided = [total((_divided(m, common), c // content) for m, c in z.terms) for z in (x, y)]
-    return divided[0], divided[1]
+def signs_in(ranges: Ranges) -> Callable[[Atom], int]:
+    """Returns a function that gives the sign of an atom, as `sign`."""
+    return lambda atom: sign(atom_expression(atom), ranges)
 
 
 def _without_content(fact: Fact) -> Fact:
-    """The fact divided by what divides all of its coefficients but the constant."""
+    """Divides the fact by the greatest common divisor of its coefficients but the constant."""
     if fact.relation != ">=" and fact.expression.terms and fact.expression.terms[0][1] < 0:
         fact = Fact(fact.relation, -fact.expression)
     content = math.gcd(*(c for m, c in fact.expression.terms if m))
@@ -178,5 +169,5 @@ def _without_content(fact: Fact) -> Fact:
         return fact
     if fact.relation == ">=" or constant % content == 0:
         # floor of the constant: the rest is a whole number.
-        return Fact(fact.relation, total((m, c // content) for m, c in fact.expression.terms))
+        return Fact(fact.relation, divided(fact.expression, content))
     return Fact(fact.relation, DimExpr.constant(1))

@@ -2,44 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from shape_poly._comparisons import Comparison
-from shape_poly._expressions import Atom, Dim, DimExpr, Monomial, Operation
+from shape_poly._expressions import DimExpr, divisors_in
 
 Relation: TypeAlias = Literal[">=", "==", "!="]
 
 
 @dataclass(frozen=True)
 class Fact:
-    """How an expression compares with 0."""
+    """Comparison of an expression with 0."""
 
     relation: Relation
     expression: DimExpr
 
     def constant(self) -> bool | None:
-        """Whether it holds, if that does not depend on the variables."""
+        """Returns whether it holds, if that does not depend on the variables."""
         value = self.expression.constant_value()
         return None if value is None else self.holds_for(value)
 
     def holds_for(self, value: int) -> bool:
-        """Whether it holds where the expression has this value."""
+        """Checks whether it holds where the expression has this value."""
         if self.relation == ">=":
             return value >= 0
         return (value == 0) == (self.relation == "==")
 
 
-def facts_of(comparison: Comparison) -> list[Fact]:
-    """What holds where the comparison does: its divisors are not 0, and the sides compare."""
-    sides = [_expression(side) for side in (comparison.left, comparison.right)]
-    divisors = dict.fromkeys(d for side in sides for d in _divisors(side))
-    return [*(Fact("!=", d) for d in divisors), _of_sides(comparison.operator, *sides)]
+def facts_of(*comparisons: Comparison) -> list[Fact]:
+    """Returns facts equivalent to the comparisons: divisors are not 0, and the sides compare."""
+    found: list[Fact] = []
+    for comparison in comparisons:
+        sides = (DimExpr.of(comparison.left), DimExpr.of(comparison.right))
+        divisors = dict.fromkeys(d for side in sides for d in divisors_in(side))
+        found += [*(Fact("!=", d) for d in divisors), difference_fact(comparison)]
+    return found
 
 
-def _of_sides(operator: str, left: DimExpr, right: DimExpr) -> Fact:
-    match operator:
+def difference_fact(comparison: Comparison) -> Fact:
+    """Returns the fact that the sides compare, which says nothing of their divisors."""
+    left, right = DimExpr.of(comparison.left), DimExpr.of(comparison.right)
+    match comparison.operator:
         case ">=":
             return Fact(">=", left - right)
         case ">":
@@ -52,31 +56,3 @@ def _of_sides(operator: str, left: DimExpr, right: DimExpr) -> Fact:
             return Fact("==", left - right)
         case _:
             return Fact("!=", left - right)
-
-
-def _expression(dimension: Dim) -> DimExpr:
-    return DimExpr.constant(dimension) if isinstance(dimension, int) else dimension
-
-
-def _divisors(dimension: DimExpr) -> Iterator[DimExpr]:
-    """The divisors in it that depend on variables."""
-    for atom in atoms(dimension):
-        if isinstance(atom, Operation) and atom.kind in ("floordiv", "mod"):
-            divisor = atom.operands[1]
-            if divisor.constant_value() is None:
-                yield divisor
-
-
-def atoms(dimension: DimExpr) -> Iterator[Atom]:
-    """The variables and operations in it, operands before the operation."""
-    for monomial, _ in dimension.terms:
-        for atom, _ in monomial:
-            if isinstance(atom, Operation):
-                for operand in atom.operands:
-                    yield from atoms(operand)
-            yield atom
-
-
-def total(terms: Iterable[tuple[Monomial, int]]) -> DimExpr:
-    """The sum of these terms."""
-    return DimExpr.sum(DimExpr((term,)) for term in terms)

@@ -1,4 +1,4 @@
-"""A normal form in which much that always holds is a constant, and the rest easier to prove.
+"""Normal form, in which most that always holds is constant, and the rest is easier to prove.
 
 mod(x, y) is written as x - y*floordiv(x, y), min(x, y) and max(x, y) with max(z, 0) alone, and
 what can leave a floordiv leaves it. Equal to the original wherever no divisor is 0.
@@ -10,19 +10,31 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from shape_poly._atoms import Atom, Monomial, Operation, OperationKind, Variable
-from shape_poly._enclosures import Interval, enclosure
-from shape_poly._expressions import DimExpr, atom_expression, operation
-from shape_poly._factors import exact_quotient, simplest, without_common_factor
-from shape_poly._facts import Fact, total
+from shape_poly._expressions import (
+    Atom,
+    DimExpr,
+    Monomial,
+    Operation,
+    OperationKind,
+    Variable,
+    atom_expression,
+    constant_quotient,
+    divided,
+    enclosure,
+    operation,
+    without_common_factor,
+)
+from shape_poly._factors import exact_quotient, signs_in, simplest
+from shape_poly._facts import Fact
+from shape_poly._intervals import Interval
 
 
 class OutOfTimeError(Exception):
-    """The time for a proof is over."""
+    """Raised when the time for a proof is over."""
 
 
 class Normalizer:
-    """Brings expressions into the normal form, each operation once.
+    """Converter of expressions into the normal form, each operation once.
 
     Args:
       ranges: bounds of the variables.
@@ -44,13 +56,13 @@ class Normalizer:
         self._known: dict[Atom, DimExpr] = {}
 
     def fact(self, fact: Fact) -> Fact:
-        """The fact in normal form, without factors that are not 0."""
+        """Brings a fact into normal form, without factors that are not 0."""
         if time.monotonic() > self._deadline:
             raise OutOfTimeError
         return simplest(Fact(fact.relation, self.dimension(fact.expression)), self._ranges)
 
     def dimension(self, dimension: DimExpr) -> DimExpr:
-        """The dimension in normal form."""
+        """Brings an expression into normal form."""
         return mapped(dimension, self._atom)
 
     def _atom(self, atom: Atom) -> DimExpr:
@@ -79,34 +91,34 @@ class Normalizer:
                 return x - y * self._floordiv(x, y)
 
     def _non_negative(self, x: DimExpr) -> DimExpr:
-        """max(x, 0)."""
+        """Brings max(x, 0) into normal form."""
         low, high = enclosure(x, self._ranges)
         if low >= 0:
             return x
         if high <= 0:
             return DimExpr.constant(0)
         content = math.gcd(*(c for _, c in x.terms))
-        x = _divided(x, content)
+        x = divided(x, content)
         if x.terms[0][1] < 0:
             # max(x, 0) and max(-x, 0) are one operation: they differ by x.
             return (x + _raw("max", -x, DimExpr.constant(0))) * content
         return _raw("max", x, DimExpr.constant(0)) * content
 
     def _floordiv(self, x: DimExpr, y: DimExpr) -> DimExpr:
-        x, y = without_common_factor(x, y, self._ranges)
+        _, x, y = without_common_factor(x, y, signs_in(self._ranges))
         return mapped(operation("floordiv", x, y), self._known_quotient)
 
     def _known_quotient(self, atom: Atom) -> DimExpr:
-        """A quotient's value where bounds of the variables tell it."""
+        """Replaces a quotient by its value where bounds of the variables tell it."""
         if isinstance(atom, Operation) and atom.kind == "floordiv":
             x, y = atom.operands
-            low, high = enclosure(x, self._ranges)
             divisor = y.constant_value()
             if divisor is None:
+                low, _ = enclosure(x, self._ranges)
                 if low >= 0 and enclosure(y - x, self._ranges)[0] >= 1:
                     return DimExpr.constant(0)
-            elif not math.isinf(low) and not math.isinf(high) and low // divisor == high // divisor:
-                return DimExpr.constant(int(low) // divisor)
+            elif (quotient := constant_quotient(x, divisor, self._ranges)) is not None:
+                return DimExpr.constant(quotient)
             exact = exact_quotient(atom, self._divisible, self._ranges)
             if exact is not None:
                 return exact
@@ -118,15 +130,11 @@ def _raw(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
 
 
 def mapped(dimension: DimExpr, replacement: Callable[[Atom], DimExpr]) -> DimExpr:
-    """The dimension with each of its outermost atoms replaced."""
+    """Replaces each outermost atom of a dimension."""
     terms: list[tuple[Monomial, int]] = []
     for monomial, coefficient in dimension.terms:
         product = DimExpr.constant(coefficient)
         for atom, exponent in monomial:
             product = product * replacement(atom) ** exponent
         terms += product.terms
-    return total(terms)
-
-
-def _divided(dimension: DimExpr, divisor: int) -> DimExpr:
-    return total((m, c // divisor) for m, c in dimension.terms)
+    return DimExpr.of_terms(terms)

@@ -1,11 +1,18 @@
-"""Reads a dimension from text: what users write and what JAX prints."""
+"""Reads dimensions that users write and that JAX prints."""
 
 from __future__ import annotations
 
 import difflib
 
-from shape_poly._atoms import MAX_DEPTH, MAX_PRODUCTS, OperationKind
-from shape_poly._expressions import Dim, DimExpr, as_dim, operation
+from shape_poly._expressions import (
+    MAX_DEPTH,
+    MAX_PRODUCTS,
+    Dim,
+    DimExpr,
+    OperationKind,
+    as_dim,
+    operation,
+)
 from shape_poly._tokens import DimensionSyntaxError, Token, integer, tokens
 
 __all__ = ["DimensionSyntaxError", "Reader", "parse_dimension"]
@@ -21,7 +28,7 @@ _MAX_POWER = 64
 
 
 def parse_dimension(text: str, *, simplify: bool = False) -> Dim:
-    """The dimension that `text` says: an int, or a DimExpr if it has a variable.
+    """Reads a dimension from text: an int, or a DimExpr if it has a variable.
 
     Reads `+ - * // % ^ **`, parentheses, `floordiv`, `mod`, `max`, `min`, `non_negative`, as
     jax.export prints them (https://docs.jax.dev/en/latest/export/shape_poly.html).
@@ -47,13 +54,13 @@ def parse_dimension(text: str, *, simplify: bool = False) -> Dim:
 
 
 def _near(name: str) -> str:
-    """The function that was probably meant, in parentheses; "" if there is none."""
+    """Suggests the function that was probably meant, in parentheses; "" if there is none."""
     near = difflib.get_close_matches(name, ["non_negative", *_FUNCTIONS], n=1)
     return f" (did you mean {near[0]}?)" if near else ""
 
 
 class Reader:
-    """Reads dimensions from tokens, by recursive descent.
+    """Recursive descent parser of dimensions.
 
     Args:
       text: the whole text, for errors.
@@ -77,11 +84,11 @@ class Reader:
 
     @property
     def token(self) -> Token:
-        """The token to be read next."""
+        """Returns the token to be read next."""
         return self._tokens[self._next]
 
     def take(self, *texts: str) -> Token | None:
-        """The next token, if it is one of these symbols or names; then it is read."""
+        """Reads the next token if it is one of these symbols or names, else returns None."""
         token = self._tokens[self._next]
         if token.text not in texts or token.kind == "end":
             return None
@@ -89,7 +96,7 @@ class Reader:
         return token
 
     def at_end(self) -> bool:
-        """Whether everything is read."""
+        """Checks whether everything is read."""
         return self._tokens[self._next].kind == "end"
 
     def expect_end(self) -> None:
@@ -98,7 +105,7 @@ class Reader:
             raise self.expected("an operator or the end")
 
     def expected(self, what: str) -> DimensionSyntaxError:
-        """An error at the next token: something else should stand there."""
+        """Makes the error that something else should stand at the next token."""
         found = self.token
         hint = ""
         if found.text == ")":
@@ -108,11 +115,11 @@ class Reader:
         return self.problem(found, f"expected {what}, but found {found}{hint}")
 
     def problem(self, token: Token, problem: str) -> DimensionSyntaxError:
-        """An error at a token."""
+        """Makes an error at a token."""
         return self._error(self._text, token.column, problem)
 
     def dimension(self) -> Dim:
-        """A dimension, up to what cannot be part of it.
+        """Reads a dimension, up to a token that cannot be part of it.
 
         Raises:
           DimensionSyntaxError: there is none, or it is too large.
@@ -148,7 +155,7 @@ class Reader:
         return result
 
     def _factor(self, *, leads: bool) -> DimExpr:
-        """A power with signs before it; `leads` if it starts a sum."""
+        """Reads a power with signs before it; `leads` if it starts a sum."""
         negative, signs = False, 0
         while sign := self.take("+", "-"):
             negative ^= sign.text == "-"
@@ -158,9 +165,7 @@ class Reader:
         if caret := self.take("^", "**"):
             if signs and base.kind == "number" and not (leads and signs == 1):
                 # JAX reads a*-2^2 as a*(-2)^2, Python as a*-(2^2).
-                raise self.problem(
-                    caret, "a power of a number with a sign, which needs parentheses,"
-                )
+                raise self.problem(caret, "a power of a number with a sign needs parentheses")
             power, base_value = DimExpr.constant(1), result
             for _ in range(self._exponent()):
                 power = self._multiplied(power, base_value, caret)
@@ -201,7 +206,7 @@ class Reader:
         return value
 
     def _bad_power(self, start: Token) -> DimensionSyntaxError:
-        return self.problem(start, f"a power that is not an integer from 0 to {_MAX_POWER}")
+        return self.problem(start, f"an exponent must be an integer from 0 to {_MAX_POWER}")
 
     def _atom(self) -> DimExpr:
         token = self.token
@@ -216,7 +221,8 @@ class Reader:
                 raise self.expected(f"'(' after {token}, which is no variable")
             if token.text == "_":
                 raise self.problem(
-                    token, "'_', which stands for a whole dimension of a shape, as a part of one"
+                    token,
+                    "'_' stands for a whole dimension of a shape, not for a part of one",
                 )
             return DimExpr.variable(token.text)
         if token.text == "(":

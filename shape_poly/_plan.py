@@ -1,4 +1,4 @@
-"""Plans: in which order, and from which sizes, the dimension variables follow."""
+"""Plans in which order, and from which sizes, the dimension variables follow."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shape_poly._comparisons import Comparison
-from shape_poly._expressions import Dim, DimExpr, Variable, as_dim
+from shape_poly._expressions import Dim, DimExpr, Variable, as_dim, variables_of
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a size stands among the shapes: `shapes[argument][axis]`."""
+    """Position of a size among the shapes: `shapes[argument][axis]`."""
 
     argument: int
     axis: int
@@ -19,7 +19,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Step:
-    """How a variable follows: `slope * variable + offset` is the size at `place`."""
+    """Equation for a variable: `slope * variable + offset` is the size at `place`."""
 
     variable: str
     place: Place
@@ -30,7 +30,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Definition:
-    """A variable that is what a constraint says: `a` by `a == 2*b`."""
+    """Variable that a constraint defines: `a` by `a == 2*b`."""
 
     variable: str
     dimension: Dim
@@ -39,7 +39,7 @@ class Definition:
 
 @dataclass(frozen=True)
 class Plan:
-    """How the variables follow from the sizes, one after the other; see `make_plan`.
+    """Order in which the variables follow from the sizes; see `make_plan`.
 
     Attributes:
       steps: for each variable that follows from a size, how.
@@ -61,7 +61,7 @@ def make_plan(
     *,
     constant_slopes: bool = False,
 ) -> Plan:
-    """Finds how the variables of symbolic shapes follow from actual sizes.
+    """Plans how the variables of symbolic shapes follow from actual sizes.
 
     Args:
       shapes: the symbolic shapes.
@@ -86,7 +86,7 @@ def make_plan(
         zip(shapes, known if sizes is None else sizes, strict=True)
     ):
         for axis, (dimension, size) in enumerate(zip(shape, row, strict=True)):
-            names |= _variables(dimension)
+            names |= variables_of(dimension)
             if size is not None:
                 equations[place := Place(argument, axis)] = dimension
                 if isinstance(size, int):
@@ -99,7 +99,7 @@ def make_plan(
         others = {p: _substituted(dimension, replaced) for p, dimension in equations.items()}
         with_help = _steps(others, ints, constant_slopes)
         found = {step.variable for step in with_help}
-        follow = tuple(d for d in defined if _variables(d.dimension) <= found)
+        follow = tuple(d for d in defined if variables_of(d.dimension) <= found)
         still_missing = names - found - {d.variable for d in follow}
         if len(still_missing) < len(missing):
             steps, definitions, missing = with_help, follow, still_missing
@@ -111,7 +111,7 @@ def make_plan(
 def _steps(
     equations: Mapping[Place, Dim], ints: Collection[Place], constant_slopes: bool
 ) -> tuple[Step, ...]:
-    """The variables that follow, one equation in one unknown after another."""
+    """Solves one equation in one unknown after another."""
     remaining = {p: d for p, d in equations.items() if isinstance(d, DimExpr)}
     steps: list[Step] = []
     found: set[str] = set()
@@ -130,15 +130,15 @@ def _steps(
 
 
 def _definitions(constraints: Iterable[Comparison]) -> tuple[Definition, ...]:
-    """The variables that stand alone on the left of an equation, in terms of the others."""
+    """Solves the equations with a variable alone on the left for these, in terms of the others."""
     defined: dict[str, Definition] = {}
     for constraint in constraints:
-        names = _variables(constraint.left)
+        names = variables_of(constraint.left)
         if constraint.operator != "==" or str(constraint.left) not in names:
             continue
         (name,) = names
         value = _substituted(constraint.right, {d.variable: d.dimension for d in defined.values()})
-        if name in defined or name in _variables(value):
+        if name in defined or name in variables_of(value):
             continue
         for other in defined.values():
             dimension = _substituted(other.dimension, {name: value})
@@ -147,12 +147,8 @@ def _definitions(constraints: Iterable[Comparison]) -> tuple[Definition, ...]:
     return tuple(defined.values())
 
 
-def _variables(dimension: Dim) -> frozenset[str]:
-    return dimension.variables() if isinstance(dimension, DimExpr) else frozenset()
-
-
 def _substituted(dimension: Dim, replaced: Mapping[str, Dim]) -> Dim:
-    if _variables(dimension).isdisjoint(replaced) or isinstance(dimension, int):
+    if variables_of(dimension).isdisjoint(replaced) or isinstance(dimension, int):
         return dimension
     try:
         return dimension.substitute(replaced)
@@ -162,7 +158,7 @@ def _substituted(dimension: Dim, replaced: Mapping[str, Dim]) -> Dim:
 
 
 def _step(place: Place, dimension: DimExpr, found: set[str], constant_slopes: bool) -> Step | None:
-    """How the one variable in it that is not found follows, if it is one and follows."""
+    """Solves for the variable that is not found yet, if it is one and follows."""
     unknown = dimension.variables() - found
     if len(unknown) != 1:
         return None
@@ -181,14 +177,14 @@ def _step(place: Place, dimension: DimExpr, found: set[str], constant_slopes: bo
 
 
 def _effort(step: Step) -> int:
-    """The simpler the equation, the simpler what is said where it has no solution."""
+    """Ranks equations: the simpler, the simpler the message where it has no solution."""
     if isinstance(step.slope, DimExpr):
         return 3
     return (step.slope != 1) + (step.offset != 0)
 
 
 def is_linear(dimension: DimExpr, name: str) -> bool:
-    """Whether the variable `name` occurs in it only as itself, times what does not hold it."""
+    """Checks that `name` occurs only as itself, times factors without it."""
     for monomial, _ in dimension.terms:
         degree = 0
         for atom, exponent in monomial:
@@ -199,3 +195,46 @@ def is_linear(dimension: DimExpr, name: str) -> bool:
         if degree > 1:
             return False
     return True
+
+
+def undetermined(
+    shapes: Sequence[Sequence[Dim]],
+    paths: Sequence[str],
+    constraints: Sequence[Comparison] = (),
+) -> str | None:
+    """Explains why jax.export could not solve for all variables; None if it can.
+
+    Args:
+      shapes: the symbolic shape of each argument.
+      paths: how a user would write each argument.
+      constraints: what holds for the variables.
+
+    >>> from shape_poly import parse_dimension
+    >>> undetermined([(parse_dimension("a + b"), 3)], ["x"])[:71]
+    "Cannot solve for values of dimension variables 'a' and 'b'. They occur "
+    """
+    missing = sorted(make_plan(shapes, None, constraints, constant_slopes=True).undetermined)
+    if not missing:
+        return None
+    holders = [
+        f"{path}: {shape_text(shape)}"
+        for path, shape in zip(paths, shapes, strict=True)
+        if any(isinstance(d, DimExpr) and not d.variables().isdisjoint(missing) for d in shape)
+    ]
+    holders += [f"the constraint {c}" for c in constraints if not c.variables().isdisjoint(missing)]
+    quoted = [f"'{name}'" for name in missing]
+    one = len(quoted) == 1
+    names = quoted[0] if one else f"{', '.join(quoted[:-1])} and {quoted[-1]}"
+    return (
+        f"Cannot solve for values of dimension variables {names}. "
+        f"{'It occurs' if one else 'They occur'} only in {'; '.join(holders)}. A variable follows "
+        "from a size where it stands alone, times an integer, or beside variables that follow "
+        "from others: as b in 'b', '2*b' or, where 'a' stands elsewhere, 'a + b'. Let "
+        f"{'it' if one else 'each of them'} stand alone in some dimension, or write a number."
+    )
+
+
+def shape_text(shape: Iterable[object]) -> str:
+    """Prints a shape as users write it: `(b, 28)`, `(b,)`."""
+    texts = [str(dimension) for dimension in shape]
+    return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"

@@ -1,4 +1,4 @@
-"""What is to be decided, in normal form: equations eliminate variables, bounds show goals."""
+"""Brings questions into normal form: equations eliminate variables, bounds show goals."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from shape_poly._atoms import Atom, Operation, Variable
-from shape_poly._enclosures import Interval, enclosure
-from shape_poly._expressions import DimExpr, atom_expression
+from shape_poly._expressions import (
+    Atom,
+    DimExpr,
+    Operation,
+    Variable,
+    atom_expression,
+    atoms,
+    enclosure,
+)
 from shape_poly._factors import divisibility, sign
-from shape_poly._facts import Fact, atoms
+from shape_poly._facts import Fact
+from shape_poly._intervals import Interval
 from shape_poly._normal_form import Normalizer, OutOfTimeError, mapped
 from shape_poly._ranges import contradict, follows, least_values, ranges_from
 
@@ -25,7 +32,7 @@ _TERMS_LOOKED_INTO = 20
 
 @dataclass(frozen=True)
 class Problem:
-    """Facts and goals in normal form, after variables were eliminated.
+    """Question whether facts imply goals, in normal form, after variables were eliminated.
 
     Attributes:
       facts: what is given.
@@ -40,14 +47,14 @@ class Problem:
     original: Mapping[str, DimExpr]
 
     def original_values(self, values: Mapping[str, int]) -> dict[str, int]:
-        """The values of the variables that the problem had, from those that are left."""
+        """Computes the values of the problem's original variables from those that are left."""
         return {name: value.evaluate(values) for name, value in self.original.items()}
 
 
 def normalized(
     facts: Sequence[Fact], goals: Sequence[Fact], names: Sequence[str], deadline: float
 ) -> Problem:
-    """The problem in normal form.
+    """Brings a problem into normal form.
 
     Raises:
       OutOfTimeError: the deadline passed.
@@ -86,7 +93,7 @@ def _without(fact: Fact, name: str, value: DimExpr) -> Fact:
 
 
 def _substituted(dimension: DimExpr, values: Mapping[str, DimExpr]) -> DimExpr:
-    """The dimension with these values of variables, not in normal form."""
+    """Replaces variables, without bringing the result into normal form."""
 
     def replacement(atom: Atom) -> DimExpr:
         if isinstance(atom, Variable):
@@ -99,7 +106,7 @@ def _substituted(dimension: DimExpr, values: Mapping[str, DimExpr]) -> DimExpr:
 
 @dataclass(frozen=True)
 class _Elimination:
-    """A variable, what it is in terms of others, and what has to be known of those."""
+    """Replacement of a variable by a value, with what must stay known of other variables."""
 
     name: str
     value: DimExpr
@@ -110,7 +117,7 @@ class _Elimination:
 def _elimination(
     fact: Fact, ranges: Mapping[str, Interval], fresh: Iterator[str]
 ) -> _Elimination | None:
-    """A variable that an equation gives."""
+    """Solves an equation for a variable, if it can."""
     if fact.relation != "==":
         return None
     for monomial, coefficient in fact.expression.terms:
@@ -120,7 +127,7 @@ def _elimination(
             case _:
                 continue
         rest = fact.expression - DimExpr(((monomial, coefficient),))
-        holders = {a for m, _ in rest.terms for a, _ in m if _mentions(a, name)}
+        holders = {a for m, _ in rest.terms for a, _ in m if name in atom_expression(a).variables()}
         value = rest * -coefficient
         if not holders:
             return _Elimination(name, value)
@@ -151,12 +158,8 @@ def _elimination(
     return None
 
 
-def _mentions(atom: Atom, name: str) -> bool:
-    return any(isinstance(a, Variable) and a.name == name for a in atoms(atom_expression(atom)))
-
-
 def is_evident(problem: Problem, deadline: float) -> bool:
-    """Whether bounds of the variables, or one fact with them, show that the goals hold.
+    """Checks whether bounds of the variables, or one fact with them, show that the goals hold.
 
     Raises:
       OutOfTimeError: the deadline passed.
@@ -182,7 +185,7 @@ def _is_evident(goal: Fact, problem: Problem, deadline: float) -> bool:
 
 
 def _definitions(dimension: DimExpr, ranges: Mapping[str, Interval]) -> Iterator[Fact]:
-    """What quotients and maxima in it are known for."""
+    """Yields facts that define the quotients and maxima in an expression."""
     for monomial, _ in dimension.terms[:_TERMS_LOOKED_INTO]:
         for atom, _ in monomial:
             if isinstance(atom, Operation):
@@ -196,7 +199,7 @@ def _definitions(dimension: DimExpr, ranges: Mapping[str, Interval]) -> Iterator
 
 
 def residue_classes(problem: Problem, deadline: float) -> Iterator[Problem]:
-    """The problem for each way in which its variables can leave remainders; itself if too many.
+    """Yields the problem for each combination of remainders of its variables; itself if too many.
 
     For b = 2*q - 1 and for b = 2*q, floordiv(b + 1, 2) + floordiv(b, 2) == b is a matter of the
     normal form.

@@ -20,7 +20,7 @@ class _UndecidedError(Exception):
 def prove(
     comparison: Comparison | str, scope: SymbolicScope | None = None, *, time_limit: float = 2.0
 ) -> Verdict:
-    """Whether a comparison holds for all sizes (integers of at least 1) in the scope.
+    """Proves or refutes that a comparison holds for all sizes (integers >= 1) in the scope.
 
     `//` and `mod` round down as Python's do, with negative divisors too. Where a divisor is 0, a
     comparison does not hold.

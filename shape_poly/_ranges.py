@@ -1,14 +1,13 @@
-"""Bounds of variables that follow from facts."""
+"""Bounds variables by facts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from shape_poly._atoms import Variable
-from shape_poly._enclosures import Interval, enclosure
-from shape_poly._expressions import DimExpr
+from shape_poly._expressions import DimExpr, Variable, enclosure
 from shape_poly._facts import Fact
+from shape_poly._intervals import Interval
 
 POSITIVE: Interval = (1, math.inf)
 
@@ -17,7 +16,7 @@ _SIZE_TRIED = 50
 
 
 def ranges_from(facts: Sequence[Fact], names: Iterable[str]) -> dict[str, Interval]:
-    """Bounds of the variables that follow from facts about one variable each.
+    """Bounds the variables by facts that are linear in one variable each.
 
     Where facts contradict each other, a lower bound is above the upper one.
     """
@@ -31,7 +30,7 @@ def ranges_from(facts: Sequence[Fact], names: Iterable[str]) -> dict[str, Interv
 
 
 def least_values(facts: Sequence[Fact]) -> list[Fact]:
-    """Lower bounds of variables that follow from other facts about one variable each.
+    """Finds lower bounds of variables by trying values in facts about one variable each.
 
     As b >= 8 from b - 8*floordiv(b, 8) == 0.
     """
@@ -56,7 +55,7 @@ def _may_hold(fact: Fact, values: Mapping[str, int]) -> bool:
 
 
 def _solutions(fact: Fact, slope: int, offset: int) -> Interval:
-    """The bounds of v where slope*v + offset compares with 0 as the fact says."""
+    """Bounds v where slope*v + offset compares with 0 as the fact says."""
     if fact.relation == "!=":
         return POSITIVE
     if fact.relation == "==":
@@ -65,14 +64,14 @@ def _solutions(fact: Fact, slope: int, offset: int) -> Interval:
 
 
 def contradict(facts: Iterable[Fact], ranges: Mapping[str, Interval]) -> bool:
-    """Whether the bounds show that not all of the facts hold."""
+    """Checks whether the bounds show that not all of the facts hold."""
     return any(low > high for low, high in ranges.values()) or any(
         follows(fact, ranges) is False for fact in facts
     )
 
 
 def follows(fact: Fact, ranges: Mapping[str, Interval]) -> bool | None:
-    """Whether the fact holds, if the bounds tell."""
+    """Decides whether the fact holds, or None if the bounds do not tell."""
     low, high = enclosure(fact.expression, ranges)
     if fact.relation == ">=":
         return True if low >= 0 else False if high < 0 else None

@@ -1,4 +1,4 @@
-"""Says what a comparison asks of the sizes, as simply as possible."""
+"""Simplifies comparisons that sizes are required to satisfy."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from shape_poly._atoms import Variable
 from shape_poly._comparisons import Comparison
 from shape_poly._counterexamples import small_assignments
 from shape_poly._deciding import Proven, Refuted, decide, touching, witness
-from shape_poly._enclosures import Interval, enclosure
-from shape_poly._expressions import Dim, DimExpr, Operation, as_dim
+from shape_poly._expressions import DimExpr, Operation, Variable, as_dim, enclosure
 from shape_poly._facts import Fact, facts_of
+from shape_poly._intervals import Interval
 from shape_poly._normal_form import Normalizer, OutOfTimeError
 from shape_poly._ranges import least_values, ranges_from
 from shape_poly._rewriting import arranged, readable, remainder, rewritten
@@ -28,7 +27,7 @@ _MOST_VARIABLES_TOGETHER = 3
 def weakest_requirement(
     comparison: Comparison, scope: SymbolicScope | None = None, *, time_limit: float = 5.0
 ) -> Comparison | None:
-    """The simplest comparison that holds in the scope exactly where this one does.
+    """Finds the simplest comparison that holds in the scope exactly where this one does.
 
     Args:
       comparison: what is required.
@@ -42,7 +41,7 @@ def weakest_requirement(
     Raises:
       ImportError: z3-solver is needed, and not installed.
 
-    >>> from shape_poly._comparisons import parse_comparison
+    >>> from shape_poly import parse_comparison
     >>> str(weakest_requirement(parse_comparison("floordiv(b, 2) - 3 >= 0")))
     'b >= 6'
     """
@@ -62,7 +61,7 @@ def weakest_requirement(
     if isinstance(refutation, Refuted):
         samples.add(refutation.counterexample)
     try:
-        facts = [f for c in constraints for f in facts_of(c)]
+        facts = facts_of(*constraints)
         ranges = ranges_from([*facts, *least_values(facts)], names)
     except OverflowError:
         return comparison
@@ -85,7 +84,7 @@ def weakest_requirement(
 
 
 def _is_simple(comparison: Comparison) -> bool:
-    """Whether it compares a variable with a constant: it is better known than an equivalent."""
+    """Checks whether it compares a variable with a constant, which nothing equivalent improves."""
     match comparison:
         case Comparison(">=" | "<=" | "==", DimExpr(((((Variable(), 1),), 1),)), int()):
             return True
@@ -93,7 +92,7 @@ def _is_simple(comparison: Comparison) -> bool:
 
 
 class _Samples:
-    """Assignments in the scope, and whether the comparison holds for them."""
+    """Assignments in the scope, sorted by whether the comparison holds for them."""
 
     def __init__(self, comparison: Comparison) -> None:
         self._comparison = comparison
@@ -101,12 +100,12 @@ class _Samples:
         self.negative: list[Mapping[str, int]] = []
 
     def add(self, values: Mapping[str, int]) -> None:
-        """Takes these values into account too."""
+        """Adds an assignment."""
         holds = self._comparison.holds(values)
         (self.positive if holds else self.negative).append(values)
 
     def agree(self, candidate: Comparison) -> bool:
-        """Whether the candidate holds for the samples for which the comparison does."""
+        """Checks that the candidate holds for exactly the samples that satisfy the comparison."""
         return all(map(candidate.holds, self.positive)) and not any(
             map(candidate.holds, self.negative)
         )
@@ -115,11 +114,11 @@ class _Samples:
 def _candidates(
     comparison: Comparison, samples: _Samples, ranges: Mapping[str, Interval], deadline: float
 ) -> Iterator[Comparison]:
-    """What may be equivalent, simplest first, from what the samples have in common."""
+    """Yields comparisons that may be equivalent, simplest first."""
     names = sorted(comparison.variables())
     if samples.positive and samples.negative:
         for name in names:
-            yield from _of_one(name, [v[name] for v in samples.positive])
+            yield from _of_values(DimExpr.variable(name), [v[name] for v in samples.positive])
         for x, y in itertools.permutations(names, 2):
             yield from _of_two(x, y, samples.positive)
     yield from _unfolded(comparison, ranges, deadline)
@@ -130,13 +129,8 @@ def _candidates(
     yield from _tidied(comparison)
 
 
-def _of_one(name: str, values: Sequence[int]) -> Iterator[Comparison]:
-    variable = DimExpr.variable(name)
-    yield from _of_values(variable, values)
-
-
 def _of_values(dimension: DimExpr, values: Sequence[int]) -> Iterator[Comparison]:
-    """Comparisons of the dimension with constants, if these are all of its values."""
+    """Yields comparisons of the dimension with constants, if these are all of its values."""
     least, greatest = min(values), max(values)
     if least == greatest:
         yield Comparison("==", dimension, least)
@@ -174,7 +168,7 @@ def _of_several(names: Sequence[str], samples: Sequence[Mapping[str, int]]) -> I
 def _unfolded(
     comparison: Comparison, ranges: Mapping[str, Interval], deadline: float
 ) -> Iterator[Comparison]:
-    """The comparison in normal form, and with quotients multiplied out."""
+    """Yields the comparison in normal form, and with quotients multiplied out."""
     normalizer = Normalizer(ranges, deadline)
     try:
         steps = [normalizer.fact(facts_of(comparison)[-1])]
@@ -191,7 +185,7 @@ def _unfolded(
 
 
 def _without_a_quotient(fact: Fact, ranges: Mapping[str, Interval]) -> Fact | None:
-    """An inequality between a quotient or a maximum and the rest, multiplied out."""
+    """Multiplies out an inequality between a quotient or a maximum and the rest."""
     if fact.relation != ">=":
         return None
     for monomial, coefficient in fact.expression.terms:
@@ -211,14 +205,10 @@ def _without_a_quotient(fact: Fact, ranges: Mapping[str, Interval]) -> Fact | No
 
 
 def _tidied(comparison: Comparison) -> Iterator[Comparison]:
-    """The comparison with its terms sorted to the sides, each simplified."""
+    """Yields the comparison with its terms sorted to the sides, each simplified."""
     *_, fact = facts_of(comparison)
     try:
-        yield arranged(Fact(fact.relation, _expression(fact.expression.simplified())))
+        yield arranged(Fact(fact.relation, DimExpr.of(fact.expression.simplified())))
         yield arranged(fact)
     except (OverflowError, ZeroDivisionError):
         return
-
-
-def _expression(dimension: Dim) -> DimExpr:
-    return DimExpr.constant(dimension) if isinstance(dimension, int) else dimension

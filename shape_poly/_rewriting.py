@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from shape_poly._atoms import Variable
 from shape_poly._comparisons import Comparison
-from shape_poly._enclosures import Interval
-from shape_poly._expressions import DimExpr, Operation, as_dim, atom_expression
+from shape_poly._expressions import DimExpr, Operation, Variable, as_dim, atom_expression, atoms
 from shape_poly._factors import divisibility, sign
-from shape_poly._facts import Fact, atoms, facts_of, total
+from shape_poly._facts import Fact, facts_of
+from shape_poly._intervals import Interval
 from shape_poly._normal_form import Normalizer, OutOfTimeError
 from shape_poly._problem import Problem, is_evident, normalized
 from shape_poly._ranges import follows, least_values, ranges_from
@@ -23,7 +22,7 @@ def rewritten(
     names: frozenset[str],
     deadline: float,
 ) -> Comparison:
-    """The simplest of some comparisons that are equivalent under the constraints; maybe itself.
+    """Returns the simplest of some comparisons that are equivalent under the constraints.
 
     Args:
       comparison: what to rewrite.
@@ -33,7 +32,7 @@ def rewritten(
     """
     forms = [comparison]
     try:
-        facts = [f for c in constraints for f in facts_of(c)]
+        facts = facts_of(*constraints)
         goals = facts_of(comparison)
         problem = normalized(facts, goals, sorted(names), deadline)
         forms += _with_all_variables(facts, goals, names, problem, deadline)
@@ -50,7 +49,7 @@ def _complexity(comparison: Comparison) -> tuple[int, int, int]:
 
 
 def _with_fewer_variables(problem: Problem, names: frozenset[str]) -> Iterator[Comparison]:
-    """What the goal became when equations of the constraints eliminated variables."""
+    """Yields the goal after equations of the constraints eliminated variables."""
     *defined, goal = problem.goals
     made_up = goal.expression.variables() - names
     if not made_up and goal.constant() is None and _all_follow(defined, problem.ranges):
@@ -64,7 +63,7 @@ def _with_all_variables(
     problem: Problem,
     deadline: float,
 ) -> Iterator[Comparison]:
-    """The comparison in normal form, and with what is divided without remainder multiplied out."""
+    """Yields the comparison in normal form, and with exact quotients multiplied out."""
     ranges = ranges_from([*facts, *least_values(facts)], names)
     normalizer = Normalizer(ranges, deadline)
     *defined, goal = (normalizer.fact(g) for g in goals)
@@ -91,13 +90,13 @@ def _without_exact_quotient(
     ranges: Mapping[str, Interval],
     deadline: float,
 ) -> Fact | None:
-    """The fact times the divisor of a quotient that is known to have no remainder."""
+    """Multiplies the fact by the divisor of a quotient that is known to have no remainder."""
     for monomial, coefficient in fact.expression.terms:
         for atom, exponent in monomial:
             if exponent != 1 or not isinstance(atom, Operation) or atom.kind != "floordiv":
                 continue
             x, y = atom.operands
-            factor = total([(tuple(p for p in monomial if p[0] != atom), coefficient)])
+            factor = DimExpr.of_terms([(tuple(p for p in monomial if p[0] != atom), coefficient)])
             rest = fact.expression - factor * atom_expression(atom)
             positive = sign(y, ranges)
             if not positive or (fact.relation == ">=" and positive < 0):
@@ -110,7 +109,7 @@ def _without_exact_quotient(
 
 
 def readable(fact: Fact, ranges: Mapping[str, Interval]) -> Comparison:
-    """The fact, in normal form, as people would write it."""
+    """Writes a fact in normal form as people would."""
     divided = divisibility(fact, ranges)
     if divided is not None:
         return Comparison(fact.relation, remainder(*divided), 0)
@@ -118,12 +117,12 @@ def readable(fact: Fact, ranges: Mapping[str, Interval]) -> Comparison:
 
 
 def remainder(x: DimExpr, y: DimExpr) -> DimExpr:
-    """mod(x, y), not simplified."""
+    """Makes mod(x, y), not simplified."""
     return atom_expression(Operation("mod", (x, y)))
 
 
 def _with_remainders(fact: Fact) -> Fact:
-    """The fact with mod(x, y) where it has x - y*floordiv(x, y)."""
+    """Writes mod(x, y) for x - y*floordiv(x, y)."""
     expression = fact.expression
     for monomial, coefficient in expression.terms:
         match monomial:
@@ -140,11 +139,11 @@ def _with_remainders(fact: Fact) -> Fact:
 
 
 def arranged(fact: Fact) -> Comparison:
-    """The fact as a comparison without minus signs, as far as that goes."""
+    """Writes a fact as a comparison without minus signs, as far as that goes."""
     terms = [(m, c) for m, c in fact.expression.terms if m]
     constant = sum(c for m, c in fact.expression.terms if not m)
-    left = total((m, c) for m, c in terms if c > 0)
-    right = total((m, -c) for m, c in terms if c < 0)
+    left = DimExpr.of_terms((m, c) for m, c in terms if c > 0)
+    right = DimExpr.of_terms((m, -c) for m, c in terms if c < 0)
     if not left.terms:
         turned = "<=" if fact.relation == ">=" else fact.relation
         return Comparison(turned, right, constant)

@@ -1,8 +1,8 @@
-"""Scopes: the constraints under which dimension variables are read."""
+"""Scopes: constraints under which dimension variables are read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shape_poly._comparisons import Comparison, as_comparison
@@ -13,10 +13,10 @@ _SECONDS = 2.0
 
 
 class ContradictionError(ValueError):
-    """Constraints that no sizes satisfy together; `constraints` are the fewest that conflict."""
+    """Raised for constraints that no sizes satisfy together; `constraints` are the fewest."""
 
     def __init__(self, constraints: Sequence[Comparison]) -> None:
-        """An error about these constraints, none of which can be left out."""
+        """Makes the error about these constraints, none of which can be left out."""
         self.constraints = tuple(constraints)
         quoted = [f"'{c}'" for c in self.constraints]
         if len(quoted) == 1:
@@ -46,8 +46,8 @@ class SymbolicScope:
 
     constraints: tuple[Comparison, ...]
 
-    def __init__(self, constraints: Sequence[str | Comparison] = (), *, check: bool = True) -> None:
-        """A scope of these constraints; repeated ones count once.
+    def __init__(self, constraints: Iterable[str | Comparison] = (), *, check: bool = True) -> None:
+        """Parses the constraints; repeated ones count once.
 
         Args:
           constraints: comparisons, or text as `"b >= 4"`.
@@ -64,7 +64,7 @@ class SymbolicScope:
             raise ContradictionError(conflict)
 
     def holds(self, values: Mapping[str, int]) -> bool:
-        """Whether every constraint holds for these values.
+        """Checks whether every constraint holds for these values.
 
         Raises:
           KeyError: a variable has no value.
@@ -72,11 +72,11 @@ class SymbolicScope:
         return all(c.holds(values) for c in self.constraints)
 
     def variables(self) -> frozenset[str]:
-        """The names of the variables that the constraints speak of."""
+        """Returns the names of the variables in the constraints."""
         return frozenset().union(*(c.variables() for c in self.constraints))
 
     def with_constraints(self, *constraints: str | Comparison, check: bool = True) -> SymbolicScope:
-        """A scope of these constraints too.
+        """Returns a scope with more constraints.
 
         Raises:
           DimensionSyntaxError: the text of a constraint is not a comparison.

@@ -1,25 +1,23 @@
-"""Reads the specifications of whole shapes, as "(b, 28, ...)"."""
+"""Reads specifications of whole shapes, as "(b, 28, ...)"."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from shape_poly._bounds import symbolic_dim_bounds
+from shape_poly._comparisons import Comparison
 from shape_poly._expressions import Dim, DimExpr
 from shape_poly._parser import Reader
+from shape_poly._scope import SymbolicScope
 from shape_poly._tokens import DimensionSyntaxError, Token, tokens
-
-if TYPE_CHECKING:
-    from shape_poly._comparisons import Comparison
-    from shape_poly._scope import SymbolicScope
 
 _MAX_SIZE = 2**63 - 1
 
 
 class ShapeSyntaxError(DimensionSyntaxError):
-    """Text that does not specify a shape; `column` is where in it (from 1)."""
+    """Raised for text that does not specify a shape; `column` is where in it (from 1)."""
 
     subject = "shape specification"
     help = (
@@ -31,14 +29,14 @@ class ShapeSyntaxError(DimensionSyntaxError):
 
 @dataclass(frozen=True)
 class ShapeSpec:
-    """A shape that may be symbolic, and a dtype as the argument had it."""
+    """Shape that may be symbolic, with the dtype of the argument."""
 
     shape: tuple[Dim, ...]
     dtype: Any
 
 
 def is_symbolic_dim(dimension: Any) -> TypeGuard[DimExpr]:
-    """Whether it is an expression rather than a known size.
+    """Checks whether a dimension is an expression rather than a known size.
 
     >>> from shape_poly import parse_dimension
     >>> is_symbolic_dim(parse_dimension("b + 1")), is_symbolic_dim(3)
@@ -54,7 +52,7 @@ def symbolic_shape(
     scope: SymbolicScope | None = None,
     like: Sequence[Dim | None] | None = None,
 ) -> tuple[Dim, ...]:
-    """The shape that a specification says.
+    """Reads a shape from a specification.
 
     Dimensions carry no scope: `constraints` and `scope` serve to find contradictions, and
     sizes that could never be. Expressions are simplified.
@@ -99,13 +97,11 @@ def _scope(
             "constraints and scope were both given. Give one of them: "
             "scope.with_constraints(*constraints) has both."
         )
-    from shape_poly._scope import SymbolicScope
-
     return SymbolicScope(constraints)
 
 
 class _ShapeReader:
-    """Reads one specification."""
+    """Parser of one specification."""
 
     def __init__(
         self, text: str, like: Sequence[Dim | None] | None, scope: SymbolicScope | None
@@ -125,7 +121,7 @@ class _ShapeReader:
                 reader.take(",")
                 if not reader.at_end():
                     raise self._problem(
-                        start, "'...' that is not the last dimension: write '_' for single ones"
+                        start, "'...' must be the last dimension: write '_' for single ones"
                     )
                 return tuple(self._dimensions)
             self._dimensions.append(self._dimension(start))
@@ -138,17 +134,16 @@ class _ShapeReader:
         if self._like is not None and len(self._dimensions) >= len(self._like):
             raise self._problem(
                 start,
-                f"more dimensions than the argument of shape {self._shown()} has: expected "
-                f"{len(self._like)}, but found another one",
+                f"{self._expected_rank()}, but found more",
             )
         if self._reader.take("_"):
             # An operator may follow, and make it part of an expression.
             if self._reader.token.text != "," and not self._reader.at_end():
-                raise self._problem(start, "'_' within an expression: it is a whole dimension")
+                raise self._problem(start, "'_' stands for a whole dimension, not for a part")
             return self._placeholder(start)
         if start.text == "None":
             raise self._problem(
-                start, "None, which names no size: write a name, as b, or '_' for the known one,"
+                start, "None names no size: write a name, as b, or '_' for the known one"
             )
         dimension = self._reader.dimension()
         self._check_size(start, dimension)
@@ -156,23 +151,19 @@ class _ShapeReader:
 
     def _take_rest(self, place: Token) -> None:
         if self._like is None:
-            raise self._problem(
-                place, "'...' where no shape is known to take dimensions from (like)"
-            )
+            raise self._problem(place, "'...' takes dimensions from `like`, which is not given")
         while len(self._dimensions) < len(self._like):
             self._dimensions.append(self._placeholder(place))
 
     def _placeholder(self, place: Token) -> Dim:
         if self._like is None:
-            raise self._problem(
-                place, "'_' where no shape is known to take a dimension from (like)"
-            )
+            raise self._problem(place, "'_' takes a dimension from `like`, which is not given")
         axis = len(self._dimensions)
         dimension = self._like[axis]
         if dimension is None:
             raise self._problem(
                 place,
-                f"'{place.text}' for dimension {axis} of the argument of shape {self._shown()}, "
+                f"'{place.text}' takes dimension {axis} of the argument of shape {self._shown()}, "
                 "which is not known: name a variable for it",
             )
         return dimension
@@ -184,13 +175,13 @@ class _ShapeReader:
             size = f"size {upper}" if lower == upper else f"size of at most {upper}"
             raise self._problem(start, f"a negative {size}")
         if lower > _MAX_SIZE:
-            raise self._problem(start, "a size above 2**63 - 1, the largest there is,")
+            raise self._problem(start, "a size above 2**63 - 1, the largest there is")
         known = None if self._like is None else self._like[axis]
         if isinstance(dimension, int) and known is not None and dimension != known:
             raise self._problem(
                 start,
-                f"size {dimension} for dimension {axis}, which is {known} in the argument of "
-                f"shape {self._shown()},",
+                f"expected size {known} for dimension {axis}, as in the argument of shape "
+                f"{self._shown()}, but found {dimension}",
             )
 
     def _check_rank(self) -> None:
@@ -198,9 +189,14 @@ class _ShapeReader:
             raise ShapeSyntaxError(
                 self._text,
                 self._closing,
-                f"{len(self._dimensions)} dimensions where the argument of shape {self._shown()} "
-                f"has {len(self._like)}: end with '...' to take the others as they are,",
+                f"{self._expected_rank()}, but found {len(self._dimensions)}: end with '...' to "
+                "take the others as they are",
             )
+
+    def _expected_rank(self) -> str:
+        rank = len(self._like or ())
+        shown = "1 dimension" if rank == 1 else f"{rank} dimensions"
+        return f"expected {shown}, as in the argument of shape {self._shown()}"
 
     def _shown(self) -> str:
         sizes = ["?" if d is None else str(d) for d in self._like or ()]
@@ -211,7 +207,7 @@ class _ShapeReader:
 
 
 def _without_outer_parentheses(found: list[Token]) -> tuple[list[Token], int]:
-    """The tokens without parentheses around them all, and the column where they end."""
+    """Drops parentheses around all tokens; also returns the column where they end."""
     end = found[-1]
     found = found[:-1]
     while found and found[0].text == "(" and _closing(found) == len(found) - 1:
@@ -221,7 +217,7 @@ def _without_outer_parentheses(found: list[Token]) -> tuple[list[Token], int]:
 
 
 def _closing(found: Sequence[Token]) -> int | None:
-    """Where the parenthesis closes that the tokens start with."""
+    """Finds the parenthesis that closes the one that the tokens start with."""
     depth = 0
     for i, token in enumerate(found):
         depth += (token.text == "(") - (token.text == ")")
@@ -236,7 +232,7 @@ def symbolic_args_specs(
     constraints: Sequence[str | Comparison] = (),
     scope: SymbolicScope | None = None,
 ) -> Any:
-    """The arguments' shapes as the specifications say, in the arguments' structure.
+    """Reads the shapes of arguments from specifications, in the arguments' structure.
 
     Args:
       args: nested tuples, lists, dicts and None of what has a shape and a dtype.
@@ -312,5 +308,5 @@ def _leaf_spec(leaf: Any, spec: Any, scope: SymbolicScope | None, path: str) -> 
     try:
         shape = symbolic_shape(spec, scope=scope, like=tuple(leaf.shape))
     except ShapeSyntaxError as e:
-        raise ShapeSyntaxError(e.text, e.column, f"{path}: {e.problem}") from e
+        raise ShapeSyntaxError(e.text, e.column, f"for {path}, {e.problem}") from e
     return ShapeSpec(shape, leaf.dtype)

@@ -1,64 +1,31 @@
-"""Carries a plan out: the values of the variables, and what must hold of the sizes."""
+"""Solves for the dimension variables by a plan, and says what must hold of the sizes."""
 
 from __future__ import annotations
 
-import operator as python_operators
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from shape_poly._comparisons import Comparison, ComparisonOperator
-from shape_poly._evaluation import Algebra
-from shape_poly._expressions import Dim, DimExpr, Operation
-from shape_poly._plan import Definition, Place, Plan, Step
+from shape_poly._comparisons import COMPARE, Comparison, ComparisonOperator
+from shape_poly._expressions import Algebra, Dim, DimExpr, divisors_in, variables_of
+from shape_poly._plan import Definition, Place, Plan, Step, make_plan
 
 T = TypeVar("T")
 
-_COMPARE: Mapping[ComparisonOperator, Callable[[Any, Any], bool]] = {
-    ">=": python_operators.ge,
-    "<=": python_operators.le,
-    "==": python_operators.eq,
-    ">": python_operators.gt,
-    "<": python_operators.lt,
-    "!=": python_operators.ne,
-}
-
 
 class Integers:
-    """Python's integers as an Algebra."""
+    """Algebra of Python's integers."""
 
-    def constant(self, value: int) -> int:
-        """The value itself."""
-        return value
-
-    def add(self, left: int, right: int) -> int:
-        """Their sum."""
-        return left + right
-
-    def multiply(self, left: int, right: int) -> int:
-        """Their product."""
-        return left * right
-
-    def floordiv(self, left: int, right: int) -> int:
-        """The quotient rounded down."""
-        return left // right
-
-    def mod(self, left: int, right: int) -> int:
-        """The remainder with the divisor's sign."""
-        return left % right
-
-    def maximum(self, left: int, right: int) -> int:
-        """The greater one."""
-        return max(left, right)
-
-    def minimum(self, left: int, right: int) -> int:
-        """The lesser one."""
-        return min(left, right)
+    constant = staticmethod(int)
+    add, multiply = staticmethod(operator.add), staticmethod(operator.mul)
+    floordiv, mod = staticmethod(operator.floordiv), staticmethod(operator.mod)
+    maximum, minimum = staticmethod(max), staticmethod(min)
 
 
 @dataclass(frozen=True)
 class Check(Generic[T]):
-    """What must hold: `left operator right`, and what to say where it does not.
+    """Condition on sizes, `left operator right`, with the reason to state where it fails.
 
     Attributes:
       operator: how the sides must compare.
@@ -77,15 +44,15 @@ class Check(Generic[T]):
 
     @property
     def holds(self) -> bool | None:
-        """Whether it holds; None where a side is no int."""
+        """Returns whether it holds; None where a side is no int."""
         if isinstance(self.left, int) and isinstance(self.right, int):
-            return _COMPARE[self.operator](self.left, self.right)
+            return COMPARE[self.operator](self.left, self.right)
         return None
 
 
 @dataclass(frozen=True)
 class Solution(Generic[T]):
-    """The values of the variables, and what must hold for them to be so, in this order."""
+    """Values of the variables, and the conditions, in order, under which they are right."""
 
     values: Mapping[str, T]
     checks: tuple[Check[T], ...]
@@ -96,20 +63,23 @@ def solve(
     sizes: Sequence[Sequence[Any]],
     algebra: Algebra[T],
     constraints: Sequence[Comparison] = (),
+    *,
+    smallest: int = 1,
 ) -> Solution[T]:
-    """The values of the variables for these sizes, and what must hold for them.
+    """Solves for the variables, and collects the conditions on the sizes.
 
     Args:
       plan: made for such sizes, and for the constraints.
       sizes: the actual shapes: integers, or what `algebra` computes with.
       algebra: how to compute with them.
       constraints: what must hold beside. One with a variable that has no value is left out.
+      smallest: the least value of a variable.
 
     Returns:
-      A variable has no value if it came out fractional or below 1: then one of the checks
+      A variable has no value if it came out fractional or below `smallest`: then one of the checks
       does not hold. What depends on such a variable is left out.
     """
-    run = _Run(sizes, algebra)
+    run = _Run(sizes, algebra, smallest)
     for step in plan.steps:
         run.step(step)
     for definition in plan.definitions:
@@ -123,13 +93,31 @@ def solve(
     return Solution(run.values, tuple(run.checks))
 
 
+def solve_dimensions(
+    shapes: Iterable[Sequence[Dim]], actual: Iterable[Sequence[int | None]]
+) -> dict[str, int]:
+    """Solves for the variables: the values for which `shapes` become `actual`.
+
+    Args:
+      shapes: the symbolic shapes.
+      actual: for each of them the sizes that it has; None where the size is not known.
+
+    Returns:
+      The value of every variable that follows, one equation in one unknown after another; a
+      variable that does not follow, or that comes out fractional or below 1, is left out.
+      Contradictions are not looked for: `solve` does.
+    """
+    sizes = [tuple(row) for row in actual]
+    return dict(solve(make_plan(shapes, sizes), sizes, Integers()).values)
+
+
 class _Run(Generic[T]):
     """One evaluation of a plan."""
 
-    def __init__(self, sizes: Sequence[Sequence[Any]], algebra: Algebra[T]) -> None:
+    def __init__(self, sizes: Sequence[Sequence[Any]], algebra: Algebra[T], smallest: int) -> None:
         self.values: dict[str, T] = {}
         self.checks: list[Check[T]] = []
-        self._sizes, self._algebra = sizes, algebra
+        self._sizes, self._algebra, self._smallest = sizes, algebra, smallest
         self._places: dict[str, tuple[Place, ...]] = {}
 
     def step(self, step: Step) -> None:
@@ -154,7 +142,7 @@ class _Run(Generic[T]):
         self._assign(name, value, (place,))
 
     def definition(self, definition: Definition) -> None:
-        names = _variables(definition.dimension)
+        names = variables_of(definition.dimension)
         if names <= self.values.keys():
             places = self._places_of(names)
             value = self._value(definition.dimension, places, definition.constraint)
@@ -168,8 +156,9 @@ class _Run(Generic[T]):
         places: tuple[Place, ...],
         constraint: Comparison | None = None,
     ) -> None:
-        reason = (f"Expected value >= 1 for dimension variable {name}. Got: ", value)
-        if self._require(">=", value, 1, reason, places, constraint):
+        least = self._smallest
+        reason = (f"Expected value >= {least} for dimension variable {name}. Got: ", value)
+        if self._require(">=", value, least, reason, places, constraint):
             self.values[name] = value
             self._places[name] = places
 
@@ -210,12 +199,12 @@ class _Run(Generic[T]):
     def _value(
         self, dimension: Dim, places: tuple[Place, ...], constraint: Comparison | None = None
     ) -> T | None:
-        """Its value, if its variables have values and no divisor is 0 for certain."""
+        """Evaluates a dimension, if its variables have values and no divisor is 0 for certain."""
         if isinstance(dimension, int):
             return self._algebra.constant(dimension)
         if not dimension.variables() <= self.values.keys():
             return None
-        for divisor in _divisors(dimension):
+        for divisor in divisors_in(dimension):
             value = divisor.evaluate_with(self.values, self._algebra)
             reason = (
                 f"{dimension} divides by {divisor}, which is 0",
@@ -234,7 +223,7 @@ class _Run(Generic[T]):
         places: tuple[Place, ...],
         constraint: Comparison | None = None,
     ) -> bool:
-        """Adds a check; whether to go on, which is so unless it fails for certain."""
+        """Adds a check; returns False if it fails for certain."""
         check = Check(operator, left, right, reason, places, constraint)
         if check.holds is not True:
             self.checks.append(check)
@@ -246,19 +235,3 @@ class _Run(Generic[T]):
             yield f"{before}{name} = "
             yield self.values[name]
             before = ", "
-
-
-def _variables(dimension: Dim) -> frozenset[str]:
-    return dimension.variables() if isinstance(dimension, DimExpr) else frozenset()
-
-
-def _divisors(dimension: DimExpr) -> Iterator[DimExpr]:
-    """The divisors in it that depend on variables, those within others first."""
-    for monomial, _ in dimension.terms:
-        for atom, _ in monomial:
-            if isinstance(atom, Operation):
-                for operand in atom.operands:
-                    yield from _divisors(operand)
-                divisor = atom.operands[1]
-                if atom.kind in ("floordiv", "mod") and divisor.constant_value() is None:
-                    yield divisor

@@ -1,4 +1,4 @@
-"""Splits the text of dimensions and shapes into tokens, and says where text is wrong."""
+"""Splits the text of dimensions and shapes into tokens, with errors that name the column."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from shape_poly._atoms import MAX_COEFFICIENT
+from shape_poly._expressions import MAX_COEFFICIENT
 
 TokenKind: TypeAlias = Literal["name", "number", "symbol", "end"]
 
@@ -30,7 +30,7 @@ _HINTS = {
 
 
 class DimensionSyntaxError(ValueError):
-    """Text that is not a dimension.
+    """Raised for text that is not a dimension.
 
     Attributes:
       text: the whole text.
@@ -45,11 +45,11 @@ class DimensionSyntaxError(ValueError):
     )
 
     def __init__(self, text: str, column: int, problem: str) -> None:
-        """An error about `text` at `column`."""
+        """Makes the error about `text` at `column`."""
         self.text, self.column, self.problem = text, column, problem
         super().__init__(
-            f"{problem} at column {column} of the {self.subject} {excerpt(text, column)!r}. "
-            f"{self.help}"
+            f"The {self.subject} {excerpt(text, column)!r} is wrong at column {column}: "
+            f"{problem}. {self.help}"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -57,7 +57,7 @@ class DimensionSyntaxError(ValueError):
 
 
 def excerpt(text: str, column: int) -> str:
-    """What to show of a text in an error about that column."""
+    """Shortens a text to show in an error about that column."""
     if len(text) <= _SHOWN:
         return text
     start = max(0, min(column - _SHOWN // 2, len(text) - _SHOWN))
@@ -67,7 +67,7 @@ def excerpt(text: str, column: int) -> str:
 
 @dataclass(frozen=True)
 class Token:
-    """A piece of text; `column` is where it starts (from 1)."""
+    """Piece of text; `column` is where it starts (from 1)."""
 
     kind: TokenKind
     text: str
@@ -78,7 +78,7 @@ class Token:
 
 
 def tokens(text: str, error: type[DimensionSyntaxError] = DimensionSyntaxError) -> list[Token]:
-    """The tokens of a text, the last one its end.
+    """Splits a text into tokens, the last one its end.
 
     Raises:
       DimensionSyntaxError: of the type `error`, at a character that starts no token.
@@ -115,8 +115,8 @@ def _token(text: str, position: int, error: type[DimensionSyntaxError]) -> Token
             raise error(
                 text,
                 match.end() + 1,
-                f"{following.group()[:30]!r} directly after a number, expected an operator, "
-                f"as in '{digits[:30]}*{following.group()[:30]}',",
+                f"expected an operator between a number and {following.group()[:30]!r}, as in "
+                f"'{digits[:30]}*{following.group()[:30]}'",
             )
         return Token("number", digits, column)
     if match := _SYMBOL.match(text, position):
@@ -126,7 +126,7 @@ def _token(text: str, position: int, error: type[DimensionSyntaxError]) -> Token
 
 
 def integer(token: Token, text: str, error: type[DimensionSyntaxError]) -> int:
-    """The value of a number.
+    """Returns the value of a number.
 
     Raises:
       DimensionSyntaxError: of the type `error`, if it is too large.

@@ -10,7 +10,6 @@ from typing import Any
 
 from shape_poly._encoding import Encoding
 from shape_poly._expressions import DimExpr
-from shape_poly._facts import total
 from shape_poly._normal_form import OutOfTimeError
 from shape_poly._problem import Problem
 
@@ -33,18 +32,18 @@ class Model:
 
 @dataclass(frozen=True)
 class NoModel:
-    """There are no such values."""
+    """States that there are no such values."""
 
 
 @dataclass(frozen=True)
 class Undecided:
-    """z3 did not find out, and why."""
+    """States that z3 did not find out, and why."""
 
     reason: str
 
 
 def load(purpose: str) -> Any:
-    """The module z3.
+    """Imports z3.
 
     Raises:
       ImportError: it is not installed; `purpose` says what needs it.
@@ -67,7 +66,7 @@ def find_model(
     least_sum: int | None,
     deadline: float,
 ) -> Model | NoModel | Undecided:
-    """Values that satisfy the facts and refute the goals, the smallest if time allows.
+    """Finds values that satisfy the facts and refute the goals, the smallest if time allows.
 
     Args:
       problem: what is given and what is to be refuted.
@@ -109,7 +108,7 @@ def find_model(
 
 
 class _Search:
-    """A solver with the problem in it."""
+    """Solver with the problem in it."""
 
     def __init__(self, z3: Any, problem: Problem, *, exact: bool, deadline: float) -> None:
         # A context of its own makes threads independent of each other.
@@ -128,11 +127,11 @@ class _Search:
 
     @property
     def is_exact(self) -> bool:
-        """Whether a model of it is one of the problem."""
+        """Tells whether a model of it is one of the problem."""
         return self._encoding.is_exact
 
     def add(self, condition: Any) -> None:
-        """Asks for this too."""
+        """Adds a condition."""
         self._solver.add(condition, *self._encoding.new_definitions())
 
     def check(
@@ -167,11 +166,11 @@ class _Search:
         return "the time ran out" if outcome in ("timeout", "canceled") else outcome
 
     def fix(self, dimension: DimExpr, value: int) -> None:
-        """Asks for the dimension to have this value."""
+        """Requires the dimension to have this value."""
         self.add(self._encoding.dimension(dimension) == value)
 
     def values(self) -> dict[str, int]:
-        """The original variables' values in what was found last."""
+        """Returns the original variables' values in the last model."""
         values = {
             name: self._model.eval(variable, model_completion=True).as_long()
             for name, variable in self._encoding.variables.items()
@@ -185,10 +184,10 @@ def _smallest(
     accepts: Callable[[Mapping[str, int]], bool],
     least_sum: int,
 ) -> Mapping[str, int]:
-    """The smallest values that are accepted, or the smallest found until the time is over."""
+    """Minimises values, by their sum and then one after the other, until the time is over."""
     original = search.problem.original
     names = sorted(values)
-    everything = total(term for name in names for term in original[name].terms)
+    everything = DimExpr.of_terms(term for name in names for term in original[name].terms)
     # The last variable follows from the sum and the others.
     targets = [(everything, names, least_sum), *((original[n], [n], 1) for n in names[:-1])]
     try:

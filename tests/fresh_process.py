@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
+from pathlib import Path
 
 from tests.plugins.quick_compilation import with_quick_flags
 
@@ -21,7 +22,7 @@ sys.meta_path.insert(0, _Blocker())
 def run_python(
     code: str, *args: str, without_jax: bool = False, env: Mapping[str, str] | None = None
 ) -> str:
-    """What a fresh interpreter prints when it runs the code with `args` as sys.argv[1:]."""
+    """Runs code in a fresh interpreter, with `args` as sys.argv[1:]; returns what it prints."""
     text = (WITHOUT_JAX if without_jax else "") + textwrap.dedent(code)
     done = subprocess.run(
         [sys.executable, "-c", text, *args],
@@ -34,7 +35,17 @@ def run_python(
     return done.stdout.strip()
 
 
+def run_script(text: str, folder: Path) -> str:
+    """Runs a script.py in a folder, where processes that it starts find it; returns its output."""
+    (folder / "script.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def several_devices(count: int) -> dict[str, str]:
-    """The variables of a process in which JAX has that many devices, all of them the CPU."""
+    """Returns the variables of a process in which JAX has that many CPU devices."""
     flags = with_quick_flags(f"--xla_force_host_platform_device_count={count}")
     return {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}

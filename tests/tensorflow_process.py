@@ -29,7 +29,9 @@ for line in sys.stdin:
 
 
 def run_in_tensorflow(code: str, *args: str) -> str:
-    """What the code prints in the process that all tests share, with `args` as sys.argv[1:].
+    """Runs code in the process that all tests share, with `args` as sys.argv[1:].
+
+    Returns what it prints.
 
     No name is left to what runs there next, but what TensorFlow keeps is.
     """

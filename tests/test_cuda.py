@@ -35,8 +35,8 @@ def _with_module_of(
 ) -> jax_export.Exported:
     return dataclasses.replace(
         exported,
-        mlir_module_serialized=record.module,
-        module_kept_var_idx=record.module_kept_var_idx,
+        mlir_module_serialized=record.module.data,
+        module_kept_var_idx=record.module.kept_arguments,
         platforms=record.platforms,
     )
 

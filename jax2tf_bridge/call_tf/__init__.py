@@ -1,4 +1,4 @@
-"""TensorFlow functions inside JAX."""
+"""Calls TensorFlow functions inside JAX."""
 
 from jax2tf_bridge.errors import MissingDependencyError
 

@@ -1,4 +1,4 @@
-"""TensorFlow functions of batches: for jax.vmap, which TensorFlow knows nothing of."""
+"""Makes TensorFlow functions of batches for jax.vmap, which TensorFlow knows nothing of."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from jax2tf_bridge.call_tf._functions import FlatFunction, Results, Traced, in_e
 from jax2tf_bridge.call_tf._shapes import result_shapes
 from jax2tf_bridge.call_tf._values import aval_of
 from jax2tf_bridge.errors import BridgeError
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 
 
 def batch_of(function: FlatFunction, batched: Sequence[bool]) -> FlatFunction:
-    """A function over batches: it takes and gives rows along the first axis.
+    """Makes a function over batches: it takes and gives rows along the first axis.
 
     Args:
       function: of one row.
@@ -27,7 +27,7 @@ def batch_of(function: FlatFunction, batched: Sequence[bool]) -> FlatFunction:
 
 
 class _Batch(FlatFunction):
-    """Vectorized by TensorFlow where it knows how, else mapped row by row.
+    """A function over batches, vectorized by TensorFlow where it knows how, else mapped over rows.
 
     What has side effects, or draws random numbers, is called row by row.
     """
@@ -40,21 +40,20 @@ class _Batch(FlatFunction):
     def known_shapes(
         self, avals: Sequence[Aval], shapes: Sequence[tuple[Any, ...]]
     ) -> list[tuple[Any, ...]]:
-        """The shapes of rows, with their number before."""
-        size = next(s[0] for s, batched in zip(shapes, self._batched, strict=True) if batched)
+        """Returns the shapes of rows, with their number before."""
         row_avals = [
             Aval(aval.shape[1:] if batched else aval.shape, aval.dtype)
             for aval, batched in zip(avals, self._batched, strict=True)
         ]
         row_shapes = [s[1:] if b else s for s, b in zip(shapes, self._batched, strict=True)]
+        size = self._size(shapes)
         return [(size, *shape) for shape in result_shapes(self._function, row_avals, row_shapes)]
 
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
-        size = next(
-            t.shape[0] for t, batched in zip(tensors, self._batched, strict=True) if batched
-        )
+        size = self._size([t.shape for t in tensors])
         if size == 0:
-            return self._of_no_rows(tensors)
+            row = self._traced_row(tensors)
+            return [tf.zeros([0, *t.shape], t.dtype) for t in row.results], row.structure
         if tf.executing_eagerly():
             traced = self._vectorized(tensors)
             if traced is not None:
@@ -66,7 +65,7 @@ class _Batch(FlatFunction):
         if not row.results:
             return [], row.structure
         if self._is_vectorizable(tensors, row):
-            mapped = self._map(tensors, row, lambda f, xs: tf.vectorized_map(f, xs, False))
+            mapped = self._map(tensors, row, _vectorized_map)
         else:
             specs = [tf.TensorSpec(t.shape, t.dtype) for t in row.results]
             mapped = self._map(
@@ -74,9 +73,8 @@ class _Batch(FlatFunction):
             )
         return list(mapped), row.structure
 
-    def _of_no_rows(self, tensors: Sequence[tf.Tensor]) -> Results:
-        row = self._traced_row(tensors)
-        return [tf.zeros([0, *t.shape], t.dtype) for t in row.results], row.structure
+    def _size(self, shapes: Sequence[Any]) -> Any:
+        return next(s[0] for s, batched in zip(shapes, self._batched, strict=True) if batched)
 
     def _row(self, tensors: Sequence[tf.Tensor], i: int) -> list[tf.Tensor]:
         return [t[i] if b else t for t, b in zip(tensors, self._batched, strict=True)]
@@ -90,7 +88,7 @@ class _Batch(FlatFunction):
         )
 
     def _map(self, tensors: Sequence[tf.Tensor], row: Traced, mapped: Any) -> Sequence[tf.Tensor]:
-        """`mapped` on a function of the batched tensors alone, and on these."""
+        """Maps a function of the batched tensors alone over these tensors."""
         # TensorFlow cannot differentiate a branch by a tape within the body of a loop, and can a
         # function with one.
         call: Any = row if row.has_control_flow() else lambda *given: self._function.run(given)[0]
@@ -105,7 +103,7 @@ class _Batch(FlatFunction):
         return results
 
     def _vectorized(self, tensors: Sequence[tf.Tensor]) -> Traced | None:
-        """The graph of the vectorized function for these; None where there is none."""
+        """Traces the vectorized function for these tensors; None where there is none."""
         try:
             # A function that only runs eagerly has no graph at all.
             if self._is_vectorizable(tensors, self._traced_row(tensors)):
@@ -122,13 +120,13 @@ class _Batch(FlatFunction):
         return bool(answer)
 
     def _can_be_vectorized(self, avals: Sequence[Aval], row: Traced) -> bool:
-        """Whether TensorFlow has a vectorized form of every operation, found out by trying."""
+        """Tries whether TensorFlow has a vectorized form of every operation."""
         # Vectorized branches and loops sort rows by where they go, in sizes that XLA must know.
         if row.stateful_operations() or row.has_control_flow():
             return False
 
         def attempt(*tensors: tf.Tensor) -> Sequence[tf.Tensor]:
-            return self._map(tensors, row, lambda f, xs: tf.vectorized_map(f, xs, False))
+            return self._map(tensors, row, _vectorized_map)
 
         specs = [tf.TensorSpec(aval.shape, tf.as_dtype(aval.dtype)) for aval in avals]
         try:
@@ -136,6 +134,10 @@ class _Batch(FlatFunction):
                 made = tf.function(attempt, autograph=False).get_concrete_function(*specs)
         except (ValueError, TypeError, NotImplementedError, LookupError):
             return False
-        size = next(a.shape[0] for a, b in zip(avals, self._batched, strict=True) if b)
+        size = self._size([aval.shape for aval in avals])
         expected = [(size, *t.shape) for t in row.results]
         return [tuple(t.shape) for t in made.outputs] == expected
+
+
+def _vectorized_map(f: Any, tensors: Any) -> Any:
+    return tf.vectorized_map(f, tensors, fallback_to_while_loop=False)

@@ -1,15 +1,16 @@
-"""call_tf(): a TensorFlow function as a function that JAX calls, compiles and differentiates."""
+"""Defines call_tf(), which makes a JAX function of a TensorFlow function."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import tensorflow as tf
 
 from jax2tf_bridge.call_tf._functions import CallOptions, UserFunction
-from jax2tf_bridge.call_tf._names import argument_labels, function_name
 from jax2tf_bridge.call_tf._primitives import call
 from jax2tf_bridge.call_tf._results import UNSPECIFIED, Declared
 from jax2tf_bridge.call_tf._values import jax_value
@@ -17,6 +18,40 @@ from jax2tf_bridge.errors import FunctionError
 from jax2tf_bridge.from_jax.trees._wrapper_nodes import register_wrappers
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
+
+
+def function_name(f: Any) -> str:
+    """Names a TensorFlow function as a user would."""
+    if isinstance(f, tf.types.experimental.ConcreteFunction):
+        name = f.name
+        return name.decode() if isinstance(name, bytes) else str(name)
+    name = getattr(f, "__name__", None) or getattr(f, "name", None)
+    return name if isinstance(name, str) and name else type(f).__name__
+
+
+def argument_labels(f: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> list[str]:
+    """Writes each leaf of the arguments as a user would, as "params['w']"."""
+    names = _parameters(f)
+    labels = []
+    for path, _ in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]:
+        first, rest = path[1], jax.tree_util.keystr(path[2:])
+        if isinstance(first, jax.tree_util.DictKey):
+            labels.append(f"{first.key}{rest}")
+        else:
+            i = getattr(first, "idx", 0)
+            labels.append(f"{names[i] if i < len(names) else f'argument {i}'}{rest}")
+    return labels
+
+
+def _parameters(f: Callable[..., Any]) -> list[str]:
+    """Names the positional parameters, as far as they are known."""
+    function = getattr(f, "python_function", f)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in parameters if p.kind in kinds]
 
 
 @opaque_to_autograph

@@ -1,4 +1,4 @@
-"""TensorFlow functions as StableHLO, and that as functions that JAX lowers."""
+"""Compiles TensorFlow functions to StableHLO, and that to functions that JAX lowers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -22,13 +22,13 @@ from jax2tf_bridge.errors import PlatformError, ShapeError, UnsupportedByTargetE
 from jax2tf_bridge.from_jax import _jax_compat, to_exported
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import below
-from jax2tf_bridge.portable._dtypes import OF_ELEMENT_TYPES
-from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant, PortableFunction
+from jax2tf_bridge.portable._aval import Aval, LiftedConstant
+from jax2tf_bridge.portable._call_types import read_tensor_type
+from jax2tf_bridge.portable._module import Module
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.portable.bytecode import read_main_types, read_module
 
-_TYPE = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([a-z]\w*(?:<f\d+>)?)(?:, .*)?>")
 _CONVENTION = 9
 _UPDATES = re.compile(
     r"Assign\w*VariableOp|Resource(?!Gather)\w+|RngReadAndSkip|RngSkip|Stateful(?!Partitioned)\w+"
@@ -37,7 +37,7 @@ _UPDATES = re.compile(
 
 @dataclass(frozen=True)
 class CompiledModule:
-    """What XLA makes of a function for one platform.
+    """A function as XLA compiled it for one platform.
 
     Attributes:
       module: StableHLO as a portable artifact; it takes the arguments, and then the captures.
@@ -52,7 +52,7 @@ class CompiledModule:
 
 
 def tensorflow_device(platform: str) -> str | None:
-    """The device of TensorFlow's on which it compiles for a platform; None if it has none."""
+    """Finds TensorFlow's device that compiles for a platform; None if it has none."""
     built = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
     if platform in built and not built[platform]():
         return None
@@ -63,7 +63,7 @@ def tensorflow_device(platform: str) -> str | None:
 
 
 def compiled(function: FlatFunction, avals: Sequence[Aval], platform: str) -> CompiledModule:
-    """The function as StableHLO, for a platform and arguments of these shapes.
+    """Compiles the function to StableHLO, for a platform and arguments of these shapes.
 
     TensorFlow compiles for devices that it has. For another platform, what it makes of the function
     for the CPU is taken, unless custom calls are in it: the rest of StableHLO is of no platform.
@@ -85,7 +85,7 @@ def compiled(function: FlatFunction, avals: Sequence[Aval], platform: str) -> Co
 def exported(
     function: FlatFunction, avals: Sequence[Aval], results: Sequence[Aval], platform: str
 ) -> jax_export.Exported:
-    """The function as JAX's own exported function, with the values that its variables have now.
+    """Exports the function as jax.export does, with the values that its variables have now.
 
     Args:
       function: to be called.
@@ -103,34 +103,16 @@ def exported(
             f"when it is compiled, and output_shape_dtype declares {', '.join(map(str, results))}."
         )
     constants = tuple(map(_constant, made.captured, made.captures))
-    flat = TreeSpec("tuple", children=(LEAF,) * len(avals))
     version = _jax_compat.current_stablehlo_version()
-    record = PortableFunction(
-        name=function.name,
-        in_tree=TreeSpec("tuple", children=(flat, TreeSpec("dict"))),
-        in_avals=tuple(avals),
-        out_tree=TreeSpec("tuple", children=(LEAF,) * len(results)),
-        out_avals=tuple(results),
-        argument_names=tuple(f"x{i}" for i in range(len(avals))),
-        module=made.module,
-        stablehlo_version=version,
-        calling_convention_version=_CONVENTION,
-        module_kept_var_idx=tuple(range(len(avals))),
-        platforms=(platform,),
-        dropped_platforms=(),
-        uses_shape_polymorphism=False,
-        constraints=(),
-        disabled_checks=(),
-        ordered_effects=(),
-        unordered_effects=(),
-        nr_devices=1,
-        in_shardings=(None,) * len(avals),
-        out_shardings=(None,) * len(results),
+    portable = PortableFunction.over_leaves(
+        function.name,
+        Module(made.module, version, _CONVENTION, tuple(range(len(avals))), (platform,)),
+        avals,
+        results,
         target=Target(f"JAX {jax.__version__}", (version,), _CONVENTION),
         producer=f"TensorFlow {tf.__version__}",
-        lifted_constants=constants,
     )
-    return to_exported(record)
+    return to_exported(replace(portable, lifted_constants=constants))
 
 
 def _for_other_platform(name: str, made: CompiledModule, platform: str) -> CompiledModule:
@@ -171,15 +153,14 @@ def _compile(name: str, traced: Traced, platform: str, device: str) -> CompiledM
         raise not_compilable(name, e) from e
     module = _portable(stablehlo)
     ins, outs = read_main_types(module)
-    unbounded = [text for text in outs if "?" in _TYPE.sub(r"\1", text)]
-    if unbounded:
+    if any("?" in text.partition(",")[0] for text in outs):
         raise _dynamic_result(name, traced)
     captures = tuple(_aval(text) for text in ins[len(traced.specs) :])
     return CompiledModule(module, captured, captures, tuple(map(_aval, outs)))
 
 
 def refuse_updates(name: str, traced: Traced) -> None:
-    """Raises where the function changes variables.
+    """Raises if the function changes variables.
 
     Raises:
       UnsupportedByTargetError: it does.
@@ -201,14 +182,14 @@ def _portable(bytecode: bytes) -> bytes:
 
 
 def _aval(text: str) -> Aval:
-    found = _TYPE.fullmatch(text)
-    if found is None or found[2] not in OF_ELEMENT_TYPES:
-        raise AssertionError(f"no type of JAX's: {text}")
-    return Aval(tuple(map(int, found[1].split("x")[:-1])), OF_ELEMENT_TYPES[found[2]])
+    found = read_tensor_type(text)
+    assert found is not None, text
+    sizes, dtype = found
+    return Aval(tuple(map(int, sizes)), dtype)
 
 
 def _constant(captured: Any, aval: Aval) -> LiftedConstant:
-    """The value of what a graph captured, as it is now."""
+    """Reads a captured variable or tensor, as it is now."""
     with in_eager_mode():
         value = captured
         if captured.dtype == tf.resource:

@@ -1,4 +1,4 @@
-"""Failures of TensorFlow functions, as errors that name the function and the operation."""
+"""Turns failures of TensorFlow functions into errors that name function and operation."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _no_gradient(name: str, reason: str) -> GradientError:
 
 
 def gradient_not_saved(name: str) -> GradientError:
-    """Returns the error for a function of a SavedModel that was saved without its gradients."""
+    """Makes the error for a function whose SavedModel has no gradients."""
     return GradientError(
         f"The TensorFlow function {name} has no gradient: its SavedModel was saved without the "
         "gradients that were defined for it. Save the model again with them: by "
@@ -100,7 +100,7 @@ def gradient_not_saved(name: str) -> GradientError:
 
 
 def not_compilable(name: str, error: Exception) -> UnsupportedByTargetError:
-    """The error for a TensorFlow function that XLA cannot compile."""
+    """Makes the error for a TensorFlow function that XLA cannot compile."""
     text = str(error)
     unsupported, variable = _UNSUPPORTED.search(text), _NOT_CONSTANT.search(text)
     if unsupported:
@@ -133,7 +133,7 @@ def not_compilable(name: str, error: Exception) -> UnsupportedByTargetError:
 
 
 def _summary(error: BaseException) -> str:
-    """The first line that says something; AutoGraph puts the user's code before it."""
+    """Finds the first line that says something; AutoGraph puts the user's code before it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if lines and lines[0] == "in user code:":
         # Frames, and then the exception's own text.

@@ -1,4 +1,4 @@
-"""TensorFlow functions of flat tensors, as JAX's rules call them: run, traced, differentiated."""
+"""Runs and traces TensorFlow functions of flat tensors, as JAX's rules call them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import tensorflow as tf
 
 from jax2tf_bridge.call_tf import _jax_compat, _tf_compat
 from jax2tf_bridge.call_tf._failures import calling
-from jax2tf_bridge.call_tf._results import Declared, take_apart
+from jax2tf_bridge.call_tf._results import Declared, flatten_results
 from jax2tf_bridge.call_tf._values import array_of, tensor_of, tensor_spec, uses_64_bits
 from jax2tf_bridge.errors import ShapeError
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 
 _CONTROL_FLOW = frozenset(
     {"If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile", "Switch", "Merge"}
@@ -44,22 +44,22 @@ class Traced:
     structure: Any
 
     def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        """The flat results."""
+        """Returns the flat results."""
         results = self.concrete(*tensors)
         return [] if results is None else list(results)
 
     def stateful_operations(self) -> tuple[str, ...]:
-        """The operations in it that do more than to compute, or give something else each time."""
+        """Names its operations that have effects, or give something else each time."""
         return _tf_compat.stateful_operations(self.concrete.graph)
 
     def has_control_flow(self) -> bool:
-        """Whether there are branches or loops in it."""
+        """Tells whether there are branches or loops in it."""
         return not _CONTROL_FLOW.isdisjoint(_tf_compat.operations(self.concrete.graph))
 
 
 @dataclass(frozen=True)
 class CallOptions:
-    """What the user said of the calls.
+    """Options of call_tf.
 
     Attributes:
       has_side_effects: whether JAX must neither drop nor repeat a call.
@@ -93,7 +93,6 @@ class FlatFunction(abc.ABC):
     """
 
     def __init__(self, name: str, options: CallOptions) -> None:
-        """`name` is for messages."""
         self.name, self.options = name, options
         self._traced: dict[Any, Traced] = {}
         self._derived: dict[Any, FlatFunction] = {}
@@ -104,12 +103,12 @@ class FlatFunction(abc.ABC):
 
     @abc.abstractmethod
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
-        """The results: operation by operation in eager mode, else as part of the graph."""
+        """Runs it: operation by operation in eager mode, else as part of the graph."""
 
     def known_shapes(
         self, avals: Sequence[Aval], shapes: Sequence[tuple[Any, ...]]
     ) -> list[tuple[Any, ...]] | None:
-        """The shapes of the results, as far as they follow from those of the arguments.
+        """Returns the shapes of the results, if they follow from the arguments'.
 
         Args:
           avals: of the arguments.
@@ -118,7 +117,7 @@ class FlatFunction(abc.ABC):
         return None
 
     def eager(self, arrays: Sequence[Any]) -> tuple[list[jax.Array], Any]:
-        """The results on arrays, operation by operation.
+        """Runs it on arrays, operation by operation.
 
         Raises:
           CallTfError: the function raised.
@@ -132,7 +131,7 @@ class FlatFunction(abc.ABC):
         return found, structure
 
     def traced(self, avals: Sequence[Aval]) -> Traced:
-        """Its graph for arguments of these shapes and dtypes.
+        """Traces its graph for arguments of these shapes and dtypes, once.
 
         Raises:
           CallTfError: the function raised.
@@ -144,16 +143,16 @@ class FlatFunction(abc.ABC):
         return found
 
     def cached(self, cache: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
-        """What is under `key`; made without a lock, since it may call functions in turn."""
+        """Returns what is under `key`, or makes it, without a lock: that may call functions."""
         found = cache.get(key)
         return cache.setdefault(key, make()) if found is None else found
 
     def module(self, key: Any, make: Callable[[], Any]) -> Any:
-        """A compiled form of it, made once."""
+        """Compiles it with `make`, once."""
         return self.cached(self._modules, key, make)
 
     def derived(self, key: Any, make: Callable[[], FlatFunction]) -> FlatFunction:
-        """A function made of it, once: a gradient, a function of batches."""
+        """Makes a function of it, once: a gradient, a function of batches."""
         found: FlatFunction = self.cached(self._derived, key, make)
         return found
 
@@ -187,7 +186,7 @@ class FlatFunction(abc.ABC):
 
 
 class UserFunction(FlatFunction):
-    """The user's function, on arguments of one structure."""
+    """A user's function, on arguments of one structure."""
 
     def __init__(
         self, f: Callable[..., Any], in_tree: Any, name: str, options: CallOptions
@@ -199,15 +198,15 @@ class UserFunction(FlatFunction):
     def known_shapes(
         self, avals: Sequence[Aval], shapes: Sequence[tuple[Any, ...]]
     ) -> list[tuple[Any, ...]] | None:
-        """What was declared."""
+        """Returns the declared shapes."""
         declared = self.options.declared
         return None if declared is None else list(declared.shapes)
 
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
-        """As the user would call it; in a graph as tf.function does, by AutoGraph."""
+        """Runs it as the user would; in a graph as tf.function does, by AutoGraph."""
         args, kwargs = self._in_tree.unflatten(tensors)
         f = self._f if tf.executing_eagerly() else self._rewritten
-        return take_apart(f(*args, **kwargs), self.name, self.options.declared)
+        return flatten_results(f(*args, **kwargs), self.name, self.options.declared)
 
     @functools.cached_property
     def _rewritten(self) -> Callable[..., Any]:

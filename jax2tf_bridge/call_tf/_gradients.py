@@ -1,4 +1,4 @@
-"""Gradients of TensorFlow functions, as functions of flat tensors."""
+"""Makes gradients of TensorFlow functions, as functions of flat tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax2tf_bridge.call_tf._failures import differentiating, gradient_not_saved
 from jax2tf_bridge.call_tf._functions import FlatFunction, Results, Traced
 from jax2tf_bridge.call_tf._values import aval_of
 from jax2tf_bridge.errors import BridgeError, GradientError
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 
 _DRAWING = re.compile(
     r"^(Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal|Rng|Stateful(?!Partitioned))"
@@ -25,7 +25,7 @@ _DRAWING = re.compile(
 def gradient_of(
     function: FlatFunction, places: Sequence[int], results: Sequence[int]
 ) -> FlatFunction:
-    """The VJP of a function.
+    """Makes the VJP of a function.
 
     Args:
       function: of n flat arguments.
@@ -50,7 +50,7 @@ class _Gradient(FlatFunction):
     def known_shapes(
         self, avals: Sequence[Aval], shapes: Sequence[tuple[Any, ...]]
     ) -> list[tuple[Any, ...]]:
-        """Those of the arguments that it differentiates by."""
+        """Returns the shapes of the arguments that it differentiates by."""
         return [shapes[i] for i in self._places]
 
     def run(self, tensors: Sequence[tf.Tensor]) -> Results:
@@ -88,7 +88,7 @@ class _Gradient(FlatFunction):
         return traced
 
     def _refuse_random_numbers(self, tensors: Sequence[tf.Tensor], results: Sequence[Any]) -> None:
-        """Raises where gradients depend on numbers that were drawn anew for them."""
+        """Raises if gradients depend on numbers that were drawn anew."""
         if not tf.executing_eagerly():
             drawing = _drawing_before(results)
             if drawing is None:
@@ -110,7 +110,7 @@ class _Gradient(FlatFunction):
 
 
 def _drawing_before(results: Sequence[tf.Tensor]) -> str | None:
-    """A kind of operation that draws numbers on which tensors of a graph depend."""
+    """Finds an operation that draws numbers on which tensors of a graph depend."""
     if not results:
         return None
     drawing = list(filter(_DRAWING.search, _tf_compat.stateful_operations(results[0].graph)))
@@ -130,7 +130,7 @@ def _drawing_before(results: Sequence[tf.Tensor]) -> str | None:
 
 
 def _conjugate(value: tf.Tensor) -> tf.Tensor:
-    """From JAX's convention for complex gradients to TensorFlow's, and back.
+    """Converts complex cotangents between JAX's convention and TensorFlow's.
 
     JAX multiplies a cotangent by the Jacobian, TensorFlow by its conjugate.
     """

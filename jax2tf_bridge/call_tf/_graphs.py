@@ -1,9 +1,11 @@
-"""TensorFlow functions as graphs that a record carries along."""
+"""Makes graphs of TensorFlow functions, which a portable function carries along."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +15,79 @@ import tensorflow as tf
 from jax2tf_bridge.call_tf import _tf_compat
 from jax2tf_bridge.call_tf._compiled import refuse_updates
 from jax2tf_bridge.call_tf._functions import FlatFunction, Traced, in_eager_mode
-from jax2tf_bridge.call_tf._size_checks import SizeChecks
 from jax2tf_bridge.call_tf._values import canonical_dtype, uses_64_bits
-from jax2tf_bridge.call_tf._variable_values import NotAValueError, take_values
-from jax2tf_bridge.errors import UnsupportedByTargetError
+from jax2tf_bridge.call_tf._variable_values import NotAValueError, callees, take_values
+from jax2tf_bridge.errors import ShapeError, UnsupportedByTargetError
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._graph_function import GraphFunction
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.to_tf._shape_guards import SizeAlgebra
+from shape_poly import Dim, make_plan, solve
+
+_NOT_IN_NAMES = re.compile(r"\W+", re.ASCII)
+
+
+class SizeChecks:
+    """Checks of the sizes of results, for arguments of symbolic shapes.
+
+    XLA knows all sizes when it compiles, and drops assertions. A reshape of nothing but zeros to
+    the size that is expected leaves nothing in the program, and fails to compile where the sizes
+    differ; TensorFlow's message has its name.
+    """
+
+    def __init__(self, name: str, arguments: Sequence[tf.Tensor], avals: Sequence[Aval]) -> None:
+        """Takes the arguments of a function in the current graph."""
+        self._name, self._arguments = name, arguments
+        self._shapes = [aval.shape for aval in avals]
+
+    def checked(self, result: tf.Tensor, i: int, aval: Aval) -> tf.Tensor:
+        """Returns the i-th result, which compiles only if it has the shape of `aval`.
+
+        Raises:
+          ShapeError: a size of it does not follow from those of the arguments.
+        """
+        known = result.shape
+        rank = len(aval.shape)
+        if known.rank is None:
+            with tf.control_dependencies([self._check(tf.rank(result), rank, i, "rank")]):
+                result = tf.ensure_shape(result, [None] * rank)
+            known = result.shape
+        checks = [
+            self._check(tf.shape(result)[axis], self._expected(size, i), i, f"size_{axis}")
+            for axis, size in enumerate(aval.shape)
+            if known[axis] is None
+        ]
+        with tf.control_dependencies(checks):
+            return tf.identity(result)
+
+    def _check(self, found: Any, expected: Any, i: int, what: str) -> tf.Operation:
+        name = _NOT_IN_NAMES.sub("_", self._name).strip("_")
+        label = f"{what}_of_result_{i}_of_{name}_is_not_as_declared"
+        return tf.reshape(tf.zeros([found], tf.bool), [expected], name=label).op
+
+    def _expected(self, size: Dim, i: int) -> Any:
+        if isinstance(size, int):
+            return size
+        for argument, shape in zip(self._arguments, self._shapes, strict=True):
+            if size in shape:
+                return tf.shape(argument)[shape.index(size)]
+        missing = size.variables() - self._values.keys()
+        if missing:
+            raise ShapeError(
+                f"The result {i} of the TensorFlow function {self._name} is to have the size "
+                f"{size}, which does not follow from the sizes of its arguments: none determines "
+                f"{', '.join(sorted(missing))}. Declare another size in output_shape_dtype."
+            )
+        return size.evaluate_with(self._values, SizeAlgebra(tf.int32))
+
+    @functools.cached_property
+    def _values(self) -> Mapping[str, Any]:
+        sizes = [
+            [d if isinstance(d, int) else tf.shape(argument)[axis] for axis, d in enumerate(shape)]
+            for argument, shape in zip(self._arguments, self._shapes, strict=True)
+        ]
+        plan = make_plan(self._shapes, sizes)
+        return solve(plan, sizes, SizeAlgebra(tf.int32)).values
+
 
 # What is of this process; what names gradients, which nobody asks a graph for that a module calls,
 # since its gradient is another graph; and what has a session take loops apart, which XLA cannot.
@@ -50,7 +119,7 @@ class CarriedGraph:
 def carried_graph(
     function: FlatFunction, avals: Sequence[Aval], results: Sequence[Aval]
 ) -> CarriedGraph:
-    """The graph of the function, with the values that its variables have now.
+    """Makes the graph of the function, with the values that its variables have now.
 
     Args:
       function: to be carried along.
@@ -122,7 +191,7 @@ def _drop_control_inputs(graph_def: Any, placeholders: Sequence[str]) -> None:
 def _captured(
     name: str, concrete: Any, captures: Sequence[tuple[str, Any]]
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The values of the variables and of the tensors that a function captured, by placeholder."""
+    """Reads the variables and the tensors that a function captured, by placeholder."""
     values: dict[str, np.ndarray] = {}
     constants: dict[str, np.ndarray] = {}
     with in_eager_mode():
@@ -138,7 +207,7 @@ def _captured(
 
 
 def _is_of_jax(value: np.ndarray) -> bool:
-    """Whether it can cross as an array of JAX: neither text nor what JAX makes narrower."""
+    """Tells whether JAX has such arrays: neither text, nor what it makes narrower."""
     try:
         return bool(canonical_dtype(tf.as_dtype(value.dtype)) == tf.as_dtype(value.dtype))
     except TypeError:
@@ -156,7 +225,7 @@ def _not_constant(name: str, what: str) -> UnsupportedByTargetError:
 
 
 def _portable(graph_def: Any) -> bytes:
-    """The graph without what is of this process: devices, gradients, names of functions.
+    """Removes from a graph what is of this process: devices, gradients, names of functions.
 
     The functions' names follow from what the graph holds: graphs of other processes in the same
     program never mean another function by them.
@@ -166,7 +235,7 @@ def _portable(graph_def: Any) -> bytes:
     waiting = [graph_def.node]
     while waiting:
         for node in waiting.pop():
-            for name in _called(node):
+            for name in (node.op, *(callee.name for callee in callees(node, sorted(node.attr)))):
                 if name in library and name not in reached:
                     reached[name] = library[name]
                     waiting.append(library[name].node_def)
@@ -198,20 +267,5 @@ def _rename(nodes: Sequence[Any], functions: Sequence[Any], names: Mapping[str, 
         function.signature.name = names[function.signature.name]
     for node in [*nodes, *(n for function in functions for n in function.node_def)]:
         node.op = names.get(node.op, node.op)
-        for callee in _callees(node):
+        for callee in callees(node, node.attr):
             callee.name = names.get(callee.name, callee.name)
-
-
-def _called(node: Any) -> Iterator[str]:
-    yield node.op
-    yield from (callee.name for callee in _callees(node))
-
-
-def _callees(node: Any) -> Iterator[Any]:
-    for key in sorted(node.attr):
-        value = node.attr[key]
-        kind = value.WhichOneof("value")
-        if kind == "func":
-            yield value.func
-        elif kind == "list":
-            yield from value.list.func

@@ -1,4 +1,4 @@
-"""The seam to JAX's private names that calls of TensorFlow functions need.
+"""Describes the private API of JAX that calls of TensorFlow functions need.
 
 Each is looked up when it is needed, so that a release without it works as `SEAM` says.
 """
@@ -91,7 +91,7 @@ def call_effects(*, stateful: bool, ordered: bool) -> frozenset[Any]:
 
 @functools.cache
 def _registered_effects() -> Mapping[tuple[bool, bool], Any]:
-    """The effects by (stateful, ordered), made known to JAX."""
+    """Makes the effects known to JAX; they are by (stateful, ordered)."""
     base, lowerable = _EFFECT.get(), _LOWERABLE.get()
     if base is None or lowerable is None:
         return {}
@@ -105,7 +105,7 @@ def _registered_effects() -> Mapping[tuple[bool, bool], Any]:
 
 
 def _registered(base: type, name: str, sets: Sequence[Any]) -> Any:
-    """An effect of a new type, which is made a member of JAX's `sets` of types."""
+    """Makes an effect of a new type, which becomes a member of JAX's `sets` of types."""
     # JAX sorts effects by their text, and writes them to files by their type.
     methods = {
         "__repr__": _text,

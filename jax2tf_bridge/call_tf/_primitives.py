@@ -1,4 +1,4 @@
-"""The two primitives that stand for a call in JAX, and JAX's rules for them."""
+"""Defines the primitives that stand for a call in JAX, and JAX's rules for them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from jax2tf_bridge.call_tf._values import jax_aval
 from jax2tf_bridge.errors import GradientError
 from jax2tf_bridge.from_jax.arguments._avals import portable_aval
 from jax2tf_bridge.from_jax.stablehlo._graph_calls import graph_call_p
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._target import PLATFORMS
 
 _Type: TypeAlias = tuple[JaxShape, str]
-"""The shape and dtype of a value; sizes may be symbolic."""
+"""Shape and dtype of a value; sizes may be symbolic."""
 
 
 class Structure:
-    """Where a call finds the pytree of its results; each has its own."""
+    """Slot for the pytree of a call's results; each call has its own."""
 
     found: Any = None
 
@@ -43,11 +43,11 @@ call_p = Primitive("call_tf")
 call_p.multiple_results = True
 
 call_graph_p = Primitive("call_tf_as_graph")
-"""As call_p, of a function that is carried along as a graph: there is no compiled form of it."""
+"""Calls a function that is carried along as a graph, which has no compiled form."""
 call_graph_p.multiple_results = True
 
 tangent_p = Primitive("call_tf_tangent")
-"""The tangents of a call: linear in its last arguments, and there to be transposed alone."""
+"""Computes the tangents of a call: linear in its last arguments, and only ever transposed."""
 tangent_p.multiple_results = True
 
 
@@ -56,7 +56,7 @@ def _primitive(function: FlatFunction) -> Primitive:
 
 
 def call(function: FlatFunction, args: Sequence[Any]) -> tuple[list[Any], Any]:
-    """The flat results, and the pytree that they form."""
+    """Calls a function; returns the flat results, and the pytree that they form."""
     structure = Structure()
     results = _primitive(function).bind(*args, function=function, structure=structure)
     return list(results), structure.found
@@ -92,7 +92,6 @@ def _symbolic_results(
 
 
 def _is_stateful(function: FlatFunction, avals: Sequence[Aval]) -> bool:
-    """Whether the function does more than to compute, or gives something else each time."""
     return bool(function.traced(avals).stateful_operations())
 
 
@@ -165,7 +164,7 @@ ad.primitive_transposes[tangent_p] = _transpose
 
 
 def _rows_first(args: Sequence[Any], dims: Sequence[Any]) -> tuple[list[Any], list[bool]]:
-    """The arguments with their batch axis first, and which have one."""
+    """Moves the batch axes to the front; returns which arguments have one, too."""
     batched = [isinstance(dim, int) for dim in dims]
     moved = [
         jnp.moveaxis(arg, dim, 0) if has else arg

@@ -1,4 +1,4 @@
-"""What TensorFlow functions return: taken apart, and compared with what was declared."""
+"""Flattens what TensorFlow functions return, and compares it with what was declared."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from jax.export import is_symbolic_dim
 from jax2tf_bridge.call_tf._values import canonical_dtype, tensor_spec
 from jax2tf_bridge.errors import DTypeError, ShapeError, StructureError
 from jax2tf_bridge.from_jax.shapes._symbols import dim_from_jax
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.to_tf import _tf_compat
 
 
 class Unspecified:
-    """Stands for an output_shape_dtype that was not given, since None declares no results."""
+    """Default of output_shape_dtype, for which None declares no results."""
 
     def __repr__(self) -> str:
         return "<unspecified>"
@@ -30,7 +30,7 @@ UNSPECIFIED = Unspecified()
 
 @dataclass(frozen=True)
 class Declared:
-    """What the user declared of the results.
+    """Results that the user declared.
 
     Attributes:
       structure: the pytree that they form.
@@ -44,7 +44,7 @@ class Declared:
 
     @staticmethod
     def of(output_shape_dtype: Any, name: str, *, graph: bool) -> Declared | None:
-        """Reads what the user declared.
+        """Reads output_shape_dtype.
 
         Args:
           output_shape_dtype: a pytree of types; None is one without leaves, of a function without
@@ -136,8 +136,10 @@ def result_labels(structure: Any) -> list[str]:
     return [f"The result {jax.tree_util.keystr(path)}".strip() for path, _ in paths]
 
 
-def take_apart(value: Any, name: str, declared: Declared | None) -> tuple[list[tf.Tensor], Any]:
-    """The flat results, in dtypes that JAX has, and the pytree that they form.
+def flatten_results(
+    value: Any, name: str, declared: Declared | None
+) -> tuple[list[tf.Tensor], Any]:
+    """Flattens results, in dtypes that JAX has; returns the pytree that they form, too.
 
     Raises:
       StructureError: one of them is no tensor.

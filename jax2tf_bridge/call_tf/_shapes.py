@@ -1,4 +1,4 @@
-"""Symbolic sizes of results, for functions that are carried along as graphs."""
+"""Finds symbolic sizes of results, for functions that are carried along as graphs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from jax2tf_bridge.call_tf._functions import FlatFunction
 from jax2tf_bridge.call_tf._values import aval_of
 from jax2tf_bridge.errors import BridgeError, ShapeError
 from jax2tf_bridge.from_jax.shapes._symbols import dim_from_jax
-from jax2tf_bridge.portable._portable_function import Aval
-from shape_poly import Dim, DimExpr
+from jax2tf_bridge.portable._aval import Aval
+from shape_poly import Dim, DimExpr, variables_of
 
 JaxShape: TypeAlias = tuple[Any, ...]
 """A shape of JAX's: of integers and of symbolic dimensions of its own."""
@@ -28,7 +28,7 @@ _FEWEST = 3
 def result_shapes(
     function: FlatFunction, avals: Sequence[Aval], shapes: Sequence[JaxShape]
 ) -> list[JaxShape]:
-    """The shapes of the results, as JAX has them.
+    """Finds the shapes of the results, as JAX has them.
 
     Args:
       function: to be called.
@@ -41,7 +41,7 @@ def result_shapes(
     """
     known = function.known_shapes(avals, shapes)
     if known is not None:
-        _check_variables(function, avals, known)
+        _checkvariables_of(function, avals, known)
         return known
     found: list[JaxShape | None] = [
         tuple(t.shape) if t.shape.rank is not None and t.shape.is_fully_defined() else None
@@ -53,7 +53,7 @@ def result_shapes(
 
 
 def result_avals(function: FlatFunction, avals: Sequence[Aval]) -> list[Aval]:
-    """The shapes and dtypes of the results, for arguments of known sizes.
+    """Finds the shapes and dtypes of the results, for arguments of known sizes.
 
     Where TensorFlow does not know a size before it compiles, XLA may.
     """
@@ -64,14 +64,14 @@ def result_avals(function: FlatFunction, avals: Sequence[Aval]) -> list[Aval]:
     return list(declared.avals if declared else compiled(function, avals, "cpu").results)
 
 
-def _check_variables(
+def _checkvariables_of(
     function: FlatFunction, avals: Sequence[Aval], known: Sequence[JaxShape]
 ) -> None:
-    """Raises where a size of a result has nothing to do with those of the arguments."""
-    given = {name for aval in avals for d in aval.shape for name in _variables(d)}
+    """Raises if a size of a result has nothing to do with those of the arguments."""
+    given = {name for aval in avals for d in aval.shape for name in variables_of(d)}
     for i, shape in enumerate(known):
         for size in map(dim_from_jax, shape):
-            missing = _variables(size) - given
+            missing = variables_of(size) - given
             if missing:
                 raise ShapeError(
                     f"The result {i} of the TensorFlow function {function.name} is declared with "
@@ -80,14 +80,10 @@ def _check_variables(
                 )
 
 
-def _variables(dimension: Dim) -> frozenset[str]:
-    return dimension.variables() if isinstance(dimension, DimExpr) else frozenset()
-
-
 def _inferred(
     function: FlatFunction, avals: Sequence[Aval], shapes: Sequence[JaxShape]
 ) -> list[JaxShape]:
-    """The sizes of results from those at which the function was tried.
+    """Infers the sizes of results from those at which the function is tried.
 
     A wrong guess is no wrong result: the graph holds checks of its sizes.
     """
@@ -135,7 +131,7 @@ def _fitting(
     symbolic: Sequence[DimExpr],
     in_jax: dict[Any, Any],
 ) -> Any:
-    """What has these values at these sizes: a number, or JAX's expression of arguments' sizes."""
+    """Finds what has these values: a number, or JAX's expression of arguments' sizes."""
     if len(set(column)) == 1:
         return column[0]
     for found, values in _candidates(trials, symbolic, in_jax):
@@ -152,7 +148,7 @@ def _fitting(
 def _candidates(
     trials: Sequence[dict[str, int]], symbolic: Sequence[DimExpr], in_jax: dict[Any, Any]
 ) -> Iterator[tuple[Any, list[int]]]:
-    """Sizes of arguments, parts of them, and products and sums of two, with their values."""
+    """Yields sizes of arguments, parts, and products and sums of two, with their values."""
     values = {d: [d.evaluate(sizes) for sizes in trials] for d in symbolic}
     for d in symbolic:
         yield in_jax[d], values[d]

@@ -1,4 +1,4 @@
-"""The seam to TensorFlow's private names that calls of its functions need."""
+"""Describes the private API of TensorFlow that calls of its functions need."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ def check_tapes_record(name: str) -> None:
 
 
 def operations(graph: Any) -> frozenset[str]:
-    """The kinds of operations in a graph and in what it calls."""
+    """Names the kinds of operations in a graph and in what it calls."""
     return frozenset(node.op for node in _nodes(graph.as_graph_def()))
 
 
 def stateful_operations(graph: Any) -> tuple[str, ...]:
-    """The kinds of operations in a graph, and in what it calls, that are not functions."""
+    """Names the stateful kinds of operations in a graph and in what it calls."""
     kinds = sorted(operations(graph) - _HARMLESS)
     definition: Callable[[str], Any] | None = _OP_DEFINITIONS.get()
     if definition is None:
@@ -106,7 +106,7 @@ def stateful_operations(graph: Any) -> tuple[str, ...]:
 
 
 def drop_defaults(node: Any) -> None:
-    """Drops what a node says of itself by default, which an older TensorFlow may not know."""
+    """Drops attributes at their defaults, which an older TensorFlow may not know."""
     definition: Callable[[str], Any] | None = _OP_DEFINITIONS.get()
     known = definition(node.op) if definition is not None else None
     for attribute in known.attr if known is not None else ():

@@ -1,4 +1,4 @@
-"""Values as they cross between JAX and TensorFlow."""
+"""Converts values that cross between JAX and TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from jax.export import is_symbolic_dim
 
 from jax2tf_bridge.errors import DTypeError
 from jax2tf_bridge.from_jax.arguments._avals import is_key, is_narrow, portable_aval
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 
 
 def jax_value(leaf: Any, label: str, name: str) -> Any:
-    """An argument as an array of JAX: a tracer, or an array of a dtype that JAX computes in.
+    """Makes an argument an array of JAX: a tracer, or of a dtype that JAX computes in.
 
     Raises:
       DTypeError: it is no array or number, or TensorFlow has nothing of its kind.
@@ -73,35 +73,35 @@ def _exists(name: str) -> bool:
 
 
 def tensor_spec(aval: Aval) -> tf.TensorSpec:
-    """How TensorFlow describes an array of this shape and dtype; symbolic sizes are unknown."""
+    """Describes an array to TensorFlow; symbolic sizes are unknown."""
     sizes = [size if isinstance(size, int) else None for size in aval.shape]
     return tf.TensorSpec(sizes, tf.as_dtype(aval.dtype))
 
 
 def aval_of(value: Any) -> Aval:
-    """The shape and dtype of an array of JAX, or of a tensor (or its spec) of known shape."""
+    """Describes an array of JAX, or a tensor (or its spec) of known shape."""
     if tf.is_tensor(value) or isinstance(value, tf.TensorSpec):
         return Aval(tuple(value.shape.as_list()), value.dtype.name)
     return portable_aval(value)
 
 
 def tensor_of(array: Any) -> tf.Tensor:
-    """An array of JAX as an eager tensor; where both lie on the host, nothing is copied twice."""
+    """Makes an eager tensor of an array; where both lie on the host, nothing is copied twice."""
     return tf.convert_to_tensor(np.asarray(array))
 
 
 def array_of(tensor: tf.Tensor) -> jax.Array:
-    """An eager tensor as an array of JAX."""
+    """Makes an array of JAX of an eager tensor."""
     return jnp.asarray(tensor.numpy())
 
 
 def uses_64_bits() -> bool:
-    """Whether JAX computes with 64 bits where it is asked to."""
+    """Tells whether JAX computes with 64 bits where it is asked to."""
     return bool(canonical_dtype(tf.float64) == tf.float64)
 
 
 def canonical_dtype(dtype: tf.DType) -> tf.DType:
-    """The dtype in which JAX has values of `dtype`: 64 bits are 32 unless jax_enable_x64 is set.
+    """Returns the dtype that JAX has for `dtype`: 32 bits of 64 without jax_enable_x64.
 
     Raises:
       TypeError: JAX has none.
@@ -112,7 +112,7 @@ def canonical_dtype(dtype: tf.DType) -> tf.DType:
 
 
 def jax_aval(shape: Sequence[Any], dtype: str) -> Any:
-    """JAX's abstract value of this dtype and shape, whose sizes may be symbolic ones of JAX's."""
+    """Makes JAX's abstract value of this dtype and shape; sizes may be symbolic ones of JAX's."""
     zero = np.zeros((), tf.as_dtype(dtype).as_numpy_dtype)
     sizes = tuple(1 if is_symbolic_dim(size) else size for size in shape)
     return jax.typeof(np.broadcast_to(zero, sizes)).update(shape=tuple(shape))

@@ -1,15 +1,15 @@
-"""Graphs that take the values of variables in the place of variables."""
+"""Rewrites graphs so that they take the values of variables instead of variables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 _Value: TypeAlias = tuple[int, Any]
-"""The dtype and shape of a variable, as the protocol buffers have them."""
+"""Dtype and shape of a variable, as the protocol buffers have them."""
 
 # Which attributes hold functions, after how many inputs their arguments begin, and which holds the
 # inputs' types, which the results'.
@@ -33,7 +33,7 @@ _RESULT_OF = {"ReadVariableOp": "value"}
 
 
 class NotAValueError(Exception):
-    """An operation needs the variable itself; `operation` is its kind."""
+    """An operation that needs the variable itself; `operation` is its kind."""
 
     def __init__(self, operation: str) -> None:
         super().__init__(operation)
@@ -143,7 +143,7 @@ class _Rewriting:
         for i, (dtype, _) in given.items():
             node.attr[in_types].list.type[i] = dtype
         results: dict[int, _Value] = {}
-        for callee in _callees(node, keys):
+        for callee in callees(node, keys):
             callee.name, found = self._function(callee.name, given)
             results |= found
         if in_types == out_types:  # a loop gives what it takes
@@ -157,7 +157,7 @@ class _Rewriting:
             scope.typed[scope.reference(node, i, "output")] = value
 
     def _function(self, name: str, values: Mapping[int, _Value]) -> tuple[str, dict[int, _Value]]:
-        """The function that takes these values, and which of its results are values."""
+        """Finds the function that takes these values, and which results are values."""
         key = name, tuple(sorted((i, str(value)) for i, value in values.items()))
         if key in self._made:
             return self._made[key]
@@ -200,7 +200,8 @@ def _replace_inputs(nodes: Sequence[Any], old: str, new: str) -> None:
                 node.input[i] = new
 
 
-def _callees(node: Any, keys: Sequence[str]) -> Iterator[Any]:
+def callees(node: Any, keys: Iterable[str]) -> Iterator[Any]:
+    """Yields the functions that attributes of a node name, one or a list each."""
     for key in keys:
         value = node.attr[key]
         if value.WhichOneof("value") == "func":

@@ -8,7 +8,8 @@ from typing import Any
 from jax2tf_bridge.cli._orders import stored_functions
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._array_sizes import array_size
-from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant, PortableFunction
+from jax2tf_bridge.portable._aval import Aval, LiftedConstant
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._tensorflow_releases import releases_that_run, unhandled_anywhere
 from jax2tf_bridge.portable.bytecode import read_module
@@ -20,7 +21,7 @@ SCHEMA = 1
 
 def describe(record: PortableFunction) -> dict[str, Any]:
     """The record as JSON has it; docs/command-line.md says what each field means."""
-    kept = frozenset(record.module_kept_var_idx)
+    kept = frozenset(record.module.kept_arguments)
     functions = stored_functions(record)
     orders = [_order(i, function) for i, function in enumerate(functions)]
     return {
@@ -29,13 +30,10 @@ def describe(record: PortableFunction) -> dict[str, Any]:
         "producer": record.producer,
         "target": record.target.name,
         "arguments": [
-            {"path": path, **_array(aval), "used": i in kept}
-            for i, (path, aval) in enumerate(zip(record.in_paths(), record.in_avals, strict=True))
+            {"path": port.path, **_array(port.aval), "used": i in kept}
+            for i, port in enumerate(record.inputs)
         ],
-        "results": [
-            {"path": path, **_array(aval)}
-            for path, aval in zip(record.out_tree.leaf_paths(), record.out_avals, strict=True)
-        ],
+        "results": [{"path": port.path, **_array(port.aval)} for port in record.outputs],
         "structure": {"arguments": str(record.in_tree), "result": str(record.out_tree)},
         "sizes": {
             "variables": sorted(_variables(record.in_avals)),
@@ -55,8 +53,8 @@ def describe(record: PortableFunction) -> dict[str, Any]:
             "ordered": list(record.ordered_effects),
             "unordered": list(record.unordered_effects),
         },
-        "disabled_checks": [str(check) for check in record.disabled_checks],
-        "devices": record.nr_devices,
+        "disabled_checks": [str(check) for check in record.module.disabled_checks],
+        "devices": record.module.nr_devices,
         "shardings": {
             "arguments": [_text(s) for s in record.in_shardings],
             "results": [_text(s) for s in record.out_shardings],
@@ -99,12 +97,14 @@ def _size(constant: LiftedConstant) -> int:
 
 def _order(order: int, function: PortableFunction) -> dict[str, Any]:
     contents = _contents(function)
-    releases = releases_that_run(function, (call["name"] for call in contents["custom_calls"]))
+    releases = releases_that_run(
+        function.module, (call["name"] for call in contents["custom_calls"])
+    )
     return {
         "order": order,
-        "bytes": len(function.module),
-        "stablehlo": version_text(function.stablehlo_version),
-        "calling_convention": function.calling_convention_version,
+        "bytes": len(function.module.data),
+        "stablehlo": version_text(function.module.stablehlo_version),
+        "calling_convention": function.module.calling_convention_version,
         "tensorflow": list(releases),
         "requirements": list(function.requirements),
         **contents,
@@ -114,11 +114,11 @@ def _order(order: int, function: PortableFunction) -> dict[str, Any]:
 def _contents(function: PortableFunction) -> dict[str, Any]:
     """What the module holds."""
     try:
-        found = read_module(function.module)
+        found = read_module(function.module.data)
     except FileFormatError as e:
         nothing: dict[str, Any] = {"ops": [], "custom_calls": [], "constant_bytes": None}
         return {**nothing, "unreadable": str(e)}
-    unhandled = unhandled_anywhere(function, found.custom_calls)
+    unhandled = unhandled_anywhere(function.module, found.custom_calls)
     return {
         "ops": [{"name": name, "count": count} for name, count in found.operations.items()],
         "custom_calls": [

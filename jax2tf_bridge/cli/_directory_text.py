@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jax2tf_bridge.cli._text import gradients_text, releases_text
-from jax2tf_bridge.inspecting._finding import in_units, some
-from jax2tf_bridge.saved_model._bucket_texts import bucket_texts, padding_texts
+from jax2tf_bridge.inspecting._findings import in_units, some
+from jax2tf_bridge.saved_model._sidecar import bucket_texts, padding_texts
 
 _MANY = 40
 """How many of anything are listed; a model may have thousands."""

@@ -21,7 +21,10 @@ from jax2tf_bridge.cli._usage import UsageError, check_output
 from jax2tf_bridge.cli._user_objects import UserCodeError, current_folder_first, user_object
 from jax2tf_bridge.errors import BridgeError, GradientError, InconclusiveShapeError
 from jax2tf_bridge.portable._dtypes import KEYS, NEED_X64
-from jax2tf_bridge.portable._portable_function import LazyVjp, PortableFunction
+from jax2tf_bridge.portable._portable_function import (
+    NoGradient,
+    PortableFunction,
+)
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.serialization import write_function
 from shape_poly import Dim
@@ -220,7 +223,7 @@ def _with_gradient(
         except GradientError as e:
             because = first_line(e).removeprefix(f"{record.name} has no gradient: ").rstrip(".")
             console.note(f"{record.name} is stored without a gradient: {because}.")
-            return replace(record, lazy_vjp=LazyVjp(missing_because=because))
+            return replace(record, gradient=NoGradient(because))
     except InconclusiveShapeError as e:
         hint = " Or leave the gradient out: --vjp-order 0"
         raise BridgeError(f"{e}{hint}") from e

@@ -75,7 +75,7 @@ def _function(path: Path) -> _Read:
     record = read_function(path)
     facts = {"file": _file(path), **describe(record)}
     modules = [
-        None if module["unreadable"] else function.module
+        None if module["unreadable"] else function.module.data
         for module, function in zip(facts["modules"], stored_functions(record), strict=True)
     ]
     return facts, modules, lines, file_page

@@ -12,7 +12,7 @@ from jax2tf_bridge.cli._text import natural_order
 from jax2tf_bridge.cli.html._charts import Bar, bar_chart, largest
 from jax2tf_bridge.cli.html._page import Page, Table
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.inspecting._finding import in_units
+from jax2tf_bridge.inspecting._findings import in_units
 from jax2tf_bridge.weights import open_weights
 from jax2tf_bridge.weights._other_formats import other_format
 

@@ -13,7 +13,7 @@ from jax2tf_bridge.cli._orders import stored_functions
 from jax2tf_bridge.cli._text import releases_text
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting import SavedModelContents, describe_saved_model, read_saved_model
-from jax2tf_bridge.inspecting._contents import record_files
+from jax2tf_bridge.inspecting._contents import function_files
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.saved_model._new_directory import changed_copy, check_free, replace_file
@@ -96,7 +96,7 @@ def _records(
 ) -> dict[Path, PortableFunction]:
     """The functions beside a model that the bridge saved, retargeted, by their files."""
     found = {}
-    for file in record_files(contents):
+    for file in function_files(contents):
         try:
             record = read_function(file)
         except FileNotFoundError as e:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jax2tf_bridge.saving import BucketOptions
 
 _BOOLEANS = {"true": True, "false": False}
-_OF_PADDING = ("above", "mask", "pad_values", "unchecked_padding")
+_OF_PADDING = ("oversize", "mask", "pad_values", "unchecked_padding")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -42,10 +42,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="the sizes to compile for, as b=1,8,32; others are padded. Once a name",
     )
     parser.add_argument(
-        "--above",
+        "--oversize",
         action="append",
         default=[],
-        type=_above,
+        type=_oversize,
         metavar="[NAME=]KIND",
         help="sizes above the largest bucket run in pieces (split) or are compiled (as-is): all, "
         "or of a name, as n=as-is; by default rows are split",
@@ -103,10 +103,10 @@ def order(text: str) -> int:
 
 def check_save_options(options: argparse.Namespace) -> None:
     """Raises for options that contradict each other, before anything is loaded."""
-    for name in ("buckets", "above", "pad_values"):
+    for name in ("buckets", "oversize", "pad_values"):
         _check_given_once(flag(name), [key for key, _ in getattr(options, name)])
-    if len(options.above) > 1 and any(not name for name, _ in options.above):
-        raise UsageError("--above: say it for all sizes once, or for each by its name")
+    if len(options.oversize) > 1 and any(not name for name, _ in options.oversize):
+        raise UsageError("--oversize: say it for all sizes once, or for each by its name")
     if options.buckets:
         return
     given = [flag(name) for name in _OF_PADDING if getattr(options, name)]
@@ -150,10 +150,10 @@ def bucket_options(options: argparse.Namespace) -> BucketOptions:
     """Makes the bucket options of `save_records`, for which TensorFlow is loaded."""
     from jax2tf_bridge.saving import BucketOptions
 
-    above: Any = dict(options.above) or None
-    if above is not None and "" in above:
-        above = above[""]
-    return BucketOptions(dict(options.buckets) or None, above)
+    oversize: Any = dict(options.oversize) or None
+    if oversize is not None and "" in oversize:
+        oversize = oversize[""]
+    return BucketOptions(dict(options.buckets) or None, oversize)
 
 
 def _check_given_once(option: str, names: Sequence[str]) -> None:
@@ -172,7 +172,7 @@ def _buckets(text: str) -> tuple[str, tuple[int, ...]]:
         ) from None
 
 
-def _above(text: str) -> tuple[str, str]:
+def _oversize(text: str) -> tuple[str, str]:
     name, _, kind = text.rpartition("=")
     if kind not in ("split", "as-is"):
         raise argparse.ArgumentTypeError(

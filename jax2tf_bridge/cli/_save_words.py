@@ -12,8 +12,8 @@ _LITERAL = r"(\{[^{}]*\}|\[[^\[\]]*\]|'[^']*')"
 def in_save_words(text: str) -> str:
     """Writes the arguments of `save` and `Signature` in a text as options.
 
-    >>> in_save_words("Pass above={'n': 'as is'}, or Signature(..., pad_values={'ids': 1})")
-    'Pass --above n=as-is, or --pad-values ids=1'
+    >>> in_save_words("Pass oversize={'n': 'as is'}, or Signature(..., pad_values={'ids': 1})")
+    'Pass --oversize n=as-is, or --pad-values ids=1'
     """
     for pattern, words in _RULES:
         text = re.sub(pattern, words, text)
@@ -55,12 +55,12 @@ _RULES: Sequence[tuple[str, str | Callable[[re.Match[str]], str]]] = (
         r"(buckets=\{'(?P<name>\w+)': [^{}]*\}: )(buckets must increase, .*) Write (\([^()]*\))\.",
         lambda m: f"{m[1]}{m[3]} Write --buckets {m['name']}={_word(ast.literal_eval(m[4]))}.",
     ),
-    *map(_with_value, ("buckets", "above", "mask", "pad_values", "unchecked_padding")),
+    *map(_with_value, ("buckets", "oversize", "mask", "pad_values", "unchecked_padding")),
     (
         r"Export the function with polymorphic_shapes, as '\((\w+), \.\.\.\)'",
         r"Export the function with open sizes, as --args 'f32[\1,28]'",
     ),
-    (r"\b(above|unchecked_padding) names '(\w+)'", r"--\1 names '\2'"),
+    (r"\b(oversize|unchecked_padding) names '(\w+)'", r"--\1 names '\2'"),
     (r"--unchecked_padding", "--unchecked-padding"),
     (
         r"\A\w+: buckets for '(\w+)', which is no dimension variable of its inputs",

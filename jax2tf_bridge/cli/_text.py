@@ -17,7 +17,7 @@ _MANY = 40
 
 def summary(record: PortableFunction) -> str:
     """A record in one line."""
-    arguments = [f"{p}: {a}" for p, a in zip(record.in_paths(), record.in_avals, strict=True)]
+    arguments = list(map(str, record.inputs))
     results = [str(aval) for aval in record.out_avals]
     sizes = (*record.constraints, *record.requirements)
     return "; ".join(

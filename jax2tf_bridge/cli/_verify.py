@@ -153,7 +153,7 @@ def _sidecar(folder: Path) -> tuple[Sidecar, bool]:
     Raises:
       BridgeError: the SavedModel is not of save().
     """
-    from jax2tf_bridge.saved_model._saved_graph import read_serving_graph
+    from jax2tf_bridge.saved_model._reading import read_serving_graph
 
     # Says what is wrong with something else, and with a damaged graph before TensorFlow meets it.
     for _, node in read_serving_graph(folder).graph.every_node():

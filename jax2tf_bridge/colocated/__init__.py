@@ -1,4 +1,4 @@
-"""Python objects for another process that the bridge started: callables, shardings, specs."""
+"""Sends Python objects to another process: callables, shardings, specs."""
 
 from jax2tf_bridge.colocated._channel import TOKEN_SIZE, Channel
 from jax2tf_bridge.colocated._specs import deserialize_specs, serialize_specs

@@ -1,4 +1,4 @@
-"""Signed messages between a process and its worker: the only bytes that are unpickled here."""
+"""Channel: signed messages between a process and its worker, and nothing else is unpickled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOTHING_UNPICKLED = "Nothing of it was unpickled."
 
 
 class Kind(enum.IntEnum):
-    """What a message holds. Specs are counted by themselves: an array is no part of the stream."""
+    """Kind of content. Specs are counted by themselves, since arrays may be read in any order."""
 
     OBJECT = 1
     BYTES = 2
@@ -37,7 +37,7 @@ _WORDS = {Kind.OBJECT: "an object", Kind.BYTES: "bytes", Kind.SPECS: "specs"}
 
 
 class Channel:
-    """One end of a connection between two processes, known to both by a secret token.
+    """One end of a connection between two processes that share a secret token.
 
     Pickles run code when they are read. So each message is signed (HMAC-SHA256) together with its
     sender and its number, and the signature is verified before anything is unpickled: what comes
@@ -49,10 +49,15 @@ class Channel:
     user of the machine can read.
 
     Both ends need the same version of the bridge, Python, JAX and cloudpickle.
+
+    >>> parent = Channel.with_new_token()
+    >>> worker = Channel(parent.token, end="worker")
+    >>> worker.unpack(parent.pack({"sizes": [1, 2]}))
+    {'sizes': [1, 2]}
     """
 
     def __init__(self, token: bytes, *, end: End) -> None:
-        """An end of the channel that `token` names.
+        """Makes an end of the channel that `token` names.
 
         Args:
           token: the 32 random bytes that both ends know.
@@ -81,12 +86,12 @@ class Channel:
 
     @classmethod
     def with_new_token(cls) -> Channel:
-        """The parent's end of a new channel, with a token from the system's secure randomness."""
+        """Makes the parent's end of a new channel, with a token of secure random bytes."""
         return cls(secrets.token_bytes(TOKEN_SIZE), end="parent")
 
     @property
     def token(self) -> bytes:
-        """The secret, for the worker that is at the other end and for nobody else."""
+        """Secret for the worker at the other end, and for nobody else."""
         return self._token
 
     def __repr__(self) -> str:
@@ -100,7 +105,7 @@ class Channel:
         )
 
     def pack(self, obj: Any) -> bytes:
-        """A message with an object in it: callables, shardings, keys, arrays, what pickles.
+        """Makes a message of an object: callables, shardings, keys, arrays, what pickles.
 
         Devices travel by their ids and are the receiver's CPU devices with these.
 
@@ -111,7 +116,7 @@ class Channel:
         return self._seal(Kind.OBJECT, dumps(obj))
 
     def unpack(self, message: bytes | bytearray | memoryview) -> Any:
-        """The object in the next message of the other end's `pack`.
+        """Reads the object in the next message of the other end's `pack`.
 
         Raises:
           UntrustedMessageError: anything else; nothing of it was unpickled.
@@ -121,11 +126,11 @@ class Channel:
         return loads(self._open(Kind.OBJECT, message))
 
     def sign(self, payload: bytes | bytearray | memoryview) -> bytes:
-        """A message with these very bytes in it, such as a .jaxfn file."""
+        """Makes a message of bytes, such as a .jaxfn file; they are not pickled."""
         return self._seal(Kind.BYTES, payload)
 
     def verify(self, message: bytes | bytearray | memoryview) -> bytes:
-        """The bytes in the next message of the other end's `sign`; they are not unpickled.
+        """Reads the bytes in the next message of the other end's `sign`; they are not unpickled.
 
         Raises:
           UntrustedMessageError: anything else.
@@ -133,11 +138,11 @@ class Channel:
         return bytes(self._open(Kind.BYTES, message))
 
     def pack_specs(self, obj: Any) -> bytes:
-        """A message for `serialize_specs`: these may be read in any order, each once."""
+        """Makes a message for `serialize_specs`; these are read in any order, each once."""
         return self._seal(Kind.SPECS, dumps(obj))
 
     def unpack_specs(self, message: bytes) -> Any:
-        """The object in a message of the other end's `pack_specs`; raises as `unpack`."""
+        """Reads the object in a message of the other end's `pack_specs`; raises as `unpack`."""
         return loads(self._open(Kind.SPECS, message))
 
     def _signature(self, header: bytes, payload: bytes | bytearray | memoryview) -> bytes:
@@ -157,7 +162,7 @@ class Channel:
         return b"".join((header, self._signature(header, payload), payload))
 
     def _open(self, kind: Kind, message: bytes | bytearray | memoryview) -> memoryview:
-        """The payload, when all about the message is right; else it does not count."""
+        """Verifies a message and returns its payload; only a message that is right is counted."""
         # What others may write to could change between the check and the use of it.
         data = memoryview(message if type(message) is bytes else memoryview(message).tobytes())
         head = bytes(data[: len(_MAGIC)])
@@ -199,8 +204,8 @@ class Channel:
             if kind is Kind.SPECS:
                 if number < self._first_unread_specs or number in self._read_specs:
                     raise UntrustedMessageError(
-                        f"Specs {number} were read before. {_NOTHING_UNPICKLED} Read an array of "
-                        "serialize_specs once, and keep what deserialize_specs gave."
+                        f"Specs {number} were read before. {_NOTHING_UNPICKLED} Read each array "
+                        "of serialize_specs once, and keep what deserialize_specs returns."
                     )
                 self._read_specs.add(number)
                 while self._first_unread_specs in self._read_specs:
@@ -218,14 +223,14 @@ class Channel:
 
 
 def _foreign(head: bytes, size: int) -> UntrustedMessageError:
-    """The error for bytes that cannot be a message at all."""
+    """Makes the error for bytes that cannot be a message."""
     if head == _MAGIC:
-        what = f"{size} bytes are not a whole message: it was cut off on its way"
+        what = f"its {size} bytes are not a whole message, since it was cut off on its way"
     elif head[:1] == b"\x80":
-        what = "these bytes are a pickle, and no message of the bridge's channel"
+        what = "these bytes are a pickle, not a message of the bridge's channel"
     else:
-        what = f"these {size} bytes are no message of the bridge's channel"
+        what = f"these {size} bytes are not a message of the bridge's channel"
     return UntrustedMessageError(
-        f"Not read, since {what}. {_NOTHING_UNPICKLED} A pickle runs whatever code is in it, so "
-        "only what the process at the other end made with Channel.pack or Channel.sign is read."
+        f"The message was refused: {what}. {_NOTHING_UNPICKLED} A pickle can run any code, so only "
+        "messages that the other process made with Channel.pack or Channel.sign are read."
     )

@@ -1,4 +1,4 @@
-"""The CPU devices of this process, by their ids."""
+"""Finds CPU devices of this process by their ids."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterable, Sequence
 
 import jax
 
-from jax2tf_bridge.errors import DeviceError
-from jax2tf_bridge.from_jax._jax_compat_devices import (
+from jax2tf_bridge.colocated._jax_compat import (
     all_backends_devices,
     default_backend_devices,
 )
+from jax2tf_bridge.errors import DeviceError
 
 
 def cpu_devices(ids: Sequence[int]) -> list[jax.Device]:
-    """The CPU devices with these ids, in their order.
+    """Returns the CPU devices with these ids, in their order.
 
     They are looked for in the default backend, and only if it has none in all backends.
 
@@ -24,7 +24,7 @@ def cpu_devices(ids: Sequence[int]) -> list[jax.Device]:
     found = _by_id(default_backend_devices()) or _by_id(all_backends_devices())
     if not found:
         raise DeviceError(
-            "This process has no CPU device, on which what comes from another process is rebuilt. "
+            "This process has no CPU device to rebuild arrays and shardings of another process on. "
             'Add cpu to JAX_PLATFORMS, as "cuda,cpu".'
         )
     missing = sorted(set(ids) - set(found))
@@ -47,8 +47,8 @@ def _by_id(devices: Iterable[jax.Device]) -> dict[int, jax.Device]:
         if other is not device:
             raise DeviceError(
                 f"Two CPU devices of this process have the id {device.id}: {other!r} and "
-                f"{device!r}, so that a device sent by its id is not one of them for certain. Let "
-                "JAX_PLATFORMS name only one of the platforms that bring CPU devices."
+                f"{device!r}, so a device that was sent by its id is ambiguous. Name only one of "
+                "the platforms that bring CPU devices in JAX_PLATFORMS."
             )
     return found
 
@@ -58,7 +58,7 @@ def _is(ids: Sequence[int]) -> str:
 
 
 def _devices(ids: Iterable[int]) -> str:
-    """Reads "device 3" or "devices 0 to 3, 7"."""
+    """Writes ids as "device 3" or "devices 0 to 3, 7"."""
     numbers = sorted(ids)
     spans: list[list[int]] = []
     for i in numbers:

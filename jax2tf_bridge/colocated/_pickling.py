@@ -1,4 +1,4 @@
-"""Pickling for another process: cloudpickle, with JAX's objects as they are meant there."""
+"""Pickles objects for another process: cloudpickle, with reducers for JAX's objects."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from jax2tf_bridge.colocated._blame import not_picklable
+from jax2tf_bridge.colocated._pickle_errors import not_picklable
 from jax2tf_bridge.colocated._reducers import MERGED, reduce_jax, same
 from jax2tf_bridge.errors import MissingDependencyError
 
 
 def dumps(obj: Any) -> bytes:
-    """The pickle of an object, for `loads` in another process.
+    """Pickles an object for `loads` in another process.
 
     Objects that occur several times are in it once; of meshes and shardings those that
     are equal too.
@@ -35,7 +35,7 @@ def dumps(obj: Any) -> bytes:
 
 
 def loads(data: bytes | memoryview) -> Any:
-    """What `dumps` pickled. It runs code: only for bytes that are known to be a peer's.
+    """Unpickles what `dumps` gave. It runs code: only for bytes that are known to be a peer's.
 
     Raises:
       DeviceError: it names devices that this process does not have.
@@ -55,12 +55,12 @@ def loads(data: bytes | memoryview) -> Any:
 
 
 def _dumping() -> Callable[[Any, Any], None]:
-    """A function that pickles an object into a binary file."""
+    """Makes a function that pickles an object into a binary file."""
     cloudpickle = _cloudpickle()
     by_value = frozenset(cloudpickle.list_registry_pickle_by_value())
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined]
-        """One message's pickler, with the objects that later ones may equal."""
+        """Pickler of one message; it knows the objects that later ones may equal."""
 
         def __init__(self, file: Any) -> None:
             super().__init__(file)

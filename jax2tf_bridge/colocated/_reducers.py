@@ -1,13 +1,12 @@
-"""How JAX's objects are pickled for another process, and what they are rebuilt from there.
+"""Pickles JAX's objects for another process, and rebuilds them there.
 
-What is rebuilt has its functions here by name in the message: both ends have the same version.
+Messages name the functions of this module that rebuild: both ends have the same version.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -15,28 +14,29 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 
 from jax2tf_bridge.colocated._devices import cpu_devices
+from jax2tf_bridge.colocated._jax_compat import cached_function, cached_function_name
+from jax2tf_bridge.colocated._pickle_children import importable_name
 from jax2tf_bridge.errors import DTypeError, NotPicklableError
-from jax2tf_bridge.from_jax._jax_compat_devices import cached_function, cached_function_name
 
-# What pickle takes: a function and its arguments, maybe a state; or a name; or NotImplemented.
+# As __reduce__ returns it: a function, its arguments and maybe a state; a name; NotImplemented.
 Reduced: TypeAlias = Any
 
-# What functools.cache and lru_cache give; the type has no public name.
-_Remembering = type(functools.lru_cache(len))
+# Type of what functools.cache and lru_cache return; it has no public name.
+_Cached = type(functools.lru_cache(len))
 
-# Of these, objects that are equal are one: they are immutable and hashable.
+# Types that are immutable and hashable: equal objects are sent once.
 MERGED = (Mesh, NamedSharding, SingleDeviceSharding)
 
 
 def same(obj: Any) -> Any:
-    """What stands in a message for an object that equals an earlier one."""
+    """Returns `obj`: rebuilds an object that equals an earlier one of the message."""
     return obj
 
 
 def reduce_jax(obj: Any, by_value: Container[str] = ()) -> Reduced:
-    """How to pickle `obj` if it is JAX's and JAX or cloudpickle would not do it right.
+    """Says how to pickle an object of JAX that JAX or cloudpickle would not pickle right.
 
-    `by_value` are the modules that cloudpickle was told to pickle by value.
+    `by_value`: modules that cloudpickle was told to pickle by value.
     """
     kind = type(obj)
     if isinstance(obj, jax.core.Tracer):
@@ -57,11 +57,11 @@ def reduce_jax(obj: Any, by_value: Container[str] = ()) -> Reduced:
     name = cached_function_name(obj)
     if name is not None:
         return cached_function, name
-    if isinstance(obj, _Remembering):
+    if isinstance(obj, _Cached):
         if _own_name(obj, by_value) is not None:
             return NotImplemented
         # cloudpickle would send only the name, which in __main__ is unknown elsewhere.
-        return _remembering, (obj.__wrapped__, obj.cache_parameters())
+        return _cached, (obj.__wrapped__, obj.cache_parameters())
     reduced = _reduce_by_name(obj, by_value)
     if reduced is NotImplemented and kind is jax.custom_vjp:
         # Its own way fails in JAX 0.10, where it cannot be made without a function.
@@ -74,8 +74,8 @@ def _reduce_array(obj: jax.Array) -> Reduced:
         impl = jax.random.key_impl(obj)
         if not isinstance(impl, str):
             raise NotPicklableError(
-                f"Keys of {impl} cannot be sent to another process, since it is not known by name "
-                "there. Send jax.random.key_data(keys), and wrap it with the implementation there."
+                f"Keys of {impl} cannot be sent to another process, which does not know this "
+                "implementation by a name. Send jax.random.key_data(keys), and wrap it there."
             )
         sharding = obj.sharding if obj.committed else None
         return _keys, (impl, np.asarray(jax.random.key_data(obj)), sharding)
@@ -90,7 +90,7 @@ def _reduce_array(obj: jax.Array) -> Reduced:
 
 
 def _reduce_by_name(obj: Any, by_value: Container[str]) -> Reduced:
-    """What jit, custom_jvp and the like made of a function at the top of a module, as functions."""
+    """Sends the results of jit, custom_jvp and the like at the top of a module by their names."""
     if isinstance(obj, type) or not type(obj).__module__.startswith(("jax.", "jaxlib.")):
         return NotImplemented
     name = _own_name(obj, by_value)
@@ -98,25 +98,16 @@ def _reduce_by_name(obj: Any, by_value: Container[str]) -> Reduced:
 
 
 def _own_name(obj: Any, by_value: Container[str]) -> str | None:
-    """The name by which another process finds a function in its module; None without one."""
-    module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
-    if not (isinstance(module, str) and isinstance(name, str)) or module == "__main__":
+    """Returns `importable_name`; None also within modules that are pickled by value."""
+    name = importable_name(obj)
+    if name is None:
         return None
-    if any(outer in by_value for outer in _with_outer_packages(module)):
-        return None
-    found = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return name if found is obj else None
+    parts = obj.__module__.split(".")
+    packages = (".".join(parts[:n]) for n in range(1, len(parts) + 1))
+    return None if any(package in by_value for package in packages) else name
 
 
-def _with_outer_packages(module: str) -> Iterator[str]:
-    parts = module.split(".")
-    return (".".join(parts[:n]) for n in range(1, len(parts) + 1))
-
-
-def _remembering(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
-    """A function under functools.cache or lru_cache, which remembers nothing yet."""
+def _cached(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
     return functools.lru_cache(**parameters)(function)
 
 
@@ -152,12 +143,11 @@ def _array(
     array = make(*values)
     if array.dtype != dtype:
         raise DTypeError(
-            f"An array of {dtype} came from another process, and here it would be {array.dtype}. "
-            "Give both processes the same JAX_ENABLE_X64."
+            f"An array of {dtype} came from another process and would be {array.dtype} here. Set "
+            "JAX_ENABLE_X64 to the same value in both processes."
         )
     return _placed(array, sharding)
 
 
 def _placed(array: jax.Array, sharding: jax.sharding.Sharding | None) -> jax.Array:
-    """An array on its devices, if it was committed to them."""
     return array if sharding is None else jax.device_put(array, sharding)

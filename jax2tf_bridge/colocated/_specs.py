@@ -1,4 +1,4 @@
-"""Shapes, dtypes and shardings as an array of text, which goes wherever arrays go."""
+"""Writes shapes, dtypes and shardings as an array of text, which goes wherever arrays go."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jax2tf_bridge.errors import (
 def serialize_specs(
     specs: Any, devices: Mesh | Sharding | Iterable[jax.Device], channel: Channel
 ) -> jax.Array:
-    """Specs as an array for the process at the other end of the channel.
+    """Writes specs as an array for the process at the other end of the channel.
 
     Args:
       specs: a pytree of jax.ShapeDtypeStruct, with shardings or without.
@@ -44,9 +44,9 @@ def serialize_specs(
         if not isinstance(leaf, jax.ShapeDtypeStruct):
             place = jax.tree_util.keystr(path)
             raise SerializationError(
-                f"specs{place} is no jax.ShapeDtypeStruct but a {type(leaf).__qualname__}. Take "
-                "jax.eval_shape, or jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), "
-                "to come from values to specs; values are for Channel.pack."
+                f"specs{place} must be a jax.ShapeDtypeStruct. Got: a {type(leaf).__qualname__}. "
+                "Make specs by jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), or "
+                "send the values by Channel.pack."
             )
     own = _addressable(devices)
     text = np.array(base64.b64encode(channel.pack_specs(specs)).decode("ascii"), string)
@@ -57,7 +57,7 @@ def serialize_specs(
 
 
 def deserialize_specs(array: jax.Array, channel: Channel) -> Any:
-    """The pytree of jax.ShapeDtypeStruct that the channel's other end made the array from.
+    """Reads the pytree of jax.ShapeDtypeStruct that the channel's other end made the array from.
 
     Raises:
       UntrustedMessageError: it is another array, or was read before; nothing was unpickled.
@@ -69,16 +69,16 @@ def deserialize_specs(array: jax.Array, channel: Channel) -> Any:
     if not isinstance(array, jax.Array) or not isinstance(dtype, type(string)) or shape != ():
         got = f"an array of {dtype}{list(shape)}" if shape is not None else type(array).__qualname__
         raise UntrustedMessageError(
-            f"Not read, since specs are a scalar jax.Array of StringDType and this is {got}. Give "
-            "the array of serialize_specs."
+            f"deserialize_specs needs a scalar jax.Array of StringDType. Got: {got}. Pass the "
+            "array that serialize_specs made."
         )
     text = array.addressable_shards[0].data.item()
     try:
         message = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise UntrustedMessageError(
-            "Not read, since the text of this array is not of serialize_specs. Nothing of it was "
-            "unpickled."
+            "The text of this array was not written by serialize_specs. Nothing of it was "
+            "unpickled. Pass the array that serialize_specs made."
         ) from None
     return channel.unpack_specs(message)
 
@@ -95,7 +95,7 @@ def _string_dtype() -> np.dtype[Any]:
 
 
 def _addressable(devices: Mesh | Sharding | Iterable[jax.Device]) -> list[jax.Device]:
-    """Of the devices those of this process, in their order, each once."""
+    """Selects the devices of this process, in their order, each once."""
     if isinstance(devices, Mesh):
         # The empty mesh has None for a device.
         every: Iterable[jax.Device] = [d for d in devices.devices.flat if d is not None]
@@ -107,7 +107,7 @@ def _addressable(devices: Mesh | Sharding | Iterable[jax.Device]) -> list[jax.De
     found = [d for d in dict.fromkeys(every) if d.process_index == process]
     if not found:
         raise DeviceError(
-            "None of the devices given belongs to this process, so that no array can be made on "
-            f"them. Give some of jax.local_devices(): {jax.local_devices()}."
+            "None of the given devices belongs to this process. Pass some of jax.local_devices(): "
+            f"{jax.local_devices()}."
         )
     return found

@@ -1,4 +1,4 @@
-"""The arguments of a call to a converted function: taken apart, compared, made tensors."""
+"""Arguments of a call to a converted function: taken apart, compared, made tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ARRAYS = (tf.Tensor, np.ndarray, np.generic, jax.Array)
 
 @dataclass(frozen=True)
 class CallArguments:
-    """The arguments of one call: static values apart, and of the others the leaves.
+    """Arguments of one call: static values apart, and of the others the leaves.
 
     Attributes:
       function: whose arguments they are.
@@ -86,7 +86,7 @@ class CallArguments:
         return CallArguments(function, static_args, static_kwargs, dynamic, values, key, static_key)
 
     def specs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with OpenSpecs in the place of arrays; static values as they are.
+        """Returns the arguments with OpenSpecs in the place of arrays; static values as they are.
 
         Raises:
           DTypeError: JAX has no such dtype, or the rank of a tensor is not known.
@@ -100,7 +100,7 @@ class CallArguments:
         )
 
     def tensors(self, record: PortableFunction) -> list[tf.Tensor]:
-        """The leaves as tensors of the record's dtypes; 64 bits become 32 where JAX says so.
+        """Makes the leaves tensors of the function's dtypes; 64 bits become 32 where JAX says so.
 
         Raises:
           DTypeError: a number is too large for its dtype.
@@ -149,7 +149,7 @@ def _key(value: Any) -> Hashable:
 def _static_key(
     function: JaxCallable, static_args: Mapping[int, Any], static_kwargs: Mapping[str, Any]
 ) -> Hashable:
-    """The static values with their types, since 1, 1.0 and True are equal to Python."""
+    """Returns the static values with their types, since 1, 1.0 and True are equal to Python."""
     if not static_args and not static_kwargs:
         return ()
     names = function.argument_names(max(static_args, default=-1) + 1)
@@ -194,7 +194,7 @@ def _spec(value: Any, path: str) -> OpenSpec:
 
 
 def number_kind(value: Any) -> type:
-    """The type of Python's that a number is of, the narrowest first: a bool is an int too."""
+    """Returns the narrowest of Python's number types that a value is of: a bool is an int, too."""
     return next(kind for kind in _NUMBERS if isinstance(value, kind))
 
 

@@ -134,7 +134,7 @@ def convert(
 
 
 class ConvertedFunction(Protocol):
-    """What `convert` gives: a function over TF values.
+    """A function over TF values, which `convert` returns.
 
     Attributes:
       requirements: what it needs of the sizes beside polymorphic_constraints, found while it was
@@ -147,7 +147,7 @@ class ConvertedFunction(Protocol):
     def requirements(self) -> Sequence[str]: ...
 
     def captured_arrays(self) -> CapturedArrays:
-        """The arrays of 4 kB and more that the function captured, as variables.
+        """Makes variables of the arrays of 4 kB and more that the function captured.
 
         A model that holds what this gives, from before the first call, is saved with them as
         variables; otherwise tf.saved_model.save writes them into the graph. The first call then
@@ -162,7 +162,7 @@ class ConvertedFunction(Protocol):
 
 
 def _has_defaults(function: JaxCallable) -> bool:
-    """Whether parameters have defaults: tf.function would pass them on as arrays.
+    """Tells whether parameters have defaults: tf.function would pass them on as arrays.
 
     Left out, they stay what they are to JAX: values of Python.
     """

@@ -23,7 +23,7 @@ from jax2tf_bridge.to_tf._dtypes import fits, op_dtype
 
 
 def dtype_of_val(val: Any) -> tf.DType:
-    """The TensorFlow dtype in which `convert` takes a value, by JAX's rules.
+    """Returns the TensorFlow dtype in which `convert` takes a value, by JAX's rules.
 
     Args:
       val: a number, or an array of TensorFlow, NumPy or JAX.

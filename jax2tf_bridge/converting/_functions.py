@@ -1,4 +1,4 @@
-"""The records of one converted function: one a signature, made once each."""
+"""Portable functions of one converted function: one a signature, made once each."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class RecordCache:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def records(self) -> list[PortableFunction]:
-        """The records that there are."""
+        """Portable functions that there are."""
         with self._lock:
             return [record for known in self._by_specs.values() for record in known]
 
     def get(
         self, call_key: Hashable, static_key: Hashable, specs: Callable[[], Specs]
     ) -> PortableFunction:
-        """The record for the calls of a key, in the present configuration of JAX.
+        """Returns the portable function for the calls of a key, in JAX's present configuration.
 
         Args:
           call_key: equal for calls with equal structure, shapes, dtypes and static values.
@@ -67,7 +67,7 @@ class RecordCache:
 
 
 def _serves(record: PortableFunction, specs: Specs) -> bool:
-    """Whether the record takes the sizes that AUTO found a specification for."""
+    """Tells whether the function takes the sizes that AUTO found a specification for."""
     pairs = [
         (aval.shape, leaf.shape)
         for aval, leaf in zip(record.in_avals, specs.leaves(), strict=True)
@@ -84,10 +84,10 @@ def _serves(record: PortableFunction, specs: Specs) -> bool:
 
 
 class Requirements(Sequence[str]):
-    """The requirements of the records that there are by now."""
+    """A view of the requirements of the portable functions that there are by now."""
 
     def __init__(self, records: RecordCache) -> None:
-        """Of the records in the cache."""
+        """Takes the cache of the functions."""
         self._records = records
 
     def _texts(self) -> list[str]:

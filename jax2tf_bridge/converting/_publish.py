@@ -14,9 +14,9 @@ from jax2tf_bridge.errors import SavingError, path_error
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
 from jax2tf_bridge.saving import (
-    Above,
     Buckets,
     ExpectedSizes,
+    Oversize,
     PathWeights,
     Published,
     SavedModel,
@@ -32,12 +32,12 @@ from jax2tf_bridge.saving import (
 
 
 class SaveOptions(TypedDict, total=False):
-    """What `publish` hands on to `save`."""
+    """Options that `publish` hands on to `save`."""
 
     trainable: bool | str | Sequence[str]
     vjp_order: int | None
     buckets: Buckets | None
-    above: Above | Mapping[str, Above] | None
+    oversize: Oversize | Mapping[str, Oversize] | None
     expected_sizes: ExpectedSizes | None
     warm_up: bool
     precompile: bool
@@ -114,7 +114,7 @@ def publish(
 
 
 def _named(newest: Path, params: Any) -> Mapping[str, Any]:
-    """The leaves by the names of their variables."""
+    """Names the leaves as their variables."""
     by_path = isinstance(params, PathWeights) or (isinstance(params, Mapping) and is_flat(params))
     if by_path or "jax" not in sys.modules:
         return weights_by_name(newest, params)
@@ -131,6 +131,6 @@ def _named(newest: Path, params: Any) -> Mapping[str, Any]:
 
 
 def _are_of(newest: Path, names: Sequence[str]) -> bool:
-    """Whether the weights of a version have these names."""
+    """Tells whether the weights of a version have these names."""
     found = read_sidecar(newest)
     return found is None or set(names) == {v.name for v in found[0].variables}

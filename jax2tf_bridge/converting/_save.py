@@ -14,19 +14,19 @@ from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge.errors import BridgeError, SavingError
 from jax2tf_bridge.portable._as_portable import unwrapped
 from jax2tf_bridge.portable._auto import AUTO
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
 from jax2tf_bridge.saving import (
-    Above,
     BucketOptions,
     Buckets,
     ExpectedSizes,
+    Oversize,
     PathWeights,
     SavedModel,
     SignatureInputs,
     check_option_names,
-    named_inputs,
     opened,
     save_records,
 )
@@ -47,7 +47,7 @@ def save(
     trainable: bool | str | Sequence[str] = True,
     vjp_order: int | None = None,
     buckets: Buckets | None = None,
-    above: Above | Mapping[str, Above] | None = None,
+    oversize: Oversize | Mapping[str, Oversize] | None = None,
     expected_sizes: ExpectedSizes | None = None,
     warm_up: bool = True,
     precompile: bool = False,
@@ -78,7 +78,7 @@ def save(
       buckets: for dimension variables the sizes that the model is compiled for, as
         {"b": [1, 8, 32]}; requests of other sizes are padded, and the results sliced. "auto"
         chooses them from expected_sizes. `save` tries on numbers that padding changes no result.
-      above: what becomes of sizes above the largest bucket: "split" runs them in pieces, "as is"
+      oversize: what becomes of sizes above the largest bucket: "split" runs them in pieces, "as is"
         compiles each anew; for all variables, or by name, as {"b": "split", "n": "as is"}. By
         default rows are split (the variable that is the first dimension of every input that has
         it), and all else, as the length of a sequence, runs as it is.
@@ -130,7 +130,7 @@ def save(
         )
     named = signatures if isinstance(signatures, Mapping) else {SERVING_DEFAULT: signatures}
     with ended_by_interrupts() as check_interrupts, opened(params) as weights:
-        options = BucketOptions(buckets, above, expected_sizes)
+        options = BucketOptions(buckets, oversize, expected_sizes)
         prepared = {
             name: _prepared(name, given, weights, platforms, target)
             for name, given in named.items()
@@ -160,7 +160,7 @@ def save(
 
 
 def keys_as_words(params: Any) -> Any:
-    """The weights with PRNG keys as the uint32 words that TensorFlow has for them."""
+    """Replaces PRNG keys among the weights by the uint32 words that TensorFlow has for them."""
     if "jax" not in sys.modules:
         return params
     import jax
@@ -187,7 +187,7 @@ class _Prepared:
     function: PortableFunction | PreparedExport
 
     def inputs(self) -> SignatureInputs:
-        """What it takes, by name.
+        """Returns its inputs by name.
 
         Raises:
           SavingError: names clash, or are not there.
@@ -203,11 +203,10 @@ class _Prepared:
     def _inputs(
         self, paths: Sequence[str], avals: Sequence[Aval], *, is_decided: bool
     ) -> SignatureInputs:
-        inputs = named_inputs(self.name, self.signature, paths, avals)
-        return SignatureInputs(self.name, self.signature, inputs, is_decided)
+        return SignatureInputs.of(self.name, self.signature, paths, avals, is_decided=is_decided)
 
     def with_record(self) -> Signature:
-        """The signature with a record in the place of what was given."""
+        """Returns the signature with a portable function in the place of what was given."""
         function = self.function
         if not isinstance(function, PortableFunction):
             with _called_for(self.name, self.signature, takes=self.takes_params):
@@ -234,7 +233,7 @@ def _prepared(
     platforms: Sequence[str] | None,
     target: Target | None,
 ) -> _Prepared:
-    """What was given as a signature, checked."""
+    """Checks what was given as a signature."""
     signature = given if isinstance(given, Signature) else Signature(given)
     takes = params is not None if signature.takes_params is None else signature.takes_params
     function = signature.function
@@ -293,7 +292,7 @@ def _check_call(name: str, signature: Signature, *, takes: bool) -> None:
 
 
 def _call_text(signature: Signature, takes: bool) -> str:
-    """How save calls the function, as "f(params, <array>, train=<bool>)"."""
+    """Prints how save calls the function, as "f(params, <array>, train=<bool>)"."""
     name = getattr(signature.function, "__name__", "f")
     given = [*(["params"] if takes else []), *(f"<{type(a).__name__}>" for a in signature.args)]
     given += [f"{key}=<{type(value).__name__}>" for key, value in signature.kwargs.items()]
@@ -321,7 +320,7 @@ def _refuse_export_options(name: str, signature: Signature) -> None:
 
 
 def _shapes(signature: Signature, *, takes: bool) -> Any:
-    """The specification of all arguments; that of the weights is None."""
+    """Returns the specification of all arguments; that of the weights is None."""
     shapes = signature.polymorphic_shapes
     if not takes or shapes is None:
         return shapes

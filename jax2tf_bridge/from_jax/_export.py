@@ -18,7 +18,7 @@ from jax2tf_bridge.from_jax.lowering._effects import refuse_host_callbacks
 from jax2tf_bridge.from_jax.lowering._flat_functions import widened
 from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, Lowered, lower
 from jax2tf_bridge.from_jax.lowering._tracing import traced_function
-from jax2tf_bridge.from_jax.lowering._vjp import lazy_vjp
+from jax2tf_bridge.from_jax.lowering._vjp import gradient_on_demand
 from jax2tf_bridge.from_jax.shapes._argument_specs import ArraySpec
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._auto_shapes import Trial, auto_shapes
@@ -30,7 +30,8 @@ from jax2tf_bridge.from_jax.shapes._requirements import (
 )
 from jax2tf_bridge.from_jax.shapes._specs import Specs, scope_of, symbolic_specs
 from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import canonical_checks
 from jax2tf_bridge.portable._target import Target, as_target, canonical_platforms
 from shape_poly import ContradictionError
@@ -77,7 +78,7 @@ def export(
 
     >>> import jax, jax.numpy as jnp
     >>> record = export(jnp.sin, polymorphic_shapes="(b, 2)")(jnp.ones((3, 2)))
-    >>> record.out_avals[0].shape, record.stablehlo_version
+    >>> record.out_avals[0].shape, record.module.stablehlo_version
     ((DimExpr('b'), 2), (0, 14, 24))
     """
     # What is wrong with these is said before there are arguments.
@@ -254,7 +255,7 @@ def export_specs(
         argument_names=argument_names,
         assumptions=assumptions,
         constants=constants,
-        lazy_vjp=lazy_vjp(
+        gradient=gradient_on_demand(
             tracing,
             traced,
             in_shapes,

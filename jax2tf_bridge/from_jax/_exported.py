@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ import jax.extend.mlir as portable_artifacts
 import numpy as np
 from jax import export as jax_export
 
+from jax2tf_bridge._utils._once_per_object import once_per_object
 from jax2tf_bridge.errors import (
     FunctionError,
     ShapeError,
@@ -38,12 +40,18 @@ from jax2tf_bridge.from_jax.stablehlo._retarget import (
 from jax2tf_bridge.from_jax.trees._structures import jax_structures
 from jax2tf_bridge.from_jax.trees._tree_specs import spec_of_structure
 from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record, unwrapped
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
-from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
+from jax2tf_bridge.portable._module import Module
+from jax2tf_bridge.portable._portable_function import (
+    GradientOnDemand,
+    NoGradient,
+    PortableFunction,
+)
 from jax2tf_bridge.portable._safety_checks import canonical_checks
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec, flat_arguments
+from jax2tf_bridge.portable._tree_spec import flat_call, flat_names, flat_tuple
 from jax2tf_bridge.serialization._registry import forward_registrations
 from jax2tf_bridge.serialization.jax_exported._argument_names import argument_names
 from jax2tf_bridge.serialization.jax_exported._modules import (
@@ -51,7 +59,7 @@ from jax2tf_bridge.serialization.jax_exported._modules import (
     stablehlo_version,
 )
 from jax2tf_bridge.serialization.jax_exported._write import writable_chain, write_exported
-from shape_poly import SymbolicScope, is_symbolic_dim, parse_comparison
+from shape_poly import SymbolicScope, is_symbolic_dim
 
 _LINEAR_ALGEBRA = re.compile(rb"(?:lapack|blas)_[sdcz][a-z]+")
 _CONVENTION = 9
@@ -84,22 +92,35 @@ def to_exported(record: PortableFunction | HoldsPortable) -> jax_export.Exported
       FunctionError: it is no portable function.
     """
     record = as_record(record, "to_exported")
-    with record.in_jax.lock:
-        kept: jax_export.Exported | None = record.in_jax.value
-        if kept is not None:
-            return kept
+    form = _form_in_jax(record)
+    with form.lock:
+        if form.exported is not None:
+            return form.exported
         exported = _exported(record)
         keep_exported(record, exported)
         return exported
 
 
-def keep_exported(record: PortableFunction, exported: jax_export.Exported) -> None:
+class _FormInJax:
+    """JAX's form of a portable function, made once in a process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.exported: jax_export.Exported | None = None
+
+
+@once_per_object
+def _form_in_jax(_: PortableFunction) -> _FormInJax:
+    return _FormInJax()
+
+
+def keep_exported(function: PortableFunction, exported: jax_export.Exported) -> None:
     """Keeps JAX's form of a portable function for `to_exported`, if it has its gradient.
 
     Where JAX has no place for a VJP that is made later, another one may be there later.
     """
-    if exported.has_vjp() == record.has_vjp:
-        record.in_jax.value = exported
+    if exported.has_vjp() == function.has_vjp:
+        _form_in_jax(function).exported = exported
 
 
 def _exported(record: PortableFunction) -> jax_export.Exported:
@@ -108,7 +129,9 @@ def _exported(record: PortableFunction) -> jax_export.Exported:
     in_tree, out_tree = jax_structures(record)
     exported = _flat_exported(record, 0)
     if record.has_vjp:
-        with_vjp = _jax_compat.with_vjp_made_by(exported, lambda: to_exported(record.vjp()))
+        # Holding the function would keep it alive for as long as its form in JAX lives.
+        gradient, name = record.gradient, record.name
+        with_vjp = _jax_compat.with_vjp_made_by(exported, lambda: to_exported(gradient.get(name)))
         exported = with_vjp or _flat_exported(record, _materialised_orders(record))
     in_avals, out_avals = _under_constraints(record, exported)
     return replace(
@@ -160,13 +183,13 @@ def _record(
     in_avals = tuple(portable_aval(aval) for aval in exported.in_avals)
     out_avals = tuple(portable_aval(aval) for aval in exported.out_avals)
     in_tree = spec_of_structure(exported.in_tree, exported.in_avals)
-    module = bytes(exported.mlir_module_serialized)
+    data = bytes(exported.mlir_module_serialized)
     in_shardings, out_shardings = exported_shardings(exported)
     symbolic = [d for aval in in_avals for d in aval.shape if is_symbolic_dim(d)]
     written = _written_constraints(exported)
     shapes = [[str(d) for d in aval.shape] for aval in exported.in_avals]
-    constraints = written or asserted_constraints(memoryview(module), shapes, in_avals)
-    version = stablehlo_version(memoryview(module)) or _jax_compat.current_stablehlo_version()
+    constraints = written or asserted_constraints(memoryview(data), shapes, in_avals)
+    version = stablehlo_version(memoryview(data)) or _jax_compat.current_stablehlo_version()
     convention = exported.calling_convention_version
     producer = f"JAX {jax.__version__}"
     record = PortableFunction(
@@ -176,18 +199,19 @@ def _record(
         out_tree=spec_of_structure(exported.out_tree, exported.out_avals),
         out_avals=out_avals,
         argument_names=argument_names(in_tree, primal),
-        module=module,
-        stablehlo_version=version,
-        calling_convention_version=convention,
-        module_kept_var_idx=tuple(exported.module_kept_var_idx),
-        platforms=tuple(exported.platforms),
-        dropped_platforms=(),
-        uses_shape_polymorphism=exported.uses_global_constants or bool(symbolic),
+        module=Module(
+            data,
+            version,
+            convention,
+            kept_arguments=tuple(exported.module_kept_var_idx),
+            platforms=tuple(exported.platforms),
+            uses_shape_polymorphism=exported.uses_global_constants or bool(symbolic),
+            disabled_checks=canonical_checks(exported.disabled_safety_checks),
+            nr_devices=exported.nr_devices,
+        ),
         constraints=constraints,
-        disabled_checks=canonical_checks(exported.disabled_safety_checks),
         ordered_effects=effect_names(exported.ordered_effects, exported.fun_name),
         unordered_effects=effect_names(exported.unordered_effects, exported.fun_name),
-        nr_devices=exported.nr_devices,
         in_shardings=in_shardings,
         out_shardings=out_shardings,
         target=Target(producer, (version,), convention),
@@ -195,11 +219,11 @@ def _record(
         # What its module checks need not be all.
         constraints_known=bool(written) or not symbolic,
         uses_global_constants=exported.uses_global_constants,
-        lazy_vjp=LazyVjp(missing_because="the exported function was made without one"),
+        gradient=NoGradient("the exported function was made without one"),
     )
     if not exported.has_vjp():
         return record
-    return replace(record, lazy_vjp=LazyVjp(lambda: _record(exported.vjp(), record)))
+    return replace(record, gradient=GradientOnDemand(lambda: _record(exported.vjp(), record)))
 
 
 @functools.cache
@@ -222,15 +246,18 @@ def _flat_exported(record: PortableFunction, vjp_order: int) -> jax_export.Expor
     for _ in range(vjp_order + 1):
         if stored is not None:
             check_stored_types(stored)
-            stored = stored.lazy_vjp.made
+            stored = stored.gradient.made
     record = embedded(record, vjp_order)
     flat = replace(
         record,
-        in_tree=flat_arguments(len(record.in_avals)),
-        out_tree=TreeSpec("tuple", children=(LEAF,) * len(record.out_avals)),
-        argument_names=tuple(f"x{i}" for i in range(len(record.in_avals))),
-        module=_todays_module(record),
-        calling_convention_version=max(record.calling_convention_version, _CONVENTION),
+        in_tree=flat_call(len(record.in_avals)),
+        out_tree=flat_tuple(len(record.out_avals)),
+        argument_names=flat_names(len(record.in_avals)),
+        module=replace(
+            record.module,
+            data=_todays_module(record),
+            calling_convention_version=max(record.module.calling_convention_version, _CONVENTION),
+        ),
         # The module takes 4-bit values as they are now.
         constraints_known=False,
     )
@@ -241,9 +268,9 @@ def _flat_exported(record: PortableFunction, vjp_order: int) -> jax_export.Expor
 def _todays_module(record: PortableFunction) -> bytes:
     """Rewrites the module for the installed JAX; returns it as it is if that runs it."""
     narrow = any(map(is_narrow, (*record.in_avals, *record.out_avals)))
-    readable = record.stablehlo_version <= _jax_compat.current_stablehlo_version()
-    if readable and not narrow and not _LINEAR_ALGEBRA.search(record.module):
-        return _with_meshes(record.module)
+    readable = record.module.stablehlo_version <= _jax_compat.current_stablehlo_version()
+    if readable and not narrow and not _LINEAR_ALGEBRA.search(record.module.data):
+        return _with_meshes(record.module.data)
     _load_lapack()
     module = read_module(record)
     rewrite_calls(module, record.name, keep_current=True)
@@ -281,9 +308,9 @@ def _with_meshes(module: bytes) -> bytes:
 
 
 def _materialised_orders(record: PortableFunction) -> int:
-    order, made = 0, record.lazy_vjp.made
+    order, made = 0, record.gradient.made
     while made is not None:
-        order, made = order + 1, made.lazy_vjp.made
+        order, made = order + 1, made.gradient.made
     return order
 
 
@@ -306,7 +333,7 @@ def _under_constraints(
     avals = (*exported.in_avals, *exported.out_avals)
     texts = (*record.constraints, *record.requirements)
     # JAX has no form for !=; the module checks it all the same.
-    comparisons = [c for c in map(parse_comparison, texts) if c.operator != "!="]
+    comparisons = [c for c in SymbolicScope(texts, check=False).constraints if c.operator != "!="]
     known_avals = (*record.in_avals, *record.out_avals)
     symbolic = any(is_symbolic_dim(d) for aval in known_avals for d in aval.shape)
     if not comparisons or not symbolic:

@@ -45,13 +45,13 @@ def check_readable(record: PortableFunction) -> None:
     Raises:
       ShardingError: it computes by parts, and for several platforms or open sizes.
     """
-    several = len(record.platforms) > 1 or record.uses_shape_polymorphism
-    if record.nr_devices > 1 and several and _BY_PARTS in record.module:
+    several = len(record.platforms) > 1 or record.module.uses_shape_polymorphism
+    if record.module.nr_devices > 1 and several and _BY_PARTS in record.module.data:
+        with_sizes = " with open sizes" if record.module.uses_shape_polymorphism else ""
         raise ShardingError(
             f"{record.name} computes on the part of each device by itself (jax.shard_map), and was "
-            f"exported for {', '.join(record.platforms)}"
-            f"{' with open sizes' if record.uses_shape_polymorphism else ''}: JAX cannot run such "
-            "a module. To call it in JAX, export it for one platform and known sizes, as "
+            f"exported for {', '.join(record.platforms)}{with_sizes}: JAX cannot run "
+            "such a module. To call it in JAX, export it for one platform and known sizes, as "
             'export(f, platforms=["cpu"]).'
         )
 

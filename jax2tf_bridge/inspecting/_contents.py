@@ -1,4 +1,4 @@
-"""What a module of a SavedModel holds, and where it runs."""
+"""Describes the modules of a SavedModel: what they hold, and where they run."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from jax2tf_bridge.portable._tensorflow_releases import (
 )
 from jax2tf_bridge.portable.bytecode import ModuleSummary, read_module
 from jax2tf_bridge.saved_model._saved_model import CalledModule, SavedModelContents
-from jax2tf_bridge.saved_model._sidecar import RECORDS
+from jax2tf_bridge.saved_model._sidecar import FILE_NAME, MOST_ORDERS, RECORDS
 from jax2tf_bridge.serialization import read_function
+from jax2tf_bridge.serialization._vjp_chain import vjp_chain
 
 _FIRST_WITH_SHARDY = (2, 20)
-"""The TensorFlow release since which the op has the attribute `use_shardy_partitioner`."""
+"""TensorFlow release since which the op has the attribute `use_shardy_partitioner`."""
 
 _LINEAR_ALGEBRA = re.compile(r"(lapack|blas|cublas|cusolver|hipblas|hipsolver)")
-_RECORD_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\.jaxfn")
-_MOST_ORDERS = 200
 
 
 @dataclass(frozen=True)
 class ModuleContents:
-    """What is known of a module.
+    """A module of a SavedModel, with what follows from it and from its op.
 
     Attributes:
       called: the op.
-      order: how often is differentiated before it runs; None if nothing runs it.
+      order: how often is differentiated before a module of these bytes runs; None if nothing
+        runs it.
       entries: the names of the signatures and methods that run it, or a gradient with it.
       summary: what is in it; None if it cannot be read, and `unreadable` says why.
       record: its function, if the sidecar has it.
@@ -60,7 +60,7 @@ class ModuleContents:
 
     @property
     def place(self) -> str:
-        """Where it is, for people."""
+        """Names where it is, for people."""
         called = self.called
         return f"{called.function}/{called.node}" if called.function else called.node
 
@@ -68,50 +68,52 @@ class ModuleContents:
 def module_contents(
     contents: SavedModelContents, records: Mapping[str, PortableFunction]
 ) -> tuple[ModuleContents, ...]:
-    """What is known of each module.
+    """Describes each module.
 
     Args:
       contents: the SavedModel.
-      records: functions by the SHA-256 of their module, as `records_of` gives them.
+      records: functions by the SHA-256 of their module, as `functions_beside` gives them.
     """
     summaries: dict[str, ModuleSummary | str] = {}
-    found = []
-    for called in contents.modules:
-        digest = hashlib.sha256(called.module).hexdigest()
+    orders: dict[str, int] = {}
+    digests = [hashlib.sha256(called.module).hexdigest() for called in contents.modules]
+    for called, digest in zip(contents.modules, digests, strict=True):
         if digest not in summaries:
             summaries[digest] = _summary(called)
-        found.append(_contents(contents, called, summaries[digest], records.get(digest)))
-    return tuple(found)
+        for entry in contents.entries:
+            if (order := entry.modules.get(called.number)) is not None:
+                # The gradient of what runs in pieces calls the function, too.
+                orders[digest] = min(order, orders.get(digest, order))
+    return tuple(
+        _contents(contents, called, orders.get(digest), summaries[digest], records.get(digest))
+        for called, digest in zip(contents.modules, digests, strict=True)
+    )
 
 
-def records_of(contents: SavedModelContents) -> tuple[dict[str, PortableFunction], list[str]]:
-    """The functions that lie beside the model, by the SHA-256 of their modules, and problems."""
+def functions_beside(contents: SavedModelContents) -> tuple[dict[str, PortableFunction], list[str]]:
+    """Reads the functions beside a model, by their modules' SHA-256; and the problems."""
     found: dict[str, PortableFunction] = {}
     problems: list[str] = []
-    for file in record_files(contents):
+    for file in function_files(contents):
         try:
-            record: PortableFunction | None = read_function(file)
+            functions = vjp_chain(read_function(file), None, MOST_ORDERS)
         except (BridgeError, OSError) as e:
             problems.append(str(e))
-            continue
-        for _ in range(_MOST_ORDERS):
-            if record is None:
-                break
-            found[hashlib.sha256(record.module).hexdigest()] = record
-            record = record.lazy_vjp.made
+        else:
+            found |= {hashlib.sha256(each.module.data).hexdigest(): each for each in functions}
     return found, problems
 
 
-def record_files(contents: SavedModelContents) -> Iterator[Path]:
-    """The files of the functions that the sidecar names."""
+def function_files(contents: SavedModelContents) -> Iterator[Path]:
+    """Yields the files of the functions that the sidecar names."""
     for signature in sidecar_signatures(contents).values():
         name = signature.get("record")
-        if isinstance(name, str) and _RECORD_NAME.fullmatch(name):
+        if isinstance(name, str) and FILE_NAME.fullmatch(name):
             yield Path(contents.path) / RECORDS / name
 
 
 def sidecar_signatures(contents: SavedModelContents) -> dict[str, Mapping[str, object]]:
-    """What the sidecar says of signatures, by their names, as far as it is what it should be."""
+    """Returns the sidecar's entries of signatures, by name, as far as they are sound."""
     found = contents.sidecar.get("signatures")
     if not isinstance(found, dict):
         return {}
@@ -128,38 +130,39 @@ def _summary(called: CalledModule) -> ModuleSummary | str:
 def _contents(
     contents: SavedModelContents,
     called: CalledModule,
+    lowest_order: int | None,
     read: ModuleSummary | str,
     record: PortableFunction | None,
 ) -> ModuleContents:
-    runs = [(e, e.modules[called.number]) for e in contents.entries if called.number in e.modules]
+    entries = dict.fromkeys(e.name for e in contents.entries if called.number in e.modules)
     narrow = tuple(sorted({*called.arguments, *(r.dtype for r in called.results)} & WIDENED.keys()))
     summary = None if isinstance(read, str) else read
     calls = () if summary is None else tuple(summary.custom_calls)
     return ModuleContents(
         called=called,
-        order=min((order for _, order in runs), default=None),
-        entries=tuple(dict.fromkeys(entry.name for entry, _ in runs)),
+        order=lowest_order if entries else None,
+        entries=tuple(entries),
         summary=summary,
         unreadable=read if isinstance(read, str) else None,
         record=record,
         releases=tuple(_releases(called, calls)) if summary is not None and not narrow else (),
-        unhandled=unhandled_anywhere(_judged(called), calls),
+        unhandled=unhandled_anywhere(_without_vouched_lapack(called), calls),
         mismatch=None if summary is None or narrow else _mismatch(called, summary),
         narrow=narrow,
     )
 
 
-def _judged(called: CalledModule) -> CalledModule:
-    """The op without the checks that say of linear algebra that there is a handler for it.
+def _without_vouched_lapack(called: CalledModule) -> CalledModule:
+    """Drops the checks that vouch for handlers of linear algebra.
 
-    In JAX there is; other tools need the check to be off to write the call at all.
+    JAX has handlers for it, and other tools can write such calls only without the check.
     """
     checks = (c for c in called.disabled_checks if not is_linear_algebra(c.is_custom_call() or ""))
     return replace(called, disabled_checks=tuple(checks))
 
 
 def is_linear_algebra(call: str) -> bool:
-    """Whether a custom call is one of JAX's of LAPACK and its like, that no TensorFlow has.
+    """Tells whether a custom call is one of JAX's to LAPACK and the like.
 
     >>> is_linear_algebra("lapack_sgeqrf_ffi"), is_linear_algebra("Qr")
     (True, False)
@@ -178,14 +181,17 @@ def _mismatch(called: CalledModule, summary: ModuleSummary) -> str | None:
 
 
 def _releases(called: CalledModule, calls: Iterable[str]) -> Iterator[str]:
-    """The releases that read the module, and have handlers for its custom calls."""
+    """Yields the releases that read the module and handle its custom calls."""
     calls = tuple(calls)
-    if called.stablehlo_version is None or has_kernel(_judged(called), calls):
+    judged = _without_vouched_lapack(called)
+    if called.stablehlo_version is None or has_kernel(judged, calls):
         return
     for release in tensorflow_releases(called.stablehlo_version, called.calling_convention_version):
         if called.uses_shardy and _numbers(release) < _FIRST_WITH_SHARDY:
             continue
-        if not unhandled_calls(_judged(called), calls, TENSORFLOW_RELEASES[release][0]):
+        if not unhandled_calls(
+            _without_vouched_lapack(called), calls, TENSORFLOW_RELEASES[release][0]
+        ):
             yield release
 
 

@@ -1,4 +1,4 @@
-"""What `jax2tf-bridge inspect` knows of a SavedModel: the schema of its --json."""
+"""Describes a SavedModel as `jax2tf-bridge inspect --json` does."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from typing import Any
 
 from jax2tf_bridge.inspecting._contents import (
     ModuleContents,
+    functions_beside,
     module_contents,
-    records_of,
     sidecar_signatures,
 )
-from jax2tf_bridge.inspecting._model_findings import findings
+from jax2tf_bridge.inspecting._findings import findings
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._call_types import call_avals
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES
-from jax2tf_bridge.saved_model._saved_model import EntryPoint, Port, SavedModelContents
+from jax2tf_bridge.saved_model._meta_graph import Port
+from jax2tf_bridge.saved_model._saved_model import EntryPoint, SavedModelContents
 from jax2tf_bridge.saved_model._tensors import TensorType
 from shape_poly import is_symbolic_dim
 
 SCHEMA = 1
-"""The version of the schema; a field that is taken away or means something else raises it."""
+"""Version of the schema, raised if a field is removed or means something else."""
 
 _MOST_SIZES = 1000
 
 
 def describe_saved_model(contents: SavedModelContents) -> dict[str, Any]:
-    """The SavedModel as JSON has it; docs/command-line.md says what each field means."""
-    records, problems = records_of(contents)
+    """Describes a SavedModel as JSON; docs/command-line.md lists the fields."""
+    records, problems = functions_beside(contents)
     modules = module_contents(contents, records)
     signatures = [e for e in contents.entries if e.is_signature]
     methods = [e for e in contents.entries if not e.is_signature]
@@ -89,14 +90,14 @@ def _place(module: ModuleContents) -> tuple[bool, int, int]:
 
 
 def _releases(modules: Sequence[ModuleContents]) -> list[str]:
-    """The releases that surely run all of them; none for no modules."""
+    """Returns the releases that surely run all of the modules; none for no modules."""
     if not modules:
         return []
     return [r for r in TENSORFLOW_RELEASES if all(r in m.releases for m in modules)]
 
 
 def _platforms(modules: Sequence[ModuleContents]) -> list[str]:
-    """Those that all modules are for which say for which they are."""
+    """Returns the platforms of all modules that name any."""
     lists = [m.called.platforms for m in modules if m.called.platforms]
     return [p for p in lists[0] if all(p in other for other in lists)] if lists else []
 
@@ -163,7 +164,7 @@ def _port(port: Port, known: object) -> dict[str, Any]:
 
 
 def _sizes(text: object) -> list[str] | None:
-    """The sizes in "(b, floordiv(n, 2))"."""
+    """Splits "(b, floordiv(n, 2))" into its sizes."""
     if not isinstance(text, str) or len(text) > _MOST_SIZES or text[:1] + text[-1:] != "()":
         return None
     sizes, depth = [""], 0
@@ -217,12 +218,12 @@ def _module(module: ModuleContents) -> dict[str, Any]:
 
 
 def _types(module: ModuleContents) -> dict[str, Any]:
-    """The types of the arguments and results: with names for open sizes, where they are known."""
+    """Returns the types of arguments and results, with names of open sizes that are known."""
     record = module.record
     if record is None:
         arguments, results = _call_types(module)
         return {"name": "", "arguments": arguments, "results": results, "sizes": None}
-    kept = [record.in_avals[i] for i in record.module_kept_var_idx]
+    kept = [record.in_avals[i] for i in record.module.kept_arguments]
     kept += [constant.aval for constant in record.lifted_constants]
     dims = [d for aval in record.in_avals for d in aval.shape if is_symbolic_dim(d)]
     return {
@@ -238,7 +239,7 @@ def _types(module: ModuleContents) -> dict[str, Any]:
 
 
 def _call_types(module: ModuleContents) -> tuple[list[str], list[str]]:
-    """The op's dtypes with main's sizes, of which the open ones have no name."""
+    """Returns the op's dtypes with main's sizes, of which the open ones have no name."""
     called, summary = module.called, module.summary
     if summary is None:
         return [], []

@@ -27,7 +27,7 @@ _OF_PORTABLE: Mapping[str, Callable[[PortableFunction], Any]] = MappingProxyType
     {
         "fun_name": lambda portable: portable.name,
         "platforms": lambda portable: portable.platforms,
-        "nr_devices": lambda portable: portable.nr_devices,
+        "nr_devices": lambda portable: portable.module.nr_devices,
     }
 )
 
@@ -62,7 +62,7 @@ class Exported(jax_export.Exported):
     >>> import jax, numpy as np
     >>> from jax2tf_bridge.jax_export import export
     >>> exported = export(jax.jit(lambda x: x**3), platforms=["cpu"])(1.0)
-    >>> exported.in_avals, float(exported.call(2.0)), exported.portable.stablehlo_version
+    >>> exported.in_avals, float(exported.call(2.0)), exported.portable.module.stablehlo_version
     ((ShapedArray(float32[], weak_type=True),), 8.0, (0, 14, 24))
     """
 
@@ -199,7 +199,8 @@ _COUNTERPARTS: Mapping[str, Callable[[PortableFunction, Any], PortableFunction]]
         "in_tree": _with_in_tree,
         "out_tree": _with_out_tree,
         "disabled_safety_checks": lambda portable, checks: dataclasses.replace(
-            portable, disabled_checks=canonical_checks(checks)
+            portable,
+            module=dataclasses.replace(portable.module, disabled_checks=canonical_checks(checks)),
         ),
     }
 )

@@ -9,8 +9,7 @@ except ModuleNotFoundError as e:
         raise
     raise MissingDependencyError("JAX", "jax", "Loading a SavedModel as JAX functions") from e
 
-from jax2tf_bridge.loading._functions import LoadedFunction, LoadedSignature
+from jax2tf_bridge.loading._functions import LoadedFunction, LoadedModel, LoadedSignature
 from jax2tf_bridge.loading._load import load
-from jax2tf_bridge.loading._model import LoadedModel
 
 __all__ = ["LoadedFunction", "LoadedModel", "LoadedSignature", "load"]

@@ -1,4 +1,4 @@
-"""Arrays of JAX from the variables of a SavedModel."""
+"""Makes JAX arrays from the variables of a SavedModel."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax2tf_bridge.errors import DTypeError, FileFormatError
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import KEYS, NEED_X64, WIDENED
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._tensor_bundle import BundleEntry, TensorBundle
 
 
 class SavedVariables:
-    """The variables of a SavedModel, each read when it is asked for."""
+    """Variables of a SavedModel, each read when it is asked for."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """Of the SavedModel in a folder; without variables there is nothing to read.
+        """Opens the variables of the SavedModel in a folder, if it has any.
 
         Raises:
           FileFormatError: they are damaged.
@@ -32,7 +32,7 @@ class SavedVariables:
         self._bundle = TensorBundle(self._prefix) if exists else None
 
     def entry(self, key: str) -> BundleEntry:
-        """What is known of a variable.
+        """Finds a variable.
 
         Raises:
           FileFormatError: there is none of that key.
@@ -47,7 +47,7 @@ class SavedVariables:
         return found
 
     def data(self, key: str, dtype: str, shape: tuple[int, ...]) -> bytes:
-        """The bytes of a variable that must be of a dtype (as it crosses to TF) and shape.
+        """Reads a variable that must be of a dtype (as it crosses to TF) and shape.
 
         Raises:
           FileFormatError: it is not there, of another dtype or shape, or damaged.
@@ -65,7 +65,7 @@ class SavedVariables:
         return self._bundle.read(key)
 
     def constant(self, key: str, digest: str, aval: Aval) -> bytes:
-        """The bytes of a lifted constant.
+        """Reads a lifted constant, whose SHA-256 is known.
 
         Raises:
           FileFormatError: as `data`; or they are not those of the digest.
@@ -81,13 +81,22 @@ class SavedVariables:
         return data
 
 
+def variable_name(key: str) -> str:
+    """Writes the key of a variable in a checkpoint as the path to it.
+
+    >>> variable_name("params/dense.Skernel/.ATTRIBUTES/VARIABLE_VALUE")
+    'params/dense/kernel'
+    """
+    return key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE").replace(".S", "/").replace("..", ".")
+
+
 def concrete(aval: Aval) -> tuple[int, ...]:
-    """The shape of a variable, in which nothing is open, as it crosses to TensorFlow."""
+    """Returns the shape of a variable as it crosses to TensorFlow; nothing in it is open."""
     return tuple(size for size in aval.op_shape if isinstance(size, int))
 
 
 def array(data: bytes, aval: Aval, name: str) -> jax.Array:
-    """An array of JAX from the bytes of a variable.
+    """Makes a JAX array from the bytes of a variable.
 
     Args:
       data: its elements, as they cross to TensorFlow.
@@ -124,7 +133,7 @@ def array(data: bytes, aval: Aval, name: str) -> jax.Array:
 
 
 def key_of(value: Any, aval: Aval) -> Any:
-    """A typed key from what a signature takes for it: its words, or a seed; else as it is."""
+    """Makes a typed key from what a signature takes for it: its words, or a seed."""
     if not aval.is_key:
         return value
     if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.prng_key):

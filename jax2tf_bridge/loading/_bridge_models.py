@@ -1,8 +1,8 @@
-"""SavedModels that save() wrote, from their sidecar and records."""
+"""Loads SavedModels that save() wrote, from their sidecar and portable functions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,20 @@ from typing import Any
 import jax
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.loading._arrays import SavedVariables, array, concrete, key_of
-from jax2tf_bridge.loading._functions import LoadedFunction, LoadedSignature, path_avals
-from jax2tf_bridge.loading._model import LoadedModel
-from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
+from jax2tf_bridge.loading._arrays import SavedVariables, array, concrete, key_of, variable_name
+from jax2tf_bridge.loading._functions import (
+    LoadedFunction,
+    LoadedModel,
+    LoadedSignature,
+    path_avals,
+)
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._portable_function import (
+    Gradient,
+    NoGradient,
+    PortableFunction,
+    StoredGradient,
+)
 from jax2tf_bridge.saved_model._sidecar import (
     ArrayEntry,
     ConstantEntry,
@@ -27,7 +37,7 @@ _NO_GRADIENT = "the SavedModel has none: the function has none, or it was saved 
 def load_bridge_model(
     folder: Path, sidecar: Sidecar, records: Mapping[str, PortableFunction]
 ) -> LoadedModel:
-    """The model of a sidecar.
+    """Loads the model of a sidecar.
 
     Raises:
       FileFormatError: what belongs together does not, or is damaged.
@@ -45,17 +55,16 @@ def load_bridge_model(
         name: _signature(folder, function, sidecar.signatures[name], weights)
         for name, function in functions.items()
     }
-    return LoadedModel(folder, functions, signatures, params, constants, own_weights=_own(params))
+
+    def own_weights(function: LoadedFunction) -> tuple[Any, ...]:
+        return (params,) if function.takes_params else ()
+
+    return LoadedModel(folder, functions, signatures, params, constants, own_weights=own_weights)
 
 
 def _function(name: str, record: PortableFunction, entry: SignatureEntry) -> LoadedFunction:
     masks = [mask.path for mask in entry.masks.values()]
     return LoadedFunction(name, record, takes_params=entry.takes_params, masks=masks)
-
-
-def _own(params: Any) -> Any:
-    """The weights as the first argument, for the functions that take them."""
-    return lambda function: (params,) if function.takes_params else ()
 
 
 _Key = tuple[str, str, tuple[int, ...]]
@@ -64,7 +73,7 @@ _Key = tuple[str, str, tuple[int, ...]]
 def _constants(
     sidecar: Sidecar, variables: SavedVariables
 ) -> tuple[dict[_Key, bytes], dict[str, jax.Array]]:
-    """The lifted constants, as bytes by what they are, and as arrays by name."""
+    """Reads the lifted constants: as bytes by what they are, and as arrays by name."""
     data: dict[_Key, bytes] = {}
     arrays: dict[str, jax.Array] = {}
     for entry in sidecar.constants:
@@ -76,23 +85,22 @@ def _constants(
 
 
 def _name(entry: ConstantEntry) -> str:
-    """What the variable is called in the SavedModel."""
     parts = entry.key.split("/")
-    return parts[1].replace(".S", "/").replace("..", ".") if len(parts) > 1 else entry.key
+    return variable_name(parts[1]) if len(parts) > 1 else entry.key
 
 
 def _filled(record: PortableFunction, arrays: Mapping[_Key, bytes]) -> PortableFunction:
-    """The record and its VJPs with the arrays that they captured."""
+    """Gives a function and its VJPs the arrays that they captured."""
     constants = tuple(
         # Those that its signature does not use may be missing: gradients of higher orders.
         replace(c, data=arrays.get((c.digest, c.aval.dtype, concrete(c.aval))))
         for c in record.lifted_constants
     )
-    made = record.lazy_vjp.made
-    lazy_vjp = LazyVjp(missing_because=_NO_GRADIENT)
+    made = record.gradient.made
+    gradient: Gradient = NoGradient(_NO_GRADIENT)
     if made is not None:
-        lazy_vjp = LazyVjp(made=_filled(made, arrays))
-    return replace(record, lifted_constants=constants, lazy_vjp=lazy_vjp)
+        gradient = StoredGradient(_filled(made, arrays))
+    return replace(record, lifted_constants=constants, gradient=gradient)
 
 
 def _weights(
@@ -101,7 +109,7 @@ def _weights(
     records: Mapping[str, PortableFunction],
     variables: SavedVariables,
 ) -> tuple[dict[str, jax.Array], Any]:
-    """The weights by path and as the pytree that was saved; None if there are none."""
+    """Reads the weights: by path, and as the pytree that was saved, None if there are none."""
     avals: dict[str, Aval] = {}
     trees = {}
     for name, record in records.items():
@@ -141,7 +149,10 @@ def _signature(
     weights: Mapping[str, jax.Array],
 ) -> LoadedSignature:
     ins, outs = path_avals(function.record)
-    own = [weights[path] for path in _own_leaves(function)]
+    own = []
+    if function.takes_params:
+        tree = function.record.in_tree.children[0].children[0]
+        own = [weights[path] for path in tree.leaf_paths("params")]
     needed = [path for path in list(ins)[len(own) :] if path not in function.masks]
     names = {each.path: name for name, each in entry.inputs.items()}
     results = {each.path: name for name, each in entry.outputs.items()}
@@ -160,13 +171,6 @@ def _signature(
     inputs = {names[path]: _described(entry.inputs[names[path]]) for path in needed}
     outputs = {results[path]: _described(entry.outputs[results[path]]) for path in outs}
     return LoadedSignature(function.name, inputs, outputs, call)
-
-
-def _own_leaves(function: LoadedFunction) -> Sequence[str]:
-    """The paths of the weights that a function takes."""
-    if not function.takes_params:
-        return ()
-    return tuple(function.record.in_tree.children[0].children[0].leaf_paths("params"))
 
 
 def _described(entry: ArrayEntry) -> str:

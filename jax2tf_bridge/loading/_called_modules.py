@@ -1,4 +1,4 @@
-"""From XlaCallModule operations to modules with their arguments and gradients."""
+"""Makes modules with their arguments and gradients from XlaCallModule operations."""
 
 from __future__ import annotations
 
@@ -17,28 +17,27 @@ from jax2tf_bridge.saved_model._dataflow import (
     Scope,
     Value,
     Variable,
-    tensor_of,
 )
 from jax2tf_bridge.saved_model._entry_points import called_module
-from jax2tf_bridge.saved_model._nodes import Node
+from jax2tf_bridge.saved_model._graph import Node, tensor_of
 
 _MOST_ORDERS = 50
 
 
 class NotCallable(Exception):
-    """A module that JAX cannot call as TensorFlow does; the text is the end of a sentence."""
+    """A module that JAX cannot call as TensorFlow does; the text ends a sentence."""
 
 
 @dataclass(frozen=True)
-class Arranged:
+class BoundModule:
     """A called module, and the values of its flat arguments."""
 
     called: CallableModule
     arguments: tuple[Value, ...]
 
 
-def arranged(call: ModuleCall, name: str, variables: Mapping[str, str]) -> Arranged:
-    """The module of an operation, with its gradients.
+def bind_module(call: ModuleCall, name: str, variables: Mapping[str, str]) -> BoundModule:
+    """Finds the module of an operation, with its gradients and arguments.
 
     Args:
       call: the operation.
@@ -59,7 +58,7 @@ def arranged(call: ModuleCall, name: str, variables: Mapping[str, str]) -> Arran
     values = tuple(call.scope.value(reference) for reference in references)
     labels = tuple(_label(value, i, variables) for i, value in enumerate(values))
     called = _called(call, name, places, labels)
-    return Arranged(_with_gradient(called, call, references, 1), values)
+    return BoundModule(_with_gradient(called, call, references, 1), values)
 
 
 def _called(
@@ -88,7 +87,7 @@ def _called(
 
 
 def _flat_arguments(call: ModuleCall) -> tuple[str, ...] | None:
-    """What the IdentityN that carries the gradient has beside the results; None without one."""
+    """Returns what the IdentityN with the gradient has beside the results; None without one."""
     node = call.differentiated
     results = len(call.node.dtypes("Tout"))
     if node is None or [tensor_of(i) for i in node.inputs[:results]] != [
@@ -99,7 +98,7 @@ def _flat_arguments(call: ModuleCall) -> tuple[str, ...] | None:
 
 
 def _places(wanted: Sequence[str], among: Sequence[str]) -> tuple[int, ...] | None:
-    """Where the tensors are among others, in the same order; None if they are not."""
+    """Finds where tensors are among others, in the same order; None if they are not."""
     tensors = [tensor_of(reference) for reference in among]
     places: list[int] = []
     for reference in wanted:
@@ -114,7 +113,7 @@ def _places(wanted: Sequence[str], among: Sequence[str]) -> tuple[int, ...] | No
 def _with_gradient(
     called: CallableModule, call: ModuleCall, references: Sequence[str], order: int
 ) -> CallableModule:
-    """The module with its VJP, as far as that is in the file and can be read."""
+    """Adds the VJP to a module, as far as that is in the file and can be read."""
     try:
         return replace(called, gradient=_gradient(called, call, references, order))
     except NotCallable as e:
@@ -144,7 +143,7 @@ def _gradient(
 
 
 def _places_of_cotangents(vjp: ModuleCall, first: int, dtypes: Sequence[str]) -> list[int]:
-    """Which flat arguments of the VJP its module takes: the function's, then the cotangents.
+    """Finds which flat arguments of the VJP its module takes, cotangents last.
 
     Those of integers, which are no numbers, TensorFlow makes itself.
 
@@ -166,7 +165,7 @@ def _places_of_cotangents(vjp: ModuleCall, first: int, dtypes: Sequence[str]) ->
 
 
 def _module_of_gradient(call: ModuleCall, node: Node, references: Sequence[str]) -> ModuleCall:
-    """The one module that the gradient calls."""
+    """Finds the one module that the gradient calls."""
     model = call.scope.model
     function = model.graph.gradient_of(node.gradient_type)
     if function is None:

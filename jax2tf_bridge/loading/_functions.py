@@ -1,10 +1,12 @@
-"""Functions of a loaded SavedModel, as JAX calls, differentiates and jits them."""
+"""Defines what load() gives: a model of functions that JAX calls, differentiates and jits."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import jax
@@ -13,16 +15,17 @@ import numpy as np
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import (
-    ArgumentsError,
-    DTypeError,
     GradientError,
     ShapeError,
     StructureError,
     bullet_list,
+    mismatch,
 )
 from jax2tf_bridge.from_jax import to_exported
-from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
-from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec, call_without, flatten_call
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._call import Call
+from jax2tf_bridge.portable._portable_function import Gradient, GradientOnDemand, PortableFunction
+from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from shape_poly import Dim, shape_text, solve_dimensions
 
 Flat: TypeAlias = Callable[..., Sequence[Any]]
@@ -64,26 +67,28 @@ class LoadedFunction:
         return jax.jit(self.exported.call)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The results on the arguments, of the structure that the function was exported with.
+        """Runs the function; the results have the structure of its export.
 
         Raises:
           StructureError, ShapeError, DTypeError: the arguments do not fit.
           GradientError: while it is differentiated more often than gradients were saved.
         """
-        record = self.record
-        tree, names = call_without(record.in_tree, record.argument_names, self.masks)
-        leaves = self.with_masks(flatten_call(tree, names, args, kwargs))
-        return record.out_tree.unflatten(iter(self.flat(leaves)))
+        leaves = self.with_masks(self._arguments.flatten(args, kwargs))
+        return self.record.out_tree.unflatten(iter(self.flat(leaves)))
+
+    @functools.cached_property
+    def _arguments(self) -> Call:
+        return Call.of(self.record.in_tree, self.record.argument_names).without(self.masks)
 
     def with_masks(self, leaves: Sequence[Any]) -> list[Any]:
-        """All flat arguments, of those without the masks.
+        """Completes the flat arguments that are given without the masks.
 
         Raises:
           ShapeError: a mask's size does not follow from them.
         """
         if not self.masks:
             return list(leaves)
-        by_path = dict(zip(self.record.in_paths(), self.record.in_avals, strict=True))
+        by_path = {port.path: port.aval for port in self.record.inputs}
         given = [aval for path, aval in by_path.items() if path not in self.masks]
         sizes = _Sizes(self.record.name, given, leaves)
         rest = iter(leaves)
@@ -93,7 +98,7 @@ class LoadedFunction:
         ]
 
     def flat(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        """The flat results on the flat arguments."""
+        """Runs the function on flat arguments, and returns flat results."""
         check_leaves(self.record, leaves)
         results: Sequence[Any] = self._jitted(*leaves)
         return results
@@ -103,7 +108,7 @@ class LoadedFunction:
 
 
 class _Sizes:
-    """Sizes of what is not given, from those of what is; they may be symbolic in jax.export."""
+    """Sizes of arguments that are not given, from those that are; symbolic ones in jax.export."""
 
     def __init__(self, name: str, avals: Sequence[Aval], leaves: Sequence[Any]) -> None:
         self._name = name
@@ -123,7 +128,7 @@ class _Sizes:
         self._solved = solve_dimensions([aval.shape for aval in avals], known)
 
     def of(self, path: str, aval: Aval) -> list[Any]:
-        """The shape of an argument.
+        """Computes the shape of an argument.
 
         Raises:
           ShapeError: it does not follow.
@@ -165,18 +170,13 @@ class LoadedSignature:
         self._call = call
 
     def __call__(self, **inputs: Any) -> dict[str, Any]:
-        """The outputs on the inputs.
+        """Runs the signature on inputs by name.
 
         Raises:
           StructureError: an input is missing, or there is none of that name.
           ShapeError, DTypeError: they do not fit.
         """
-        problems = [f"the input {name} is missing" for name in self.inputs if name not in inputs]
-        problems += [
-            f"there is no input {name}{did_you_mean(name, self.inputs)}"
-            for name in inputs
-            if name not in self.inputs
-        ]
+        problems = input_problems(self.inputs, inputs)
         if problems:
             raise StructureError(
                 f"The inputs are not those of the signature {self.name}{self._text()}:"
@@ -193,10 +193,19 @@ class LoadedSignature:
         return f"<{type(self).__name__} {self.name}{self._text()}>"
 
 
+def input_problems(names: Collection[str], given: Collection[str]) -> list[str]:
+    """Says which inputs are missing, and which there are not."""
+    problems = [f"the input {name} is missing" for name in names if name not in given]
+    return problems + [
+        f"there is no input {name}{did_you_mean(name, names)}"
+        for name in given
+        if name not in names
+    ]
+
+
 def signature_text(record: PortableFunction, left_out: Collection[str] = ()) -> str:
-    """The arguments, but for those at some paths, and the results of a record in a line."""
-    pairs = zip(record.in_paths(), record.in_avals, strict=True)
-    arguments = ", ".join(f"{path}: {aval}" for path, aval in pairs if path not in left_out)
+    """Writes the arguments, but for those at some paths, and the results in a line."""
+    arguments = ", ".join(str(port) for port in record.inputs if port.path not in left_out)
     return f"({arguments}) -> ({', '.join(map(str, record.out_avals))})"
 
 
@@ -207,7 +216,8 @@ def check_leaves(record: PortableFunction, leaves: Sequence[Any]) -> None:
       ShapeError, DTypeError, ArgumentsError: they do not; each difference is listed.
     """
     shapes, dtypes = [], []
-    for path, aval, leaf in zip(record.in_paths(), record.in_avals, leaves, strict=True):
+    for port, leaf in zip(record.inputs, leaves, strict=True):
+        path, aval = port.path, port.aval
         shape, dtype = np.shape(leaf), _dtype_name(leaf)
         fits = len(shape) == len(aval.shape) and all(
             not isinstance(d, int) or d == size for d, size in zip(aval.shape, shape, strict=True)
@@ -228,23 +238,21 @@ def refuse_misfits(name: str, shapes: Sequence[str], dtypes: Sequence[str]) -> N
     """
     if not shapes and not dtypes:
         return
-    kind = ArgumentsError if shapes and dtypes else ShapeError if shapes else DTypeError
     hint = ""
     if any("64" in line for line in dtypes) and not jax.config.read("jax_enable_x64"):
-        hint = "\nJAX has no values of 64 bits unless jax.config.update('jax_enable_x64', True)."
-    lines = bullet_list([*shapes, *dtypes])
-    raise kind(f"The arguments of {name} do not fit:{lines}{hint}")
+        hint = "JAX has no values of 64 bits unless jax.config.update('jax_enable_x64', True)."
+    raise mismatch(f"The arguments of {name} do not fit", shapes, dtypes, hint)
 
 
 def _dtype_name(leaf: Any) -> str:
-    """The dtype that a value has for JAX."""
+    """Returns the dtype that a value has for JAX."""
     if isinstance(leaf, jax.Array):
         return str(leaf.dtype)
     return str(jax.eval_shape(lambda x: x, leaf).dtype)
 
 
 def _flat_record(record: PortableFunction) -> PortableFunction:
-    """The record over flat arguments and results: no type of a pytree node has to be known here.
+    """Flattens arguments and results, so that no type of a pytree node has to be known.
 
     Where its stored gradients end, the next one says so.
     """
@@ -254,19 +262,19 @@ def _flat_record(record: PortableFunction) -> PortableFunction:
         in_tree=TreeSpec("tuple", children=(arguments, TreeSpec("dict"))),
         out_tree=TreeSpec("tuple", children=(LEAF,) * len(record.out_avals)),
         argument_names=tuple(f"x{i}" for i in range(len(record.in_avals))),
-        lazy_vjp=_with_end(record, record.name, 0),
+        gradient=_vjp_or_refusal(record, record.name, 0),
     )
 
 
-def _with_end(record: PortableFunction, name: str, order: int) -> LazyVjp:
+def _vjp_or_refusal(record: PortableFunction, name: str, order: int) -> Gradient:
     if record.has_vjp:
 
         def make() -> PortableFunction:
             vjp = record.vjp()
-            return replace(vjp, lazy_vjp=_with_end(vjp, name, order + 1))
+            return replace(vjp, gradient=_vjp_or_refusal(vjp, name, order + 1))
 
-        return LazyVjp(make)
-    reason = record.lazy_vjp.missing_because
+        return GradientOnDemand(make)
+    reason = record.gradient.missing_because
     if order:
         reason = (
             f"the SavedModel has its gradients up to order {order}; for more, write it by "
@@ -276,11 +284,76 @@ def _with_end(record: PortableFunction, name: str, order: int) -> LazyVjp:
     def refuse() -> PortableFunction:
         raise GradientError(f"{name} has no {'further ' if order else ''}gradient: {reason}.")
 
-    return LazyVjp(refuse)
+    return GradientOnDemand(refuse)
 
 
 def path_avals(record: PortableFunction) -> tuple[dict[str, Aval], dict[str, Aval]]:
-    """The arguments and results of a record by their paths."""
-    ins = dict(zip(record.in_paths(), record.in_avals, strict=True))
-    outs = dict(zip(record.out_tree.leaf_paths(), record.out_avals, strict=True))
+    """Returns the arguments and the results by their paths."""
+    ins = {port.path: port.aval for port in record.inputs}
+    outs = {port.path: port.aval for port in record.outputs}
     return ins, outs
+
+
+class LoadedModel:
+    """A SavedModel as JAX functions and arrays; made by `load`.
+
+    `model.serving_default(x)`, by the name of any signature, calls the function with the weights
+    of the SavedModel. `model.functions["serving_default"](params, x)` takes them as an argument,
+    to be differentiated with respect to them. `model.signatures["serving_default"](x=x)` takes the
+    inputs and gives the outputs by name, as TensorFlow does.
+
+    Attributes:
+      path: the SavedModel's folder.
+      functions: by the signature's name, with the arguments of the JAX function.
+      signatures: by name.
+      params: the weights, as the pytree that was saved; node types that are not registered here
+        (register_pytree_node_serialization) are dicts or tuples. None if there are none.
+      constants: the arrays that the functions captured, by name.
+      problems: for each signature that JAX alone cannot run, why.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        functions: Mapping[str, Callable[..., Any]],
+        signatures: Mapping[str, LoadedSignature],
+        params: Any,
+        constants: Mapping[str, Any],
+        *,
+        own_weights: Callable[[Any], tuple[Any, ...]],
+        problems: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.path = path
+        self.functions = MappingProxyType(dict(functions))
+        self.signatures = MappingProxyType(dict(signatures))
+        self.params = params
+        self.constants = MappingProxyType(dict(constants))
+        self.problems = MappingProxyType(dict(problems))
+        self._own_weights = own_weights
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = self.__dict__.get("functions", {}).get(name)
+        if function is None:
+            problem = self.__dict__.get("problems", {}).get(name)
+            if problem is not None:
+                raise AttributeError(f"the signature {name} cannot run in JAX alone: {problem}")
+            near = did_you_mean(name, self.__dict__.get("functions", {}))
+            raise AttributeError(f"the SavedModel has no signature {name}{near}")
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(*self._own_weights(function), *args, **kwargs)
+
+        call.__name__ = call.__qualname__ = name
+        call.__doc__ = f"The signature {name} on its own weights: {function!r}."
+        return call
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.functions})
+
+    def __repr__(self) -> str:
+        lines = [f"LoadedModel {self.path}"]
+        lines += [f"  {signature!r}" for signature in self.signatures.values()]
+        lines += [f"  not in JAX: {name}: {why}" for name, why in self.problems.items()]
+        if self.constants:
+            lines.append(f"  captured arrays: {len(self.constants)}")
+        return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""SavedModels of other tools: JAX functions from the graph alone."""
+"""Loads SavedModels of other tools, from the graph alone."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import FileFormatError, StructureError, bullet_list
-from jax2tf_bridge.loading._arrays import SavedVariables, array
-from jax2tf_bridge.loading._called_modules import Arranged, NotCallable, arranged
-from jax2tf_bridge.loading._functions import LoadedSignature
-from jax2tf_bridge.loading._model import LoadedModel
-from jax2tf_bridge.loading._modules import ModuleFunction
+from jax2tf_bridge.loading._arrays import SavedVariables, array, variable_name
+from jax2tf_bridge.loading._called_modules import (
+    BoundModule,
+    NotCallable,
+    bind_module,
+)
+from jax2tf_bridge.loading._functions import LoadedModel, LoadedSignature, input_problems
+from jax2tf_bridge.loading._modules import CallableModule, ModuleFunction
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import find_dtype
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._dataflow import (
-    Cast,
     Constant,
     Input,
     ModuleCall,
@@ -29,15 +30,14 @@ from jax2tf_bridge.saved_model._dataflow import (
     Scope,
     Value,
     Variable,
-    tensor_of,
+    without_casts,
 )
-from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph
-from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, TensorInfo
-from jax2tf_bridge.saved_model._nodes import Node
-from jax2tf_bridge.saved_model._tensor_proto import constant, texts
-from jax2tf_bridge.saved_model._tensors import tensor_type
+from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
+from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, Port
+from jax2tf_bridge.saved_model._tensors import constant, tensor_type, texts
 
-_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+_MOST_CALLS = 2000
+"""Functions that call each other twice call a module 2^n times, of which a file says little."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class GraphFunction:
         self._variables, self._constants = variables, constants
 
     def __call__(self, params: Mapping[str, Any], /, **inputs: Any) -> dict[str, Any]:
-        """The outputs on the weights and the inputs.
+        """Runs the signature on the weights and the inputs.
 
         Raises:
           StructureError: a weight or input is missing, or there is none of that name.
@@ -88,12 +88,9 @@ class GraphFunction:
         done: dict[ModuleCall, Sequence[Any]] = {}
 
         def value_of(value: Value) -> Any:
-            dtypes = []
-            while isinstance(value, Cast):
-                dtypes.append(value.dtype)
-                value = value.value
-            found = source_of(value)
-            for dtype in reversed(dtypes):
+            source, dtypes = without_casts(value)
+            found = source_of(source)
+            for dtype in dtypes:
                 found = jnp.asarray(found).astype(dtype)
             return found
 
@@ -114,25 +111,20 @@ class GraphFunction:
         return {name: value_of(value) for name, value in self._values.items()}
 
     def _check(self, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-        problems = [f"the input {n} is missing" for n in self.inputs if n not in inputs]
-        problems += [
-            f"there is no input {n}{did_you_mean(n, self.inputs)}"
-            for n in inputs
-            if n not in self.inputs
-        ]
+        problems = input_problems(self.inputs, inputs)
         needed = self._variables.values()
         problems += [f"params[{n!r}] is missing" for n in needed if n not in params]
         if problems:
             raise StructureError(f"The arguments are not those of {self!r}:{bullet_list(problems)}")
 
     def __repr__(self) -> str:
-        inputs = ", ".join(f"{name}: {_type_text(info)}" for name, info in self.inputs.items())
-        outputs = ", ".join(f"{name}: {_type_text(info)}" for name, info in self.outputs.items())
+        inputs = ", ".join(f"{name}: {_type_text(port)}" for name, port in self.inputs.items())
+        outputs = ", ".join(f"{name}: {_type_text(port)}" for name, port in self.outputs.items())
         return f"<{type(self).__name__} {self.name}: (params, {inputs}) -> ({outputs})>"
 
 
 def load_graph_model(folder: Path, model: MetaGraph) -> LoadedModel:
-    """The model of a graph: each signature that does nothing but call modules.
+    """Loads a graph: each signature that does nothing but call modules.
 
     Raises:
       FileFormatError: there is none, or the SavedModel is damaged.
@@ -141,7 +133,7 @@ def load_graph_model(folder: Path, model: MetaGraph) -> LoadedModel:
     """
     _check_has_modules(folder, model.graph)
     keys = _checkpoint_keys(model)
-    names = {node: _name(key) for node, key in keys.items()}
+    names = {node: variable_name(key) for node, key in keys.items()}
     functions: dict[str, GraphFunction] = {}
     problems: dict[str, str] = {}
     for name, signature in model.signatures.items():
@@ -174,26 +166,30 @@ def load_graph_model(folder: Path, model: MetaGraph) -> LoadedModel:
 def _function(
     model: MetaGraph, name: str, signature: GraphSignature, names: Mapping[str, str]
 ) -> GraphFunction:
-    """A signature as a function.
+    """Makes a function of a signature.
 
     Raises:
       NotCallable: it does something else than calling modules.
       FileFormatError: the graph is damaged.
     """
-    scope = Scope.of_graph(model, {n: info.tensor for n, info in signature.inputs.items()})
-    outputs = {n: scope.value(info.tensor) for n, info in signature.outputs.items()}
+    scope = Scope.of_graph(model, {n: port.tensor for n, port in signature.inputs.items()})
+    outputs = {n: scope.value(port.tensor) for n, port in signature.outputs.items()}
     steps: list[_Step] = []
+    made: dict[CallableModule, ModuleFunction] = {}
     missing: list[str] = []
     values = list(outputs.values())
     for call, found in _in_order(outputs.values(), name, names):
         values += found.arguments
-        steps.append(_Step(call, ModuleFunction(found.called), found.arguments))
+        if found.called not in made:
+            made[found.called] = ModuleFunction(found.called)
+        steps.append(_Step(call, made[found.called], found.arguments))
         if found.called.gradient is None:
             missing.append(found.called.gradient_missing)
-    leaves = [_source(value) for value in values]
     variables: dict[str, str] = {}
     constants: dict[Constant, Any] = {}
-    for leaf in leaves:
+    for leaf, dtypes in map(without_casts, values):
+        for dtype in dtypes:
+            _check_dtype(dtype, "a cast")
         if isinstance(leaf, Opaque):
             raise NotCallable(f"it needs {leaf.reason}, which is TensorFlow's")
         if isinstance(leaf, Variable):
@@ -231,31 +227,13 @@ def _check_dtype(name: str, what: str) -> None:
         raise NotCallable(f"it needs {what}, whose dtype is {name}, and JAX has no such arrays")
 
 
-def _source(value: Value) -> Value:
-    """What is cast, or is there without a cast.
-
-    Raises:
-      NotCallable: JAX lacks a dtype that it is cast to.
-    """
-    while isinstance(value, Cast):
-        _check_dtype(value.dtype, "a cast")
-        value = value.value
-    return value
-
-
-def _innermost(value: Value) -> Value:
-    while isinstance(value, Cast):
-        value = value.value
-    return value
-
-
 def _in_order(
     values: Iterable[Value], name: str, names: Mapping[str, str]
-) -> list[tuple[ModuleCall, Arranged]]:
-    """The modules that values need, each after those that it needs itself."""
-    done: dict[ModuleCall, Arranged] = {}
-    known: dict[ModuleCall, Arranged] = {}
-    waiting = [v.call for v in map(_innermost, values) if isinstance(v, Result)]
+) -> list[tuple[ModuleCall, BoundModule]]:
+    """Sorts the modules that values need: each comes after those that it needs itself."""
+    done: dict[ModuleCall, BoundModule] = {}
+    known: dict[ModuleCall, BoundModule] = {}
+    waiting = _calls_in(values)
     open_calls: set[ModuleCall] = set()
     while waiting:
         call = waiting[-1]
@@ -263,12 +241,10 @@ def _in_order(
             waiting.pop()
             continue
         if call not in known:
-            known[call] = arranged(call, name, names)
-        before = [
-            v.call
-            for v in map(_innermost, known[call].arguments)
-            if isinstance(v, Result) and v.call not in done
-        ]
+            if len(known) == _MOST_CALLS:
+                raise NotCallable(f"it calls more than {_MOST_CALLS:,} modules, one by one")
+            known[call] = bind_module(call, name, names)
+        before = [c for c in _calls_in(known[call].arguments) if c not in done]
         if not before:
             done[call] = known[call]
             waiting.pop()
@@ -280,27 +256,31 @@ def _in_order(
     return list(done.items())
 
 
+def _calls_in(values: Iterable[Value]) -> list[ModuleCall]:
+    return [v.call for v, _ in map(without_casts, values) if isinstance(v, Result)]
+
+
 def _signature(function: GraphFunction, params: Mapping[str, Any]) -> LoadedSignature:
     def call(given: Mapping[str, Any]) -> Mapping[str, Any]:
         return function(params, **given)
 
     inputs, outputs = (
-        {name: _type_text(info) for name, info in infos.items()}
-        for infos in (function.inputs, function.outputs)
+        {name: _type_text(port) for name, port in ports.items()}
+        for ports in (function.inputs, function.outputs)
     )
     return LoadedSignature(function.name, inputs, outputs, call)
 
 
-def _type_text(info: TensorInfo) -> str:
-    """An input's or output's type as those of other loaded models are written: float32[?,3]."""
-    return str(info.type).replace(", ", ",")
+def _type_text(port: Port) -> str:
+    """Writes an input's or output's type as other loaded models have it: float32[?,3]."""
+    return str(port.type).replace(", ", ",")
 
 
-def _as_array(value: Any, info: TensorInfo) -> Any:
-    """Numbers of Python and lists get the input's dtype, as in TensorFlow."""
+def _as_array(value: Any, port: Port) -> Any:
+    """Gives numbers of Python and lists the input's dtype, as TensorFlow does."""
     if isinstance(value, jax.Array) or hasattr(value, "dtype"):
         return value
-    return jnp.asarray(value, info.type.dtype)
+    return jnp.asarray(value, port.type.dtype)
 
 
 def _check_has_modules(folder: Path, graph: Graph) -> None:
@@ -330,7 +310,7 @@ def _nothing_loaded(folder: Path, problems: Mapping[str, str]) -> FileFormatErro
 
 
 def _checkpoint_keys(model: MetaGraph) -> dict[str, str]:
-    """Which variable of the checkpoint is restored into which node of the graph."""
+    """Finds which variable of the checkpoint is restored into which node of the graph."""
     keys: dict[str, str] = {}
     nodes = model.graph.main.by_name
     node = nodes.get(tensor_of(model.restore)[0])
@@ -381,8 +361,3 @@ def _restored(scope: Scope, reference: str, names_of: dict[Node, Sequence[str]])
             return None
         reference = node.inputs[0]
     return None
-
-
-def _name(key: str) -> str:
-    """A variable's name from its key in the checkpoint."""
-    return key.removesuffix(_SUFFIX).replace(".S", "/").replace("..", ".")

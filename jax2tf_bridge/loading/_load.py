@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from jax2tf_bridge.loading._bridge_models import load_bridge_model
+from jax2tf_bridge.loading._functions import LoadedModel
 from jax2tf_bridge.loading._graph_models import load_graph_model
-from jax2tf_bridge.loading._model import LoadedModel
-from jax2tf_bridge.saved_model._saved_graph import read_serving_graph
+from jax2tf_bridge.saved_model._reading import read_serving_graph
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
 
 

@@ -1,8 +1,7 @@
-"""Calls of StableHLO modules as JAX functions: for each shapes, a module refined to them."""
+"""Runs StableHLO modules as JAX functions: for each shapes, a module refined to them."""
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,15 +14,19 @@ from jax2tf_bridge.errors import ModuleError, ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.loading._functions import LoadedFunction, refuse_misfits
 from jax2tf_bridge.loading._refining import MisfitError, UnreadableError, refined
-from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, OF_ELEMENT_TYPES
-from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._call_types import read_tensor_type
+from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
+from jax2tf_bridge.portable._module import Module
+from jax2tf_bridge.portable._portable_function import (
+    GradientOnDemand,
+    NoGradient,
+    PortableFunction,
+)
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
-
-_TYPE = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([a-z]\w*(?:<f\d+>)?)>")
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class CallableModule:
     gradient_missing: str = ""
 
     def types(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The types of what the module takes, without the platform index, and of its results.
+        """Returns the types that the module takes, but the platform's, and gives.
 
         Raises:
           FileFormatError: it cannot be read.
@@ -58,10 +61,10 @@ class CallableModule:
         ins, outs = read_main_types(self.module)
         return ins[1:] if len(self.platforms) > 1 else ins, outs
 
-    def record(
+    def function(
         self, avals: Sequence[Aval], results: Sequence[Aval] | None = None
     ) -> PortableFunction:
-        """The module for arguments of these shapes, as a record, with its VJPs.
+        """Makes a portable function, with its VJPs, for arguments of these shapes.
 
         Args:
           avals: of the flat arguments.
@@ -74,42 +77,32 @@ class CallableModule:
         taken = [avals[i] for i in self.kept]
         module, version, types = _refined(self, taken)
         found = [_aval(text) for text in types]
-        outs = found if results is None else _told_apart(found, results)
-        record = PortableFunction(
-            name=self.name,
-            in_tree=TreeSpec(
-                "tuple",
-                children=(TreeSpec("tuple", children=(LEAF,) * len(avals)), TreeSpec("dict")),
+        outs = found if results is None else _with_known_dtypes(found, results)
+        portable = PortableFunction.over_leaves(
+            self.name,
+            Module(
+                module,
+                version,
+                self.convention,
+                kept_arguments=self.kept,
+                platforms=self.platforms,
+                uses_shape_polymorphism=True,  # XLA is to fold what depends on sizes
             ),
-            in_avals=tuple(avals),
-            out_tree=TreeSpec("tuple", children=(LEAF,) * len(outs)),
-            out_avals=tuple(outs),
-            argument_names=self.labels,
-            module=module,
-            stablehlo_version=version,
-            calling_convention_version=self.convention,
-            module_kept_var_idx=self.kept,
-            platforms=self.platforms,
-            dropped_platforms=(),
-            # XLA is to fold what depends on sizes.
-            uses_shape_polymorphism=True,
-            constraints=(),
-            disabled_checks=(),
-            ordered_effects=(),
-            unordered_effects=(),
-            nr_devices=1,
-            in_shardings=(None,) * len(avals),
-            out_shardings=(None,) * len(outs),
+            avals,
+            outs,
             target=Target.widest(),
             producer="a SavedModel",
-            lazy_vjp=LazyVjp(missing_because=self.gradient_missing),
+        )
+        portable = replace(
+            portable, argument_names=self.labels, gradient=NoGradient(self.gradient_missing)
         )
         gradient = self.gradient
         if gradient is None:
-            return record
+            return portable
         cotangents, pulled = list(map(_cotangent, outs)), list(map(_cotangent, avals))
         return replace(
-            record, lazy_vjp=LazyVjp(lambda: gradient.record([*avals, *cotangents], pulled))
+            portable,
+            gradient=GradientOnDemand(lambda: gradient.function([*avals, *cotangents], pulled)),
         )
 
 
@@ -127,7 +120,7 @@ class ModuleFunction:
         self._ins, self._outs = called.types()
 
     def __call__(self, args: Sequence[Any]) -> Sequence[Any]:
-        """The flat results.
+        """Returns the flat results.
 
         Raises:
           ShapeError, DTypeError: the arguments do not fit.
@@ -137,13 +130,13 @@ class ModuleFunction:
         with self._lock:
             function = self._functions.get(avals)
             if function is None:
-                record = self._called.record(avals)
+                record = self._called.function(avals)
                 function = LoadedFunction(self._called.name, record, takes_params=False)
                 self._functions[avals] = function
         return function.flat(args)
 
     def _check(self, avals: Sequence[Aval]) -> None:
-        """Compares what is given with what the module says of itself."""
+        """Compares the arguments with the types of the module."""
         wrong_shapes, wrong_dtypes = [], []
         for place, text in zip(self._called.kept, self._ins, strict=True):
             label, given = self._called.labels[place], avals[place]
@@ -167,7 +160,7 @@ def _aval_of(value: Any) -> Aval:
 def _refined(
     called: CallableModule, taken: Sequence[Aval]
 ) -> tuple[bytes, tuple[int, int, int], list[str]]:
-    """The module at the shapes of its arguments, its version, and the types of its results."""
+    """Refines the module to its arguments; returns its version and its results' types too."""
     types = [_type_text(aval) for aval in taken]
     ins, _ = read_main_types(called.module)
     if len(called.platforms) > 1:
@@ -208,17 +201,16 @@ def _aval(text: str) -> Aval:
 
 
 def _parts(text: str) -> tuple[list[str], str]:
-    """The sizes and the dtype of a type, as "tensor<?x3xf32>"."""
-    found = _TYPE.fullmatch(text)
-    if found is None or found[2] not in OF_ELEMENT_TYPES:
+    found = read_tensor_type(text)
+    if found is None:
         raise ModuleError(
             f"A module takes or gives a {text}, whose shape or dtype JAX cannot tell."
         )
-    return found[1].split("x")[:-1], OF_ELEMENT_TYPES[found[2]]
+    return found
 
 
-def _told_apart(found: Sequence[Aval], results: Sequence[Aval]) -> list[Aval]:
-    """What a VJP gives: cotangents of integers, which are no floats, look like truth values."""
+def _with_known_dtypes(found: Sequence[Aval], results: Sequence[Aval]) -> list[Aval]:
+    """Takes the dtypes of `results`: in the module, cotangents of integers look like bools."""
     if [a.op_shape for a in found] != [a.op_shape for a in results]:
         raise ShapeError(
             "The sizes of the arguments do not fit together: the gradient of an argument would be "

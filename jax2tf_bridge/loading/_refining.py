@@ -1,4 +1,4 @@
-"""StableHLO modules with open sizes, refined to the sizes of a call."""
+"""Refines StableHLO modules with open sizes to the sizes of a call."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _AGAIN = "builtin.module(stablehlo-refine-shapes)"
 
 
 class UnreadableError(Exception):
-    """The installed jaxlib cannot read the module."""
+    """A module that the installed jaxlib cannot read."""
 
 
 class MisfitError(Exception):
-    """A module does not take arguments of these types; the text says why, if that is known."""
+    """A module does not take arguments of these types; the text says why, if it is known."""
 
 
 def refined(artifact: bytes, types: Sequence[str]) -> tuple[bytes, list[str]]:
-    """A module for arguments of these types, and the types of its results.
+    """Refines a module to arguments of these types, and returns the types of its results.
 
     Sizes reach inner functions as numbers that main computes from its arguments: once those are
     known, they are written into the functions, which is what the passes do not do.
@@ -66,7 +66,7 @@ def _run(module: Any, pipeline: str) -> None:
 
 
 def _hand_down_constants(module: Any) -> bool:
-    """Puts scalars that all calls of a function give it into it; whether there were any."""
+    """Moves scalars that all calls of a function give it into it, if there are any."""
     functions = {symbol_name(op.operation): op.operation for op in module.body.operations}
     given: dict[tuple[str, int], list[Any]] = {}
     for op in below(module.operation):
@@ -94,7 +94,7 @@ def _hand_down_constants(module: Any) -> bool:
 
 
 def _check_assertions(module: Any) -> None:
-    """Raises if sizes contradict what the module asserts, in its words.
+    """Raises, in the module's words, if sizes contradict what it asserts.
 
     XLA would tell when it compiles, with a page of MLIR around it.
     """
@@ -115,7 +115,7 @@ def _check_assertions(module: Any) -> None:
 
 
 def _scalar(value: Any) -> Any:
-    """The value of a scalar constant; None for what is none."""
+    """Returns the value of a scalar constant; None for anything else."""
     owner = value.owner
     # A block, for an argument.
     if getattr(owner, "name", "") != "stablehlo.constant":

@@ -1,4 +1,4 @@
-"""JAX's configuration for another process or thread: what of it changes a trace, and only that."""
+"""Takes those options of JAX that change a trace to another process or thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_THE_PROCESS = frozenset(
 
 
 def configuration() -> dict[str, Any]:
-    """The options of JAX that may change a trace, as they are in this thread now."""
+    """Returns the options of JAX that may change a trace, with their values in this thread."""
     values: Mapping[str, Any] = jax.config.values
     return {
         name: value for name, value in values.items() if _OF_THE_PROCESS.isdisjoint(name.split("_"))
@@ -27,7 +27,7 @@ def configuration() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def configured(values: Mapping[str, Any]) -> Iterator[None]:
-    """Gives JAX's options these values, and afterwards those that they had.
+    """Sets JAX's options for the body, and puts back the values that they had.
 
     Options that this JAX does not have are left out. Where JAX has a context manager for an option
     (jax.enable_x64), only this thread sees the change.

@@ -1,4 +1,4 @@
-"""Exceptions from another process: as what they were where that can be, and as text always."""
+"""Exceptions of jobs: sent from another process, or raised for a process that died."""
 
 from __future__ import annotations
 
@@ -19,37 +19,74 @@ _MOST_SHOWN = 4096
 
 
 @dataclass(frozen=True)
+class ExceptionParts:
+    """Type, args and attributes of an exception: many cannot be made anew by their __init__."""
+
+    kind: type[BaseException]
+    args: tuple[Any, ...]
+    attributes: dict[str, Any]
+
+    @staticmethod
+    def of(error: BaseException) -> ExceptionParts | None:
+        """Takes an exception apart; None if another process would rebuild another one."""
+        attributes = {name: v for name, v in vars(error).items() if _is_picklable(v)}
+        parts = ExceptionParts(type(error), error.args, attributes)
+        try:
+            again = loads(dumps(parts)).rebuilt()
+            kept = type(again).__name__ == type(error).__name__ and str(again) == str(error)
+        except Exception:  # whatever the classes of the user's exceptions do
+            return None
+        return parts if kept else None
+
+    def rebuilt(self) -> BaseException:
+        """Makes the exception again, without its traceback and causes."""
+        error = self.kind.__new__(self.kind, *self.args)
+        error.args = self.args
+        for name, value in self.attributes.items():
+            setattr(error, name, value)
+        return error
+
+
+@dataclass(frozen=True)
 class Failure:
-    """What was raised in another process, as text.
+    """An exception that was raised in another process: as text, and as itself where it can be.
 
     Attributes:
       kind: the exception's type, by name.
       text: the exception's text.
       source: the user's line, as "file:line (function)", if one is known.
       trace: the traceback, as Python prints it.
+      parts: what the exception is made of; None if it cannot be sent.
     """
 
     kind: str
     text: str
     source: str | None
     trace: str
+    parts: ExceptionParts | None
 
     @staticmethod
     def of(error: BaseException) -> Failure:
-        """The texts of an exception that was caught."""
-        text = _text(error)
+        """Describes an exception that was caught."""
         trace = "".join(traceback.format_exception(error))
-        return Failure(type(error).__name__, text, user_line(error), trace)
+        parts = ExceptionParts.of(error)
+        return Failure(type(error).__name__, _text(error), user_line(error), trace, parts)
 
     def job_error(
-        self, name: str, output: str, cause: BaseException | None, *, what: str = ""
+        self, name: str, output: str, cause: BaseException | None = None, *, action: str = ""
     ) -> JobError:
-        """The error of a job, with the exception itself as its cause if there is one.
+        """Makes the error of a job, with the exception itself as its cause if it was sent.
 
-        `what` is what failed, where that is not the export itself.
+        Args:
+          name: of the job.
+          output: what its process printed.
+          cause: the exception, if it was raised in this process.
+          action: what failed, where that is not the export itself.
         """
+        if cause is None and self.parts is not None:
+            cause = self.parts.rebuilt()
         place = f" (at {self.source})" if self.source and self.source not in self.text else ""
-        failed = what or f"The export of {name!r}"
+        failed = action or f"The export of {name!r}"
         text = f"{failed} failed{place}: {self.kind}: {self.text}"
         if cause is None:
             # The traceback of a cause is a note of it, which Python shows.
@@ -59,35 +96,6 @@ class Failure:
         error = JobError(text, job=name, output=output)
         error.__cause__ = cause
         return error
-
-
-@dataclass(frozen=True)
-class Carried:
-    """An exception's parts, since many cannot be made anew by their __init__."""
-
-    kind: type[BaseException]
-    args: tuple[Any, ...]
-    attributes: dict[str, Any]
-
-    def rebuilt(self) -> BaseException:
-        """The exception, without its traceback and causes."""
-        error = self.kind.__new__(self.kind, *self.args)
-        error.args = self.args
-        for name, value in self.attributes.items():
-            setattr(error, name, value)
-        return error
-
-
-def carried(error: BaseException) -> Carried | None:
-    """What another process can make the exception of; None where that would be another one."""
-    attributes = {name: v for name, v in vars(error).items() if _is_picklable(v)}
-    parts = Carried(type(error), error.args, attributes)
-    try:
-        again = loads(dumps(parts)).rebuilt()
-        kept = type(again).__name__ == type(error).__name__ and str(again) == str(error)
-    except Exception:  # whatever the classes of the user's exceptions do
-        return None
-    return parts if kept else None
 
 
 def _is_picklable(value: Any) -> bool:
@@ -108,7 +116,7 @@ def _text(error: BaseException) -> str:
 def worker_died(
     name: str, exit_code: int | None, output: str, *, starting: bool
 ) -> WorkerDiedError:
-    """The error for a process that ended in the middle.
+    """Makes the error for a process that ended without an answer.
 
     Args:
       name: the job that it had.
@@ -133,7 +141,7 @@ def worker_died(
 
 
 def out_of_time(name: str, timeout: float, output: str) -> JobError:
-    """The error for a process that was ended, since it took longer than `timeout` seconds."""
+    """Makes the error for a process that was ended after `timeout` seconds."""
     return JobError(
         f"{name!r} took longer than {timeout:g} s, and its process was ended.{_printed(output)}",
         job=name,
@@ -142,17 +150,20 @@ def out_of_time(name: str, timeout: float, output: str) -> JobError:
 
 
 def _printed(output: str) -> str:
-    return f" It had printed:\n{_shortened(output)}" if output.strip() else " It printed nothing."
+    shown = output.rstrip()
+    if not shown:
+        return " It printed nothing."
+    return f" It had printed:\n{'...' if len(shown) > _MOST_SHOWN else ''}{shown[-_MOST_SHOWN:]}"
 
 
 def executor_error(name: str, error: BaseException) -> JobError:
-    """The error for a job whose executor failed: the function raised nothing."""
+    """Makes the error for a job whose executor failed; the function itself raised nothing."""
     text = f"The executor failed with the export of {name!r}: {type(error).__name__}: {error}"
     found: JobError
     if isinstance(error, BrokenExecutor):
         found = WorkerDiedError(
-            f"{text} It does not say which job ended its process, and takes no further ones. The "
-            "bridge's own workers (executor=None) do.",
+            f"{text} It does not say which job ended its process, and takes no further jobs. Use "
+            "the bridge's own workers (executor=None), which do both.",
             job=name,
         )
     else:
@@ -162,11 +173,9 @@ def executor_error(name: str, error: BaseException) -> JobError:
 
 
 def cannot_be_sent(name: str, parts: Sequence[object]) -> NotPicklableError | None:
-    """The error for a job that cannot be pickled at all; None if it can be.
+    """Makes the error for a job that cannot be pickled; None if it can be.
 
-    Args:
-      name: the job.
-      parts: of it, the likeliest to fail first.
+    `parts` are tried in order: first those that are the likeliest to fail.
     """
     for part in parts:
         try:
@@ -177,29 +186,18 @@ def cannot_be_sent(name: str, parts: Sequence[object]) -> NotPicklableError | No
 
 
 def cannot_be_named(name: str, function: Any, sent: object) -> NotPicklableError | None:
-    """The error for a function that plain pickle cannot send; None if it can.
+    """Makes the error for a function that plain pickle cannot send; None if it can.
 
-    Args:
-      name: the job.
-      function: the user's.
-      sent: what stands for it in a message.
+    `sent` stands for the function in a message.
     """
     try:
         pickle.dumps(sent)
     except Exception as e:  # whatever __reduce__ raises
         culprit = str(getattr(function, "__qualname__", type(function).__qualname__))
         return NotPicklableError(
-            f"The export of {name!r}: pickle, by which the executor sends functions, cannot send "
-            f"{culprit}: {e}. It finds functions by their names at the top of modules. Define it "
-            "there, or export with the bridge's own workers (executor=None), which take any.",
+            f"The export of {name!r} needs {culprit}, which the executor cannot send: {e}. It uses "
+            "pickle, which finds functions by their names at the top of modules. Define the "
+            "function there, or use the bridge's own workers (executor=None), which take any.",
             culprit=culprit,
         )
     return None
-
-
-def _shortened(output: str) -> str:
-    """The last of what was printed."""
-    output = output.rstrip()
-    if len(output) <= _MOST_SHOWN:
-        return output
-    return "..." + output[-_MOST_SHOWN:]

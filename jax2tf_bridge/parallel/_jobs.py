@@ -1,4 +1,4 @@
-"""ExportJob: one export of many; and the names that jobs are told apart by."""
+"""ExportJob, and the names of jobs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class ExportJob:
       args: examples of its positional arguments, arrays or jax.ShapeDtypeStructs. Of arrays only
         shapes and dtypes are sent.
       kwargs: the same of its keyword arguments.
-      name: what the result is called; by default as the function is, with a number behind it where
-        several jobs would have one name.
+      name: key of the result; by default the function's name, with a number behind it where
+        several jobs would have the same.
       polymorphic_shapes, polymorphic_constraints, platforms, disabled_checks, target: as in
         `export`.
       vjp_order: how many orders of gradients are exported with it. No more can be made of the
@@ -54,7 +54,7 @@ Jobs: TypeAlias = Sequence[ExportJob] | Mapping[str, ExportJob]
 
 
 def named_jobs(jobs: Jobs) -> dict[str, ExportJob]:
-    """The jobs by name, in order; each has its name.
+    """Gives each job a name of its own, and returns the jobs by name, in order.
 
     Raises:
       FunctionError: one is no ExportJob.
@@ -72,8 +72,8 @@ def named_jobs(jobs: Jobs) -> dict[str, ExportJob]:
     twice = sorted({name for name in given if given.count(name) > 1})
     if twice:
         raise ExportError(
-            f"Several jobs have the name {', '.join(map(repr, twice))}: give each its own, since "
-            "results are found by them."
+            f"Several jobs have the name {', '.join(map(repr, twice))}. Give each job its own "
+            "name: results are returned by name."
         )
     taken = set(given)
     named: dict[str, ExportJob] = {}
@@ -103,7 +103,7 @@ def _function_name(job: ExportJob) -> str:
 
 
 def _unique(name: str, taken: set[str]) -> str:
-    """`name`, or with the first number from 2 on that makes it another."""
+    """Returns `name`, or with the first number behind it that makes it a new one, from 2 on."""
     number, unique = 1, name
     while unique in taken:
         number += 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import find_dtype
-from jax2tf_bridge.portable._portable_function import Aval
 from shape_poly import DimExpr
 
 _LARGEST = 2**63 - 1

@@ -1,4 +1,4 @@
-"""What users give as a portable function: one itself, or an object around it."""
+"""Takes portable functions, and objects around one, from users."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class HoldsPortable(Protocol):
 
 
 def unwrapped(value: Any) -> Any:
-    """The portable function of a `jax_export.Exported`; anything else as it is."""
+    """Returns the portable function of a `jax_export.Exported`; anything else as it is."""
     inner = getattr(value, "portable", None)
     return inner if isinstance(inner, PortableFunction) else value
 
@@ -49,7 +49,7 @@ def _shown(value: object) -> str:
 
 
 def _record_hint(value: object) -> str:
-    """How to get a record of what is none."""
+    """Says how to get a portable function from a value that is none."""
     if _is_exported_by_jax(value):
         return "It is JAX's own: from_exported(exported) makes a record of it."
     if callable(value):

@@ -1,4 +1,4 @@
-"""The sentinel with which a user leaves the choice of polymorphic_shapes to the bridge."""
+"""AUTO, with which a user leaves the choice of polymorphic_shapes to the bridge."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 
 class Auto(enum.Enum):
-    """The type of AUTO, which is its one member; every string is a specification already."""
+    """An enumeration whose one member is AUTO; every string is a specification already."""
 
     AUTO = "AUTO"
 

@@ -1,4 +1,4 @@
-"""The types of a module's arguments and results, as an op that calls it has them."""
+"""Types of a module's arguments and results, as an op that calls it has them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,25 @@ import re
 from collections.abc import Sequence
 
 from jax2tf_bridge.errors import ModuleError
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._dtypes import OF_ELEMENT_TYPES
 from jax2tf_bridge.portable._module_types import check_types
-from jax2tf_bridge.portable._portable_function import Aval
 from shape_poly import Dim, parse_dimension
 
 _TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)")
+_WHOLE_TENSOR = re.compile(_TENSOR.pattern + r"([a-z]\w*(?:<f\d+>)?)(?:, .*)?>")
+
+
+def read_tensor_type(text: str) -> tuple[list[str], str] | None:
+    """Splits an MLIR type into its sizes and its dtype; None if it is not a tensor of numbers.
+
+    >>> read_tensor_type("tensor<?x3xf32>")
+    (['?', '3'], 'float32')
+    """
+    found = _WHOLE_TENSOR.fullmatch(text)
+    if found is None or found[2] not in OF_ELEMENT_TYPES:
+        return None
+    return found[1].split("x")[:-1], OF_ELEMENT_TYPES[found[2]]
 
 
 def call_avals(
@@ -20,7 +34,7 @@ def call_avals(
     *,
     has_platform_index: bool,
 ) -> tuple[tuple[Aval, ...], tuple[Aval, ...]]:
-    """The arrays that an op gives to its module, and takes: its dtypes, with main's sizes.
+    """Combines an op's dtypes with the sizes of its module's main function.
 
     Sizes that are open in main have names that say where they are alone: "x0_1" for the second of
     the first argument.
@@ -43,7 +57,7 @@ def call_problem(
     *,
     has_platform_index: bool,
 ) -> str | None:
-    """How an op's dtypes differ from what its module takes and gives; None if they do not.
+    """Says how an op's dtypes differ from what its module takes and gives; None if they do not.
 
     TensorFlow does not compare them, and reads stray memory where they differ.
     """

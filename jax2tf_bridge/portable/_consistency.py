@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from jax2tf_bridge.portable._array_sizes import array_size
-from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant, PortableFunction
+from jax2tf_bridge.portable._aval import Aval, LiftedConstant
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._symbolic_texts import Comparisons
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from shape_poly import Comparison, DimExpr
@@ -29,9 +30,9 @@ def record_problem(
         or _unequal("out_avals", out_avals, out_leaves, "leaves of out_tree")
         or _unequal("in_shardings", len(record.in_shardings), in_avals, "in_avals")
         or _unequal("out_shardings", len(record.out_shardings), out_avals, "out_avals")
-        or _kept_problem(record.module_kept_var_idx, in_avals)
+        or _kept_problem(record.module.kept_arguments, in_avals)
         or (None if record.platforms else "platforms has no member")
-        or _unequal("stablehlo_version", len(record.stablehlo_version), 3, "numbers")
+        or _unequal("stablehlo_version", len(record.module.stablehlo_version), 3, "numbers")
         or _sizes_problem(record, comparisons)
         or (_constants_problem(record.lifted_constants) if record.lifted_constants else None)
     )
@@ -111,7 +112,7 @@ def _kept_problem(kept: Sequence[int], in_avals: int) -> str | None:
     for index in kept:
         if not previous < index < in_avals:
             return (
-                f"module_kept_var_idx is not in ascending order from 0 to {in_avals - 1}: "
+                f"kept_arguments is not in ascending order from 0 to {in_avals - 1}: "
                 f"{index} comes after {previous}"
             )
         previous = index

@@ -1,4 +1,4 @@
-"""The table of dtypes: what each is called, and is a number of, wherever the bridge meets it.
+"""A table of dtypes: the name and number of each wherever the bridge meets it.
 
 A new dtype is a new row: of ALL_DTYPES for numbers, of KEYS for typed PRNG keys. JAX's "float0", of
 arrays that hold nothing, is `Aval`'s; TensorFlow's strings and resources are in saved_model, the
@@ -49,34 +49,34 @@ class DType:
 
     @property
     def is_integer(self) -> bool:
-        """Whether its numbers are integers, which bool is not."""
+        """Tells integers, which bool is not."""
         return self.kind in ("int", "uint")
 
     @property
     def is_differentiable(self) -> bool:
-        """Whether its cotangents are of its own dtype; else they are float0."""
+        """Tells dtypes whose cotangents are of the same dtype, and not float0."""
         return self.kind in ("float", "complex")
 
     @property
     def real(self) -> str:
-        """The dtype of the two parts of a complex number; otherwise its own name."""
+        """Name of the dtype of a complex number's two parts; otherwise its own name."""
         before = self.name.removesuffix(f"complex{self.bits}")
         return f"{before}float{self.bits // 2}" if self.kind == "complex" else self.name
 
     @property
     def op_dtype(self) -> str:
-        """The dtype in which it crosses XlaCallModule, which misreads integers below 8 bits."""
+        """Its name as an argument of XlaCallModule, which misreads integers below 8 bits."""
         narrow = self.is_integer and self.bits < 8 and self.element_type is not None
         return f"{self.kind}8" if narrow else self.name
 
     @property
     def crosses(self) -> bool:
-        """Whether XlaCallModule takes it in any TensorFlow release that has it."""
+        """Tells dtypes that XlaCallModule takes in any TensorFlow release that has them."""
         return self.kind != "float" or self.bits >= 8
 
     @property
     def without_x64(self) -> str:
-        """What JAX takes it for where jax_enable_x64 is not set.
+        """Name of the dtype that JAX takes it for where jax_enable_x64 is not set.
 
         >>> find_dtype("int64").without_x64, find_dtype("bfloat16").without_x64
         ('int32', 'bfloat16')
@@ -86,7 +86,7 @@ class DType:
 
     @property
     def itemsize(self) -> int | None:
-        """The bytes of an element; None below 8 bits, which files pack in different ways."""
+        """Bytes of an element; None below 8 bits, which files pack in different ways."""
         return self.bits // 8 if self.bits % 8 == 0 else None
 
     def numpy(self) -> np.dtype[Any]:
@@ -148,7 +148,7 @@ ALL_DTYPES = (
 
 @dataclass(frozen=True)
 class KeyDType:
-    """The dtype of a kind of typed PRNG keys.
+    """A kind of typed PRNG keys.
 
     Attributes:
       name: as JAX prints it.
@@ -200,12 +200,12 @@ NARROW_FLOATS = frozenset(row.name for row in ALL_DTYPES if row.kind == "float" 
 
 
 def find_dtype(name: str) -> DType | None:
-    """The dtype of a name; None for what is no dtype of numbers, as "float0" and PRNG keys."""
+    """Returns the dtype of a name; None for "float0", PRNG keys and what is no dtype."""
     return _BY_NAME.get(name)
 
 
 def kind_of(name: str) -> Kind | None:
-    """Which numbers a dtype has; None for what is no dtype of numbers.
+    """Returns the kind of numbers of a dtype; None for what is no dtype of numbers.
 
     >>> kind_of("bfloat16"), kind_of("float0")
     ('float', None)
@@ -227,7 +227,7 @@ def is_integer(name: str) -> bool:
 
 
 def dtype_holds(name: str, number: Any) -> bool:
-    """Whether a dtype holds a number, as flags do 0 and 1; floats round it, or have infinity.
+    """Tells whether a dtype holds a number, as flags do 0 and 1; floats round it, or have infinity.
 
     >>> dtype_holds("int4", 7), dtype_holds("int4", 8), dtype_holds("bool", 1)
     (True, False, True)

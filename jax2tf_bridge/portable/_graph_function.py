@@ -27,7 +27,7 @@ class GraphFunction:
     )
 
     def made(self, make: Callable[[GraphFunction], Any]) -> Any:
-        """What `make` makes of it: kept as long as it lives, and not pickled."""
+        """Returns what `make` makes of it: kept as long as it lives, and not pickled."""
         found = self._made.get("made")
         # Without a lock: of two threads that make it, the first counts.
         return self._made.setdefault("made", make(self)) if found is None else found

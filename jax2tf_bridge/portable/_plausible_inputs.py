@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import is_integer, kind_of
-from jax2tf_bridge.portable._portable_function import Aval
-from shape_poly import Dim, DimExpr, evaluate_shape
+from shape_poly import Dim, evaluate_shape, variables_of
 
 Draw: TypeAlias = Literal["full", "prefix", "negative", "short"]
 """What a draw is like.
@@ -28,18 +28,13 @@ _IDS = (1, 2, 3, 4)
 _SHORT = 3
 
 
-def variables_of(dimension: Dim) -> frozenset[str]:
-    """The variables in a dimension."""
-    return dimension.variables() if isinstance(dimension, DimExpr) else frozenset()
-
-
 def variables_in(aval: Aval) -> frozenset[str]:
-    """The variables in a shape."""
+    """Returns the variables in a shape."""
     return frozenset[str]().union(*map(variables_of, aval.op_shape))
 
 
 def batch_variable(avals: Mapping[str, Aval]) -> str | None:
-    """The one variable that is the first dimension, and no other, of every input that has it.
+    """Finds the one variable that is the first dimension, and no other, of every input that has it.
 
     None where there is no such variable, or several, as in a graph of nodes and edges.
 
@@ -95,7 +90,7 @@ class PlausibleInputs:
         return {name: self._input(name, draw, values, lengths, rng) for name in self.avals}
 
     def text(self, name: str) -> str:
-        """What is drawn for an input, for people."""
+        """Describes what is drawn for an input, for people."""
         aval = self.avals[name]
         if name in self.examples:
             return "the example"
@@ -127,7 +122,7 @@ class PlausibleInputs:
         return np.where(inside, self._numbers(name, shape, draw, rng), self.pad_value(name))
 
     def pad_value(self, name: str) -> Any:
-        """What an input is padded with."""
+        """Returns the value that an input is padded with."""
         return self.pad_values.get(name, 0)
 
     def _numbers(
@@ -193,7 +188,7 @@ class PlausibleInputs:
         values: Mapping[str, int],
         lengths: Mapping[str, Any],
     ) -> Any:
-        """Where the places are that each row has."""
+        """Marks the places that each row has."""
         rank = len(shape)
         in_rows = bool(rank) and str(aval.op_shape[0]) == self.batch
         inside = np.ones(shape, np.bool_)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
 
 from jax2tf_bridge.errors import GradientError, InconclusiveShapeError
-from jax2tf_bridge.portable._dtypes import WIDENED, is_differentiable
+from jax2tf_bridge.portable._aval import Aval, LiftedConstant, Port
+from jax2tf_bridge.portable._call import Call
 from jax2tf_bridge.portable._graph_function import GraphFunction
-from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
+from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._sharding import Sharding
-from jax2tf_bridge.portable._stablehlo_version import Version, version_text
+from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tensorflow_releases import (
     custom_calls_of,
@@ -20,137 +22,35 @@ from jax2tf_bridge.portable._tensorflow_releases import (
     releases_that_run,
     unhandled_anywhere,
 )
-from jax2tf_bridge.portable._tree_spec import TreeSpec
-from shape_poly import Dim, is_symbolic_dim, shape_text
-
-_OP_DTYPES = {"float0": "bool", **WIDENED}
-
-MemorySpace: TypeAlias = Literal["device", "host", "any"]
+from jax2tf_bridge.portable._tree_spec import TreeSpec, flat_call, flat_names, flat_tuple
+from shape_poly import is_symbolic_dim, shape_text
 
 
-@dataclass(frozen=True)
-class Aval:
-    """An abstract value: what is known of an array before it exists.
-
-    Attributes:
-      shape: sizes, or expressions over dimension variables.
-      dtype: by JAX's name ("float32", "bfloat16", "int4", "float0", "key<fry>").
-      element_shape: for a PRNG key, the shape of the uint32 words that it is made of.
-      memory_space: where the array lies.
-      weak_type: whether JAX promotes it as a number of Python's; known in the process that exported
-        it alone, since no file keeps it.
-
-    >>> str(Aval((2, 3), "int4")), Aval((2, 3), "int4").op_dtype
-    ('int4[2,3]', 'int8')
-    """
-
-    shape: tuple[Dim, ...]
-    dtype: str
-    element_shape: tuple[int, ...] = ()
-    memory_space: MemorySpace = "device"
-    weak_type: bool = field(default=False, compare=False, repr=False)
+class Gradient(ABC):
+    """A source of the VJP of a portable function."""
 
     @property
-    def is_key(self) -> bool:
-        """Whether it is of typed PRNG keys, which cross as words."""
-        return self.dtype.startswith("key<")
-
-    @property
-    def op_dtype(self) -> str:
-        """The dtype in which it crosses the XlaCallModule op."""
-        return "uint32" if self.is_key else _OP_DTYPES.get(self.dtype, self.dtype)
-
-    @property
-    def op_shape(self) -> tuple[Dim, ...]:
-        """The shape in which it crosses the XlaCallModule op."""
-        return self.shape + self.element_shape
-
-    @property
-    def ndim(self) -> int:
-        """How many dimensions it has."""
-        return len(self.shape)
-
-    @property
-    def is_differentiable(self) -> bool:
-        """Whether its cotangent is an array of its own dtype; else it is float0."""
-        return is_differentiable(self.dtype)
-
-    def __str__(self) -> str:
-        return f"{self.dtype}[{','.join(str(d) for d in self.shape)}]"
-
-
-@dataclass(frozen=True)
-class LiftedConstant:
-    """An array that a function captured, and that its module takes as an argument.
-
-    Attributes:
-      aval: its shape and dtype.
-      digest: the SHA-256 of `data`, in hexadecimal: arrays of equal digest and aval are one.
-      name: what it is called beside the record, for people.
-      data: its elements in C order, little-endian, a byte each for bool; None where they are kept
-        elsewhere.
-    """
-
-    aval: Aval
-    digest: str
-    name: str = ""
-    data: bytes | None = field(default=None, repr=False, compare=False)
-
-
-class LazyVjp:
-    """The VJP of a function, made at the first request; safe to ask from several threads."""
-
-    def __init__(
-        self,
-        make: Callable[[], PortableFunction] | None = None,
-        *,
-        made: PortableFunction | None = None,
-        missing_because: str = "it was exported without one",
-        check: Callable[[], None] | None = None,
-    ) -> None:
-        """With `make`, or `made` already, or none: then `missing_because` says why.
-
-        `check` raises GradientError or InconclusiveShapeError if `make` is sure to fail, and costs
-        much less; it keeps its failure, so that asking again traces nothing.
-        """
-        self._make, self._made, self._missing_because = make, made, missing_because
-        self._check = check
-        self._lock = threading.Lock()
-
-    @property
+    @abstractmethod
     def made(self) -> PortableFunction | None:
-        """The VJP's record, if it is there already."""
-        return self._made
+        """VJP, if it is there already."""
 
     @property
     def available(self) -> bool:
-        """Whether a VJP is there or can be made (making it may still fail)."""
-        return self._made is not None or self._make is not None
+        """Tells whether a VJP is there or can be made (making it may still fail)."""
+        return True
 
     @property
     def missing_because(self) -> str:
-        """Why there is none, where there is none; the end of a sentence."""
-        return self._missing_because
+        """Reason why there is none, as the end of a sentence; "" where there is one."""
+        return ""
 
     def problem(self, name: str) -> str | None:
-        """Why there is no VJP, as far as that is known without making it; None if there is."""
-        with self._lock:
-            if self._made is not None:
-                return None
-            if self._make is None:
-                return self._missing(name)
-            try:
-                if self._check is not None:
-                    self._check()
-            except (GradientError, InconclusiveShapeError) as e:
-                return str(e)
-            return None
+        """Says why there is no VJP, as far as that is known without making it."""
+        return None
 
-    def _missing(self, name: str) -> str:
-        return f"{name} has no gradient: {self._missing_because}."
-
+    @abstractmethod
     def get(self, name: str) -> PortableFunction:
-        """The VJP's record.
+        """Returns the VJP of the function called `name`, and makes it where that is needed.
 
         Raises:
           GradientError: there is none, with the reason.
@@ -158,41 +58,103 @@ class LazyVjp:
           PlatformError, UnsupportedByTargetError: the target cannot run it.
           ShardingError: it is spread over devices as no mesh can say.
         """
+
+
+@dataclass(frozen=True)
+class NoGradient(Gradient):
+    """A gradient that is missing.
+
+    Attributes:
+      because: the reason, as the end of a sentence.
+    """
+
+    because: str = "it was exported without one"
+
+    @property
+    def made(self) -> None:
+        return None
+
+    @property
+    def available(self) -> bool:
+        return False
+
+    @property
+    def missing_because(self) -> str:
+        return self.because
+
+    def problem(self, name: str) -> str:
+        return f"{name} has no gradient: {self.because}."
+
+    def get(self, name: str) -> PortableFunction:
+        raise GradientError(self.problem(name))
+
+
+@dataclass(frozen=True)
+class StoredGradient(Gradient):
+    """A gradient that is there.
+
+    Attributes:
+      function: the VJP.
+    """
+
+    function: PortableFunction
+
+    @property
+    def made(self) -> PortableFunction:
+        return self.function
+
+    def get(self, name: str) -> PortableFunction:
+        return self.function
+
+
+class GradientOnDemand(Gradient):
+    """A gradient that is made at the first request, once for all threads.
+
+    It exists in the process that exported, loaded or read the function; a pickle of it holds what
+    was made.
+    """
+
+    def __init__(
+        self, make: Callable[[], PortableFunction], *, check: Callable[[], None] | None = None
+    ) -> None:
+        """Takes the maker.
+
+        Args:
+          make: makes the VJP.
+          check: raises GradientError or InconclusiveShapeError if `make` is sure to fail, and costs
+            much less; it keeps its failure, so that asking again traces nothing.
+        """
+        self._make, self._check = make, check
+        self._made: PortableFunction | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def made(self) -> PortableFunction | None:
+        return self._made
+
+    def problem(self, name: str) -> str | None:
         with self._lock:
-            if self._made is None and self._make is not None:
-                self._made = self._make()
+            try:
+                if self._made is None and self._check is not None:
+                    self._check()
+            except (GradientError, InconclusiveShapeError) as e:
+                return str(e)
+            return None
+
+    def get(self, name: str) -> PortableFunction:
+        with self._lock:
             if self._made is None:
-                raise GradientError(self._missing(name))
+                self._made = self._make()
             return self._made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        reason = self._missing_because
-        if self._made is None and self._make is not None:
-            reason = (
-                "its record was stored without the VJP of this order; export it with "
-                "record.with_vjp(order)"
-            )
-        return (_stored_vjp, (self._made, reason))
+        if (made := self.made) is not None:
+            return StoredGradient, (made,)
+        return NoGradient, (
+            "the portable function was stored without the VJP of this order; export it with "
+            "with_vjp(order)",
+        )
 
-
-def _stored_vjp(made: PortableFunction | None, reason: str) -> LazyVjp:
-    return LazyVjp(made=made, missing_because=reason)
-
-
-class MadeOnce:
-    """Keeps what is made of a portable function once in a process.
-
-    Attributes:
-      lock: held by whoever looks, since it is made once.
-      value: what was made; None as long as it is not.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.value: Any = None
-
-
-_MADE_ONCE = "_in_jax"
 
 # What to_exported(function) has, and users may look for here.
 _OF_EXPORTED = frozenset(
@@ -214,31 +176,24 @@ class PortableFunction:
       in_tree: the structure of (args, kwargs); out_tree: of the result.
       in_avals: the flat arguments; out_avals: the flat results.
       argument_names: one name a positional argument.
-      module: StableHLO as a portable artifact.
-      stablehlo_version: the version it is written at.
-      calling_convention_version: of XlaCallModule
-        (https://docs.jax.dev/en/latest/export/export.html#calling-convention-versions).
-      module_kept_var_idx: the sorted indices of the arguments that the module takes.
-      platforms: what the module was lowered for, in the order of its platform index.
+      module: its StableHLO, and how that is called.
+      target: what it was made for.
+      producer: what made it, as "JAX 0.10.2".
+      in_shardings, out_shardings: for each flat argument and result how it is spread over the
+        devices, None for not at all.
       dropped_platforms: (platform, reason) for each default platform that it cannot serve.
-      uses_shape_polymorphism: whether its shapes are refined before it is compiled.
       constraints: the constraints on the dimension variables, as the user wrote them.
       requirements: what the function needs of its sizes beside them; found while it was traced,
         and checked when it is called.
-      disabled_checks: the safety checks that are off.
-      ordered_effects, unordered_effects: the effects' names.
-      nr_devices: how many devices it was lowered for.
-      in_shardings, out_shardings: for each flat argument and result how it is spread over the
-        devices, None for not at all.
-      target: what it was made for.
-      producer: what made it, as "JAX 0.10.2".
-      constraints_known: False for a record from an archive of JAX's, whose format drops the
+      constraints_known: False for a function from an archive of JAX's, whose format drops the
         constraints; those that the module itself checks are recovered.
+      ordered_effects, unordered_effects: the effects' names.
       uses_global_constants: as JAX calls it: whether sizes or the platform become known only when
         it is called.
       lifted_constants: arrays that the module takes after its kept arguments, which were
         captured by the function.
       graph_functions: the TensorFlow graphs that the module calls, by their places here.
+      gradient: where its VJP comes from.
     """
 
     name: str
@@ -247,45 +202,51 @@ class PortableFunction:
     out_tree: TreeSpec
     out_avals: tuple[Aval, ...]
     argument_names: tuple[str, ...]
-    module: bytes
-    stablehlo_version: Version
-    calling_convention_version: int
-    module_kept_var_idx: tuple[int, ...]
-    platforms: tuple[str, ...]
-    dropped_platforms: tuple[tuple[str, str], ...]
-    uses_shape_polymorphism: bool
-    constraints: tuple[str, ...]
-    disabled_checks: tuple[DisabledSafetyCheck, ...]
-    ordered_effects: tuple[str, ...]
-    unordered_effects: tuple[str, ...]
-    nr_devices: int
-    in_shardings: tuple[Sharding | None, ...]
-    out_shardings: tuple[Sharding | None, ...]
+    module: Module
     target: Target
     producer: str
+    in_shardings: tuple[Sharding | None, ...]
+    out_shardings: tuple[Sharding | None, ...]
+    dropped_platforms: tuple[tuple[str, str], ...] = ()
+    constraints: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     constraints_known: bool = True
+    ordered_effects: tuple[str, ...] = ()
+    unordered_effects: tuple[str, ...] = ()
     uses_global_constants: bool = False
     lifted_constants: tuple[LiftedConstant, ...] = ()
     graph_functions: tuple[GraphFunction, ...] = ()
-    lazy_vjp: LazyVjp = field(default_factory=LazyVjp)
-    types_checked: bool = False
-    """Whether in_avals and out_avals were compared with the module in this process."""
+    gradient: Gradient = NoGradient()
+
+    @classmethod
+    def over_leaves(
+        cls,
+        name: str,
+        module: Module,
+        in_avals: Sequence[Aval],
+        out_avals: Sequence[Aval],
+        *,
+        target: Target,
+        producer: str,
+    ) -> Self:
+        """Makes a function of arrays, called x0, x1 and so on, that returns a tuple of arrays."""
+        return cls(
+            name=name,
+            in_tree=flat_call(len(in_avals)),
+            in_avals=tuple(in_avals),
+            out_tree=flat_tuple(len(out_avals)),
+            out_avals=tuple(out_avals),
+            argument_names=flat_names(len(in_avals)),
+            module=module,
+            target=target,
+            producer=producer,
+            in_shardings=(None,) * len(in_avals),
+            out_shardings=(None,) * len(out_avals),
+        )
 
     def __deepcopy__(self, memo: object) -> Self:
         # It is frozen; and by way of a pickle, VJPs that were not made yet would be lost.
         return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept = {name: value for name, value in self.__dict__.items() if name != _MADE_ONCE}
-        return {**kept, "types_checked": False}
-
-    @property
-    def in_jax(self) -> MadeOnce:
-        """The place for JAX's own form of it, which `to_exported` fills."""
-        # setdefault is atomic: all threads get one.
-        kept: MadeOnce = self.__dict__.setdefault(_MADE_ONCE, MadeOnce())
-        return kept
 
     if not TYPE_CHECKING:  # else a misspelt name would pass for Any
 
@@ -296,21 +257,26 @@ class PortableFunction:
             raise AttributeError(text, name=name, obj=self)
 
     @property
+    def platforms(self) -> tuple[str, ...]:
+        """Platforms that it was lowered for, by JAX's names."""
+        return self.module.platforms
+
+    @property
     def has_vjp(self) -> bool:
-        """Whether a VJP is stored or can be made (making it may still fail)."""
-        return self.lazy_vjp.available
+        """Tells whether a VJP is stored or can be made (making it may still fail)."""
+        return self.gradient.available
 
     @property
     def tensorflow_releases(self) -> tuple[str, ...]:
-        """The known TF releases that can run it."""
-        return releases_that_run(self, custom_calls_of(self))
+        """Known TensorFlow releases that can run it."""
+        return releases_that_run(self.module, custom_calls_of(self.module))
 
     def gradient_problem(self) -> str | None:
-        """Why `vjp` would fail, as far as that is known without exporting it; None otherwise."""
-        return self.lazy_vjp.problem(self.name)
+        """Says why `vjp` would fail, as far as that is known without exporting it."""
+        return self.gradient.problem(self.name)
 
     def vjp(self) -> PortableFunction:
-        """The VJP's record, exported at the first call.
+        """Returns its VJP, which is exported at the first call.
 
         Its arguments are the flat arguments of this function (keyword arguments included), then
         one cotangent for each result; its results are one cotangent for each flat argument, also
@@ -322,10 +288,10 @@ class PortableFunction:
           PlatformError, UnsupportedByTargetError: the target cannot run it.
           ShardingError: it is spread over devices as no mesh can say.
         """
-        return self.lazy_vjp.get(self.name)
+        return self.gradient.get(self.name)
 
     def with_vjp(self, order: int = 1) -> PortableFunction:
-        """This function with its VJPs up to `order` materialised, so that pickling keeps them.
+        """Returns this function with its VJPs up to `order` made, so that pickling keeps them.
 
         Raises:
           GradientError: a VJP of one of the orders cannot be made; or another error of `vjp`.
@@ -334,24 +300,26 @@ class PortableFunction:
         if order < 0:
             raise ValueError(f"order must be at least 0. Got: {order}")
         if order == 0:
-            return replace(
-                self, lazy_vjp=LazyVjp(missing_because="only lower orders were materialised")
-            )
-        return replace(self, lazy_vjp=LazyVjp(made=self.vjp().with_vjp(order - 1)))
+            return replace(self, gradient=NoGradient("only lower orders were materialised"))
+        return replace(self, gradient=StoredGradient(self.vjp().with_vjp(order - 1)))
 
     def in_paths(self) -> tuple[str, ...]:
-        """For each flat argument how a user would write it: "x", "params['w']"."""
-        args, kwargs = self.in_tree.children
-        paths: list[str] = []
-        for name, child in zip(self.argument_names, args.children, strict=True):
-            paths += child.leaf_paths(name)
-        for key, child in zip(kwargs.keys, kwargs.children, strict=True):
-            paths += child.leaf_paths(str(key))
-        return tuple(paths)
+        """Returns for each flat argument how a user would write it: "x", "params['w']"."""
+        return Call.of(self.in_tree, self.argument_names).paths()
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """Its flat arguments, each with its path."""
+        return tuple(map(Port, self.in_paths(), self.in_avals, self.in_shardings))
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """Its flat results, each with its path."""
+        return tuple(map(Port, self.out_tree.leaf_paths(), self.out_avals, self.out_shardings))
 
     @property
     def polymorphic_shapes(self) -> dict[str, str]:
-        """The specification of each argument that has open dimensions, by its path.
+        """Specification of each argument that has open dimensions, by its path.
 
         >>> import jax.numpy as jnp
         >>> from jax2tf_bridge import AUTO, export
@@ -359,34 +327,33 @@ class PortableFunction:
         {'x': '(b, d1)'}
         """
         return {
-            path: shape_text(aval.shape)
-            for path, aval in zip(self.in_paths(), self.in_avals, strict=True)
-            if any(map(is_symbolic_dim, aval.shape))
+            port.path: shape_text(port.aval.shape)
+            for port in self.inputs
+            if any(map(is_symbolic_dim, port.aval.shape))
         }
 
     def __repr__(self) -> str:
-        arguments = ", ".join(
-            f"{path}: {aval}" for path, aval in zip(self.in_paths(), self.in_avals, strict=True)
-        )
-        results = ", ".join(map(str, self.out_avals))
+        arguments = ", ".join(map(str, self.inputs))
+        results, module = ", ".join(map(str, self.out_avals)), self.module
         return (
             f"PortableFunction {self.name}({arguments}) -> ({results})\n"
-            f"  module: {len(self.module)} bytes, StableHLO {version_text(self.stablehlo_version)},"
-            f" calling convention {self.calling_convention_version}, by {self.producer}\n"
+            f"  module: {len(module.data)} bytes, StableHLO "
+            f"{version_text(module.stablehlo_version)}, calling convention "
+            f"{module.calling_convention_version}, by {self.producer}\n"
             f"  platforms: {', '.join(self.platforms)}{self._dropped_text()}\n"
             f"{self._requirements_text()}"
             f"  runs on {self._releases_text()}"
         )
 
     def _releases_text(self) -> str:
-        names = custom_calls_of(self)
-        calls = unhandled_anywhere(self, names)
+        names = custom_calls_of(self.module)
+        calls = unhandled_anywhere(self.module, names)
         if calls:
             return (
                 f"no TensorFlow: it calls {', '.join(calls)}, for which there is no handler in it; "
                 "see retarget_record"
             )
-        if has_kernel(self, names):
+        if has_kernel(self.module, names):
             return (
                 "TPUs alone whose runtime reads the Pallas kernels of its JAX; no TensorFlow "
                 "release is known to have one"

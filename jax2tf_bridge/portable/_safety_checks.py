@@ -55,7 +55,7 @@ class DisabledSafetyCheck:
         return cls(_DEBUG_EFFECTS)
 
     def is_custom_call(self) -> str | None:
-        """The custom call that this allows, or None."""
+        """Returns the name of the custom call that this allows, or None."""
         name = self.directive.removeprefix(_CUSTOM_CALL)
         return name if name != self.directive and name else None
 
@@ -85,7 +85,7 @@ def canonical_checks(checks: Sequence[object]) -> tuple[DisabledSafetyCheck, ...
 
 
 def shared_checks(checks: Iterable[DisabledSafetyCheck]) -> tuple[DisabledSafetyCheck, ...]:
-    """Those that JAX and TensorFlow know too."""
+    """Selects those that JAX and TensorFlow know too."""
     return tuple(c for c in checks if c.directive not in (_SHARDINGS, _DEBUG_EFFECTS))
 
 
@@ -100,7 +100,7 @@ NOT_STRICT = (DisabledSafetyCheck.platform(), DisabledSafetyCheck.custom_call(_E
 
 
 def is_vouched(call: str, checks: Iterable[DisabledSafetyCheck]) -> bool:
-    """Whether the user says that the runtime has a custom call.
+    """Tells whether the user says that the runtime has a custom call.
 
     `custom_call("ALL")` says it of every one. Files of JAX's have such checks where JAX would not
     promise to keep a call of LAPACK; those that jaxlib has dropped since are in no runtime, whoever

@@ -1,4 +1,4 @@
-"""How arrays are spread over devices, in a neutral form."""
+"""Shardings of arrays over devices, in a form that needs no JAX."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALLS_OF_PARTS = frozenset(
 
 @dataclass(frozen=True)
 class AbstractDevice:
-    """What kind of device a mesh is of.
+    """A kind of device that a mesh is of.
 
     Attributes:
       kind: as the hardware calls itself ("TPU v5 lite").
@@ -59,7 +59,7 @@ class AbstractMesh:
 
 @dataclass(frozen=True)
 class Sharding:
-    """How one array is spread over the devices of a mesh, or XLA's own words for it.
+    """A way to spread one array over the devices of a mesh, or XLA's own words for it.
 
     Attributes:
       mesh: None where only `hlo` is known.

@@ -1,4 +1,4 @@
-"""What a consumer can run: StableHLO versions, calling convention, custom calls, platforms."""
+"""Targets: StableHLO versions, calling convention, custom calls and platforms of a consumer."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _TPU_CUSTOM_CALLS = frozenset(
 
 @dataclass(frozen=True)
 class Target:
-    """What the consumer of a module can run.
+    """A consumer of modules, described by what it can run.
 
     Attributes:
       name: how messages call it.
@@ -90,7 +90,7 @@ class Target:
 
     @staticmethod
     def widest() -> Target:
-        """The lowest version that can express the module, so that most TF releases run it."""
+        """Returns a target of the lowest versions, so that most TF releases run the module."""
         versions = tuple(v for v, _ in TENSORFLOW_RELEASES.values())
         newest_convention = max(c for _, c in TENSORFLOW_RELEASES.values())
         oldest = next(iter(TENSORFLOW_RELEASES))
@@ -98,7 +98,7 @@ class Target:
 
     @staticmethod
     def tensorflow(release: str) -> Target:
-        """What TF `release` reads ("2.17", "2.17.1"); the module is written at its version.
+        """Returns what TF `release` reads ("2.17", "2.17.1"); the module is written at its version.
 
         Raises:
           TargetError: the table has no such release; the message names the nearest.
@@ -116,7 +116,7 @@ class Target:
 
     @staticmethod
     def installed() -> Target:
-        """What the TensorFlow installed in this environment reads; it is asked.
+        """Asks the TensorFlow installed in this environment what it reads.
 
         Raises:
           MissingDependencyError: TensorFlow is not installed.
@@ -125,7 +125,7 @@ class Target:
         return Target(f"the installed TensorFlow {release}", (version,), convention)
 
     def custom_calls(self, platforms: Sequence[str]) -> frozenset[str]:
-        """The custom calls that have a handler on at least one of `platforms`."""
+        """Returns the custom calls that have a handler on at least one of `platforms`."""
         return _XLA_CUSTOM_CALLS | (_TPU_CUSTOM_CALLS if "tpu" in platforms else frozenset())
 
 
@@ -165,7 +165,7 @@ def _unknown_release(release: str, key: str) -> str:
 
 
 def _nearest_release(release: str) -> str | None:
-    """The nearest release of the table; None if `release` is no version."""
+    """Finds the nearest release of the table; None if `release` is no version."""
     match = re.match(r"(\d+)\.(\d+)", release)
     if match is None:
         return None
@@ -175,7 +175,7 @@ def _nearest_release(release: str) -> str | None:
 
 
 def tensorflow_releases(version: Version, calling_convention: int) -> tuple[str, ...]:
-    """The TF releases of the table that read a module of this version and convention."""
+    """Returns the TF releases of the table that read a module of this version and convention."""
     return tuple(
         release
         for release, (newest, convention) in TENSORFLOW_RELEASES.items()

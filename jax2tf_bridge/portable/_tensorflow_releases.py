@@ -1,4 +1,4 @@
-"""Which TensorFlow releases run a record: by its versions, and by its module's custom calls."""
+"""TensorFlow releases that run a module, by its versions and its custom calls."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
 from jax2tf_bridge.portable._stablehlo_version import Version
 from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES, Target, tensorflow_releases
@@ -29,7 +30,7 @@ _KERNEL = "tpu_custom_call"
 
 
 class Lowered(Protocol):
-    """What was lowered for platforms: a record, or a module in a SavedModel."""
+    """A module that was lowered for platforms, of a portable function or in a SavedModel."""
 
     @property
     def platforms(self) -> tuple[str, ...]:
@@ -40,86 +41,60 @@ class Lowered(Protocol):
         """The safety checks that are off."""
 
 
-class LoweredModule(Lowered, Protocol):
-    """What holds its module as well."""
-
-    @property
-    def module(self) -> bytes:
-        """StableHLO as a portable artifact."""
-
-    @property
-    def stablehlo_version(self) -> Version:
-        """The version it is written at."""
-
-    @property
-    def calling_convention_version(self) -> int:
-        """Of XlaCallModule."""
-
-    @property
-    def types_checked(self) -> bool:
-        """Whether its types and custom calls were judged in this process."""
-
-
-def unhandled_calls(record: Lowered, names: Iterable[str], newest: Version) -> tuple[str, ...]:
-    """The custom calls that TensorFlow has no handler for.
+def unhandled_calls(module: Lowered, names: Iterable[str], newest: Version) -> tuple[str, ...]:
+    """Returns the custom calls that TensorFlow has no handler for.
 
     Args:
-      record: whose they are; those that its disabled checks name are taken to have one.
+      module: holds them; those that its disabled checks name are taken to have one.
       names: of the custom calls in its module.
       newest: the newest StableHLO version that the TensorFlow reads.
     """
     expanded = {name for name, since in _EXPANDED_FROM.items() if since <= newest}
-    handled = Target.widest().custom_calls(record.platforms) | expanded
+    handled = Target.widest().custom_calls(module.platforms) | expanded
     return tuple(
         name
         for name in names
-        if name not in handled and not is_vouched(name, record.disabled_checks)
+        if name not in handled and not is_vouched(name, module.disabled_checks)
     )
 
 
-def unhandled_anywhere(record: Lowered, names: Iterable[str]) -> tuple[str, ...]:
-    """The custom calls for which no known TensorFlow release has a handler."""
+def unhandled_anywhere(module: Lowered, names: Iterable[str]) -> tuple[str, ...]:
+    """Returns the custom calls for which no known TensorFlow release has a handler."""
     newest = max(version for version, _ in TENSORFLOW_RELEASES.values())
-    return unhandled_calls(record, names, newest)
+    return unhandled_calls(module, names, newest)
 
 
-def releases_that_run(record: LoweredModule, names: Iterable[str]) -> tuple[str, ...]:
-    """The known releases that read the module, and have handlers for its custom calls.
+def releases_that_run(module: Module, names: Iterable[str]) -> tuple[str, ...]:
+    """Returns the known releases that read the module, and have handlers for its custom calls.
 
     Args:
-      record: the record.
+      module: the module.
       names: of the custom calls in its module.
     """
     names = tuple(names)
-    if has_kernel(record, names):
+    if has_kernel(module, names):
         return ()
     return tuple(
         release
         for release in tensorflow_releases(
-            record.stablehlo_version, record.calling_convention_version
+            module.stablehlo_version, module.calling_convention_version
         )
-        if not unhandled_calls(record, names, TENSORFLOW_RELEASES[release][0])
+        if not unhandled_calls(module, names, TENSORFLOW_RELEASES[release][0])
     )
 
 
-def has_kernel(record: Lowered, names: Iterable[str]) -> bool:
-    """Whether only a TPU with a runtime for its kernel of Pallas runs it, and nobody vouches.
+def has_kernel(module: Lowered, names: Iterable[str]) -> bool:
+    """Tells modules that only a TPU runs, with a runtime for their kernel of Pallas.
 
     What was lowered for other platforms too has a branch for these.
     """
-    is_vouched_for = is_vouched(_KERNEL, record.disabled_checks)
-    return set(record.platforms) == {"tpu"} and _KERNEL in names and not is_vouched_for
+    is_vouched_for = is_vouched(_KERNEL, module.disabled_checks)
+    return set(module.platforms) == {"tpu"} and _KERNEL in names and not is_vouched_for
 
 
-def custom_calls_of(record: LoweredModule) -> tuple[str, ...]:
-    """The names of the custom calls in the module that may have no handler.
-
-    None in one that was exported or retargeted in this process, where they were judged, unless it
-    has a kernel.
-    """
-    if record.types_checked and _KERNEL.encode() not in record.module:
-        return ()
+def custom_calls_of(module: Module) -> tuple[str, ...]:
+    """Names the custom calls in the module; none if it cannot be read."""
     try:
-        return tuple(read_module(record.module).custom_calls)
+        return tuple(read_module(module.data).custom_calls)
     except FileFormatError:
         return ()  # to_tf says what is wrong with it

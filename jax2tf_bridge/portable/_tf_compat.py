@@ -1,4 +1,4 @@
-"""The seam to TensorFlow for what its installed release reads."""
+"""TensorFlow's private names that say what its installed release reads."""
 
 from __future__ import annotations
 

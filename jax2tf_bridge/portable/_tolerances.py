@@ -1,4 +1,4 @@
-"""How much the results of two programs that XLA compiled may differ."""
+"""Tolerances between the results of two programs that XLA compiled."""
 
 from __future__ import annotations
 

@@ -7,14 +7,13 @@ import keyword
 from collections import namedtuple
 from collections.abc import (
     Callable,
-    Collection,
     Hashable,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast
 
 from jax2tf_bridge.errors import (
@@ -58,7 +57,7 @@ class StoredType:
 
 @dataclass(frozen=True)
 class TreeSpec:
-    """The structure of a pytree.
+    """A pytree's structure.
 
     Attributes:
       kind: what the node is.
@@ -116,8 +115,8 @@ class TreeSpec:
         """
         leaves: list[Any] = []
         differences: list[str] = []
-        self._collect(value, path, leaves, differences)
-        _refuse(differences)
+        self.flatten_into(value, path, leaves, differences)
+        refuse_differences(differences)
         return leaves
 
     def unflatten(self, leaves: Iterable[Any]) -> Any:
@@ -167,7 +166,8 @@ class TreeSpec:
             return [f".{k}" if str(k).isidentifier() else f"[{k!r}]" for k in self.keys]
         return [f"[{i}]" for i in range(len(self.children))]
 
-    def _collect(self, value: Any, path: str, leaves: list[Any], problems: list[str]) -> None:
+    def flatten_into(self, value: Any, path: str, leaves: list[Any], problems: list[str]) -> None:
+        """Adds the leaves of `value`, and its differences from this structure, to the lists."""
         if self.kind == "leaf":
             if value is None or isinstance(value, (tuple, list, Mapping)):
                 problems.append(_difference(path, "an array", value))
@@ -176,7 +176,7 @@ class TreeSpec:
         children = self._children_of(value, path, problems)
         if children is not None:
             for step, spec, child in zip(self.steps(), self.children, children, strict=True):
-                spec._collect(child, path + step, leaves, problems)
+                spec.flatten_into(child, path + step, leaves, problems)
 
     def _children_of(self, value: Any, path: str, problems: list[str]) -> Sequence[Any] | None:
         """Gives the children of `value`, or None after adding to `problems` why it does not fit."""
@@ -238,101 +238,8 @@ def _stand_in(name: str, fields: Sequence[Hashable]) -> Callable[..., Any]:
 LEAF = TreeSpec("leaf")
 
 
-def flat_arguments(count: int) -> TreeSpec:
-    """Returns the structure of (args, kwargs) of a function of `count` positional arrays."""
-    args = TreeSpec("tuple", children=(LEAF,) * count)
-    return TreeSpec("tuple", children=(args, TreeSpec("dict")))
-
-
-def call_without(
-    in_tree: TreeSpec, names: Sequence[str], left_out: Collection[str]
-) -> tuple[TreeSpec, tuple[str, ...]]:
-    """Drops the leaves at some paths from the structure of (args, kwargs) and the arguments' names.
-
-    An argument in which nothing else was is left out.
-    """
-    args, kwargs = in_tree.children
-    positional = [
-        (name, kept)
-        for name, child in zip(names, args.children, strict=True)
-        if (kept := _without(child, name, left_out)) is not None
-    ]
-    named = [
-        (key, kept)
-        for key, child in zip(kwargs.keys, kwargs.children, strict=True)
-        if (kept := _without(child, str(key), left_out)) is not None
-    ]
-    tree = TreeSpec("tuple", children=tuple(child for _, child in positional))
-    options = TreeSpec(
-        "dict",
-        keys=tuple(key for key, _ in named),
-        children=tuple(child for _, child in named),
-    )
-    whole = replace(in_tree, children=(tree, options))
-    return whole, tuple(name for name, _ in positional)
-
-
-def _without(tree: TreeSpec, path: str, left_out: Collection[str]) -> TreeSpec | None:
-    """Drops the leaves at some paths; None if nothing else was in the structure."""
-    if not left_out:
-        return tree
-    if tree.kind == "leaf":
-        return None if path in left_out else tree
-    steps = list(tree.steps())
-    children = [
-        _without(child, path + step, left_out)
-        for step, child in zip(steps, tree.children, strict=True)
-    ]
-    if not children or all(a is b for a, b in zip(children, tree.children, strict=True)):
-        return tree
-    if all(child is None for child in children):
-        return None
-    if not tree.keys:
-        none = TreeSpec("none")
-        return replace(tree, children=tuple(none if c is None else c for c in children))
-    kept = [(k, c) for k, c in zip(tree.keys, children, strict=True) if c is not None]
-    keys = tuple(key for key, _ in kept)
-    # No object of a type lacks some of its children: those that are left stand for it, by their
-    # names and in its order, as those of a type that is not known.
-    kind: NodeKind = "dict" if tree.kind == "dict" else "custom"
-    return TreeSpec(kind, tree.name, keys, tuple(child for _, child in kept))
-
-
-def flatten_call(
-    in_tree: TreeSpec, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[Any]:
-    """Takes the arguments of a call apart into their leaves, in order.
-
-    Args:
-      in_tree: the structure of (args, kwargs).
-      names: one a positional argument, for the message.
-      args: the positional arguments, as they were given.
-      kwargs: the keyword arguments.
-
-    Raises:
-      StructureError: they have another structure; every difference is listed.
-    """
-    positional, named = in_tree.children
-    leaves: list[Any] = []
-    differences: list[str] = []
-    if len(args) != len(positional.children):
-        expected = f"{len(names)} positional arguments ({', '.join(names)})"
-        differences.append(f"the positional arguments: expected {expected}, got {len(args)}")
-    # As many as there are: the differences within them are listed as well.
-    for spec, value, name in zip(positional.children, args, names, strict=False):
-        spec._collect(value, name, leaves, differences)
-    missing = [k for k in named.keys if k not in kwargs]
-    unexpected = [k for k in kwargs if k not in named.keys]
-    differences += [f"the keyword argument {k} is missing" for k in missing]
-    differences += [f"the keyword argument {k} is not expected" for k in unexpected]
-    for spec, key in zip(named.children, named.keys, strict=True):
-        if key in kwargs:
-            spec._collect(kwargs[str(key)], str(key), leaves, differences)
-    _refuse(differences)
-    return leaves
-
-
-def _refuse(differences: Sequence[str]) -> None:
+def refuse_differences(differences: Sequence[str]) -> None:
+    """Raises StructureError with all differences, if there are any."""
     if differences:
         raise StructureError(
             "The arguments do not have the structure that the function was exported with:"
@@ -350,3 +257,18 @@ def _difference(path: str, expected: str, value: Any) -> str:
     else:
         got = f"a {type(value).__name__}"
     return f"{path or 'the arguments'}: expected {expected}, got {got}"
+
+
+def flat_tuple(count: int) -> TreeSpec:
+    """Returns the structure of a tuple of `count` arrays."""
+    return TreeSpec("tuple", children=(LEAF,) * count)
+
+
+def flat_call(count: int) -> TreeSpec:
+    """Returns the structure of (args, kwargs) for `count` positional arrays."""
+    return TreeSpec("tuple", children=(flat_tuple(count), TreeSpec("dict")))
+
+
+def flat_names(count: int) -> tuple[str, ...]:
+    """Names `count` positional arguments: x0, x1 and so on."""
+    return tuple(f"x{i}" for i in range(count))

@@ -49,6 +49,16 @@ def crc32c(data: _Bytes) -> int:
     return int(state ^ 0xFFFFFFFF)
 
 
+def masked(checksum: int) -> int:
+    """Makes a checksum what TensorFlow stores: rotated, plus a number.
+
+    >>> hex(masked(0xE3069283))
+    '0xc78ab0e5'
+    """
+    rotated = checksum >> 15 | checksum << 17
+    return (rotated + _MASK_DELTA) & 0xFFFFFFFF
+
+
 def unmasked(stored: int) -> int:
     """Undoes how TensorFlow stores a checksum: rotated, plus a number.
 

@@ -1,4 +1,4 @@
-"""What the outputs of a signature are made of: inputs, variables, constants and calls of modules.
+"""Follows the outputs of a signature back to inputs, variables, constants and module calls.
 
 A graph is followed backwards from its outputs, through what passes values on and through functions
 that are called. Whatever else stands in the way is `Opaque`.
@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from jax2tf_bridge.saved_model._graph import CALL_MODULE, Body, Function
+from jax2tf_bridge.saved_model._graph import CALL_MODULE, Body, Function, Node, tensor_of
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph
-from jax2tf_bridge.saved_model._nodes import Node
 
 _PASSED_ON = frozenset(
     {
@@ -48,7 +47,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Opaque:
-    """What cannot be looked through; `reason` says what it is."""
+    """A value that cannot be looked through; `reason` says what it is."""
 
     reason: str
 
@@ -92,7 +91,7 @@ class ModuleCall:
 
     @property
     def place(self) -> str:
-        """Where it stands, for messages."""
+        """Names where it stands, for messages."""
         function = self.scope.body.name
         return f"{function}/{self.node.name}" if function else self.node.name
 
@@ -100,20 +99,13 @@ class ModuleCall:
 Value: TypeAlias = "Input | Variable | Constant | Opaque | Placed | Cast | Result"
 
 
-def tensor_of(reference: str) -> tuple[str, int]:
-    """The node and which of its results, of "node", "node:1" or "node:output:1".
-
-    A text that names no tensor is that of a node that does not exist.
-
-    >>> tensor_of("a"), tensor_of("a:1"), tensor_of("a:output:2"), tensor_of("a:b")
-    (('a', 0), ('a', 1), ('a', 2), ('a:b', 0))
-    """
-    name, *rest = reference.split(":")
-    if not rest:
-        return name, 0
-    if not rest[-1].isdecimal() or len(rest[-1]) > 9:
-        return reference, 0
-    return name, int(rest[-1])
+def without_casts(value: Value) -> tuple[Value, list[str]]:
+    """Splits a value into what is cast, and the dtypes that it is cast to, one after the other."""
+    dtypes = []
+    while isinstance(value, Cast):
+        dtypes.append(value.dtype)
+        value = value.value
+    return value, dtypes[::-1]
 
 
 @dataclass(eq=False)
@@ -141,14 +133,14 @@ class Scope:
 
     @staticmethod
     def of_graph(model: MetaGraph, inputs: Mapping[str, str]) -> Scope:
-        """The graph itself, with the names of inputs by the tensors that they are."""
+        """Makes the scope of the graph itself."""
         given: dict[str, Value] = {
             tensor_of(tensor)[0]: Input(name) for name, tensor in inputs.items()
         }
         return Scope(model, model.graph.main, given)
 
     def value(self, reference: str) -> Value:
-        """What a tensor of this graph or function is.
+        """Finds what a tensor of this graph or function is.
 
         Raises:
           FileFormatError: the graph is damaged.
@@ -164,7 +156,7 @@ class Scope:
         return value
 
     def _source(self, reference: str, way: list[str | tuple[Scope, str]]) -> Value:
-        """What a tensor comes from.
+        """Follows a tensor to what it comes from.
 
         Calls that follow each other are followed without recursion: there may be many.
 
@@ -217,7 +209,7 @@ class Scope:
         return self._modules[node.name]
 
     def _note_gradient(self, node: Node) -> None:
-        """Notes of a module that its results have the gradient that is registered for a node."""
+        """Notes in a module call that its results have the gradient of a node."""
         if node.op != "IdentityN" or not node.gradient_type or not node.inputs:
             return
         first = self.body.by_name.get(tensor_of(node.inputs[0])[0])
@@ -225,7 +217,7 @@ class Scope:
             self._module(first).differentiated = node
 
     def _call(self, node: Node) -> tuple[Function, Scope] | None:
-        """The function that a node calls; None if it does something else."""
+        """Finds the function that a node calls; None if it does something else."""
         names: Sequence[str] = (node.op,)
         if node.op in _CALLS:
             names = node.functions("f")

@@ -1,32 +1,105 @@
-"""What the operations of a graph say of modules and arrays, and what signatures and methods run."""
+"""Finds the modules and arrays of a graph, and which signatures and methods run them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
-from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph
-from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, TensorInfo
-from jax2tf_bridge.saved_model._nodes import Node
-from jax2tf_bridge.saved_model._reach import Reached, reached_by_functions, reached_by_tensors
+from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
+from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph
 from jax2tf_bridge.saved_model._saved_model import (
     CalledModule,
     EntryPoint,
     Gradient,
     GraphConstant,
-    Port,
 )
 from jax2tf_bridge.saved_model._tensors import TensorType, tensor_type
 from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
 
 _MOST_ENTRIES = 256
-"""How many signatures and methods are looked into: each may reach the whole graph."""
+"""Signatures and methods that are looked into at most: each may reach the whole graph."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Functions that run when something is called, or differentiated.
+
+    Attributes:
+      orders: of each function that is reached, how often is differentiated before it runs; the
+        graph itself is "".
+      main: the names of the nodes of the graph itself that are run.
+      unregistered: at which orders the gradient of a node is asked for that is not in the file.
+      missing: functions that are called and are not in the file.
+    """
+
+    orders: Mapping[str, int]
+    main: frozenset[str]
+    unregistered: frozenset[int]
+    missing: frozenset[str]
+
+
+def reached_by_tensors(graph: Graph, tensors: Iterable[str]) -> Reached:
+    """Finds what runs for tensors of the graph itself ("StatefulPartitionedCall:0")."""
+    by_name = graph.main.by_name
+    waiting = [tensor_of(tensor)[0] for tensor in tensors]
+    seen = set(waiting)
+    needed = []
+    while waiting:
+        node = by_name.get(waiting.pop())
+        if node is None:
+            continue
+        needed.append(node)
+        for name in (*(tensor_of(i)[0] for i in node.inputs), *node.controls):
+            if name not in seen:
+                seen.add(name)
+                waiting.append(name)
+    return _reached(graph, {"": needed}, [("", 0)])
+
+
+def reached_by_functions(graph: Graph, names: Iterable[str]) -> Reached:
+    """Finds what runs when one of these functions is called."""
+    return _reached(graph, {}, [(name, 0) for name in dict.fromkeys(names)])
+
+
+def _reached(
+    graph: Graph, main: Mapping[str, list[Node]], begin: Iterable[tuple[str, int]]
+) -> Reached:
+    """Follows calls, at no cost, before gradients, at one order: lower orders come first."""
+    orders: dict[str, int] = {}
+    unregistered: set[int] = set()
+    missing: set[str] = set()
+    waiting = deque(begin)
+    while waiting:
+        name, order = waiting.popleft()
+        if name in orders:
+            continue
+        if name not in main and name not in graph.functions:
+            missing.add(name)
+            continue
+        orders[name] = order
+        function = graph.functions.get(name)
+        nodes: Sequence[Node] = main.get(name) or (() if function is None else function.nodes)
+        differentiated = graph.function_gradients.get(name)
+        if differentiated:
+            waiting.append((differentiated, order + 1))
+        for node in nodes:
+            waiting.extendleft((callee, order) for callee in node.calls)
+            if not node.gradient_type:
+                continue
+            gradient = graph.gradients.get(node.gradient_type)
+            if gradient is None:
+                unregistered.add(order)
+            else:
+                waiting.append((gradient, order + 1))
+    names = frozenset(node.name for node in main.get("", ()))
+    return Reached(orders, names, frozenset(unregistered), frozenset(missing))
 
 
 @dataclass(frozen=True)
 class EntryPoints:
-    """The entry points of a graph.
+    """Signatures and methods of a graph.
 
     Attributes:
       entries: the signatures, then the methods that run modules.
@@ -40,7 +113,7 @@ class EntryPoints:
 
 
 def called_modules(graph: Graph, first: int) -> Iterator[CalledModule]:
-    """The modules of a graph, numbered from `first` on.
+    """Yields the modules of a graph, numbered from `first` on.
 
     Raises:
       FileFormatError: an operation is damaged, even of a function that nothing reaches.
@@ -54,7 +127,7 @@ def called_modules(graph: Graph, first: int) -> Iterator[CalledModule]:
 
 
 def called_module(number: int, function: str, node: Node) -> CalledModule:
-    """What an XlaCallModule node says."""
+    """Reads the attributes of an XlaCallModule node."""
     module = node.view("module")
     dtypes, shapes = node.dtypes("Tout"), [*node.shapes("Sout")]
     shapes += [None] * (len(dtypes) - len(shapes))
@@ -76,7 +149,7 @@ def called_module(number: int, function: str, node: Node) -> CalledModule:
 
 
 def constants(graph: Graph) -> Iterator[GraphConstant]:
-    """The arrays in a graph."""
+    """Yields the arrays in a graph."""
     for function, node in graph.every_node():
         tensor = node.tensor("value") if node.op == "Const" else None
         if tensor is not None:
@@ -84,7 +157,7 @@ def constants(graph: Graph) -> Iterator[GraphConstant]:
 
 
 def entry_points(meta_graph: MetaGraph, modules: Sequence[CalledModule]) -> EntryPoints:
-    """The signatures and methods of a graph.
+    """Finds the signatures and methods of a graph.
 
     Args:
       meta_graph: the graph.
@@ -129,25 +202,21 @@ def _entry(
     found: Reached,
     modules: Sequence[CalledModule],
 ) -> EntryPoint:
-    inputs: tuple[Port, ...] = ()
-    outputs: tuple[Port, ...] = ()
-    if signature is not None:
-        inputs = tuple(
-            Port(port.name, port.type, port.name in signature.defaults)
-            for port in _ports(signature.inputs)
-        )
-        outputs = tuple(_ports(signature.outputs))
+    inputs, outputs = ({}, {}) if signature is None else (signature.inputs, signature.outputs)
     orders = {
         module.number: found.orders[module.function]
         for module in modules
         if module.function in found.orders and (module.function or module.node in found.main)
     }
     gradient = _gradient(graph, found, orders) if orders else None
-    return EntryPoint(name, signature is not None, inputs, outputs, orders, gradient)
-
-
-def _ports(infos: Mapping[str, TensorInfo]) -> Iterator[Port]:
-    return (Port(name, infos[name].type) for name in sorted(infos))
+    return EntryPoint(
+        name,
+        signature is not None,
+        tuple(inputs[name] for name in sorted(inputs)),
+        tuple(outputs[name] for name in sorted(outputs)),
+        orders,
+        gradient,
+    )
 
 
 def _gradient(graph: Graph, found: Reached, modules: Mapping[int, int]) -> Gradient:

@@ -1,4 +1,4 @@
-"""Graph: operations and the functions that they call, each read when it is asked for."""
+"""Reads operations and the functions that they call, each when it is asked for."""
 
 from __future__ import annotations
 
@@ -6,28 +6,208 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.saved_model._nodes import Node
-from jax2tf_bridge.saved_model._protobuf import Message
+from jax2tf_bridge.saved_model._protobuf import BYTES, Field, Message
 from jax2tf_bridge.saved_model._schema import (
+    AttributeField,
     FunctionField,
     GraphField,
     LibraryField,
+    ListField,
     MetaGraphField,
+    NodeField,
     OpField,
 )
+from jax2tf_bridge.saved_model._tensors import Shape, dtype_name, read_shape
+
+_NUMBERS = frozenset({AttributeField.INTEGER, AttributeField.FLAG})
+_NO_LINKS: tuple[tuple[str, ...], str] = ((), "")
+_MISSING = Message(b"", "an attribute")
+
+
+class Node:
+    """An operation of a graph or of a function.
+
+    Attributes are read when they are asked for; modules and constants are never copied. A graph has
+    many nodes: of those that are asked for `calls` and `gradient_type` alone nothing else is kept.
+
+    Attributes:
+      message: the NodeDef.
+      name: within its graph or function.
+      op: its kind, as "XlaCallModule", or the name of a function that it calls.
+      inputs: its data inputs, as the graph writes them: "name", "name:0", "name:output:0".
+      controls: the names of the nodes that have to run before it.
+    """
+
+    __slots__ = ("_attributes", "_links", "controls", "inputs", "message", "name", "op")
+
+    def __init__(self, message: Message) -> None:
+        """Reads a NodeDef.
+
+        Raises:
+          FileFormatError: it is damaged. So do all methods if an attribute is.
+        """
+        self.message = message
+        self.name = self.op = ""
+        self._attributes: dict[str, Message] | None = None
+        self._links: tuple[tuple[str, ...], str] | None = None
+        inputs: list[str] = []
+        controls: list[str] = []
+        for field in message.fields():
+            if field.number == NodeField.INPUTS:
+                text = message.text(field)
+                if text.startswith("^"):
+                    controls.append(text[1:])
+                else:
+                    inputs.append(text)
+            elif field.number == NodeField.NAME:
+                self.name = message.text(field)
+            elif field.number == NodeField.OP:
+                self.op = message.text(field)
+        self.inputs, self.controls = tuple(inputs), tuple(controls)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: {self.op}>"
+
+    @property
+    def attributes(self) -> Mapping[str, Message]:
+        """Returns the attributes by name, as AttrValue messages."""
+        if self._attributes is None:
+            self._attributes = self._read_attributes()
+        return self._attributes
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        """Returns the names of the functions in all attributes."""
+        return self._follow()[0]
+
+    @property
+    def gradient_type(self) -> str:
+        """Names what its gradient is registered for; "" if it has its own."""
+        return self._follow()[1]
+
+    def view(self, name: str) -> memoryview:
+        """Returns the bytes of an attribute, where they are in the file; none if it is missing."""
+        value = self._attribute(name)
+        field = value.last(AttributeField.BYTES)
+        return memoryview(b"") if field is None else value.view(field)
+
+    def text(self, name: str) -> str:
+        """Reads an attribute that is a text; "" if it is missing."""
+        return self._attribute(name).text_of(AttributeField.BYTES)
+
+    def number(self, name: str) -> int:
+        """Reads an attribute that is a number or a truth value; 0 if it is missing."""
+        value, found = self._attribute(name), 0
+        for field in value.fields():
+            if field.number in _NUMBERS:
+                found = value.integer(field)
+        return found
+
+    def dtype(self, name: str) -> str:
+        """Reads an attribute that is a dtype."""
+        return dtype_name(self._attribute(name).integer_of(AttributeField.TYPE))
+
+    def shape(self, name: str) -> Shape:
+        """Reads an attribute that is a shape; () if it is missing."""
+        value = self._attribute(name)
+        field = value.last(AttributeField.SHAPE)
+        return () if field is None else read_shape(value.message(field, "a shape"))
+
+    def tensor(self, name: str) -> Message | None:
+        """Finds an attribute that is a TensorProto; None if it is missing."""
+        value = self._attribute(name)
+        field = value.last(AttributeField.TENSOR)
+        return None if field is None else value.message(field, f"the constant {self.name}")
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Reads an attribute that is a list of texts; () if it is missing."""
+        return tuple(values.text(field) for values, field in self._list(name, ListField.BYTES))
+
+    def dtypes(self, name: str) -> tuple[str, ...]:
+        """Reads an attribute that is a list of dtypes; () if it is missing."""
+        found = self._list(name, ListField.TYPES)
+        return tuple(dtype_name(n) for values, field in found for n in values.integers(field))
+
+    def shapes(self, name: str) -> tuple[Shape, ...]:
+        """Reads an attribute that is a list of shapes; () if it is missing."""
+        found = self._list(name, ListField.SHAPES)
+        return tuple(read_shape(values.message(field, "a shape")) for values, field in found)
+
+    def functions(self, name: str) -> tuple[str, ...]:
+        """Returns the functions that an attribute names, one or a list."""
+        return tuple(_functions(self._attribute(name)))
+
+    def error(self, problem: str) -> FileFormatError:
+        """Makes the error for a node that does not fit its graph."""
+        return self.message.error(self.message.start, f"{self.name} {problem}")
+
+    def _attribute(self, name: str) -> Message:
+        return self.attributes.get(name, _MISSING)
+
+    def _read_attributes(self) -> dict[str, Message]:
+        place = f"an attribute of {self.name}"
+        return dict(
+            self.message.entry(field, place)
+            for field in self.message.fields()
+            if field.number == NodeField.ATTRIBUTES
+        )
+
+    def _follow(self) -> tuple[tuple[str, ...], str]:
+        """Reads the functions in all attributes, and what its gradient is registered for."""
+        if self._links is None:
+            attributes = self._read_attributes() if self._attributes is None else self._attributes
+            calls = tuple(name for value in attributes.values() for name in _functions(value))
+            named = attributes.get("_gradient_op_type")
+            gradient = "" if named is None else named.text_of(AttributeField.BYTES)
+            self._links = (calls, gradient) if calls or gradient else _NO_LINKS
+        return self._links
+
+    def _list(self, name: str, number: int) -> Iterator[tuple[Message, Field]]:
+        value = self._attribute(name)
+        for values in value.messages(AttributeField.LIST, value.place):
+            for field in values.fields():
+                if field.number == number:
+                    yield values, field
+
+
+def _functions(value: Message) -> Iterator[str]:
+    for field in value.fields():
+        if field.number == AttributeField.FUNCTION:
+            yield value.message(field, value.place).text_of(1)
+        elif field.number == AttributeField.LIST and field.kind == BYTES:
+            values = value.message(field, value.place)
+            for function in values.messages(ListField.FUNCTIONS, value.place):
+                yield function.text_of(1)
+
 
 CALL_MODULE = "XlaCallModule"
 
 
+def tensor_of(reference: str) -> tuple[str, int]:
+    """Splits "node", "node:1" or "node:output:1" into the node and which of its results.
+
+    A text that names no tensor is that of a node that does not exist.
+
+    >>> tensor_of("a"), tensor_of("a:1"), tensor_of("a:output:2"), tensor_of("a:b")
+    (('a', 0), ('a', 1), ('a', 2), ('a:b', 0))
+    """
+    name, *rest = reference.split(":")
+    if not rest:
+        return name, 0
+    if not rest[-1].isdecimal() or len(rest[-1]) > 9:
+        return reference, 0
+    return name, int(rest[-1])
+
+
 class Body:
-    """The operations of a graph itself, or of a function.
+    """Operations of a graph itself, or of a function.
 
     Attributes:
       name: of the function; "" of the graph itself.
     """
 
     def __init__(self, name: str, whole: Message, parts: Sequence[Message], number: int) -> None:
-        """Of NodeDefs.
+        """Takes messages with NodeDefs, which are read when they are asked for.
 
         Args:
           name: of the function.
@@ -40,7 +220,7 @@ class Body:
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """The operations in the order of the file.
+        """Reads the operations in the order of the file.
 
         Raises:
           FileFormatError: one of them is damaged.
@@ -52,11 +232,11 @@ class Body:
 
     @cached_property
     def by_name(self) -> Mapping[str, Node]:
-        """The operations by their names."""
+        """Returns the operations by their names."""
         return {node.name: node for node in self.nodes}
 
     def error(self, problem: str) -> FileFormatError:
-        """What to raise for operations that do not belong together."""
+        """Makes the error for operations that do not belong together."""
         return self._whole.error(self._whole.start, problem)
 
 
@@ -64,18 +244,18 @@ class Function(Body):
     """A function of the library."""
 
     def __init__(self, name: str, message: Message) -> None:
-        """Of a FunctionDef."""
+        """Takes a FunctionDef."""
         message.place = f"the function {name}"
         super().__init__(name, message, (message,), FunctionField.NODES)
 
     @cached_property
     def arguments(self) -> tuple[str, ...]:
-        """The names of its arguments, in order."""
+        """Returns the names of its arguments, in order."""
         return self._names(OpField.ARGUMENTS)
 
     @cached_property
     def results(self) -> tuple[str, ...]:
-        """Which tensor each of its results is, in order.
+        """Returns which tensor each of its results is, in order.
 
         Raises:
           FileFormatError: it does not say so, or is damaged.
@@ -109,7 +289,7 @@ class Graph:
     """
 
     def __init__(self, meta_graph: Message) -> None:
-        """Of a MetaGraphDef.
+        """Reads the names in a MetaGraphDef's library.
 
         Raises:
           FileFormatError: it is damaged.
@@ -124,13 +304,13 @@ class Graph:
                 self._read(library)
 
     def every_node(self) -> Iterator[tuple[str, Node]]:
-        """Each node with the function that it is in, "" for the graph itself."""
+        """Yields each node with the function that it is in, "" for the graph itself."""
         for body in (self.main, *self.functions.values()):
             for node in body.nodes:
                 yield body.name, node
 
     def gradient_of(self, gradient_type: str) -> Function | None:
-        """The function that is registered as the gradient of an operation."""
+        """Finds the function that is registered as the gradient of an operation."""
         return self.functions.get(self.gradients.get(gradient_type, ""))
 
     def _read(self, library: Message) -> None:

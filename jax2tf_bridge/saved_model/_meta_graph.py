@@ -1,49 +1,184 @@
-"""MetaGraph: a graph of a SavedModel with its signatures and objects."""
+"""Reads a graph of a SavedModel with its signatures, and its objects by the paths to them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from jax2tf_bridge.saved_model._graph import Graph
-from jax2tf_bridge.saved_model._objects import (
-    Capture,
-    Objects,
-    Variable,
-    read_captures,
-    read_objects,
-    variables_of_nodes,
-)
 from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._schema import (
+    CapturedTensorField,
+    ConcreteFunctionField,
     MetaGraphField,
     MetaInfoField,
+    ObjectField,
+    ObjectGraphField,
     SaverField,
     SignatureField,
     TensorInfoField,
+    VariableField,
 )
 from jax2tf_bridge.saved_model._tensors import TensorType, typed
 
-_INTERNAL = frozenset({"__saved_model_init_op", "__saved_model_train_op"})
-"""The names of TensorFlow's own signatures, which initialize and train."""
+_SIGNATURES = "signatures"
+"""Child of the root that holds the signatures, which are read from their own place."""
+
+_LONGEST_PATH = 1000
+"""Characters; a chain of objects can be as long as the file."""
 
 
 @dataclass(frozen=True)
-class TensorInfo:
-    """An input or output of a signature: which tensor of the graph it is, and its type."""
+class Variable:
+    """A variable of the model.
 
-    tensor: str
+    Attributes:
+      path: how it is reached from the loaded object, as "params/w"; its name where it is not.
+      name: as TensorFlow calls it.
+      type: its dtype and shape.
+      trainable: whether optimizers change it; None where the file does not say.
+    """
+
+    path: str
+    name: str
     type: TensorType
+    trainable: bool | None
+
+
+@dataclass(frozen=True)
+class Objects:
+    """Variables and methods of the loaded object.
+
+    Attributes:
+      variables: in the order of the file.
+      methods: the names of the concrete functions by the path to the function.
+    """
+
+    variables: tuple[Variable, ...]
+    methods: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A tensor within a function, which a gradient needs."""
+
+    function: str
+    tensor: str
+
+
+@dataclass(frozen=True)
+class _Object:
+    children: tuple[tuple[str, int], ...]
+    functions: tuple[str, ...] | None
+    variable: Message | None
+
+
+def read_objects(meta_graph: Message) -> Objects | None:
+    objects = [
+        _object(message)
+        for graph in meta_graph.messages(MetaGraphField.OBJECT_GRAPH, "the object graph")
+        for message in graph.messages(ObjectGraphField.NODES, "an object")
+    ]
+    if not objects:
+        return None
+    paths = dict(_paths(objects))
+    variables = []
+    methods: dict[str, tuple[str, ...]] = {}
+    for i, entry in enumerate(objects):
+        if entry.variable is not None:
+            variables.append(_variable(entry.variable, paths.get(i)))
+        elif entry.functions and i in paths and _is_method(paths[i]):
+            methods[paths[i]] = entry.functions
+    return Objects(tuple(variables), methods)
+
+
+def _capture(concrete: Message, objects: Sequence[Message], index: int) -> Capture | None:
+    if not 0 <= index < len(objects):
+        problem = f"it names the object {index} of {len(objects)}"
+        raise concrete.error(concrete.start, problem)
+    for tensor in objects[index].messages(ObjectField.CAPTURED_TENSOR, "a captured tensor"):
+        return Capture(
+            tensor.text_of(CapturedTensorField.FUNCTION), tensor.text_of(CapturedTensorField.NAME)
+        )
+    return None
+
+
+def _is_method(path: str) -> bool:
+    return path != _SIGNATURES and not path.startswith(f"{_SIGNATURES}/")
+
+
+def _object(message: Message) -> _Object:
+    children: list[tuple[str, int]] = []
+    functions: list[str] | None = None
+    variable = None
+    for part in message.fields():
+        if part.number == ObjectField.CHILDREN:
+            child = message.message(part, "a child of an object")
+            children.append((child.text_of(2), child.integer_of(1)))
+        elif part.number == ObjectField.FUNCTION:
+            function = message.message(part, "a function object")
+            functions = [function.text(f) for f in function.fields() if f.number == 1]
+        elif part.number == ObjectField.VARIABLE:
+            variable = message.message(part, "a variable")
+    return _Object(tuple(children), None if functions is None else tuple(functions), variable)
+
+
+def _paths(objects: list[_Object]) -> Iterator[tuple[int, str]]:
+    """Yields the shortest path to each object; those below functions are their traces."""
+    seen = {0}
+    waiting = deque([(0, "")])
+    while waiting:
+        index, path = waiting.popleft()
+        yield index, path
+        if objects[index].functions is not None:
+            continue
+        for name, child in objects[index].children:
+            if child in seen or not 0 <= child < len(objects):
+                continue
+            seen.add(child)
+            below = f"{path}/{name}" if path else name
+            waiting.append((child, below[:_LONGEST_PATH]))
+
+
+def _variable(message: Message, path: str | None) -> Variable:
+    name = message.text_of(VariableField.NAME)
+    return Variable(
+        path or name,
+        name,
+        typed(message, VariableField.DTYPE, VariableField.SHAPE),
+        message.integer_of(VariableField.TRAINABLE) != 0,
+    )
+
+
+_INTERNAL = frozenset({"__saved_model_init_op", "__saved_model_train_op"})
+"""Names of TensorFlow's own signatures, which initialize and train."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of a signature.
+
+    Attributes:
+      name: by which callers give or get it.
+      type: its dtype and shape.
+      tensor: of the graph.
+      has_default: whether a call may leave it out.
+    """
+
+    name: str
+    type: TensorType
+    tensor: str
+    has_default: bool = False
 
 
 @dataclass(frozen=True)
 class GraphSignature:
-    """A signature: what it takes and gives, by name, and which inputs have a default."""
+    """A signature: what it takes and gives, by name."""
 
-    inputs: Mapping[str, TensorInfo]
-    outputs: Mapping[str, TensorInfo]
-    defaults: Set[str]
+    inputs: Mapping[str, Port]
+    outputs: Mapping[str, Port]
 
 
 class MetaGraph:
@@ -56,7 +191,7 @@ class MetaGraph:
     """
 
     def __init__(self, message: Message) -> None:
-        """Of a MetaGraphDef.
+        """Reads the tags and the version of a MetaGraphDef.
 
         Raises:
           FileFormatError: it is damaged. So do all methods if what they read is.
@@ -78,17 +213,17 @@ class MetaGraph:
 
     @cached_property
     def graph(self) -> Graph:
-        """Its nodes and functions."""
+        """Returns its nodes and functions."""
         return Graph(self._message)
 
     @cached_property
     def objects(self) -> Objects | None:
-        """What hangs on the loaded object; None in models of TensorFlow 1."""
+        """Returns what the loaded object has; None in models of TensorFlow 1."""
         return read_objects(self._message)
 
     @cached_property
     def signatures(self) -> Mapping[str, GraphSignature]:
-        """The signatures by name, without those that are TensorFlow's own."""
+        """Returns the signatures by name, without TensorFlow's own."""
         found = {}
         for field in self._message.fields():
             if field.number == MetaGraphField.SIGNATURES:
@@ -98,32 +233,52 @@ class MetaGraph:
         return found
 
     def captures(self, function: str) -> tuple[Capture | None, ...]:
-        """What a function takes after its arguments; None for what is no tensor of a function."""
-        return read_captures(self._message, function)
+        """Returns what a function takes after its arguments; None for what is no tensor."""
+        for graph in self._message.messages(MetaGraphField.OBJECT_GRAPH, "the object graph"):
+            for part in graph.fields():
+                if part.number != ObjectGraphField.CONCRETE_FUNCTIONS:
+                    continue
+                name, concrete = graph.entry(part, "a concrete function")
+                if name == function:
+                    objects = list(graph.messages(ObjectGraphField.NODES, "an object"))
+                    return tuple(
+                        _capture(concrete, objects, index)
+                        for inputs in concrete.fields()
+                        if inputs.number == ConcreteFunctionField.BOUND_INPUTS
+                        for index in concrete.integers(inputs)
+                    )
+        return ()
 
     def variables(self) -> tuple[Variable, ...]:
-        """The variables."""
+        """Returns the variables: of the objects, or of the nodes that hold them."""
         if self.objects is not None:
             return self.objects.variables
-        return variables_of_nodes(self.graph.main.nodes)
+        return tuple(
+            Variable(
+                node.name, node.name, TensorType(node.dtype("dtype"), node.shape("shape")), None
+            )
+            for node in self.graph.main.nodes
+            if node.op == "VarHandleOp" and {"dtype", "shape"} <= node.attributes.keys()
+        )
 
     def assets(self) -> Iterator[str]:
-        """The names of the files that it has to have in assets/."""
+        """Yields the names of the files that it has to have in assets/."""
         for asset in self._message.messages(MetaGraphField.ASSETS, "an asset"):
             yield asset.text_of(2)
 
 
 def _signature(message: Message) -> GraphSignature:
-    inputs: dict[str, TensorInfo] = {}
-    outputs: dict[str, TensorInfo] = {}
-    defaults: set[str] = set()
+    inputs: dict[str, Port] = {}
+    outputs: dict[str, Port] = {}
+    defaults = []
     for field in message.fields():
         if field.number in (SignatureField.INPUTS, SignatureField.OUTPUTS):
             name, info = message.entry(field, "an entry of a signature")
             found = inputs if field.number == SignatureField.INPUTS else outputs
             kind = typed(info, TensorInfoField.DTYPE, TensorInfoField.SHAPE)
-            found[name] = TensorInfo(info.text_of(TensorInfoField.NAME), kind)
+            found[name] = Port(name, kind, info.text_of(TensorInfoField.NAME))
         elif field.number == SignatureField.DEFAULTS:
-            name, _ = message.entry(field, "an entry of a signature")
-            defaults.add(name)
-    return GraphSignature(inputs, outputs, defaults)
+            defaults.append(message.entry(field, "an entry of a signature")[0])
+    for name in inputs.keys() & set(defaults):
+        inputs[name] = replace(inputs[name], has_default=True)
+    return GraphSignature(inputs, outputs)

@@ -16,7 +16,7 @@ from jax2tf_bridge.saved_model._reading import GRAPH_FILE
 
 @contextlib.contextmanager
 def changed_copy(source: Path, path: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Gives a copy of a directory to change, and renames it to `path` at the end.
+    """Yields a copy of a directory to change, and renames it to `path` at the end.
 
     If that fails nothing is left of it, and what was at `path` is still there. If the process is
     killed, a hidden folder beside `path` is left, with what was at `path` in it if that was
@@ -50,7 +50,7 @@ def changed_copy(source: Path, path: Path, *, overwrite: bool) -> Iterator[Path]
 
 
 def check_free(path: Path, *, overwrite: bool) -> None:
-    """Raises before the work is done if `changed_copy` would refuse `path`."""
+    """Raises, before the work is done, if `changed_copy` would refuse `path`."""
     whole = path.absolute()
     above = next(folder for folder in (whole, *whole.parents) if folder.exists())
     if not above.is_dir():
@@ -75,7 +75,7 @@ def _link(source: str, target: str) -> str:
 
 
 def replace_file(path: Path) -> None:
-    """Takes the name from a file that may have another one, so that writing it changes no other."""
+    """Unlinks a file that may have another name too, so that writing it changes no other."""
     path.unlink(missing_ok=True)
 
 

@@ -8,8 +8,14 @@ from typing import BinaryIO, TypeAlias
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph
-from jax2tf_bridge.saved_model._protobuf import BYTES, Message
-from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, tag, varint, varint_field
+from jax2tf_bridge.saved_model._protobuf import (
+    BYTES,
+    Message,
+    bytes_field,
+    tag,
+    varint,
+    varint_field,
+)
 from jax2tf_bridge.saved_model._reading import MOST_BYTES
 from jax2tf_bridge.saved_model._schema import (
     AttributeField,
@@ -26,7 +32,7 @@ _SHARDY = "use_shardy_partitioner"
 
 @dataclass(frozen=True)
 class NewModule:
-    """What an XlaCallModule node is to hold.
+    """Attributes that an XlaCallModule node is to have.
 
     Attributes:
       module: the portable artifact.
@@ -49,7 +55,7 @@ class Pieces:
 
     @staticmethod
     def of(parts: Sequence[bytes | memoryview]) -> Pieces:
-        """These parts."""
+        """Counts the bytes of the parts."""
         return Pieces(tuple(parts), sum(map(len, parts)))
 
     def write(self, file: BinaryIO) -> None:
@@ -58,12 +64,12 @@ class Pieces:
             file.write(part)
 
 
-_Edit: TypeAlias = Callable[[Message], "Pieces | None"]
-"""Gives what a message becomes; None if it stays."""
+_Edits: TypeAlias = "Mapping[int, Callable[[Message], Pieces | None] | _Edits]"
+"""Functions that give what a message becomes, None if it stays, by the fields that lead to it."""
 
 
 def replaced_modules(saved_model: Message, modules: Sequence[NewModule]) -> Pieces:
-    """The SavedModel with other modules.
+    """Puts other modules into a SavedModel.
 
     Args:
       saved_model: as `read_message` gives it.
@@ -80,21 +86,12 @@ def replaced_modules(saved_model: Message, modules: Sequence[NewModule]) -> Piec
         number = of_nodes.get(message.start)
         return None if number is None else _with_module(message, modules[number])
 
-    def function(message: Message) -> Pieces | None:
-        return _edited(message, {FunctionField.NODES: node}, "a node of a function")
-
-    def library(message: Message) -> Pieces | None:
-        return _edited(message, {LibraryField.FUNCTIONS: function}, "a function")
-
-    def graph(message: Message) -> Pieces | None:
-        edits: dict[int, _Edit] = {GraphField.NODES: node, GraphField.LIBRARY: library}
-        return _edited(message, edits, "a part of the graph")
-
-    def meta_graph(message: Message) -> Pieces | None:
-        return _edited(message, {MetaGraphField.GRAPH: graph}, "the graph")
-
-    edits: dict[int, _Edit] = {SavedModelField.META_GRAPHS: meta_graph}
-    whole = _edited(saved_model, edits, "a graph of the model") or _unchanged(saved_model)
+    library: _Edits = {LibraryField.FUNCTIONS: {FunctionField.NODES: node}}
+    graph: _Edits = {GraphField.NODES: node, GraphField.LIBRARY: library}
+    edits: _Edits = {SavedModelField.META_GRAPHS: {MetaGraphField.GRAPH: graph}}
+    whole = _edited(saved_model, edits)
+    if whole is None:
+        whole = Pieces.of([memoryview(saved_model.data)[saved_model.start : saved_model.end]])
     if whole.size > MOST_BYTES:
         raise FileFormatError(
             f"The file {saved_model.file} would have {whole.size:,} bytes, and TensorFlow reads at "
@@ -105,7 +102,7 @@ def replaced_modules(saved_model: Message, modules: Sequence[NewModule]) -> Piec
 
 
 def _numbers(saved_model: Message) -> dict[int, int]:
-    """The numbers of the modules by where their nodes begin, as `read_saved_model` counts them."""
+    """Numbers the modules, by where their nodes begin, as `read_saved_model` does."""
     found: dict[int, int] = {}
     for meta_graph in saved_model.messages(SavedModelField.META_GRAPHS, "a graph of the model"):
         for _, node in Graph(meta_graph).every_node():
@@ -114,14 +111,17 @@ def _numbers(saved_model: Message) -> dict[int, int]:
     return found
 
 
-def _edited(message: Message, edits: Mapping[int, _Edit], place: str) -> Pieces | None:
-    """A message in which the messages in some of its fields are edited; None if all stay."""
+def _edited(message: Message, edits: _Edits) -> Pieces | None:
+    """Edits the messages in some fields of a message; returns None if all stay."""
     parts: list[bytes | memoryview] = []
     view = memoryview(message.data)
     kept_from = message.start
     for field in message.fields():
         edit = edits.get(field.number)
-        edited = None if edit is None else edit(message.message(field, place))
+        if edit is None:
+            continue
+        inner = message.message(field, "a part of the model")
+        edited = edit(inner) if callable(edit) else _edited(inner, edit)
         if edited is None:
             continue
         parts.append(view[kept_from : field.start])
@@ -134,12 +134,7 @@ def _edited(message: Message, edits: Mapping[int, _Edit], place: str) -> Pieces 
     return Pieces.of(parts)
 
 
-def _unchanged(message: Message) -> Pieces:
-    return Pieces.of([memoryview(message.data)[message.start : message.end]])
-
-
 def _with_module(node: Message, new: NewModule) -> Pieces:
-    """An XlaCallModule node with another module."""
     replaced = {"module", "version", *(() if new.uses_shardy else (_SHARDY,))}
     parts: list[bytes | memoryview] = []
     view = memoryview(node.data)
@@ -150,7 +145,8 @@ def _with_module(node: Message, new: NewModule) -> Pieces:
                 continue
         parts.append(view[field.start : field.end])
     version = varint_field(AttributeField.INTEGER, new.calling_convention_version)
-    parts.append(bytes_field(NodeField.ATTRIBUTES, _entry("version", version)))
+    entry = bytes_field(1, "version") + bytes_field(2, version)
+    parts.append(bytes_field(NodeField.ATTRIBUTES, entry))
     # The module itself may be large: it is not copied into what is around it.
     size = len(new.module)
     value = tag(AttributeField.BYTES, BYTES) + varint(size)
@@ -158,7 +154,3 @@ def _with_module(node: Message, new: NewModule) -> Pieces:
     parts.append(tag(NodeField.ATTRIBUTES, BYTES) + varint(len(entry) + size) + entry)
     parts.append(new.module)
     return Pieces.of(parts)
-
-
-def _entry(key: str, value: bytes) -> bytes:
-    return bytes_field(1, key) + bytes_field(2, value)

@@ -1,4 +1,4 @@
-"""A checked, bounded reader of protocol buffers, which knows no schema.
+"""Reads and writes protocol buffers: checked and bounded, without a schema.
 
 A SavedModel may come from anywhere, and neither TensorFlow nor protobuf need be installed: so each
 length is compared with the bytes that are there before it is followed. Messages lie within one
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from jax2tf_bridge.errors import FileFormatError
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-"""The kinds of fields; groups, which are older, are in no file that is read here."""
+"""Kinds of fields; no file that is read here has groups, which are older."""
 
 _KINDS = ("a number", "8 bytes", "bytes", "", "", "4 bytes")
 _LONGEST_VARINT = 10
@@ -69,7 +69,7 @@ class Message:
         return self.end - self.start
 
     def error(self, at: int, problem: str) -> FileFormatError:
-        """What to raise for a problem at the byte `at`."""
+        """Makes the error for a problem at the byte `at`."""
         name = f" {self.file}" if self.file else ""
         return FileFormatError(
             f"The file{name} cannot be read: in {self.place}, at byte {at}, {problem}. It is cut "
@@ -78,7 +78,7 @@ class Message:
         )
 
     def fields(self) -> Iterator[Field]:
-        """The fields in the order in which they stand."""
+        """Yields the fields in the order in which they stand."""
         data, at, end = self.data, self.start, self.end
         while at < end:
             start = at
@@ -113,7 +113,7 @@ class Message:
             yield _new(Field, (number, kind, value, start, at))
 
     def varint(self, at: int, end: int | None = None) -> tuple[int, int]:
-        """The number that begins at a byte, and where the next byte is.
+        """Reads the number that begins at a byte, and returns where the next byte is.
 
         Args:
           at: the first byte.
@@ -133,35 +133,35 @@ class Message:
         raise self.error(at, "a number is longer than 64 bits")
 
     def message(self, field: Field, place: str) -> Message:
-        """The message that a field holds."""
+        """Returns the message that a field holds."""
         self._expect(field, BYTES)
         return Message(self.data, place, self.file, field.value, field.end)
 
     def messages(self, number: int, place: str) -> Iterator[Message]:
-        """The messages in the fields of a number."""
+        """Yields the messages in the fields of a number."""
         return (self.message(field, place) for field in self.fields() if field.number == number)
 
     def content(self, field: Field) -> bytes:
-        """The bytes that a field holds."""
+        """Copies the bytes that a field holds."""
         self._expect(field, BYTES)
         return self.data[field.value : field.end]
 
     def view(self, field: Field) -> memoryview:
-        """The bytes that a field holds, where they are: nothing is copied."""
+        """Returns the bytes that a field holds, where they are: nothing is copied."""
         self._expect(field, BYTES)
         return memoryview(self.data)[field.value : field.end]
 
     def text(self, field: Field) -> str:
-        """The text that a field holds; what is no text in it is replaced."""
+        """Reads the text that a field holds; bytes that are no text are replaced."""
         return self.content(field).decode(errors="replace")
 
     def integer(self, field: Field) -> int:
-        """The signed number of 64 bits that a field holds."""
+        """Reads the signed number of 64 bits that a field holds."""
         self._expect(field, VARINT)
         return signed(field.value)
 
     def integers(self, field: Field) -> Iterator[int]:
-        """The signed numbers that a field holds, packed or alone."""
+        """Reads the signed numbers that a field holds, packed or alone."""
         if field.kind == VARINT:
             yield signed(field.value)
             return
@@ -172,12 +172,12 @@ class Message:
             yield signed(value)
 
     def fixed32(self, field: Field) -> int:
-        """The number without a sign that a field of 4 bytes holds."""
+        """Reads the number without a sign that a field of 4 bytes holds."""
         self._expect(field, FIXED32)
         return int.from_bytes(self.data[field.value : field.end], "little")
 
     def last(self, number: int) -> Field | None:
-        """The last field of a number, which is the one that counts."""
+        """Finds the last field of a number, which is the one that counts."""
         found = None
         for field in self.fields():
             if field.number == number:
@@ -185,17 +185,17 @@ class Message:
         return found
 
     def text_of(self, number: int) -> str:
-        """The text of a field; "" if there is none."""
+        """Reads the text of a field; "" if there is none."""
         field = self.last(number)
         return "" if field is None else self.text(field)
 
     def integer_of(self, number: int) -> int:
-        """The number of a field; 0 if there is none."""
+        """Reads the number of a field; 0 if there is none."""
         field = self.last(number)
         return 0 if field is None else self.integer(field)
 
     def entry(self, field: Field, place: str) -> tuple[str, Message]:
-        """A key and the message that it stands for, of a field that is a map of those."""
+        """Reads the key and the value of a field that is an entry of a map to messages."""
         entry = self.message(field, place)
         key = ""
         value: Message | None = None
@@ -217,9 +217,36 @@ class Message:
 
 
 def signed(value: int) -> int:
-    """64 bits as a signed number.
+    """Reads 64 bits as a signed number.
 
     >>> signed(2**64 - 1)
     -1
     """
     return value - 2**64 if value >= 2**63 else value
+
+
+def varint(value: int) -> bytes:
+    """Writes a number; a negative one takes 10 bytes."""
+    value &= 2**64 - 1
+    written = bytearray()
+    while value > 0x7F:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
+
+
+def tag(number: int, kind: int) -> bytes:
+    """Writes what stands before a field's content."""
+    return varint(number << 3 | kind)
+
+
+def bytes_field(number: int, content: bytes | str) -> bytes:
+    """Writes a field of bytes, text, or a message that is written already."""
+    data = content.encode() if isinstance(content, str) else content
+    return tag(number, BYTES) + varint(len(data)) + data
+
+
+def varint_field(number: int, value: int) -> bytes:
+    """Writes a field of a number."""
+    return tag(number, VARINT) + varint(value)

@@ -1,4 +1,4 @@
-"""read_saved_model(): reads the directory of a SavedModel, whoever wrote it."""
+"""Reads the directory of a SavedModel, whoever wrote it: all of it, or the graph that is served."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jax2tf_bridge.errors import FileFormatError, path_error
 from jax2tf_bridge.saved_model._entry_points import called_modules, constants, entry_points
-from jax2tf_bridge.saved_model._extras import files_below, read_sidecar, read_warm_up
+from jax2tf_bridge.saved_model._extras import files_below, read_warm_up
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph
 from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._saved_model import (
@@ -19,6 +19,7 @@ from jax2tf_bridge.saved_model._saved_model import (
     SavedModelContents,
 )
 from jax2tf_bridge.saved_model._schema import SavedModelField
+from jax2tf_bridge.saved_model._sidecar import sidecar_facts
 
 GRAPH_FILE = "saved_model.pb"
 MOST_BYTES = 2**31 - 1
@@ -28,20 +29,17 @@ _MOST_CONSTANTS = 20
 
 
 def read_saved_model(path: str | os.PathLike[str]) -> SavedModelContents:
-    """What the SavedModel in a directory holds; its arrays are not read.
+    """Reads all of a SavedModel but its arrays.
 
     Raises:
-      FileNotFoundError: there is no SavedModel; the text says where there may be one.
-      NotADirectoryError: it is a file.
-      FileFormatError: saved_model.pb is damaged, too large, or has no XlaCallModule.
+      FileNotFoundError: the folder does not exist.
+      FileFormatError: it is not a SavedModel (the text says where there may be one); or
+        saved_model.pb is damaged, too large, or has no XlaCallModule.
     """
     folder = Path(path)
     message = read_message(folder)
-    meta_graphs = list(message.messages(SavedModelField.META_GRAPHS, "a graph of the model"))
-    if not meta_graphs:
-        raise message.error(message.start, "there is no graph")
     # TensorFlow writes one, and reads the one with the tags that it is asked for.
-    graphs = [MetaGraph(meta_graph) for meta_graph in meta_graphs]
+    graphs = _meta_graphs(message)
     modules: list[CalledModule] = []
     arrays: list[GraphConstant] = []
     entries: list[EntryPoint] = []
@@ -61,12 +59,7 @@ def read_saved_model(path: str | os.PathLike[str]) -> SavedModelContents:
             "the bridge's conversion to StableHLO.",
             file=str(folder),
         )
-    sidecar: Mapping[str, object] = {}
-    problem = None
-    try:
-        sidecar = read_sidecar(folder)
-    except ValueError as e:
-        problem = str(e)
+    sidecar, problem = sidecar_facts(folder)
     variables = tuple(v for each in graphs for v in each.variables())
     files = files_below(folder)
     return SavedModelContents(
@@ -91,14 +84,15 @@ def read_saved_model(path: str | os.PathLike[str]) -> SavedModelContents:
 
 
 def read_message(folder: Path) -> Message:
-    """The content of saved_model.pb, not looked into yet.
+    """Reads saved_model.pb, and looks at nothing in it.
 
     Raises:
-      FileNotFoundError, NotADirectoryError, FileFormatError: as `read_saved_model`.
+      FileNotFoundError: the folder does not exist.
+      FileFormatError: it is not a SavedModel, or larger than TensorFlow reads.
     """
     file = folder / GRAPH_FILE
     if not file.is_file():
-        raise _no_saved_model(folder)
+        raise _not_a_saved_model(folder)
     size = file.stat().st_size
     if size > MOST_BYTES:
         raise FileFormatError(
@@ -109,22 +103,45 @@ def read_message(folder: Path) -> Message:
     return Message(file.read_bytes(), "the SavedModel", str(file))
 
 
-def _no_saved_model(folder: Path) -> OSError:
+def read_serving_graph(path: str | os.PathLike[str]) -> MetaGraph:
+    """Finds the graph that is served; its parts are read when they are asked for.
+
+    Raises:
+      FileNotFoundError, FileFormatError: as `read_message`; or the file is damaged.
+      OSError: it cannot be read.
+    """
+    graphs = _meta_graphs(read_message(Path(path)))
+    # Others are for other devices or uses; TensorFlow 2 writes one.
+    return next((graph for graph in graphs if "serve" in graph.tags), graphs[0])
+
+
+def _meta_graphs(message: Message) -> list[MetaGraph]:
+    graphs = message.messages(SavedModelField.META_GRAPHS, "a graph of the model")
+    found = [MetaGraph(graph) for graph in graphs]
+    if not found:
+        raise message.error(message.start, "there is no graph")
+    return found
+
+
+def _not_a_saved_model(folder: Path) -> OSError | FileFormatError:
     if not folder.exists():
-        return path_error(FileNotFoundError, errno.ENOENT, "does not exist", folder)
-    if not folder.is_dir():
-        return path_error(NotADirectoryError, errno.ENOTDIR, "is a file, and no SavedModel", folder)
-    problem = f"is no SavedModel: it has no {GRAPH_FILE}"
-    if (folder / "saved_model.pbtxt").exists():
-        problem += ", but its text form, which is not read: load and save it again"
-    elif (folder / "saved_model.cpb").exists():
-        problem += ", but its chunked form, which is not read: it is larger than 2 GiB"
+        text = f"does not exist; name the folder that holds {GRAPH_FILE}"
+        return path_error(FileNotFoundError, errno.ENOENT, text, folder)
+    if folder.is_file():
+        problem, below = "it is a file", []
     else:
+        problem = f"it has no {GRAPH_FILE}"
         below = sorted(p.parent.name for p in folder.glob(f"*/{GRAPH_FILE}"))
-        if below:
-            newest = max(below, key=lambda name: (int(name) if name.isdecimal() else -1, name))
-            problem += f"; there is one in {folder / newest}"
-    return path_error(FileNotFoundError, errno.ENOENT, problem, folder)
+    if (folder / "saved_model.pbtxt").exists():
+        advice = "Load and save it again: its text form, saved_model.pbtxt, is not read."
+    elif (folder / "saved_model.cpb").exists():
+        advice = "Its chunked form, saved_model.cpb, is not read: save it with less than 2 GiB."
+    elif below:
+        newest = max(below, key=lambda name: (int(name) if name.isdecimal() else -1, name))
+        advice = f"There is one in {folder / newest}."
+    else:
+        advice = f"Name the folder that holds {GRAPH_FILE}."
+    return FileFormatError(f"{folder} is not a SavedModel: {problem}. {advice}", file=str(folder))
 
 
 def _missing_files(meta_graphs: Sequence[MetaGraph], files: Mapping[str, int]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What is known of a SavedModel when its file was read: signatures, modules, arrays."""
+"""Describes a SavedModel whose file was read: its signatures, modules and arrays."""
 
 from __future__ import annotations
 
@@ -7,22 +7,13 @@ from dataclasses import dataclass, field
 
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.portable._stablehlo_version import Version
-from jax2tf_bridge.saved_model._objects import Variable
+from jax2tf_bridge.saved_model._meta_graph import Port, Variable
 from jax2tf_bridge.saved_model._tensors import TensorType
 
 
 @dataclass(frozen=True)
-class Port:
-    """An input or output of a signature; `has_default` says that a call may leave it out."""
-
-    name: str
-    type: TensorType
-    has_default: bool = False
-
-
-@dataclass(frozen=True)
 class Gradient:
-    """How often something can be differentiated in the file, and what ends it.
+    """Orders of gradients that the file has, and the reason why they end.
 
     Attributes:
       orders: how many orders of gradients are stored.
@@ -37,7 +28,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """What is called from outside: a signature, or a method of the loaded object.
+    """A signature, or a method of the loaded object.
 
     Attributes:
       name: of the signature; of a method the path to it.
@@ -101,7 +92,7 @@ class GraphConstant:
 
 @dataclass(frozen=True)
 class WarmUp:
-    """The requests that TensorFlow Serving replays when it loads the model.
+    """Requests that TensorFlow Serving replays when it loads the model.
 
     `problem` says why they cannot be counted.
     """
@@ -113,7 +104,7 @@ class WarmUp:
 
 @dataclass(frozen=True)
 class SavedModelContents:
-    """What a SavedModel holds.
+    """All that was read of a SavedModel.
 
     Attributes:
       path: its directory.

@@ -1,4 +1,4 @@
-"""The numbers of the fields of TensorFlow's messages that are looked at."""
+"""Numbers of the fields that are read of TensorFlow's messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The sidecar of a SavedModel: what save() knew and saved_model.pb does not say, with the records.
+"""Reads and writes the sidecar of a SavedModel: what save() knew and saved_model.pb does not say.
 
-It is assets.extra/jax2tf_bridge.json; the records lie beside it, without their arrays, which are
-variables of the SavedModel.
+It is assets.extra/jax2tf_bridge.json. The portable functions lie beside it, without their arrays,
+which are variables of the SavedModel.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ from jax2tf_bridge.serialization import read_function, write_function
 from jax2tf_bridge.serialization._vjp_chain import vjp_chain
 
 FORMAT = 3
-"""The version of the JSON; raised for every change, also for a field that is added."""
+"""Version of the JSON; raised for every change, also for a field that is added."""
 
 SIDECAR = Path("assets.extra", "jax2tf_bridge.json")
 RECORDS = Path("assets.extra", "jax2tf_bridge")
 
 _MOST_BYTES = 1 << 26
-_MOST_ORDERS = 200
-_FILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\.jaxfn")
+MOST_ORDERS = 200
+"""Orders of gradients that a signature has at most."""
+
+FILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\.jaxfn")
+"""A name of a file below RECORDS."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +78,11 @@ class SignatureEntry:
     pad_values: Mapping[str, str] = field(default_factory=dict)
 
     def pad_numbers(self) -> dict[str, complex]:
-        """The pad values as numbers."""
+        """Returns the pad values as numbers."""
         return {name: number_of(text) for name, text in self.pad_values.items()}
 
     def only_buckets(self) -> dict[str, tuple[int, ...]]:
-        """For each variable whose padding was not tried its buckets, which need no padding."""
+        """Returns the buckets of each variable whose padding was not tried."""
         buckets = self.buckets or {}
         return {v: buckets[v] for v in self.unchecked_padding if v in buckets}
 
@@ -107,10 +110,10 @@ class VariableEntry:
 
 @dataclass(frozen=True)
 class ConstantEntry:
-    """A lifted constant of one or more records.
+    """A lifted constant of one or more portable functions.
 
     Attributes:
-      digest: as in the records.
+      digest: as in the portable functions.
       dtype: by JAX's name.
       shape: in elements.
       key: of the variable in the checkpoint.
@@ -131,7 +134,7 @@ class Sidecar:
       tensorflow: the release of TensorFlow.
       signatures: by name.
       variables: the weights; no name and no key twice.
-      constants: every lifted constant of the records, and their VJPs, is among them.
+      constants: every lifted constant of the portable functions, and their VJPs, is among them.
     """
 
     bridge: str
@@ -142,7 +145,7 @@ class Sidecar:
 
 
 def write_sidecar(folder: Path, sidecar: Sidecar, records: Mapping[str, PortableFunction]) -> None:
-    """Writes the sidecar of the SavedModel in a folder, and the records without their arrays.
+    """Writes the sidecar of a SavedModel, and the portable functions without their arrays.
 
     Args:
       folder: where saved_model.pb is.
@@ -150,8 +153,8 @@ def write_sidecar(folder: Path, sidecar: Sidecar, records: Mapping[str, Portable
       records: the function of each signature; as many VJPs are written as the signature has.
 
     Raises:
-      SavingError: the sidecar does not agree with the records, or cannot be read back.
-      SerializationError: a record cannot be written, or has fewer VJPs.
+      SavingError: the sidecar does not agree with the functions, or cannot be read back.
+      SerializationError: a function cannot be written, or has fewer VJPs.
       OSError: it cannot be written.
     """
     files = _file_names(sidecar.signatures)
@@ -162,7 +165,7 @@ def write_sidecar(folder: Path, sidecar: Sidecar, records: Mapping[str, Portable
             raise JsonProblem("read back, it is not the same")
         _check_names(sidecar, records)
         for name, entry in sidecar.signatures.items():
-            vjp_chain(records[name], entry.vjp_order, _MOST_ORDERS)  # makes them
+            vjp_chain(records[name], entry.vjp_order, MOST_ORDERS)  # makes them
         _check_records(sidecar, records)
     except JsonProblem as e:
         raise SavingError(f"{SIDECAR} cannot be written: {e}.") from e
@@ -176,10 +179,10 @@ def write_sidecar(folder: Path, sidecar: Sidecar, records: Mapping[str, Portable
 def read_sidecar(folder: Path) -> tuple[Sidecar, Mapping[str, PortableFunction]] | None:
     """Reads the sidecar of a SavedModel, and the function of each signature; None if it has none.
 
-    The records' arrays are not in them (`data` is None): `Sidecar.constants` says where they are.
+    The functions' arrays are not in them (`data` is None): `Sidecar.constants` says where they are.
 
     Raises:
-      FileFormatError: it is damaged, of a newer format, or does not agree with its records.
+      FileFormatError: it is damaged, of a newer format, or does not agree with its functions.
       OSError: it cannot be read.
     """
     file = folder / SIDECAR
@@ -198,8 +201,22 @@ def read_sidecar(folder: Path) -> tuple[Sidecar, Mapping[str, PortableFunction]]
     return sidecar, records
 
 
+def sidecar_facts(folder: Path) -> tuple[Mapping[str, object], str | None]:
+    """Reads the JSON of a sidecar without checking what is in it, and says why that fails.
+
+    The facts are empty without a sidecar, and with one that is no JSON.
+    """
+    file = folder / SIDECAR
+    if not file.exists():
+        return {}, None
+    try:
+        return {name: place.value for name, place in JsonValue.of(_text(file)).items()}, None
+    except JsonProblem as e:
+        return {}, str(e)
+
+
 class _NewerFormat(JsonProblem):
-    """The sidecar is of a version that this bridge does not know."""
+    """A sidecar of a format that this bridge does not know."""
 
 
 def _file_names(signatures: Iterable[str]) -> dict[str, str]:
@@ -264,15 +281,15 @@ def _text(file: Path) -> str:
 def _record(folder: Path, name: str) -> Path:
     file = folder / RECORDS / name
     if not file.is_file():
-        raise JsonProblem(f"it names the record {RECORDS / name}, which is not there")
+        raise JsonProblem(f"it names {RECORDS / name}, which is not there")
     return file
 
 
 def _check_names(sidecar: Sidecar, records: Mapping[str, PortableFunction]) -> None:
     if sidecar.signatures.keys() != records.keys():
         raise JsonProblem(
-            f"it has the signatures {sorted(sidecar.signatures)}, and the records are those of "
-            f"{sorted(records)}"
+            f"it has the signatures {sorted(sidecar.signatures)}, and the portable functions are "
+            f"those of {sorted(records)}"
         )
 
 
@@ -280,19 +297,17 @@ def _check_records(sidecar: Sidecar, records: Mapping[str, PortableFunction]) ->
     known = {(c.digest, c.dtype, c.shape) for c in sidecar.constants}
     for name, record in records.items():
         order = sidecar.signatures[name].vjp_order
-        functions = [record]
-        while len(functions) <= order and (vjp := functions[-1].lazy_vjp.made) is not None:
-            functions.append(vjp)
+        functions = vjp_chain(record, None, MOST_ORDERS)[: order + 1]
         if len(functions) <= order:
             raise JsonProblem(
-                f"the signature {name!r:.80} has gradients to order {order}, and its record to "
-                f"order {len(functions) - 1}"
+                f"the signature {name!r:.80} has gradients to order {order}, and its function "
+                f"to order {len(functions) - 1}"
             )
         for constant in chain.from_iterable(f.lifted_constants for f in functions):
             aval = constant.aval
             if (constant.digest, aval.dtype, aval.shape) not in known:
                 raise JsonProblem(
-                    f"the record of the signature {name!r:.80} has the lifted constant "
+                    f"the function of the signature {name!r:.80} has the lifted constant "
                     f"{constant.name!r:.80}, {aval!s:.80}, with the digest {constant.digest}, "
                     "which is not among the constants"
                 )
@@ -343,13 +358,13 @@ def _signature(place: JsonValue, version: int) -> tuple[SignatureEntry, str]:
     missing = {name: JsonValue(value, "") for name, (_, value) in _ADDED.items()}
     masks, unchecked, pad_values = {**missing, **dict(zip(there, rest, strict=True))}.values()
     file = record.text()
-    if not _FILE_NAME.fullmatch(file):
+    if not FILE_NAME.fullmatch(file):
         raise record.problem("the name of a .jaxfn file, without a folder")
     entry = SignatureEntry(
         inputs={name: _array(found) for name, found in inputs.items()},
         outputs={name: _array(found) for name, found in outputs.items()},
         takes_params=takes_params.flag(),
-        vjp_order=vjp_order.integer(0, _MOST_ORDERS),
+        vjp_order=vjp_order.integer(0, MOST_ORDERS),
         buckets=None
         if buckets.value is None
         else {name: _bucket(found) for name, found in buckets.items()},
@@ -402,3 +417,32 @@ def _refuse_twice(what: str, texts: Iterable[str]) -> None:
         if text in seen:
             raise JsonProblem(f"{what} {text!r:.80} is there twice")
         seen.add(text)
+
+
+def bucket_texts(buckets: Mapping[str, Iterable[int]]) -> list[str]:
+    """Says at which sizes of each variable a signature runs.
+
+    >>> bucket_texts({"b": (1, 8), "n": (128,)})
+    ['buckets b 1, 8; n 128']
+    """
+    sizes = (f"{name} {', '.join(map(str, found))}" for name, found in buckets.items())
+    return [f"buckets {'; '.join(sizes)}"] if buckets else []
+
+
+def padding_texts(
+    pad_values: Mapping[str, str], masks: Iterable[str], unchecked: Iterable[str]
+) -> list[str]:
+    """Says what is special about the padding.
+
+    Args:
+      pad_values: what inputs are padded with, by name, as text.
+      masks: the arguments that the buckets fill.
+      unchecked: the variables whose padding was not tried.
+
+    >>> padding_texts({"ids": "1"}, ["mask"], ["n"])
+    ['ids padded with 1', 'mask filled by the buckets', 'not checked: padding of n']
+    """
+    texts = [f"{name} padded with {value}" for name, value in pad_values.items()]
+    filled, not_tried = ", ".join(masks), ", ".join(unchecked)
+    texts += [f"{filled} filled by the buckets"] if filled else []
+    return texts + ([f"not checked: padding of {not_tried}"] if not_tried else [])

@@ -1,4 +1,4 @@
-"""Signature: what one entry of a SavedModel is made of."""
+"""Defines Signature, from which save makes a signature of a SavedModel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 SERVING_DEFAULT = "serving_default"
-"""The signature that TensorFlow Serving takes where a request names none."""
+"""Signature that TensorFlow Serving takes where a request names none."""
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from pathlib import Path
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._crc32c import crc32c, unmasked
-from jax2tf_bridge.saved_model._dtypes import STRING
 from jax2tf_bridge.saved_model._protobuf import Message
-from jax2tf_bridge.saved_model._tensors import TensorType, dtype_name, read_known_shape
+from jax2tf_bridge.saved_model._tensors import STRING, TensorType, dtype_name, read_known_shape
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_SIZE = 48
@@ -50,7 +49,7 @@ class BundleEntry:
 
 
 class TensorBundle:
-    """The tensors below a prefix, as "model/variables/variables"."""
+    """Tensors below a prefix, as "model/variables/variables"."""
 
     def __init__(self, prefix: str | os.PathLike[str]) -> None:
         """Reads the index; data is read when it is asked for.
@@ -79,7 +78,7 @@ class TensorBundle:
         }
 
     def read(self, key: str) -> bytes:
-        """The elements of a tensor, in C order and little-endian.
+        """Reads the elements of a tensor, in C order and little-endian.
 
         Raises:
           KeyError: there is none of that name.
@@ -109,7 +108,7 @@ class TensorBundle:
 
 
 def _table(index: Message) -> Iterator[tuple[bytes, Message]]:
-    """The names of a table and what they stand for."""
+    """Yields the names of a table and what they stand for."""
     if len(index) < _FOOTER_SIZE:
         raise index.error(0, f"it has {len(index)} bytes")
     begin = index.end - _FOOTER_SIZE
@@ -140,7 +139,7 @@ def _table(index: Message) -> Iterator[tuple[bytes, Message]]:
 
 
 def _block(index: Message, handle: Message, at: int) -> tuple[Message, int]:
-    """The block that two numbers at a byte of `handle` name, and where the next byte is."""
+    """Finds the block that two numbers at a byte of `handle` name, and where the next byte is."""
     start, after = handle.varint(at)
     size, after = handle.varint(after)
     end = start + size
@@ -156,7 +155,7 @@ def _block(index: Message, handle: Message, at: int) -> tuple[Message, int]:
 
 
 def _entries(block: Message) -> Iterator[tuple[bytes, Message]]:
-    """What a block holds; each name shares its beginning with the one before."""
+    """Yields what a block holds; each name shares its beginning with the one before."""
     if len(block) < 4:
         raise block.error(block.start, "a block has no end")
     restarts = int.from_bytes(block.data[block.end - 4 : block.end], "little")

@@ -1,20 +1,53 @@
-"""Types and shapes as TensorFlow's messages hold them."""
+"""Reads dtypes, shapes and arrays as TensorFlow's messages hold them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
-from jax2tf_bridge.saved_model._dtypes import DTYPES, STORED_BITS
-from jax2tf_bridge.saved_model._protobuf import Field, Message
+import numpy as np
+
+from jax2tf_bridge.portable._dtypes import ALL_DTYPES, kind_of
+from jax2tf_bridge.saved_model._protobuf import VARINT, Field, Message
 from jax2tf_bridge.saved_model._schema import ShapeField, TensorField
 
+STRING = "string"
+"""Dtype of texts, whose elements have no fixed size."""
+
+_TENSORFLOWS_OWN = {
+    7: (STRING, 0),
+    11: ("qint8", 8),
+    12: ("quint8", 8),
+    13: ("qint32", 32),
+    15: ("qint16", 16),
+    16: ("quint16", 16),
+    20: ("resource", 0),
+    21: ("variant", 0),
+}
+_NUMBERS = [(row, row.tensorflow) for row in ALL_DTYPES if row.tensorflow is not None]
+
+DTYPES: Mapping[int, str] = MappingProxyType(
+    {number: name for number, (name, _) in _TENSORFLOWS_OWN.items()}
+    | {number: row.name for row, number in _NUMBERS}
+)
+"""Names of TensorFlow's dtypes, by their numbers in types.proto."""
+
+STORED_BITS: Mapping[str, int] = MappingProxyType(
+    {name: bits for name, bits in _TENSORFLOWS_OWN.values() if bits}
+    # Those of fewer than 8 bits lie in a byte each.
+    | {row.name: max(8, row.bits) for row, _ in _NUMBERS}
+)
+"""Bits of an element in a variable or constant, of the dtypes of a fixed size."""
+
+
 Shape: TypeAlias = tuple[int | None, ...] | None
-"""The sizes, None for those that are open; None alone if not even the rank is known."""
+"""Sizes, None for those that are open; None alone if not even the rank is known."""
 
 _OF_REFERENCES = 100
-"""What is added to a dtype's number for a reference to such a tensor, as TensorFlow 1 has them."""
+"""Added to the number of a dtype for references to such tensors, which TensorFlow 1 has."""
 
 _MOST_DIMENSIONS = 254
 """TensorFlow has no tensors of a higher rank."""
@@ -38,7 +71,7 @@ class TensorType:
 
     @property
     def size(self) -> int | None:
-        """How many bytes its elements take; None if that is open."""
+        """Computes how many bytes its elements take; None if that is open."""
         bits = STORED_BITS.get(self.dtype)
         if bits is None or self.shape is None or None in self.shape:
             return None
@@ -46,13 +79,13 @@ class TensorType:
 
 
 def dtype_name(number: int) -> str:
-    """A dtype by its number."""
+    """Names a dtype by its number."""
     plain = number - _OF_REFERENCES if number > _OF_REFERENCES else number
     return DTYPES.get(plain, f"dtype {number}")
 
 
 def read_shape(message: Message) -> Shape:
-    """The shape in a TensorShapeProto."""
+    """Reads a TensorShapeProto."""
     sizes: list[int | None] = []
     unknown_rank = False
     for field in message.fields():
@@ -67,7 +100,7 @@ def read_shape(message: Message) -> Shape:
 
 
 def read_known_shape(message: Message) -> tuple[int, ...]:
-    """The shape in a TensorShapeProto in which nothing may be open."""
+    """Reads a TensorShapeProto in which nothing may be open."""
     shape = read_shape(message)
     if shape is None or None in shape:
         raise message.error(message.start, "a tensor has no known shape")
@@ -75,7 +108,7 @@ def read_known_shape(message: Message) -> tuple[int, ...]:
 
 
 def typed(message: Message, dtype: int, shape: int) -> TensorType:
-    """The dtype and shape in two fields of a message.
+    """Reads a dtype and a shape from two fields of a message.
 
     Args:
       message: a variable, a constant, or an input or output of a signature.
@@ -94,5 +127,99 @@ def typed(message: Message, dtype: int, shape: int) -> TensorType:
 
 
 def tensor_type(tensor: Message) -> TensorType:
-    """The type of the array that a TensorProto holds."""
+    """Reads the type of the array that a TensorProto holds."""
     return typed(tensor, TensorField.DTYPE, TensorField.SHAPE)
+
+
+_MOST_BYTES = 1 << 28
+# tensor.proto: the fields of values, and how they are on the wire.
+_FLOATS = {5: "<f4", 6: "<f8", 9: "<c8", 12: "<c16"}
+_SIGNED, _UNSIGNED, _STRINGS = frozenset({7, 10, 11, 13}), frozenset({16, 17}), 8
+_BYTES, _VERSION = 18, 3
+
+
+def texts(tensor: Message) -> tuple[str, ...]:
+    """Reads the texts of a constant.
+
+    Raises:
+      FileFormatError: it is damaged.
+    """
+    return tuple(tensor.text(field) for field in tensor.fields() if field.number == _STRINGS)
+
+
+def constant(tensor: Message, dtype_of: Callable[[str], Any]) -> np.ndarray[Any, Any]:
+    """Reads the array of a constant; a large one is a view into the file's bytes.
+
+    Args:
+      tensor: the TensorProto.
+      dtype_of: gives NumPy's dtype for a name.
+
+    Raises:
+      FileFormatError: it is damaged, or of a dtype that is not read.
+    """
+    number = 0
+    shape: tuple[int, ...] = ()
+    content = memoryview(b"")
+    found: list[np.ndarray[Any, Any]] = []
+    for field in tensor.fields():
+        if field.number == TensorField.DTYPE:
+            number = tensor.integer(field)
+        elif field.number == TensorField.SHAPE:
+            shape = read_known_shape(tensor.message(field, "a shape"))
+        elif field.number == TensorField.CONTENT:
+            content = tensor.view(field)
+        elif field.number in _FLOATS:
+            found.append(_floats(tensor, field))
+        elif field.number in _SIGNED:
+            found.append(np.array([*tensor.integers(field)], np.int64))
+        elif field.number in _UNSIGNED:
+            found.append(np.array([v % 2**64 for v in tensor.integers(field)], np.uint64))
+        elif field.number == _BYTES:
+            found.append(np.frombuffer(tensor.view(field), np.uint8))
+        elif field.number != _VERSION:
+            problem = f"a constant has values in the field {field.number}, which is not read"
+            raise tensor.error(field.start, problem)
+    name = dtype_name(number)
+    try:
+        dtype = np.dtype(dtype_of(name))
+    except (TypeError, AttributeError) as e:
+        problem = f"a constant has the dtype {name!r}, which is not read"
+        raise tensor.error(tensor.start, problem) from e
+    size = math.prod(shape)
+    if len(content):
+        if len(content) != size * dtype.itemsize:
+            problem = "a constant has not as many elements as its shape says"
+            raise tensor.error(tensor.start, problem)
+        return _shaped(tensor, np.frombuffer(content, dtype), shape)
+    values = np.concatenate(found) if found else np.zeros(0)
+    if len(values) < size and size * dtype.itemsize > _MOST_BYTES:
+        raise tensor.error(tensor.start, f"a constant has {size} elements")
+    if kind_of(name) == "float" and dtype.itemsize < 4:
+        # Of short floats the file has the bits.
+        values = values.astype(f"u{dtype.itemsize}").view(dtype)
+    array = np.zeros(size, dtype)
+    array[: len(values)] = values[:size].astype(dtype)
+    if len(values):
+        # The last stands for all that are missing.
+        array[len(values) :] = array[len(values) - 1 : len(values)]
+    return _shaped(tensor, array, shape)
+
+
+def _shaped(
+    tensor: Message, array: np.ndarray[Any, Any], shape: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
+    """Gives an array its shape; TensorFlow has some that NumPy lacks."""
+    try:
+        return array.reshape(shape)
+    except ValueError as e:
+        problem = f"a constant has the shape {shape}, which NumPy's arrays cannot have"
+        raise tensor.error(tensor.start, problem) from e
+
+
+def _floats(tensor: Message, field: Field) -> np.ndarray[Any, Any]:
+    """Reads the values of a field, packed or alone."""
+    dtype = np.dtype(_FLOATS[field.number])
+    size = 0 if field.kind == VARINT else field.end - field.value
+    if field.kind == VARINT or size % dtype.itemsize:
+        raise tensor.error(field.start, "a constant's values are cut short")
+    return np.frombuffer(tensor.data, dtype, size // dtype.itemsize, field.value)

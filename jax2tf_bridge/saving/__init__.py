@@ -1,4 +1,4 @@
-"""From records to SavedModels. Never imports jax."""
+"""SavedModels from portable functions. Never imports jax."""
 
 from jax2tf_bridge.errors import MissingDependencyError
 
@@ -9,30 +9,32 @@ except ModuleNotFoundError as e:
         raise
     raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "Saving a SavedModel") from e
 
-from jax2tf_bridge.saving._option_names import check_option_names
-from jax2tf_bridge.saving._report import SavedModel, SavedSignature
+from jax2tf_bridge.saving._report import Published, SavedModel, SavedSignature
 from jax2tf_bridge.saving._save import save_records
-from jax2tf_bridge.saving._served import ServedArray
-from jax2tf_bridge.saving._signature_inputs import SignatureInputs, named_inputs
-from jax2tf_bridge.saving.buckets._buckets import Above
+from jax2tf_bridge.saving.buckets._buckets import Oversize
 from jax2tf_bridge.saving.buckets._choice import choose_buckets
 from jax2tf_bridge.saving.buckets._options import BucketOptions, Buckets, ExpectedSizes
 from jax2tf_bridge.saving.publishing._publish import NewVersion, latest, publish_version, versions
-from jax2tf_bridge.saving.publishing._publish_weights import publish_weights
-from jax2tf_bridge.saving.publishing._published import Published
-from jax2tf_bridge.saving.publishing._weight_names import as_variables, weights_by_name
-from jax2tf_bridge.saving.serving._serving import BatchingParameters, ServingInstructions
+from jax2tf_bridge.saving.publishing._publish_weights import (
+    as_variables,
+    publish_weights,
+    weights_by_name,
+)
+from jax2tf_bridge.saving.serving._instructions import BatchingParameters, ServingInstructions
+from jax2tf_bridge.saving.signatures._checks import check_option_names
+from jax2tf_bridge.saving.signatures._inputs import SignatureInputs
+from jax2tf_bridge.saving.signatures._served_arrays import ServedArray
 from jax2tf_bridge.saving.weights._assign import Rename, WeightsReport, assign_weights
 from jax2tf_bridge.saving.weights._params import PathWeights, is_flat, opened
 from jax2tf_bridge.saving.weights._variables import leaf_names
 
 __all__ = [
-    "Above",
     "BatchingParameters",
     "BucketOptions",
     "Buckets",
     "ExpectedSizes",
     "NewVersion",
+    "Oversize",
     "PathWeights",
     "Published",
     "Rename",
@@ -49,7 +51,6 @@ __all__ = [
     "is_flat",
     "latest",
     "leaf_names",
-    "named_inputs",
     "opened",
     "publish_version",
     "publish_weights",

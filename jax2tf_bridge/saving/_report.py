@@ -1,16 +1,22 @@
-"""What save() wrote, for people and programs."""
+"""Reports of what save() and publish() wrote, for people and programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import tensorflow as tf
 
-from jax2tf_bridge.portable._portable_function import Aval
-from jax2tf_bridge.saving._served import ServedArray, served_text
-from jax2tf_bridge.saving.serving._serving import ServingInstructions
+from jax2tf_bridge._utils._number_texts import number_text
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.saved_model._sidecar import bucket_texts, padding_texts
+from jax2tf_bridge.saving.buckets._buckets import Bucketing
+from jax2tf_bridge.saving.publishing._publish import NewVersion
+from jax2tf_bridge.saving.serving._instructions import ServingInstructions
+from jax2tf_bridge.saving.signatures._endpoint import Endpoint
+from jax2tf_bridge.saving.signatures._served_arrays import ServedArray, served_text
+from shape_poly import is_symbolic_dim
 
 _NO_WEIGHTS = (
     "weights: none, so nothing is trainable; to train what a function closes over, make it the "
@@ -22,7 +28,7 @@ _MOST_SHOWN = 4
 
 @dataclass(frozen=True)
 class SavedSignature:
-    """A saved signature as it is served: before its preprocess, and after its postprocess.
+    """Saved signature as it is served: before its preprocess, and after its postprocess.
 
     Attributes:
       inputs, outputs: the arrays that it takes and gives, by name.
@@ -41,11 +47,22 @@ class SavedSignature:
     opened_by: str = ""
     buckets: str = ""
 
+    @staticmethod
+    def of(
+        endpoint: Endpoint, inputs: Mapping[str, ServedArray], outputs: Mapping[str, ServedArray]
+    ) -> SavedSignature:
+        """Describes an endpoint that was saved with these inputs and outputs."""
+        fixed = fixed_sizes(endpoint)
+        code = opened_by(endpoint) if fixed else ""
+        problem = _gradient_missing_because(endpoint)
+        buckets = _buckets_text(endpoint.bucketing)
+        return SavedSignature(inputs, outputs, endpoint.order, problem, fixed, code, buckets)
+
     def __str__(self) -> str:
         return f"({served_text(self.inputs)}) -> ({served_text(self.outputs)})"
 
     def lines(self) -> Iterator[str]:
-        """What to know of it beside its inputs and outputs."""
+        """Yields what to know of it beside its inputs and outputs."""
         if self.buckets:
             yield self.buckets
         if self.fixed_sizes:
@@ -57,7 +74,7 @@ class SavedSignature:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What `save` wrote.
+    """SavedModel that `save` wrote; print it.
 
     Attributes:
       path: the directory.
@@ -82,7 +99,7 @@ class SavedModel:
 
     @property
     def serving(self) -> ServingInstructions:
-        """How to serve it with TensorFlow Serving; print it."""
+        """Instructions for TensorFlow Serving; print them."""
         return self.serving_from(self.path)
 
     def __str__(self) -> str:
@@ -116,3 +133,98 @@ def _bytes(aval: Aval) -> int:
     for dimension in aval.shape:
         size *= int(str(dimension))
     return size
+
+
+@dataclass(frozen=True)
+class Published:
+    """Version of a model that `publish` wrote; it prints as text for people.
+
+    Attributes:
+      version: its number.
+      path: its directory.
+      saved: what `save` gives of it; None where only the weights are new.
+      graph_of: the directory of the version before, whose graph it shares, where only the weights
+        are new; else None.
+      removed: the numbers of the versions that were removed for it.
+      notes: what did not go well after it was there, for people.
+    """
+
+    version: int
+    path: Path
+    saved: SavedModel | None = None
+    graph_of: Path | None = None
+    removed: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def anew(made: NewVersion[SavedModel]) -> Published:
+        """Describes a model that was saved as the new version."""
+        saved = replace(made.result, path=made.path)
+        return Published(made.version, made.path, saved, None, made.removed, made.notes)
+
+    @staticmethod
+    def with_weights(made: NewVersion[Path]) -> Published:
+        """Describes other weights for the graph of a version."""
+        return Published(made.version, made.path, None, made.result, made.removed, made.notes)
+
+    def __str__(self) -> str:
+        lines = [f"version {self.version}: {self.path}"]
+        if self.saved is not None:
+            lines += str(self.saved).splitlines()[1:]
+        if self.graph_of is not None:
+            lines.append(f"  new weights for the graph of version {self.graph_of.name}")
+        if self.removed:
+            lines.append(f"  removed: {', '.join(map(str, self.removed))}")
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
+
+_SPEC = "(b, ...)"
+
+
+def fixed_sizes(endpoint: Endpoint) -> dict[str, ServedArray]:
+    """Returns the arguments that have sizes, by name, if none of these is open."""
+    arrays = {port.name: ServedArray.of_aval(port.aval) for port in endpoint.inputs}
+    if any(is_symbolic_dim(d) for array in arrays.values() for d in array.shape or ()):
+        return {}
+    return {name: array for name, array in arrays.items() if array.shape}
+
+
+def opened_by(endpoint: Endpoint) -> str:
+    """Writes the code that would leave the first dimension of the arguments open."""
+    call = endpoint.arguments
+    avals = iter(endpoint.record.in_avals[len(endpoint.weights) :])
+    shapes = {
+        name: [next(avals).shape for _ in range(tree.leaf_count)] for name, tree in call.arguments()
+    }
+    is_signature = bool(endpoint.signature.args or endpoint.signature.kwargs)
+    opened = [name for name, each in shapes.items() if each and all(each)]
+    if len({shape[0] for name in opened for shape in shapes[name]}) != 1:
+        value = "AUTO"  # they share no variable, or some are parameters
+    elif opened == list(shapes) and not call.kwargs and (is_signature or not endpoint.takes_params):
+        value = repr(_SPEC)
+    else:
+        value = repr(dict.fromkeys(opened, _SPEC))
+    made_by = "Signature" if is_signature else "export"
+    return f"{made_by}(..., polymorphic_shapes={value})"
+
+
+def _buckets_text(bucketing: Bucketing | None) -> str:
+    if bucketing is None:
+        return ""
+    pads = {name: number_text(value) for name, value in bucketing.pad_values.items()}
+    texts = bucket_texts(bucketing.sizes)
+    texts += padding_texts(pads, bucketing.masks, bucketing.unchecked)
+    return "; ".join(texts)
+
+
+def _gradient_missing_because(endpoint: Endpoint) -> str:
+    return "" if endpoint.orders is not None else endpoint.record.gradient_problem() or ""
+
+
+def missing_gradient_notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
+    """Says why signatures have no gradient, for people."""
+    missing = {e.name: p for e in endpoints if (p := _gradient_missing_because(e))}
+    return tuple(
+        f"saved without a gradient{f' for {name}' if len(endpoints) > 1 else ''}: {problem}"
+        for name, problem in missing.items()
+    )

@@ -1,4 +1,4 @@
-"""save_records(): records as the signatures of one SavedModel, over shared weights."""
+"""save_records(): portable functions as the signatures of one SavedModel."""
 
 from __future__ import annotations
 
@@ -10,27 +10,32 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge._utils._number_texts import number_text
 from jax2tf_bridge.errors import GradientError, SavingError
 from jax2tf_bridge.portable._as_portable import as_record
 from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.saved_model._bucket_texts import bucket_texts, padding_texts
 from jax2tf_bridge.saved_model._signature import Signature
-from jax2tf_bridge.saving._checks import check_size, check_takes_params, checked_names
-from jax2tf_bridge.saving._endpoint import Endpoint, saved_orders, some_of
-from jax2tf_bridge.saving._extras import instructions, warm_up_requests, write_metadata
-from jax2tf_bridge.saving._fixed_sizes import fixed_sizes, opened_by
-from jax2tf_bridge.saving._option_names import check_option_names
-from jax2tf_bridge.saving._processing import resources, served_arrays, with_processing
-from jax2tf_bridge.saving._report import SavedModel, SavedSignature, variable_aval
-from jax2tf_bridge.saving._served import ServedArray, Sides
-from jax2tf_bridge.saving._signature_defaults import write_defaults
-from jax2tf_bridge.saving._signature_inputs import SignatureInputs
-from jax2tf_bridge.saving.buckets._buckets import Bucketing
+from jax2tf_bridge.saving._metadata import write_defaults, write_metadata
+from jax2tf_bridge.saving._report import (
+    SavedModel,
+    SavedSignature,
+    missing_gradient_notes,
+    variable_aval,
+)
 from jax2tf_bridge.saving.buckets._options import BucketOptions, with_buckets
 from jax2tf_bridge.saving.publishing._whole_directory import whole_directory
+from jax2tf_bridge.saving.serving._instructions import instructions
 from jax2tf_bridge.saving.serving._precompile import precompile as precompiled
+from jax2tf_bridge.saving.serving._requests import warm_up_requests
 from jax2tf_bridge.saving.serving._warm_up import write_warm_up
+from jax2tf_bridge.saving.signatures._checks import (
+    check_option_names,
+    check_size,
+    check_takes_params,
+    checked_names,
+)
+from jax2tf_bridge.saving.signatures._endpoint import Endpoint, optional_subsets, saved_orders
+from jax2tf_bridge.saving.signatures._processing import resources, served_arrays, with_processing
+from jax2tf_bridge.saving.signatures._served_arrays import Sides
 from jax2tf_bridge.saving.weights._params import opened
 from jax2tf_bridge.saving.weights._variables import (
     ConstantVariables,
@@ -54,7 +59,7 @@ def save_records(
     precompile: bool = False,
     overwrite: bool = False,
 ) -> SavedModel:
-    """Writes a SavedModel that calls records; neither JAX nor the bridge is needed to load it.
+    """Writes a SavedModel of portable functions; neither JAX nor the bridge is needed to load it.
 
     Args:
       path: the directory, which appears complete or not at all.
@@ -63,7 +68,7 @@ def save_records(
         dict, or a file of msgpack or safetensors.
       trainable: whether the weights of floating-point numbers are; or the beginnings of the names
         of those that are, as "dense".
-      vjp_order: how many orders of gradients are saved; by default those that a record holds,
+      vjp_order: how many orders of gradients are saved; by default those that a function holds,
         and at least one.
       buckets: the sizes that the functions run at.
       warm_up: whether requests are left with it that TensorFlow Serving replays.
@@ -80,45 +85,24 @@ def save_records(
         none is saved without; `notes` of the result say why.
       FileExistsError, NotADirectoryError: there is something at `path`.
       OSError: `path` is no local folder that can be replaced, or cannot be written.
-      ModuleError: the installed TF cannot run a module, or a record does not match it.
+      ModuleError: the installed TF cannot run a module, or a function does not match it.
     """
-    with opened(params) as weights:
-        return _save_records(
-            Path(path),
-            signatures,
-            weights,
-            trainable,
-            vjp_order,
-            buckets,
-            warm_up,
-            precompile,
-            overwrite,
-        )
-
-
-def _save_records(
-    path: Path,
-    signatures: Mapping[str, Signature],
-    params: Any,
-    trainable: bool | str | Sequence[str],
-    vjp_order: int | None,
-    buckets: BucketOptions | None,
-    warm_up: bool,
-    precompile: bool,
-    overwrite: bool,
-) -> SavedModel:
     names = checked_names(signatures)
     if vjp_order is not None and (not isinstance(vjp_order, int) or vjp_order < 0):
         raise SavingError(f"vjp_order must be an integer, 0 or more. Got: {vjp_order!r}")
-    weights, constants = Weights(params, trainable), ConstantVariables()
-    # Before what takes long, so that what stands in the way at `path` is told at once.
-    with whole_directory(path, overwrite=overwrite, has="saved_model.pb") as folder:
+    path = Path(path)
+    with (
+        opened(params) as given,
+        # Before what takes long, so that what stands in the way at `path` is told at once.
+        whole_directory(path, overwrite=overwrite, has="saved_model.pb") as folder,
+    ):
+        weights, constants = Weights(given, trainable), ConstantVariables()
         plain = [
-            _endpoint(name, signatures[name], weights, constants, vjp_order, params is not None)
+            _endpoint(name, signatures[name], weights, constants, vjp_order, given is not None)
             for name in names
         ]
         # The exports may have been made elsewhere, or AUTO have found the variables.
-        check_option_names([SignatureInputs(e.name, e.signature, e.inputs) for e in plain], buckets)
+        check_option_names([e.signature_inputs() for e in plain], buckets)
         check_size({e.name: _stored(e.record, e.order) for e in plain})
         endpoints = with_buckets(plain, buckets)
         requests, notes = warm_up_requests(endpoints) if warm_up or precompile else ((), ())
@@ -139,13 +123,13 @@ def _save_records(
         sizes = _sizes(folder)
     return SavedModel(
         path,
-        {e.name: _saved(e, *served[e.name]) for e in endpoints},
+        {e.name: SavedSignature.of(e, *served[e.name]) for e in endpoints},
         {w.name: variable_aval(w.variable) for w in weights.weights()},
         tuple(w.name for w in weights.weights() if w.variable.trainable),
         {name: variable_aval(variable) for name, variable in constants.variables.items()},
         *sizes,
         (
-            *_notes(endpoints),
+            *missing_gradient_notes(endpoints),
             *(note for e in endpoints for note in e.notes),
             *notes,
         ),
@@ -161,7 +145,7 @@ def _endpoint(
     vjp_order: int | None,
     has_params: bool,
 ) -> Endpoint:
-    """A signature with its weights and constants."""
+    """Makes the endpoint of a signature, with its weights and constants."""
     record = as_record(signature.function, f"The signature {name} of save")
     check_record(record)
     takes = has_params if signature.takes_params is None else signature.takes_params
@@ -181,7 +165,7 @@ def _endpoint(
 
 
 def _stored(record: PortableFunction, order: int) -> Iterator[PortableFunction]:
-    """The record, and its VJPs that are saved."""
+    """Yields the portable function and its VJPs that are saved."""
     yield record
     for _ in range(order):
         record = record.vjp()
@@ -190,7 +174,7 @@ def _stored(record: PortableFunction, order: int) -> Iterator[PortableFunction]:
 
 
 class _Root(tf.Module):  # type: ignore[misc]
-    """What is saved."""
+    """Object that tf.saved_model.save writes."""
 
     # tf.Module collects these itself, for Python alone; here they are saved.
     variables: Any = None
@@ -236,7 +220,7 @@ def _save(root: _Root, endpoints: Sequence[Endpoint], folder: Path) -> dict[str,
 
 
 def _traced(endpoint: Endpoint) -> tuple[Any, Any]:
-    """The endpoint as a method and as a signature, both traced."""
+    """Traces the endpoint as a method and as a signature."""
     call, specs = with_processing(endpoint)
 
     defaults = endpoint.defaults()
@@ -247,7 +231,7 @@ def _traced(endpoint: Endpoint) -> tuple[Any, Any]:
     named = tf.function(by_name, autograph=False)
     signature = named.get_concrete_function(**specs)
     if endpoint.is_processed:
-        for left_out in some_of(list(defaults)):
+        for left_out in optional_subsets(list(defaults)):
             named.get_concrete_function(**{k: s for k, s in specs.items() if k not in left_out})
         return named, signature
     method, calls = endpoint.method()
@@ -261,37 +245,6 @@ def _check_keys(folder: Path, weights: Sequence[Weight], constants: ConstantVari
     keys |= {f"constants/{n}": checkpoint_key("constants", n) for n in constants.variables}
     if keys:
         check_keys(str(folder / "variables" / "variables"), keys)
-
-
-def _saved(
-    endpoint: Endpoint, inputs: Mapping[str, ServedArray], outputs: Mapping[str, ServedArray]
-) -> SavedSignature:
-    fixed = fixed_sizes(endpoint)
-    code = opened_by(endpoint) if fixed else ""
-    problem = _gradient_missing_because(endpoint)
-    buckets = _buckets_text(endpoint.bucketing)
-    return SavedSignature(inputs, outputs, endpoint.order, problem, fixed, code, buckets)
-
-
-def _buckets_text(bucketing: Bucketing | None) -> str:
-    if bucketing is None:
-        return ""
-    pads = {name: number_text(value) for name, value in bucketing.pad_values.items()}
-    texts = bucket_texts(bucketing.sizes)
-    texts += padding_texts(pads, bucketing.masks, bucketing.unchecked)
-    return "; ".join(texts)
-
-
-def _gradient_missing_because(endpoint: Endpoint) -> str:
-    return "" if endpoint.orders is not None else endpoint.record.gradient_problem() or ""
-
-
-def _notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
-    missing = {e.name: p for e in endpoints if (p := _gradient_missing_because(e))}
-    return tuple(
-        f"saved without a gradient{f' for {name}' if len(endpoints) > 1 else ''}: {problem}"
-        for name, problem in missing.items()
-    )
 
 
 def _sizes(folder: Path) -> tuple[int, int]:

@@ -28,7 +28,7 @@ def vjp_chain(
     functions = [record]
     while len(functions) - 1 != vjp_order:
         primal = functions[-1]
-        if vjp_order is None and primal.lazy_vjp.made is None:
+        if vjp_order is None and primal.gradient.made is None:
             break
         if len(functions) > most:
             raise SerializationError(

@@ -1,4 +1,4 @@
-"""The arrays that functions captured, as tensors: one each, however many ops take it."""
+"""Tensors of the arrays that functions captured: one each, however many ops take it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import FunctionError, ModuleError
-from jax2tf_bridge.portable._portable_function import LiftedConstant, PortableFunction
+from jax2tf_bridge.portable._aval import LiftedConstant
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.to_tf._dtypes import op_dtype
 
 Key: TypeAlias = Hashable
@@ -22,7 +23,7 @@ def constant_key(constant: LiftedConstant) -> Key:
 
 
 class Constants(Protocol):
-    """Where the tensors of lifted constants come from."""
+    """A source of the tensors of lifted constants."""
 
     def tensors(self, record: PortableFunction, saving: Collection[Key] | None) -> list[tf.Tensor]:
         """One for each lifted constant of the record, in its order, in the current graph.
@@ -43,11 +44,10 @@ class EagerConstants:
 
     @property
     def made(self) -> bool:
-        """Whether there are any by now."""
+        """Tells whether there are any by now."""
         return bool(self._known)
 
     def tensors(self, record: PortableFunction, saving: Collection[Key] | None) -> list[tf.Tensor]:
-        """As Constants says."""
         return [self._one(record, constant, saving) for constant in record.lifted_constants]
 
     def _one(
@@ -67,7 +67,7 @@ class EagerConstants:
 
 
 class CapturedArrays(tf.Module):  # type: ignore[misc]
-    """The arrays that functions captured as variables that are not trainable, for a model to hold.
+    """Variables for the arrays that functions captured, not trainable, for a model to hold.
 
     Attributes:
       arrays: the variables by name, made when the functions are traced.
@@ -81,7 +81,6 @@ class CapturedArrays(tf.Module):  # type: ignore[misc]
         self._lock = threading.RLock()
 
     def tensors(self, record: PortableFunction, saving: Collection[Key] | None) -> list[tf.Tensor]:
-        """As Constants says."""
         if record.lifted_constants and saving is None and record.gradient_problem() is None:
             # What the gradient captures has to be there before TensorFlow saves the model.
             self._variables(record.vjp())
@@ -104,18 +103,17 @@ class SharedConstants:
     """Eager tensors, or variables from the moment that someone wants to hold them."""
 
     def __init__(self, name: str) -> None:
-        """Of the function of that name, for messages."""
+        """Takes the function's name, for messages."""
         self._name = name
         self._eager = EagerConstants()
         self._captured: CapturedArrays | None = None
         self._lock = threading.Lock()
 
     def tensors(self, record: PortableFunction, saving: Collection[Key] | None) -> list[tf.Tensor]:
-        """As Constants says."""
         return (self._captured or self._eager).tensors(record, saving)
 
     def captured(self) -> CapturedArrays:
-        """The variables, from now on.
+        """Makes variables of the arrays from now on, and returns what holds them.
 
         Raises:
           FunctionError: there are eager tensors already, in what was traced.
@@ -133,7 +131,7 @@ class SharedConstants:
 
 
 def constant_array(record: PortableFunction, constant: LiftedConstant) -> np.ndarray:
-    """The array of a constant, read-only, of the dtype in which it crosses the op.
+    """Returns a constant's array, read-only, in its dtype for the op.
 
     Raises:
       ModuleError: the record does not hold it.

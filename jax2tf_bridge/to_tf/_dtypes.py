@@ -8,14 +8,14 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import DTypeError
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import WIDENED, find_dtype
-from jax2tf_bridge.portable._portable_function import Aval
 
 _CONVERT = "Convert it inside the JAX function, for instance with x.astype('float32')."
 
 
 def op_dtype(aval: Aval, path: str) -> tf.DType:
-    """The TF dtype in which `aval` crosses the op.
+    """Returns the TF dtype in which `aval` is passed to the op.
 
     Raises:
       DTypeError: the installed TF has none, or none that XLA takes; `path` says whose it is.
@@ -36,7 +36,7 @@ def op_dtype(aval: Aval, path: str) -> tf.DType:
 
 
 def static_shape(value: Any) -> tuple[int | None, ...]:
-    """The shape of a tensor as far as it is known; of an unknown rank nothing can be said.
+    """Returns a tensor's shape as far as it is known; of an unknown rank nothing can be said.
 
     Raises:
       ValueError: the rank is not known.
@@ -45,7 +45,7 @@ def static_shape(value: Any) -> tuple[int | None, ...]:
 
 
 def fits_shape(tensor: tf.Tensor, aval: Aval) -> bool:
-    """Whether a tensor can have the shape of `aval`, as far as its own is known."""
+    """Tells whether a tensor can have the shape of `aval`, as far as its own is known."""
     if tensor.shape.rank is None:
         return True  # looked at when it runs
     shape = static_shape(tensor)
@@ -56,14 +56,14 @@ def fits_shape(tensor: tf.Tensor, aval: Aval) -> bool:
 
 
 def fits(value: object, dtype: tf.DType) -> bool:
-    """Whether a number is no integer too large for the dtype: TF may wrap it without a word."""
+    """Tells whether the dtype holds a number; TF may wrap an integer that is too large."""
     if isinstance(value, bool) or not isinstance(value, int) or not dtype.is_integer:
         return True
     return bool(dtype.min <= value <= dtype.max)
 
 
 def fits_dtype(leaf: Any, dtype: str) -> bool:
-    """Whether an array or number is taken for one of a dtype without being asked.
+    """Tells whether an array or number is taken for one of a dtype without being asked.
 
     As JAX and `convert` take it: 64 bits for 32; and 8 bits hold what JAX has in fewer.
     """
@@ -74,7 +74,7 @@ def fits_dtype(leaf: Any, dtype: str) -> bool:
 
 
 def dtype_name(leaf: Any) -> str | None:
-    """The dtype's name as JAX calls it; None for a number of Python, which has none."""
+    """Returns the dtype's name as JAX calls it; None for a number of Python, which has none."""
     if isinstance(leaf, (bool, int, float, complex)):
         return None
     dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
@@ -82,7 +82,7 @@ def dtype_name(leaf: Any) -> str | None:
 
 
 def number_fits(number: complex, expected: str) -> bool:
-    """Whether a number of Python keeps its value as an array of a dtype, up to rounding."""
+    """Tells whether a number of Python keeps its value as an array of a dtype, up to rounding."""
     row = find_dtype(expected)
     if row is not None and row.is_integer:
         is_signed = row.kind == "int"
@@ -95,11 +95,11 @@ def number_fits(number: complex, expected: str) -> bool:
 
 
 def cast_if_needed(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """The tensor in a dtype that it is taken for."""
+    """Casts the tensor to a dtype that it is taken for."""
     return tensor if tensor.dtype == dtype else tf.cast(tensor, dtype)
 
 
 def can_become(given: str, expected: str) -> bool:
-    """Whether JAX takes the one for the other without being asked: 64 bits for 32."""
+    """Tells whether JAX takes the one for the other without being asked: 64 bits for 32."""
     row = find_dtype(given)
     return given == expected or (row is not None and row.without_x64 == expected)

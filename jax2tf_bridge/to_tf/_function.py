@@ -7,10 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.errors import ArgumentsError, DTypeError, ShapeError, bullet_list
+from jax2tf_bridge.errors import DTypeError, mismatch
 from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
-from jax2tf_bridge.portable._tree_spec import flatten_call
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._call import Call
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._constants import EagerConstants
 from jax2tf_bridge.to_tf._dtypes import fits, fits_shape, op_dtype
@@ -45,15 +46,13 @@ def to_tf(
     """
     function = as_record(record, "to_tf")
     check_record(function)
-    paths = function.in_paths()
+    arguments = Call.of(function.in_tree, function.argument_names)
+    paths = arguments.paths()
     constants = EagerConstants()
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        leaves = flatten_call(function.in_tree, function.argument_names, args, kwargs)
-        tensors = [
-            _tensor(leaf, aval, path)
-            for leaf, aval, path in zip(leaves, function.in_avals, paths, strict=True)
-        ]
+        leaves = arguments.flatten(args, kwargs)
+        tensors = list(map(_tensor, leaves, function.in_avals, paths))
         _check_arguments(function, tensors, paths)
         results = call_flat(function, tensors, with_gradient, constants)
         return function.out_tree.unflatten(iter(results))
@@ -91,15 +90,11 @@ def _check_arguments(
         if not fits_shape(tensor, aval):
             sizes = shape_text(aval.op_shape)
             shape_problems.append(f"{path}: expected shape {sizes}, got {known_text(tensor)}")
-    problems = shape_problems + dtype_problems
-    if problems:
-        kind = (
-            ArgumentsError
-            if shape_problems and dtype_problems
-            else (ShapeError if shape_problems else DTypeError)
-        )
-        raise kind(
-            f"The arguments of {record.name} are not those that it was exported with:"
-            f"{bullet_list(problems)}\nNothing is cast or reshaped for you: use tf.cast or "
-            "tf.reshape, or export the function for these."
+    if shape_problems or dtype_problems:
+        raise mismatch(
+            f"The arguments of {record.name} are not those that it was exported with",
+            shape_problems,
+            dtype_problems,
+            "Nothing is cast or reshaped for you: use tf.cast or tf.reshape, or export the "
+            "function for these.",
         )

@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._constants import Constants, Key, constant_key
@@ -39,7 +40,7 @@ def call_flat(
     orders: StoredOrders | None = None,
     known: Mapping[Key, tf.Tensor] | None = None,
 ) -> list[tf.Tensor]:
-    """The flat results on flat arguments of the record's dtypes, named as jax2tf names them.
+    """Calls a function on flat arguments of its dtypes, and names the results as jax2tf does.
 
     Args:
       record: of the function.
@@ -58,7 +59,7 @@ def call_flat(
 
 
 class StoredOrders:
-    """The gradients of a function as TF functions of their own, which a SavedModel can hold.
+    """A function's gradients as TF functions of their own, which a SavedModel can hold.
 
     TensorFlow saves the gradients of the functions that an object holds, and not the gradients of
     those: so the object holds `functions`, traced, and the gradient of each order calls the next.
@@ -71,7 +72,7 @@ class StoredOrders:
     """
 
     def __init__(self, record: PortableFunction, order: int, constants: Constants) -> None:
-        """The first `order` gradients of a record.
+        """Makes the first `order` gradients of a function.
 
         Raises:
           GradientError, InconclusiveShapeError: there are fewer.
@@ -88,7 +89,7 @@ class StoredOrders:
         self.functions += map(self._function, callees[1:])
 
     def known(self) -> dict[Key, tf.Tensor]:
-        """The lifted constants of all orders, in the current graph."""
+        """Returns the lifted constants of all orders, in the current graph."""
         known: dict[Key, tf.Tensor] = {}
         for callee in self._callees:
             known |= replace(callee, known=known).held()
@@ -97,7 +98,7 @@ class StoredOrders:
     def call(
         self, order: int, args: Sequence[tf.Tensor], known: Mapping[Key, tf.Tensor]
     ) -> list[tf.Tensor]:
-        """The results of the gradient of an order; `known` holds what `known()` gave."""
+        """Calls the gradient of an order; `known` holds what `known()` gave."""
         if order > self._order:
             raise AssertionError("the gradient of the last order is prevented")
         return list(self.functions[order - 1](*args, *(known[key] for key in self.constants)))
@@ -134,7 +135,7 @@ class StoredOrders:
 
 @dataclass(frozen=True)
 class _Callee:
-    """What is called: a function, or the VJP of `primal`.
+    """A function that is called, or the VJP of `primal`.
 
     `known` are tensors of lifted constants that are there already, in the current graph.
     """
@@ -148,7 +149,7 @@ class _Callee:
     known: Mapping[Key, tf.Tensor] = field(default_factory=dict)
 
     def call(self, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The results, without a gradient."""
+        """Returns the results, without a gradient."""
         before = None
         if self.primal is not None:
             primal = self.primal.record
@@ -158,7 +159,7 @@ class _Callee:
         return call_op(self.record, args, taken, self.paths, before)
 
     def held(self) -> dict[Key, tf.Tensor]:
-        """The tensors of its lifted constants, and all else that is known."""
+        """Returns the tensors of its lifted constants, and all else that is known."""
         new = tuple(c for c in self.record.lifted_constants if constant_key(c) not in self.known)
         if not new:
             return dict(self.known)
@@ -169,7 +170,7 @@ class _Callee:
         return {**self.known, **dict(zip(map(constant_key, new), found, strict=True))}
 
     def paths(self) -> tuple[str, ...]:
-        """How the user writes its arguments: first those of the primal, then the cotangents."""
+        """Returns how the user writes its arguments: first the primal's, then the cotangents."""
         if self.primal is None:
             return self.record.in_paths()
         cotangents = (
@@ -185,7 +186,7 @@ class _Callee:
 def _call_named(
     callee: _Callee, tensors: Sequence[tf.Tensor], prevented: str | None
 ) -> list[tf.Tensor]:
-    """As call_flat; `prevented` says why there should be no gradient, None that there should."""
+    """Does as call_flat; `prevented` says why there should be no gradient."""
     named = [tf.identity(t, f"jax2tf_arg_{i}") for i, t in enumerate(tensors)]
     if prevented is None and callee.orders is None and not tf.executing_eagerly():
         # In a graph the answer must be there before anyone asks: a SavedModel is saved together
@@ -203,7 +204,7 @@ def _call_named(
 
 
 def _call_differentiable(callee: _Callee, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The results on the flat arguments, differentiable as often as there are VJPs."""
+    """Calls it on flat arguments; the results are differentiable as often as there are VJPs."""
     held = callee.held() if args else {}
 
     @tf.custom_gradient
@@ -263,7 +264,7 @@ def _call_vjp(callee: _Callee, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _is_nested() -> bool:
-    """Whether the current graph is of a function within a function, such as a branch."""
+    """Tells whether the current graph is of a function within a function, such as a branch."""
     outer = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
     return not tf.executing_eagerly() and hasattr(outer, "outer_graph")
 

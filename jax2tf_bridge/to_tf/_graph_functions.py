@@ -1,4 +1,4 @@
-"""The TensorFlow graphs that a module calls, as functions that TensorFlow knows by name."""
+"""TensorFlow graphs that a module calls, as functions that TensorFlow knows by name."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_graph_functions(record: PortableFunction, most_results: int | None) ->
 
 
 def function_names(record: PortableFunction) -> list[str]:
-    """The names of a record's graphs as functions, known where the current graph is run."""
+    """Makes a portable function's graphs known where the current graph runs, and names them."""
     functions = [_built_function(record, function) for function in record.graph_functions]
     if not tf.executing_eagerly():
         for function in functions:

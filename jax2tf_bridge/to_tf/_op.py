@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import FileFormatError, ModuleError
 from jax2tf_bridge.portable._graph_function import CUSTOM_CALL
-from jax2tf_bridge.portable._module_types import check_function_types
+from jax2tf_bridge.portable._module_types import are_types_checked, check_function_types
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import shared_checks
 from jax2tf_bridge.portable._stablehlo_version import version_text
@@ -30,11 +30,12 @@ def check_versions(record: PortableFunction) -> None:
       ModuleError: the module is too new for this TF.
     """
     release, version, convention = installed_versions()
-    if record.stablehlo_version > version or record.calling_convention_version > convention:
+    module = record.module
+    if module.stablehlo_version > version or module.calling_convention_version > convention:
         short = ".".join(release.split(".")[:2])
         raise ModuleError(
-            f"{record.name} needs StableHLO {version_text(record.stablehlo_version)} and calling "
-            f"convention {record.calling_convention_version}; the installed TensorFlow {release} "
+            f"{record.name} needs StableHLO {version_text(module.stablehlo_version)} and calling "
+            f"convention {module.calling_convention_version}; the installed TensorFlow {release} "
             f"reads up to {version_text(version)} and {convention}. Where JAX is installed, "
             f"retarget it: jax2tf-bridge retarget FILE --tensorflow {short}, or in Python "
             f"retarget_record(record, Target.tensorflow({short!r})). Or export it again without a "
@@ -56,17 +57,17 @@ def check_record(record: PortableFunction) -> None:
     _check_effects(record)
     for constant in record.lifted_constants:
         constant_array(record, constant)
-    for path, aval in zip(record.in_paths(), record.in_avals, strict=True):
-        op_dtype(aval, f"The argument {path} of {record.name}")
+    for port in record.inputs:
+        op_dtype(port.aval, f"The argument {port.path} of {record.name}")
     for i, aval in enumerate(record.out_avals):
         op_dtype(aval, f"The result {i} of {record.name}")
     _, newest, _ = installed_versions()
     stored: PortableFunction | None = record
     # A gradient that is too new is an error only when it is asked for.
-    while stored is not None and stored.stablehlo_version <= newest:
-        if not stored.types_checked:
+    while stored is not None and stored.module.stablehlo_version <= newest:
+        if not are_types_checked(stored):
             _check_module(stored, of=record)
-        stored = stored.lazy_vjp.made
+        stored = stored.gradient.made
 
 
 def _check_effects(record: PortableFunction) -> None:
@@ -94,7 +95,7 @@ def _check_custom_calls(
     Compiling would fail without one, at best: only when the function runs.
     """
     _, newest, _ = installed_versions()
-    unknown = unhandled_calls(record, summary.custom_calls, newest)
+    unknown = unhandled_calls(record.module, summary.custom_calls, newest)
     if not unknown:
         return
     gradient = ""
@@ -114,7 +115,7 @@ def _check_custom_calls(
 def _summary(record: PortableFunction) -> ModuleSummary:
     # By our own reader: TensorFlow has none that is public, and MLIR's trusts the bytes.
     try:
-        return read_module(record.module)
+        return read_module(record.module.data)
     except FileFormatError as e:
         raise ModuleError(f"The module of {record.name} cannot be read: {e}") from e
 
@@ -126,7 +127,7 @@ def call_op(
     paths: Callable[[], Sequence[str]] | None = None,
     before: CheckedBefore | None = None,
 ) -> list[tf.Tensor]:
-    """The results of the module on the flat arguments.
+    """Calls the module on the flat arguments.
 
     Args:
       record: of the function that is called.
@@ -144,17 +145,17 @@ def call_op(
     check_devices(record, is_gradient=before is not None)
     shapes, guards = check_shapes(record, args, paths, before)
     attributes = {
-        "version": record.calling_convention_version,
-        "module": record.module,
+        "version": record.module.calling_convention_version,
+        "module": record.module.data,
         "Tout": [op_dtype(aval, "a result") for aval in record.out_avals],
         "Sout": shapes,
         "platforms": [p.upper() for p in record.platforms],
         "function_list": function_names(record),
         "has_token_input_output": False,
-        "disabled_checks": [str(check) for check in shared_checks(record.disabled_checks)],
+        "disabled_checks": [str(check) for check in shared_checks(record.module.disabled_checks)],
     }
     with tf.control_dependencies(guards):
         spread = annotated(record, args, record.in_shardings, record.in_avals)
-        taken = [*(spread[i] for i in record.module_kept_var_idx), *constants]
+        taken = [*(spread[i] for i in record.module.kept_arguments), *constants]
         results = _tf_compat.call_module(taken, attributes)
         return annotated(record, results, record.out_shardings, record.out_avals)

@@ -21,7 +21,7 @@ _MOST_SHOWN = 10**30
 
 
 class ResultSizes:
-    """The sizes of the results of one call, beside those of its arguments.
+    """Sizes of the results of one call, beside those of its arguments.
 
     Attributes:
       name: the function's, for messages.
@@ -89,14 +89,14 @@ def _number_text(size: int) -> str:
 
 
 def _computed(results: Shapes, arguments: Shapes) -> frozenset[Dim]:
-    """The sizes that no argument has: those are there, and nothing computes them."""
+    """Yields the sizes that no argument has: those are there, and nothing computes them."""
     given = {d for shape in arguments for d in shape}
     return frozenset(d for shape in results for d in shape if isinstance(d, DimExpr)) - given
 
 
 @functools.lru_cache(maxsize=1024)
 def _wrapping(results: Shapes, arguments: Shapes) -> tuple[DimExpr, ...]:
-    """The sizes of results that may wrap around, for some sizes of the arguments."""
+    """Yields the sizes of results that may wrap around, for some sizes of the arguments."""
     computed = [d for d in _computed(results, arguments) if isinstance(d, DimExpr)]
     return tuple(d for d in sorted(computed, key=str) if _may_wrap(d))
 
@@ -108,7 +108,7 @@ def _may_wrap(dimension: DimExpr) -> bool:
 
 
 class CheckedArithmetic:
-    """The algebra of sizes as int32 tensors, and of ints, that knows whether any wrapped around.
+    """An algebra of sizes as int32 tensors, and of ints, that knows whether any wrapped around.
 
     Attributes:
       room: negative if one did; an int as long as that depends on nothing unknown.
@@ -120,7 +120,7 @@ class CheckedArithmetic:
         self._plain = SizeAlgebra(tf.int32)
 
     def constant(self, value: int) -> Any:
-        """The int."""
+        """Returns the int."""
         return value
 
     def add(self, left: Any, right: Any) -> Any:
@@ -143,19 +143,19 @@ class CheckedArithmetic:
         return plain.multiply(left, right)
 
     def floordiv(self, left: Any, right: Any) -> Any:
-        """The quotient rounded down."""
+        """Returns the quotient rounded down."""
         return self._plain.floordiv(*self._within(left, right))
 
     def mod(self, left: Any, right: Any) -> Any:
-        """The remainder with the divisor's sign."""
+        """Returns the remainder with the divisor's sign."""
         return self._plain.mod(*self._within(left, right))
 
     def maximum(self, left: Any, right: Any) -> Any:
-        """The greater one."""
+        """Returns the greater one."""
         return self._plain.maximum(*self._within(left, right))
 
     def minimum(self, left: Any, right: Any) -> Any:
-        """The lesser one."""
+        """Returns the lesser one."""
         return self._plain.minimum(*self._within(left, right))
 
     def _negative(self, value: Any) -> Any:
@@ -179,7 +179,7 @@ class CheckedArithmetic:
 
 
 def _times_in_largest(value: Any) -> Any:
-    """How often a size of at least 0 fits into the largest; for 0 as for 1."""
+    """Returns how often a size of at least 0 fits into the largest; for 0 as for 1."""
     if isinstance(value, int):
         return _LARGEST // max(value, 1)
     return tf.math.floordiv(tf.constant(_LARGEST, tf.int32), tf.maximum(value, 1))

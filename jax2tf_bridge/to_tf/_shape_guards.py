@@ -52,7 +52,7 @@ class SizeAlgebra:
     dtype: tf.DType
 
     def constant(self, value: int) -> Any:
-        """The int: TensorFlow sees it only if it meets a tensor."""
+        """Returns the int: TensorFlow sees it only if it meets a tensor."""
         return value
 
     def add(self, left: Any, right: Any) -> Any:
@@ -68,31 +68,31 @@ class SizeAlgebra:
         return tf.multiply(self._tensor(left), self._tensor(right))
 
     def floordiv(self, left: Any, right: Any) -> Any:
-        """The quotient rounded down; anything where the divisor is an unknown size that is 0."""
+        """Returns the quotient rounded down; anything where an unknown divisor is 0."""
         if _is_known(left, right):
             return left // right
         return tf.math.floordiv(self._tensor(left), self._divisor(right))
 
     def mod(self, left: Any, right: Any) -> Any:
-        """The remainder with the divisor's sign; anything where the divisor is 0, as above."""
+        """Returns the remainder with the divisor's sign; anything where an unknown divisor is 0."""
         if _is_known(left, right):
             return left % right
         return tf.math.floormod(self._tensor(left), self._divisor(right))
 
     def maximum(self, left: Any, right: Any) -> Any:
-        """The greater one."""
+        """Returns the greater one."""
         if _is_known(left, right):
             return max(left, right)
         return tf.maximum(self._tensor(left), self._tensor(right))
 
     def minimum(self, left: Any, right: Any) -> Any:
-        """The lesser one."""
+        """Returns the lesser one."""
         if _is_known(left, right):
             return min(left, right)
         return tf.minimum(self._tensor(left), self._tensor(right))
 
     def compare(self, operator: ComparisonOperator, left: Any, right: Any) -> tf.Tensor:
-        """Whether they compare so, as a tensor."""
+        """Compares them, as a tensor."""
         return _COMPARE[operator](self._tensor(left), self._tensor(right))
 
     def _tensor(self, value: Any) -> tf.Tensor:
@@ -117,13 +117,13 @@ class Guards:
         self._last: list[tf.Operation] = []
 
     def operations(self) -> list[tf.Operation]:
-        """What must have run before the function does."""
+        """Operations that must run before the function does."""
         return self._last
 
     def sizes(
         self, tensor: tf.Tensor, rank: int, wrong_rank: Callable[[Any], Sequence[Any]]
     ) -> tuple[Sequence[Any], Any]:
-        """The sizes of a tensor, ints where they are known, and its shape for messages.
+        """Returns a tensor's sizes, ints where they are known, and its shape for messages.
 
         Args:
           tensor: of this rank, or of an unknown one, which is then guarded.
@@ -163,7 +163,7 @@ class Guards:
 
 
 def _joined(message: Sequence[Any]) -> Iterable[Any]:
-    """The message with as few pieces as can be: TensorFlow puts brackets around each."""
+    """Joins the message's pieces where it can: TensorFlow puts brackets around each."""
     text = ""
     for piece in message:
         if isinstance(piece, (str, int)):
@@ -178,7 +178,7 @@ def _joined(message: Sequence[Any]) -> Iterable[Any]:
 
 
 def known_text(tensor: tf.Tensor) -> str:
-    """The shape of a tensor as far as it is known, for messages."""
+    """Prints the shape of a tensor as far as it is known, for messages."""
     if tensor.shape.rank is None:
         return "an unknown rank"
     return shape_text("?" if size is None else size for size in static_shape(tensor))

@@ -1,4 +1,4 @@
-"""What a record demands of its arguments' shapes: judged where they are known, else guarded."""
+"""Checks of the arguments' shapes: at once where they are known, else by guards in the graph."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from shape_poly import (
     Comparison,
     Dim,
     Plan,
+    SymbolicScope,
     evaluate_shape,
     make_plan,
-    parse_comparison,
     shape_text,
     solve,
 )
@@ -28,7 +28,7 @@ from shape_poly import (
 
 @dataclass(frozen=True, eq=False)
 class ShapeContract:
-    """What a record demands of the shapes of its flat arguments.
+    """A portable function's demands on the shapes of its flat arguments.
 
     Attributes:
       name: the function's, for messages.
@@ -48,16 +48,16 @@ class ShapeContract:
 
     @staticmethod
     def of(record: PortableFunction) -> ShapeContract:
-        """The contract of a record."""
+        """Makes the contract of a portable function."""
         shapes = tuple(aval.op_shape for aval in record.in_avals)
         return _contract(record.name, shapes, record.constraints, record.requirements)
 
     def comparisons(self) -> tuple[Comparison, ...]:
-        """The constraints and requirements."""
+        """Constraints and requirements."""
         return (*self.constraints, *self.requirements)
 
     def plan(self, sizes: Sequence[Sequence[Any]]) -> Plan:
-        """How the variables follow from the sizes, from ints where there are any."""
+        """Returns how the variables follow from the sizes, from ints where there are any."""
         known = tuple(tuple(isinstance(size, int) for size in row) for row in sizes)
         plan = self.plans.get(known)
         if plan is None:
@@ -65,7 +65,7 @@ class ShapeContract:
         return plan
 
     def subject(self, comparison: Comparison | None = None) -> str:
-        """What shapes do not match, in JAX's words."""
+        """Says in JAX's words which shapes do not match."""
         if comparison is None:
             return f"Input shapes do not match the polymorphic shapes specification of {self.name}"
         whose = (
@@ -84,14 +84,15 @@ def _contract(
     constraints: tuple[str, ...],
     requirements: tuple[str, ...],
 ) -> ShapeContract:
-    own, needed = (tuple(map(parse_comparison, texts)) for texts in (constraints, requirements))
+    own = SymbolicScope(constraints, check=False).constraints
+    needed = SymbolicScope(requirements, check=False).constraints
     algebra = SizeAlgebra(sizes_dtype(shapes, (*own, *needed)))
     return ShapeContract(name, shapes, own, needed, algebra)
 
 
 @dataclass(frozen=True)
 class CheckedBefore:
-    """What another call has made sure of, so that this one need not guard it again.
+    """A check by another call, which this one need not repeat.
 
     Attributes:
       arguments: how many of the first arguments were checked.
@@ -102,7 +103,7 @@ class CheckedBefore:
     contract: ShapeContract
 
     def covers(self, check: Check[Any]) -> bool:
-        """Whether the check is sure to hold."""
+        """Tells whether the check is sure to hold."""
         if check.comparison is not None:
             return check.comparison in self.contract.comparisons()
         return all(place.argument < self.arguments for place in check.places)
@@ -156,7 +157,7 @@ def check_shapes(
 
 
 class _Call:
-    """The arguments of one call beside what they should be."""
+    """Arguments of one call beside what they should be."""
 
     def __init__(
         self,
@@ -174,7 +175,7 @@ class _Call:
         return self._find_paths()
 
     def is_as_expected(self) -> bool:
-        """Whether all shapes are numbers, expected and given, and the same ones."""
+        """Tells whether all shapes are numbers, expected and given, and the same ones."""
         return all(
             arg.shape.is_fully_defined() and tuple(arg.shape.as_list()) == shape
             for arg, shape in zip(self.args, self.contract.shapes, strict=True)
@@ -225,7 +226,7 @@ class _Call:
         guards.require(check.operator, check.left, check.right, message)
 
     def _message(self, check: Check[Any], shapes: Sequence[Any]) -> list[Any]:
-        """What to say if it fails: text, and tensors where the sizes are not known."""
+        """Returns what to say if it fails: text, and tensors where the sizes are not known."""
         message: list[Any] = []
         for i in dict.fromkeys(place.argument for place in check.places):
             message += [f"{'; ' if message else ''}{self._expected(i)}", shapes[i]]

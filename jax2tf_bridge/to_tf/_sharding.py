@@ -10,7 +10,8 @@ from types import FrameType
 import tensorflow as tf
 
 from jax2tf_bridge.errors import ShardingError
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.portable._sharding import CALLS_OF_PARTS, Sharding
 from jax2tf_bridge.portable.bytecode import ModuleSummary, read_module
@@ -48,21 +49,21 @@ def check_devices(record: PortableFunction, *, is_gradient: bool = False) -> Non
       ShardingError: it computes on the parts of devices by itself; or it has arguments or results
         that are spread, in eager mode.
     """
-    if record.nr_devices == 1:
+    if record.module.nr_devices == 1:
         return
     for_tpu = set(record.platforms) == {"tpu"} and not tf.executing_eagerly()
     if for_tpu:
         return
-    over = f"{record.name} is sharded over {record.nr_devices} devices"
+    over = f"{record.name} is sharded over {record.module.nr_devices} devices"
     others = [platform for platform in record.platforms if platform != "tpu"]
-    if _is_manual(read_module(record.module)):
+    if _is_manual(read_module(record.module.data)):
         raise ShardingError(
             f"{over}, and computes on the part of each by itself (jax.shard_map), so that it "
             f"cannot run on one, as {_runs_on(others)} would run it. Export it for serving "
             f"{_ON_TPU}; or over a mesh of one device; or without jax.shard_map, with shardings "
             "alone."
         )
-    if DisabledSafetyCheck.shardings() in record.disabled_checks:
+    if DisabledSafetyCheck.shardings() in record.module.disabled_checks:
         return
     if tf.executing_eagerly() and _is_spread(record):
         # Programs that ran with jax2tf look for the words up to "context".
@@ -84,12 +85,11 @@ def check_devices(record: PortableFunction, *, is_gradient: bool = False) -> Non
 
 
 def _is_spread(record: PortableFunction) -> bool:
-    """Whether an argument that the module takes, or a result, is not on every device as a whole."""
-    arguments = zip(record.in_shardings, record.in_avals, strict=True)
-    kept = [pair for i, pair in enumerate(arguments) if i in record.module_kept_var_idx]
+    """Tells whether an argument that the module takes, or a result, is split over devices."""
+    inputs = record.inputs
     return any(
-        sharding is not None and not is_replicated(sharding, len(aval.op_shape))
-        for sharding, aval in (*kept, *zip(record.out_shardings, record.out_avals, strict=True))
+        port.sharding is not None and not is_replicated(port.sharding, len(port.aval.op_shape))
+        for port in (*(inputs[i] for i in record.module.kept_arguments), *record.outputs)
     )
 
 
@@ -101,7 +101,7 @@ def _runs_on(platforms: Sequence[str]) -> str:
 
 
 def _callers_level() -> int:
-    """The stacklevel of warnings.warn in the function that calls this, for the line of the user."""
+    """Returns the stacklevel of warnings.warn in the calling function, for the line of the user."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and _is_library(frame):
         frame, level = frame.f_back, level + 1
@@ -133,7 +133,7 @@ def annotated(
     Raises:
       ShardingError: one is spread as XLA has no words for.
     """
-    if record.nr_devices == 1 or tf.executing_eagerly():
+    if record.module.nr_devices == 1 or tf.executing_eagerly():
         return list(tensors)
     return [
         tensor if sharding is None else _annotated(record, tensor, sharding, aval)

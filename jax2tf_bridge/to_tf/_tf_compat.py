@@ -1,4 +1,4 @@
-"""The seam to TensorFlow: every private name of it that the bridge uses."""
+"""TensorFlow's private names that building functions uses: all of them, and nowhere else."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SEAM: Sequence[SeamName] = (
 
 
 def call_module(args: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
-    """The XlaCallModule op on `args`; attributes that this TF does not know are its defaults.
+    """Adds an XlaCallModule op on `args`, without attributes that this TF does not know.
 
     Raises:
       ModuleError: this TF has no XlaCallModule.
@@ -72,7 +72,7 @@ def call_module(args: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]
 
 
 def xla_sharding(value: tf.Tensor, sharding: bytes, attributes: Mapping[str, bytes]) -> tf.Tensor:
-    """The XlaSharding op on a tensor of a graph.
+    """Adds an XlaSharding op to a tensor of a graph.
 
     Args:
       value: the tensor.
@@ -99,7 +99,7 @@ def _parameters(op: Any) -> frozenset[str]:
 
 
 def unwrapped(value: Any) -> Any:
-    """The container in the place of the wrapper in which a tf.Module keeps one, at any depth.
+    """Takes a container out of the wrapper in which a tf.Module keeps it, at any depth.
 
     Everything else comes back as it is.
     """
@@ -118,7 +118,7 @@ def unwrapped(value: Any) -> Any:
 
 
 def is_wrapper(value: Any) -> bool:
-    """Whether it is a wrapper around a container, which TF puts into attributes of modules."""
+    """Tells wrappers around a container, which TF puts into attributes of modules."""
     if type(value) in (tuple, list, dict) or not isinstance(value, (tuple, list, dict)):
         return False
     return isinstance(value, tuple(kind for kind in wrapper_types() if kind is not None))
@@ -130,7 +130,7 @@ def wrapper_types() -> tuple[type | None, type | None, type | None]:
 
 
 def is_tracing_gradient_to_save() -> bool:
-    """Whether tf.saved_model.save is tracing a tf.custom_gradient for what it writes.
+    """Tells whether tf.saved_model.save is tracing a tf.custom_gradient for what it writes.
 
     It wraps the function under which the gradient is registered in a tf.function.
     """
@@ -139,10 +139,10 @@ def is_tracing_gradient_to_save() -> bool:
 
 
 def is_trackable(value: object) -> bool:
-    """Whether TensorFlow can save it with a model: a table, a variable, a module."""
+    """Tells what TensorFlow can save with a model: a table, a variable, a module."""
     return hasattr(value, _TRACKABLE)
 
 
 def saved_model_message() -> Any:
-    """The class of the message that saved_model.pb holds; None where there is none."""
+    """Returns the class of the message that saved_model.pb holds; None where there is none."""
     return _SAVED_MODEL.get()

@@ -1,4 +1,4 @@
-"""The seam to TensorFlow for what it says to XLA about devices."""
+"""TensorFlow's private names that tell XLA about devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEAM: Sequence[SeamName] = (_TILE, _REPLICATE)
 
 
 def with_sharding(tensor: Any, tiles: Sequence[int] | None) -> Any:
-    """The tensor through an XlaSharding op, which no public function of TensorFlow's makes.
+    """Passes the tensor through an XlaSharding op, which no public function of TensorFlow's makes.
 
     Args:
       tensor: of a graph.

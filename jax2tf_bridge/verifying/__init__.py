@@ -1,4 +1,4 @@
-"""A SavedModel in TensorFlow beside the JAX function that it came from; needs both."""
+"""Compares a SavedModel in TensorFlow with the JAX function that it came from; needs both."""
 
 from jax2tf_bridge.verifying._comparison import Latency, Pair
 from jax2tf_bridge.verifying._containers import KnownTypes

@@ -1,4 +1,4 @@
-"""A SavedModel and a JAX function on the same inputs: values, gradients, time."""
+"""Compares a SavedModel and a JAX function on the same inputs: values, gradients, time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import tensorflow as tf
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.loading import LoadedFunction
 from jax2tf_bridge.loading._arrays import key_of
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import kind_of
 from jax2tf_bridge.portable._plausible_inputs import DRAWS, PlausibleInputs, batch_variable
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._sidecar import SignatureEntry
 from jax2tf_bridge.verifying._containers import KnownTypes, unknown_types
 from jax2tf_bridge.verifying._differences import (
@@ -37,7 +37,7 @@ _QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passe
 
 @dataclass(frozen=True)
 class Latency:
-    """How long a call takes, in milliseconds: the median of rounds.
+    """Median time of a call, in milliseconds.
 
     Attributes:
       size: of the variable that is changed; None if nothing is open.
@@ -133,13 +133,13 @@ class Pair:
 
     @property
     def unknown_types(self) -> list[str]:
-        """The types of containers that the function gets dicts or tuples for."""
+        """Names the types of containers that the function gets dicts or tuples for."""
         return list(dict.fromkeys(unknown_types(self._in_tree)))
 
     def compare(
         self, samples: Sequence[Sizes], tolerance: float | None, *, with_gradients: Sequence[Sizes]
     ) -> list[Difference]:
-        """The largest differences over samples.
+        """Finds the largest differences over samples.
 
         Args:
           samples: sizes.
@@ -210,7 +210,7 @@ class Pair:
         )
 
     def latency(self, size: int | None, sizes: Sizes, rounds: int) -> Latency:
-        """How long both take, in turns; neither compiles within what is measured."""
+        """Times both, in turns; neither compiles within what is measured."""
         inputs = self.draw(sizes)
         leaves = [jnp.asarray(leaf) if not _is_key(leaf) else leaf for leaf in self._leaves(inputs)]
         tensors = self._tensors(inputs)
@@ -232,7 +232,7 @@ class Pair:
         return Latency(size, statistics.median(took[0]), statistics.median(took[1]))
 
     def _sources(self) -> dict[str, int]:
-        """What has gradients: the place among the flat arguments by its name."""
+        """Returns what has gradients: places among the flat arguments, by name."""
         first, paths = len(self._weights), self.record.in_paths()
         sources = {paths[i]: i for i in range(first) if _is_real(self.record.in_avals[i])}
         for i, (name, aval) in enumerate(self._inputs.items()):
@@ -241,7 +241,7 @@ class Pair:
         return sources
 
     def _cotangents(self, sizes: Sizes) -> dict[str, Any]:
-        """Random factors of the outputs, of whose sum the gradients are."""
+        """Draws the factors of the outputs, of whose sum the gradients are."""
         return {
             name: self.sampler.array(Aval(aval.op_shape, "float32"), sizes)
             for name, aval in self._outputs.items()
@@ -251,7 +251,7 @@ class Pair:
     def _in_jax(
         self, leaves: Sequence[Any], sources: Mapping[str, int], cotangents: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Sequence[Any]]:
-        """The results and the gradients by JAX, of one program."""
+        """Computes results and gradients by JAX, in one program."""
         if not sources:
             return self._checked(self._values(leaves)), []
         where = tuple(sources.values())
@@ -266,7 +266,7 @@ class Pair:
         sources: Mapping[str, int],
         cotangents: Mapping[str, Any],
     ) -> tuple[dict[str, Any], list[Any]]:
-        """The results and the gradients by the SavedModel."""
+        """Computes results and gradients by the SavedModel."""
         first = len(self._weights)
         names = list(self._inputs)
         watched = [
@@ -293,7 +293,7 @@ class Pair:
         leaves: Sequence[Any],
         cotangents: Mapping[str, Any],
     ) -> tuple[list[Any], list[Any]]:
-        """The results, and the gradients with respect to the leaves at these places."""
+        """Computes the results, and the gradients by the leaves at these places."""
 
         def outputs(values: Sequence[Any]) -> tuple[dict[str, Any], list[Any]]:
             given = list(leaves)
@@ -315,7 +315,7 @@ class Pair:
         return jax.tree.leaves(self._jax_function(*args, **kwargs))
 
     def _leaves(self, inputs: Mapping[str, Any]) -> list[Any]:
-        """The flat arguments of the JAX function."""
+        """Makes the flat arguments of the JAX function."""
         own = []
         for name, aval in self._inputs.items():
             value = key_of(inputs[name], aval)
@@ -342,7 +342,7 @@ def _is_real(aval: Aval) -> bool:
 
 
 def _quick_options() -> dict[str, Any] | None:
-    """Gives XLA's options that halve the time of compiling on CPU; None where it lacks them."""
+    """Returns the XLA options that halve compiling on CPU; None where it lacks them."""
     if jax.default_backend() != "cpu":
         return None
     try:
@@ -353,7 +353,7 @@ def _quick_options() -> dict[str, Any] | None:
 
 
 def _is_of(spec: tf.TensorSpec, aval: Aval) -> bool:
-    """Whether an input of the signature is the JAX function's own, and none of a preprocess."""
+    """Tells whether an input of the signature is the JAX function's, and not a preprocess's."""
     return aval.is_key or spec.dtype.name == aval.op_dtype
 
 

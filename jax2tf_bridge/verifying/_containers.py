@@ -1,4 +1,4 @@
-"""Types of pytree nodes, as nnx modules, which a SavedModel lacks: found in the user's code."""
+"""Finds types of pytree nodes, as nnx modules, in the user's code: a SavedModel lacks them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class KnownTypes:
         self._around = [*_examples(_around(function, reference.partition(":")[0]))]
 
     def add_to(self, tree: TreeSpec) -> TreeSpec:
-        """The structure with the types that were found; other nodes stay dicts or tuples.
+        """Adds the types that were found; other nodes stay dicts or tuples.
 
         Raises:
           StructureError: several objects are of the structure, and of other static data.
@@ -73,7 +73,7 @@ class KnownTypes:
         return first.tree
 
     def as_function(self, weights: TreeSpec) -> Callable[..., Any]:
-        """The function with the weights as its first argument.
+        """Makes a function whose first argument is the weights.
 
         What the user named may be the weights themselves, as an nnx module that is called, or a
         method of them.
@@ -94,7 +94,7 @@ class KnownTypes:
 
 
 def unknown_types(tree: TreeSpec) -> list[str]:
-    """The names of the nodes for which dicts, tuples and plain named tuples stand in."""
+    """Names the nodes for which dicts, tuples and plain named tuples stand in."""
     own = [tree.name] if tree.kind in ("custom", "namedtuple") and tree.codec is None else []
     return own + [name for child in tree.children for name in unknown_types(child)]
 
@@ -114,7 +114,7 @@ def _examples(objects: Sequence[tuple[str, Any]]) -> Iterator[Example]:
 
 
 def _around(function: Callable[..., Any], module: str) -> list[tuple[str, Any]]:
-    """What the module and the function's own scope hold, by how the user calls it."""
+    """Lists what the module and the function's scope hold, by how the user calls it."""
     objects = [*vars(sys.modules[module]).items()]
     plain = inspect.unwrap(getattr(function, "__func__", function))
     if isinstance(plain, types.FunctionType):
@@ -125,6 +125,6 @@ def _around(function: Callable[..., Any], module: str) -> list[tuple[str, Any]]:
 
 
 def _without_names(tree: TreeSpec) -> TreeSpec:
-    """The structure as objects have it: names for files are of types that are registered."""
+    """Drops the names for files, which only registered types have."""
     children = tuple(map(_without_names, tree.children))
     return replace(tree, children=children, serialized_name="", auxdata=None)

@@ -1,4 +1,4 @@
-"""How outputs and gradients differ, and how much they may."""
+"""Measures how outputs and gradients differ, and compares that with tolerances."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ of them is their rounding, which has no digits in common with another program's.
 
 @dataclass
 class Difference:
-    """How an output or a gradient differs, at worst.
+    """Largest difference of an output or a gradient.
 
     Attributes:
       what: "output" or "gradient".
@@ -46,7 +46,7 @@ class Difference:
 
     @property
     def within(self) -> bool:
-        """Whether it is within the tolerance."""
+        """Tells whether it is within the tolerance."""
         return self.relative <= self.tolerance
 
     def add(self, expected: Any, found: Any, sizes: Sizes, least_scale: float = 0.0) -> None:
@@ -71,7 +71,7 @@ class Difference:
 
 
 def started(what: str, name: str, dtype: str, tolerance: float | None) -> Difference:
-    """A difference of which nothing was compared yet."""
+    """Makes the difference of something that was not compared yet."""
     allowed = tolerance_of(dtype)
     if tolerance is not None and allowed:  # integers stay equal
         allowed = tolerance
@@ -79,7 +79,7 @@ def started(what: str, name: str, dtype: str, tolerance: float | None) -> Differ
 
 
 def _distance(expected: Any, found: Any) -> float:
-    """The largest difference of two numbers; infinite where one of them alone is NaN."""
+    """Finds the largest difference of two numbers; infinite where only one of them is NaN."""
     if expected.size == 0:
         return 0.0
     same = (expected == found) | (np.isnan(expected) & np.isnan(found))
@@ -89,17 +89,17 @@ def _distance(expected: Any, found: Any) -> float:
 
 
 def largest(array: Any) -> float:
-    """The largest finite number in an array; 0 if there is none."""
+    """Finds the largest finite number in an array; 0 if there is none."""
     finite = np.abs(array[np.isfinite(array)])
     return float(finite.max()) if finite.size else 0.0
 
 
 def wide(value: Any) -> Any:
-    """An array in 64 bits."""
+    """Converts an array to 64 bits."""
     array = np.asarray(value)
     return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
 def sizes_text(sizes: Sizes) -> str:
-    """Sizes as a reader of them writes them."""
+    """Writes sizes for people."""
     return ", ".join(f"{name} = {size}" for name, size in sizes.items()) or "its fixed sizes"

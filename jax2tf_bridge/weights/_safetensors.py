@@ -16,8 +16,8 @@ import numpy as np
 from jax2tf_bridge._utils._json_values import JsonProblem, JsonValue
 from jax2tf_bridge.errors import FileFormatError, MissingDependencyError, StateDictError
 from jax2tf_bridge.portable._array_sizes import array_size
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.weights._files import StoredArray
 from jax2tf_bridge.weights._paths import join_path, split_path, unflatten_state
 from jax2tf_bridge.weights._sources import FileSource, Span

@@ -7,14 +7,19 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from tests.consumers.environments import environment, find_interpreter
+from tests.consumers.environments import environment, newest_python
 from tests.consumers.exchange import Outcome, Report
-from tests.consumers.harness import Harness, NotAvailableError, newest_is_current, run_to_the_end
+from tests.consumers.harness import (
+    NEWEST_TENSORFLOW,
+    Harness,
+    NotAvailableError,
+    newest_is_current,
+    run_to_the_end,
+)
 
 RELEASES = ("0.4.30", "0.4.38", "0.5.3", "0.6.2", "0.7.2", "newest")
 """Of JAX: "newest" is what pip installs today."""
 
-TENSORFLOW_RELEASE = "2.21.0"
 WRITER_PYTHON = ((3, 11), (3, 12))
 
 PROGRAMS = (
@@ -105,26 +110,26 @@ class Archives:
         jax = Report(folder / "jax.jsonl")
         self._run("check_in_jax", self._newest(), [folder, jax.path], jax)
         tensorflow = Report(folder / "tensorflow.jsonl")
-        consumer = str(self._harness.consumer_python(TENSORFLOW_RELEASE))
+        consumer = self._harness.consumer_python(NEWEST_TENSORFLOW)
         self._run("check_in_tensorflow", consumer, [folder, tensorflow.path], tensorflow)
 
-    def _run(self, module: str, python: str, arguments: Sequence[object], report: Report) -> None:
+    def _run(self, module: str, python: Path, arguments: Sequence[object], report: Report) -> None:
         command = [python, "-m", f"tests.archives.{module}", *map(str, arguments)]
         title = f"{module} for {report.path.parent.name}"
         run_to_the_end(title, command, report, self._harness.stage(), say=self._harness.say)
 
-    def _writer(self, release: str) -> str:
+    def _writer(self, release: str) -> Path:
         if release == "newest":
             return self._newest()
-        base = find_interpreter(*WRITER_PYTHON)
+        base = newest_python(*WRITER_PYTHON)
         if base is None:
             raise NotAvailableError(_NO_PYTHON)
         # What jax.export needs beside what JAX itself requires; 0.4.30 is from before NumPy 2.
         numpy = ["numpy<2"] if release == "0.4.30" else []
         requirements = [f"jax=={release}", f"jaxlib=={release}", "flatbuffers", "absl-py", *numpy]
-        return str(environment(f"jax-{release}", base, requirements, say=self._harness.say))
+        return environment(f"jax-{release}", base, *requirements, say=self._harness.say)
 
-    def _newest(self) -> str:
+    def _newest(self) -> Path:
         if newest_is_current():
-            return sys.executable
+            return Path(sys.executable)
         return self._harness.exporter_python("newest")

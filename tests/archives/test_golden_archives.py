@@ -99,7 +99,7 @@ WITH_EVERY_RELEASE = "triangular_solve_batches"
 )
 def test_member_runs_under_jax(sidecar: Path) -> None:
     facts, record = _read(sidecar)
-    if record.stablehlo_version > _jax_compat.current_stablehlo_version():
+    if record.module.stablehlo_version > _jax_compat.current_stablehlo_version():
         with pytest.raises(ModuleError, match="Upgrade JAX"):
             to_exported(record)
         return
@@ -116,7 +116,7 @@ def test_member_runs_under_jax(sidecar: Path) -> None:
 )
 def test_member_runs_in_tensorflow(sidecar: Path) -> None:
     facts, record = _read(sidecar)
-    if record.stablehlo_version > _jax_compat.current_stablehlo_version():
+    if record.module.stablehlo_version > _jax_compat.current_stablehlo_version():
         with pytest.raises(ModuleError, match="Upgrade JAX"):
             retarget_record(record)
         return
@@ -129,9 +129,9 @@ def test_calls_of_lapack_are_refused_until_they_are_replaced() -> None:
     refused = 0
     for sidecar in MEMBERS:
         _, record = _read(sidecar)
-        called = [name for name in read_module(record.module).custom_calls if "lapack" in name]
+        called = [name for name in read_module(record.module.data).custom_calls if "lapack" in name]
         newest = Target.installed().stablehlo_versions[0]
-        if not called or record.stablehlo_version > newest:
+        if not called or record.module.stablehlo_version > newest:
             continue
         with pytest.raises(ModuleError, match=rf"no handler there: '{called[0]}'.*Retarget the"):
             to_tf(record)

@@ -76,7 +76,7 @@ def _differences(what: str, got: Any, expected: list[npt.NDArray[Any]]) -> list[
 def test_every_call_that_the_oldest_release_wrote_is_among_them() -> None:
     assert max(m.stat().st_size for m in MEMBERS) <= LARGEST
     assert all(m.with_suffix(".json").exists() for m in MEMBERS)
-    called = {m: _called(read_function(m).module) for m in MEMBERS}
+    called = {m: _called(read_function(m).module.data) for m in MEMBERS}
     oldest = set().union(*(names for m, names in called.items() if m.parent == OLDEST))
     expected = {
         f"lapack_{letter}{name}"
@@ -140,13 +140,13 @@ EIGENVALUES = ["eigvals", *(pytest.param(n, marks=pytest.mark.slow) for n in ("e
 @pytest.mark.parametrize("name", EIGENVALUES)
 def test_eigenvalues_are_lapacks_in_jax_and_the_bridges_in_tensorflow(name: str) -> None:
     record = read_function(OLDEST / f"{name}.exported")
-    older = sorted(_called(record.module))
+    older = sorted(_called(record.module.data))
     exported = to_exported(record)
     assert sorted(_called(exported.mlir_module_serialized)) == [f"{t}_ffi" for t in older]
     with pytest.raises(ModuleError, match=rf"no handler there: .*'{older[0]}'"):
         to_tf(record)
     for retargeted in (retarget_record(record), from_exported(exported)):
-        assert _called(retargeted.module) == set()
+        assert _called(retargeted.module.data) == set()
 
 
 @pytest.mark.parametrize("name", EIGENVALUES)
@@ -230,7 +230,7 @@ def test_what_jax_writes_today_runs_in_tensorflow(function: Any, dtype: Any) -> 
         expected = [np.asarray(r) for r in exported.call(a)]
     assert _called(exported.mlir_module_serialized)
     record = from_exported(exported)
-    assert _called(record.module) == set()
+    assert _called(record.module.data) == set()
     tolerance = 1e-4 if dtype is np.float32 else 1e-10
     for result, wanted in zip(to_tf(record)(a), expected, strict=True):
         np.testing.assert_allclose(result, wanted, rtol=tolerance, atol=tolerance)

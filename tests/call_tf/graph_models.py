@@ -47,7 +47,7 @@ class Layers(tf.Module):  # type: ignore[misc]
 
 
 def layers(x: Any, np: Any = np) -> Any:
-    """What Layers computes, in NumPy, or jax.numpy for `np`."""
+    """Computes what Layers does, in NumPy, or jax.numpy for `np`."""
     x = np.tanh(x @ KERNEL)
     for i in range(2):
         x = x * 0.5 + KERNEL[i]

@@ -22,13 +22,6 @@ class Pair(NamedTuple):
     second: Any
 
 
-def _directly(f: Callable[..., Any]) -> Callable[..., Any]:
-    return f
-
-
-WAYS = pytest.mark.parametrize("way", [_directly, jax.jit], ids=["eager", "jit"])
-
-
 def branching(x: tf.Tensor) -> tf.Tensor:
     if tf.reduce_sum(x) > 0:
         return x * 2
@@ -41,14 +34,12 @@ def looping(x: tf.Tensor) -> tf.Tensor:
     return x
 
 
-@WAYS
 def test_results_are_those_of_tensorflow(way: Callable[..., Any]) -> None:
     result = way(call_tf(lambda x: tf.sin(x) * 2.0))(X)
     assert isinstance(result, jax.Array)
     np.testing.assert_allclose(result, np.sin(X) * 2, rtol=1e-6)
 
 
-@WAYS
 def test_pytrees_of_any_kind_cross(way: Callable[..., Any]) -> None:
     def f(pair: Pair, *, scale: Any) -> Any:
         return {"pair": Pair(pair.second[0] * scale, None), "list": [pair.first, (1, 2.5)]}
@@ -60,21 +51,18 @@ def test_pytrees_of_any_kind_cross(way: Callable[..., Any]) -> None:
     assert result["list"][1][0].dtype == jnp.int32
 
 
-@WAYS
 def test_lists_that_a_module_keeps_are_lists(way: Callable[..., Any]) -> None:
     module = tf.Module()
     module.kept = [tf.constant(1.0), {"a": (tf.constant(2.0),)}]
     assert way(call_tf(lambda x: module.kept))(X) == [1.0, {"a": (2.0,)}]
 
 
-@WAYS
 def test_no_arguments_and_no_results(way: Callable[..., Any]) -> None:
     assert way(call_tf(lambda: tf.ones(2)))().tolist() == [1, 1]
     assert way(call_tf(lambda x: None))(X) is None
     assert way(call_tf(lambda x: ()))(X) == ()
 
 
-@WAYS
 @pytest.mark.parametrize("x", [X, -X])
 def test_python_control_flow_over_tensors(way: Callable[..., Any], x: jax.Array) -> None:
     expected = x * 2 if x.sum() > 0 else x - 1
@@ -82,7 +70,6 @@ def test_python_control_flow_over_tensors(way: Callable[..., Any], x: jax.Array)
     np.testing.assert_allclose(way(call_tf(looping))(x), np.sin(np.sin(np.sin(x))), rtol=1e-6)
 
 
-@WAYS
 def test_dtypes_stay_what_they_are(way: Callable[..., Any]) -> None:
     dtypes: list[str] = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32"]
     dtypes += ["float16", "bfloat16", "float32", "complex64", "float8_e4m3fn", "float8_e5m2"]
@@ -98,7 +85,6 @@ def test_dtypes_stay_what_they_are(way: Callable[..., Any]) -> None:
         np.testing.assert_array_equal(np.asarray(found[dtype]), expected, err_msg=dtype)
 
 
-@WAYS
 def test_64_bits_are_what_jax_makes_of_them(way: Callable[..., Any]) -> None:
     def f(x: tf.Tensor) -> Any:
         return tf.argmax(x), tf.cast(x, tf.float64)
@@ -115,7 +101,6 @@ def test_wide_values_inside_do_not_need_x64() -> None:
     np.testing.assert_allclose(result, [2.0**40, 2])
 
 
-@WAYS
 def test_captured_tensors_and_variables_keep_their_places(way: Callable[..., Any]) -> None:
     scalar, vector, tensor = tf.Variable(2.0), tf.Variable([3.0, 4.0]), tf.constant([0.5, 0.25])
     big = tf.constant(np.arange(200, dtype=np.float32))

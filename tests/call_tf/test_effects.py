@@ -31,7 +31,7 @@ def unused(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def kept(f: Callable[..., Any]) -> int:
-    """How many of the operations are there when the program is compiled."""
+    """Counts the operations that are left when the program is compiled."""
     return jax.jit(unused(f)).lower(X).as_text().count("stablehlo.rng")
 
 

@@ -1,4 +1,4 @@
-"""What call_tf refuses, and how it says so: the TensorFlow function, the operation, the way out."""
+"""Errors of call_tf name the TensorFlow function, the operation, and the way out."""
 
 from __future__ import annotations
 
@@ -25,13 +25,6 @@ from jax2tf_bridge.errors import BridgeError, CallTfError
 X = jnp.array([1.0, 2.0])
 VARIABLE = tf.Variable(1.0)
 OUTSIDE = "outside of jax.jit, scan, cond, while_loop and convert"
-
-
-def _directly(f: Callable[..., Any]) -> Callable[..., Any]:
-    return f
-
-
-WAYS = pytest.mark.parametrize("way", [_directly, jax.jit], ids=["eager", "jit"])
 
 
 def texts(x: tf.Tensor) -> tf.Tensor:
@@ -87,7 +80,6 @@ def identity(x: tf.Tensor) -> tf.Tensor:
     return x
 
 
-@WAYS
 @pytest.mark.parametrize(
     ("f", "kind", "text"),
     [
@@ -108,7 +100,6 @@ def test_results_that_jax_has_nothing_for(
         way(call_tf(f))(X)
 
 
-@WAYS
 def test_what_the_function_raises_is_the_cause(way: Callable[..., Any]) -> None:
     with pytest.raises(
         CallTfError, match=r"function misses raised KeyError: .*no such table"
@@ -124,7 +115,6 @@ def test_what_the_function_raises_is_the_cause(way: Callable[..., Any]) -> None:
     assert caught.value.__cause__ is not None
 
 
-@WAYS
 def test_errors_of_the_bridge_within_stay_what_they_are(way: Callable[..., Any]) -> None:
     converted = convert(jnp.sin, polymorphic_shapes="(b, 3)")
     with pytest.raises(ShapeError) as caught:
@@ -193,7 +183,6 @@ def _declared(shape: tuple[int, ...], dtype: Any = np.float32) -> jax.ShapeDtype
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-@WAYS
 def test_declared_results_are_compared(way: Callable[..., Any]) -> None:
     right = way(call_tf(identity, output_shape_dtype=_declared((2,))))(X)
     assert right.tolist() == [1, 2]
@@ -223,7 +212,6 @@ def nothing(x: tf.Tensor) -> None:
     return None
 
 
-@WAYS
 @pytest.mark.parametrize("f", [nothing, tf.function(nothing, jit_compile=True)])
 def test_none_declares_a_function_without_results(way: Callable[..., Any], f: Any) -> None:
     assert way(call_tf(f))(X) is None
@@ -238,7 +226,6 @@ def wide(x: tf.Tensor) -> tf.Tensor:
     return tf.cast(x, tf.float64)
 
 
-@WAYS
 def test_declared_64_bits_need_x64(way: Callable[..., Any]) -> None:
     text = (
         r"output_shape_dtype of call_tf\(wide\) declares float64 for the result, and JAX has .*"

@@ -27,15 +27,8 @@ def cubic(x: Any) -> Any:
     return jnp.sin(x) * x * x
 
 
-def _directly(f: Callable[..., Any]) -> Callable[..., Any]:
-    return f
-
-
-WAYS = pytest.mark.parametrize("way", [_directly, jax.jit], ids=["eager", "jit"])
-
-
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """What led to an error; JAX puts a stack trace of its own in between."""
+    """Yields what led to an error; JAX puts a stack trace of its own in between."""
     cause = error.__cause__ or error.__context__
     if cause is not None:
         yield cause
@@ -48,7 +41,6 @@ def nested(f: Callable[..., Any], order: int) -> Callable[..., Any]:
     return f
 
 
-@WAYS
 @pytest.mark.parametrize(
     "function", [tf_cubic, tf.function(tf_cubic)], ids=["plain", "tf.function"]
 )
@@ -61,7 +53,6 @@ def test_gradients_of_any_order(way: Callable[..., Any], function: Any) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-4)
 
 
-@WAYS
 def test_jacrev_of_jacrev(way: Callable[..., Any]) -> None:
     def orders(f: Callable[..., Any]) -> Callable[..., Any]:
         # Eagerly the second is dear, and is gradients and vmaps as test_vmap.py has them.
@@ -74,7 +65,6 @@ def test_jacrev_of_jacrev(way: Callable[..., Any]) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
-@WAYS
 def test_complex_gradients_follow_jax(way: Callable[..., Any]) -> None:
     z = jnp.array([1 + 2j, -0.5 + 1j])
     found = way(jax.grad(lambda z: jnp.abs(call_tf(lambda z: z * z * (1 + 2j))(z)).sum()))(z)
@@ -82,7 +72,6 @@ def test_complex_gradients_follow_jax(way: Callable[..., Any]) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-@WAYS
 def test_integers_have_no_gradient_and_do_not_disturb(way: Callable[..., Any]) -> None:
     def f(x: tf.Tensor, n: tf.Tensor) -> Any:
         return {"n": n + 1, "y": x * tf.cast(n, tf.float32)}
@@ -95,7 +84,6 @@ def test_integers_have_no_gradient_and_do_not_disturb(way: Callable[..., Any]) -
     assert integer.dtype == jax.dtypes.float0
 
 
-@WAYS
 def test_unused_arguments_and_results(way: Callable[..., Any]) -> None:
     f = call_tf(lambda a, b: (a * 2, tf.stop_gradient(a), b))
     gradient = way(jax.grad(lambda a, b: f(a, b)[1].sum() + f(a, b)[0].sum(), argnums=(0, 1)))
@@ -104,7 +92,6 @@ def test_unused_arguments_and_results(way: Callable[..., Any]) -> None:
     assert b.tolist() == [0, 0]
 
 
-@WAYS
 def test_the_same_array_for_two_arguments(way: Callable[..., Any]) -> None:
     f = call_tf(lambda a, b: a * b * b)
     a, b = way(jax.grad(lambda a, b: f(a, b).sum(), argnums=(0, 1)))(X, X)
@@ -112,14 +99,12 @@ def test_the_same_array_for_two_arguments(way: Callable[..., Any]) -> None:
     np.testing.assert_allclose(b, 2 * X * X)
 
 
-@WAYS
 def test_sparse_gradients_become_dense(way: Callable[..., Any]) -> None:
     f = call_tf(lambda w, i: tf.gather(w, i))
     found = way(jax.grad(lambda w: f(w, jnp.array([0, 0, 1])).sum()))(X)
     assert found.tolist() == [2, 1]
 
 
-@WAYS
 def test_custom_gradients_of_tensorflow_count(way: Callable[..., Any]) -> None:
     @tf.custom_gradient
     def f(x: tf.Tensor) -> Any:
@@ -202,7 +187,6 @@ def contrast(x: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.AdjustContrastv2(images=image, contrast_factor=2.0)
 
 
-@WAYS
 def test_missing_gradient_names_the_operation(way: Callable[..., Any]) -> None:
     with pytest.raises(GradientError, match="function frozen has no gradient: weights are frozen"):
         way(jax.grad(lambda x: call_tf(frozen)(x).sum()))(X)
@@ -226,7 +210,7 @@ def test_models_saved_without_gradients_say_so(tmp_path: Path, fresh: bool) -> N
         graph = tmp_path / "saved_model.pb"
         graph.write_bytes(re.sub(rb"(?<=CustomGradient-)\d", b"x", graph.read_bytes()))
     f = call_tf(tf.saved_model.load(str(tmp_path)).f)
-    for way in (_directly, jax.jit):
+    for way in (lambda f: f, jax.jit):
         np.testing.assert_allclose(way(f)(X), np.sin(X), rtol=1e-5)
         with pytest.raises(
             GradientError,

@@ -85,13 +85,13 @@ def test_the_module_calls_the_graph_and_runs_on_every_platform() -> None:
     record = export(as_graph(tf.sin), polymorphic_shapes=ROWS)(X)
     assert record.platforms == ("cpu", "cuda", "rocm", "tpu")
     assert [function.name for function in record.graph_functions] == ["sin"]
-    assert "tf.call_tf_function" in read_module(record.module).custom_calls
+    assert "tf.call_tf_function" in read_module(record.module.data).custom_calls
     assert record.tensorflow_releases[0] == "2.15"
-    assert "sine" not in str(read_module(record.module))
+    assert "sine" not in str(read_module(record.module.data))
 
 
 def test_a_session_does_not_take_loops_apart() -> None:
-    """As C++ and TF Serving would: XLA has no form of the parts."""
+    """XLA has no form of the parts; C++ and TF Serving would run them."""
     (function,) = export(as_graph(Layers()))(X).graph_functions
     assert b"While" in function.graph
     assert b"_lower_using_switch_merge" not in function.graph

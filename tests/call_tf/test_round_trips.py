@@ -46,13 +46,6 @@ def dense(x: Any) -> Any:
     return jnp.tanh(x @ KERNEL + jnp.array([1.0, -1.0]))
 
 
-def _directly(f: Callable[..., Any]) -> Callable[..., Any]:
-    return f
-
-
-WAYS = pytest.mark.parametrize("way", [_directly, jax.jit], ids=["eager", "jit"])
-
-
 def agrees(way: Callable[..., Any], f: Callable[..., Any], g: Callable[..., Any]) -> None:
     """Fails unless f and g have equal values and gradients."""
 
@@ -65,13 +58,11 @@ def agrees(way: Callable[..., Any], f: Callable[..., Any], g: Callable[..., Any]
     np.testing.assert_allclose(slopes, expected_slopes, rtol=1e-4, atol=1e-5)
 
 
-@WAYS
 def test_modules(way: Callable[..., Any]) -> None:
     module = call_tf(Dense())
     agrees(way, lambda x: module(x)["y"], dense)
 
 
-@WAYS
 def test_reloaded_saved_models(way: Callable[..., Any], tmp_path: Path) -> None:
     module = Dense()
     signature = module.__call__.get_concrete_function()
@@ -82,7 +73,6 @@ def test_reloaded_saved_models(way: Callable[..., Any], tmp_path: Path) -> None:
     agrees(way, lambda x: served(x=x)["y"], dense)
 
 
-@WAYS
 def test_keras_models(way: Callable[..., Any]) -> None:
     layers = [tf.keras.layers.Dense(5, activation="relu"), tf.keras.layers.Dense(1)]
     model = tf.keras.Sequential(layers)
@@ -96,7 +86,6 @@ def test_keras_models(way: Callable[..., Any]) -> None:
     np.testing.assert_allclose(found, tape.gradient(total, x), rtol=1e-4, atol=1e-5)
 
 
-@WAYS
 def test_from_jax_to_tensorflow_and_back(way: Callable[..., Any]) -> None:
     agrees(way, call_tf(convert(dense)), dense)
     agrees(way, call_tf(to_tf(export(dense, platforms=["cpu"])(X))), dense)
@@ -106,7 +95,6 @@ def test_from_jax_to_tensorflow_and_back(way: Callable[..., Any]) -> None:
     agrees(way, call_tf(tf.function(with_batches)), dense)
 
 
-@WAYS
 def test_from_jax_through_a_saved_model_and_back(way: Callable[..., Any], tmp_path: Path) -> None:
     module = tf.Module()
     module.f = tf.function(
@@ -153,7 +141,7 @@ def test_weights_that_tensorflow_captured_are_lifted_once() -> None:
 def test_records_with_calls_are_stored_and_read() -> None:
     record = deserialize(serialize(export(call_tf(tf.sin))(X).with_vjp()))
     np.testing.assert_allclose(to_exported(record).call(X), np.sin(X), rtol=1e-5)
-    agrees(_directly, to_exported(record).call, jnp.sin)
+    agrees(lambda f: f, to_exported(record).call, jnp.sin)
 
 
 def test_programs_are_for_platforms_that_tensorflow_has_no_device_of() -> None:

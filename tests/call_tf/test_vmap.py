@@ -17,13 +17,6 @@ from jax2tf_bridge.call_tf import call_tf
 ROWS = jnp.asarray(np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32))
 
 
-def _directly(f: Callable[..., Any]) -> Callable[..., Any]:
-    return f
-
-
-WAYS = pytest.mark.parametrize("way", [_directly, jax.jit], ids=["eager", "jit"])
-
-
 def rows(x: tf.Tensor, m: tf.Tensor) -> Any:
     return {"y": tf.linalg.matvec(m, tf.sin(x)), "first": x[0], "same": tf.constant(1.0)}
 
@@ -32,7 +25,6 @@ def jax_rows(x: Any, m: Any) -> Any:
     return {"y": m @ jnp.sin(x), "first": x[0], "same": jnp.float32(1)}
 
 
-@WAYS
 @pytest.mark.parametrize(("x_axis", "m_axis", "out_axis"), [(0, None, 0), (1, 2, 1), (None, 0, 0)])
 def test_axes_are_those_of_jax(
     way: Callable[..., Any], x_axis: int | None, m_axis: int | None, out_axis: int
@@ -49,7 +41,6 @@ def test_axes_are_those_of_jax(
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, err_msg=name)
 
 
-@WAYS
 def test_vmap_of_vmap(way: Callable[..., Any]) -> None:
     f = call_tf(lambda a, b: a * b + tf.sin(a))
     found = way(jax.vmap(jax.vmap(f, (None, 0)), (0, None)))(ROWS[0], ROWS[1])
@@ -57,7 +48,6 @@ def test_vmap_of_vmap(way: Callable[..., Any]) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-@WAYS
 def test_gradients_and_vmap_in_either_order(way: Callable[..., Any]) -> None:
     weights = jnp.array([1.0, -2.0, 3.0])
     f = call_tf(lambda x, w: tf.reduce_sum(tf.sin(x) * w * w))
@@ -91,7 +81,6 @@ def test_vmap_of_a_differentiated_scan() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-@WAYS
 def test_what_tensorflow_cannot_vectorize_is_mapped(way: Callable[..., Any]) -> None:
     # XlaCallModule has no vectorized form.
     def both(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -129,7 +118,6 @@ def looping(x: tf.Tensor) -> tf.Tensor:
     return x
 
 
-@WAYS
 def test_each_row_goes_its_own_way(way: Callable[..., Any]) -> None:
     for f in (branching, looping):
         expected = jnp.stack([call_tf(f)(row) for row in ROWS])
@@ -138,13 +126,11 @@ def test_each_row_goes_its_own_way(way: Callable[..., Any]) -> None:
     assert set(np.unique(gradient)) == {1.0, 2.0}
 
 
-@WAYS
 def test_no_rows(way: Callable[..., Any]) -> None:
     found = way(jax.vmap(call_tf(lambda x: (tf.sin(x), tf.argmax(x)))))(jnp.ones((0, 3)))
     assert [(r.shape, r.dtype) for r in found] == [((0, 3), jnp.float32), ((0,), jnp.int32)]
 
 
-@WAYS
 def test_random_numbers_differ_from_row_to_row(way: Callable[..., Any]) -> None:
     found = way(jax.vmap(call_tf(lambda x: x * 0 + tf.random.uniform([3]))))(ROWS)
     assert len(np.unique(found)) > len(ROWS)

@@ -109,7 +109,7 @@ def test_64_bits_have_to_be_asked_for(run: Run, ok: Ok) -> None:
 def test_target_and_platforms(ok: Ok) -> None:
     words = ("--args", "f32[n]", "--tensorflow", "2.17", "--platforms", "cpu,gpu")
     record = exported(ok, f"{M}:cube", *words)
-    assert record.stablehlo_version == (1, 1, 1)
+    assert record.module.stablehlo_version == (1, 1, 1)
     assert record.platforms == ("cpu", "cuda", "rocm")
 
 

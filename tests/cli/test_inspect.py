@@ -14,13 +14,13 @@ import pytest
 
 from jax2tf_bridge import Aval, LiftedConstant
 from jax2tf_bridge.cli._text import lines, releases_text
-from jax2tf_bridge.portable._portable_function import LazyVjp
+from jax2tf_bridge.portable._portable_function import StoredGradient
 from jax2tf_bridge.serialization import read_function, write_function
 from tests.cli import models
 from tests.cli.conftest import FINDS_PACKAGES, Run
 from tests.cli.json_schema import SCHEMA
 from tests.fresh_process import run_python
-from tests.serialization.records import constant
+from tests.serialization.records import changed, constant
 
 Ok = Callable[..., str]
 
@@ -100,8 +100,8 @@ def test_json_of_a_record(ok: Ok, predict: str) -> None:
     assert facts["gradient"]["orders"] == 1
     record = read_function(predict)
     forward, gradient = facts["modules"]
-    assert forward["bytes"] == len(record.module)
-    assert gradient["bytes"] == len(record.vjp().module)
+    assert forward["bytes"] == len(record.module.data)
+    assert gradient["bytes"] == len(record.vjp().module.data)
     assert "stablehlo.dot_general" in {op["name"] for op in forward["ops"]}
     counts = [op["count"] for op in forward["ops"]]
     assert counts == sorted(counts, reverse=True)
@@ -130,14 +130,14 @@ made by:   JAX {jax.__version__}
 made for:  every TensorFlow from 2.15 on
 format:    jaxfn version 1, {size:,} bytes"""
     assert head == expected
-    assert function.startswith(f"the function: {len(record.module):,} bytes (")
+    assert function.startswith(f"the function: {len(record.module.data):,} bytes (")
     assert (
         " in constants), StableHLO 0.14.24, calling convention 8, TensorFlow 2.15 to 2.21\n"
     ) in function
     assert " ops: " in function
     assert " more" in function
     assert "\n  custom calls: " in function
-    assert gradient.startswith(f"its gradient of order 1: {len(record.vjp().module):,} bytes")
+    assert gradient.startswith(f"its gradient of order 1: {len(record.vjp().module.data):,} bytes")
 
 
 def test_all_ops_are_shown_if_asked(ok: Ok, predict: str) -> None:
@@ -219,11 +219,11 @@ def test_captured_arrays(ok: Ok, predict: str) -> None:
     large = constant(Aval((30, 40), "float32"), bytes(4800), "table")
     small = constant(Aval((3,), "bool"), bytes(3), "mask")
     vjp = replace(record.vjp(), lifted_constants=(small, large))
-    both = replace(record, lifted_constants=(large,), lazy_vjp=LazyVjp(made=vjp))
+    both = replace(record, lifted_constants=(large,), gradient=StoredGradient(vjp))
     write_function("with.jaxfn", both)
     write_function("without.jaxfn", both, arrays=False)
     elsewhere = replace(vjp, lifted_constants=(replace(small, data=None), large))
-    write_function("some.jaxfn", replace(both, lazy_vjp=LazyVjp(made=elsewhere)))
+    write_function("some.jaxfn", replace(both, gradient=StoredGradient(elsewhere)))
     for file, where, count in (
         ("with", "in the file", 2),
         ("without", "not in the file", 0),
@@ -252,7 +252,7 @@ def test_releases() -> None:
 
 def test_a_module_that_cannot_be_read(ok: Ok, predict: str) -> None:
     record = read_function(predict)
-    write_function("odd.jaxfn", replace(record, module=b"no module"))
+    write_function("odd.jaxfn", changed(record, module=b"no module"))
     facts = facts_of(ok, "odd.jaxfn")
     assert facts["modules"][0]["ops"] == []
     assert facts["modules"][0]["unreadable"].startswith("The StableHLO module ")
@@ -278,7 +278,7 @@ def test_errors(run: Run, predict: str) -> None:
     Path("empty").touch()
     for file, error in (
         ("no", "no: No such file or directory"),
-        ("folder", "folder is no SavedModel: it has no saved_model.pb"),
+        ("folder", "folder is not a SavedModel: it has no saved_model.pb"),
         ("text", "text is no .jaxfn file: "),
         ("empty", "empty has 0 bytes, which is no function"),
     ):

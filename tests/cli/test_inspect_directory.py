@@ -23,7 +23,7 @@ from jax2tf_bridge.cli.html._page import Fold, Page, Table, render
 from tests.cli.conftest import FINDS_PACKAGES, Run
 from tests.cli.directory_schema import DIRECTORY_SCHEMA
 from tests.fresh_process import run_python
-from tests.inspecting.by_hand import FLOAT32, Call, Model, differentiable, preventing
+from tests.saved_model.by_hand import FLOAT32, Call, Model, differentiable, preventing
 
 Ok = Callable[..., str]
 
@@ -31,7 +31,7 @@ SINE = export(jnp.sin, platforms=["cpu"], polymorphic_shapes="(b, _)")(np.ones((
 HOSTILE = '<script>alert("x")</script><img src=//e.org/a.png>\x1b[31m'
 
 
-def call(module: bytes = SINE.module, arguments: int = 1) -> bytes:
+def call(module: bytes = SINE.module.data, arguments: int = 1) -> bytes:
     return Call(module, platforms=["CPU"], arguments=[FLOAT32] * arguments).node()
 
 
@@ -39,7 +39,7 @@ def model(**more: Any) -> Model:
     return Model(
         {
             "main": [call(), differentiable("d", "kind")],
-            "vjp": [call(SINE.vjp().module, 2), preventing("the end")],
+            "vjp": [call(SINE.vjp().module.data, 2), preventing("the end")],
         },
         gradients={"kind": "vjp"},
         variables={"w": (2, 3)},
@@ -57,13 +57,13 @@ def sine(tmp_path: Path) -> Path:
 
 def test_text(ok: Ok, sine: Path) -> None:
     size = (sine / "saved_model.pb").stat().st_size
-    module, vjp = len(SINE.module), len(SINE.vjp().module)
+    module, vjp = len(SINE.module.data), len(SINE.vjp().module.data)
     text = ok("inspect", "sine", "--ops", "0")
     head, _, rest = text.partition("\nsignature ")
     assert head.startswith(
         "sine, a SavedModel written by TensorFlow 2.21.0\n"
         "\n"
-        "error: variables/variables.index is not there: loading fails.\n"
+        "error: Files of the model are missing: variables/variables.index. Loading it fails.\n"
         "  Copy the whole folder, or save the model again.\n"
         "warning: serving_default is compiled anew for each size of x, in the middle of the first "
         "request that has it.\n"
@@ -357,7 +357,7 @@ def test_a_page_with_nothing_to_say() -> None:
     ("words", "code", "error"),
     [
         (["gone"], 2, "gone: No such file or directory"),
-        (["."], 1, ". is no SavedModel: it has no saved_model.pb; there is one in sine"),
+        (["."], 1, ". is not a SavedModel: it has no saved_model.pb. There is one in sine."),
         (["sine", "--html", "sine"], 2, "--html: sine is a folder; name the file to write"),
         (["sine", "--html", "no/page"], 2, "--html: there is no folder no"),
         (

@@ -36,7 +36,7 @@ def test_values_and_gradients_are_the_same(ok: Ok, file: str) -> None:
     )
     assert Path(file).read_bytes() == before
     record = read_function("older.jaxfn")
-    assert record.stablehlo_version == record.vjp().stablehlo_version == (0, 17, 7)
+    assert record.module.stablehlo_version == record.vjp().module.stablehlo_version == (0, 17, 7)
     x = tf.constant([1.0, 2.0])
     with tf.GradientTape() as tape:
         tape.watch(x)

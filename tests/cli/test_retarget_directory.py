@@ -22,7 +22,7 @@ from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving import save_records
 from jax2tf_bridge.serialization import read_function
 from tests.cli.conftest import Run
-from tests.inspecting.by_hand import INT4, INT32, Call, Model
+from tests.saved_model.by_hand import INT4, INT32, Call, Model
 
 Ok = Callable[..., str]
 
@@ -154,9 +154,9 @@ def test_models_of_the_bridge_keep_their_functions(ok: Ok, tmp_path: Path) -> No
     ok("retarget", "ours", "--tensorflow", "2.16", "-o", "old")
     (file,) = (tmp_path / "old" / "assets.extra" / "jax2tf_bridge").iterdir()
     stored = read_function(file)
-    assert stored.stablehlo_version == stored.vjp().stablehlo_version == (0, 17, 7)
+    assert stored.module.stablehlo_version == stored.vjp().module.stablehlo_version == (0, 17, 7)
     modules = {bytes(m.module) for m in read_saved_model("old").modules}
-    assert modules == {stored.module, stored.vjp().module}
+    assert modules == {stored.module.data, stored.vjp().module.data}
     facts = json.loads(ok("inspect", "old", "--json"))
     assert facts["modules"][0]["arguments"] == ["float32[3, 2]", "float32[b, 3]"]
 
@@ -190,7 +190,7 @@ def test_large_constants_take_bounded_time(ok: Ok, tmp_path: Path) -> None:
     assert len(module.module) > 10_000_000
 
 
-SINE = export(jnp.sin, platforms=["cpu"])(X).module
+SINE = export(jnp.sin, platforms=["cpu"])(X).module.data
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,8 @@ def test_a_folder_that_is_no_model(run: Run) -> None:
     ended = run("retarget", "folder", "--tensorflow", "2.15")
     assert (ended.code, ended.error) == (
         1,
-        "folder is no SavedModel: it has no saved_model.pb",
+        "folder is not a SavedModel: it has no saved_model.pb. Name the folder that holds "
+        "saved_model.pb.",
     )
 
 

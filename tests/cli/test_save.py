@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import tensorflow as tf
 from jax2tf_bridge.serialization import read_function, write_function
 from tests.cli.conftest import Run
 from tests.saving.precompiling import in_this_process
+from tests.serialization.records import changed
 
 Ok = Callable[..., str]
 
@@ -82,7 +82,7 @@ def test_the_gradients_in_the_file_are_saved(ok: Ok) -> None:
 
 
 def test_a_module_that_is_too_new_says_what_mends_it(run: Run, file: str) -> None:
-    write_function(file, replace(read_function(file), stablehlo_version=(9, 0, 0)))
+    write_function(file, changed(read_function(file), stablehlo_version=(9, 0, 0)))
     ended = run("save", file, "-o", "m")
     assert ended.code == 1
     assert ended.error.startswith("cube needs StableHLO 9.0.0 and calling convention 8; ")
@@ -119,7 +119,7 @@ def test_without_tensorflow(run: Run, file: str, monkeypatch: pytest.MonkeyPatch
 
 def test_buckets(run: Run, ok: Ok, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     started = in_this_process(monkeypatch)
-    ok("save", file, "-o", "model", "--buckets", "n=2,4", "--above", "n=as-is", "--precompile")
+    ok("save", file, "-o", "model", "--buckets", "n=2,4", "--oversize", "n=as-is", "--precompile")
     assert Path("model/assets.extra/tf_serving_warmup_requests").exists()
     assert Path("model/assets.extra/xla_cache").is_dir()
     assert len(started) == 1

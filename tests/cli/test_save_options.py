@@ -62,8 +62,8 @@ def test_padding_that_is_vouched_for(ok: Ok, words: str) -> None:
 
 def test_a_mask_is_filled(run: Run, ok: Ok, masked: str) -> None:
     ended = run("publish", masked, "-o", "models", *BUCKETS, "--mask", "mask")
-    assert "Pass --above n=as-is, so that sizes above the largest bucket of n run" in ended.error
-    whole = (*BUCKETS, "--mask", "mask", "--above", "n=as-is")
+    assert "Pass --oversize n=as-is, so that sizes above the largest bucket of n run" in ended.error
+    whole = (*BUCKETS, "--mask", "mask", "--oversize", "n=as-is")
     text = ok("publish", masked, "-o", "models", *whole)
     assert text == "models/1: serving_default(x: float32[n]) -> (output_0: float32[])\n"
     model = tf.saved_model.load("models/1")
@@ -77,7 +77,16 @@ def test_a_mask_is_filled(run: Run, ok: Ok, masked: str) -> None:
 
 def test_options_that_a_version_lacks_can_be_pasted(run: Run, ok: Ok) -> None:
     ok("export", f"{MODELS}:masked_twice", "--args", *["f32[n]"] * 3, "-o", "twice.jaxfn")
-    publish = ("publish", "twice.jaxfn", "-o", "models", "--above", "n=as-is", "--vjp-order", "0")
+    publish = (
+        "publish",
+        "twice.jaxfn",
+        "-o",
+        "models",
+        "--oversize",
+        "n=as-is",
+        "--vjp-order",
+        "0",
+    )
     padding = "--buckets n=4 --pad-values x=0.5 --mask mask,weight"
     ok(*publish, *padding.split())
     np.testing.assert_allclose(tf.saved_model.load("models/1").serving_default([1.0, 2.0]), 4.5)
@@ -125,7 +134,7 @@ def test_misspelt_names(run: Run, masked: str) -> None:
         ("--pad-values", "xx=1"): "--pad-values xx=1: there is no such input: did you mean 'x'?",
         ("--pad-values", "xx=-inf"): "--pad-values xx=-inf: there is no such input: did you mean ",
         ("--unchecked-padding", "m"): "--unchecked-padding names 'm', which has no buckets",
-        ("--above", "m=split"): "--above names 'm', which has no buckets",
+        ("--oversize", "m=split"): "--oversize names 'm', which has no buckets",
         ("--example", "e.json"): "'y'",
     }
     for options, text in told.items():
@@ -185,16 +194,21 @@ def test_files_that_are_no_examples(run: Run, words: str) -> None:
 def test_options_that_are_not_written_so(run: Run, words: str) -> None:
     told = {
         ("--mask", "m"): "--mask is for sizes with buckets: add --buckets, as --buckets b=1,8,32",
-        ("--above", "split", "--pad-values", "x=1"): "--above and --pad-values are for sizes with ",
+        (
+            "--oversize",
+            "split",
+            "--pad-values",
+            "x=1",
+        ): "--oversize and --pad-values are for sizes ",
         (*BUCKETS, "--buckets", "n=2"): "--buckets: n is given twice",
-        (*BUCKETS, "--above", "split", "--above", "as-is"): "--above: it is given twice",
+        (*BUCKETS, "--oversize", "split", "--oversize", "as-is"): "--oversize: it is given twice",
         (
             *BUCKETS,
-            "--above",
+            "--oversize",
             "n=split",
-            "--above",
+            "--oversize",
             "as-is",
-        ): "--above: say it for all sizes once, ",
+        ): "--oversize: say it for all sizes once, ",
         ("--buckets", "=1"): "'=1' is not of the form NAME=N,N, as b=1,8,32",
         ("--pad-values", "ids"): "'ids' is not of the form INPUT=X with a number, true or false, ",
         ("--pad-values", "ids=x"): "'ids=x' is not of the form INPUT=X with a number, ",
@@ -219,8 +233,8 @@ def test_options_that_are_not_written_so(run: Run, words: str) -> None:
             "f: --buckets n=8,4: buckets must increase, and 4 follows 8. Write --buckets n=4,8.",
         ),
         (
-            "Give above={'b': 'as is', 'n': 'as is'}, or vjp_order=1.",
-            "Give --above b=as-is --above n=as-is, or --vjp-order 1.",
+            "Give oversize={'b': 'as is', 'n': 'as is'}, or vjp_order=1.",
+            "Give --oversize b=as-is --oversize n=as-is, or --vjp-order 1.",
         ),
         ("pad_values={'flags': True}: f has", "--pad-values flags=true: f has"),
         ("pad_values={'ids': -inf, 'x': nan}: f", "--pad-values ids=-inf --pad-values x=nan: f"),

@@ -22,7 +22,7 @@ from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli.serve_check import _runs as _serve_check_runs
 from jax2tf_bridge.cli.serve_check import _script as _serve_check_script
 from jax2tf_bridge.cli.serve_check._calls import calls_of
-from jax2tf_bridge.cli.serve_check._command import what_mends
+from jax2tf_bridge.cli.serve_check._command import remedy_of
 from jax2tf_bridge.cli.serve_check._runs import Result, differences
 from jax2tf_bridge.cli.serve_check._tensorflow_environments import environment_of
 from jax2tf_bridge.errors import BridgeError, FileFormatError
@@ -42,7 +42,7 @@ def rows(params: Any, x: Any) -> Any:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("served") / "predict"
     signature = Signature(rows, args=[np.ones((4, 3), np.float32)], polymorphic_shapes="(b, 3)")
-    save(folder, signature, params={"w": models.WEIGHTS}, buckets={"b": [1, 8]}, above="as is")
+    save(folder, signature, params={"w": models.WEIGHTS}, buckets={"b": [1, 8]}, oversize="as is")
     return folder
 
 
@@ -185,20 +185,20 @@ def test_a_damaged_request_to_warm_up_is_an_error(model: Path, tmp_path: Path) -
     shutil.copytree(model, damaged)
     file = damaged / WARM_UP
     file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(FileFormatError, match="it ends within a request"):
+    with pytest.raises(FileFormatError, match="it ends within a record"):
         calls_of(read_saved_model(damaged))
 
 
 def test_modules_for_a_newer_release_are_mended_by_retarget(newest: Path, model: Path) -> None:
     description = describe_saved_model(read_saved_model(newest))
-    remedy = what_mends(newest, "2.17.1", description, "serving_default")
+    remedy = remedy_of(newest, "2.17.1", description, "serving_default")
     assert remedy is not None
     needed = ".".join(map(str, Target.installed().stablehlo_versions[0]))
     assert remedy.startswith(f"needs StableHLO {needed}, and TensorFlow 2.17 reads up to 1.1.1: ")
     assert f"jax2tf-bridge retarget {newest} --tensorflow 2.17" in remedy
-    assert what_mends(newest, "2.21.0", description, "serving_default") is None
+    assert remedy_of(newest, "2.21.0", description, "serving_default") is None
     other = describe_saved_model(read_saved_model(model))
-    assert what_mends(model, "2.17.1", other, "serving_default") is None
+    assert remedy_of(model, "2.17.1", other, "serving_default") is None
 
 
 def _floats(*values: float, dtype: str = "float32") -> Result:
@@ -250,13 +250,14 @@ def test_wrong_calls_are_one_line(run: Run, model: Path, tmp_path: Path) -> None
     assert text.startswith("--tensorflow 2.99: TensorFlow 2.21 is the newest that is known")
     assert "Write --tensorflow 2.21" in text
     code, text = error(model)
-    assert (code, text.split(",")[0]) == (2, "name the release by --tensorflow")
+    assert (code, text.split(",")[0]) == (2, "name a release with --tensorflow")
     code, text = error(tmp_path / "none", "--tensorflow", "2.17")
-    assert (code, text) == (2, f"{tmp_path / 'none'} does not exist")
+    missing = f"{tmp_path / 'none'} does not exist; name the folder that holds saved_model.pb"
+    assert (code, text) == (2, missing)
     code, text = error(model, "--python", tmp_path / "none")
     assert (code, text) == (
         2,
-        f"--python: {tmp_path / 'none'} is no Python interpreter that starts",
+        f"--python: {tmp_path / 'none'} does not start as a Python interpreter",
     )
     bare = _python(tmp_path / "bare", None)
     code, text = error(model, "--python", bare)

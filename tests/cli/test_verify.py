@@ -23,7 +23,7 @@ from jax2tf_bridge.verifying import KnownTypes, _comparison
 from jax2tf_bridge.verifying._samples import Sampler
 from tests.cli import models, nnx_model
 from tests.cli.conftest import Run
-from tests.inspecting import by_hand
+from tests.saved_model import by_hand
 
 Ok = Callable[..., str]
 

@@ -68,20 +68,20 @@ class Worker:
         self.pipe.write((0).to_bytes(8) + (token or self.channel.token))
 
     def send(self, message: bytes) -> bytes:
-        """The answer to a message, as it came."""
+        """Returns the answer to a message, as it came."""
         self.pipe.write(len(message).to_bytes(8) + message)
         self.pipe.flush()
         return self.answers.read(int.from_bytes(self.answers.read(8)))
 
     def answer(self, function: Any, *args: Any) -> tuple[str, Any]:
-        """What came of calling a function there: ("value", it) or ("error", its text)."""
+        """Calls a function there; returns ("value", it) or ("error", its text)."""
         answer: tuple[str, Any] = self.channel.unpack(
             self.send(self.channel.pack((function, args)))
         )
         return answer
 
     def call(self, function: Any, *args: Any) -> Any:
-        """What a function gives there; an error fails the test."""
+        """Calls a function there and returns its value; an error fails the test."""
         kind, value = self.answer(function, *args)
         assert kind == "value", value
         return value

@@ -83,7 +83,7 @@ def test_pickles_are_refused(protocol: int) -> None:
     data = pickle.dumps(Trap(), protocol)
     with pytest.raises(Unpickled):
         pickle.loads(data)
-    refused(pair()[1], data, "pickle" if protocol >= 2 else "no message")
+    refused(pair()[1], data, "pickle" if protocol >= 2 else "not a message")
 
 
 def test_messages_of_other_channels_are_refused() -> None:
@@ -165,7 +165,7 @@ def test_what_cannot_be_packed_does_not_count() -> None:
 
 
 def test_memory_that_others_write_to_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is changed after the signature was verified is not what is unpickled."""
+    """Memory changes after the signature was verified; the message is unpickled as it was."""
     for shared in (bytearray, lambda message: memoryview(bytearray(message))):
         parent, worker = pair()
         message = shared(parent.pack(("good",) * 100))

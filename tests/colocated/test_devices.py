@@ -12,7 +12,7 @@ from jax2tf_bridge.colocated._devices import cpu_devices
 
 @dataclass(frozen=True)
 class Device:
-    """As much of a device as finding it needs; no machine here has several backends."""
+    """Stand-in for a device, since no machine here has several backends."""
 
     id: int
     device_kind: str = "cpu"

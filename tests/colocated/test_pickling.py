@@ -1,4 +1,4 @@
-"""How objects are sent: by name, by value, once; and what is missing for it."""
+"""Objects are sent by name, by value, once; and errors say what is missing for it."""
 
 import sys
 from typing import Any

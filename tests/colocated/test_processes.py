@@ -254,7 +254,7 @@ else:
 
 
 def test_specs_come_as_an_array_of_text(run: Run) -> None:
-    """The arrays themselves stay in a process: their text is carried here as JAX would carry it."""
+    """Only the array's text is carried, as JAX would carry the array."""
     run("""
 sharding = NamedSharding(mesh, PartitionSpec("x"))
 specs = {

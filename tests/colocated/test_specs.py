@@ -68,10 +68,10 @@ def test_specs_are_read_in_any_order_each_once() -> None:
 def test_values_are_no_specs() -> None:
     parent, _ = pair()
     with pytest.raises(
-        SerializationError, match=r"specs\['a'\]\[1\] is no jax.ShapeDtypeStruct"
+        SerializationError, match=r"specs\['a'\]\[1\] must be a jax.ShapeDtypeStruct"
     ) as e:
         serialize_specs({"a": [SPEC, 3.0]}, jax.devices()[:1], parent)
-    assert "but a float" in str(e.value)
+    assert "Got: a float" in str(e.value)
 
 
 def test_specs_are_made_of_values_as_the_message_says() -> None:
@@ -92,7 +92,7 @@ def test_devices_of_other_processes_only() -> None:
     parent, _ = pair()
     others: list[Any] = [[], [Elsewhere()], Mesh(np.empty((), object), ())]
     for devices in others:
-        with pytest.raises(DeviceError, match="None of the devices given belongs to this process"):
+        with pytest.raises(DeviceError, match="None of the given devices belongs to this process"):
             serialize_specs([SPEC], devices, parent)
 
 
@@ -104,14 +104,14 @@ def test_other_arrays_are_refused() -> None:
     parent, worker = pair()
     stranger = Channel.with_new_token()
     cases: list[tuple[Any, str]] = [
-        (_text("no base64 !"), "the text of this array is not of serialize_specs"),
-        (_text("ü"), "the text of this array is not of serialize_specs"),
-        (_text(""), "these 0 bytes are no message"),
+        (_text("no base64 !"), "was not written by serialize_specs"),
+        (_text("ü"), "was not written by serialize_specs"),
+        (_text(""), "these 0 bytes are not a message"),
         (_text(base64.b64encode(parent.pack(1)).decode()), "with an object came where one with"),
         (serialize_specs([SPEC], jax.devices()[:1], stranger), "not signed with this channel's"),
-        (jnp.ones(3), r"this is an array of float32\[3\]"),
-        (np.ones(()), r"this is an array of float64\[\]"),
-        ("text", "this is str"),
+        (jnp.ones(3), r"Got: an array of float32\[3\]"),
+        (np.ones(()), r"Got: an array of float64\[\]"),
+        ("text", "Got: str"),
     ]
     for array, text in cases:
         with pytest.raises(UntrustedMessageError, match=text):

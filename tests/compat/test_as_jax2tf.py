@@ -4,7 +4,6 @@ import importlib
 import sys
 import threading
 import types
-import warnings
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,15 +19,8 @@ from tests.fresh_process import run_python
 PACKAGE = "jax.experimental.jax2tf"
 
 
-@pytest.fixture(scope="module")
-def jax2tf() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return pytest.importorskip(PACKAGE)
-
-
 def everything() -> dict[str, Any]:
-    """The modules of jax2tf, and what is in them."""
+    """Collects jax2tf's modules and the objects in them."""
     parts = {n: m for n, m in sys.modules.items() if f"{n}.".startswith(f"{PACKAGE}.")}
     contents = {(n, k): v for n, m in parts.items() for k, v in vars(m).items()}
     return {**parts, **{f"{n}: {k}": v for (n, k), v in contents.items()}}
@@ -39,7 +31,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def divides(x: Any) -> Any:
-    """What JAX cannot export with an open size, and the bridge can."""
+    """Makes a function that the bridge can export with an open size, and JAX cannot."""
     return jnp.pad(x, (0, -x.shape[0] % 8)).reshape(-1, 8).sum()
 
 
@@ -125,7 +117,7 @@ def test_arguments_of_older_releases(jax2tf: Any) -> None:
 
 
 def test_stand_in_is_there_for_as_long_as_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where there is no jax2tf: importing it fails, before and afterwards."""
+    """Importing jax2tf fails before and afterwards, as in a JAX without it."""
     import jax.experimental
 
     for name in [n for n in sys.modules if f"{n}.".startswith(f"{PACKAGE}.")]:

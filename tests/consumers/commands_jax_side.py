@@ -1,4 +1,4 @@
-"""The programs that the test of the two commands exports, and what JAX answers for them.
+"""Programs that the test of the two commands exports, and JAX's answers for them.
 
     python -m tests.consumers.commands_jax_side FOLDER
 
@@ -39,7 +39,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _words(name: str) -> list[str]:
-    """What stands behind `jax2tf-bridge export` for a program."""
+    """Returns the arguments of `jax2tf-bridge export` for a program."""
     program = by_name(name)
     shapes = program.polymorphic_shapes
     given = [shapes] if isinstance(shapes, str) else map(str, shapes)

@@ -48,7 +48,7 @@ def _by_name(call: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Flat:
 
 
 def _by_structure(method: Any) -> Flat:
-    """The method with the arguments of the JAX function; TensorFlow sorts dicts as JAX does."""
+    """Gives the method the JAX function's arguments; TensorFlow sorts dicts as JAX does."""
     structure = method.concrete_functions[0].structured_input_signature
 
     def flat(tensors: Sequence[Any]) -> list[Any]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 def differences(
     what: str, got: Sequence[Any], expected: Sequence[npt.NDArray[Any]], tolerance: float
 ) -> list[str]:
-    """What differs, one line a result: the count, a dtype, a shape, or values beyond the tolerance.
+    """Lists what differs, a line for each result: the count, a dtype, a shape, or values.
 
     The tolerance is absolute and relative; nan equals nan.
 

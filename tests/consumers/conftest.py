@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Generator
 
 import pytest
 
-from tests.consumers.harness import Harness
+from tests.consumers.harness import Harness, NotAvailableError
 from tests.consumers.summary import pytest_terminal_summary as pytest_terminal_summary
+
+
+def _skip_if_not_available() -> Generator[None, object, object]:
+    """Skips a test for which this machine lacks something; the summary says so loudly."""
+    try:
+        return (yield)
+    except NotAvailableError as e:
+        pytest.skip(str(e))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, object, object]:
+    """Skips a test whose fixtures need what is not there."""
+    return (yield from _skip_if_not_available())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Skips a test that needs what is not there."""
+    return (yield from _skip_if_not_available())
 
 
 @pytest.fixture(scope="session")
 def harness(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Harness:
-    """The runs, shared by the workers of one pytest."""
+    """Returns the runs, which the workers of one pytest share."""
     base = tmp_path_factory.getbasetemp()
     if os.environ.get("PYTEST_XDIST_WORKER"):
         base = base.parent

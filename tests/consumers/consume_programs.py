@@ -1,4 +1,9 @@
-"""The consuming side: runs what the exporting side wrote, where JAX is not installed.
+"""Consuming side: runs what the exporting side wrote, where JAX is not installed.
+
+    python -m tests.consumers.consume_programs EXPORTED REPORT [PROGRAM ...]
+
+checks the SavedModel and the portable function of each program, values and first gradients, at
+every shape.
 
     python -m tests.consumers.consume_programs EXPORTED REPORT [PROGRAM ...]
 
@@ -90,7 +95,7 @@ def _load_record(folder: Path) -> FlatFunction:
 def _is_refused(
     load: Load, folder: Path, calls: Sequence[ExpectedCall], facts: dict[str, Any]
 ) -> Iterator[str]:
-    """What this TensorFlow cannot run it must not answer, and our own part says why."""
+    """Checks that our part refuses, with a reason, what this TensorFlow cannot run."""
     from jax2tf_bridge import ModuleError
 
     del facts

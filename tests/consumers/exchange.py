@@ -1,4 +1,4 @@
-"""The files between exporter and consumer: arrays of any dtype, references, and reports."""
+"""Files between exporter and consumer: arrays of any dtype, references, and reports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write_arrays(path: Path, groups: Mapping[str, Sequence[Array]]) -> None:
 
 
 def read_arrays(path: Path) -> dict[str, list[Array]]:
-    """What `write_arrays` wrote; empty lists are left out."""
+    """Reads what `write_arrays` wrote; empty lists are left out."""
     groups: dict[str, list[Array]] = {}
     with np.load(path) as entries:
         for key in entries.files:
@@ -45,7 +45,7 @@ def _dtype(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one program came out.
+    """Result of one program.
 
     Attributes:
       failures: one line each; none if all is well.
@@ -81,19 +81,19 @@ class Report:
         self._add(asdict(outcome))
 
     def versions(self) -> dict[str, str]:
-        """What `head` wrote last."""
+        """Returns what `head` wrote last."""
         heads = [line["versions"] for line in self._lines() if "versions" in line]
         return dict(heads[-1]) if heads else {}
 
     def outcomes(self) -> dict[str, Outcome]:
-        """The programs that have ended, by their names."""
+        """Returns the programs that have ended, by their names."""
         lines = [line for line in self._lines() if "program" in line]
         return {
             o["program"]: Outcome(o["program"], tuple(o["failures"]), o["seconds"]) for o in lines
         }
 
     def unfinished(self) -> str | None:
-        """The program that was begun and has not ended."""
+        """Returns the program that was begun and has not ended."""
         done = self.outcomes()
         started = [line["started"] for line in self._lines() if "started" in line]
         return next((name for name in started if name not in done), None)

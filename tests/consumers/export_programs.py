@@ -1,4 +1,4 @@
-"""The exporting side: writes each program as a SavedModel and as a record, with what JAX answers.
+"""Exporting side: writes each program as a SavedModel and as a file, with JAX's answers.
 
     python -m tests.consumers.export_programs FOLDER [PROGRAM ...]
 
@@ -94,7 +94,7 @@ def _write_record(program: Program, example: Example, folder: Path) -> dict[str,
 
 
 def _too_narrow(program: Program, releases: dict[str, Sequence[str]]) -> Iterator[str]:
-    """Where the record runs on fewer releases than the table of programs says."""
+    """Says where the portable function runs on fewer releases than the table of programs has."""
     for what, oldest in (
         ("releases", program.oldest_tensorflow),
         ("gradient_releases", max(program.oldest_tensorflow, program.oldest_for_gradient)),

@@ -7,7 +7,6 @@ runs every pair and prints the table.
 
 from __future__ import annotations
 
-import datetime
 import functools
 import importlib.util
 import shutil
@@ -17,23 +16,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scripts._env import ROOT, TENSORFLOW, Python, locked
 from tests.consumers.environments import (
-    ROOT,
-    Interpreter,
     Say,
     environment,
-    find_interpreter,
-    locked,
-    plain_requirements,
+    newest_python,
     process_environment,
 )
 from tests.consumers.exchange import SERVED, Outcome, Report
 
 TENSORFLOW_RELEASES = ("2.15.1", "2.17.1", "2.19.1", "2.21.0")
+OLDEST_TENSORFLOW, *_, NEWEST_TENSORFLOW = TENSORFLOW_RELEASES
 EXPORTERS = ("current", "newest")
 CONSUMER_PYTHON = (3, 11)
 NEWER_PYTHON = ((3, 12), (3, 13))
-TENSORFLOW = "tensorflow" if sys.platform == "darwin" else "tensorflow-cpu"
 
 NO_NEWER_PYTHON = (
     "no Python 3.12 or later on the PATH or among pyenv's versions: the newest JAX, which needs "
@@ -51,7 +47,7 @@ class NotAvailableError(RuntimeError):
 
 @dataclass(frozen=True)
 class Pair:
-    """What came of one exporting side and one consuming side.
+    """Results of one exporting side and one consuming side.
 
     Attributes:
       exporter, consumer: the versions of each.
@@ -64,7 +60,7 @@ class Pair:
     outcomes: Mapping[str, Outcome]
 
     def failures(self, program: str) -> list[str]:
-        """What failed, on either side."""
+        """Lists the failures of a program, on either side."""
         nothing = Outcome(program, ("it was not run",))
         exported = self.exports.get(program, nothing).failures
         consumed = self.outcomes.get(program, nothing).failures
@@ -103,39 +99,46 @@ class Harness:
         report = Report(self.folder / f"{exporter}-{release}.jsonl")
         module = "tests.consumers.consume_programs"
         title = f"TensorFlow {release} on what the {exporter} environment exported"
-        command = [str(python), "-m", module, str(exported), str(report.path), *self._names()]
-        self._complete(title, command, report)
+        command = [python, "-m", module, exported, report.path, *self._names()]
+        self.complete(title, command, report)
         exports = Report(exported / "export.jsonl")
         return Pair(exports.versions(), report.versions(), exports.outcomes(), report.outcomes())
 
     def exported(self, exporter: str) -> Path:
-        """The folder with what an exporting side has written."""
+        """Returns the folder with what an exporting side has written."""
         python = self.exporter_python(exporter)
         folder = self.folder / exporter
         folder.mkdir(parents=True, exist_ok=True)
         report = Report(folder / "export.jsonl")
         module = "tests.consumers.export_programs"
         title = f"exporting from the {exporter} environment"
-        self._complete(title, [python, "-m", module, str(folder), *self._names()], report)
+        self.complete(title, [python, "-m", module, folder, *self._names()], report)
         return folder
 
     def consumer_python(self, release: str) -> Path:
-        """The interpreter of an environment with that TensorFlow and no JAX."""
-        base = find_interpreter(CONSUMER_PYTHON, CONSUMER_PYTHON)
+        """Returns the interpreter of an environment with that TensorFlow and no JAX."""
+        base = newest_python(CONSUMER_PYTHON, CONSUMER_PYTHON)
         if base is None:
             raise NotAvailableError(NO_CONSUMER_PYTHON)
-        requirements = [f"{TENSORFLOW}=={release}", *plain_requirements()]
-        return environment(f"tensorflow-{release}", base, requirements, say=self.say)
+        requirements = (f"{TENSORFLOW}=={release}", "{plain}")
+        return environment(f"tensorflow-{release}", base, *requirements, say=self.say)
 
-    def exporter_python(self, exporter: str) -> str:
+    def exporter_python(self, exporter: str) -> Path:
+        """Returns the interpreter of an exporting side."""
         if exporter == "current":
-            return sys.executable
+            return Path(sys.executable)
+        return self.newest_python("newest", "jax", TENSORFLOW)
+
+    def newest_python(self, name: str, *requirements: str) -> Path:
+        """Returns the interpreter of an environment with the newest releases of the requirements.
+
+        Raises:
+          NotAvailableError: there is no Python that these can be installed for.
+        """
         base = newer_python()
         if base is None:
             raise NotAvailableError(NO_NEWER_PYTHON)
-        week = "{}-{}".format(*datetime.date.today().isocalendar()[:2])
-        requirements = ["jax", TENSORFLOW, *plain_requirements()]
-        return str(environment("newest", base, requirements, period=week, say=self.say))
+        return environment(name, base, *requirements, "{plain}", weekly=True, say=self.say)
 
     def stage(self) -> Path:
         """A folder with our packages and nothing else, from wherever they are installed."""
@@ -150,10 +153,10 @@ class Harness:
         return stage
 
     def _names(self) -> tuple[str, ...]:
-        """The programs that are run; none stands for all."""
+        """Names the programs that are run; none stands for all."""
         return () if self.whole else sampled_programs()
 
-    def _complete(self, title: str, command: Sequence[str], report: Report) -> None:
+    def complete(self, title: str, command: Sequence[object], report: Report) -> None:
         """Runs a command to its end, unless that was done already."""
         finished = report.path.with_suffix(".finished")
         stage = self.stage()
@@ -164,7 +167,7 @@ class Harness:
 
 
 def run_to_the_end(
-    title: str, command: Sequence[str], report: Report, stage: Path, *, say: Say
+    title: str, command: Sequence[object], report: Report, stage: Path, *, say: Say
 ) -> None:
     """Runs a command, again after each crash, until it has come through all programs.
 
@@ -183,7 +186,7 @@ def run_to_the_end(
 
 
 def sampled_programs() -> tuple[str, ...]:
-    """The programs of a run that is not of all: the seventeen, the served one, every fourth."""
+    """Names the programs of a sample: the seventeen, the served one, every fourth."""
     from tests.programs import PROGRAMS
 
     return tuple(
@@ -191,19 +194,19 @@ def sampled_programs() -> tuple[str, ...]:
     )
 
 
-def newer_python() -> Interpreter | None:
+def newer_python() -> Python | None:
     """A Python that can have the newest JAX, where the running one cannot."""
-    return find_interpreter(*NEWER_PYTHON)
+    return newest_python(*NEWER_PYTHON)
 
 
 def newest_is_current() -> bool:
-    """Whether the running Python can have the newest JAX itself."""
+    """Tells whether the running Python can have the newest JAX itself."""
     return sys.version_info[:2] >= NEWER_PYTHON[0]
 
 
 @functools.cache  # it starts every Python that there is
 def newest_exporter() -> str:
-    """The exporting side with the newest JAX that this machine can have."""
+    """Names the exporting side with the newest JAX that this machine can have."""
     return "current" if newest_is_current() or newer_python() is None else "newest"
 
 
@@ -218,15 +221,20 @@ def _package(name: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def _run(command: Sequence[str], stage: Path, log: Path) -> tuple[int, str]:
-    """The exit status and the last lines of what it printed."""
+def _run(command: Sequence[object], stage: Path, log: Path) -> tuple[int, str]:
+    """Returns the exit status and the last printed lines of a command."""
     variables = process_environment(
         {"PYTHONPATH": str(stage), "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
     )
     with log.open("ab") as output:
         start = output.tell()
         status = subprocess.run(
-            command, cwd=stage, env=variables, stdout=output, stderr=output, check=False
+            list(map(str, command)),
+            cwd=stage,
+            env=variables,
+            stdout=output,
+            stderr=output,
+            check=False,
         ).returncode
     printed = log.read_bytes()[start:].decode(errors="replace").splitlines()
     return status, "\n".join(printed[-25:])

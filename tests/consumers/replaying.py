@@ -30,7 +30,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a process did.
+    """Calls that a process made.
 
     Attributes:
       warm_up: the requests of the model's file.
@@ -84,7 +84,7 @@ def replay(
 
 
 def numbers(request: int, size: int, width: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """What the program feeds to the request of that number."""
+    """Computes what the program feeds to the request of that number."""
     i, j = np.arange(size)[:, None], np.arange(width)[None, :]
     values = ((31 * i + 17 * j + 7 * request) % 101) / 50.5 - 1
     return np.asarray(values, np.float32)

@@ -1,4 +1,4 @@
-"""The loud line at the end of a run about what this machine could not test.
+"""Prints loudly, at the end of a run, what this machine could not test.
 
 A hook for conftest.py: of the outermost one, since the controller of pytest-xdist reads no other.
 """

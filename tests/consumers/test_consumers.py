@@ -1,4 +1,4 @@
-"""What JAX exports runs on every TensorFlow since 2.15, in processes that have no JAX.
+"""Programs that JAX exports run on every TensorFlow since 2.15, in processes without JAX.
 
 One file each for all TensorFlow releases, exported by the JAX at hand and by the newest one.
 """
@@ -11,12 +11,8 @@ import pytest
 
 from tests.consumers.harness import (
     EXPORTERS,
-    NO_NEWER_PYTHON,
     TENSORFLOW_RELEASES,
     Harness,
-    NotAvailableError,
-    Pair,
-    newer_python,
     newest_exporter,
     newest_is_current,
     sampled_programs,
@@ -40,29 +36,20 @@ def _parameters(exporter: str, *rest: Any, kept: bool = True) -> Any:
     return pytest.param(exporter, *rest, marks=marks)
 
 
-def _pair(harness: Harness, exporter: str, release: str) -> Pair:
-    if exporter == "newest" and newer_python() is None:
-        pytest.skip(NO_NEWER_PYTHON)
-    try:
-        return harness.pair(exporter, release)
-    except NotAvailableError as e:
-        pytest.skip(str(e))
-
-
 @pytest.mark.parametrize(
     ("exporter", "release", "program"),
     [_parameters(*pair, p, kept=p.name in _SAMPLE) for pair in _PAIRS for p in PROGRAMS],
     ids=str,
 )
 def test_program(harness: Harness, exporter: str, release: str, program: Program) -> None:
-    pair = _pair(harness, exporter, release)
+    pair = harness.pair(exporter, release)
     failures = pair.failures(program.name)
     assert not failures, "\n".join([f"{program.name}, {pair}:", *failures])
 
 
 @pytest.mark.parametrize(("exporter", "release"), [_parameters(*pair) for pair in _PAIRS])
 def test_all_seventeen_run(harness: Harness, exporter: str, release: str) -> None:
-    pair = _pair(harness, exporter, release)
+    pair = harness.pair(exporter, release)
     assert pair.consumer["tensorflow"] == release
     failed = [p.name for p in SEVENTEEN if pair.failures(p.name)]
     assert not failed, f"{17 - len(failed)} of 17, {pair}: {', '.join(failed)} failed"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,48 +9,25 @@ import numpy as np
 import pytest
 
 from tests.consumers.comparison import differences
-from tests.consumers.environments import locked, process_environment
+from tests.consumers.cpp_programs import compiled
+from tests.consumers.environments import process_environment
 from tests.consumers.exchange import SERVED, Array, read_arrays
-from tests.consumers.harness import Harness, NotAvailableError, newest_exporter
+from tests.consumers.harness import NEWEST_TENSORFLOW, OLDEST_TENSORFLOW, Harness, newest_exporter
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
-NO_COMPILER = "no g++ on the PATH: serving a SavedModel from C++ was NOT tested"
-SOURCE = Path(__file__).parent / "cpp" / "serve.cc"
-RELEASES = ("2.15.1", "2.21.0")
 WIDTH = 28
 
 
-@pytest.fixture(params=RELEASES)
+@pytest.fixture(params=[OLDEST_TENSORFLOW, NEWEST_TENSORFLOW])
 def serve(harness: Harness, request: pytest.FixtureRequest) -> Path:
-    """The program, compiled against one TensorFlow release."""
-    if shutil.which("g++") is None:
-        pytest.skip(NO_COMPILER)
-    try:
-        python = harness.consumer_python(request.param)
-    except NotAvailableError as e:
-        pytest.skip(str(e))
-    (package,) = python.parent.parent.glob("lib/python3*/site-packages/tensorflow")
-    program = harness.folder / f"serve-{request.param}"
-    with locked(program.with_suffix(".lock")):
-        if not program.exists():
-            harness.say(f"compiling {SOURCE.name} against TensorFlow {request.param}")
-            _compile(package, program)
-    return program
-
-
-def _compile(package: Path, program: Path) -> None:
-    options = ["-std=c++17", "-w", f"-I{package / 'include'}", "-D_GLIBCXX_USE_CXX11_ABI=1"]
-    libraries = ["-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2"]
-    places = [f"-L{package}", "-Wl,--no-as-needed", *libraries, f"-Wl,-rpath,{package}"]
-    command = ["g++", *options, str(SOURCE), *places, "-o", str(program)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    """Compiles the program against one TensorFlow release."""
+    return compiled("serve.cc", harness, request.param)
 
 
 @pytest.fixture
 def exported(harness: Harness) -> Path:
-    """The folder of the served program: its SavedModel, and what JAX answers."""
+    """Returns the folder of the served program: its SavedModel, and JAX's answers."""
     return harness.exported(newest_exporter()) / SERVED
 
 

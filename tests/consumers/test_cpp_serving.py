@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,12 @@ import numpy as np
 import pytest
 
 import jax2tf_bridge
-from tests.consumers.cpp_programs import compile_program
-from tests.consumers.environments import locked
-from tests.consumers.harness import Harness, NotAvailableError
+from tests.consumers.cpp_programs import compiled
+from tests.consumers.harness import NEWEST_TENSORFLOW, OLDEST_TENSORFLOW, Harness
 from tests.consumers.replaying import Replay, numbers, replay
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
-NO_COMPILER = "no g++ on the PATH: replaying warm-up requests from C++ was NOT tested"
-RELEASES = ("2.15.1", "2.21.0")
 BUCKETS = (1, 8, 32, 64, 96, 128)
 WIDTH = 28
 WEIGHTS = np.random.default_rng(0).normal(size=(WIDTH, 10)).astype(np.float32)
@@ -27,27 +23,15 @@ WEIGHTS = np.random.default_rng(0).normal(size=(WIDTH, 10)).astype(np.float32)
 
 ON_THE_NEWEST = pytest.mark.parametrize(
     "program",
-    [pytest.param(RELEASES[0], marks=pytest.mark.complete), RELEASES[1]],
+    [pytest.param(OLDEST_TENSORFLOW, marks=pytest.mark.complete), NEWEST_TENSORFLOW],
     indirect=True,
 )
 
 
-@pytest.fixture(params=RELEASES)
+@pytest.fixture(params=[OLDEST_TENSORFLOW, NEWEST_TENSORFLOW])
 def program(harness: Harness, request: pytest.FixtureRequest) -> Path:
-    """The program, compiled against one TensorFlow release."""
-    if shutil.which("g++") is None:
-        pytest.skip(NO_COMPILER)
-    try:
-        python = harness.consumer_python(request.param)
-    except NotAvailableError as e:
-        pytest.skip(str(e))
-    (package,) = python.parent.parent.glob("lib/python3*/site-packages/tensorflow")
-    path = harness.folder / f"replay-{request.param}"
-    with locked(path.with_suffix(".lock")):
-        if not path.exists():
-            harness.say(f"compiling replay.cc against TensorFlow {request.param}")
-            compile_program("replay.cc", package, path)
-    return path
+    """Compiles the program against one TensorFlow release."""
+    return compiled("replay.cc", harness, request.param)
 
 
 def layer(params: Any, x: Any) -> Any:
@@ -103,7 +87,7 @@ def test_without_warm_up_each_bucket_compiles_once(program: Path, tmp_path: Path
 
 @ON_THE_NEWEST
 def test_larger_sizes_as_they_are(program: Path, tmp_path: Path) -> None:
-    model = save(tmp_path / "model", buckets={"b": (4, 8)}, above="as is")
+    model = save(tmp_path / "model", buckets={"b": (4, 8)}, oversize="as is")
     sizes = [3, 8, 20, 21, 20]
     done = replay(program, model, sizes, tmp_path / "answers")
     check(done, sizes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 import shutil
 import subprocess
@@ -11,25 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.consumers.environments import (
-    ROOT,
-    environment,
-    locked,
-    plain_requirements,
-    process_environment,
-)
-from tests.consumers.harness import (
-    NO_NEWER_PYTHON,
-    Harness,
-    NotAvailableError,
-    newer_python,
-)
+from scripts._env import ROOT, locked
+from tests.consumers.environments import process_environment
+from tests.consumers.harness import TENSORFLOW_RELEASES, Harness
 from tests.sampling import sampled
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
 EXAMPLE = ROOT / "examples" / "flax_to_tensorflow"
-RELEASES = ("2.15.1", "2.19.1")
+RELEASES = TENSORFLOW_RELEASES[:-1:2]
 
 
 def _try(
@@ -46,7 +35,7 @@ def _try(
 
 
 def _run(harness: Harness, scripts: Path, python: Path, script: str, *words: str | Path) -> str:
-    """What a script of the example prints."""
+    """Returns what a script of the example prints."""
     done = _try(harness, scripts, python, script, *words)
     assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -60,17 +49,12 @@ def _right(printed: str) -> float:
 @pytest.fixture(scope="module")
 def flax_python(harness: Harness) -> Path:
     """An environment with the newest Flax and without TensorFlow."""
-    base = newer_python()
-    if base is None:
-        pytest.skip(NO_NEWER_PYTHON)
-    week = "{}-{}".format(*datetime.date.today().isocalendar()[:2])
-    requirements = ["flax", "jax", "scikit-learn", *plain_requirements()]
-    return environment("newest-flax", base, requirements, period=week, say=harness.say)
+    return harness.newest_python("newest-flax", "flax", "jax", "scikit-learn")
 
 
 @pytest.fixture(scope="module")
 def scripts(harness: Harness) -> Path:
-    """The example in a folder where our packages do not lie beside it."""
+    """Copies the example to a folder where our packages do not lie beside it."""
     folder = harness.folder / "scripts" / "examples" / EXAMPLE.name
     with locked(harness.folder / "scripts.lock"):
         if not folder.exists():
@@ -83,10 +67,7 @@ def test_trained_in_one_and_served_from_the_other(
     harness: Harness, flax_python: Path, scripts: Path, release: str, tmp_path: Path
 ) -> None:
     """One test, since the trainings and the starts are the long part of it."""
-    try:
-        python = harness.consumer_python(release)
-    except NotAvailableError as e:
-        pytest.skip(str(e))
+    python = harness.consumer_python(release)
     functions = []
     for version, steps in (("1", "100"), ("2", "60")):
         words = (tmp_path, "--steps", steps, "--seed", version)

@@ -1,4 +1,4 @@
-"""The harness itself: a crash has a name and costs one program, and a difference is seen."""
+"""In the harness a crash has a name and costs one program, and a difference is seen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.consumers import consume_programs
 from tests.consumers.comparison import differences
-from tests.consumers.environments import find_interpreter
+from tests.consumers.environments import newest_python
 from tests.consumers.exchange import SERVED, Outcome, Report, read_arrays, write_arrays
 from tests.consumers.harness import Harness, run_to_the_end
 from tests.programs import PROGRAMS, SEVENTEEN
@@ -120,10 +120,10 @@ def test_a_report_goes_on_where_it_ended(tmp_path: Path) -> None:
 
 def test_the_running_python_is_found() -> None:
     own = sys.version_info[:2]
-    found = find_interpreter((own[0], own[1]), (own[0], own[1]))
+    found = newest_python((own[0], own[1]), (own[0], own[1]))
     assert found is not None
     assert found.minor == own
-    assert find_interpreter((3, 98), (3, 99)) is None
+    assert newest_python((3, 98), (3, 99)) is None
 
 
 def test_a_sample_has_what_other_tests_ask_of_it(tmp_path: Path) -> None:

@@ -9,15 +9,18 @@ import sys
 
 import pytest
 
-from tests.consumers.environments import locked
 from tests.consumers.exchange import Outcome, Report
-from tests.consumers.harness import Harness, NotAvailableError, run_to_the_end
-from tests.models.record import Model
+from tests.consumers.harness import (
+    NEWEST_TENSORFLOW,
+    TENSORFLOW_RELEASES,
+    Harness,
+)
+from tests.models.model import Model
 from tests.models.table import MODELS
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
-RELEASES = ("2.17.1", "2.21.0")
+RELEASES = (TENSORFLOW_RELEASES[1], NEWEST_TENSORFLOW)
 _HALF = (len(MODELS) + 1) // 2
 _PARTS = (MODELS[:_HALF], MODELS[_HALF:])
 # One of each library, of those that compile soon.
@@ -26,35 +29,26 @@ _SAMPLE = {"lstm", "actor_critic", "recommender", "keras_text"}
 _CASES = [(release, model) for part in _PARTS for release in RELEASES for model in part]
 
 
-def _run(
-    harness: Harness, report: Report, title: str, python: str, *words: str
-) -> dict[str, Outcome]:
-    """What came of a run, which the first who asks starts."""
-    finished = report.path.with_suffix(".finished")
-    with locked(report.path.with_suffix(".lock")):
-        if not finished.exists():
-            run_to_the_end(title, [python, "-m", *words], report, harness.stage(), say=harness.say)
-            finished.touch()
-    return report.outcomes()
-
-
 def _outcome(harness: Harness, release: str, model: Model) -> Outcome:
-    """How a model came out, at its export or in a TensorFlow release."""
-    python = str(harness.consumer_python(release))
+    """Runs a model's export and a TensorFlow release on it, as far as they have not run."""
+    python = harness.consumer_python(release)
     part = next(i for i, models in enumerate(_PARTS) if model in models)
     names = [m.name for m in _PARTS[part] if harness.whole or m.name in _SAMPLE]
     folder = harness.folder / f"models-{part}"
     folder.mkdir(exist_ok=True)
     title = f"exporting real models, part {part + 1} of {len(_PARTS)}"
-    words = ("tests.models.export_models", str(folder), *names)
-    exports = _run(harness, Report(folder / "export.jsonl"), title, sys.executable, *words)
+    export = Report(folder / "export.jsonl")
+    module = "tests.models.export_models"
+    harness.complete(title, [sys.executable, "-m", module, folder, *names], export)
+    exports = export.outcomes()
     if exports[model.name].failures:
         return exports[model.name]
     good = [name for name in names if not exports[name].failures]
     report = Report(folder / f"{release}.jsonl")
     title = f"TensorFlow {release} on real models, part {part + 1} of {len(_PARTS)}"
-    words = ("tests.models.consume_models", str(folder), str(report.path), *good)
-    return _run(harness, report, title, python, *words)[model.name]
+    module = "tests.models.consume_models"
+    harness.complete(title, [python, "-m", module, folder, report.path, *good], report)
+    return report.outcomes()[model.name]
 
 
 def test_the_sample_has_a_model_of_every_library() -> None:
@@ -73,8 +67,5 @@ def test_the_sample_has_a_model_of_every_library() -> None:
 def test_values_and_gradients_are_those_of_jax(
     harness: Harness, release: str, model: Model
 ) -> None:
-    try:
-        outcome = _outcome(harness, release, model)
-    except NotAvailableError as e:
-        pytest.skip(str(e))
+    outcome = _outcome(harness, release, model)
     assert not outcome.failures, str(outcome)

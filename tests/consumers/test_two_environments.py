@@ -7,7 +7,6 @@ saved.
 
 from __future__ import annotations
 
-import datetime
 import json
 import re
 import subprocess
@@ -16,27 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.consumers.environments import (
-    environment,
-    locked,
-    plain_requirements,
-    process_environment,
-)
-from tests.consumers.harness import (
-    NO_NEWER_PYTHON,
-    Harness,
-    NotAvailableError,
-    newer_python,
-)
+from scripts._env import locked
+from tests.consumers.environments import process_environment
+from tests.consumers.harness import TENSORFLOW_RELEASES, Harness
 from tests.sampling import sampled
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
-RELEASES = ("2.15.1", "2.17.1", "2.19.1")
+RELEASES = TENSORFLOW_RELEASES[:-1]  # the newest can be installed beside the newest JAX
 
 
 def _run(harness: Harness, *command: str | Path) -> str:
-    """What a command prints, run in the folder that holds our packages and nothing else."""
+    """Runs a command in the folder that holds our packages and nothing else."""
     stage = harness.stage()
     done = subprocess.run(
         list(map(str, command)),
@@ -51,18 +41,13 @@ def _run(harness: Harness, *command: str | Path) -> str:
 
 
 def _exported(harness: Harness) -> Path:
-    """The folder with JAX's answers and the .jaxfn file of each program; made once."""
-    base = newer_python()
-    if base is None:
-        pytest.skip(NO_NEWER_PYTHON)
+    """Makes the folder with JAX's answers and the .jaxfn file of each program, once."""
     folder = harness.folder / "commands"
     with locked(harness.folder / "commands.lock"):
         if (folder / "complete").exists():
             return folder
         folder.mkdir(exist_ok=True)
-        week = "{}-{}".format(*datetime.date.today().isocalendar()[:2])
-        requirements = ["jax", *plain_requirements()]
-        python = environment("newest-jax", base, requirements, period=week, say=harness.say)
+        python = harness.newest_python("newest-jax", "jax")
         _run(harness, python, "-m", "tests.consumers.commands_jax_side", folder)
         for facts in _programs(folder):
             words = json.loads(facts.read_text())["words"]
@@ -74,12 +59,12 @@ def _exported(harness: Harness) -> Path:
 
 
 def _programs(folder: Path) -> Sequence[Path]:
-    """What is known of each program; the files of its calls have a number."""
+    """Lists the files of facts about each program; those of its calls have a number."""
     return sorted(p for p in folder.glob("*.json") if not re.search(r"-\d+$", p.stem))
 
 
 def _names(signature: str) -> dict[str, list[str]]:
-    """The names of inputs and outputs, in order, in what `jax2tf-bridge save` printed."""
+    """Reads the names of inputs and outputs, in order, from what `jax2tf-bridge save` printed."""
     inputs, outputs = signature.split("serving_default(")[1].split(" -> ")
     return {
         "inputs": re.findall(r"(\w+): ", inputs),
@@ -90,10 +75,7 @@ def _names(signature: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize("release", sampled(RELEASES, every=len(RELEASES)))
 def test_values_and_gradients(harness: Harness, release: str, tmp_path: Path) -> None:
     folder = _exported(harness)
-    try:
-        python = harness.consumer_python(release)
-    except NotAvailableError as e:
-        pytest.skip(str(e))
+    python = harness.consumer_python(release)
     programs = _programs(folder)
     assert len(programs) >= 5
     for facts in programs:

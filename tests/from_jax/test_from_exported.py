@@ -37,9 +37,9 @@ def test_fields_of_an_exported_function() -> None:
     assert record.platforms == ("cpu", "tpu")
     assert record.constraints == ("b >= 2",)
     assert record.constraints_known
-    assert record.uses_shape_polymorphism
-    assert record.stablehlo_version == (0, 14, 24)
-    assert record.lazy_vjp.made is None
+    assert record.module.uses_shape_polymorphism
+    assert record.module.stablehlo_version == (0, 14, 24)
+    assert record.gradient.made is None
     vjp = record.vjp()
     names = ("primal_0", "primal_1", "primal_2", "cotangent_0")
     assert vjp.argument_names == names
@@ -65,7 +65,7 @@ def test_constraints_of_a_deserialized_function_are_those_that_its_module_checks
 
 
 def _custom_calls(record: PortableFunction) -> list[str]:
-    return [call.name for call in StableHloModule(record.module).custom_calls()]
+    return [call.name for call in StableHloModule(record.module.data).custom_calls()]
 
 
 @pytest.mark.parametrize("platforms", [("cpu",), ("cpu", "cuda", "rocm")], ids=str)

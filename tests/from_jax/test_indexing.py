@@ -84,7 +84,7 @@ def test_the_xla_of_tensorflow_2_17_fails_on_them(
     made = bridge_export(take, polymorphic_shapes=spec, target=Target.tensorflow(release))(*args)
     again = retarget_record(made, Target.tensorflow(release))
     for record in (made, again):
-        assert StableHloModule(record.module).uses_batching_dims() == bool(has_them)
+        assert StableHloModule(record.module.data).uses_batching_dims() == bool(has_them)
 
 
 def test_a_batched_gather_of_an_archive_needs_tensorflow_2_18() -> None:
@@ -102,7 +102,7 @@ def test_a_batched_gather_of_an_archive_needs_tensorflow_2_18() -> None:
     )
     assert from_exported(static).tensorflow_releases[0] == "2.15"
     for_2_17 = from_exported(static, target=Target.tensorflow("2.17"))
-    assert for_2_17.stablehlo_version < (1, 1, 0)
+    assert for_2_17.module.stablehlo_version < (1, 1, 0)
 
 
 def test_gather() -> None:

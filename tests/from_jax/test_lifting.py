@@ -17,6 +17,7 @@ import pytest
 import jax2tf_bridge as bridge
 from jax2tf_bridge import LiftedConstant, ModuleError, PortableFunction, Target
 from jax2tf_bridge.from_jax.stablehlo._constants import LEAST_BYTES
+from jax2tf_bridge.portable._module_types import are_types_checked
 from jax2tf_bridge.portable.bytecode import read_main_types, read_module
 from tests.sampling import sampled
 
@@ -152,10 +153,11 @@ def _holds(record: PortableFunction, arrays: Sequence[Any]) -> None:
     assert {c.data for c in record.lifted_constants} == {a.tobytes() for a in arrays}
     assert len(record.lifted_constants) == len(arrays)
     assert all(
-        constant.size < LEAST_BYTES for constant in read_module(record.module).largest_constants
+        constant.size < LEAST_BYTES
+        for constant in read_module(record.module.data).largest_constants
     )
-    inputs, _ = read_main_types(record.module)
-    kept = len(record.module_kept_var_idx)
+    inputs, _ = read_main_types(record.module.data)
+    kept = len(record.module.kept_arguments)
     several = len(record.platforms) > 1
     assert len(inputs) == several + kept + len(arrays)
     for constant, kind in zip(record.lifted_constants, inputs[several + kept :], strict=True):
@@ -258,7 +260,7 @@ def test_arguments_that_are_dropped_do_not_shift_them() -> None:
         return x @ A
 
     record = bridge.export(f)(np.ones(2), X, also_unused=np.ones(3))
-    assert record.module_kept_var_idx == (1,)
+    assert record.module.kept_arguments == (1,)
     _holds(record, [A])
     _same(bridge.to_exported(record).call(np.ones(2), X, also_unused=np.ones(3)), X @ A)
 
@@ -271,7 +273,7 @@ def test_their_order_is_always_the_same() -> None:
     record, again = (bridge.export(f)(X) for _ in range(2))
     assert [c.name for c in record.lifted_constants] == ["constant_0", "constant_1", "constant_2"]
     _holds(record, [A, B, C])
-    assert again.module == record.module
+    assert again.module.data == record.module.data
     assert again.lifted_constants == record.lifted_constants
 
 
@@ -329,14 +331,14 @@ def test_pickling_keeps_the_arrays_once() -> None:
     data = pickle.dumps(record)
     assert data.count(A.tobytes()) == data.count(B.tobytes()) == 1
     stored = pickle.loads(data)
-    assert not stored.types_checked
+    assert not are_types_checked(stored)
     _runs(stored, own_jit, X)
 
 
 def test_retargeting_keeps_them() -> None:
     record = bridge.export(own_jit, target=Target.tensorflow("2.19"))(X).with_vjp(1)
     older = bridge.retarget_record(record, Target.tensorflow("2.16"))
-    assert older.stablehlo_version != record.stablehlo_version
+    assert older.module.stablehlo_version != record.module.stablehlo_version
     _holds(older, [A, B])
     _holds(older.vjp(), [A, B])
     assert older.lifted_constants == record.lifted_constants
@@ -397,6 +399,6 @@ def test_arrays_that_were_left_out_are_missed() -> None:
 def test_records_that_do_not_fit_their_module_are_found_before_anything_is_put_into_it() -> None:
     record = bridge.export(own_jit)(X)
     wrong = LiftedConstant(bridge.Aval((2,), "float32"), "0" * 64, data=bytes(8))
-    unchecked = replace(record, lifted_constants=(wrong,), types_checked=False)
+    unchecked = replace(record, lifted_constants=(wrong,))
     with pytest.raises(ModuleError, match=r"the record has 2 arguments, the module 3"):
         bridge.to_exported(unchecked)

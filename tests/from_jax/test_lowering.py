@@ -30,17 +30,17 @@ def accurate_exp(x: Any) -> Any:
 
 def test_widest_is_the_oldest_version_that_loses_nothing() -> None:
     record = bridge.export(lambda x: lax.top_k(jax.nn.gelu(x), 2))(x32)
-    assert record.stablehlo_version == (0, 14, 24)
-    assert record.calling_convention_version == 8
+    assert record.module.stablehlo_version == (0, 14, 24)
+    assert record.module.calling_convention_version == 8
     assert record.tensorflow_releases[0] == "2.15"
     narrow = bridge.export(lambda x: x.astype(jnp.float8_e3m4).astype(jnp.float32))(x32)
-    assert narrow.stablehlo_version == (1, 7, 3)
+    assert narrow.module.stablehlo_version == (1, 7, 3)
     assert narrow.tensorflow_releases[0] == "2.18"
 
 
 def test_a_targets_own_version_is_used() -> None:
     record = bridge.export(jnp.sin, target=Target.tensorflow("2.17.1"))(x32)
-    assert record.stablehlo_version == (1, 1, 1)
+    assert record.module.stablehlo_version == (1, 1, 1)
     assert record.target.name == "TensorFlow 2.17"
 
 
@@ -90,9 +90,11 @@ def test_custom_calls_are_refused_by_name() -> None:
     assert info.value.operation == "my_kernel"
     allowed = DisabledSafetyCheck.custom_call("my_kernel")
     record = bridge.export(my_kernel, disabled_checks=[allowed])(x32)
-    assert record.disabled_checks == (allowed,)
+    assert record.module.disabled_checks == (allowed,)
     jax_check = jax.export.DisabledSafetyCheck.custom_call("my_kernel")
-    assert bridge.export(my_kernel, disabled_checks=[jax_check])(x32).disabled_checks == (allowed,)
+    assert bridge.export(my_kernel, disabled_checks=[jax_check])(x32).module.disabled_checks == (
+        allowed,
+    )
 
 
 def test_a_platform_without_a_rule_is_dropped_with_its_reason() -> None:
@@ -231,10 +233,10 @@ def test_composites_and_chlo_are_inlined() -> None:
         return lax.top_k(x, 2)[0], lax.erf(x), jnp.arccos(x), lax.erfc(x), jnp.sinh(x)
 
     record = bridge.export(f, polymorphic_shapes="b, 3")(x32)
-    module = StableHloModule(record.module)
+    module = StableHloModule(record.module.data)
     assert {call.name for call in module.custom_calls()} <= {"shape_assertion"}
     assert "stablehlo.composite" not in {op.name for op in module._walk()}
-    assert record.stablehlo_version == (0, 14, 24)
+    assert record.module.stablehlo_version == (0, 14, 24)
 
 
 ACCURATE = ["exp", "exp2", "expm1", "log", "log1p", "logistic", "rsqrt", "sin", "sqrt", "tanh"]
@@ -250,11 +252,11 @@ def test_the_cpu_ignores_a_requested_accuracy() -> None:
     for name, without in plain(x).items():
         np.testing.assert_array_equal(without, with_it[name], err_msg=name)
     record = bridge.export(accurate, platforms=["cpu"])(x)
-    assert record.stablehlo_version == (0, 14, 24)
+    assert record.module.stablehlo_version == (0, 14, 24)
 
 
 def test_elsewhere_a_requested_accuracy_is_kept() -> None:
     for platforms in (None, ["cuda"], ["tpu"]):
         record = bridge.export(accurate_exp, platforms=platforms)(x32)
-        assert record.stablehlo_version == (1, 9, 1)
+        assert record.module.stablehlo_version == (1, 9, 1)
         assert record.tensorflow_releases[0] == "2.19"

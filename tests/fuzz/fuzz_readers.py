@@ -41,7 +41,7 @@ def _use(record: PortableFunction) -> None:
     for _ in range(4):
         assert len(record.in_paths()) == len(record.in_avals)
         assert len(list(record.out_tree.leaf_paths())) == len(record.out_avals)
-        assert all(i < len(record.in_avals) for i in record.module_kept_var_idx)
+        assert all(i < len(record.in_avals) for i in record.module.kept_arguments)
         assert all(len(c.data) == array_size(c.aval) for c in record.lifted_constants if c.data)
         if not record.has_vjp:
             break

@@ -63,7 +63,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     corpora = {
         "jaxfn": [serialize(record), serialize(record, vjp_order=0), serialize(_with_arrays())],
         "exported": [data for data in archives if len(data) < 8192],
-        "bytecode": [record.module, record.vjp().module],
+        "bytecode": [record.module.data, record.vjp().module.data],
         "msgpack": _weights(),
         "weights_file": _weights(),
     }

@@ -1,4 +1,4 @@
-"""What a module imports, read from its syntax tree: the ground of the layering tests."""
+"""Reads the imports of a module from its syntax tree, for the layering tests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Import:
 
     @property
     def target(self) -> str:
-        """The dotted name of what is imported, be it a module or a name in one."""
+        """Dotted name of what is imported, be it a module or a name in one."""
         return self.module if self.name is None else f"{self.module}.{self.name}"
 
 
@@ -44,7 +44,7 @@ class DynamicImport:
 
 
 def module_name(path: Path) -> str:
-    """The dotted name of a file of the checkout: a package's for its __init__.py."""
+    """Returns the dotted name of a file of the checkout: a package's for its __init__.py."""
     parts = list(path.relative_to(ROOT).with_suffix("").parts)
     if parts[-1] == "__init__":
         parts.pop()
@@ -159,7 +159,7 @@ def _last_name(node: ast.expr) -> str | None:
 
 
 def read(source: str, module: str, *, is_package: bool = False) -> ImportVisitor:
-    """The imports in a module's source text."""
+    """Reads the imports in a module's source text."""
     visitor = ImportVisitor(module, is_package=is_package)
     visitor.visit(ast.parse(source))
     return visitor
@@ -167,7 +167,7 @@ def read(source: str, module: str, *, is_package: bool = False) -> ImportVisitor
 
 @functools.cache
 def read_file(path: Path) -> ImportVisitor:
-    """The imports of a file of the checkout; it is read once."""
+    """Reads the imports of a file of the checkout, once."""
     return read(path.read_text(), module_name(path), is_package=path.name == "__init__.py")
 
 

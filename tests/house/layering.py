@@ -1,4 +1,4 @@
-"""The rules of the layout: who may import whom, who may use private names, where state may live."""
+"""Rules of the layout: who may import whom, who may use private names, where state may live."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STANDS_ON: dict[str, frozenset[str]] = {
 _AT_CALLS = frozenset({"portable", "serialization", "weights", "facade", "compat", "cli"})
 """Those that import either within functions, so that they can be imported without."""
 
-JAX_SEAM = re.compile(r"jax2tf_bridge\.(from_jax|call_tf)\._jax_compat(_\w+)?")
+JAX_SEAM = re.compile(r"jax2tf_bridge\.(from_jax|call_tf|colocated)\._jax_compat(_\w+)?")
 TENSORFLOW_SEAM = re.compile(r"jax2tf_bridge\.(portable|to_tf|call_tf)\._tf_compat(_\w+)?")
 JAX_PRIVATE = re.compile(r"(jax(\.\w+)*\._[a-z]\w*|jaxlib)(\.|$)")
 TENSORFLOW_PRIVATE = re.compile(
@@ -67,7 +67,7 @@ def package_of(module: str) -> str:
 
 
 def floor_of(package: str) -> int | None:
-    """The index of a package's floor; None for what has none."""
+    """Returns the index of a package's floor; None for what has none."""
     return next((i for i, floor in enumerate(FLOORS) if package in floor), None)
 
 
@@ -133,7 +133,7 @@ def _floors(found: ImportVisitor, module: str) -> Iterator[Violation]:
 
 
 def _private_modules(found: ImportVisitor, module: str) -> Iterator[Violation]:
-    """The private modules of one of the two packages are not for the other."""
+    """Yields imports of private modules of the other of our two packages."""
     own = module.split(".")[0]
     for entry in filter(_ours, found.imports):
         top, *rest = entry.target.split(".")
@@ -143,7 +143,7 @@ def _private_modules(found: ImportVisitor, module: str) -> Iterator[Violation]:
 
 
 def _chain(node: ast.expr, aliases: dict[str, str]) -> str | None:
-    """The dotted name of an attribute chain that begins at an imported name."""
+    """Returns the dotted name of an attribute chain that begins at an imported name."""
     if isinstance(node, ast.Name):
         return aliases.get(node.id)
     if isinstance(node, ast.Attribute):
@@ -214,7 +214,7 @@ def _private_attributes(tree: ast.Module, module: str) -> Iterator[Violation]:
 
 
 def _computed_imports(found: ImportVisitor, module: str) -> Iterator[Violation]:
-    """The other rules can't see into an import whose module is computed."""
+    """Yields imports whose module is computed: the other rules can't see into them."""
     seam = JAX_SEAM.fullmatch(module) or TENSORFLOW_SEAM.fullmatch(module)
     # _private_names looks up what the two seams name to it.
     if package_of(module) == "facade" or seam or module == "jax2tf_bridge._utils._private_names":

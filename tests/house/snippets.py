@@ -1,4 +1,4 @@
-"""The snippets of a Markdown file, by language, each with the line that it begins at."""
+"""Reads the snippets of a Markdown file, by language, each with the line that it begins at."""
 
 import ast
 import io
@@ -45,7 +45,7 @@ def snippets(markdown: str) -> Iterator[Snippet]:
 
 
 def python_program(markdown: str) -> str:
-    """The Python snippets as one program, in which each line has its number in the file."""
+    """Joins the Python snippets to one program, in which each line has its number in the file."""
     lines: list[str] = []
     for snippet in snippets(markdown):
         if snippet.language in PYTHON:
@@ -56,7 +56,7 @@ def python_program(markdown: str) -> str:
 
 @dataclass(frozen=True)
 class Output:
-    """What a page says that some prints print.
+    """Text that some prints print, as a page says.
 
     Attributes:
         lines: of the calls of print, in the file.
@@ -69,7 +69,7 @@ class Output:
     depends_on_versions: bool = False
 
     def fits(self, printed: str) -> bool:
-        """Whether this was printed; blanks and line breaks count as one blank."""
+        """Tells whether this was printed; blanks and line breaks count as one blank."""
         said, found = (" ".join(text.split()) for text in (self.text, printed))
         pattern = ".*".join(map(re.escape, said.split("...")))
         if self.depends_on_versions:
@@ -83,7 +83,7 @@ VERSIONS = "<!-- numbers depend on versions -->"
 
 
 def outputs(markdown: str) -> Iterator[Output]:
-    """What a page says that its Python prints.
+    """Yields what a page says that its Python prints.
 
     It says so in a comment behind the call, or in a block of text as the next block: that is what
     the calls without comment print.
@@ -107,7 +107,7 @@ def outputs(markdown: str) -> Iterator[Output]:
 
 
 def _prints(program: str) -> list[tuple[int, int]]:
-    """The first and the last line of each call of print."""
+    """Yields the first and the last line of each call of print."""
     calls = [node for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Call)]
     return sorted(
         (call.lineno, call.end_lineno or call.lineno)
@@ -117,7 +117,7 @@ def _prints(program: str) -> list[tuple[int, int]]:
 
 
 def _comments(program: str) -> dict[int, str]:
-    """The comments by line."""
+    """Returns the comments by line."""
     found = tokenize.generate_tokens(io.StringIO(program).readline)
     return {
         token.start[0]: token.string.removeprefix("#").strip()
@@ -127,7 +127,7 @@ def _comments(program: str) -> dict[int, str]:
 
 
 def shell_commands(snippet: Snippet) -> Iterator[str]:
-    """The commands of a shell snippet: in a console, the lines behind a prompt."""
+    """Yields the commands of a shell snippet: in a console, the lines behind a prompt."""
     text = re.sub(r"\\\n\s*", "", snippet.text)
     for row in text.splitlines():
         command = row.split(" #")[0].strip()

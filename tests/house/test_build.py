@@ -29,7 +29,7 @@ def label_of(package: str) -> str:
 
 
 def needed(entry: Import, own: str) -> str | None:
-    """The label that an import needs; None where it needs none, or none that is allowed."""
+    """Returns the label that an import needs; None where it needs none, or none that is allowed."""
     top = entry.module.split(".")[0]
     if top in ("jax2tf_bridge", "shape_poly"):
         package = package_of(entry.module)
@@ -60,7 +60,7 @@ def imported() -> dict[str, dict[str, str]]:
 
 
 def declared(label: str) -> set[str] | None:
-    """The deps of a py_library, by its BUILD; None if it is not there."""
+    """Reads the deps of a py_library from its BUILD; None if it is not there."""
     folder, _, name = label.removeprefix("//").partition(":")
     file = ROOT / folder / "BUILD"
     for node in ast.walk(ast.parse(file.read_text() if file.exists() else "")):

@@ -1,4 +1,4 @@
-"""Each private name that call_tf uses is there, as its seams say, and can be done without."""
+"""call_tf does without each private name of JAX and TensorFlow that it uses, or says so."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,9 +9,8 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import ExportError, GradientError, convert
-from jax2tf_bridge._utils._private_names import SeamName
 from jax2tf_bridge.call_tf import _jax_compat, _tf_compat, call_tf
-from tests.house.seams import has_release, take_away
+from tests.house.seams import take_away
 
 JAX_SEAM, TF_SEAM = _jax_compat.SEAM, _tf_compat.SEAM
 X = jnp.array([1.0, 2.0])
@@ -24,26 +23,12 @@ def _effects_are_made_anew() -> Iterator[None]:
     _jax_compat._registered_effects.cache_clear()
 
 
-@pytest.mark.parametrize("entry", JAX_SEAM, ids=lambda entry: entry.name)
-def test_name_of_jax_is_where_the_seam_says(entry: SeamName) -> None:
-    if has_release(entry.releases, jax.__version__):
-        assert entry.get() is not None, f"JAX {jax.__version__} lacks {entry.module}.{entry.name}"
-    assert entry.without
-
-
-@pytest.mark.parametrize("entry", TF_SEAM, ids=lambda entry: entry.name)
-def test_name_of_tensorflow_is_where_the_seam_says(entry: SeamName) -> None:
-    if has_release(entry.releases, tf.__version__):
-        assert entry.get() is not None, f"TensorFlow lacks {entry.module}.{entry.name}"
-    assert entry.without
-
-
 def draws(x: tf.Tensor) -> tf.Tensor:
     return x + tf.random.uniform([2])
 
 
 def _is_kept() -> bool:
-    """Whether a call whose results are not used stays in the program."""
+    """Tells whether a call whose results are not used stays in the program."""
     f = call_tf(draws)
 
     def program(x: Any) -> Any:

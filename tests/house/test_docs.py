@@ -1,4 +1,4 @@
-"""What the documentation shows works: its Python runs, its commands exist, its links lead on."""
+"""Checks the documentation: its Python runs, its commands exist, its links lead on."""
 
 import doctest
 import importlib
@@ -56,12 +56,12 @@ HERE = [
 ]
 
 # Their doctests start processes that export.
-START_PROCESSES = {"jax2tf_bridge.parallel._many", "jax2tf_bridge.parallel._workers"}
+START_PROCESSES = {"jax2tf_bridge.parallel._export_many", "jax2tf_bridge.parallel._executors"}
 
 
 @pytest.mark.parametrize("page", HERE)
 def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The snippets of a page are one program: later ones use what earlier ones made."""
+    """Runs the snippets of a page as one program: later ones use what earlier ones made."""
     text = page.read_text()
     program = compile(python_program(text), str(page), "exec")
     printed: dict[int, list[str]] = {}

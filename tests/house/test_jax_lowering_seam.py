@@ -1,4 +1,4 @@
-"""The private names of JAX that lowering rules need: there, as the seam says, or done without."""
+"""Lowering rules do without each private name of JAX that they use."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import BridgeError, PortableFunction, UnsupportedByTargetError, export
-from jax2tf_bridge._utils._private_names import SeamName
 from jax2tf_bridge.from_jax._jax_compat_lowering import SEAM
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
-from tests.house.seams import has_release, take_away
+from tests.house.seams import take_away
 
 MATRIX = np.diag(np.arange(1, 4, dtype=np.float32))
 NO_RULES = [
@@ -32,13 +31,6 @@ def _rules_are_made_anew() -> Iterator[None]:
 
 def exported(f: Callable[..., Any], x: Any = MATRIX, **options: Any) -> PortableFunction:
     return export(f, platforms=["cpu"], **options)(x)
-
-
-@pytest.mark.parametrize("entry", SEAM, ids=lambda entry: entry.name)
-def test_name_is_where_the_seam_says(entry: SeamName) -> None:
-    if has_release(entry.releases, jax.__version__):
-        assert entry.get() is not None, f"JAX {jax.__version__} lacks {entry.module}.{entry.name}"
-    assert entry.without
 
 
 def refused(f: Callable[..., Any]) -> None:

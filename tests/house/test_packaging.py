@@ -1,4 +1,4 @@
-"""The distribution declares what the code imports, no more and no less, and where it is from."""
+"""Checks the distribution: it declares what the code imports, and where it is from."""
 
 import re
 import sys
@@ -8,6 +8,7 @@ from importlib import metadata
 import pytest
 
 import jax2tf_bridge
+from scripts._env import NEWEST_PYTHON, OLDEST_PYTHON
 from tests.house.imports import ROOT, python_files, read_file
 
 pytestmark = pytest.mark.checkout
@@ -26,7 +27,7 @@ BROUGHT_ALONG = {"jaxlib": "jax", "keras": "tensorflow", "google": "tensorflow"}
 
 
 def _names(requirements: list[str]) -> set[str]:
-    """The distributions of a list of requirements, extras of our own followed."""
+    """Names the distributions of a list of requirements, extras of our own followed."""
     names = set()
     for requirement in requirements:
         name, extras = re.match(r"([\w.-]+)(?:\[([\w,-]+)\])?", requirement).groups()  # type: ignore[union-attr]
@@ -39,8 +40,9 @@ def _names(requirements: list[str]) -> set[str]:
 
 
 def _third_parties(*folders: str) -> dict[str, str]:
-    """The distributions that the folders' modules import, each with one place that does."""
-    own = {"jax2tf_bridge", "shape_poly", "tests", "examples", "benchmarks", "saved_models"}
+    """Names the distributions that the folders' modules import, each with one place that does."""
+    packages = {"jax2tf_bridge", "shape_poly"}
+    own = packages | {"tests", "examples", "benchmarks", "saved_models", "scripts"}
     found = {}
     for path in python_files(*folders):
         for entry in read_file(path).imports:
@@ -109,10 +111,7 @@ def test_extras_are_the_documented_ones() -> None:
 
 
 def test_pythons_of_the_scripts_are_those_of_the_distribution() -> None:
-    source = (ROOT / "scripts" / "_env.py").read_text()
-    found = re.search(r"OLDEST_PYTHON, NEWEST_PYTHON = \(3, (\d+)\), \(3, (\d+)\)", source)
-    assert found is not None
-    oldest, newest = map(int, found.groups())
+    oldest, newest = OLDEST_PYTHON[1], NEWEST_PYTHON[1]
     assert PROJECT["requires-python"] == f">=3.{oldest},<3.{newest + 1}"
     minors = [f"Programming Language :: Python :: 3.{n}" for n in range(oldest, newest + 1)]
     assert [c for c in PROJECT["classifiers"] if ":: Python ::" in c] == minors

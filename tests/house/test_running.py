@@ -1,18 +1,17 @@
-"""How the tests are run: their budgets, the limit on a test, and the plugins."""
+"""Checks the runs of the tests: their budgets, the limit on a test, and the plugins."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from scripts import _times
 from tests.consumers.environments import process_environment
 from tests.house.imports import ROOT
 from tests.plugins import pure
@@ -22,46 +21,34 @@ from tests.sampling import THOROUGH, examples, sampled, stride
 pytestmark = pytest.mark.checkout
 
 
-@pytest.fixture
-def times(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The scripts' module of that name; they are no package."""
-    spec = importlib.util.spec_from_file_location("_times", ROOT / "scripts" / "_times.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "_times", module)  # where dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_contributing_states_the_budgets(times: ModuleType) -> None:
+def test_contributing_states_the_budgets() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     stated = dict(re.findall(r"\| `(?:scripts/)?(\S+?)` \|[^|\n]*\| (\d+ (?:s|min)) \|", text))
-    for script, budget in times.BUDGETS.items():
+    for script, budget in _times.BUDGETS.items():
         wall = f"{budget.wall:.0f} s" if budget.wall < 60 else f"{budget.wall / 60:.0f} min"
         assert stated[script] == wall, script
-    assert f"{times.TEST_LIMIT:.0f} CPU seconds" in text
+    assert f"{_times.TEST_LIMIT:.0f} CPU seconds" in text
 
 
-def test_a_test_over_the_limit_is_named(times: ModuleType, tmp_path: Path) -> None:
+def test_a_test_over_the_limit_is_named(tmp_path: Path) -> None:
     path = tmp_path / "times.json"
-    assert times.read_test_times(path) == []  # pytest ended before it could write them
+    assert _times.read_test_times(path) == []  # pytest ended before it could write them
     rows = [
         {"test": "tests/a/test_x.py::test_quick", "cpu": 9.9, "wall": 30.0},
         {"test": "tests/a/test_x.py::test_dear[1]", "cpu": 10.1, "wall": 4.0},
     ]
     path.write_text(json.dumps(rows))
-    found = times.read_test_times(path)
-    assert times.over_limit(found) == [
+    found = _times.read_test_times(path)
+    assert _times.over_limit(found) == [
         "tests/a/test_x.py::test_dear[1] took 10.1 CPU seconds, more than 10"
     ]
-    lines = list(times.table(found))
+    lines = list(_times.table(found))
     assert lines[1].split() == ["20.0", "34.0", "2", "tests/a"]
     assert lines[3].endswith("test_dear[1]")
 
 
-def test_a_budget_says_when_it_is_exceeded(times: ModuleType) -> None:
-    budget = times.Budget("test", 300)
+def test_a_budget_says_when_it_is_exceeded() -> None:
+    budget = _times.Budget("test", 300)
     assert budget.verdict(301).endswith(", OVER BUDGET")
     assert "on two cores: 5.0 min; took 99 s" in budget.verdict(99)
     assert "OVER" not in budget.verdict(300)

@@ -1,4 +1,4 @@
-"""Each private name of TF is there in the releases that the seam says, and can be done without."""
+"""Everything for TensorFlow does without each private name that it uses, or says so."""
 
 import tempfile
 from collections.abc import Callable
@@ -18,11 +18,10 @@ from jax2tf_bridge import (
     save,
     to_tf,
 )
-from jax2tf_bridge._utils._private_names import SeamName
 from jax2tf_bridge.portable._tf_compat import SEAM as PORTABLE_SEAM
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._tf_compat import SEAM as OP_SEAM
-from tests.house.seams import has_release, take_away
+from tests.house.seams import take_away
 from tests.sharding.meshes import X, spread_product
 
 SEAM = (*PORTABLE_SEAM, *OP_SEAM)
@@ -31,19 +30,6 @@ SEAM = (*PORTABLE_SEAM, *OP_SEAM)
 @pytest.fixture(scope="module")
 def record() -> PortableFunction:
     return export(lambda x: jnp.sin(x), platforms=["cpu"])(np.float32(1))
-
-
-@pytest.mark.parametrize("entry", SEAM, ids=lambda entry: entry.name)
-def test_name_is_where_the_seam_says(entry: SeamName) -> None:
-    if has_release("2.15 to 2.21", tf.__version__):
-        there = has_release(entry.releases, tf.__version__)
-        assert (entry.get() is not None) == there, f"{entry.name} in TF {tf.__version__}"
-    assert entry.without
-
-
-def test_missing_name_and_missing_module_are_none() -> None:
-    assert SeamName("tensorflow.python.eager.context", "no_such_name", "", "").get() is None
-    assert SeamName("tensorflow.python.no_such_module", "name", "", "").get() is None
 
 
 def _call_module(without: Callable[[], None], record: PortableFunction) -> None:

@@ -25,7 +25,7 @@ def double(x: jax.Array) -> jax.Array:
 
 record: PortableFunction = export(double, polymorphic_shapes=["b, 3"])(jnp.ones((1, 3)))
 platforms: tuple[str, ...] = record.platforms
-module: bytes = record.vjp().module
+module: bytes = record.vjp().module.data
 again: Callable[..., Any] = to_tf(record, with_gradient=False)
 there: Callable[..., Any] = convert(double, target=Target.tensorflow("2.17"))
 size: int = solve_dimensions([(parse_dimension("2*b"),)], [(6,)])["b"]
@@ -60,7 +60,7 @@ follow_imports = skip
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What mypy says of both consumers, in one run."""
+    """Runs mypy on both consumers at once."""
     folder = tmp_path_factory.mktemp("consumers")
     (folder / "right.py").write_text(RIGHT)
     (folder / "wrong.py").write_text(HEAD + "\n".join(line for line, _ in WRONG))

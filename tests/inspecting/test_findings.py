@@ -1,4 +1,4 @@
-"""What will go wrong with a SavedModel is said before it does, with what helps."""
+"""Findings say what will go wrong with a SavedModel, and what helps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 
 from jax2tf_bridge import Target, export
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
-from jax2tf_bridge.inspecting._model_findings import findings
-from tests.inspecting.by_hand import (
+from jax2tf_bridge.inspecting._findings import findings
+from tests.saved_model.by_hand import (
     FLOAT32,
     INT4,
     INT32,
@@ -33,7 +33,7 @@ STATIC = replace(OPEN, inputs={"x": (4, 3)}, outputs={"y": (4, 3)})
 
 
 def module(function: Any = jnp.sin, **options: Any) -> bytes:
-    return export(function, platforms=["cpu"], **options)(X).module
+    return export(function, platforms=["cpu"], **options)(X).module.data
 
 
 SOUND = Call(module())
@@ -115,18 +115,21 @@ def test_linear_algebra_that_tensorflow_lacks(tmp_path: Path, vouched: bool) -> 
 
 def test_large_constants_once_more_in_the_gradient(tmp_path: Path) -> None:
     weights = np.random.default_rng(0).normal(size=(3, 1_000_000)).astype(np.float32)
-    large = jax.export.export(jax.jit(lambda x: x @ weights), platforms=["cpu"])(X)
-    call = Call(large.mlir_module_serialized)
+    functions = (lambda x: x @ weights, lambda x: x @ -weights)
+    call, gradient = (
+        Call(jax.export.export(jax.jit(f), platforms=["cpu"])(X).mlir_module_serialized)
+        for f in functions
+    )
     model = replace(
         STATIC,
-        functions={"main": [call.node(), differentiable("d", "kind")], "vjp": [call.node()]},
+        functions={"main": [call.node(), differentiable("d", "kind")], "vjp": [gradient.node()]},
         gradients={"kind": "vjp"},
     )
     severity, text, remedy = only(told(tmp_path, model), "constants")
     assert severity == "warning"
     assert text == (
-        "Arrays of 24.0 MB are constants in the modules, 12.0 MB of that in gradients, where "
-        "arrays are there once more: loading and compiling take long and much memory."
+        "Arrays of 24.0 MB are constants in the modules, 12.0 MB of that once more in "
+        "gradients: loading and compiling take long and much memory."
     )
     assert remedy.startswith("Save the function with jax2tf_bridge.save")
 
@@ -192,7 +195,7 @@ def test_requests_to_warm_up_cover_some_sizes(tmp_path: Path) -> None:
     (folder / "assets.extra" / "tf_serving_warmup_requests").write_bytes(requests[:-1])
     facts = describe_saved_model(read_saved_model(folder))
     assert facts["findings"][0]["text"] == (
-        "The requests to warm up cannot be read: it ends within a request. TensorFlow Serving "
+        "The requests to warm up cannot be read: it ends within a record. TensorFlow Serving "
         "does not load the model."
     )
     assert facts["findings"][0]["severity"] == "error"
@@ -203,7 +206,7 @@ def test_fixed_batches(tmp_path: Path, batch: int, severity: str) -> None:
     model = replace(running(SOUND), inputs={"x": (batch, 3)})
     found, text, _ = only(told(tmp_path, model), "fixed")
     assert found == severity
-    assert ("a batch of 1" in text) == (batch == 1)
+    assert ("(to a batch of 1, it seems)" in text) == (batch == 1)
 
 
 def vjp(last: Sequence[bytes]) -> dict[str, Sequence[bytes]]:
@@ -234,6 +237,18 @@ def test_gradients(
     assert (severity, found) == ("note", f"serving_default, f: {text}")
     assert f"vjp_order={len(gradients) + 1}" in remedy
     assert ("experimental_custom_gradients=True" in remedy) == (text == "no gradient was saved.")
+
+
+def test_a_gradient_that_calls_the_function_again(tmp_path: Path) -> None:
+    """It does for a function of which sizes run in pieces."""
+    model = replace(STATIC, functions=vjp([]), gradients={"kind": "vjp"}, methods={"f": "main"})
+    facts = describe_saved_model(read_saved_model(model.write(tmp_path / "m")))
+    assert [module["order"] for module in facts["modules"]] == [0, 0]
+    assert facts["signatures"][0]["modules"] == [
+        {"module": 0, "order": 0},
+        {"module": 1, "order": 1},
+    ]
+    assert facts["tensorflow_for_gradients"] == []
 
 
 @pytest.mark.parametrize(
@@ -296,7 +311,7 @@ def test_four_bits_at_the_op(tmp_path: Path) -> None:
     call = replace(SOUND, arguments=[INT4])
     severity, text, _ = only(told(tmp_path, running(call)), "int4")
     assert severity == "error"
-    assert "hands over rightly: results are wrong" in text
+    assert "release passes incorrectly: results are wrong" in text
 
 
 def test_effects_and_shardings(tmp_path: Path) -> None:
@@ -307,7 +322,7 @@ def test_effects_and_shardings(tmp_path: Path) -> None:
     )(X)
     call = Call(exported.mlir_module_serialized, flags=["has_token_input_output"])
     found = told(tmp_path, running(call))
-    assert only(found, "ordered effects, which exist in JAX alone")[0] == "warning"
+    assert only(found, "ordered effects, which TensorFlow cannot run")[0] == "warning"
     assert only(found, "holds shardings")[0] == "note"
 
 
@@ -316,15 +331,18 @@ def test_what_is_missing(tmp_path: Path) -> None:
         STATIC, functions={"main": [SOUND.node(), calling("c", "gone")]}, assets=["words"]
     )
     found = told(tmp_path, model)
-    assert only(found, "assets/words is not there: loading fails.")[0] == "error"
-    assert only(found, "Functions that are called are not in the file: gone.")[0] == "error"
+    for text in (
+        "Files of the model are missing: assets/words. Loading it fails.",
+        "The graph calls functions that are not in the file: gone.",
+    ):
+        assert only(found, text)[0] == "error"
 
 
 def test_modules_that_nothing_runs(tmp_path: Path) -> None:
     model = replace(STATIC, functions={"main": [SOUND.node()], "alone": [SOUND.node()]})
-    assert only(told(tmp_path, model), "run by no signature") == (
+    assert only(told(tmp_path, model), "not run by any signature") == (
         "note",
-        "The module alone/XlaCallModule is run by no signature and no method that was found.",
+        "The module alone/XlaCallModule is not run by any signature or method that was found.",
         "",
     )
 

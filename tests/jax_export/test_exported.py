@@ -25,6 +25,7 @@ from jax2tf_bridge.jax_export import DisabledSafetyCheck, Exported, deserialize
 from jax2tf_bridge.jax_export import export as export_as_jax
 from tests.jax_export.calls import largest_difference
 from tests.programs import PROGRAMS, Program
+from tests.serialization.records import changed
 
 x34 = np.arange(12, dtype=np.float32).reshape(3, 4) / 7
 w44 = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
@@ -75,7 +76,7 @@ def test_captured_arrays_stay_beside_the_module_that_the_function_is_called_in()
     outer = _on_cpu(lambda x: inner.call(x) * 2, "(n, _)")(np.ones((2, 64), np.float32))
     (constant,) = outer.portable.lifted_constants
     assert constant.digest == inner.portable.lifted_constants[0].digest
-    assert len(outer.portable.module) < w44.nbytes
+    assert len(outer.portable.module.data) < w44.nbytes
     x = np.random.default_rng(3).normal(size=(3, 64)).astype(np.float32)
     np.testing.assert_allclose(outer.call(x), 2 * _layers(x), rtol=1e-4, atol=1e-4)
 
@@ -155,7 +156,7 @@ def test_it_is_made_of_a_portable_function() -> None:
 
 
 def test_little_is_known_without_jaxs_form_of_it() -> None:
-    portable = replace(_on_cpu(jnp.sin)(x34).portable, module=b"", types_checked=False)
+    portable = changed(_on_cpu(jnp.sin)(x34).portable, module=b"")
     exported = Exported(portable)
     assert (exported.fun_name, exported.platforms, exported.nr_devices) == ("sin", ("cpu",), 1)
     with pytest.raises(bridge.ModuleError, match="module of sin cannot be read"):
@@ -201,7 +202,7 @@ def test_other_names_and_structures_stay_with_the_portable_function() -> None:
         exported, fun_name="other", in_tree=tree, disabled_safety_checks=checks
     )
     assert (other.fun_name, other.portable.name) == ("other", "other")
-    assert other.portable.disabled_checks == (bridge.DisabledSafetyCheck.platform(),)
+    assert other.portable.module.disabled_checks == (bridge.DisabledSafetyCheck.platform(),)
     np.testing.assert_allclose(other.call({"x": x34, "y": 2 * x34}), -x34)
     again = deserialize(other.serialize(vjp_order=1))
     assert (again.fun_name, again.in_tree) == ("other", tree)
@@ -301,7 +302,9 @@ def test_the_modules_text_and_the_module_itself() -> None:
 
 def test_a_module_that_mlir_must_not_see_has_no_text() -> None:
     portable = pickle.loads(pickle.dumps(_on_cpu(jnp.sin)(x34).portable))
-    damaged = Exported(replace(portable, module=portable.module[: len(portable.module) // 2]))
+    damaged = Exported(
+        changed(portable, module=portable.module.data[: len(portable.module.data) // 2])
+    )
     with pytest.raises(bridge.ModuleError, match="module of sin cannot be read"):
         damaged.mlir_module()
     with pytest.raises(bridge.ModuleError, match="module of sin cannot be read"):

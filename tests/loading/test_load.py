@@ -1,8 +1,9 @@
-"""What save() wrote comes back into JAX: functions, gradients, weights."""
+"""SavedModels of save() come back into JAX: functions, gradients, weights."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -240,7 +241,7 @@ def test_weights_of_64_bits_need_them_switched_on(tmp_path: Path) -> None:
 
 
 def test_variables_of_another_model_are_told(folder: Path, tmp_path: Path) -> None:
-    copied = _copy(folder, tmp_path / "1")
+    copied = shutil.copytree(folder, tmp_path / "1")
     other = {**PARAMS, "dense": {"kernel": np.ones((3, 2), np.float64)}}
     module = tf.Module()
     module.params = {"dense/kernel": tf.Variable(other["dense"]["kernel"])}
@@ -250,7 +251,7 @@ def test_variables_of_another_model_are_told(folder: Path, tmp_path: Path) -> No
 
 
 def test_damage_is_one_error(folder: Path, tmp_path: Path) -> None:
-    copied = _copy(folder, tmp_path / "1")
+    copied = shutil.copytree(folder, tmp_path / "1")
     files = sorted(p for p in copied.rglob("*") if p.is_file() and "fingerprint" not in p.name)
     generator = np.random.default_rng(0)
     told = 0
@@ -274,7 +275,7 @@ def test_damage_is_one_error(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_newer_sidecar_is_told(folder: Path, tmp_path: Path) -> None:
-    copied = _copy(folder, tmp_path / "1")
+    copied = shutil.copytree(folder, tmp_path / "1")
     file = copied / "assets.extra" / "jax2tf_bridge.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "format": 99}))
     with pytest.raises(FileFormatError, match="upgrade"):
@@ -285,7 +286,7 @@ def test_nothing_of_tensorflow_is_needed(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither to load a model nor to retarget it."""
-    copied = _copy(folder, tmp_path / "1")
+    copied = shutil.copytree(folder, tmp_path / "1")
     with blocked("tensorflow", "keras"):
         with pytest.raises(ImportError):
             import tensorflow.saved_model  # noqa: F401
@@ -312,15 +313,6 @@ def test_tensorflow_is_not_needed(folder: Path, tmp_path: Path) -> None:
     model = load(sys.argv[1])
     print(model.encode(np.ones((5, 3), np.float32)).shape)
     """
-    copied = _copy(folder, tmp_path / "1")
+    copied = shutil.copytree(folder, tmp_path / "1")
     _, shape = run_python(code, str(copied)).splitlines()
     assert shape == "(5, 2)"
-
-
-def _copy(source: Path, target: Path) -> Path:
-    for file in source.rglob("*"):
-        if file.is_file():
-            to = target / file.relative_to(source)
-            to.parent.mkdir(parents=True, exist_ok=True)
-            to.write_bytes(file.read_bytes())
-    return target

@@ -21,18 +21,17 @@ from jax2tf_bridge import (
     ShapeError,
     StructureError,
     convert,
+    export,
     load,
 )
 from jax2tf_bridge.loading._arrays import array
 from jax2tf_bridge.loading._graph_models import GraphFunction
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.saved_model._dataflow import Cast, Input, Value
-from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, TensorInfo
-from jax2tf_bridge.saved_model._protobuf import Message
-from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint_field
-from jax2tf_bridge.saved_model._tensor_proto import texts
-from jax2tf_bridge.saved_model._tensors import TensorType
-from tests.inspecting import by_hand
+from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, Port
+from jax2tf_bridge.saved_model._protobuf import Message, bytes_field, varint_field
+from jax2tf_bridge.saved_model._tensors import TensorType, texts
+from tests.saved_model import by_hand
 
 X = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 W = np.random.default_rng(1).normal(size=(3, 2)).astype(np.float32)
@@ -187,22 +186,46 @@ def test_many_casts_one_after_the_other() -> None:
     y: Value = Input("x")
     for _ in range(1500):
         y = Cast(y, "float32")
-    info = TensorInfo("", TensorType("int32", (3,)))
-    signature = GraphSignature({"x": info}, {"y": info}, set())
+    ports = {name: Port(name, TensorType("int32", (3,)), "") for name in "xy"}
+    signature = GraphSignature({"x": ports["x"]}, {"y": ports["y"]})
     function = GraphFunction("f", signature, {"y": y}, [], {}, {}, ())
     assert function({}, x=[1, 2, 3])["y"].tolist() == [1.0, 2.0, 3.0]
+
+
+def write_graph(folder: Path, *nodes: bytes, output: str, functions: bytes = b"") -> None:
+    """Writes a SavedModel of the signature f, which gives a tensor of these nodes as y."""
+    signature = bytes_field(1, by_hand.map_entry("x", bytes_field(1, "x:0")))
+    signature += bytes_field(2, by_hand.map_entry("y", bytes_field(1, output)))
+    graph = b"".join(bytes_field(1, node) for node in nodes) + bytes_field(2, functions)
+    whole = bytes_field(2, graph) + bytes_field(5, by_hand.map_entry("f", signature))
+    (folder / "saved_model.pb").write_bytes(bytes_field(2, whole))
 
 
 @pytest.mark.parametrize("dtype", [99, 20])
 def test_casts_that_jax_cannot_do_are_told(tmp_path: Path, dtype: int) -> None:
     cast = by_hand.node("cast", "Cast", ["x"], {"DstT": varint_field(6, dtype)})
-    call = by_hand.Call(b"", name="unused").node()
-    signature = bytes_field(2, by_hand.map_entry("y", bytes_field(1, "cast:0")))
-    signature += bytes_field(1, by_hand.map_entry("x", bytes_field(1, "x:0")))
-    graph = bytes_field(2, bytes_field(1, cast) + bytes_field(1, call))
-    graph += bytes_field(5, by_hand.map_entry("f", signature))
-    (tmp_path / "saved_model.pb").write_bytes(bytes_field(2, graph))
+    write_graph(tmp_path, cast, by_hand.Call(b"", name="unused").node(), output="cast:0")
     with pytest.raises(FileFormatError, match="f: it needs a cast, whose dtype is"):
+        load(tmp_path)
+
+
+def test_functions_that_call_each_other_twice(tmp_path: Path) -> None:
+    module = export(lambda x: jnp.sin(x) + 1, platforms=["cpu"])(X).module.data
+    body = by_hand.Call(module, name="module").node()
+
+    def save(count: int) -> None:
+        functions = by_hand.doubling(count, body, returned="module:output:0")
+        write_graph(
+            tmp_path, by_hand.node("n", f"f{count}", ["x"]), output="n:0", functions=functions
+        )
+
+    save(3)
+    expected = X
+    for _ in range(8):
+        expected = np.sin(expected) + 1
+    np.testing.assert_allclose(load(tmp_path).f(x=X)["y"], expected, rtol=1e-5)
+    save(40)
+    with pytest.raises(FileFormatError, match="f: it calls more than 2,000 modules"):
         load(tmp_path)
 
 
@@ -286,32 +309,12 @@ def test_a_missing_file_of_variables_is_told(tmp_path: Path) -> None:
         load(folder)
 
 
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda folder: folder.write_text("x"), "is a file, and no folder"),
-        (lambda folder: folder.mkdir(), "has no saved_model.pb"),
-    ],
-)
-def test_what_is_no_saved_model_is_told(
-    tmp_path: Path, make: Callable[[Path], object], text: str
-) -> None:
-    make(tmp_path / "1")
-    with pytest.raises(FileFormatError, match=f"{text}.*: it is no SavedModel"):
-        load(tmp_path / "1")
-
-
-def test_a_folder_that_does_not_exist_is_an_os_error(tmp_path: Path) -> None:
+def test_what_is_no_saved_model_is_told(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as refused:
         load(tmp_path / "1")
     assert refused.value.filename == str(tmp_path / "1")
     assert refused.value.strerror == "does not exist; name the folder that holds saved_model.pb"
-
-
-def test_the_versions_in_a_folder_are_named(tmp_path: Path) -> None:
-    Path(tmp_path, "3").mkdir()
-    Path(tmp_path, "3", "saved_model.pb").touch()
-    with pytest.raises(FileFormatError, match=r"its folders have: 3\)"):
+    with pytest.raises(FileFormatError, match=r"is not a SavedModel: it has no saved_model\.pb\."):
         load(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""The consuming side of the real models: TensorFlow alone loads, runs and differentiates them.
+"""Loads, runs and differentiates the real models with TensorFlow alone.
 
 python -m tests.models.consume_models EXPORTED REPORT [MODEL ...]
 """

@@ -12,14 +12,14 @@ import numpy as np
 
 from jax2tf_bridge import SavedModel, Signature, save
 from tests.consumers.exchange import write_arrays
-from tests.models.record import Arguments, Built, Model, normal
+from tests.models.model import Arguments, Built, Model, normal
 from tests.program_cases.reference import crossing
 
 SIGNATURE = "serving_default"
 
 
 def save_model(model: Model, built: Built, folder: Path) -> SavedModel:
-    """The bridge's part: one call, as a user writes it."""
+    """Saves a model by one call, as a user writes it."""
     signature = Signature(
         built.function, args=built.example, polymorphic_shapes=list(model.polymorphic_shapes)
     )

@@ -1,4 +1,4 @@
-"""The exporting side of the real models: a SavedModel of each, with JAX's answers.
+"""Exports the real models: a SavedModel of each, with JAX's answers.
 
     python -m tests.models.export_models FOLDER [MODEL ...]
 

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from tests.models.record import Built, integers, model, normal, random_weights
+from tests.models.model import Built, integers, model, normal, random_weights
 
 
 def _keras() -> Any:

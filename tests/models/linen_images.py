@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.models.record import Built, model, normal, random_weights
+from tests.models.model import Built, model, normal, random_weights
 
 
 class _Convolution(nn.Module):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.models.record import Built, integers, model, normal, random_weights
+from tests.models.model import Built, integers, model, normal, random_weights
 
 
 class _Attention(nn.Module):
@@ -25,7 +25,7 @@ class _Attention(nn.Module):
 
 
 class _Gated(nn.Module):
-    """The half of a block that sees each position alone."""
+    """Half of a block, which sees each position alone."""
 
     @nn.compact
     def __call__(self, x: Any) -> Any:

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from tests.models.record import Built, integers, model, normal, random_weights
+from tests.models.model import Built, integers, model, normal, random_weights
 
 
 def _split(build: Callable[[nnx.Rngs], Any]) -> tuple[Any, Any]:
-    """The structure of a model, and random weights for it by their paths; nothing is computed."""
+    """Splits a model into its structure and random weights by path; nothing is computed."""
     graph, state = nnx.split(nnx.eval_shape(lambda: build(nnx.Rngs(0))))
     return graph, random_weights(nnx.to_pure_dict(state))
 
@@ -49,7 +49,7 @@ class _PixelAttention(nnx.Module):
 
 
 class _UNet(nnx.Module):
-    """The noise in an image, by way of a half and a quarter of its size."""
+    """Noise in an image, by way of a half and a quarter of its size."""
 
     def __init__(self, rngs: nnx.Rngs, width: int = 64) -> None:
         wide, time = 2 * width, 4 * width

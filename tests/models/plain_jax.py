@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.models.record import Built, integers, model, normal
+from tests.models.model import Built, integers, model, normal
 
 
 @jax.custom_vjp
@@ -30,7 +30,7 @@ _rounded.defvjp(_rounded_forward, _rounded_backward)
 
 @jax.custom_vjp
 def _integer_product(x: Any, weights: Any) -> Any:
-    """The product of whole numbers, in int8 with sums in int32; differentiated as if of floats."""
+    """Multiplies whole numbers, in int8 with sums in int32; differentiated as if of floats."""
     product = jax.lax.dot_general(
         x.astype(jnp.int8), weights, (((1,), (0,)), ((), ())), preferred_element_type=jnp.int32
     )

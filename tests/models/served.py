@@ -17,7 +17,7 @@ _SMALLEST = 1e-3
 
 
 def served_differences(folder: Path) -> list[str]:
-    """What differs from JAX's answers, one line each: by the method, the signature, a gradient."""
+    """Lists what differs from JAX's answers: by the method, the signature, a gradient."""
     return list(_differences(folder))
 
 
@@ -68,7 +68,7 @@ def compare(
     *,
     floor: float = 0.0,
 ) -> Iterator[str]:
-    """What differs by more than the tolerance, relative to the largest number of an array.
+    """Yields what differs by more than the tolerance, relative to the largest number.
 
     Args:
       where: what the lines begin with.

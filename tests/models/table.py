@@ -1,9 +1,9 @@
-"""The table of real models that are exported, saved, and served where only TensorFlow is."""
+"""Table of real models that are exported, saved, and served where only TensorFlow is."""
 
 from __future__ import annotations
 
 from tests.models import keras_models, linen_images, linen_sequences, nnx_models, plain_jax
-from tests.models.record import Model
+from tests.models.model import Model
 
 _MODULES = (linen_images, linen_sequences, nnx_models, plain_jax, keras_models)
 
@@ -17,7 +17,7 @@ QUICK: tuple[Model, ...] = tuple(m for m in MODELS if m.quick)
 
 
 def by_name(name: str) -> Model:
-    """The model of that name.
+    """Finds the model of that name.
 
     Raises:
       KeyError: there is none; the names are listed.

@@ -1,4 +1,4 @@
-"""The quickest of the real models, saved and served here; tests/consumers has the rest."""
+"""Quickest of the real models, saved and served here; tests/consumers has the rest."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.models.expected import export_model
-from tests.models.record import Model
+from tests.models.model import Model
 from tests.models.served import compare, served_differences
 from tests.models.table import MODELS, QUICK
 

@@ -1,8 +1,6 @@
 """export_many on executors of others: threads, processes, Dask, Ray."""
 
 import multiprocessing
-import subprocess
-import sys
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from jax2tf_bridge import (
 )
 from jax2tf_bridge.parallel import ExportJob, RayExecutor, export_many
 from jax2tf_bridge.parallel._configuration import configured
+from tests.fresh_process import run_script
 from tests.parallel import functions
 from tests.parallel.functions import Layer, Point, WrongSize
 
@@ -42,7 +41,7 @@ def _spawning(workers: int, **options: Any) -> ProcessPoolExecutor:
 
 
 def _check(executor: Executor) -> None:
-    """What every executor has to bring back."""
+    """Checks what every executor has to bring back."""
     with configured({"jax_traceback_in_locations_limit": 0}):
         with pytest.raises(ExportManyError) as caught:
             export_many(JOBS, executor=executor)
@@ -103,11 +102,11 @@ def test_processes() -> None:
         error = caught.value.errors["dies"]
         assert isinstance(error, WorkerDiedError)
         assert error.exit_code is None
-        assert "The bridge's own workers (executor=None) do" in str(error)
+        assert "the bridge's own workers (executor=None), which do both" in str(error)
 
 
 class _Task:
-    """What ray.remote makes of a function, with what it returns."""
+    """A function as ray.remote returns it."""
 
     def __init__(self, function: Any, executor: ThreadPoolExecutor) -> None:
         self.function, self.executor = function, executor
@@ -167,21 +166,11 @@ print("done")
 """
 
 
-def _script(text: str, folder: Path) -> str:
-    """What a script prints: both start processes of their own, which run it or import from it."""
-    (folder / "script.py").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.slow
 @pytest.mark.checkout
 def test_dask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    assert "done" in _script(_DASK, tmp_path)
+    assert "done" in run_script(_DASK, tmp_path)
 
 
 @pytest.mark.slow
@@ -189,4 +178,4 @@ def test_dask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray", reason="Ray has no wheels for this platform")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    assert "done" in _script(_RAY, tmp_path)
+    assert "done" in run_script(_RAY, tmp_path)

@@ -1,7 +1,5 @@
 """Many exports in processes of the bridge: results as exported here, and every failure by name."""
 
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +27,7 @@ from jax2tf_bridge import (
 )
 from jax2tf_bridge.parallel import ExportJob, ExportWorkers, export_many
 from jax2tf_bridge.parallel._configuration import configured
+from tests.fresh_process import run_script
 from tests.parallel import functions
 from tests.parallel.functions import Layer, Point, WrongSize
 
@@ -259,7 +258,7 @@ def test_progress_is_shown(workers: ExportWorkers, capsys: pytest.CaptureFixture
 def test_functions_of_scripts_and_of_modules_beside_them(tmp_path: Path) -> None:
     """Neither is installed; the script is not run again."""
     (tmp_path / "beside.py").write_text("def triple(x):\n    return x * 3\n")
-    (tmp_path / "script.py").write_text(
+    printed = run_script(
         """
 import collections, dataclasses
 import jax, numpy as np
@@ -304,17 +303,14 @@ with ExportWorkers(1, initializer=register) as workers:
     jobs = [ExportJob(apply, [Layer(x), x]), ExportJob(shift, [x])]
     records = export_many(jobs, executor=workers)
 print(records["shift"].out_tree.unflatten(iter([1, 2])))
-"""
+""",
+        tmp_path,
     )
-    done = subprocess.run(
-        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["run", "['triple']", "Pair(a=1, b=Layer(kernel=2))"]
+    assert printed.splitlines() == ["run", "['triple']", "Pair(a=1, b=Layer(kernel=2))"]
 
 
 def test_a_process_that_dies_is_reported_and_replaced(workers: ExportWorkers) -> None:
-    """The two processes that it ends are replaced, so that others can share the workers."""
+    """Two processes end and are replaced, so that other tests can share the workers."""
     jobs = {
         "left": ExportJob(functions.dies, [X]),
         "crashed": ExportJob(functions.crashes, [X]),

@@ -1,4 +1,4 @@
-"""What export_many says of jobs before any process is started."""
+"""export_many checks its jobs before any process is started."""
 
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -71,15 +71,15 @@ def test_arguments_are_given_as_a_list() -> None:
 
 
 def test_options_of_own_processes_do_not_go_with_an_executor() -> None:
-    with pytest.raises(ExportError, match="with an executor give them to the executor"):
+    with pytest.raises(ExportError, match="cannot be combined with executor"):
         export_many([ExportJob(double, [X])], executor=_Here(), workers=2)
 
 
 @pytest.mark.parametrize("workers", [0, -1, True, 1.5])
 def test_there_is_at_least_one_worker(workers: Any) -> None:
-    with pytest.raises(ExportError, match=r"from 1 on\. Got: "):
+    with pytest.raises(ExportError, match=r"at least 1\. Got: "):
         export_many([ExportJob(double, [X])], workers=workers)
-    with pytest.raises(ExportError, match=r"from 1 on\. Got: "):
+    with pytest.raises(ExportError, match=r"at least 1\. Got: "):
         ExportWorkers(workers)
 
 

@@ -44,7 +44,7 @@ def _is_alive(process: int) -> bool:
 
 
 def _ends(process: int) -> bool:
-    """Whether it ends within a time that no healthy one needs."""
+    """Waits for a process to end, within a time that no healthy one needs."""
     for _ in range(300):
         if not _is_alive(process):
             return True
@@ -260,7 +260,7 @@ def test_workers_may_have_devices_that_this_process_lacks(workers: ExportWorkers
 
     assert len(jax.devices()) == 1
     record = export_many([ExportJob(jax.jit(sharded), [np.ones(4)])], executor=workers)["sharded"]
-    assert record.nr_devices == 2
+    assert record.module.nr_devices == 2
 
 
 def test_shutdown_lets_calls_finish_and_takes_no_more() -> None:

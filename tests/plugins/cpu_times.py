@@ -69,6 +69,6 @@ def pytest_runtest_makereport(
 
 
 def _cpu_seconds() -> float:
-    """The CPU seconds of this process and of the children that it has waited for."""
+    """Returns the CPU seconds of this process and of the children that it has waited for."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system

@@ -65,7 +65,9 @@ def _known_flags() -> tuple[str, ...]:
 
 
 def _as_c_string(flag: str) -> bytes:
-    r"""The name as code refers to it; where a flag has gone, XLA's protocol buffers still name it.
+    r"""Writes a flag's name as code refers to it.
+
+    XLA's protocol buffers still name flags that are gone.
 
     >>> _as_c_string("--xla_x=1")
     b'\x00xla_x\x00'

@@ -156,7 +156,7 @@ def _artifacts(program: Program) -> list[tuple[str, bytes]]:
     record = _record(program)
     with program.precision():
         records = [record, record.vjp()] if program.differentiable else [record]
-    written = [(version_text(r.stablehlo_version), r.module) for r in records]
+    written = [(version_text(r.module.stablehlo_version), r.module.data) for r in records]
     newest = version_text(_jax_compat.current_stablehlo_version())
     return written + [(newest, _at_version(artifact, newest)) for _, artifact in written]
 
@@ -222,7 +222,7 @@ def test_what_jax_writes_agrees_with_mlir(program: Program) -> None:
 def test_every_version_of_stablehlo_and_of_bytecode(program: Program) -> None:
     artifact = _as_jax_writes_it(program)
     if "stablehlo.composite" in read_module(artifact).operations:
-        artifact = _record(program).module
+        artifact = _record(program).module.data
     expressed = 0
     for version in VERSIONS:
         try:
@@ -277,7 +277,7 @@ def test_types_of_older_versions(version: str) -> None:
 
 def test_assertions_about_shapes_can_be_read() -> None:
     record = bridge.export(lambda x: x.reshape(2, -1), polymorphic_shapes="(2*b,)")(jnp.ones(4))
-    summary = read_module(record.module)
+    summary = read_module(record.module.data)
     assertions = summary.custom_call_attributes("shape_assertion")
     assert assertions
     assert summary.custom_calls["shape_assertion"] >= len(assertions)
@@ -311,7 +311,7 @@ def test_constants_are_counted_once_and_by_size() -> None:
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda b: memoryview(b)[::1]])
 def test_kinds_of_buffers(kind: Any) -> None:
-    artifact = bridge.export(jnp.sin)(jnp.ones(3)).module
+    artifact = bridge.export(jnp.sin)(jnp.ones(3)).module.data
     assert read_module(kind(artifact)) == read_module(artifact)
     # Buffers, though NumPy's annotations say so from Python 3.12 on alone.
     words: Any = np.frombuffer(artifact + bytes(-len(artifact) % 4), np.uint32)
@@ -323,7 +323,7 @@ def test_kinds_of_buffers(kind: Any) -> None:
 
 def test_mapped_file_can_be_closed_while_the_summary_lives(tmp_path: Path) -> None:
     path = tmp_path / "module"
-    path.write_bytes(bridge.export(jnp.sin)(jnp.ones(3)).module)
+    path.write_bytes(bridge.export(jnp.sin)(jnp.ones(3)).module.data)
     with path.open("rb") as file:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             summary = read_module(mapped)
@@ -332,7 +332,7 @@ def test_mapped_file_can_be_closed_while_the_summary_lives(tmp_path: Path) -> No
 
 def test_neither_jax_nor_tensorflow_is_needed(tmp_path: Path) -> None:
     path = tmp_path / "module"
-    path.write_bytes(bridge.export(jnp.sin)(jnp.ones(3)).module)
+    path.write_bytes(bridge.export(jnp.sin)(jnp.ones(3)).module.data)
     code = """
     import json, sys
     from jax2tf_bridge.portable.bytecode import read_module

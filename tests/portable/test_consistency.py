@@ -18,7 +18,7 @@ from jax2tf_bridge import (
     serialize_exported,
 )
 from jax2tf_bridge.portable._consistency import record_problem, vjp_problem
-from jax2tf_bridge.portable._portable_function import LazyVjp
+from jax2tf_bridge.portable._portable_function import GradientOnDemand, StoredGradient
 from jax2tf_bridge.portable._symbolic_texts import Comparisons
 from jax2tf_bridge.portable._tree_spec import LEAF
 from jax2tf_bridge.serialization import _vjp_chain, deserialize, serialize
@@ -28,7 +28,13 @@ from jax2tf_bridge.serialization.jaxfn import _write as _jaxfn_write
 from shape_poly import Comparison, DimExpr, parse_comparison
 from tests.serialization import records
 from tests.serialization.exported_by_hand import MODULE
-from tests.serialization.records import RECORDS_THAT_CANNOT_BE_CALLED, SCALAR, call_tree, vjp_of
+from tests.serialization.records import (
+    RECORDS_THAT_CANNOT_BE_CALLED,
+    SCALAR,
+    call_tree,
+    changed,
+    vjp_of,
+)
 
 Write = Callable[..., bytes]
 WRITERS = [serialize, serialize_exported]
@@ -37,7 +43,7 @@ NOT_IN_JAX_S_FORMAT = {"constraints", "requirements"}
 
 def simple(**changes: Any) -> PortableFunction:
     own: dict[str, Any] = {"module": MODULE, "stablehlo_version": (1, 13, 1)}
-    return replace(records.simple(), **{**own, **changes})
+    return changed(records.simple(), **{**own, **changes})
 
 
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +107,7 @@ PRIMAL = simple(
     argument_names=("x", "n"),
     in_avals=(Aval((B, 3), "float32"), Aval((), "int32")),
     in_shardings=(None, None),
-    module_kept_var_idx=(0, 1),
+    kept_arguments=(0, 1),
 )
 LONGER = (*PRIMAL.in_avals, Aval((2,), "float32"))
 WRONG_VJPS: list[tuple[dict[str, Any], str]] = [
@@ -144,9 +150,9 @@ WRONG_VJPS: list[tuple[dict[str, Any], str]] = [
 def test_a_vjp_is_that_of_its_function(
     write: Write, changes: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = replace(PRIMAL, lazy_vjp=LazyVjp(made=vjp_of(PRIMAL)))
+    right = replace(PRIMAL, gradient=StoredGradient(vjp_of(PRIMAL)))
     assert deserialize(write(right)).vjp().out_avals[1] == Aval((), "float0")
-    wrong = replace(PRIMAL, lazy_vjp=LazyVjp(made=vjp_of(PRIMAL, **changes)))
+    wrong = replace(PRIMAL, gradient=StoredGradient(vjp_of(PRIMAL, **changes)))
     with pytest.raises(SerializationError) as refused:
         write(wrong)
     assert str(refused.value) == (
@@ -176,7 +182,7 @@ def test_values_that_stand_for_many_are_compared_once() -> None:
         argument_names=("x",) * count,
         in_avals=wide,
         in_shardings=(None,) * count,
-        module_kept_var_idx=tuple(range(count)),
+        kept_arguments=tuple(range(count)),
     )
     vjp = vjp_of(record, in_avals=(*wide, SCALAR), out_avals=wide)
     start = time.perf_counter()
@@ -194,7 +200,9 @@ def test_vjps_are_kept_unless_others_are_asked_for(write: Write) -> None:
     assert write(record) == write(record, vjp_order=2)
     assert not deserialize(write(record, vjp_order=0)).has_vjp
     # Those that are not there are not made.
-    assert not deserialize(write(simple(lazy_vjp=LazyVjp(lambda: vjp_of(simple()))))).has_vjp
+    assert not deserialize(
+        write(simple(gradient=GradientOnDemand(lambda: vjp_of(simple()))))
+    ).has_vjp
 
 
 @pytest.mark.parametrize("write", WRITERS)

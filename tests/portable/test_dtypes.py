@@ -11,6 +11,7 @@ import pytest
 from jax2tf_bridge.cli._argument_specs import DTYPES as WRITTEN
 from jax2tf_bridge.cli._argument_specs import ArgumentSpec
 from jax2tf_bridge.portable._array_sizes import array_size
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import (
     ALL_DTYPES,
     ELEMENT_TYPES,
@@ -22,9 +23,8 @@ from jax2tf_bridge.portable._dtypes import (
     find_dtype,
     kind_of,
 )
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.portable._tolerances import tolerance_of
-from jax2tf_bridge.saved_model import _dtypes as tensorflows
+from jax2tf_bridge.saved_model import _tensors as tensorflows
 from jax2tf_bridge.saved_model._tensors import TensorType
 from jax2tf_bridge.serialization.jax_exported._schema import DTYPES as EXPORTED
 from jax2tf_bridge.weights._array_dtypes import stored_dtype

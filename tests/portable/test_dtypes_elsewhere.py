@@ -12,10 +12,10 @@ from jax import export as jax_export
 
 from jax2tf_bridge.errors import DTypeError
 from jax2tf_bridge.loading._arrays import key_of
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES, KEYS, DType
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.portable.bytecode import read_main_types
-from jax2tf_bridge.saved_model import _dtypes as tensorflows
+from jax2tf_bridge.saved_model import _tensors as tensorflows
 from jax2tf_bridge.serialization.jax_exported._read import read_exported
 from jax2tf_bridge.to_tf._dtypes import op_dtype
 

@@ -2,7 +2,6 @@
 
 import pickle
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from jax2tf_bridge import (
 )
 from jax2tf_bridge.portable._as_portable import as_record
 from tests.house.imports import ROOT
+from tests.serialization.records import changed
 
 LAPACK = ROOT / "saved_models" / "archives" / "2026-11-21-jax-0.4.30-eigh.exported"
 CALLS: dict[str, Callable[[Any], Any]] = {
@@ -105,7 +105,7 @@ def test_a_record_says_which_releases_run_it() -> None:
     for same in (record, pickle.loads(pickle.dumps(record))):
         assert repr(same).endswith("\n  runs on TensorFlow: 2.17 to 2.21")
         assert same.tensorflow_releases == ("2.17", "2.18", "2.19", "2.20", "2.21")
-    newer = replace(record, stablehlo_version=(9, 0, 0))
+    newer = changed(record, stablehlo_version=(9, 0, 0))
     assert repr(newer).endswith("\n  runs on TensorFlow: no release known to this version")
 
 
@@ -118,5 +118,5 @@ def test_a_record_that_calls_lapack_runs_on_no_release() -> None:
     )
     # JAX writes such checks into its files; jaxlib has dropped the call, so that nobody has it.
     vouched = (DisabledSafetyCheck.custom_call("lapack_ssyevd"),)
-    assert replace(record, disabled_checks=vouched).tensorflow_releases == ()
+    assert changed(record, disabled_checks=vouched).tensorflow_releases == ()
     assert repr(retarget_record(record)).endswith("\n  runs on TensorFlow: 2.15 to 2.21")

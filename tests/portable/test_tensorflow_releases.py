@@ -1,12 +1,10 @@
 """Which TensorFlow releases run a record: versions and custom calls together."""
 
-from dataclasses import replace
-
 import pytest
 
 from jax2tf_bridge import DisabledSafetyCheck
 from jax2tf_bridge.portable._tensorflow_releases import releases_that_run, unhandled_anywhere
-from tests.serialization.records import simple
+from tests.serialization.records import changed, simple
 
 ALL = ("2.15", "2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
 
@@ -21,24 +19,24 @@ ALL = ("2.15", "2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
     ],
 )
 def test_custom_calls_that_some_releases_handle(calls: tuple[str, ...], first: str) -> None:
-    record = replace(simple(), stablehlo_version=(0, 14, 24), calling_convention_version=8)
-    assert releases_that_run(record, calls) == ALL[ALL.index(first) :]
-    assert unhandled_anywhere(record, calls) == ()
+    record = changed(simple(), stablehlo_version=(0, 14, 24), calling_convention_version=8)
+    assert releases_that_run(record.module, calls) == ALL[ALL.index(first) :]
+    assert unhandled_anywhere(record.module, calls) == ()
 
 
 def test_custom_calls_that_no_release_handles() -> None:
-    record = replace(simple(), stablehlo_version=(0, 14, 24), calling_convention_version=8)
+    record = changed(simple(), stablehlo_version=(0, 14, 24), calling_convention_version=8)
     calls = ("Eigh", "lapack_sgeev_ffi", "mine")
-    assert releases_that_run(record, calls) == ()
-    assert unhandled_anywhere(record, calls) == ("lapack_sgeev_ffi", "mine")
+    assert releases_that_run(record.module, calls) == ()
+    assert unhandled_anywhere(record.module, calls) == ("lapack_sgeev_ffi", "mine")
     checks = tuple(map(DisabledSafetyCheck.custom_call, calls[1:]))
-    vouched = replace(record, disabled_checks=checks)
-    assert releases_that_run(vouched, calls) == ALL
-    assert unhandled_anywhere(vouched, calls) == ()
+    vouched = changed(record, disabled_checks=checks)
+    assert releases_that_run(vouched.module, calls) == ALL
+    assert unhandled_anywhere(vouched.module, calls) == ()
 
 
 def test_custom_calls_of_the_tpu_need_the_tpu() -> None:
-    record = replace(simple(), stablehlo_version=(1, 9, 1), platforms=("cpu",))
-    assert releases_that_run(record, ["LuDecomposition"]) == ()
-    on_tpu = replace(record, platforms=("cpu", "tpu"))
-    assert releases_that_run(on_tpu, ["LuDecomposition"]) == ("2.19", "2.20", "2.21")
+    record = changed(simple(), stablehlo_version=(1, 9, 1), platforms=("cpu",))
+    assert releases_that_run(record.module, ["LuDecomposition"]) == ()
+    on_tpu = changed(record, platforms=("cpu", "tpu"))
+    assert releases_that_run(on_tpu.module, ["LuDecomposition"]) == ("2.19", "2.20", "2.21")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jax2tf_bridge import StructureError, TreeSpec
-from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, call_without, flatten_call
+from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec
 
 NONE = TreeSpec("none")
 
@@ -89,51 +89,3 @@ def test_codec_is_of_this_process_only() -> None:
     assert stored.unflatten(iter([1])) == (1,)
     with pytest.raises(StructureError, match=r"b: expected a Box of 1 children \(as a tuple here"):
         stored.flatten({"content": 1}, "b")
-
-
-Masked = collections.namedtuple("Masked", "z mask a")
-MASKED = TreeSpec(
-    "namedtuple",
-    "Masked",
-    Masked._fields,
-    (LEAF,) * 3,
-    NodeCodec(Masked, lambda value: value, lambda children: Masked(*children)),
-    "a.Masked",
-    b"auxdata",
-)
-
-
-def call_of(*arguments: TreeSpec) -> TreeSpec:
-    return tree("tuple", tree("tuple", *arguments), tree("dict"))
-
-
-def test_a_field_that_is_left_out_leaves_the_others_by_name_and_in_order() -> None:
-    whole, names = call_without(call_of(MASKED, LEAF), ["batch", "x"], ["batch.mask"])
-    assert names == ("batch", "x")
-    batch = whole.children[0].children[0]
-    # Not a dict, whose keys JAX would sort: the leaves are in the order of the fields.
-    assert (batch.kind, batch.keys, batch.serialized_name) == ("custom", ("z", "a"), "")
-    assert list(batch.leaf_paths("batch")) == ["batch.z", "batch.a"]
-    assert flatten_call(whole, names, [{"a": 2, "z": 1}, 3], {}) == [1, 2, 3]
-    with pytest.raises(StructureError, match=r"expected a Masked of 2 children \(as a dict here"):
-        flatten_call(whole, names, [Masked(1, 0, 2), 3], {})
-
-
-def test_keys_of_a_dict_stay_sorted_without_one() -> None:
-    spec = tree("dict", LEAF, LEAF, LEAF, keys=("a", "mask", "z"))
-    whole, _ = call_without(call_of(spec), ["batch"], ["batch['mask']"])
-    assert whole == call_of(tree("dict", LEAF, LEAF, keys=("a", "z")))
-
-
-@pytest.mark.parametrize(
-    "argument", [LEAF, tree("dict", LEAF, keys=("m",)), tree("list", LEAF), tree("tuple", LEAF)]
-)
-def test_an_argument_of_which_nothing_is_left_is_left_out(argument: TreeSpec) -> None:
-    paths = list(argument.leaf_paths("masks"))
-    whole, names = call_without(call_of(LEAF, argument), ["x", "masks"], paths)
-    assert (whole, names) == (call_of(LEAF), ("x",))
-
-
-def test_an_element_that_is_left_out_is_none() -> None:
-    whole, _ = call_without(call_of(tree("tuple", LEAF, LEAF)), ["x"], ["x[0]"])
-    assert whole == call_of(tree("tuple", NONE, LEAF))

@@ -239,7 +239,7 @@ def test_they_are_exported_for_every_platform(name: str) -> None:
     a = np.eye(3, dtype=np.float32)
     record = bridge.export(FUNCTIONS[name])(a)
     assert record.platforms == ("cpu", "cuda", "rocm", "tpu")
-    assert record.stablehlo_version == (0, 14, 24)
+    assert record.module.stablehlo_version == (0, 14, 24)
     assert bridge.export(FUNCTIONS[name], platforms=["tpu"])(a).platforms == ("tpu",)
 
 

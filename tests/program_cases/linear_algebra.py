@@ -43,7 +43,7 @@ def _qr(x: Any) -> Any:
 
 
 def _eigh(x: Any) -> Any:
-    """The eigenvalues, and two functions of the matrix, for which no vector's sign matters."""
+    """Computes the eigenvalues, and two functions of the matrix that depend on no vector's sign."""
     w, v = jnp.linalg.eigh(x)
     back = (v * w[..., None, :].astype(v.dtype)) @ _transposed(v)
     sine = (v * jnp.sin(w)[..., None, :].astype(v.dtype)) @ _transposed(v)
@@ -254,7 +254,7 @@ def double_precision_vectors() -> Example:
 
 @program(needs_linalg=True)
 def larger_matrices() -> Example:
-    """Of more rows than the block of a blocked algorithm."""
+    """Has more rows than the block of a blocked algorithm."""
 
     def several(x: Any, y: Any) -> Any:
         return jnp.linalg.solve(x, y), jnp.linalg.cholesky(x), *_qr(x), jnp.linalg.eigvalsh(x)

@@ -42,7 +42,7 @@ def sort_top_k_symbolic() -> Example:
 
 @program(polymorphic_shapes="(n,)", constraints=("n >= 2",))
 def top_k_of_symbolic() -> Example:
-    """The operand's size is open, where StableHLO has no operation for it."""
+    """Sorts along an open size, for which StableHLO has no operation."""
     return Example(lambda x: lax.top_k(x, 2), calls(*((normal(n),) for n in (2, 9))))
 
 

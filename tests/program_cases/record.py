@@ -1,4 +1,4 @@
-"""What a program of the table is: a JAX function, arguments for it, and how it is to be judged."""
+"""A program of the table: a JAX function, arguments for it, and how it is to be judged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of one call: pytrees of numpy arrays."""
+    """Arguments of one call: pytrees of numpy arrays."""
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)

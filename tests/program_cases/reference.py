@@ -1,4 +1,4 @@
-"""What JAX itself answers: the flat results and gradients that every consumer has to reproduce."""
+"""Computes JAX's answers: the flat results and gradients that every consumer has to reproduce."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def reference(program: Program, example: Example, call: Call) -> Reference:
 
 
 def jax_arguments(program: Program, call: Call) -> tuple[Any, ...]:
-    """The positional arguments of a call as JAX takes them: typed keys made of their words."""
+    """Makes the positional arguments of a call as JAX takes them: typed keys from their words."""
     return tuple(
         jax.random.wrap_key_data(a) if i in program.key_arguments else _as_jax(a)
         for i, a in enumerate(call.args)
@@ -77,7 +77,7 @@ def jax_arguments(program: Program, call: Call) -> tuple[Any, ...]:
 
 
 def over_key_words(program: Program, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function over the words of its typed keys, which is how TensorFlow can pass them."""
+    """Wraps a function so that it takes the words of its typed keys, as TensorFlow passes them."""
     if not program.key_arguments:
         return function
 
@@ -100,12 +100,12 @@ def crossing(value: Any) -> Array:
 
 
 def conjugate(array: Array) -> Array:
-    """The complex conjugate; of the dtypes that have none, the array itself."""
+    """Returns the complex conjugate; of the dtypes that have none, the array itself."""
     return np.conj(array) if np.iscomplexobj(array) else array
 
 
 def _as_jax(argument: Any) -> Any:
-    """The argument in the dtypes that JAX gives its leaves, so that both sides agree on them."""
+    """Casts the argument's leaves to the dtypes that JAX gives them, so that both sides agree."""
     return jax.tree_util.tree_map(
         lambda leaf: np.asarray(leaf).astype(jax.dtypes.canonicalize_dtype(leaf.dtype)), argument
     )

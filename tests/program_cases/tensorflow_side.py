@@ -16,7 +16,7 @@ FlatFunction = Callable[..., list[tf.Tensor]]
 
 
 def flat_function(program: Program, example: Example) -> FlatFunction:
-    """The converted program over its leaves, with 4-bit ones taken from 8-bit tensors.
+    """Makes the converted program one over its leaves, with 4-bit ones taken from 8-bit tensors.
 
     TensorFlow cannot take apart every pytree that JAX can, nor hold a typed key.
     """
@@ -52,7 +52,7 @@ def _open_shape(arrays: Sequence[Array]) -> list[int | None]:
 def results_and_gradients(
     function: FlatFunction, inputs: Sequence[Any], expected: Reference
 ) -> tuple[list[Any], list[Any]]:
-    """The results on the inputs, and the gradients for the reference's cotangents."""
+    """Computes the results on the inputs, and the gradients for the reference's cotangents."""
     tensors = [tf.constant(i) for i in inputs]
     if not expected.gradients:
         return function(*tensors), []

@@ -14,25 +14,16 @@ from jax2tf_bridge import FileFormatError
 from jax2tf_bridge.saved_model._dataflow import Cast, Constant, Input, Result, Scope
 from jax2tf_bridge.saved_model._entry_points import called_modules
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph
-from jax2tf_bridge.saved_model._protobuf import Message
-from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint_field
-from jax2tf_bridge.saved_model._tensor_proto import constant
-from tests.inspecting import by_hand
+from jax2tf_bridge.saved_model._protobuf import Message, bytes_field, varint_field
+from jax2tf_bridge.saved_model._tensors import constant
+from tests.saved_model import by_hand
+from tests.saved_model.by_hand import function
 
 
 def meta_graph(*nodes: bytes, functions: bytes = b"", signatures: bytes = b"") -> MetaGraph:
     graph = b"".join(bytes_field(1, node) for node in nodes) + bytes_field(2, functions)
     data = bytes_field(2, graph) + signatures
     return MetaGraph(Message(data, "a graph", "saved_model.pb"))
-
-
-def function(name: str, *nodes: bytes, results: str = "", returned: str = "") -> bytes:
-    """A function of one argument x, in the library."""
-    signature = bytes_field(1, name) + bytes_field(2, bytes_field(1, "x"))
-    signature += bytes_field(3, bytes_field(1, results)) if results else b""
-    body = b"".join(bytes_field(3, node) for node in nodes)
-    entry = bytes_field(4, by_hand.map_entry(results, returned.encode())) if returned else b""
-    return bytes_field(1, bytes_field(1, signature) + body + entry)
 
 
 def test_modules_and_constants_are_not_copied() -> None:
@@ -145,11 +136,7 @@ def test_calls_and_casts_one_after_the_other_are_followed() -> None:
 
 
 def test_functions_that_call_each_other_twice_are_followed() -> None:
-    functions = function("f0", results="y", returned="x")
-    for i in range(9):
-        nodes = (by_hand.node("a", f"f{i}", ["x"]), by_hand.node("b", f"f{i}", ["a:y:0"]))
-        functions += function(f"f{i + 1}", *nodes, results="y", returned="b:y:0")
-    model = meta_graph(by_hand.node("n", "f9", ["k"]), functions=functions)
+    model = meta_graph(by_hand.node("n", "f9", ["k"]), functions=by_hand.doubling(9))
     assert Scope.of_graph(model, {"input": "k"}).value("n") == Input("input")
 
 
@@ -201,7 +188,7 @@ def test_constants_as_numbers(
 def test_only_constants_that_few_bytes_make_large_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("jax2tf_bridge.saved_model._tensor_proto._MOST_BYTES", 8)
+    monkeypatch.setattr("jax2tf_bridge.saved_model._tensors._MOST_BYTES", 8)
     start = varint_field(1, 1) + bytes_field(2, by_hand.shape([3]))
     numbers = np.array([1, 2, 3], np.float32)
     for field in (4, 5):

@@ -11,8 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax2tf_bridge import FileFormatError
-from jax2tf_bridge.saved_model._protobuf import BYTES, FIXED32, FIXED64, VARINT, Message, signed
-from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, tag, varint, varint_field
+from jax2tf_bridge.saved_model._protobuf import (
+    BYTES,
+    FIXED32,
+    FIXED64,
+    VARINT,
+    Message,
+    bytes_field,
+    signed,
+    tag,
+    varint,
+    varint_field,
+)
 
 
 def message(data: bytes) -> Message:

@@ -8,8 +8,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax2tf_bridge.saved_model._protobuf import Message
-from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint
+from jax2tf_bridge.saved_model._protobuf import Message, bytes_field, varint
 
 
 def message(data: bytes) -> Message:

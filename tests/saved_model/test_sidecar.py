@@ -1,4 +1,4 @@
-"""The sidecar of a SavedModel: read back as it was written, checked, and bounded."""
+"""Sidecars are read back as they were written, checked, and bounded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jax2tf_bridge import (
     SavingError,
     SerializationError,
 )
-from jax2tf_bridge.portable._portable_function import LazyVjp
+from jax2tf_bridge.portable._portable_function import GradientOnDemand
 from jax2tf_bridge.saved_model import _sidecar
 from jax2tf_bridge.saved_model._sidecar import (
     RECORDS,
@@ -37,7 +37,7 @@ from jax2tf_bridge.saved_model._sidecar import (
     write_sidecar,
 )
 from tests.sampling import examples
-from tests.serialization.records import constant, simple, vjp_of, with_vjps
+from tests.serialization.records import changed, constant, simple, vjp_of, with_vjps
 
 TABLE = constant(Aval((2, 3), "float32"), bytes(range(24)), "table")
 ENTRY = ConstantEntry(TABLE.digest, "float32", (2, 3), "constants/table/.ATTRIBUTES/VARIABLE_VALUE")
@@ -97,7 +97,7 @@ def test_what_is_read_is_what_was_written(saved: Path) -> None:
     assert records.keys() == RECORDS_OF_TWO.keys()
     default, other = records["serving_default"], records["é / Ü"]
     # As many gradients as the signature has, and no arrays.
-    assert default.vjp().module == b"first"
+    assert default.vjp().module.data == b"first"
     assert not default.vjp().has_vjp
     assert not other.has_vjp
     for function in (default, default.vjp(), other):
@@ -166,11 +166,11 @@ def test_a_saved_model_without_one(tmp_path: Path) -> None:
 def test_names_that_are_no_names_of_files(tmp_path: Path) -> None:
     names = ["../up", "..", "a/b", "a\\b", "a_b", "A_B", "", ".", "x" * 300, "x" * 301, "ÄÖ", "\n"]
     sidecar = Sidecar("1", "2", {name: signature(vjp_order=0) for name in names})
-    modules = {name: replace(simple(), module=name.encode()) for name in names}
+    modules = {name: changed(simple(), module=name.encode()) for name in names}
     write_sidecar(tmp_path, sidecar, modules)
     found = read_sidecar(tmp_path)
     assert found is not None
-    assert {name: r.module for name, r in found[1].items()} == {n: n.encode() for n in names}
+    assert {name: r.module.data for name, r in found[1].items()} == {n: n.encode() for n in names}
     files = os.listdir(tmp_path / RECORDS)
     assert len({file.lower() for file in files}) == len(names)
     assert os.listdir(tmp_path) == ["assets.extra"]
@@ -178,13 +178,13 @@ def test_names_that_are_no_names_of_files(tmp_path: Path) -> None:
 
 def test_mappings_of_every_kind_and_lazy_gradients(tmp_path: Path) -> None:
     vjp = vjp_of(simple(), module=b"the VJP")
-    lazy = replace(simple(), lazy_vjp=LazyVjp(lambda: vjp))
+    lazy = replace(simple(), gradient=GradientOnDemand(lambda: vjp))
     sidecar = Sidecar("1", "2", MappingProxyType({"f": signature()}))
     write_sidecar(tmp_path, sidecar, {"f": lazy})
     found = read_sidecar(tmp_path)
     assert found is not None
     assert found[0] == sidecar
-    assert found[1]["f"].vjp().module == b"the VJP"
+    assert found[1]["f"].vjp().module.data == b"the VJP"
 
 
 ODD: dict[str, Any] = {"name": b"w"}
@@ -198,10 +198,10 @@ def two(**changes: Any) -> Sidecar:
 @pytest.mark.parametrize(
     ("sidecar", "text"),
     [
-        (two(signatures={}), "it has the signatures [], and the records are those of ['serving_d"),
+        (two(signatures={}), "it has the signatures [], and the portable functions are th"),
         (
             two(constants=()),
-            "the record of the signature 'serving_default' has the lifted constant 'table', "
+            "the function of the signature 'serving_default' has the lifted constant 'table', "
             f"float32[2,3], with the digest {TABLE.digest}, which is not among the constants.",
         ),
         (two(constants=(replace(ENTRY, shape=(6,)),)), "which is not among the constants"),
@@ -302,7 +302,7 @@ def test_pad_values_are_numbers_of_every_kind() -> None:
     assert entry.only_buckets() == {"b": (1, 8)}
 
 
-def changed(folder: Path, change: Callable[[Any], object]) -> None:
+def change_sidecar(folder: Path, change: Callable[[Any], object]) -> None:
     facts = json.loads((folder / SIDECAR).read_text())
     change(facts)
     (folder / SIDECAR).write_text(json.dumps(facts))
@@ -316,13 +316,17 @@ def changed(folder: Path, change: Callable[[Any], object]) -> None:
         ("signatures.f", {}, "signatures['f']: expected the fields buckets, inputs, masks, outp"),
         ("signatures.f.record", "../f.jaxfn", "expected the name of a .jaxfn file, without a fol"),
         ("signatures.f.record", "f", "expected the name of a .jaxfn file, without a folder, got "),
-        ("signatures.f.record", "no.jaxfn", "it names the record "),
+        (
+            "signatures.f.record",
+            "no.jaxfn",
+            "it names assets.extra/jax2tf_bridge/no.jaxfn, wh",
+        ),
         ("signatures.f.record", "g.jaxfn", "signatures: the record 'g.jaxfn' is there twice"),
         ("signatures.f.inputs.x", "x", "signatures['f'].inputs['x']: expected an object, got 'x'"),
         ("signatures.f.inputs.x.shape", [3], "inputs['x'].shape: expected text, got [3]"),
         ("signatures.f.takes_params", 1, "takes_params: expected true or false, got 1"),
         ("signatures.f.vjp_order", True, "vjp_order: expected a whole number from 0 to 200, got "),
-        ("signatures.f.vjp_order", 2, "'f' has gradients to order 2, and its record to order 1"),
+        ("signatures.f.vjp_order", 2, "'f' has gradients to order 2, and its function to order"),
         ("signatures.f.buckets.b", [8, 1], "buckets['b']: expected sizes in ascending order, got"),
         ("signatures.f.buckets.b", [], "buckets['b']: expected sizes in ascending order, got []"),
         ("signatures.f.buckets.b", [0], "buckets['b'][0]: expected a whole number from 1 to "),
@@ -356,7 +360,7 @@ def test_damaged_fields(path: str, value: Any, text: str, tmp_path: Path) -> Non
             facts = facts[int(part)] if isinstance(facts, list) else facts[part]
         facts[last] = value
 
-    changed(tmp_path, change)
+    change_sidecar(tmp_path, change)
     assert text in refusal(tmp_path)
 
 
@@ -370,7 +374,7 @@ def test_what_is_no_file(saved: Path) -> None:
     """Opening a pipe would wait for ever."""
     (saved / RECORDS / "_.jaxfn").unlink()
     os.mkfifo(saved / RECORDS / "_.jaxfn")
-    assert f"it names the record {RECORDS / '_.jaxfn'}, which is not there" in refusal(saved)
+    assert f"it names {RECORDS / '_.jaxfn'}, which is not there" in refusal(saved)
     (saved / SIDECAR).unlink()
     os.mkfifo(saved / SIDECAR)
     assert stat.S_ISFIFO((saved / SIDECAR).stat().st_mode)
@@ -412,7 +416,7 @@ def test_any_value_anywhere_is_read_or_refused(saved: Path, data: st.DataObject)
         else:
             inside[key] = data.draw(_values)
 
-    changed(saved, change)
+    change_sidecar(saved, change)
     with contextlib.suppress(FileFormatError):
         found = read_sidecar(saved)
         assert found is not None

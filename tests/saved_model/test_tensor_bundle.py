@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._crc32c import _byte_table, crc32c, unmasked
-from jax2tf_bridge.saved_model._dtypes import STRING
 from jax2tf_bridge.saved_model._tensor_bundle import TensorBundle
+from jax2tf_bridge.saved_model._tensors import STRING
 
 SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def plain_crc32c(data: bytes) -> int:
-    """The checksum, byte by byte."""
+    """Computes the checksum byte by byte."""
     table = _byte_table().tolist()
     state = 0xFFFFFFFF
     for byte in data:

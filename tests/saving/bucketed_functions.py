@@ -9,15 +9,18 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge import export, to_tf
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
-from jax2tf_bridge.saving._names import valid_names
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
 from jax2tf_bridge.saving.buckets._padding import bucketed
+from jax2tf_bridge.saving.signatures._inputs import as_op_aval
+from jax2tf_bridge.saving.signatures._names import valid_names
+from shape_poly import symbolic_shape
 
 
 @dataclass(frozen=True)
 class NamedFunction:
-    """A record as a function from named tensors to named tensors."""
+    """Portable function over named tensors."""
 
     record: PortableFunction
     inputs: Mapping[str, Aval]
@@ -39,23 +42,23 @@ class NamedFunction:
 
 
 def named(f: Callable[..., Any], *args: Any, shapes: Any = "(b, ...)", **options: Any) -> Any:
-    """The function with its arguments and results by name, for the CPU alone."""
+    """Exports a function for the CPU, with its arguments and results by name."""
     record = export(f, polymorphic_shapes=shapes, platforms=["cpu"], **options)(*args)
     inputs = valid_names(record.in_paths(), "input")
     outputs = valid_names(record.out_tree.leaf_paths(), "output")
     return NamedFunction(
         record,
-        dict(zip(inputs, map(_crossing, record.in_avals), strict=True)),
-        dict(zip(outputs, map(_crossing, record.out_avals), strict=True)),
+        dict(zip(inputs, map(as_op_aval, record.in_avals), strict=True)),
+        dict(zip(outputs, map(as_op_aval, record.out_avals), strict=True)),
     )
 
 
-def _crossing(aval: Aval) -> Aval:
-    return Aval(aval.op_shape, aval.op_dtype)
+def aval(shape: str, dtype: str = "float32") -> Aval:
+    return Aval(symbolic_shape(shape), dtype)
 
 
 def traced(call: Any, bucketing: Bucketing) -> Any:
-    """The function in a tf.function that knows no sizes but the fixed ones, as it is saved."""
+    """Traces a function in a tf.function that knows no sizes but the fixed ones, as it is saved."""
     specs = {
         name: tf.TensorSpec(
             [d if isinstance(d, int) else None for d in aval.op_shape], aval.op_dtype, name

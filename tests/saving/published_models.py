@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.saved_model._sidecar import Sidecar, VariableEntry, write_sidecar
-from jax2tf_bridge.saving.publishing._publish import versions
+from jax2tf_bridge.saving import versions
 
 MANIFEST = "assets.extra/manifest.json"
 KERNEL = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -31,7 +31,6 @@ class Model(tf.Module):  # type: ignore[misc]
 
     @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32)], autograph=False)
     def f(self, x: Any) -> Any:
-        """The layer."""
         return x @ self.kernel + tf.cast(self.constants[0][1], tf.float32)
 
 
@@ -69,7 +68,7 @@ def assert_whole(folder: Path) -> None:
 
 
 def assert_whole_with_new_weights(folder: Path) -> None:
-    """The same for what publish_weights made of a model."""
+    """Checks a version that publish_weights made of a model."""
     expected = json.loads((folder / MANIFEST).read_text())
     found = dict(_digests(folder))
     new = {name for name in found if found[name] != expected.get(name)}

@@ -1,4 +1,4 @@
-"""Whether buckets fit the signature that they are for, and what is said where they do not."""
+"""Buckets that fit the signature that they are for, and the errors where they do not."""
 
 from __future__ import annotations
 
@@ -8,14 +8,9 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge.errors import DTypeError, ShapeError
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
-from shape_poly import symbolic_shape
-
-
-def aval(shape: str, dtype: str = "float32") -> Aval:
-    return Aval(symbolic_shape(shape), dtype)
-
+from tests.saving.bucketed_functions import aval
 
 X, Y = {"x": aval("(b, 28)")}, {"y": aval("(b, 10)")}
 
@@ -29,7 +24,7 @@ def make(
 def test_numbers_of_any_integer_type_make_buckets() -> None:
     bucketing = make({"b": [np.int64(1), np.int32(8), 32]})
     assert bucketing.sizes == {"b": (1, 8, 32)}
-    assert bucketing.above == {"b": "split"}
+    assert bucketing.oversize == {"b": "split"}
     assert bucketing.choices() == ({"b": 1}, {"b": 8}, {"b": 32})
     assert bucketing.largest() == {"b": 32}
 
@@ -37,9 +32,9 @@ def test_numbers_of_any_integer_type_make_buckets() -> None:
 def test_several_variables_give_the_product_of_their_buckets() -> None:
     inputs = {"x": aval("(b, l)")}
     bucketing = make(
-        {"b": (1, 2), "l": (16, 64)}, inputs, {"y": aval("(b,)")}, above={"l": "as is"}
+        {"b": (1, 2), "l": (16, 64)}, inputs, {"y": aval("(b,)")}, oversize={"l": "as is"}
     )
-    assert bucketing.above == {"b": "split", "l": "as is"}
+    assert bucketing.oversize == {"b": "split", "l": "as is"}
     assert bucketing.choices() == (
         {"b": 1, "l": 16},
         {"b": 1, "l": 64},
@@ -143,12 +138,12 @@ def test_constraints_on_several_variables() -> None:
 
 @pytest.mark.parametrize("shape", ["(2*b, 3)", "(b + 1,)", "(b*l, b, l)", "(floordiv(b, 2), b)"])
 def test_dimensions_that_grow_can_be_padded(shape: str) -> None:
-    make({"b": (1, 4, 8)}, {"x": aval(shape)}, Y, above="as is")
+    make({"b": (1, 4, 8)}, {"x": aval(shape)}, Y, oversize="as is")
 
 
 def test_dimensions_that_shrink_cannot_be_padded() -> None:
     with pytest.raises(ShapeError) as caught:
-        make({"b": (1, 4)}, {"x": aval("(b,)"), "rest": aval("(10 - b,)")}, Y, above="as is")
+        make({"b": (1, 4)}, {"x": aval("(b,)"), "rest": aval("(10 - b,)")}, Y, oversize="as is")
     assert str(caught.value) == (
         "serving_default: rest: float32[- b + 10]: the dimension - b + 10 is 9 for b = 1 and 6 for "
         "the bucket b = 4: only what grows can be padded."
@@ -168,26 +163,26 @@ def test_what_cannot_be_split(
     inputs: dict[str, Aval], outputs: dict[str, Aval], guilty: str
 ) -> None:
     with pytest.raises(ShapeError) as caught:
-        make({"b": (1, 4)}, inputs, outputs, above="split")
+        make({"b": (1, 4)}, inputs, outputs, oversize="split")
     assert str(caught.value) == (
         f"serving_default: sizes of b above 4 cannot be split into pieces, since the {guilty}: "
-        "each input and output may have b once, alone in its dimension. Pass above={'b': 'as is'} "
-        "to run such sizes as they are."
+        "each input and output may have b once, alone in its dimension. Pass oversize={'b': "
+        "'as is'} to run such sizes as they are."
     )
-    make({"b": (1, 4)}, inputs, outputs, above="as is")
+    make({"b": (1, 4)}, inputs, outputs, oversize="as is")
 
 
 @pytest.mark.parametrize(
-    ("above", "message"),
+    ("oversize", "message"),
     [
-        ("as-is", "above='as-is': expected 'split' or 'as is': did you mean 'as is'?"),
-        (3, "above=3: expected 'split' or 'as is'"),
-        ({"b": "spilt"}, "above='spilt': expected 'split' or 'as is': did you mean 'split'?"),
+        ("as-is", "oversize='as-is': expected 'split' or 'as is': did you mean 'as is'?"),
+        (3, "oversize=3: expected 'split' or 'as is'"),
+        ({"b": "spilt"}, "oversize='spilt': expected 'split' or 'as is': did you mean 'split'?"),
     ],
 )
-def test_what_becomes_of_larger_sizes(above: Any, message: str) -> None:
+def test_what_becomes_of_larger_sizes(oversize: Any, message: str) -> None:
     with pytest.raises(ShapeError) as caught:
-        make({"b": (1, 4)}, above=above)
+        make({"b": (1, 4)}, oversize=oversize)
     assert str(caught.value) == f"serving_default: {message}"
 
 
@@ -223,7 +218,7 @@ def test_a_mask_that_is_no_input_and_one_that_is_all_there_is() -> None:
 def test_masks_of_any_rank(shape: str) -> None:
     inputs = {"ids": aval("(b, n)", "int32"), "mask": aval(shape, "bool")}
     bucketing = make({"b": (1, 4), "n": (8,)}, inputs, mask="mask")
-    assert bucketing.above == {"b": "split", "n": "as is"}
+    assert bucketing.oversize == {"b": "split", "n": "as is"}
     assert (bucketing.batch, bucketing.sequences) == ("b", ("n",))
 
 
@@ -238,7 +233,7 @@ def test_a_mask_whose_size_nothing_tells() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shapes", "above"),
+    ("shapes", "oversize"),
     [
         ({"ids": "(b, n)", "lengths": "(b,)"}, {"b": "split", "n": "as is"}),
         ({"x": "(b, n, 3)", "positions": "(n,)"}, {"b": "split", "n": "as is"}),
@@ -246,13 +241,13 @@ def test_a_mask_whose_size_nothing_tells() -> None:
         ({"image": "(n, b, 3)"}, {"b": "as is", "n": "split"}),
     ],
 )
-def test_only_rows_are_split_by_default(shapes: dict[str, str], above: dict[str, str]) -> None:
+def test_only_rows_are_split_by_default(shapes: dict[str, str], oversize: dict[str, str]) -> None:
     inputs = {name: aval(shape) for name, shape in shapes.items()}
-    outputs = {"y": aval("(n,)" if above["n"] == "split" else "(b,)")}
-    assert make({"b": (1, 4), "n": (8,)}, inputs, outputs).above == above
+    outputs = {"y": aval("(n,)" if oversize["n"] == "split" else "(b,)")}
+    assert make({"b": (1, 4), "n": (8,)}, inputs, outputs).oversize == oversize
     # What is not named keeps the default.
-    made = make({"b": (1, 4), "n": (8,)}, inputs, outputs, above={"b": "as is"})
-    assert made.above == {**above, "b": "as is"}
+    made = make({"b": (1, 4), "n": (8,)}, inputs, outputs, oversize={"b": "as is"})
+    assert made.oversize == {**oversize, "b": "as is"}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax2tf_bridge.errors import ShapeError
-from jax2tf_bridge.saving.buckets._choice import choose_buckets
+from jax2tf_bridge.saving import choose_buckets
 
 
 def padded_work(sizes: Sequence[int], buckets: Sequence[int]) -> int:

@@ -37,7 +37,7 @@ def layer(x: Any) -> Any:
 
 
 def both(function: NamedFunction, bucketing: Bucketing) -> list[Any]:
-    """As it is called eagerly, and as it is saved."""
+    """Yields the function as it is called eagerly, and as it is saved."""
     call = bucketed(function, bucketing)
     return [call, traced(call, bucketing)]
 
@@ -66,13 +66,13 @@ def plain() -> NamedFunction:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("above", ["split", "as is"])
+@pytest.mark.parametrize("oversize", ["split", "as is"])
 def test_values_and_gradients_of_the_first_and_second_order(
-    plain: NamedFunction, above: Any
+    plain: NamedFunction, oversize: Any
 ) -> None:
     by_x = jax.grad(lambda x: jnp.sin(layer(x)).sum())
     second = jax.grad(lambda x: jnp.sin(by_x(x)).sum())
-    for call in both(plain, plain.bucketing(BUCKETS, above=above)):
+    for call in both(plain, plain.bucketing(BUCKETS, oversize=oversize)):
         for size in SIZES:
             x = numbers(size, 3, seed=size)
             tensor = tf.constant(x)
@@ -91,8 +91,8 @@ def test_values_and_gradients_of_the_first_and_second_order(
 
 def test_only_buckets_reach_the_function(plain: NamedFunction) -> None:
     expected = {0: [2], 1: [2], 2: [2], 3: [4], 8: [8], 9: [8, 2], 16: [8, 8], 19: [8, 8, 4]}
-    for above in ("split", "as is"):
-        bucketing = plain.bucketing(BUCKETS, above=above)
+    for oversize in ("split", "as is"):
+        bucketing = plain.bucketing(BUCKETS, oversize=oversize)
         recorded = Recorded(plain, "x")
         call = bucketed(recorded, bucketing)
         for run in (call, traced(call, bucketing)):
@@ -100,7 +100,10 @@ def test_only_buckets_reach_the_function(plain: NamedFunction) -> None:
                 recorded.shapes.clear()
                 run({"x": tf.constant(numbers(size, 3))})
                 seen = [shape[0] for shape in recorded.shapes]
-                assert seen == ([size] if size > 8 and above == "as is" else sizes), (size, above)
+                assert seen == ([size] if size > 8 and oversize == "as is" else sizes), (
+                    size,
+                    oversize,
+                )
 
 
 def test_static_sizes_stay_static(plain: NamedFunction) -> None:
@@ -135,7 +138,7 @@ def test_dimensions_that_are_expressions() -> None:
         return {"a": 2 * x, "b": jnp.concatenate([y, y]), "c": x.reshape(-1, 2) * 3}
 
     function = named(f, numbers(8, 3), numbers(5), shapes=("(2*b, 3)", "(b + 1,)"))
-    for call in both(function, function.bucketing({"b": (2, 4)}, above="as is")):
+    for call in both(function, function.bucketing({"b": (2, 4)}, oversize="as is")):
         for size in (1, 2, 3, 4, 5):
             x, y = numbers(2 * size, 3), numbers(size + 1)
             results = call({"x": tf.constant(x), "y": tf.constant(y)})
@@ -145,14 +148,14 @@ def test_dimensions_that_are_expressions() -> None:
             np.testing.assert_array_equal(results["c"], x.reshape(-1, 2) * 3)
 
 
-@pytest.mark.parametrize("above", ["split", "as is"])
-def test_two_variables_and_results_in_which_they_stand_elsewhere(above: Any) -> None:
+@pytest.mark.parametrize("oversize", ["split", "as is"])
+def test_two_variables_and_results_in_which_they_stand_elsewhere(oversize: Any) -> None:
     def f(x: Any, y: Any, scale: Any) -> Any:
         return {"t": jnp.transpose(x, (1, 2, 0)) * scale, "y": y + 1, "s": scale * 2}
 
     args = (numbers(2, 5, 3), np.ones(2, np.int32), np.float32(2))
     function = named(f, *args, shapes=("(b, l, 3)", "(b,)", None))
-    bucketing = function.bucketing({"b": (1, 4), "l": (4, 6)}, above=above)
+    bucketing = function.bucketing({"b": (1, 4), "l": (4, 6)}, oversize=oversize)
     for call in both(function, bucketing):
         for b, length in ((0, 5), (1, 1), (3, 6), (4, 4), (9, 14), (2, 0), (6, 3)):
             x, y = numbers(b, length, 3), np.arange(b, dtype=np.int32)
@@ -168,7 +171,7 @@ def test_a_mask_tells_what_is_real() -> None:
 
     for dtype in (np.float32, np.int32, np.bool_):
         function = named(mean, numbers(2, 3), np.ones(2, dtype), shapes=("(b, 3)", "(b,)"))
-        for call in both(function, function.bucketing(BUCKETS, mask="mask", above="as is")):
+        for call in both(function, function.bucketing(BUCKETS, mask="mask", oversize="as is")):
             for size in (1, 3, 4, 9):
                 x = numbers(size, 3)
                 result = call({"x": tf.constant(x)})["output_0"]
@@ -183,7 +186,7 @@ def test_a_mask_of_two_dimensions() -> None:
     args = (numbers(2, 3), np.ones((2, 3), np.bool_))
     function = named(softmax, *args, shapes=("(b, l)", "(b, l)"))
     bucketing = function.bucketing(
-        {"b": (2, 4), "l": (4, 8)}, mask="mask", above={"b": "split", "l": "as is"}
+        {"b": (2, 4), "l": (4, 8)}, mask="mask", oversize={"b": "split", "l": "as is"}
     )
     for call in both(function, bucketing):
         for b, length in ((1, 3), (4, 8), (3, 9), (9, 5)):
@@ -200,8 +203,8 @@ FEW = ("bool", "bfloat16", "complex64")
 def test_dtypes(dtype: str) -> None:
     with jax.enable_x64(True):
         function = named(lambda x: x[:, ::-1], jnp.zeros((2, 3)).astype(dtype))
-    for above in ("split", "as is"):
-        for call in both(function, function.bucketing(BUCKETS, above=above)):
+    for oversize in ("split", "as is"):
+        for call in both(function, function.bucketing(BUCKETS, oversize=oversize)):
             for size in (0, 1, 4, 9):
                 x = np.arange(3 * size).reshape(size, 3).astype(jnp.dtype(dtype))
                 y = call({"x": tf.constant(x)})["output_0"]
@@ -214,7 +217,7 @@ def test_sizes_that_contradict_each_other() -> None:
     eager, saved = both(function, function.bucketing(BUCKETS))
     for x_size, y_size in ((3, 4), (1, 2), (9, 10), (0, 1)):
         tensors = {"x": tf.constant(numbers(x_size, 3)), "y": tf.constant(numbers(y_size, 3))}
-        message = rf"f: y: expected shape \(b, 3\), got.*{y_size}.*: b must be the size of dim"
+        message = rf"f: y: expected shape \(b, 3\), got.*{y_size}.*: b is.*{x_size}"
         for call in (eager, saved):
             with pytest.raises(tf.errors.InvalidArgumentError, match=message):
                 call(tensors)
@@ -222,12 +225,16 @@ def test_sizes_that_contradict_each_other() -> None:
 
 def test_sizes_that_no_value_gives() -> None:
     function = named(lambda x: x * 2, numbers(4), shapes="(2*b,)")
-    for call in both(function, function.bucketing(BUCKETS, above="as is")):
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"2\*b cannot be the size of d"):
+    for call in both(function, function.bucketing(BUCKETS, oversize="as is")):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=r"\(2\*b,\), got.*5.*: Division had remainder"
+        ):
             call({"x": tf.constant(numbers(5))})
     function = named(lambda x: x * 2, numbers(4), shapes="(b + 1,)")
-    for call in both(function, function.bucketing(BUCKETS, above="as is")):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="b would be negative"):
+    for call in both(function, function.bucketing(BUCKETS, oversize="as is")):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="Expected value >= 0 for dimension variable b"
+        ):
             call({"x": tf.constant(numbers(0))})
 
 
@@ -258,9 +265,11 @@ def test_an_unknown_rank_is_checked_when_it_runs(plain: NamedFunction) -> None:
         f(tf.constant(numbers(3)))
 
 
-@pytest.mark.parametrize("above", ["split", "as is"])
-def test_in_a_saved_model_with_gradients(plain: NamedFunction, above: Any, tmp_path: Path) -> None:
-    call = plain.bucketed(BUCKETS, above=above)
+@pytest.mark.parametrize("oversize", ["split", "as is"])
+def test_in_a_saved_model_with_gradients(
+    plain: NamedFunction, oversize: Any, tmp_path: Path
+) -> None:
+    call = plain.bucketed(BUCKETS, oversize=oversize)
     module = tf.Module()
     module.f = tf.function(
         lambda x: call({"x": x}),

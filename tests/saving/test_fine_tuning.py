@@ -1,4 +1,4 @@
-"""What a loaded model can do without JAX: higher gradients, and further training in TensorFlow."""
+"""Loaded models without JAX: higher gradients, and further training in TensorFlow."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ print(json.dumps([answers, text]))
 """
 
 
-@pytest.mark.parametrize(("above", "order"), [("split", 1), ("split", 2), ("as is", 2)])
+@pytest.mark.parametrize(("oversize", "order"), [("split", 1), ("split", 2), ("as is", 2)])
 def test_gradients_with_buckets_in_a_function_of_tensorflow(
-    above: Any, order: int, tmp_path: Path
+    oversize: Any, order: int, tmp_path: Path
 ) -> None:
     w = np.linspace(-1, 1, 6).astype(np.float32).reshape(3, 2)
     requests = [np.random.default_rng(n).standard_normal((n, 3), np.float32) for n in (3, 4, 9)]
@@ -115,7 +115,7 @@ def test_gradients_with_buckets_in_a_function_of_tensorflow(
 
     signature = Signature(f, args=[requests[0]], polymorphic_shapes="(b, 3)")
     buckets = {"b": [2, 4]}
-    save(tmp_path / "m", signature, params=w, buckets=buckets, above=above, vjp_order=order)
+    save(tmp_path / "m", signature, params=w, buckets=buckets, oversize=oversize, vjp_order=order)
     given = json.dumps([x.tolist() for x in requests])
     answers, log = json.loads(
         run_in_tensorflow(IN_A_FUNCTION, str(tmp_path / "m"), str(order), given)

@@ -29,7 +29,7 @@ class Interrupting:
 
 @pytest.fixture(autouse=True)
 def _quiet_finalizers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What finalizers raise is shown to nobody; pytest would fail the test by it."""
+    """Silences finalizers that raise; pytest would fail the test by it."""
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     before = signal.getsignal(signal.SIGINT)
     yield

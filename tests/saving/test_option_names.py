@@ -137,8 +137,8 @@ def preprocessed(**options: Any) -> Signature:
         ),
         (
             text(),
-            {**BUCKETS, "above": {"nn": "as is"}},
-            "above names 'nn', which has no buckets: did you mean 'n'?",
+            {**BUCKETS, "oversize": {"nn": "as is"}},
+            "oversize names 'nn', which has no buckets: did you mean 'n'?",
         ),
         (
             text(mask="token_mask"),
@@ -218,7 +218,7 @@ def test_variables_that_auto_finds_have_buckets(tmp_path: Path) -> None:
 def test_buckets_of_save_count_beside_a_signature_whose_variables_auto_finds(
     tmp_path: Path,
 ) -> None:
-    """What uses them is refused neither before the variables are found nor afterwards."""
+    """Refuses what uses them neither before the variables are found nor afterwards."""
     mask = Signature(
         lambda x, mask: x * mask,
         [np.ones(2, np.float32)] * 2,

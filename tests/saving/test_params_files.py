@@ -94,7 +94,7 @@ def assert_answers(folder: Path, params: Any) -> None:
 
 
 def given_as(form: str, params: Any, folder: Path) -> Any:
-    """The weights in one of the forms that save takes."""
+    """Gives the weights in one of the forms that save takes."""
     if form == "state dict":
         return to_state_dict(params)
     if form == "paths":
@@ -295,7 +295,7 @@ def test_two_files_and_nothing_of_jax(
 
 @pytest.mark.slow
 def test_two_files_where_jax_cannot_be_imported(record: Path, tmp_path: Path) -> None:
-    """Of the command as well: starting TensorFlow once more would take longest."""
+    """Tests the command as well: starting TensorFlow once more would take longest."""
     write_weights(tmp_path / "w", PARAMS)
     write_weights(tmp_path / "w2", scaled(2))
     code = """

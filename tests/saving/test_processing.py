@@ -19,13 +19,13 @@ from tests.saving.saved_functions import contents
 from tests.saving.text_classifier import PARAMS, scores_of, signature
 
 X = np.ones((2, 3), np.float32)
-BUCKETS: dict[str, Any] = {"buckets": {"b": [1, 4], "l": [2, 4]}, "above": {"l": "as is"}}
+BUCKETS: dict[str, Any] = {"buckets": {"b": [1, 4], "l": [2, 4]}, "oversize": {"l": "as is"}}
 TEXTS = ["good film", "not a good film"]
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> SavedModel:
-    """The classifier with buckets, and a short and a long example."""
+    """Saves the classifier with buckets, and a short and a long example."""
     with_examples = signature(example=[{"text": [text]} for text in TEXTS])
     path = tmp_path_factory.mktemp("classifier") / "1"
     return save(path, with_examples, params=PARAMS, **BUCKETS)
@@ -167,14 +167,13 @@ def test_examples_that_preprocess_does_not_take(example: Any, message: str, tmp_
         (
             ["(b, n)", "(b, n)"],
             {"buckets": {"b": [4], "n": [8]}},
-            "ids: float32[1,6] gives n = 6, so dimension 1 of x must be n = 6, but x is "
-            "float32[1,5].",
+            "x: float32[1,5] does not fit float32[b,n], since n is 6 (by ids: float32[1,6]).",
         ),
         (
             ["(b, n)", "(b, 2*n)"],
             {},
-            "ids: float32[1,6] gives n = 6, so dimension 1 of x must be 2*n = 12, but x is "
-            "float32[1,5].",
+            "x: float32[1,5] does not fit float32[b,2*n], since 2*n is 12 for n = 6 (by ids: "
+            "float32[1,6]).",
         ),
     ],
 )

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from jax2tf_bridge.saving.publishing import _atomic_rename, _publish, _workplace
-from jax2tf_bridge.saving.publishing._publish import NewVersion, latest, publish_version, versions
+from jax2tf_bridge.saving import NewVersion, latest, publish_version, versions
+from jax2tf_bridge.saving.publishing import _atomic_rename, _publish, _staging
 from tests.saving.other_users import as_another_user, folder_for_all
 
 
@@ -38,7 +38,7 @@ def no_flags(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["with_flags", "without_flags"])
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system renames to new names only, and where a name may be an empty folder's."""
+    """Runs a test where the system renames to new names only, and over empty folders."""
     if request.param == "without_flags":
         no_flags(monkeypatch)
 
@@ -161,7 +161,7 @@ def test_version_that_another_publisher_removes_is_not_noted(
 ) -> None:
     for _ in range(2):
         publish_version(tmp_path, write)
-    remove = _workplace.remove_at_once
+    remove = _staging.remove_at_once
 
     def is_slower(path: Path, name: str) -> None:
         remove(path, name)
@@ -246,7 +246,7 @@ def test_lock_that_is_not_given_back_is_not_waited_for_long(
 ) -> None:
     monkeypatch.setattr(_publish, "_LOCK_SECONDS", 0.2)
     begin = time.monotonic()
-    with _workplace.locked_folder(tmp_path, 0):
+    with _staging.locked_folder(tmp_path, 0):
         assert publish_version(tmp_path, write).version == 1
     assert 0.2 <= time.monotonic() - begin < 5
 
@@ -410,7 +410,7 @@ def test_root_that_is_an_address(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for function in (publish, versions, latest):
-        with pytest.raises(OSError, match="is no local folder: save to one, and copy that"):
+        with pytest.raises(OSError, match="has a scheme, and only local folders can be written"):
             function(root)
     assert names(tmp_path) == []
 

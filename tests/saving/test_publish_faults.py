@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from jax2tf_bridge import export
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
-from jax2tf_bridge.saving.publishing._publish import latest, publish_version, versions
+from jax2tf_bridge.saving import latest, publish_version, versions
 from jax2tf_bridge.saving.publishing._whole_directory import whole_directory
 from jax2tf_bridge.serialization import write_function
 from tests.saving.published_models import (
@@ -41,7 +41,7 @@ SIGKILL = -9
 
 
 class Side:
-    """The process whose forks do what is tested; see publishing_side.py."""
+    """Process whose forks do what is tested; see publishing_side.py."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -293,7 +293,7 @@ def reader(root: Path) -> Iterator[set[int]]:
 
 @pytest.mark.parametrize("kind", ["publish", "publish_weights", "save"])
 def test_file_that_may_not_be_larger(side: Side, tmp_path: Path, model: Path, kind: str) -> None:
-    """The limit for a process on the size of files (RLIMIT_FSIZE), which needs no rights."""
+    """Limits the size of files of a process (RLIMIT_FSIZE), which needs no rights."""
     root = tmp_path / "models" / "m"
     if kind == "save":
         shutil.copytree(model, root)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge.errors import ShapeError, UnsoundBucketsError
-from jax2tf_bridge.saving.buckets._row_independence import check_rows
+from jax2tf_bridge.saving.buckets.trials._trial import check_rows
 from tests.sampling import sampled
 from tests.saving.bucketed_functions import named
 
@@ -86,8 +86,8 @@ SOUND: list[Function] = [
 @pytest.mark.parametrize("f", sampled(SOUND, every=2, keep=[in_bfloat16]))
 def test_rows_that_are_independent(f: Function) -> None:
     function = named(f, X, shapes="(b, 6)")
-    for above in ("split", "as is"):
-        check_rows(function, function.bucketing({"b": (1, 8, 32)}, above=above))
+    for oversize in ("split", "as is"):
+        check_rows(function, function.bucketing({"b": (1, 8, 32)}, oversize=oversize))
 
 
 UNSOUND: list[Function] = [
@@ -115,9 +115,9 @@ UNSOUND: list[Function] = [
 @pytest.mark.parametrize("f", sampled(UNSOUND, every=2, keep=UNSOUND[-1:]))
 def test_rows_that_influence_each_other(f: Function) -> None:
     function = named(f, X, shapes="(b, 6)")
-    for above in ("split", "as is"):
+    for oversize in ("split", "as is"):
         with pytest.raises(UnsoundBucketsError, match="or give b no buckets"):
-            check_rows(function, function.bucketing({"b": (1, 8, 32)}, above=above))
+            check_rows(function, function.bucketing({"b": (1, 8, 32)}, oversize=oversize))
 
 
 def test_a_masked_scalar_is_not_computed_in_pieces() -> None:
@@ -125,7 +125,7 @@ def test_a_masked_scalar_is_not_computed_in_pieces() -> None:
     function = named(lambda x, mask: (x * mask).sum(), x, x, shapes="(b,)")
     with pytest.raises(UnsoundBucketsError, match=r"^f: running b = .* in pieces, as .* changes"):
         check_rows(function, function.bucketing({"b": (4,)}, mask="mask"))
-    check_rows(function, function.bucketing({"b": (4,)}, mask="mask", above="as is"))
+    check_rows(function, function.bucketing({"b": (4,)}, mask="mask", oversize="as is"))
 
 
 def test_the_error_says_what_where_and_how_to_mend_it() -> None:
@@ -141,7 +141,7 @@ def test_the_error_says_what_where_and_how_to_mend_it() -> None:
     )
     assert f"by up to {error.difference:.3g} (scaled[" in text
     assert text.endswith(
-        "The function mixes what lies along b, and padding (0 in x) counts there. Any of these "
+        "The function mixes positions along b, and padding (0 in x) counts there. Any of these "
         "mends it:\n"
         "  - take an argument that is 1 for what is real and 0 for padding, use it in the "
         "function, and name it: Signature(..., mask='...')\n"
@@ -153,18 +153,18 @@ def test_the_error_says_what_where_and_how_to_mend_it() -> None:
 
 def test_what_comes_before_may_be_looked_at_unless_it_is_cut_off() -> None:
     function = named(lambda x: jnp.cumsum(x, 0), X, shapes="(b, 6)")
-    check_rows(function, function.bucketing({"b": (2, 8)}, above="as is"))
+    check_rows(function, function.bucketing({"b": (2, 8)}, oversize="as is"))
     with pytest.raises(UnsoundBucketsError) as caught:
         check_rows(function, function.bucketing({"b": (3, 8)}))
     assert str(caught.value).startswith(
         "f: running b = 3 in pieces, as 2 and 1, changes the output 'output_0' by up to "
     )
     assert str(caught.value).endswith(
-        "Pass above={'b': 'as is'}, so that sizes above the largest bucket of b run whole."
+        "Pass oversize={'b': 'as is'}, so that sizes above the largest bucket of b run whole."
     )
     with pytest.raises(UnsoundBucketsError, match="running b = 2 in pieces, as 1 and 1"):
         check_rows(function, function.bucketing({"b": (1,)}))
-    check_rows(function, function.bucketing({"b": (1,)}, above="as is"))
+    check_rows(function, function.bucketing({"b": (1,)}, oversize="as is"))
 
 
 def masked_mean(x: Any, mask: Any) -> Any:
@@ -173,7 +173,7 @@ def masked_mean(x: Any, mask: Any) -> Any:
 
 def test_a_mask_keeps_padding_out() -> None:
     function = named(masked_mean, X, normal(4), shapes=["(b, 6)", "(b,)"])
-    check_rows(function, function.bucketing({"b": (2, 8)}, mask="mask", above="as is"))
+    check_rows(function, function.bucketing({"b": (2, 8)}, mask="mask", oversize="as is"))
     with pytest.raises(UnsoundBucketsError, match="running b = 2 in pieces"):
         check_rows(function, function.bucketing({"b": (2, 8)}, mask="mask"))
 
@@ -181,7 +181,7 @@ def test_a_mask_keeps_padding_out() -> None:
 def test_a_mask_that_does_not_help() -> None:
     function = named(lambda x, mask: x.mean(0) + mask.sum(), X, normal(4), shapes=["(b, 6)", "b"])
     with pytest.raises(UnsoundBucketsError) as caught:
-        check_rows(function, function.bucketing({"b": (2, 8)}, mask="mask", above="as is"))
+        check_rows(function, function.bucketing({"b": (2, 8)}, mask="mask", oversize="as is"))
     assert (
         "The mask 'mask' does not keep padding out of it. Any of these mends it:\n"
         "  - have the function use it there\n"
@@ -198,16 +198,16 @@ def test_one_of_two_variables_is_unsound() -> None:
     function = named(attend, tokens, shapes="(b, l, 3)")
     check_rows(function, function.bucketing({"b": (2, 8)}))
     with pytest.raises(UnsoundBucketsError, match="padding l = 5 to the bucket l = 8 changes"):
-        check_rows(function, function.bucketing({"b": (2, 8), "l": (8, 16)}, above="as is"))
+        check_rows(function, function.bucketing({"b": (2, 8), "l": (8, 16)}, oversize="as is"))
 
     def masked(x: Any, mask: Any) -> Any:
         scores = jnp.where(mask[:, None, :], x @ jnp.swapaxes(x, 1, 2), -1e9)
         return jax.nn.softmax(scores) @ x
 
     function = named(masked, tokens, np.ones((2, 5), np.bool_), shapes=["(b, l, 3)", "(b, l)"])
-    above: Any = {"b": "split", "l": "as is"}
+    oversize: Any = {"b": "split", "l": "as is"}
     buckets = {"b": (2, 8), "l": (8, 16)}
-    check_rows(function, function.bucketing(buckets, mask="mask", above=above))
+    check_rows(function, function.bucketing(buckets, mask="mask", oversize=oversize))
 
 
 def test_constraints_are_respected() -> None:
@@ -217,12 +217,12 @@ def test_constraints_are_respected() -> None:
         shapes="(b, 6)",
         polymorphic_constraints=["mod(b, 8) == 0"],
     )
-    bucketing = function.bucketing({"b": (8, 16)}, above="as is")
+    bucketing = function.bucketing({"b": (8, 16)}, oversize="as is")
     # Groups of eight rows: 8 in a bucket of 16 is sound, and what fills no group is not.
     with pytest.raises(UnsoundBucketsError, match="what stands beyond b = 10 in the bucket 16"):
         check_rows(function, bucketing)
     function = named(lambda x: x[3:] * 2, X, shapes="(b, 6)", polymorphic_constraints=["b >= 4"])
-    check_rows(function, function.bucketing({"b": (4, 8)}, above="as is"))
+    check_rows(function, function.bucketing({"b": (4, 8)}, oversize="as is"))
 
 
 def test_sizes_of_the_other_variables() -> None:

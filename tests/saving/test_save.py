@@ -22,7 +22,7 @@ from jax2tf_bridge import (
     save,
     write_function,
 )
-from jax2tf_bridge.saving._names import valid_names
+from jax2tf_bridge.saving.signatures._names import valid_names
 from tests.saving.saved_functions import DENSE, PARAMS, X, dense
 
 

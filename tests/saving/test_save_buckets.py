@@ -30,9 +30,9 @@ def inputs(rows: int) -> Any:
 DENSE = Signature(dense, args=[X], polymorphic_shapes="(b, 3)")
 
 
-@pytest.mark.parametrize("above", ["split", "as is"])
-def test_every_size_gives_what_jax_gives(above: Any, tmp_path: Path) -> None:
-    saved = save(tmp_path / "m", DENSE, params=W, buckets={"b": [2, 8]}, above=above)
+@pytest.mark.parametrize("oversize", ["split", "as is"])
+def test_every_size_gives_what_jax_gives(oversize: Any, tmp_path: Path) -> None:
+    saved = save(tmp_path / "m", DENSE, params=W, buckets={"b": [2, 8]}, oversize=oversize)
     loaded = tf.saved_model.load(tmp_path / "m")
     serve = loaded.signatures["serving_default"]
     for rows in (0, 1, 2, 3, 8, 9, 20):
@@ -92,7 +92,7 @@ def test_a_mask_is_filled(tmp_path: Path) -> None:
         polymorphic_shapes=["(b, 3)", "(b,)"],
         mask="mask",
     )
-    saved = save(tmp_path / "m", masked, params=W, buckets={"b": [4, 8]}, above="as is")
+    saved = save(tmp_path / "m", masked, params=W, buckets={"b": [4, 8]}, oversize="as is")
     text = str(saved.signatures["serving_default"])
     assert text == "(x: float32[b,3]) -> (output_0: float32[b,2])"
     loaded = tf.saved_model.load(tmp_path / "m")

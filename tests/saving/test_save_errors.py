@@ -1,4 +1,4 @@
-"""What save() refuses: names, weights, calls and options that cannot be."""
+"""Errors of save(): names, weights, calls and options that cannot be."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_signatures_that_make_no_sense(signatures: Any, message: str, tmp_path: 
 
 
 def test_weights_without_a_function_for_them(tmp_path: Path) -> None:
-    with pytest.raises(SavingError, match="has takes_params=True, and save was given no params"):
+    with pytest.raises(SavingError, match="has takes_params=True, but save got no params"):
         save(tmp_path / "m", Signature(export(dense)(PARAMS, X), takes_params=True))
     with pytest.raises(SavingError, match="has no positional argument to take them"):
         save(tmp_path / "m", export(lambda: jnp.ones(2))(), params=PARAMS)
@@ -178,7 +178,7 @@ def test_more_gradients_than_were_stored(tmp_path: Path) -> None:
 def test_what_would_not_fit_into_a_graph_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from jax2tf_bridge.saving import _checks
+    from jax2tf_bridge.saving.signatures import _checks
 
     monkeypatch.setattr(_checks, "_LARGEST_GRAPH", 100)
     with pytest.raises(SavingError, match=r"^The modules take 0\.00 GB \(serving_default: 0\.00"):

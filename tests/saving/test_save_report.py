@@ -1,4 +1,4 @@
-"""What save() prints of a model: sizes that are fixed, and what is not trainable."""
+"""Text that save() prints of a model: sizes that are fixed, and what is not trainable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def saved(path: Path, given: Any, **options: Any) -> SavedModel:
 
 
 def fixed_line(model: SavedModel) -> str:
-    """The line of the text that says that sizes are fixed; "" without one."""
+    """Finds the line of the text that says that sizes are fixed; "" without one."""
     return next((line for line in str(model).splitlines() if "sizes are fixed" in line), "")
 
 

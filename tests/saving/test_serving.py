@@ -1,4 +1,4 @@
-"""What users are told about TensorFlow Serving, and programs compiled ahead."""
+"""Instructions for TensorFlow Serving, and programs compiled ahead."""
 
 from __future__ import annotations
 
@@ -15,20 +15,15 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge.errors import SavingError
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.saving import BatchingParameters
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
 from jax2tf_bridge.saving.serving import _precompile
+from jax2tf_bridge.saving.serving._instructions import serving_instructions
 from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, CompileCache, precompile
-from jax2tf_bridge.saving.serving._serving import BatchingParameters, serving_instructions
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, Zeros, requests_of
-from shape_poly import symbolic_shape
 from tests.fresh_process import run_python
-from tests.saving.bucketed_functions import named
+from tests.saving.bucketed_functions import aval, named
 from tests.saving.precompiling import in_this_process
-
-
-def aval(shape: str, dtype: str = "float32") -> Aval:
-    return Aval(symbolic_shape(shape), dtype)
 
 
 def bucketing(
@@ -104,8 +99,8 @@ def test_signatures_with_other_buckets_share_one_file() -> None:
         bucketing({"x": "(3, b)"}),
         bucketing(outputs={"y": "(b, 10)", "total": "()"}),
         bucketing({"x": "(b, 3)", "scale": "()"}),
-        bucketing({"x": "(2*b, 3)"}, above="as is"),
-        bucketing({"x": "(n, l)"}, {"y": "(n,)"}, {"l": (16, 64)}, above="as is"),
+        bucketing({"x": "(2*b, 3)"}, oversize="as is"),
+        bucketing({"x": "(n, l)"}, {"y": "(n,)"}, {"l": (16, 64)}, oversize="as is"),
     ],
 )
 def test_requests_that_cannot_be_joined(given: Bucketing) -> None:
@@ -178,7 +173,7 @@ print([f(x=tf.ones((n, 28)))["output_0"].shape.as_list() for n in map(int, sys.a
 def cache(
     model: tuple[Path, tuple[WarmUpRequest, ...]], tmp_path_factory: pytest.TempPathFactory
 ) -> CompileCache:
-    """What is compiled of the model, in a folder elsewhere."""
+    """Compiles the model into a folder elsewhere."""
     path, requests = model
     return precompile(path, requests, cache=tmp_path_factory.mktemp("elsewhere") / "cache")
 

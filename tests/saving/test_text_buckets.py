@@ -18,7 +18,7 @@ from jax2tf_bridge.cli._directory_text import signature_text
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.loading import LoadedFunction
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
-from jax2tf_bridge.saving.buckets._row_independence import check_rows
+from jax2tf_bridge.saving.buckets.trials._trial import check_rows
 from jax2tf_bridge.verifying import KnownTypes, Pair
 from tests.saving.bucketed_functions import NamedFunction, named
 
@@ -105,7 +105,7 @@ def function_of(name: str) -> NamedFunction:
 def test_padding_is_judged_by_what_really_stands_there(name: str, options: Any) -> None:
     function = function_of(name)
     bucketing = function.bucketing(BUCKETS, **options)
-    assert bucketing.above == {"b": "split", "n": "as is"}
+    assert bucketing.oversize == {"b": "split", "n": "as is"}
     trial = check_rows(function, bucketing)
     # TensorFlow Serving pads with whatever is first in an input.
     assert trial.any_padding == (name == "lengths")
@@ -144,7 +144,7 @@ def test_the_error_says_what_was_tried_and_which_fixes_there_are() -> None:
     with pytest.raises(UnsoundBucketsError) as caught:
         check_rows(function, function.bucketing(BUCKETS))
     assert str(caught.value).endswith(
-        "The function mixes what lies along n, and padding (0 in ids) counts there. Any of these "
+        "The function mixes positions along n, and padding (0 in ids) counts there. Any of these "
         "mends it:\n"
         "  - take an argument that is 1 for what is real and 0 for padding, use it in the "
         "function, and name it: Signature(..., mask='...')\n"
@@ -324,10 +324,10 @@ def test_a_masked_sequence_of_whole_blocks_is_sound(tmp_path: Path) -> None:
 
 def test_above_names_what_has_buckets(tmp_path: Path) -> None:
     signature = Signature(lambda x: x * 2, [np.ones(2, np.float32)], polymorphic_shapes="(b,)")
-    with pytest.raises(SavingError, match="above names 'bb', which has no buckets: did you mean"):
-        save(tmp_path / "m", signature, buckets={"b": [1, 4]}, above={"bb": "as is"})
-    with pytest.raises(SavingError, match="above='as is' is for sizes above the largest bucket"):
-        save(tmp_path / "m", signature, above="as is")
+    with pytest.raises(SavingError, match="oversize names 'bb', which has no buckets: did you"):
+        save(tmp_path / "m", signature, buckets={"b": [1, 4]}, oversize={"bb": "as is"})
+    with pytest.raises(SavingError, match="oversize='as is' is for sizes above the largest bucket"):
+        save(tmp_path / "m", signature, oversize="as is")
 
 
 def test_padding_with_a_number_that_only_float64_has(tmp_path: Path) -> None:

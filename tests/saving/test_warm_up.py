@@ -11,9 +11,8 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge.errors import FileFormatError, ShapeError
-from jax2tf_bridge.portable._portable_function import Aval
 from jax2tf_bridge.saved_model._extras import WARM_UP
-from jax2tf_bridge.saved_model._protobuf_writing import bytes_field
+from jax2tf_bridge.saved_model._protobuf import bytes_field
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
 from jax2tf_bridge.saving.serving._warm_up import (
     WarmUpRequest,
@@ -23,18 +22,15 @@ from jax2tf_bridge.saving.serving._warm_up import (
     requests_of,
     write_warm_up,
 )
-from shape_poly import parse_comparison, symbolic_shape
+from shape_poly import parse_comparison
 from tests.sampling import stride
+from tests.saving.bucketed_functions import aval
 
 DTYPES = (
     *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
     *("float8_e4m3fn", "float8_e5m2"),
 )
-
-
-def aval(shape: str, dtype: str = "float32") -> Aval:
-    return Aval(symbolic_shape(shape), dtype)
 
 
 def bucketing(constraints: tuple[str, ...] = ()) -> Bucketing:

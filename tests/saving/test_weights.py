@@ -24,10 +24,9 @@ from jax2tf_bridge.errors import (
     StructureError,
 )
 from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, VariableEntry, write_sidecar
+from jax2tf_bridge.saving import latest, publish_version, publish_weights
 from jax2tf_bridge.saving.publishing import _publish_weights as _weights
 from jax2tf_bridge.saving.publishing._fingerprint import with_checkpoint
-from jax2tf_bridge.saving.publishing._publish import latest, publish_version
-from jax2tf_bridge.saving.publishing._publish_weights import publish_weights
 from tests.fresh_process import run_python
 
 X = np.ones((2, 3), np.float32)
@@ -53,7 +52,6 @@ class Model(tf.Module):  # type: ignore[misc]
 
     @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32)], autograph=False)
     def f(self, x: Any) -> Any:
-        """The layer, and the step plus what is no weight."""
         y = x @ self.dense.kernel + tf.cast(self.dense.bias, tf.float32)
         rest = tf.cast(self.constants[0][5], tf.float32) + self.table.lookup(tf.constant("a"))
         return y, tf.cast(self.step, tf.float32) + rest
@@ -360,7 +358,7 @@ def test_shapes_and_dtypes(
 
 def test_root_without_a_version(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "new"):
-        with pytest.raises(FileNotFoundError, match="has no version yet"):
+        with pytest.raises(FileNotFoundError, match="has no published version yet"):
             publish_weights(root, SECOND)
     assert os.listdir(tmp_path) == []
 

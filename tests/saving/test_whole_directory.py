@@ -12,24 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from jax2tf_bridge.saving.publishing import _atomic_rename, _workplace
+from jax2tf_bridge.saving.publishing import _atomic_rename, _staging
 from jax2tf_bridge.saving.publishing._whole_directory import in_units, whole_directory
 from tests.saving.other_users import as_another_user, folder_for_all
+from tests.saving.saved_functions import contents
 
 
 @pytest.fixture(params=["with_exchange", "without_exchange"])
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on Linux, where two names are exchanged at once, and as elsewhere."""
+    """Runs a test where two names are exchanged at once, as on Linux, and where they are not."""
     if request.param == "without_exchange":
         no_exchange(monkeypatch)
 
 
 def no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_atomic_rename, "_renameat2", lambda: None)
-
-
-def contents(path: Path) -> list[str]:
-    return sorted(p.relative_to(path).as_posix() for p in path.rglob("*"))
 
 
 def write(path: Path, name: str = "new", *, overwrite: bool = False) -> None:
@@ -44,7 +41,7 @@ def write_by(path: Path, fill: Callable[[Path], object], has: str | None = None)
 
 
 def leave(path: Path, fill: Callable[[Path], object]) -> Path:
-    """What a process leaves that dies while it writes `path`."""
+    """Makes what a process leaves that dies while it writes `path`."""
     places: list[Path] = []
 
     def dies(folder: Path) -> None:
@@ -99,7 +96,7 @@ def test_what_is_there_stays(tmp_path: Path) -> None:
     ("path", "message"),
     [
         (".", "cannot be replaced: name a folder within it"),
-        ("gs://bucket/m", "is no local folder: save to one, and copy that"),
+        ("gs://bucket/m", "has a scheme, and only local folders can be written"),
     ],
 )
 def test_what_cannot_be_a_new_folder(
@@ -275,7 +272,7 @@ def test_the_only_copy_is_never_deleted(tmp_path: Path) -> None:
     assert contents(tmp_path) == ["m", "m/old"]
 
 
-# Leftovers of the dead, and workplaces of the living.
+# Leftovers of the dead, and staging folders of the living.
 
 
 def test_leftovers_of_a_dead_process_are_removed_by_the_next(tmp_path: Path) -> None:
@@ -334,7 +331,7 @@ def test_leftovers_of_another_machine_stay_for_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(_workplace, "_machine", lambda: ("0" * 8, "1" * 8))
+        elsewhere.setattr(_staging, "_machine", lambda: ("0" * 8, "1" * 8))
         place = leave(tmp_path / "m", lambda folder: folder.mkdir())
     write(tmp_path / "m")
     assert place.exists()
@@ -352,9 +349,9 @@ def test_leftovers_of_another_machine_stay_for_a_day(
 def test_after_a_restart_leftovers_of_the_same_machine_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = _workplace._machine()
+    now = _staging._machine()
     with monkeypatch.context() as before:
-        before.setattr(_workplace, "_machine", lambda: ("0" * 8, now[1]))
+        before.setattr(_staging, "_machine", lambda: ("0" * 8, now[1]))
         leave(tmp_path / "m", lambda folder: folder.mkdir())
     write(tmp_path / "m")
     assert contents(tmp_path) == ["m", "m/new"]
@@ -363,7 +360,7 @@ def test_after_a_restart_leftovers_of_the_same_machine_are_removed(
 def test_without_locks_leftovers_stay_for_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_workplace, "_lock", lambda handle: None)
+    monkeypatch.setattr(_staging, "_lock", lambda handle: None)
     place = leave(tmp_path / "m", lambda folder: folder.mkdir())
     write(tmp_path / "m")
     assert place.exists()
@@ -376,7 +373,7 @@ def test_without_locks_leftovers_stay_for_a_day(
 def test_writer_that_was_taken_for_dead_shows_nothing(tmp_path: Path) -> None:
     def is_cleared(folder: Path) -> None:
         folder.mkdir()
-        _workplace._clear(folder.parent, "m", None)
+        _staging._clear(folder.parent, "m", None)
 
     with pytest.raises(OSError, match="No such file"):
         write_by(tmp_path / "a" / "m", is_cleared)
@@ -392,7 +389,7 @@ def test_workplace_that_is_taken_away_at_once_is_made_anew(
     def taken_twice(*, dir: Path, prefix: str) -> str:
         made.append(mkdtemp(dir=dir, prefix=prefix))
         if len(made) < 3:
-            _workplace.clear_leftovers(tmp_path, "m")
+            _staging.clear_leftovers(tmp_path, "m")
         return made[-1]
 
     monkeypatch.setattr(tempfile, "mkdtemp", taken_twice)

@@ -19,13 +19,13 @@ PARAMS = {
 
 
 def classify(params: Any, tokens: Any, mask: Any) -> Any:
-    """The probabilities of the kinds; 0 is padding, as is what the mask says."""
+    """Computes the probabilities of the kinds; 0 is padding, as is what the mask says."""
     words = jnp.where((mask & (tokens > 0))[..., None], params["embedding"][tokens], 0)
     return {"scores": jax.nn.softmax(words.sum(1) @ params["head"])}
 
 
 def signature(**options: Any) -> Signature:
-    """The classifier over strings, with buckets: its table gives int64, and it takes int32."""
+    """Makes the classifier over strings: its table gives int64, and it takes int32."""
     ids = tf.range(1, len(WORDS) + 1, dtype=tf.int64)
     init = tf.lookup.KeyValueTensorInitializer(tf.constant(WORDS), ids)
     table = tf.lookup.StaticHashTable(init, default_value=len(WORDS) + 1)
@@ -49,7 +49,7 @@ def signature(**options: Any) -> Signature:
 
 
 def scores_of(texts: list[str]) -> Any:
-    """What the classifier should give for texts of known words."""
+    """Computes what the classifier should give for texts of known words."""
     rows = [[WORDS.index(word) + 1 for word in text.split()] for text in texts]
     longest = max(map(len, rows))
     tokens = np.array([row + [0] * (longest - len(row)) for row in rows], np.int32)

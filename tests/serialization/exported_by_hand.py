@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from jax2tf_bridge import Aval, PortableFunction, TreeSpec
 from jax2tf_bridge.portable._tree_spec import LEAF
 from jax2tf_bridge.serialization.jax_exported._schema import ExportedField
 from jax2tf_bridge.serialization.jax_exported._tables import ScalarKind, Tables
-from tests.serialization.records import call_tree, simple
+from tests.serialization.records import call_tree, changed, simple
 
 MODULE = b"ML\xefR\x0dStableHLO_v1.13.1\x00and so on"
 Write = Callable[[Tables], int | None]
@@ -95,4 +95,4 @@ def by_hand(
 def writable(**changes: Any) -> PortableFunction:
     """A record of one array to one array, with these fields in the place of its own."""
     own: dict[str, Any] = {"module": MODULE, "stablehlo_version": (1, 13, 1)}
-    return replace(simple(), **{**own, **changes})
+    return changed(simple(), **{**own, **changes})

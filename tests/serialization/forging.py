@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from jax2tf_bridge.serialization import deserialize, serialize
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn._builder import Builder
 from shape_poly import DimExpr
-from tests.serialization.records import constant, simple, with_vjps
+from tests.serialization.records import changed, constant, simple, with_vjps
 
 MESH = AbstractMesh(("x",), (2,), ("auto",), AbstractDevice("TPU v5", "tpu", 1))
 TREE = TreeSpec(
@@ -42,10 +41,10 @@ TREE = TreeSpec(
 def everything() -> PortableFunction:
     """A small record of which no field is empty, with a VJP."""
     aval = Aval((DimExpr.variable("b"), 3), "float32", memory_space="host")
-    record = replace(
+    record = changed(
         simple(TREE),
         in_avals=(aval, Aval((), "key<fry>", (2,)), aval),
-        module_kept_var_idx=(0, 2),
+        kept_arguments=(0, 2),
         dropped_platforms=(("tpu", "a custom call"),),
         constraints=("b >= 2",),
         requirements=("mod(b, 2) == 0",),

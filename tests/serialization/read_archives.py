@@ -95,14 +95,14 @@ def describe(record: PortableFunction, theirs: Json) -> Json:
         "out_avals": avals(record.out_avals, theirs["out_avals"]),
         "in_shardings": shardings(record.in_shardings, theirs["in_shardings"]),
         "out_shardings": shardings(record.out_shardings, theirs["out_shardings"]),
-        "nr_devices": record.nr_devices,
+        "nr_devices": record.module.nr_devices,
         "platforms": list(record.platforms),
         "ordered_effects": [f"<class '{name}'>" for name in record.ordered_effects],
         "unordered_effects": [f"<class '{name}'>" for name in record.unordered_effects],
-        "disabled_safety_checks": [str(check) for check in record.disabled_checks],
-        "module": hashlib.sha256(record.module).hexdigest(),
-        "calling_convention_version": record.calling_convention_version,
-        "module_kept_var_idx": list(record.module_kept_var_idx),
+        "disabled_safety_checks": [str(check) for check in record.module.disabled_checks],
+        "module": hashlib.sha256(record.module.data).hexdigest(),
+        "calling_convention_version": record.module.calling_convention_version,
+        "module_kept_var_idx": list(record.module.kept_arguments),
         "uses_global_constants": record.uses_global_constants,
         "vjp": describe(record.vjp(), theirs["vjp"]) if record.has_vjp else None,
     }
@@ -123,10 +123,10 @@ def differences(file: Path) -> list[str]:
     wrote = f"JAX {release}" if release == "0.12.0.1" else f"JAX (serialization version {stamp})"
     if record.producer != wrote:
         found.append(f"producer: {record.producer}")
-    artifact = re.match(rb"ML\xefR.StableHLO_v([0-9.]+)\0", record.module)
+    artifact = re.match(rb"ML\xefR.StableHLO_v([0-9.]+)\0", record.module.data)
     assert artifact is not None
-    if ".".join(map(str, record.stablehlo_version)) != artifact.group(1).decode():
-        found.append(f"StableHLO {record.stablehlo_version}")
+    if ".".join(map(str, record.module.stablehlo_version)) != artifact.group(1).decode():
+        found.append(f"StableHLO {record.module.stablehlo_version}")
     for aval in (*record.in_avals, *record.out_avals):
         if aval.element_shape != KEY_WORDS.get(aval.dtype, ()) or aval.memory_space != "device":
             found.append(f"aval: {aval!r}")

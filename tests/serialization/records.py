@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from dataclasses import replace
 from typing import Any
 
 from jax2tf_bridge import Aval, LiftedConstant, PortableFunction, Target, TreeSpec
-from jax2tf_bridge.portable._portable_function import LazyVjp
+from jax2tf_bridge.portable._module import Module
+from jax2tf_bridge.portable._portable_function import NoGradient, StoredGradient
 from jax2tf_bridge.portable._tree_spec import LEAF
 from shape_poly import Dim, DimExpr
 
+MODULE_FIELDS = {field.name for field in dataclasses.fields(Module)}
 SCALAR = Aval((), "float32")
 
 RECORDS_THAT_CANNOT_BE_CALLED: list[tuple[dict[str, Any], str]] = [
     ({"platforms": ()}, "platforms has no member"),
     ({"stablehlo_version": (1,)}, "stablehlo_version has 1 members for 3 numbers"),
     ({"in_avals": ()}, "in_avals has 0 members for 1 leaves of in_tree"),
-    ({"module_kept_var_idx": (5,)}, "module_kept_var_idx is not in ascending order from 0 to 0: 5"),
+    ({"kept_arguments": (5,)}, "kept_arguments is not in ascending order from 0 to 0: 5"),
     (
         {"constraints": ("b >= 1", "b >= ")},
         "constraints[1] is 'b >= ', which is no comparison of sizes: ",
@@ -59,23 +62,21 @@ def simple(argument: TreeSpec = LEAF, result: TreeSpec = LEAF) -> PortableFuncti
         out_tree=result,
         out_avals=(SCALAR,) * outs,
         argument_names=("x",),
-        module=b"the module",
-        stablehlo_version=(0, 14, 24),
-        calling_convention_version=8,
-        module_kept_var_idx=tuple(range(ins)),
-        platforms=("cpu",),
-        dropped_platforms=(),
-        uses_shape_polymorphism=False,
-        constraints=(),
-        disabled_checks=(),
-        ordered_effects=(),
-        unordered_effects=(),
-        nr_devices=1,
+        module=Module(b"the module", (0, 14, 24), 8, tuple(range(ins)), ("cpu",)),
         in_shardings=(None,) * ins,
         out_shardings=(None,) * outs,
         target=Target("a test", ((0, 14, 24),), 8),
         producer="by hand",
     )
+
+
+def changed(function: PortableFunction, **fields: Any) -> PortableFunction:
+    """Replaces fields of a portable function, and of its module; `module` may be bytes."""
+    of_module = {name: fields.pop(name) for name in MODULE_FIELDS & fields.keys()}
+    if isinstance(fields.get("module"), bytes):
+        of_module["data"] = fields.pop("module")
+    function = replace(function, **fields)
+    return replace(function, module=replace(function.module, **of_module))
 
 
 def cotangent(aval: Aval) -> Aval:
@@ -93,21 +94,21 @@ def vjp_of(primal: PortableFunction, **changes: Any) -> PortableFunction:
         "out_tree": TreeSpec("tuple", children=(LEAF,) * outs),
         "out_avals": tuple(map(cotangent, primal.in_avals)),
         "argument_names": tuple(f"x{i}" for i in range(ins)),
-        "module_kept_var_idx": tuple(range(ins)),
+        "kept_arguments": tuple(range(ins)),
         "in_shardings": (None,) * ins,
         "out_shardings": (None,) * outs,
-        "lazy_vjp": LazyVjp(),
+        "gradient": NoGradient(),
         **changes,
     }
-    return replace(primal, **fields)
+    return changed(primal, **fields)
 
 
 def with_vjps(record: PortableFunction, *modules: bytes) -> PortableFunction:
     """The record with VJPs of these modules, each that of the one before."""
     if not modules:
         return record
-    vjp = with_vjps(vjp_of(record, module=modules[0], lazy_vjp=record.lazy_vjp), *modules[1:])
-    return replace(record, lazy_vjp=LazyVjp(made=vjp))
+    vjp = with_vjps(vjp_of(record, module=modules[0], gradient=record.gradient), *modules[1:])
+    return replace(record, gradient=StoredGradient(vjp))
 
 
 def within(in_avals: tuple[Aval, ...], out_avals: tuple[Aval, ...]) -> tuple[Aval, ...]:

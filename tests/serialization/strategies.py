@@ -22,10 +22,11 @@ from jax2tf_bridge import (
 )
 from jax2tf_bridge.portable._array_sizes import array_size
 from jax2tf_bridge.portable._graph_function import GraphFunction
-from jax2tf_bridge.portable._portable_function import LazyVjp
+from jax2tf_bridge.portable._module import Module
+from jax2tf_bridge.portable._portable_function import NoGradient, StoredGradient
 from jax2tf_bridge.portable._tree_spec import LEAF
 from shape_poly import Dim
-from tests.serialization.records import constant, vjp_of, within
+from tests.serialization.records import changed, constant, vjp_of, within
 from tests.strategies import comparisons, written
 
 DTYPES = ("float32", "bfloat16", "int4", "float0", "bool", "complex128", "float8_e4m3fn")
@@ -186,18 +187,20 @@ def single_records(draw: st.DrawFn) -> PortableFunction:
         out_tree=out_tree,
         out_avals=within(in_avals, one_each(avals, out_count)),
         argument_names=one_each(texts, len(arguments)),
-        module=draw(st.binary(max_size=20)),
-        stablehlo_version=draw(versions),
-        calling_convention_version=draw(u32),
-        module_kept_var_idx=tuple(kept),
-        platforms=draw(st.lists(texts, min_size=1, max_size=3).map(tuple)),
+        module=Module(
+            data=draw(st.binary(max_size=20)),
+            stablehlo_version=draw(versions),
+            calling_convention_version=draw(u32),
+            kept_arguments=tuple(kept),
+            platforms=draw(st.lists(texts, min_size=1, max_size=3).map(tuple)),
+            uses_shape_polymorphism=draw(st.booleans()),
+            disabled_checks=draw(tuples(st.builds(DisabledSafetyCheck, texts))),
+            nr_devices=draw(u32),
+        ),
         dropped_platforms=draw(tuples(st.tuples(texts, texts))),
-        uses_shape_polymorphism=draw(st.booleans()),
         constraints=draw(tuples(constraints)),
-        disabled_checks=draw(tuples(st.builds(DisabledSafetyCheck, texts))),
         ordered_effects=draw(tuples(texts)),
         unordered_effects=draw(tuples(texts)),
-        nr_devices=draw(u32),
         in_shardings=one_each(st.none() | shardings, in_count),
         out_shardings=one_each(st.none() | shardings, out_count),
         target=draw(targets),
@@ -207,7 +210,7 @@ def single_records(draw: st.DrawFn) -> PortableFunction:
         uses_global_constants=draw(st.booleans()),
         lifted_constants=draw(tuples(lifted_constants)),
         graph_functions=draw(tuples(graph_functions, most=2)),
-        lazy_vjp=LazyVjp(missing_because=draw(texts)),
+        gradient=NoGradient(draw(texts)),
     )
 
 
@@ -215,7 +218,7 @@ def chained(functions: Sequence[PortableFunction]) -> PortableFunction:
     """The first of the functions, each with the next as its VJP."""
     *rest, record = functions
     for function in reversed(rest):
-        record = replace(function, lazy_vjp=LazyVjp(made=record))
+        record = replace(function, gradient=StoredGradient(record))
     return record
 
 
@@ -227,8 +230,8 @@ def records(draw: st.DrawFn) -> PortableFunction:
     for _ in range(draw(st.integers(0, 2))):
         fresh = draw(single_records())
         primal = functions[-1]
-        shared = vjp_of(primal, module=fresh.module, name=fresh.name, lazy_vjp=fresh.lazy_vjp)
-        types = {
+        shared = vjp_of(primal, module=fresh.module.data, name=fresh.name, gradient=fresh.gradient)
+        types: dict[str, Any] = {
             name: getattr(shared, name)
             for name in (
                 "in_tree",
@@ -236,12 +239,12 @@ def records(draw: st.DrawFn) -> PortableFunction:
                 "out_tree",
                 "out_avals",
                 "argument_names",
-                "module_kept_var_idx",
                 "in_shardings",
                 "out_shardings",
             )
         }
-        functions.append(draw(st.sampled_from((replace(fresh, **types), shared))))
+        types["kept_arguments"] = shared.module.kept_arguments
+        functions.append(draw(st.sampled_from((changed(fresh, **types), shared))))
     return chained(functions)
 
 

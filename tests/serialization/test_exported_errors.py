@@ -154,12 +154,12 @@ WRONG: list[tuple[dict[int, Write], dict[int, Any], str]] = [
     (
         {F.MODULE_KEPT_VAR_IDX: lambda t: t.scalars("Uint16", [1])},
         {},
-        "module_kept_var_idx is not in ascending order from 0 to 0: 1 comes after -1",
+        "kept_arguments is not in ascending order from 0 to 0: 1 comes after -1",
     ),
     (
         {F.MODULE_KEPT_VAR_IDX: lambda t: t.scalars("Uint16", [0, 0])},
         {},
-        "module_kept_var_idx is not in ascending order from 0 to 0: 0 comes after 0",
+        "kept_arguments is not in ascending order from 0 to 0: 0 comes after 0",
     ),
     (
         {F.VJP: vjp(outs=2)},

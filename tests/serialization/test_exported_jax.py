@@ -98,7 +98,7 @@ def test_many_arguments_and_deep_trees() -> None:
     for _ in range(60):
         tree = {"next": tree}
     record = check(jax.export.export(jax.jit(lambda t, *a: (a[7], t)))(tree, *leaves), 0)
-    assert record.module_kept_var_idx == (0, 8)
+    assert record.module.kept_arguments == (0, 8)
 
 
 def test_symbolic_expressions() -> None:

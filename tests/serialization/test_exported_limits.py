@@ -17,7 +17,7 @@ from jax2tf_bridge import (
     TreeSpec,
     serialize_exported,
 )
-from jax2tf_bridge.portable._portable_function import LazyVjp
+from jax2tf_bridge.portable._portable_function import StoredGradient
 from jax2tf_bridge.portable._tree_spec import LEAF
 from tests.serialization import records
 from tests.serialization.exported_by_hand import writable
@@ -34,7 +34,7 @@ ORDERS = [
 def test_more_orders_than_there_are(there_are: int, order: int, message: str) -> None:
     record = writable()
     for _ in range(there_are):
-        record = replace(record, lazy_vjp=LazyVjp(made=records.vjp_of(record, name="f_vjp")))
+        record = replace(record, gradient=StoredGradient(records.vjp_of(record, name="f_vjp")))
     with pytest.raises(SerializationError, match=message):
         serialize_exported(record, vjp_order=order)
 

@@ -187,14 +187,16 @@ def described(record: PortableFunction) -> dict[str, Any]:
         "dropped_platforms",
         "target",
         "producer",
-        "lazy_vjp",
-        "types_checked",
-        "calling_convention_version",
-        "uses_shape_polymorphism",
+        "gradient",
         "uses_global_constants",
     }
     fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
-    return {name: value for name, value in fields.items() if name not in left_out}
+    # JAX folds what depends on the platform by a newer convention.
+    module = dataclasses.replace(
+        record.module, calling_convention_version=9, uses_shape_polymorphism=False
+    )
+    found = {name: value for name, value in fields.items() if name not in left_out}
+    return {**found, "module": module}
 
 
 def test_what_is_written() -> None:
@@ -213,7 +215,7 @@ def test_what_is_written() -> None:
     assert root.boolean(ExportedField.USES_GLOBAL_CONSTANTS)
     assert root.integer(ExportedField.CALLING_CONVENTION_VERSION, "u16") == 9
     newer = serialize_exported(writable(calling_convention_version=10))
-    assert read_exported(newer).calling_convention_version == 10
+    assert read_exported(newer).module.calling_convention_version == 10
 
 
 def test_the_same_record_is_written_as_the_same_bytes() -> None:
@@ -298,7 +300,7 @@ def functions(draw: st.DrawFn) -> PortableFunction:
         out_tree=out_tree,
         in_avals=in_avals,
         out_avals=records.within(in_avals, some(arrays, outs)),
-        module_kept_var_idx=tuple(i for i in range(ins) if draw(st.booleans())),
+        kept_arguments=tuple(i for i in range(ins) if draw(st.booleans())),
         platforms=tuple(draw(st.lists(texts, min_size=1, max_size=3))),
         disabled_checks=draw(
             st.sampled_from(

@@ -15,6 +15,7 @@ from jax2tf_bridge import Aval, ModuleError, PortableFunction, export, to_tf
 from jax2tf_bridge.serialization import read_function, write_function
 from shape_poly import DimExpr
 from tests.fresh_process import run_python
+from tests.serialization.records import changed
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,7 @@ def test_a_file_runs(record: PortableFunction, tmp_path: Path) -> None:
 def test_files_that_contradict_their_modules_are_refused(
     changes: dict[str, Any], text: str, record: PortableFunction, tmp_path: Path
 ) -> None:
-    write_function(tmp_path / "f.jaxfn", replace(record, **changes), vjp_order=0)
+    write_function(tmp_path / "f.jaxfn", changed(record, **changes), vjp_order=0)
     with pytest.raises(ModuleError) as caught:
         to_tf(read_function(tmp_path / "f.jaxfn"))
     assert str(caught.value).splitlines() == [

@@ -20,7 +20,7 @@ from jax2tf_bridge import (
     SerializationError,
 )
 from jax2tf_bridge.portable._array_sizes import array_size
-from jax2tf_bridge.portable._portable_function import LazyVjp
+from jax2tf_bridge.portable._portable_function import StoredGradient
 from jax2tf_bridge.serialization import deserialize, read_function, serialize, write_function
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn._generated import jaxfn_generated
@@ -41,7 +41,7 @@ def lifting(*constants: LiftedConstant, vjps: int = 1) -> PortableFunction:
     if not modules:
         return record
     vjp = vjp_of(record, lifted_constants=constants[::-1], module=modules.pop())
-    return replace(record, lazy_vjp=LazyVjp(made=with_vjps(vjp, *modules)))
+    return replace(record, gradient=StoredGradient(with_vjps(vjp, *modules)))
 
 
 def places(data: bytes, arrays: Sequence[LiftedConstant]) -> list[int]:

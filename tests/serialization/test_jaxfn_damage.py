@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from tests.serialization.forging import (
     refused,
     sealed,
 )
+from tests.serialization.records import changed
 
 
 def test_untouched() -> None:
@@ -32,7 +32,7 @@ def test_cut_short_anywhere() -> None:
 
 
 def test_cut_short_at_every_64th_of_a_large_file(tmp_path: Path) -> None:
-    data = serialize(replace(everything(), module=bytes(200_000)))
+    data = serialize(changed(everything(), module=bytes(200_000)))
     path = tmp_path / "cut.jaxfn"
     for i in range(64):
         size = len(data) * i // 64

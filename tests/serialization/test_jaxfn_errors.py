@@ -21,7 +21,7 @@ from jax2tf_bridge import (
     Target,
     TreeSpec,
 )
-from jax2tf_bridge.portable._portable_function import LazyVjp
+from jax2tf_bridge.portable._portable_function import GradientOnDemand, NoGradient
 from jax2tf_bridge.portable._tree_spec import LEAF
 from jax2tf_bridge.serialization import serialize
 from jax2tf_bridge.serialization.jaxfn import _format
@@ -29,6 +29,7 @@ from shape_poly import DimExpr
 from tests.serialization.records import (
     RECORDS_THAT_CANNOT_BE_CALLED,
     call_tree,
+    changed,
     simple,
     vjp_of,
     with_vjps,
@@ -116,12 +117,12 @@ def test_depth() -> None:
         ({"argument_names": ()}, "argument_names has 0 members for 1 arguments"),
         ({"in_tree": LEAF}, "in_tree is not the structure of (args, kwargs)"),
         *RECORDS_THAT_CANNOT_BE_CALLED,
-        ({"module_kept_var_idx": (0, 0)}, "not in ascending order from 0 to 0: 0 comes after 0"),
-        ({"module_kept_var_idx": (1,)}, "not in ascending order from 0 to 0: 1 comes after -1"),
+        ({"kept_arguments": (0, 0)}, "not in ascending order from 0 to 0: 0 comes after 0"),
+        ({"kept_arguments": (1,)}, "not in ascending order from 0 to 0: 1 comes after -1"),
     ],
 )
 def test_inconsistent_records(changes: dict[str, Any], text: str) -> None:
-    found = refusal(replace(simple(), **changes))
+    found = refusal(changed(simple(), **changes))
     assert found.startswith("f cannot be written: its record is inconsistent: ")
     assert text in found
 
@@ -161,7 +162,7 @@ def test_structures_that_are_none(tree: TreeSpec, text: str) -> None:
     ],
 )
 def test_values_out_of_range(changes: dict[str, Any], text: str) -> None:
-    assert text in refusal(replace(simple(), **changes))
+    assert text in refusal(changed(simple(), **changes))
 
 
 def test_too_many_dimensions() -> None:
@@ -171,9 +172,9 @@ def test_too_many_dimensions() -> None:
 
 
 def test_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    size = len(serialize(simple())) - len(simple().module)
+    size = len(serialize(simple())) - len(simple().module.data)
     monkeypatch.setattr(_format, "MAX_STRUCTURE_SIZE", size)
-    assert serialize(replace(simple(), module=bytes(10 * size)))  # modules do not count
+    assert serialize(changed(simple(), module=bytes(10 * size)))  # modules do not count
     monkeypatch.setattr(_format, "MAX_STRUCTURE_SIZE", size - 1)
     assert refusal(simple()) == (
         "f cannot be written: what describes it, without its modules and arrays, takes more than "
@@ -188,13 +189,13 @@ def test_size_limit_of_flatbuffers_itself(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_more_vjps_than_there_are() -> None:
-    reason = LazyVjp(missing_because="it uses a while loop")
-    record = replace(simple(), lazy_vjp=reason)
+    reason = NoGradient("it uses a while loop")
+    record = replace(simple(), gradient=reason)
     assert refusal(record, vjp_order=1) == (
         "f cannot be written with vjp_order=1: there is no VJP. f has no gradient: it uses a while "
         "loop."
     )
-    record = with_vjps(replace(simple(), name="f_0", lazy_vjp=reason), b"1", b"2")
+    record = with_vjps(replace(simple(), name="f_0", gradient=reason), b"1", b"2")
     assert refusal(record, vjp_order=4) == (
         "f_0 cannot be written with vjp_order=4: only VJPs up to order 2 are there. f_0 has no "
         "gradient: it uses a while loop."
@@ -205,7 +206,7 @@ def test_vjps_that_cannot_be_made() -> None:
     def no_gradient() -> PortableFunction:
         raise GradientError("the function branches on its input")
 
-    record = replace(simple(), lazy_vjp=LazyVjp(no_gradient))
+    record = replace(simple(), gradient=GradientOnDemand(no_gradient))
     text = refusal(record, vjp_order=1)
     assert text.endswith("there is no VJP. the function branches on its input")
 
@@ -213,7 +214,7 @@ def test_vjps_that_cannot_be_made() -> None:
         raise InconclusiveShapeError("is b >= 2?", comparison="b >= 2")
 
     with pytest.raises(InconclusiveShapeError, match="is b >= 2"):
-        serialize(replace(simple(), lazy_vjp=LazyVjp(question)), vjp_order=1)
+        serialize(replace(simple(), gradient=GradientOnDemand(question)), vjp_order=1)
 
 
 def test_vjp_order_is_a_number_of_orders() -> None:
@@ -226,15 +227,15 @@ def test_endless_vjps() -> None:
     nothing = simple(TreeSpec("none"), TreeSpec("none"))
 
     def more() -> PortableFunction:
-        return vjp_of(nothing, lazy_vjp=LazyVjp(more))
+        return vjp_of(nothing, gradient=GradientOnDemand(more))
 
     assert "a file holds VJPs up to order 200" in refusal(more(), vjp_order=1000)
 
 
 def test_a_record_of_a_call_without_names_is_written() -> None:
     tree = call_tree()
-    record = replace(
+    record = changed(
         simple(), in_tree=tree, argument_names=(), in_avals=(), in_shardings=(),
-        module_kept_var_idx=(),
+        kept_arguments=(),
     )  # fmt: skip
     assert serialize(record)

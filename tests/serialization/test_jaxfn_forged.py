@@ -74,7 +74,7 @@ BILLION = 2**32 - 1
         ({"out_avals": [1]}, "functions[0].out_avals: expected indices below 1, got 1"),
         ({"out_avals": []}, "out_avals has 0 members for 1 leaves of out_tree"),
         ({"argument_names": [0]}, "argument_names has 1 members for 0 arguments"),
-        ({"module_kept_var_idx": [0]}, "module_kept_var_idx is not in ascending order"),
+        ({"module_kept_var_idx": [0]}, "kept_arguments is not in ascending order"),
         ({"in_shardings": [1]}, "functions[0].in_shardings: expected indices below 1, got 1"),
         ({"out_shardings": [0, 0]}, "out_shardings has 2 members for 1 out_avals"),
         ({"lifted_avals": [0]}, "an abstract value, a digest and a name each constant, got 1, 0"),

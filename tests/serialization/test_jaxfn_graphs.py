@@ -9,6 +9,7 @@ import pytest
 
 from jax2tf_bridge import PortableFunction, SerializationError, serialize_exported
 from jax2tf_bridge.portable._graph_function import GraphFunction
+from jax2tf_bridge.portable._portable_function import StoredGradient
 from jax2tf_bridge.serialization import deserialize, serialize
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn._builder import Builder
@@ -24,8 +25,7 @@ def with_graphs() -> PortableFunction:
     record = replace(simple(), graph_functions=(SINE, COSINE))
     record = with_vjps(record, b"the module of the VJP")
     vjp = replace(record.vjp(), graph_functions=(COSINE, GraphFunction("sine", b"its gradient")))
-    object.__setattr__(record.lazy_vjp, "_made", vjp)
-    return record
+    return replace(record, gradient=StoredGradient(vjp))
 
 
 def _version(data: bytes) -> int:

@@ -17,7 +17,7 @@ from tests.shape_corpus import (
     slicing,
     vjp_only,
 )
-from tests.shape_corpus.record import Label, ShapeCase
+from tests.shape_corpus.shape_case import Label, ShapeCase
 
 
 def _cases(module: ModuleType) -> tuple[ShapeCase, ...]:
@@ -43,7 +43,7 @@ VJP_CASES: tuple[ShapeCase, ...] = _cases(vjp_only)
 
 
 def labelled(label: Label, cases: tuple[ShapeCase, ...] = CASES) -> tuple[ShapeCase, ...]:
-    """The cases of that label."""
+    """Returns the cases of that label."""
     return tuple(case for case in cases if case.label == label)
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from tests.shape_corpus.record import impossible, provable, requires, weights
+from tests.shape_corpus.shape_case import impossible, provable, requires, weights
 
 
 def attend(query: Any, key: Any, value: Any, mask: Any = None) -> Any:

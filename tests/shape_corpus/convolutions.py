@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.shape_corpus.record import provable, requires, weights
+from tests.shape_corpus.shape_case import provable, requires, weights
 
 NWC = ("NWC", "WIO", "NWC")
 NHWC = ("NHWC", "HWIO", "NHWC")

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from tests.shape_corpus.record import provable, requires, weights
+from tests.shape_corpus.shape_case import provable, requires, weights
 
 
 @requires("mod(h, 4) == 0", "mod(w, 4) == 0", of=("(b, h, w, 3)",), why="patches of 4 by 4")

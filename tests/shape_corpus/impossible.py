@@ -1,4 +1,4 @@
-"""What no constraint on the sizes can help."""
+"""Functions that no constraint on the sizes can help."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tests.shape_corpus.record import impossible, weights
+from tests.shape_corpus.shape_case import impossible, weights
 
 
 @impossible("(b,)", obstacle="no size fits", why="stacks b and b + 1")

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from tests.shape_corpus.record import requires, weights
+from tests.shape_corpus.shape_case import requires, weights
 
 EQUAL = "a == b"
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from tests.shape_corpus.record import provable, requires, weights
+from tests.shape_corpus.shape_case import provable, requires, weights
 
 # flax does not annotate them.
 avg_pool: Any = nn.avg_pool
@@ -16,7 +16,7 @@ max_pool: Any = nn.max_pool
 
 
 def apply(module: nn.Module, x: Any, *shape: int) -> Any:
-    """The module's output, with parameters made for an input of that shape."""
+    """Applies the module, with parameters made for an input of that shape."""
     shapes = jax.eval_shape(module.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, x.dtype))
     return module.apply(jax.tree.map(lambda leaf: weights(*leaf.shape), shapes), x)
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from tests.shape_corpus.record import provable, requires
+from tests.shape_corpus.shape_case import provable, requires
 
 
 @provable("(b,)", why="-1 in a reshape: mod(-b, 8) + b is a multiple of 8")

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from tests.shape_corpus.record import provable, requires, weights
+from tests.shape_corpus.shape_case import provable, requires, weights
 
 
 @requires("mod(b, 2) == 0", of=("(b, 5, 7)",), why="two halves with the rest left to -1")

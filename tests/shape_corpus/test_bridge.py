@@ -1,4 +1,4 @@
-"""The corpus through the bridge: what passes, what it states, and what it says otherwise."""
+"""Runs the corpus through the bridge: results, requirements and errors."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from jax2tf_bridge import GradientError, InconclusiveShapeError, convert, export
 from shape_poly import SymbolicScope
 from tests.sampling import sampled, stride
 from tests.shape_corpus import VJP_CASES, labelled
-from tests.shape_corpus.record import ShapeCase, grid
+from tests.shape_corpus.shape_case import ShapeCase, grid
 
 # jnp.stack of JAX 0.8 does not say which shapes differ, so that there is nothing to read.
 SILENT_IN_JAX_0_8 = {
@@ -38,12 +38,6 @@ def record_of(case: ShapeCase, constraints: Any) -> bridge.PortableFunction:
         platforms=["cpu"],
     )
     return exporter(*case.shapes(case.sizes[-1]))
-
-
-def test_the_corpus_is_large() -> None:
-    assert len(PROVABLE) >= 40
-    assert len(PROVABLE) + len(REQUIREMENT) >= 80
-    assert len(IMPOSSIBLE) >= 10
 
 
 @pytest.mark.parametrize("case", sampled(PROVABLE, every=3), ids=str)
@@ -102,12 +96,12 @@ def test_provable_gradients_pass_without_help(case: ShapeCase) -> None:
 @pytest.mark.parametrize("case", labelled("requirement", VJP_CASES), ids=str)
 def test_requirements_of_a_gradient_bind_the_gradient_alone(case: ShapeCase) -> None:
     record = record_of(case, "infer")
-    before = record.module
+    before = record.module.data
     stated = SymbolicScope(record.vjp().requirements)
     for sizes in grid(case.variables, 24, 300):
         assert stated.holds(sizes) == case.fits(sizes), (record.vjp().requirements, sizes)
     assert record.requirements == ()
-    assert record.module is before
+    assert record.module.data is before
     with pytest.raises(InconclusiveShapeError, match="the gradient of"):
         record_of(case, ()).vjp()
 

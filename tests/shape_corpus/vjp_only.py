@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from tests.shape_corpus.record import impossible, provable, requires, weights
+from tests.shape_corpus.shape_case import impossible, provable, requires, weights
 
 EVEN = "mod(b, 2) == 0"
 PADDING = "JAX hands its gradient the padding {}, which must be a number"

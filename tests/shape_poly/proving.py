@@ -1,25 +1,27 @@
-"""What the tests of proofs share: comparisons to prove, and all small assignments."""
+"""Comparisons to prove, all small assignments, and a limit of time, for the tests of proofs."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterator, Mapping
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
 
 from hypothesis import strategies as st
 
-from shape_poly import DimExpr
-from shape_poly._atoms import Operation, OperationKind
-from shape_poly._comparisons import Comparison, ComparisonOperator
+from shape_poly import Comparison, ComparisonOperator, DimExpr, Operation, OperationKind
 from shape_poly._expressions import atom_expression
+from tests.strategies import OPERATORS, VARIABLES
 
-VARIABLES = ("a", "b", "c")
-OPERATORS: tuple[ComparisonOperator, ...] = (">=", "<=", "==", ">", "<", "!=")
 GRID = 6
-"""Assignments of sizes up to that are tried."""
+"""The largest size in the assignments of `grid`."""
+FOREVER = math.inf
+"""As a deadline."""
 
 
 def as_written(kind: OperationKind, x: DimExpr, y: DimExpr) -> DimExpr:
-    """The operation, not simplified, so that the prover meets it."""
+    """Makes an operation that is not simplified, so that the prover meets it."""
     return atom_expression(Operation(kind, (x, y)))
 
 
@@ -47,7 +49,7 @@ def _is_defined_somewhere(dimension: DimExpr) -> bool:
 
 
 def dimensions(max_leaves: int = 4) -> st.SearchStrategy[DimExpr]:
-    """Dimensions with symbolic divisors too, some of them 0 somewhere."""
+    """Draws dimensions with symbolic divisors too, some of them 0 somewhere."""
     leaves = st.integers(-6, 9).map(DimExpr.constant) | st.sampled_from(VARIABLES).map(
         DimExpr.variable
     )
@@ -55,18 +57,35 @@ def dimensions(max_leaves: int = 4) -> st.SearchStrategy[DimExpr]:
 
 
 def comparisons(max_leaves: int = 4) -> st.SearchStrategy[Comparison]:
-    """Comparisons of such dimensions."""
+    """Draws comparisons of such dimensions."""
     return st.builds(
         Comparison, st.sampled_from(OPERATORS), dimensions(max_leaves), dimensions(max_leaves)
     )
 
 
-def grid(names: frozenset[str]) -> Iterator[Mapping[str, int]]:
-    """Small assignments, by sum, then lexicographically."""
+constraint_lists = st.lists(comparisons(3), max_size=2)
+larger_sizes = st.fixed_dictionaries(dict.fromkeys(VARIABLES, st.integers(1, 40)))
+
+
+def grid(
+    names: Iterable[str], constraints: Iterable[Comparison] = ()
+) -> Iterator[Mapping[str, int]]:
+    """Yields small assignments that satisfy the constraints, by sum, then lexicographically."""
+    constraints = tuple(constraints)
     ordered = sorted(names)
     sizes = itertools.product(range(1, GRID + 1), repeat=len(ordered))
     for values in sorted(sizes, key=lambda v: (sum(v), v)):
-        yield dict(zip(ordered, values, strict=True))
+        assignment = dict(zip(ordered, values, strict=True))
+        if all(c.holds(assignment) for c in constraints):
+            yield assignment
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Checks that the block takes no longer: far above what it should take, as machines differ."""
+    start = time.monotonic()
+    yield
+    assert time.monotonic() - start < seconds
 
 
 _factors = st.builds(

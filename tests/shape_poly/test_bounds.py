@@ -1,9 +1,6 @@
 """Bounds: they hold for every sample, and are close where interval arithmetic can be."""
 
-import doctest
 import math
-import time
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -13,12 +10,12 @@ from shape_poly import (
     Dim,
     DimExpr,
     SymbolicScope,
-    _bounds,
     parse_dimension,
     symbolic_dim_bounds,
 )
 from tests import strategies
 from tests.sampling import examples
+from tests.shape_poly.proving import within
 
 
 @given(strategies.written, strategies.assignments)
@@ -149,27 +146,22 @@ def test_contradicting_constraints_bound_nothing() -> None:
     assert symbolic_dim_bounds(parse_dimension("b + 1"), scope) == (2, math.inf)
 
 
-def seconds(dimension: Dim, constraints: Sequence[str] = ()) -> float:
-    scope = SymbolicScope(constraints, check=False)
-    start = time.perf_counter()
-    symbolic_dim_bounds(dimension, scope)
-    return time.perf_counter() - start
-
-
 def test_large_dimensions_and_scopes_take_seconds_at_most() -> None:
     many = DimExpr.sum(DimExpr.variable(f"v{i}") * i for i in range(1, 5001))
     chain = [f"v{i} >= v{i + 1} + 1" for i in range(1, 300)]
-    assert seconds(many) < 10
-    assert seconds(many, chain) < 10
-    assert seconds(parse_dimension("v1 - v2 + v3"), chain) < 10
-    assert seconds(DimExpr.variable("v1"), [f"{many} >= 0"]) < 10
     operations = [parse_dimension(f"max(mod(a, b + {i}), floordiv(c, {i}))") for i in range(2, 30)]
-    assert seconds(DimExpr.sum(operations) - DimExpr.sum(operations[::2]) * 3) < 10
-    deep = DimExpr.variable("b")
+    deep = "b"
     for i in range(60):
-        deep = parse_dimension(f"max({deep} - a, floordiv(c, {i + 2}))")  # type: ignore[assignment]
-    assert seconds(deep) < 10
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(_bounds).failed == 0
+        deep = f"max({deep} - a, floordiv(c, {i + 2}))"
+    dimensions: list[tuple[Dim, list[str]]] = [
+        (many, []),
+        (many, chain),
+        (parse_dimension("v1 - v2 + v3"), chain),
+        (DimExpr.variable("v1"), [f"{many} >= 0"]),
+        (DimExpr.sum(operations) - DimExpr.sum(operations[::2]) * 3, []),
+        (parse_dimension(deep), []),
+    ]
+    for dimension, constraints in dimensions:
+        scope = SymbolicScope(constraints, check=False)
+        with within(10):
+            symbolic_dim_bounds(dimension, scope)

@@ -1,17 +1,16 @@
 """Reading dimensions: the inverse of printing, what users write, and errors with the column."""
 
-import doctest
 import inspect
 import keyword
 import sys
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shape_poly import DimensionSyntaxError, DimExpr, _parser, parse_dimension
+from shape_poly import DimensionSyntaxError, DimExpr, parse_dimension
 from tests import strategies
+from tests.shape_poly.proving import within
 
 
 @given(strategies.written)
@@ -115,41 +114,48 @@ def test_operations_stay_as_written_unless_asked() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "expected a variable, a number or '(', but found the end of the text at column 1"),
-        ("b +", "expected a variable, a number or '(', but found the end of the text at column 4"),
-        ("b * * 2", "expected a variable, a number or '(', but found '*' at column 5"),
-        ("a b", "expected an operator or the end, but found 'b' at column 3"),
-        ("a, b", "expected an operator or the end, but found ',' at column 2"),
-        ("b)", "found ')' (is it one too many, or is a parenthesis missing before?) at column 2"),
-        ("(b", "found the end of the text (a parenthesis is not closed) at column 3"),
+        ("", "at column 1: expected a variable, a number or '(', but found the end of the text"),
+        ("b +", "at column 4: expected a variable, a number or '(', but found the end of the text"),
+        ("b * * 2", "at column 5: expected a variable, a number or '(', but found '*'"),
+        ("a b", "at column 3: expected an operator or the end, but found 'b'"),
+        ("a, b", "at column 2: expected an operator or the end, but found ','"),
+        (
+            "b)",
+            "at column 2: expected an operator or the end, but found ')' (is it one too many, or",
+        ),
+        (
+            "(b",
+            "at column 3: expected an operator or ')', but found the end of the text (a "
+            "parenthesis is not closed)",
+        ),
         ("mod(b, 2", "expected an operator, ',' or ')', but found the end of the text"),
-        ("2b", "'b' directly after a number, expected an operator, as in '2*b', at column 2"),
-        ("b // 0", "division by zero at column 3"),
-        ("mod(b, a - a)", "division by zero at column 1"),
-        ("  a^2 + foo(b)", "unknown function foo at column 9"),
-        ("floor_div(b, 2)", "unknown function floor_div (did you mean floordiv?) at column 1"),
-        ("floordiv(b)", "floordiv takes 2 operands, but found 1 at column 1"),
-        ("max(a, b, c)", "max takes 2 operands, but found 3 at column 1"),
-        ("non_negative(a, b)", "non_negative takes 1 operand, but found 2 at column 1"),
+        ("2b", "at column 2: expected an operator between a number and 'b', as in '2*b'"),
+        ("b // 0", "at column 3: division by zero"),
+        ("mod(b, a - a)", "at column 1: division by zero"),
+        ("  a^2 + foo(b)", "at column 9: unknown function foo"),
+        ("floor_div(b, 2)", "at column 1: unknown function floor_div (did you mean floordiv?)"),
+        ("floordiv(b)", "at column 1: floordiv takes 2 operands, but found 1"),
+        ("max(a, b, c)", "at column 1: max takes 2 operands, but found 3"),
+        ("non_negative(a, b)", "at column 1: non_negative takes 1 operand, but found 2"),
         ("2 + max", "expected '(' after 'max', which is no variable, but found the end"),
-        ("2 + b**-1", "a power that is not an integer from 0 to 64 at column 8"),
-        ("b^65", "a power that is not an integer from 0 to 64 at column 3"),
-        ("b^2^7", "a power that is not an integer from 0 to 64 at column 3"),
-        ("2^b", "a power that is not an integer from 0 to 64 at column 3"),
-        ("a*-2^2", "a power of a number with a sign, which needs parentheses, at column 5"),
-        ("a + -2**2", "a power of a number with a sign, which needs parentheses, at column 7"),
-        ("2 + _", "'_', which stands for a whole dimension of a shape, as a part of one at"),
-        ("b / 2", "unexpected '/': sizes are integers, write '//' to round down at column 3"),
+        ("2 + b**-1", "at column 8: an exponent must be an integer from 0 to 64"),
+        ("b^65", "at column 3: an exponent must be an integer from 0 to 64"),
+        ("b^2^7", "at column 3: an exponent must be an integer from 0 to 64"),
+        ("2^b", "at column 3: an exponent must be an integer from 0 to 64"),
+        ("a*-2^2", "at column 5: a power of a number with a sign needs parentheses"),
+        ("a + -2**2", "at column 7: a power of a number with a sign needs parentheses"),
+        ("2 + _", "'_' stands for a whole dimension of a shape, not for a part of one"),
+        ("b / 2", "at column 3: unexpected '/': sizes are integers, write '//' to round down"),
         ("1.5", "unexpected '.': sizes are integers, and '...' stands for several dimensions"),
-        ("b >= 2", "unexpected '>': conditions go into the constraints at column 3"),
-        ("2 + 'x'", 'unexpected character "\'" at column 5'),
-        ("b² + 1", "unexpected character '²' at column 2"),
-        ("b << 2", "unexpected '<': conditions go into the constraints at column 3"),
-        ("b\x00", "unexpected character '\\x00' at column 2"),
-        ("9" * 40, "a number above 2**128 at column 1"),
-        (f"b + {2**128 + 1}", "a number above 2**128 at column 5"),
-        (f"{2**100}*{2**100}*b", "a dimension with a number of more than 128 bits at column 1"),
-        ("9" * 5000, "a number above 2**128 at column 1"),
+        ("b >= 2", "at column 3: unexpected '>': conditions go into the constraints"),
+        ("2 + 'x'", 'at column 5: unexpected character "\'"'),
+        ("b² + 1", "at column 2: unexpected character '²'"),
+        ("b << 2", "at column 3: unexpected '<': conditions go into the constraints"),
+        ("b\x00", "at column 2: unexpected character '\\x00'"),
+        ("9" * 40, "at column 1: a number above 2**128"),
+        (f"b + {2**128 + 1}", "at column 5: a number above 2**128"),
+        (f"{2**100}*{2**100}*b", "at column 1: a dimension with a number of more than 128 bits"),
+        ("9" * 5000, "at column 1: a number above 2**128"),
     ],
 )
 def test_other_text_is_an_error_with_the_column(text: str, message: str) -> None:
@@ -157,7 +163,8 @@ def test_other_text_is_an_error_with_the_column(text: str, message: str) -> None
         parse_dimension(text)
     assert message in str(raised.value)
     assert "A dimension is an integer or an expression over variables" in str(raised.value)
-    assert f"at column {raised.value.column} of the dimension" in str(raised.value)
+    assert str(raised.value).startswith("The dimension ")
+    assert f"is wrong at column {raised.value.column}: " in str(raised.value)
     assert raised.value.text == text
 
 
@@ -174,21 +181,19 @@ def test_any_text_is_a_dimension_or_an_error_in_it(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("(" * 65 + "b" + ")" * 65, "parentheses nested more than 64 deep at column 65"),
-        ("(" * 10_000 + "b", "parentheses nested more than 64 deep at column 65"),
+        ("(" * 65 + "b" + ")" * 65, "at column 65: parentheses nested more than 64 deep"),
+        ("(" * 10_000 + "b", "at column 65: parentheses nested more than 64 deep"),
         ("max(b, " * 5000, "parentheses nested more than 64 deep"),
         ("(a + b + c + d + e + f + g + h)^64", "a dimension of more than 10000 terms"),
-        ("(((a + b + 1)^20)^20)^20", "products of too many terms at column 18"),
+        ("(((a + b + 1)^20)^20)^20", "at column 18: products of too many terms"),
         ("*".join(f"v{i}" for i in range(300)), "a dimension of a degree above 256"),
         ("+".join(f"v{i}" for i in range(10_001)), "a dimension of more than 10000 terms"),
         ("+" * 1_000_001, "text of more than 1000000 characters"),
     ],
 )
 def test_what_is_too_large_is_an_error_soon(text: str, message: str) -> None:
-    start = time.perf_counter()
-    with pytest.raises(DimensionSyntaxError) as raised:
+    with within(10), pytest.raises(DimensionSyntaxError) as raised:
         parse_dimension(text)
-    assert time.perf_counter() - start < 10
     assert message in str(raised.value)
     assert len(str(raised.value)) < 600  # not all of the text
 
@@ -201,9 +206,8 @@ def test_the_part_that_is_shown_of_a_long_text_has_the_error() -> None:
 
 def test_thousands_of_terms_take_no_time_to_speak_of() -> None:
     terms = " + ".join(f"{i}*v{i}" for i in range(1, 5001))
-    start = time.perf_counter()
-    dimension = parse_dimension(terms)
-    assert time.perf_counter() - start < 10
+    with within(10):
+        dimension = parse_dimension(terms)
     assert isinstance(dimension, DimExpr)
     assert len(dimension.terms) == 5000
     assert parse_dimension(f"floordiv({terms}, 3)", simplify=True) == dimension // 3
@@ -221,7 +225,3 @@ def test_a_stack_that_is_used_up_is_an_error_of_the_text() -> None:
     depth = len(inspect.stack(0))
     with pytest.raises(DimensionSyntaxError, match="an expression nested too deeply"):
         deep(sys.getrecursionlimit() - depth - 150)
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(_parser).failed == 0

@@ -1,7 +1,6 @@
-"""The stages of a proof, each against Python: the normal form, residue classes, z3."""
+"""Tests each stage of a proof against Python: the normal form, residue classes, z3."""
 
 import itertools
-import math
 import time
 from collections.abc import Mapping
 
@@ -9,27 +8,27 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shape_poly import DimExpr
-from shape_poly._comparisons import Comparison
+from shape_poly import Comparison, DimExpr, Proven, Refuted, SymbolicScope, prove
 from shape_poly._facts import Fact, facts_of
 from shape_poly._normal_form import Normalizer
 from shape_poly._problem import Problem, is_evident, normalized, residue_classes
-from shape_poly._prover import Proven, Refuted, prove
 from shape_poly._ranges import POSITIVE, ranges_from
-from shape_poly._scope import SymbolicScope
 from shape_poly._z3 import Model, NoModel, find_model
 from tests.sampling import examples
-from tests.shape_poly.proving import comparisons, dimensions, grid
+from tests.shape_poly.proving import (
+    FOREVER,
+    comparisons,
+    constraint_lists,
+    dimensions,
+    grid,
+    larger_sizes,
+)
 
-_FOREVER = math.inf
-_constraint_lists = st.lists(comparisons(3), max_size=2)
-_sizes = st.fixed_dictionaries(dict.fromkeys(("a", "b", "c"), st.integers(1, 40)))
 
-
-@given(comparisons(), _constraint_lists)
+@given(comparisons(), constraint_lists)
 @settings(max_examples=examples(50), deadline=None)
 def test_z3_alone_agrees_with_python(comparison: Comparison, constraints: list[Comparison]) -> None:
-    facts = [f for c in constraints for f in facts_of(c)]
+    facts = facts_of(*constraints)
     names = comparison.variables().union(*(c.variables() for c in constraints))
     problem = Problem(
         tuple(facts),
@@ -52,7 +51,7 @@ def test_z3_alone_agrees_with_python(comparison: Comparison, constraints: list[C
             assert "wrong" not in answer.reason
 
 
-@given(dimensions(6), _sizes)
+@given(dimensions(6), larger_sizes)
 @settings(max_examples=examples(35), deadline=None)
 def test_z3_computes_as_python_does(dimension: DimExpr, values: Mapping[str, int]) -> None:
     try:
@@ -88,7 +87,7 @@ def test_floor_semantics_of_constant_divisors(kind: str, divisor: int) -> None:
         assert isinstance(prove(f"{text} != {value}", scope), Refuted)
 
 
-@given(dimensions(6), st.lists(comparisons(2), max_size=2), _sizes)
+@given(dimensions(6), st.lists(comparisons(2), max_size=2), larger_sizes)
 @settings(max_examples=examples(100), deadline=None)
 def test_the_normal_form_has_the_same_values(
     dimension: DimExpr, constraints: list[Comparison], values: Mapping[str, int]
@@ -98,9 +97,9 @@ def test_the_normal_form_has_the_same_values(
         value = dimension.evaluate(values)
     except ZeroDivisionError:
         assume(False)
-    ranges = ranges_from([f for c in constraints for f in facts_of(c)], values)
+    ranges = ranges_from(facts_of(*constraints), values)
     assert all(low <= values[name] <= high for name, (low, high) in ranges.items())
-    assert Normalizer(ranges, _FOREVER).dimension(dimension).evaluate(values) == value
+    assert Normalizer(ranges, FOREVER).dimension(dimension).evaluate(values) == value
 
 
 @given(st.lists(comparisons(3), min_size=1, max_size=3), comparisons(3))
@@ -109,8 +108,8 @@ def test_eliminating_variables_adds_no_sizes(
     constraints: list[Comparison], comparison: Comparison
 ) -> None:
     names = ("a", "b", "c")
-    facts = [f for c in constraints for f in facts_of(c)]
-    problem = normalized(facts, facts_of(comparison), names, _FOREVER)
+    facts = facts_of(*constraints)
+    problem = normalized(facts, facts_of(comparison), names, FOREVER)
     left = sorted(problem.ranges)
     for sizes in itertools.product(range(1, 5), repeat=len(left)):
         values = dict(zip(left, sizes, strict=True))
@@ -124,14 +123,14 @@ def _holds(fact: Fact, values: Mapping[str, int]) -> bool:
     return Comparison(fact.relation, fact.expression, 0).holds(values)
 
 
-@given(comparisons(4), _constraint_lists, _sizes)
+@given(comparisons(4), constraint_lists, larger_sizes)
 @settings(max_examples=examples(80), deadline=None)
 def test_what_is_evident_in_each_residue_class_holds(
     comparison: Comparison, constraints: list[Comparison], larger: Mapping[str, int]
 ) -> None:
     names = ("a", "b", "c")
-    facts = [f for c in constraints for f in facts_of(c)]
-    problem = normalized(facts, facts_of(comparison), names, _FOREVER)
-    if all(is_evident(part, _FOREVER) for part in residue_classes(problem, _FOREVER)):
+    facts = facts_of(*constraints)
+    problem = normalized(facts, facts_of(comparison), names, FOREVER)
+    if all(is_evident(part, FOREVER) for part in residue_classes(problem, FOREVER)):
         for values in (*grid(frozenset(names)), larger):
             assert comparison.holds(values) or not all(c.holds(values) for c in constraints)

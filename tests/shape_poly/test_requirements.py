@@ -1,21 +1,22 @@
 """Requirements: the simplest comparison that is equivalent to another one."""
 
-import doctest
 import itertools
-import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shape_poly import DimExpr
-from shape_poly import _requirements as requirements_module
-from shape_poly._comparisons import Comparison, parse_comparison
+from shape_poly import (
+    Comparison,
+    ContradictionError,
+    DimExpr,
+    SymbolicScope,
+    parse_comparison,
+    weakest_requirement,
+)
 from shape_poly._deciding import touching
-from shape_poly._requirements import weakest_requirement
-from shape_poly._scope import ContradictionError, SymbolicScope
 from tests.sampling import examples
-from tests.shape_poly.proving import as_written, comparisons, grid
+from tests.shape_poly.proving import as_written, comparisons, grid, within
 
 
 @pytest.mark.parametrize(
@@ -90,9 +91,8 @@ def test_requirements_are_equivalent(comparison: Comparison, given_: list[Compar
         scope = SymbolicScope()
     required = weakest_requirement(comparison, scope, time_limit=0.3)
     relevant, names = touching(scope.constraints, comparison.variables())
-    for values in grid(names):
-        if all(c.holds(values) for c in relevant):
-            assert comparison.holds(values) == (required is not None and required.holds(values))
+    for values in grid(names, relevant):
+        assert comparison.holds(values) == (required is not None and required.holds(values))
 
 
 def test_hard_comparisons_come_back_in_time() -> None:
@@ -106,12 +106,7 @@ def test_hard_comparisons_come_back_in_time() -> None:
         Comparison(">=", nested, 1000),
         Comparison("!=", products, 777),
     ):
-        start = time.monotonic()
-        found = weakest_requirement(comparison, time_limit=0.7)
-        assert time.monotonic() - start < 5
+        with within(5):
+            found = weakest_requirement(comparison, time_limit=0.7)
         assert found is not None
         assert found.variables() == comparison.variables()
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(requirements_module).failed == 0

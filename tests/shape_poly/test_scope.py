@@ -1,21 +1,23 @@
 """Scopes: what holds in them, and which constraints contradict each other."""
 
-import doctest
 import itertools
 import pickle
-import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shape_poly import DimensionSyntaxError, DimExpr
-from shape_poly import _scope as scope_module
-from shape_poly._comparisons import Comparison, parse_comparison
-from shape_poly._scope import ContradictionError, SymbolicScope
+from shape_poly import (
+    Comparison,
+    ContradictionError,
+    DimensionSyntaxError,
+    DimExpr,
+    SymbolicScope,
+    parse_comparison,
+)
 from tests.fresh_process import run_python
 from tests.sampling import examples
-from tests.shape_poly.proving import comparisons, grid
+from tests.shape_poly.proving import comparisons, grid, within
 
 
 def test_a_scope_holds_where_all_constraints_do() -> None:
@@ -42,7 +44,7 @@ def test_scopes_are_values() -> None:
 
 
 def test_text_that_is_no_constraint_is_an_error() -> None:
-    with pytest.raises(DimensionSyntaxError, match="no comparison found at column 2"):
+    with pytest.raises(DimensionSyntaxError, match="at column 2: no comparison found"):
         SymbolicScope(["b"])
 
 
@@ -116,9 +118,8 @@ def test_contradictory_constraints_have_no_witness(constraints: list[Comparison]
 
 
 def test_undecidable_constraints_are_let_through_in_time() -> None:
-    start = time.monotonic()
-    SymbolicScope(["x^3 + y^3 == z^3"])
-    assert time.monotonic() - start < 6
+    with within(6):
+        SymbolicScope(["x^3 + y^3 == z^3"])
 
 
 def test_many_constraints() -> None:
@@ -133,7 +134,7 @@ def test_many_constraints() -> None:
 def test_simple_constraints_do_not_load_z3() -> None:
     code = """
     import sys
-    from shape_poly._scope import SymbolicScope
+    from shape_poly import SymbolicScope
     SymbolicScope(["b >= 4"])
     SymbolicScope(["b >= 100000", "mod(b, 8) == 0", "h == 2*b", "w <= 7", "h*w >= 5"])
     try:
@@ -142,7 +143,3 @@ def test_simple_constraints_do_not_load_z3() -> None:
         print("z3" in sys.modules)
     """
     assert run_python(code) == "False"
-
-
-def test_doctests() -> None:
-    assert doctest.testmod(scope_module).failed == 0

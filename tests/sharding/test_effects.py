@@ -197,5 +197,5 @@ def test_tokens_of_which_nothing_is_left_are_fine() -> None:
         return a * 2
 
     record = bridge.export(with_token)(ROW)
-    assert record.calling_convention_version == 8
+    assert record.module.calling_convention_version == 8
     np.testing.assert_allclose(bridge.to_tf(record)(ROW), ROW * 2)

@@ -76,7 +76,7 @@ CASES = {
 
 for name, (function, args) in CASES.items():
     record = bridge.export(function, platforms=["cpu"])(*args)
-    assert record.nr_devices == (2 if name == "pair" else 8), name
+    assert record.module.nr_devices == (2 if name == "pair" else 8), name
     used = pair if name == "pair" else mesh
     values = [x if isinstance(a, jax.ShapeDtypeStruct) else a for a in args]
 

@@ -25,7 +25,7 @@ def exported(function: Any, *args: Any) -> PortableFunction:
 
 def test_a_record_says_how_arguments_and_results_are_spread() -> None:
     record = exported(spread_product(), X, X)
-    assert record.nr_devices == 8
+    assert record.module.nr_devices == 8
     ins, outs = words(record.in_shardings), words(record.out_shardings)
     assert None not in (*ins, *outs)
     assert len({*ins, *outs}) == 3
@@ -44,7 +44,7 @@ def test_on_every_device_as_a_whole_is_not_the_same_as_not_said() -> None:
 def test_a_vjp_is_spread_as_its_function() -> None:
     record = exported(spread_product(), X, X)
     vjp = record.vjp()
-    assert vjp.nr_devices == 8
+    assert vjp.module.nr_devices == 8
     given = words((*record.in_shardings, *record.out_shardings))
     assert words(vjp.in_shardings) == given
     assert words(vjp.out_shardings) == words(record.in_shardings)
@@ -64,7 +64,7 @@ def test_what_is_not_said_is_on_every_device_in_the_vjp() -> None:
 def test_an_argument_that_the_module_dropped_has_a_sharding_in_the_vjp() -> None:
     function = jax.jit(lambda a, unused, w: a * w, in_shardings=(over("x"), over("y"), None))
     record = exported(function, X, X, X)
-    assert record.module_kept_var_idx == (0, 2)
+    assert record.module.kept_arguments == (0, 2)
     rows = words(record.in_shardings)[0]
     assert words(record.vjp().out_shardings) == [rows, REPLICATED, REPLICATED]
 
@@ -87,13 +87,13 @@ def test_open_sizes_may_be_spread_where_they_divide() -> None:
     assert words(record.in_shardings) == words(
         exported(jax.jit(jnp.sin, in_shardings=over("x")), X).in_shardings
     )
-    assert record.vjp().nr_devices == 8
+    assert record.vjp().module.nr_devices == 8
 
 
 def test_the_spec_of_an_argument_counts_and_where_an_array_lies_does_not() -> None:
     spec = jax.ShapeDtypeStruct(X.shape, X.dtype, sharding=over("x"))
     record = exported(jax.jit(jnp.sin), spec)
-    assert record.nr_devices == 8
+    assert record.module.nr_devices == 8
     assert record.in_shardings[0] is not None
     one = Mesh(np.array(jax.devices()[:1]), ("x",))
     array = jax.device_put(X, NamedSharding(one, PartitionSpec("x")))
@@ -120,7 +120,7 @@ def test_a_function_that_is_not_jitted_is_exported_as_if_it_were(
 ) -> None:
     record = exported(function, argument)
     jitted = exported(jax.jit(function), argument)
-    assert record.nr_devices == jitted.nr_devices == 8
+    assert record.module.nr_devices == jitted.module.nr_devices == 8
     assert record.in_shardings == jitted.in_shardings
     assert record.out_shardings == jitted.out_shardings
 
@@ -139,8 +139,8 @@ def test_what_jax_lowers_for_one_device_must_not_speak_of_several() -> None:
 
 def test_shard_map_is_exported_with_its_devices() -> None:
     record = exported(by_parts(), X)
-    assert record.nr_devices == 8
-    assert record.vjp().nr_devices == 8
+    assert record.module.nr_devices == 8
+    assert record.vjp().module.nr_devices == 8
 
 
 def _spread_sine() -> Any:
@@ -154,7 +154,7 @@ def test_a_mesh_of_one_device_is_no_mesh(inner: bool) -> None:
     function = (lambda x: sine(x) * 1) if inner else sine
     np.testing.assert_allclose(bridge.convert(function)(X), np.sin(X), rtol=1e-5)
     record = bridge.export(function)(X)
-    assert b"sdy" not in record.module
+    assert b"sdy" not in record.module.data
     assert record.tensorflow_releases[0] == "2.15"
     (slope,) = bridge.to_tf(record.vjp())(X, np.ones_like(X))
     np.testing.assert_allclose(slope, np.cos(X), rtol=1e-5)

@@ -113,7 +113,7 @@ def test_open_sizes_may_be_constrained(jitted: bool) -> None:
 def test_a_retargeted_function_is_still_known_to_be_sharded() -> None:
     record = bridge.export(spread_product())(X, X)
     again = bridge.retarget_record(record, bridge.Target.tensorflow("2.21"))
-    assert again.calling_convention_version == record.calling_convention_version == 10
+    assert again.module.calling_convention_version == record.module.calling_convention_version == 10
     with pytest.raises(bridge.UnsupportedByTargetError, match="it holds sharding annotations"):
         bridge.retarget_record(record, bridge.Target.tensorflow("2.17"))
 
@@ -189,7 +189,7 @@ def test_what_computes_by_parts_cannot_be_allowed() -> None:
 def test_the_check_is_stored_and_jax_is_not_told() -> None:
     record = bridge.export(spread_product(), platforms=["cpu"], disabled_checks=ALLOWED)(X, X)
     stored = bridge.deserialize(bridge.serialize(record.with_vjp()))
-    assert stored.disabled_checks == ALLOWED
+    assert stored.module.disabled_checks == ALLOWED
     found = bridge.to_tf(stored)(X, X)
     np.testing.assert_allclose(found, product(X, X), atol=1e-5)
     assert bridge.to_exported(record).disabled_safety_checks == ()

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import PortableFunction
-from jax2tf_bridge.portable._portable_function import LazyVjp
+from jax2tf_bridge.portable._portable_function import StoredGradient
 from jax2tf_bridge.to_tf import to_tf
 from tests.to_tf.shape_checking import (
     CONSTRAINT,
@@ -53,7 +53,7 @@ def test_requirements_say_whose_they_are(mode: str, tmp_path: Path) -> None:
 
 def with_vjp_requirement(record: PortableFunction) -> PortableFunction:
     vjp = replace(record.vjp(), requirements=("mod(b, 2) == 0",))
-    return replace(record, lazy_vjp=LazyVjp(made=vjp))
+    return replace(record, gradient=StoredGradient(vjp))
 
 
 @pytest.mark.parametrize("mode", ["eager", "static", "jit", "open", "loaded"])
@@ -97,8 +97,8 @@ def test_gradients_guard_what_the_call_did_not() -> None:
 def test_second_order_names_the_users_argument() -> None:
     record = record_of(squares, ["b"])
     second = replace(record.vjp().vjp(), requirements=("b >= 3",))
-    first = replace(record.vjp(), lazy_vjp=LazyVjp(made=second))
-    f = to_tf(replace(record, lazy_vjp=LazyVjp(made=first)))
+    first = replace(record.vjp(), gradient=StoredGradient(second))
+    f = to_tf(replace(record, gradient=StoredGradient(first)))
     x = tf.ones(2)
     with tf.GradientTape() as outer:
         outer.watch(x)

@@ -12,8 +12,10 @@ from jax import export as jax_export
 
 from jax2tf_bridge import Aval, DisabledSafetyCheck, ModuleError, PortableFunction, export
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
-from jax2tf_bridge.portable._portable_function import LazyVjp
+from jax2tf_bridge.portable._module_types import are_types_checked
+from jax2tf_bridge.portable._portable_function import StoredGradient
 from jax2tf_bridge.to_tf import _op, to_tf
+from tests.serialization.records import changed
 
 X = np.ones((2, 3), np.float32)
 
@@ -32,7 +34,7 @@ def record() -> PortableFunction:
 
 def stored(record: PortableFunction, **changes: Any) -> PortableFunction:
     """The record as it comes out of a file that someone has changed."""
-    copy: PortableFunction = pickle.loads(pickle.dumps(replace(record, **changes)))
+    copy: PortableFunction = pickle.loads(pickle.dumps(changed(record, **changes)))
     return copy
 
 
@@ -61,7 +63,7 @@ def test_arguments_that_are_not_the_modules() -> None:
 
 
 def test_module_that_is_none(record: PortableFunction) -> None:
-    for module in (b"", b"nonsense", record.module[: len(record.module) // 2]):
+    for module in (b"", b"nonsense", record.module.data[: len(record.module.data) // 2]):
         with pytest.raises(
             ModuleError, match=r"module of dense cannot be read: The StableHLO module"
         ):
@@ -72,7 +74,7 @@ def test_platform_index_is_there_for_several_platforms_alone() -> None:
     one = export(lambda x: x + 1, platforms=["cpu"])(X)
     index = export(lambda n, x: x + n, platforms=["cpu"])(np.int32(1), X)
     with pytest.raises(ModuleError, match="the record has 1 arguments, the module 2"):
-        to_tf(stored(one, module=index.module))
+        to_tf(stored(one, module=index.module.data))
     with pytest.raises(
         ModuleError,
         match=r"several platforms.* index first, a scalar integer, but tensor<2x3xf32>",
@@ -102,7 +104,7 @@ def test_custom_calls_that_tensorflow_has_no_handler_for() -> None:
         to_tf(unchecked)
     primal = export(jnp.sin)(X)
     with pytest.raises(ModuleError, match=message + r" .* gradient of sin: record\.with_vjp\(0\)"):
-        to_tf(replace(primal, lazy_vjp=LazyVjp(made=unchecked)))
+        to_tf(replace(primal, gradient=StoredGradient(unchecked)))
 
 
 def test_custom_calls_of_another_platforms_branch() -> None:
@@ -112,7 +114,7 @@ def test_custom_calls_of_another_platforms_branch() -> None:
     record = stored(export(f, platforms=["cpu", "tpu"])(X))
     np.testing.assert_allclose(to_tf(record)(X), np.sin(X), rtol=1e-6)
     with pytest.raises(ModuleError, match=r"on cpu, cuda: .* there: 'tpu_custom_call'"):
-        to_tf(replace(record, platforms=("cpu", "cuda")))
+        to_tf(changed(record, platforms=("cpu", "cuda")))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_operations_of_archives_by_what_the_release_expands(
         exported = jax_export.export(
             jax.jit(kernel(call)), platforms=["cpu"], disabled_checks=[allowed]
         )(X)
-        record = replace(
+        record = changed(
             export(jnp.sin, platforms=["cpu"])(X),
             module=StableHloModule(exported.mlir_module_serialized).serialize((0, 14, 24)),
         )
@@ -155,5 +157,5 @@ def test_effects_are_of_jax_alone(record: PortableFunction, kind: str) -> None:
 
 def test_stored_record_is_checked_and_runs(record: PortableFunction) -> None:
     copy = stored(record)
-    assert not copy.types_checked
+    assert not are_types_checked(copy)
     np.testing.assert_allclose(to_tf(copy)(PARAMS, X, scale=1.0)["y"], np.full((2, 4), 3.0))

@@ -20,7 +20,7 @@ from jax2tf_bridge.cli._module_texts import ModuleTexts
 from jax2tf_bridge.cli._text import gradients_text, natural_order, releases_text
 from jax2tf_bridge.cli.html._charts import Bar, bar_chart, largest
 from jax2tf_bridge.cli.html._page import Fold, Page, Table
-from jax2tf_bridge.inspecting._finding import in_units, some
+from jax2tf_bridge.inspecting._findings import in_units, some
 
 _MOST_BARS = 12
 _WRITTEN_SO = "its file was written with vjp_order="

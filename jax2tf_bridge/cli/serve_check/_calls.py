@@ -1,39 +1,34 @@
-"""Which calls `serve-check` makes of a SavedModel's signatures: at some sizes, and to warm up."""
+"""Chooses the calls that `serve-check` makes: at some sizes, and the warm-up requests."""
 
 from __future__ import annotations
 
 import base64
 import itertools
-import random
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from jax2tf_bridge.errors import BridgeError, ShapeError
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
-from jax2tf_bridge.saved_model._extras import WARM_UP, Request, requests_in
-from jax2tf_bridge.saved_model._protobuf import Message
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.saved_model._extras import Request, read_requests
 from jax2tf_bridge.saved_model._saved_model import EntryPoint, SavedModelContents
 from jax2tf_bridge.saved_model._sidecar import SignatureEntry, read_sidecar
 from jax2tf_bridge.saved_model._tensors import TensorType, tensor_type
-from shape_poly import Dim, DimExpr, evaluate_shape, parse_comparison
+from shape_poly import Dim, DimExpr, SymbolicScope, evaluate_shape, sample_sizes
 
 _SAMPLES = 3
-_CANDIDATES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64, 128, 224, 256)
-_MOST_TRIALS = 20_000
+_CANDIDATES = (*range(1, 9), 12, 16)
 _MOST_WARM_UPS = 20
 """Of each signature; all of a thousand would take long, and say little more."""
-
-_LENGTH, _CHECKSUM = struct.Struct("<Q"), 4
 
 Shapes: TypeAlias = Mapping[str, tuple[Dim, ...]]
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a signature.
+    """One call of a signature.
 
     Attributes:
       signature: its name.
@@ -52,17 +47,18 @@ class Call:
 
 
 def calls_of(contents: SavedModelContents) -> list[Call]:
-    """The calls of all signatures, one signature's after another's.
+    """Lists the calls of all signatures, one signature's after another's.
 
     Raises:
       BridgeError: there are no signatures, no sizes satisfy the constraints, or a file is damaged.
     """
     entries = [entry for entry in contents.entries if entry.is_signature]
     if not entries:
-        raise BridgeError(f"{contents.path} has no signatures, and so nothing to serve.")
+        raise BridgeError(f"{contents.path} has no signatures, so there is nothing to serve.")
     folder = Path(contents.path)
     known = read_sidecar(folder)
-    requests = list(_requests(folder, {e.name: _has_gradient(e) for e in entries}))
+    has_gradient = {entry.name: _has_gradient(entry) for entry in entries}
+    requests = [_request(request, has_gradient) for request in read_requests(folder)]
     found: list[Call] = []
     for entry in entries:
         if known is not None and entry.name in known[0].signatures:
@@ -85,8 +81,8 @@ def _has_gradient(entry: EntryPoint) -> bool:
 
 
 def _shapes(entry: EntryPoint, known: SignatureEntry, record: PortableFunction) -> Shapes | None:
-    """The inputs' shapes with the names of sizes; None if they are not those of the function."""
-    avals = dict(zip(record.in_paths(), record.in_avals, strict=True))
+    """Returns the inputs' shapes with named sizes; None if they are not the function's."""
+    avals = {port.path: port.aval for port in record.inputs}
     found = {}
     for port in entry.inputs:
         aval = avals.get(known.inputs[port.name].path) if port.name in known.inputs else None
@@ -100,43 +96,29 @@ def _shapes(entry: EntryPoint, known: SignatureEntry, record: PortableFunction) 
 
 
 def _op_or_own(aval: Aval) -> tuple[tuple[Dim, ...], ...]:
-    """The shape of what crosses; of a random key a signature may take the seed instead."""
+    """Returns both shapes of an argument: a signature may take the seed of a random key."""
     return aval.op_shape, aval.shape
 
 
 def _samples(entry: EntryPoint, record: PortableFunction, shapes: Shapes) -> Iterator[Call]:
-    """At a few sizes that the function allows, first the smallest."""
-    constraints = [parse_comparison(c) for c in (*record.constraints, *record.requirements)]
-    avals = (*record.in_avals, *record.out_avals)
-    every = [*shapes.values(), *(aval.shape for aval in avals)]
-    dims = [d for shape in every for d in shape if isinstance(d, DimExpr)]
-    names = sorted({name for d in dims for name in d.variables()})
-
-    def allowed(sizes: Mapping[str, int]) -> bool:
-        return all(c.holds(sizes) for c in constraints) and all(
-            (size or 0) >= 1 for shape in every for size in evaluate_shape(shape, sizes)
-        )
-
-    drawn = random.Random(0)
-    trials = itertools.islice(itertools.product(_CANDIDATES, repeat=len(names)), _MOST_TRIALS)
-    first = next((s for t in trials if allowed(s := dict(zip(names, t, strict=True)))), None)
-    if first is None:
+    """Yields calls at a few sizes that the function allows, the smallest first."""
+    scope = SymbolicScope((*record.constraints, *record.requirements), check=False)
+    every = [*shapes.values(), *(aval.shape for aval in (*record.in_avals, *record.out_avals))]
+    names = sorted({v for s in every for d in s if isinstance(d, DimExpr) for v in d.variables()})
+    drawn = sample_sizes(names, scope, nonempty=every, candidates=_CANDIDATES, seed=0)
+    found = list(itertools.islice(drawn, _SAMPLES))
+    if not found:
         raise ShapeError(
             f"{entry.name}: no sizes of {', '.join(names)} were found that satisfy "
-            f"{', '.join(map(str, constraints)) or 'its shapes'}."
+            f"{scope if scope.constraints else 'its shapes'}."
         )
-    found = [first]
-    for _ in range(_MOST_TRIALS if names else 0):
-        sizes = {name: drawn.choice(_CANDIDATES[:10]) for name in names}
-        if len(found) < _SAMPLES and sizes not in found and allowed(sizes):
-            found.append(sizes)
     for sizes in found:
         concrete = {n: [int(d or 0) for d in evaluate_shape(s, sizes)] for n, s in shapes.items()}
         yield _call(entry, concrete, "sizes")
 
 
 def _guesses(entry: EntryPoint) -> Iterator[Call]:
-    """At sizes of which nobody says that they are allowed, where sizes are open."""
+    """Yields calls where nothing says which of the open sizes are allowed."""
     types = {port.name: port.type for port in entry.inputs}
     is_open = any(t.shape is None or None in t.shape for t in types.values())
     for size in range(1, _SAMPLES + 1 if is_open else 2):
@@ -160,26 +142,6 @@ def _call(entry: EntryPoint, shapes: Mapping[str, list[int]], kind: str) -> Call
 
 def _text(inputs: Iterator[tuple[str, TensorType]] | Sequence[tuple[str, TensorType]]) -> str:
     return ", ".join(f"{name}: {kind}" for name, kind in inputs) or "no inputs"
-
-
-def _requests(folder: Path, has_gradient: Mapping[str, bool]) -> Iterator[Call]:
-    """The requests that TensorFlow Serving replays, in the order of the file."""
-    path = folder / WARM_UP
-    if not path.is_file():
-        return
-    data = path.read_bytes()
-    at, whole = 0, Message(data, "the requests to warm up", str(path))
-    while at < len(data):
-        begin = at + _LENGTH.size + _CHECKSUM
-        if begin > len(data):
-            raise whole.error(at, "it ends within a request's length")
-        (length,) = _LENGTH.unpack_from(data, at)
-        at = begin + length + _CHECKSUM
-        if at > len(data):
-            raise whole.error(begin, "it ends within a request")
-        log = Message(data, "a request to warm up", str(path), begin, begin + length)
-        for request in requests_in(log):
-            yield _request(request, has_gradient)
 
 
 def _request(request: Request, has_gradient: Mapping[str, bool]) -> Call:

@@ -1,4 +1,4 @@
-"""`jax2tf-bridge serve-check`: a SavedModel in another TensorFlow release, beside the one here."""
+"""`jax2tf-bridge serve-check`: runs a SavedModel in another TensorFlow release, and compares."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES, Target
 
 
 def run(options: argparse.Namespace) -> None:
-    """Makes the calls there and here, prints how they went, and fails if one did not go well."""
+    """Makes the calls there and here, prints the results, and fails if one did not go well."""
     console = Console(verbose=options.verbose)
     if options.tensorflow is None and options.python is None:
-        raise UsageError("name the release by --tensorflow, or an interpreter with it by --python")
+        raise UsageError("name a release with --tensorflow, or an interpreter with --python")
     if options.tensorflow is not None:
         Target.tensorflow(options.tensorflow)
     directory: Path = options.directory
@@ -67,13 +67,13 @@ def _facts(
     there: Run,
     here: Run | None,
 ) -> dict[str, Any]:
-    """What --json prints."""
+    """Collects what --json prints."""
     release = environment.tensorflow or ""
     signatures = []
     numbered = itertools.groupby(enumerate(calls), key=lambda each: each[1].signature)
     for name, group in numbered:
         members = list(group)
-        mended = what_mends(directory, release, description, name)
+        mended = remedy_of(directory, release, description, name)
         told = [_call(call, number, there, here) for number, call in members]
         some_ran = any(call["ran"] for call in told)
         for (_, call), facts in zip(members, told, strict=True):
@@ -113,10 +113,10 @@ def _call(call: Call, number: int, there: Run, here: Run | None) -> dict[str, An
     }
 
 
-def what_mends(
+def remedy_of(
     directory: Path, installed: str, description: Mapping[str, Any], signature: str
 ) -> str | None:
-    """What mends a signature whose modules are not for a release; None if they are.
+    """Writes the command that mends a signature whose modules are not for a release, or None.
 
     Args:
       directory: the SavedModel.
@@ -189,7 +189,7 @@ def _verdict(call: Mapping[str, Any]) -> str:
 
 
 def _worst(call: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The difference that is beyond its tolerance, or the largest."""
+    """Returns the difference that is beyond its tolerance, or the largest."""
     found: Sequence[Mapping[str, Any]] = call["differences"]
     return max(found, key=lambda d: (not d["within"], d["relative"] or 0.0), default=None)
 
@@ -205,7 +205,7 @@ def _difference(told: Mapping[str, Any]) -> str:
 
 
 def _refuse(facts: Mapping[str, Any]) -> None:
-    """Raises for what did not go well, in a line with what mends it."""
+    """Raises for the first call that did not go well, with the command that mends it."""
     named = f"{facts['saved_model']}"
     release = f"TensorFlow {facts['tensorflow']}"
     failed = [(s["name"], c) for s in facts["signatures"] for c in s["calls"] if not c["ok"]]
@@ -222,5 +222,5 @@ def _refuse(facts: Mapping[str, Any]) -> None:
     else:
         told = _worst(call)
         assert told is not None  # without differences it is well
-        text = f"{name} gives something else in {release} at {call['inputs']}: {_difference(told)}"
+        text = f"{name} gives other results in {release} at {call['inputs']}: {_difference(told)}"
     raise BridgeError(f"{named}: {text}{others}{more}")

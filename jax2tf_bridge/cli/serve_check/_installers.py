@@ -1,8 +1,9 @@
-"""What makes Python environments and fills them: uv where it is, else venv and pip."""
+"""Makes Python environments and fills them: by uv where it is installed, else by venv and pip."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import subprocess
@@ -26,24 +27,29 @@ class Installer(Protocol):
     """Makes Python environments; every method raises InstallerError if the tool itself fails."""
 
     def has_python(self, minor: int) -> bool:
-        """Whether Python 3.`minor` is on this machine."""
+        """Tells whether Python 3.`minor` is on this machine."""
 
     def python(self, minor: int) -> str | None:
-        """Python 3.`minor` as `make` takes it; None if there is none to be had."""
+        """Returns Python 3.`minor` as `make` takes it; None if there is none to be had."""
 
     def has_wheel(self, minor: int, requirement: str) -> bool:
-        """Whether what is required can be installed for Python 3.`minor` on this platform."""
+        """Tells whether a requirement has a wheel for Python 3.`minor` on this platform."""
 
     def make(self, base: str, folder: Path) -> None:
         """Makes an empty environment."""
 
     def install(self, python: Path, requirement: str) -> None:
-        """Installs what is required in the environment of an interpreter."""
+        """Installs a requirement in the environment of an interpreter."""
+
+
+def python_in(folder: Path) -> Path:
+    """Returns the interpreter of a virtual environment."""
+    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
 
 @contextlib.contextmanager
 def find_installer() -> Iterator[Installer]:
-    """The installer of this machine."""
+    """Yields the installer of this machine."""
     uv = shutil.which("uv")
     if uv is not None and _run([uv, "--version"]).returncode == 0:
         yield _Uv(uv)
@@ -51,12 +57,11 @@ def find_installer() -> Iterator[Installer]:
     with tempfile.TemporaryDirectory(prefix="jax2tf-bridge-") as folder:
         # The running environment may have no pip, and a venv brings one.
         _checked([sys.executable, "-m", "venv", "--copies", folder])
-        names = ("Scripts/python.exe", "bin/python")
-        yield _Pip(next(str(Path(folder, n)) for n in names if Path(folder, n).exists()), folder)
+        yield _Pip(str(python_in(Path(folder))), folder)
 
 
 class _Uv:
-    """Finds and fetches Pythons itself."""
+    """uv, which finds and fetches Pythons itself."""
 
     def __init__(self, uv: str) -> None:
         self._uv = uv
@@ -86,7 +91,7 @@ class _Uv:
 
 
 class _Pip:
-    """The venv module of Pythons that are on the PATH, and a pip of its own to ask."""
+    """The venv module of the Pythons on the PATH, and a pip of its own to ask."""
 
     def __init__(self, python: str, folder: str) -> None:
         self._pip = _pip(python)
@@ -143,7 +148,7 @@ def _checked(command: Sequence[str]) -> None:
 
 
 def _reason(ended: subprocess.CompletedProcess[str]) -> str:
-    """The last line, with which installers say why; of uv's chain of causes all."""
+    """Returns the last line, where installers say why; of uv's chain of causes all."""
     lines = [line.strip() for line in (ended.stderr or ended.stdout).splitlines() if line.strip()]
     causes = [n for n, line in enumerate(lines) if re.match(r"error: |ERROR: |[x\u00d7] ", line)]
     shown = one_line("\n".join(lines[causes[-1] :] if causes else lines[-1:]))

@@ -1,4 +1,4 @@
-"""The options of `serve-check`, and what its --help says."""
+"""Options of `serve-check`, and the texts of its --help."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `serve-check`."""
+    """Adds the options of `serve-check`."""
     parser.add_argument("directory", type=Path, metavar="DIR", help="the SavedModel")
     parser.add_argument(
         "--tensorflow",

@@ -21,7 +21,7 @@ from jax2tf_bridge.portable._tolerances import tolerance_of
 
 @dataclass(frozen=True)
 class Result:
-    """What a call gave.
+    """Arrays that a call gave, or its error.
 
     Attributes:
       error: the first line of why it failed, or None.
@@ -34,7 +34,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Run:
-    """What an environment gave.
+    """Results of all calls in one environment.
 
     Attributes:
       tensorflow: its release, "" if it was not even imported.
@@ -49,7 +49,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Difference:
-    """How an output or a gradient of a call differs.
+    """Difference of one output or gradient between two environments.
 
     Attributes:
       what: "output" or "gradient".
@@ -73,7 +73,7 @@ class Difference:
 
 
 def run_calls(python: Path, saved_model: Path, calls: Sequence[Call], *, other: bool) -> Run:
-    """Makes the calls in a process of an interpreter; `other` if it is not the running one's."""
+    """Makes the calls in a process of an interpreter; `other` if it is not the running one."""
     with tempfile.TemporaryDirectory(prefix="jax2tf-bridge-") as name:
         folder = Path(name)
         plan = {"saved_model": str(saved_model.absolute()), "calls": [asdict(c) for c in calls]}
@@ -108,7 +108,7 @@ def run_calls(python: Path, saved_model: Path, calls: Sequence[Call], *, other: 
 
 
 def differences(expected: Result, found: Result) -> list[Difference]:
-    """How the arrays of a call differ that ran in both."""
+    """Compares the arrays of a call that ran in both environments."""
     told = []
     for key in dict.fromkeys([*expected.arrays, *found.arrays]):
         if key not in found.arrays or key not in expected.arrays:
@@ -136,7 +136,7 @@ def differences(expected: Result, found: Result) -> list[Difference]:
 
 
 def _largest(expected: Any, found: Any) -> tuple[float, float]:
-    """The largest difference, and that to the largest finite number."""
+    """Returns the largest difference, and its ratio to the largest finite number."""
     if expected.size == 0:
         return 0.0, 0.0
     wide = np.complex128 if np.iscomplexobj(expected) else np.float64
@@ -159,7 +159,7 @@ def _result(file: Path, facts: Mapping[str, Any]) -> Result:
 
 
 def _end(ended: subprocess.CompletedProcess[str]) -> str:
-    """How a process ended that should not have, with its last line."""
+    """Describes how a process ended that should not have, with its last line."""
     lines = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
     how = f"exit code {ended.returncode}"
     if ended.returncode < 0 and os.name == "posix":

@@ -27,7 +27,7 @@ _SAY_NOTHING = (
 
 
 def main(plan_file: str, folder: str) -> None:
-    """Carries the plan out; what fails is written down."""
+    """Makes the calls of the plan; writes down errors instead of raising them."""
     # The folder of this file is on the path, and is none of packages.
     own = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != own]
@@ -61,7 +61,7 @@ def main(plan_file: str, folder: str) -> None:
 
 
 def _run(tf: Any, function: Any, call: Any, number: int, arrays: list[Any]) -> None:
-    """Appends what, name, dtype and value of each result."""
+    """Appends name, dtype and value of each output and gradient."""
     random = np.random.RandomState(number)
     inputs = {name: _tensor(tf, call["inputs"][name], random) for name in sorted(call["inputs"])}
     with tf.GradientTape() as tape:
@@ -85,7 +85,7 @@ def _run(tf: Any, function: Any, call: Any, number: int, arrays: list[Any]) -> N
 
 
 def _tensor(tf: Any, given: Any, random: Any) -> Any:
-    """The input of a call: that of a request, or deterministic values; integers may be indices."""
+    """Makes the input of a call: that of a request, or fixed values; integers may be indices."""
     if "proto" in given:
         return tf.io.parse_tensor(base64.b64decode(given["proto"]), tf.as_dtype(given["dtype"]))
     shape, dtype = given["shape"], tf.as_dtype(given["dtype"])
@@ -106,7 +106,7 @@ def _tensor(tf: Any, given: Any, random: Any) -> Any:
 
 
 def _array(tf: Any, tensor: Any) -> Any:
-    """The values in a dtype that every numpy has, which files hold."""
+    """Casts values to a dtype that every numpy can write to files."""
     if tensor.dtype == tf.string:
         return np.asarray(tensor.numpy()).astype("S")
     if tensor.dtype.is_floating and tensor.dtype != tf.float64:
@@ -117,7 +117,7 @@ def _array(tf: Any, tensor: Any) -> Any:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line that says something; TensorFlow begins with where it was."""
+    """Returns the first line that says something; TensorFlow begins with the place."""
     text = getattr(error, "message", None) or str(error)
     lines = [line.strip() for line in str(text).splitlines()]
     lines = [line for line in lines if line and not line.startswith(_SAY_NOTHING)]

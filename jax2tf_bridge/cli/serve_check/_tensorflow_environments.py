@@ -1,4 +1,4 @@
-"""Python environments with a TensorFlow release: found, or made once and kept in a cache."""
+"""Finds Python environments with a TensorFlow release, or makes them once in a cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from pathlib import Path
 
 from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli._usage import UsageError
-from jax2tf_bridge.cli.serve_check._installers import Installer, InstallerError, find_installer
+from jax2tf_bridge.cli.serve_check._installers import (
+    Installer,
+    InstallerError,
+    find_installer,
+    python_in,
+)
 from jax2tf_bridge.errors import BridgeError
 
 _MINORS = range(9, 15)
@@ -39,7 +44,7 @@ print(json.dumps([list(sys.version_info[:2]), found]))
 
 @dataclass(frozen=True)
 class Environment:
-    """An interpreter with a TensorFlow.
+    """An interpreter, and the TensorFlow that it has.
 
     Attributes:
       python: the interpreter.
@@ -53,16 +58,16 @@ class Environment:
 
 
 def environment_at(python: Path, release: str | None) -> Environment:
-    """The environment of an interpreter, or of the folder of a virtual environment.
+    """Asks an interpreter, or that of a virtual environment's folder, for its TensorFlow.
 
     Raises:
       UsageError: it does not start, or has no TensorFlow, or another release.
     """
     # A name alone is looked for on the PATH.
-    path = _python_in(python) if python.is_dir() else Path(shutil.which(python) or python)
-    found = _asked(Path(os.path.abspath(path)))
+    path = python_in(python) if python.is_dir() else Path(shutil.which(python) or python)
+    found = _ask(Path(os.path.abspath(path)))
     if found is None:
-        raise UsageError(f"--python: {python} is no Python interpreter that starts")
+        raise UsageError(f"--python: {python} does not start as a Python interpreter")
     if found.tensorflow is None:
         raise UsageError(
             f"--python: {python} has no TensorFlow: pip install one there, or leave --python out"
@@ -76,7 +81,7 @@ def environment_at(python: Path, release: str | None) -> Environment:
 
 
 def environment_of(release: str, console: Console) -> Environment:
-    """The environment of a release in the cache; it is made there if it is missing.
+    """Finds the environment of a release in the cache, or makes it there.
 
     Args:
       release: as "2.17" or "2.17.1".
@@ -88,7 +93,7 @@ def environment_of(release: str, console: Console) -> Environment:
     """
     cache = cache_folder()
     for python in _newest_first(cache, release):
-        found = _asked(python)
+        found = _ask(python)
         if found is not None and _is_release(found.tensorflow or "", release):
             return found
     try:
@@ -101,20 +106,20 @@ def environment_of(release: str, console: Console) -> Environment:
                 _make(folder, installer, base, _requirement(distribution, release))
     except InstallerError as e:
         raise BridgeError(f"TensorFlow {release} cannot be installed: {e}") from e
-    found = _asked(_python_in(folder))
+    found = _ask(python_in(folder))
     if found is None or found.tensorflow is None:
         raise BridgeError(f"{folder}: its Python does not start; remove the folder and try again")
     return found
 
 
 def cache_folder() -> Path:
-    """Where environments are kept."""
+    """Returns the folder that environments are kept in."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base).absolute() / "jax2tf-bridge"
 
 
 def environment_variables(*, other: bool) -> dict[str, str]:
-    """The variables of a process in an environment; `other` leaves out what belongs to this one."""
+    """Returns the variables of a process; for `other` interpreters without those of this one."""
     own = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__"}
     return {k: v for k, v in os.environ.items() if not other or k not in own}
 
@@ -124,16 +129,16 @@ def _name(release: str, version: Sequence[int]) -> str:
 
 
 def _newest_first(cache: Path, release: str) -> Iterator[Path]:
-    """The interpreters for a release in the cache, that of the running version before all."""
+    """Yields the cached interpreters for a release, that of the running version first."""
     minors = [sys.version_info.minor, *sorted(_MINORS, reverse=True)]
     for minor in dict.fromkeys(minors):
-        python = _python_in(cache / _name(release, (3, minor)))
+        python = python_in(cache / _name(release, (3, minor)))
         if python.exists():
             yield python
 
 
 def _choice(installer: Installer, release: str) -> tuple[str, str, tuple[int, int]]:
-    """A Python and a distribution that has wheels for it."""
+    """Chooses a Python and a distribution that has wheels for it."""
     without_python = []
     for minor in _candidates(installer):
         for distribution in _DISTRIBUTIONS:
@@ -158,7 +163,7 @@ def _choice(installer: Installer, release: str) -> tuple[str, str, tuple[int, in
 
 
 def _candidates(installer: Installer) -> Iterator[int]:
-    """The running Python, those that are here, and those that the installer may fetch."""
+    """Yields the running Python, those that are here, and those that the installer may fetch."""
     running = sys.version_info.minor
     yield running
     others = [minor for minor in sorted(_MINORS, reverse=True) if minor != running]
@@ -175,8 +180,8 @@ def _make(folder: Path, installer: Installer, base: str, requirement: str) -> No
     ) as temporary:
         made = Path(temporary, "made")
         installer.make(base, made)
-        installer.install(_python_in(made), requirement)
-        if _asked(_python_in(folder)) is not None:
+        installer.install(python_in(made), requirement)
+        if _ask(python_in(folder)) is not None:
             return  # another process was faster
         with contextlib.suppress(FileNotFoundError):
             # What does not start, since its Python is gone.
@@ -184,7 +189,7 @@ def _make(folder: Path, installer: Installer, base: str, requirement: str) -> No
         try:
             made.rename(folder)
         except OSError:
-            if _asked(_python_in(folder)) is None:
+            if _ask(python_in(folder)) is None:
                 raise
 
 
@@ -196,13 +201,8 @@ def _is_release(installed: str, release: str) -> bool:
     return installed == release or installed.startswith(f"{release}.")
 
 
-def _python_in(folder: Path) -> Path:
-    """The interpreter of a virtual environment."""
-    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-
-
-def _asked(python: Path) -> Environment | None:
-    """What an interpreter says of itself; None if it does not start."""
+def _ask(python: Path) -> Environment | None:
+    """Asks an interpreter for its versions; None if it does not start."""
     if shutil.which(str(python)) is None:
         return None
     is_other = str(python) != os.path.abspath(sys.executable)

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from jax2tf_bridge.from_jax.shapes._symbols import dim_from_jax
+from jax2tf_bridge.portable._aval import Aval, MemorySpace
 from jax2tf_bridge.portable._dtypes import WIDENED
-from jax2tf_bridge.portable._portable_function import Aval, MemorySpace
 from shape_poly import Dim
 
 # A ShapeDtypeStruct has none.

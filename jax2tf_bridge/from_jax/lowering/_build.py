@@ -14,8 +14,9 @@ from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
 from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
 from jax2tf_bridge.from_jax.stablehlo._retarget import retarget_module
 from jax2tf_bridge.from_jax.trees._tree_specs import spec_of_structure
-from jax2tf_bridge.portable._module_types import check_types
-from jax2tf_bridge.portable._portable_function import LazyVjp, PortableFunction
+from jax2tf_bridge.portable._module import Module
+from jax2tf_bridge.portable._module_types import check_types, mark_types_checked
+from jax2tf_bridge.portable._portable_function import Gradient, PortableFunction
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from shape_poly import Dim, is_symbolic_dim
 
@@ -31,7 +32,7 @@ def build(
     argument_names: tuple[str, ...],
     assumptions: SizeAssumptions,
     constants: ConstantPool,
-    lazy_vjp: LazyVjp,
+    gradient: Gradient,
 ) -> PortableFunction:
     """Makes a portable function of a lowered trace, at the target's StableHLO version.
 
@@ -47,7 +48,7 @@ def build(
       assumptions: of the sizes, under which it was traced.
       constants: the large arrays of the function and its VJPs; those of this module become
         arguments of it.
-      lazy_vjp: its gradient.
+      gradient: its gradient.
 
     Raises:
       UnsupportedByTargetError: no StableHLO version of the target expresses the module.
@@ -79,37 +80,41 @@ def build(
         *lowered.module.main_types(),
         has_platform_index=len(exported.platforms) > 1,
     )
-    return PortableFunction(
+    module = Module(
+        retargeted.module,
+        retargeted.stablehlo_version,
+        retargeted.calling_convention_version,
+        kept_arguments=kept_indices,
+        platforms=tuple(exported.platforms),
+        uses_shape_polymorphism=any(
+            is_symbolic_dim(d) for aval in traced_avals for d in aval.shape
+        ),
+        disabled_checks=options.disabled_checks,
+        nr_devices=exported.nr_devices,
+    )
+    function = PortableFunction(
         name=name,
         in_tree=in_tree,
         in_avals=in_avals,
         out_tree=spec_of_structure(out_structure(traced), traced.jaxpr.out_avals),
         out_avals=out_avals,
         argument_names=argument_names,
-        module=retargeted.module,
-        stablehlo_version=retargeted.stablehlo_version,
-        calling_convention_version=retargeted.calling_convention_version,
-        module_kept_var_idx=kept_indices,
-        platforms=tuple(exported.platforms),
+        module=module,
         dropped_platforms=lowered.dropped_platforms,
-        uses_shape_polymorphism=any(
-            is_symbolic_dim(d) for aval in traced_avals for d in aval.shape
-        ),
         constraints=assumptions.constraints,
         requirements=assumptions.requirement_texts(),
-        disabled_checks=options.disabled_checks,
         ordered_effects=effect_names(exported.ordered_effects, name),
         unordered_effects=effect_names(
             exported.unordered_effects, name, without_debug=options.without_debug_effects
         ),
-        nr_devices=exported.nr_devices,
         in_shardings=in_shardings,
         out_shardings=out_shardings,
         target=options.target,
         producer=f"JAX {jax.__version__}",
         lifted_constants=lifted,
         graph_functions=lowered.graph_functions,
-        lazy_vjp=lazy_vjp,
-        types_checked=True,
+        gradient=gradient,
         uses_global_constants=exported.uses_global_constants,
     )
+    mark_types_checked(function)
+    return function

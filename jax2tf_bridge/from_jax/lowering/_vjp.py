@@ -25,14 +25,18 @@ from jax2tf_bridge.from_jax.shapes._requirements import (
 )
 from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
 from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
-from jax2tf_bridge.portable._portable_function import LazyVjp, PortableFunction
-from jax2tf_bridge.portable._tree_spec import flat_arguments
+from jax2tf_bridge.portable._portable_function import (
+    Gradient,
+    GradientOnDemand,
+    PortableFunction,
+)
+from jax2tf_bridge.portable._tree_spec import flat_call
 from shape_poly import Dim
 
 T = TypeVar("T")
 
 
-def lazy_vjp(
+def gradient_on_demand(
     function: TracedFunction,
     traced: jax.stages.Traced,
     in_shapes: Sequence[tuple[Dim, ...]],
@@ -41,7 +45,7 @@ def lazy_vjp(
     *,
     constants: ConstantPool,
     exported: jax_export.Exported,
-) -> LazyVjp:
+) -> Gradient:
     """Makes the VJP of a function that was exported already; it is exported when asked for.
 
     Its trace may raise questions about sizes that the function's own did not: then the function is
@@ -112,11 +116,11 @@ def lazy_vjp(
             vjp_name,
             options,
             in_shapes=shapes,
-            in_tree=flat_arguments(len(names)),
+            in_tree=flat_call(len(names)),
             argument_names=names,
             assumptions=known,
             constants=constants,
-            lazy_vjp=lazy_vjp(
+            gradient=gradient_on_demand(
                 vjp_function,
                 vjp,
                 shapes,
@@ -127,7 +131,7 @@ def lazy_vjp(
             ),
         )
 
-    return LazyVjp(make, check=lambda: _nothing(traced_vjp()))
+    return GradientOnDemand(make, check=lambda: _nothing(traced_vjp()))
 
 
 def _first_as_it_is(

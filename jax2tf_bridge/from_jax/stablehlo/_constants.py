@@ -24,8 +24,8 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     set_function_type,
     symbol_name,
 )
+from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES
-from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant
 from jax2tf_bridge.portable.bytecode._layout import read_layout
 
 LEAST_BYTES = 4096

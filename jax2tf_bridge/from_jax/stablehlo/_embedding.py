@@ -8,19 +8,19 @@ from dataclasses import replace
 
 from jax2tf_bridge.errors import FileFormatError, ModuleError
 from jax2tf_bridge.from_jax.arguments._avals import is_narrow
+from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
 from jax2tf_bridge.from_jax.stablehlo._retarget import (
     WIDE,
     kept_avals,
     read_module,
     retype_narrow_values,
 )
+from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
-from jax2tf_bridge.portable._module_types import check_function_types
+from jax2tf_bridge.portable._module_types import are_types_checked, check_function_types
 from jax2tf_bridge.portable._portable_function import (
-    Aval,
-    LazyVjp,
-    LiftedConstant,
     PortableFunction,
+    StoredGradient,
 )
 from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization.jax_exported._limits import Writable
@@ -40,8 +40,13 @@ def as_jax_has_it(function: Writable) -> Writable:
     if any(map(is_narrow, (*record.in_avals, *record.out_avals))):
         module = read_module(record)
         retype_narrow_values(module, record, ELEMENT_TYPES)
-        record = replace(record, module=module.serialize(record.stablehlo_version))
+        record = _with_module(record, module)
     return replace(function, record=record, needs_jax="")
+
+
+def _with_module(record: PortableFunction, module: StableHloModule) -> PortableFunction:
+    data = module.serialize(record.module.stablehlo_version)
+    return replace(record, module=replace(record.module, data=data))
 
 
 def check_stored_types(record: PortableFunction) -> None:
@@ -50,10 +55,10 @@ def check_stored_types(record: PortableFunction) -> None:
     Raises:
       ModuleError: they differ, or the module cannot be read.
     """
-    if record.types_checked:
+    if are_types_checked(record):
         return
     try:
-        ins, outs = read_main_types(record.module)
+        ins, outs = read_main_types(record.module.data)
     except FileFormatError as e:
         raise ModuleError(f"The module of {record.name} cannot be read: {e}") from e
     check_function_types(
@@ -84,15 +89,15 @@ def embedded(record: PortableFunction, vjp_order: int = 0) -> PortableFunction:
     Raises:
       ModuleError: the arrays are not there, or the installed JAX cannot read the module.
     """
-    made = record.lazy_vjp.made
+    made = record.gradient.made
     if vjp_order and made is not None:
-        record = replace(record, lazy_vjp=LazyVjp(made=embedded(made, vjp_order - 1)))
+        record = replace(record, gradient=StoredGradient(embedded(made, vjp_order - 1)))
     if not record.lifted_constants:
         return record
     arrays = [_data(record, constant) for constant in record.lifted_constants]
     module = read_module(record)
     module.embed_constants(arrays)
-    return replace(record, module=module.serialize(record.stablehlo_version), lifted_constants=())
+    return replace(_with_module(record, module), lifted_constants=())
 
 
 def _data(record: PortableFunction, constant: LiftedConstant) -> bytes:

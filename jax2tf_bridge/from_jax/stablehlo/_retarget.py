@@ -19,14 +19,20 @@ from jax2tf_bridge.from_jax.archives._rewriting import rewrite_calls
 from jax2tf_bridge.from_jax.arguments._avals import is_narrow
 from jax2tf_bridge.from_jax.stablehlo._module import LossyError, StableHloModule
 from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._call_types import call_avals
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
-from jax2tf_bridge.portable._module_types import check_function_types
-from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
+from jax2tf_bridge.portable._module import Module
+from jax2tf_bridge.portable._module_types import check_function_types, mark_types_checked
+from jax2tf_bridge.portable._portable_function import (
+    Gradient,
+    GradientOnDemand,
+    PortableFunction,
+    StoredGradient,
+)
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
 from jax2tf_bridge.portable._stablehlo_version import Version, version_text
 from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES, Target, as_target
-from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec, flat_arguments
 from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
 
@@ -193,7 +199,7 @@ def retarget_record(
     target = as_target(target)
     module = read_module(record)
     rewrite_calls(module, record.name, keep_current=False)
-    if record.nr_devices == 1:
+    if record.module.nr_devices == 1:
         left = module.drop_collectives()
         module.drop_shardings()
         if left is not None:
@@ -210,15 +216,19 @@ def retarget_record(
     retargeted = retarget_module(
         module, target, function_name=record.name, has_effects=bool(record.ordered_effects)
     )
-    return replace(
+    found = replace(
         record,
-        module=retargeted.module,
-        stablehlo_version=retargeted.stablehlo_version,
-        calling_convention_version=retargeted.calling_convention_version,
+        module=replace(
+            record.module,
+            data=retargeted.module,
+            stablehlo_version=retargeted.stablehlo_version,
+            calling_convention_version=retargeted.calling_convention_version,
+        ),
         target=target,
-        lazy_vjp=_retargeted_vjp(record, target),
-        types_checked=True,
+        gradient=_retargeted_vjp(record, target),
     )
+    mark_types_checked(found)
+    return found
 
 
 def read_module(record: PortableFunction) -> StableHloModule:
@@ -228,13 +238,14 @@ def read_module(record: PortableFunction) -> StableHloModule:
       ModuleError: the installed JAX cannot read it.
     """
     try:
-        return StableHloModule(record.module)
+        return StableHloModule(record.module.data)
     except Exception as e:  # of types that differ between releases of jaxlib
         newest = version_text(_jax_compat.current_stablehlo_version())
         raise ModuleError(
             f"The installed JAX cannot read the module of {record.name}: it is written at "
-            f"StableHLO {version_text(record.stablehlo_version)} by {record.producer}, and this "
-            f"JAX reads up to {newest}. Upgrade JAX if that is older; else the module is damaged."
+            f"StableHLO {version_text(record.module.stablehlo_version)} by {record.producer}, and "
+            f"this JAX reads up to {newest}. Upgrade JAX if that is older; else the module is "
+            "damaged."
         ) from e
 
 
@@ -258,7 +269,7 @@ def retype_narrow_values(
 
 def kept_avals(function: PortableFunction) -> list[Aval]:
     """Lists the abstract values that main takes, after a platform index and tokens."""
-    kept = [function.in_avals[i] for i in function.module_kept_var_idx]
+    kept = [function.in_avals[i] for i in function.module.kept_arguments]
     return kept + [constant.aval for constant in function.lifted_constants]
 
 
@@ -273,7 +284,7 @@ def _to_retype(
 def _check_custom_calls(module: StableHloModule, record: PortableFunction, target: Target) -> None:
     handled = target.custom_calls(record.platforms)
     for call in module.custom_calls():
-        if call.name not in handled and not is_vouched(call.name, record.disabled_checks):
+        if call.name not in handled and not is_vouched(call.name, record.module.disabled_checks):
             raise UnsupportedByTargetError(
                 f"{record.name} cannot run on {target.name}: TensorFlow registers no handler for "
                 f"the custom call {call}, and it has no form in StableHLO alone. Export the "
@@ -283,26 +294,26 @@ def _check_custom_calls(module: StableHloModule, record: PortableFunction, targe
             )
 
 
-def _retargeted_vjp(record: PortableFunction, target: Target) -> LazyVjp:
+def _retargeted_vjp(record: PortableFunction, target: Target) -> Gradient:
     """Retargets a VJP that is there, since it is written with the rest; others when asked for."""
-    lazy_vjp, name = record.lazy_vjp, record.name
-    if lazy_vjp.made is not None:
+    gradient, name = record.gradient, record.name
+    if gradient.made is not None:
         try:
-            return LazyVjp(made=retarget_record(lazy_vjp.made, target))
+            return StoredGradient(retarget_record(gradient.made, target))
         except (ModuleError, UnsupportedByTargetError) as e:
             hint = f"{e} This is the gradient of {name}: record.with_vjp(0) leaves it behind."
             if isinstance(e, UnsupportedByTargetError):
                 raise UnsupportedByTargetError(hint, operation=e.operation, source=e.source) from e
             raise ModuleError(hint) from e
-    if not lazy_vjp.available:
-        return lazy_vjp
+    if not gradient.available:
+        return gradient
 
     def check() -> None:
-        problem = lazy_vjp.problem(name)
+        problem = gradient.problem(name)
         if problem is not None:
             raise GradientError(problem)
 
-    return LazyVjp(lambda: retarget_record(lazy_vjp.get(name), target), check=check)
+    return GradientOnDemand(lambda: retarget_record(gradient.get(name), target), check=check)
 
 
 # Of main's module: over how many devices it is spread.
@@ -362,37 +373,27 @@ def retarget_call(
         (inputs, outputs),
         has_platform_index=len(platforms) > 1,
     )
-    retargeted = retarget_record(
-        PortableFunction(
-            name=name,
-            in_tree=flat_arguments(len(in_avals)),
-            in_avals=in_avals,
-            out_tree=TreeSpec("tuple", children=(LEAF,) * len(out_avals)),
-            out_avals=out_avals,
-            argument_names=tuple(f"x{i}" for i in range(len(in_avals))),
-            module=module,
-            stablehlo_version=version,
-            calling_convention_version=calling_convention_version,
-            module_kept_var_idx=tuple(range(len(in_avals))),
+    function = PortableFunction.over_leaves(
+        name,
+        Module(
+            module,
+            version,
+            calling_convention_version,
+            kept_arguments=tuple(range(len(in_avals))),
             platforms=tuple(platforms),
-            dropped_platforms=(),
             uses_shape_polymorphism=any("?" in t for t in inputs),
-            constraints=(),
             disabled_checks=tuple(disabled_checks),
-            ordered_effects=("tokens",) if has_tokens else (),
-            unordered_effects=(),
             nr_devices=_devices(module),
-            in_shardings=(None,) * len(in_avals),
-            out_shardings=(None,) * len(out_avals),
-            target=Target("another tool", (version,), calling_convention_version),
-            producer="another tool",
-            constraints_known=False,
         ),
-        target,
+        in_avals,
+        out_avals,
+        target=Target("another tool", (version,), calling_convention_version),
+        producer="another tool",
     )
-    return Retargeted(
-        retargeted.module, retargeted.stablehlo_version, retargeted.calling_convention_version
-    )
+    effects = ("tokens",) if has_tokens else ()
+    function = replace(function, ordered_effects=effects, constraints_known=False)
+    found = retarget_record(function, target).module
+    return Retargeted(found.data, found.stablehlo_version, found.calling_convention_version)
 
 
 def _devices(module: bytes) -> int:

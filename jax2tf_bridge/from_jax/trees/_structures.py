@@ -9,7 +9,8 @@ from typing import Any
 import jax
 
 from jax2tf_bridge.errors import StructureError, bullet_list
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.serialization._jax_registrations import structure as node_structure
 from jax2tf_bridge.serialization._stored_types import registration_call, with_types

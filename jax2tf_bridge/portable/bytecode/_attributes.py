@@ -28,7 +28,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class TypeReference:
-    """The index of the type that an attribute names."""
+    """An attribute that names a type, by the type's index."""
 
     type: int
 
@@ -45,7 +45,7 @@ Attribute: TypeAlias = str | Tensor | TypeReference | Dictionary | None
 
 
 class Attributes:
-    """The table of attributes."""
+    """A table of attributes."""
 
     def __init__(self, table: EntryTable, strings: Strings, n_types: int) -> None:
         self._table, self._strings, self._n_types = table, strings, n_types

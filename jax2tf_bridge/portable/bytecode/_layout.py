@@ -1,4 +1,4 @@
-"""The sections of MLIR bytecode, and the tables that the operations refer to.
+"""Sections of MLIR bytecode, and the tables that the operations refer to.
 
 The format is described at https://mlir.llvm.org/docs/BytecodeFormat/.
 """
@@ -50,7 +50,7 @@ _REQUIRED = (
 
 
 class Strings:
-    """The table of strings."""
+    """A table of strings."""
 
     def __init__(self, section: Cursor) -> None:
         count = section.count("strings")

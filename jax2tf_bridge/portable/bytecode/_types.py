@@ -28,7 +28,7 @@ class UnknownTypeError(Exception):
 
 
 class Types:
-    """The table of types.
+    """A table of types.
 
     Types share their parts, so that a small table may stand for texts that are endless: all
     texts together are bounded.

@@ -7,16 +7,12 @@ from typing import Any
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import ShapeError
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._plausible_inputs import variables_in
-from jax2tf_bridge.portable._portable_function import Aval
 
 
 def check_buckets(name: str, buckets: Any) -> None:
     """Raises unless buckets are a mapping.
-
-    Args:
-      name: the signature's, for messages.
-      buckets: what the user gave for this signature.
 
     Raises:
       ShapeError: they are none.
@@ -34,10 +30,6 @@ def check_buckets(name: str, buckets: Any) -> None:
 def masks_of(name: str, mask: Any) -> tuple[str, ...]:
     """Lists the inputs that are masks.
 
-    Args:
-      name: the signature's, for messages.
-      mask: what the user gave: one name, several, or None.
-
     Raises:
       ShapeError: it is none of these.
     """
@@ -53,11 +45,6 @@ def masks_of(name: str, mask: Any) -> tuple[str, ...]:
 
 def check_variables(name: str, buckets: Iterable[str], inputs: Mapping[str, Aval]) -> None:
     """Raises if there are buckets for what is no dimension variable.
-
-    Args:
-      name: the signature's, for messages.
-      buckets: the variables with buckets.
-      inputs: what the function takes, by name.
 
     Raises:
       ShapeError: it says what was probably meant.
@@ -87,13 +74,6 @@ def check_inputs(
 ) -> None:
     """Raises if masks or pad values are for what is no input of the function.
 
-    Args:
-      name: the signature's, for messages.
-      inputs: the names of what the function takes.
-      masks: inputs that the buckets fill.
-      pad_values: by the inputs that are padded with them.
-      before: the names of what a preprocess takes.
-
     Raises:
       ShapeError: it says what was probably meant.
     """
@@ -115,12 +95,7 @@ def check_inputs(
 
 
 def check_unchecked(name: str, given: Sequence[str], bucketed: Collection[str]) -> tuple[str, ...]:
-    """The variables of unchecked_padding, each once.
-
-    Args:
-      name: the signature's, for messages.
-      given: what the user wrote.
-      bucketed: the variables with buckets.
+    """Lists the variables of unchecked_padding, each once.
 
     Raises:
       ShapeError: one has no buckets, or it is no list.

@@ -1,27 +1,28 @@
-"""Buckets: the sizes that a served function runs at, and whether they fit the function."""
+"""Sizes that a served function runs at, and checks that they fit the function."""
 
 from __future__ import annotations
 
+import bisect
 import itertools
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
+from jax2tf_bridge._utils._integers import as_integer
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import DTypeError, ShapeError
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import dtype_holds, kind_of
-from jax2tf_bridge.portable._plausible_inputs import batch_variable, variables_in, variables_of
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._plausible_inputs import batch_variable, variables_in
 from jax2tf_bridge.saving.buckets._bucket_names import (
     check_inputs,
     check_unchecked,
     check_variables,
     masks_of,
 )
-from shape_poly import Comparison, Dim, Plan, make_plan, parse_comparison, shape_text
+from shape_poly import Comparison, Dim, Plan, SymbolicScope, make_plan, shape_text, variables_of
 
-Above: TypeAlias = Literal["split", "as is"]
+Oversize: TypeAlias = Literal["split", "as is"]
 """What becomes of sizes above the largest bucket."""
 
 _MOST_TRIED = 64
@@ -33,14 +34,14 @@ _NEAREST = 1024
 
 @dataclass(frozen=True)
 class Bucketing:
-    """How one signature is padded; made, and checked, by `make_bucketing`.
+    """Sizes to which one signature is padded, and how; made and checked by `make_bucketing`.
 
     Attributes:
       name: the signature's, for messages.
-      inputs, outputs: what the function takes and gives, by name, with symbolic shapes as they
-        cross to TensorFlow. The masks are among the inputs.
+      inputs, outputs: what the function takes and gives, by name, with symbolic shapes as the
+        op takes and gives them. The masks are among the inputs.
       sizes: for each bucketed variable its buckets, increasing.
-      above: for each of them what becomes of larger sizes: "split" runs pieces of the largest
+      oversize: for each of them what becomes of larger sizes: "split" runs pieces of the largest
         bucket and joins the results, "as is" runs (and compiles) the size itself.
       masks: the inputs that the caller does not give: 1 where a row is real, 0 where it is padding.
       constraints: what the function demands of the variables.
@@ -54,7 +55,7 @@ class Bucketing:
     inputs: Mapping[str, Aval]
     outputs: Mapping[str, Aval]
     sizes: Mapping[str, tuple[int, ...]]
-    above: Mapping[str, Above]
+    oversize: Mapping[str, Oversize]
     masks: tuple[str, ...] = ()
     constraints: tuple[Comparison, ...] = ()
     pad_values: Mapping[str, Any] = field(default_factory=dict)
@@ -67,22 +68,22 @@ class Bucketing:
         object.__setattr__(self, "plan", make_plan(shapes, None, self.constraints))
 
     def given(self) -> dict[str, Aval]:
-        """What the caller gives: the inputs without the masks."""
+        """Returns the inputs that the caller gives: all but the masks."""
         return {name: aval for name, aval in self.inputs.items() if name not in self.masks}
 
     @property
     def batch(self) -> str | None:
-        """The bucketed variable of the rows: beside those of a request others' may stand."""
+        """Bucketed variable of the rows: in a batch, rows of other requests stand beside them."""
         found = batch_variable(self.given())
         return found if found in self.sizes else None
 
     @property
     def sequences(self) -> tuple[str, ...]:
-        """The other bucketed variables: beyond theirs stands what inputs are padded with."""
+        """Other bucketed variables: behind a sequence stands what inputs are padded with."""
         return tuple(variable for variable in self.sizes if variable != self.batch)
 
     def is_masked(self, variable: str) -> bool:
-        """Whether a mask tells the function what is real along this variable, and no other.
+        """True if a mask tells the function what is real along this variable, and no other.
 
         Then what lies along it may influence each other: in a batch, others' rows would be real.
         """
@@ -90,18 +91,24 @@ class Bucketing:
         return any(variables == {variable} for variables in ours)
 
     def choices(self) -> tuple[dict[str, int], ...]:
-        """A bucket for each variable, in every combination: what is compiled at most."""
+        """Lists a bucket for each variable, in every combination: what is compiled at most."""
         return tuple(
             dict(zip(self.sizes, sizes, strict=True))
             for sizes in itertools.product(*self.sizes.values())
         )
 
     def largest(self) -> dict[str, int]:
-        """The largest bucket of each variable."""
+        """Returns the largest bucket of each variable."""
         return {variable: sizes[-1] for variable, sizes in self.sizes.items()}
 
+    def bucket_of(self, variable: str, size: int) -> int | None:
+        """Finds the first bucket that is not smaller; None above the largest."""
+        sizes = self.sizes[variable]
+        place = bisect.bisect_left(sizes, size)
+        return sizes[place] if place < len(sizes) else None
+
     def depends(self, dimension: Dim) -> bool:
-        """Whether a dimension changes with a bucketed variable."""
+        """True if a dimension changes with a bucketed variable."""
         return not variables_of(dimension).isdisjoint(self.sizes)
 
 
@@ -111,7 +118,7 @@ def make_bucketing(
     outputs: Mapping[str, Aval],
     buckets: Mapping[str, Sequence[int]],
     *,
-    above: Above | Mapping[str, Above] | None = None,
+    oversize: Oversize | Mapping[str, Oversize] | None = None,
     mask: str | Sequence[str] | None = None,
     constraints: Iterable[str] = (),
     pad_values: Mapping[str, Any] | None = None,
@@ -124,12 +131,11 @@ def make_bucketing(
       inputs: what the function takes, by name, with symbolic shapes.
       outputs: what it gives.
       buckets: for each dimension variable its buckets, as `{"b": (1, 8, 32)}`.
-      above: "split" or "as is", for all variables or for each by name, of which it may have more;
-        where a variable is not named it is "split" for the variable of the rows, and "as is" for
-        every other.
+      oversize: "split" or "as is", for all variables or by name. Names of other variables are
+        passed over; by default it is "split" for the rows, and "as is" for every other variable.
       mask: an input, or several, of a shape as `(b,)` or `(b, 1, 1, n)`: the caller no longer gives
         it, and the function sees true (1) for what is real and false (0) for padding.
-      constraints: the record's constraints and requirements. The buckets must satisfy them; the
+      constraints: the function's constraints and requirements. The buckets must satisfy them; the
         sizes that are padded to them need not.
       pad_values: numbers by the inputs that are padded with them; the result leaves out zeros,
         which is what all else is padded with.
@@ -152,17 +158,17 @@ def make_bucketing(
         sizes,
         {},
         masks,
-        tuple(map(parse_comparison, constraints)),
+        SymbolicScope(constraints, check=False).constraints,
         dict(pad_values or {}),
         check_unchecked(name, unchecked, sizes),
     )
-    bucketing = replace(bucketing, above=_checked_above(bucketing, above))
+    bucketing = replace(bucketing, oversize=_checked_oversize(bucketing, oversize))
     _check_masks(bucketing)
     _check_pad_values(bucketing)
     _check_that_sizes_tell(bucketing)
     _check_constraints(bucketing)
     _check_growth(bucketing)
-    for variable, kind in bucketing.above.items():
+    for variable, kind in bucketing.oversize.items():
         if kind == "split":
             _check_splittable(bucketing, variable)
     other = {name: value for name, value in bucketing.pad_values.items() if value != 0}
@@ -170,7 +176,7 @@ def make_bucketing(
 
 
 def is_plain(dimension: Dim, variable: str) -> bool:
-    """Whether the dimension is that variable and nothing else."""
+    """Checks that a dimension is this variable and nothing else."""
     return str(dimension) == variable
 
 
@@ -184,12 +190,9 @@ def _checked_sizes(name: str, variable: str, given: Any) -> tuple[int, ...]:
         raise ShapeError(f"{place}: expected a sequence of sizes, as (1, 8, 32)")
     sizes = []
     for size in given:
-        try:
-            if isinstance(size, bool):
-                raise TypeError
-            sizes.append(operator.index(size))
-        except TypeError:
-            raise ShapeError(f"{place}: {size!r} is no integer") from None
+        if (number := as_integer(size)) is None:
+            raise ShapeError(f"{place}: {size!r} is no integer")
+        sizes.append(number)
     if not sizes:
         raise ShapeError(f"{place}: there must be at least one bucket")
     for size in sizes:
@@ -206,17 +209,17 @@ def _checked_sizes(name: str, variable: str, given: Any) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _checked_above(bucketing: Bucketing, above: Any) -> dict[str, Above]:
+def _checked_oversize(bucketing: Bucketing, oversize: Any) -> dict[str, Oversize]:
     name, sizes = bucketing.name, bucketing.sizes
-    if above is None:
-        above = {}
-    by_variable = above if isinstance(above, Mapping) else dict.fromkeys(sizes, above)
+    if oversize is None:
+        oversize = {}
+    by_variable = oversize if isinstance(oversize, Mapping) else dict.fromkeys(sizes, oversize)
     for kind in by_variable.values():
-        if kind not in get_args(Above):
-            near = did_you_mean(str(kind), get_args(Above), quoted=True)
-            raise ShapeError(f"{name}: above={kind!r}: expected 'split' or 'as is'{near}")
+        if kind not in get_args(Oversize):
+            near = did_you_mean(str(kind), get_args(Oversize), quoted=True)
+            raise ShapeError(f"{name}: oversize={kind!r}: expected 'split' or 'as is'{near}")
     # Where a sequence ends matters to what stands before it: it is never cut unless that is asked.
-    usual: dict[str, Above] = {v: "split" if v == bucketing.batch else "as is" for v in sizes}
+    usual: dict[str, Oversize] = {v: "split" if v == bucketing.batch else "as is" for v in sizes}
     return {variable: by_variable.get(variable, usual[variable]) for variable in sizes}
 
 
@@ -327,7 +330,7 @@ def _check_growth(bucketing: Bucketing) -> None:
 def _paddings(
     bucketing: Bucketing, names: Sequence[str]
 ) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
-    """Sizes of some variables, and with one of them padded to its bucket."""
+    """Yields sizes of some variables, and with one of them padded to its bucket."""
     for buckets in itertools.product(*(bucketing.sizes.get(n, (1, 2, 3, 8)) for n in names)):
         values = dict(zip(names, buckets, strict=True))
         for name in names:
@@ -347,11 +350,11 @@ def _check_splittable(bucketing: Bucketing, variable: str) -> None:
                     f"{bucketing.name}: sizes of {variable} above "
                     f"{bucketing.sizes[variable][-1]} cannot be split into pieces, since the "
                     f"{kind} {name} is {aval}: each input and output may have {variable} once, "
-                    f"alone in its dimension. Pass above={{{variable!r}: 'as is'}} to run such "
+                    f"alone in its dimension. Pass oversize={{{variable!r}: 'as is'}} to run such "
                     "sizes as they are."
                 )
 
 
 def values_text(values: Mapping[str, int]) -> str:
-    """Sizes for a message: "b = 3, l = 8"."""
+    """Writes sizes for a message: "b = 3, l = 8"."""
     return ", ".join(f"{variable} = {size}" for variable, size in values.items())

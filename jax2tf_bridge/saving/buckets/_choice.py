@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, SupportsIndex, TypeAlias
@@ -10,13 +9,14 @@ from typing import Any, SupportsIndex, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from jax2tf_bridge._utils._integers import as_integer
 from jax2tf_bridge.errors import ShapeError
 
 _Array: TypeAlias = npt.NDArray[Any]
 
 
 def choose_buckets(sizes: Iterable[SupportsIndex], *, at_most: int = 8) -> tuple[int, ...]:
-    """The buckets for which these sizes, each padded to its bucket, are the least work.
+    """Chooses buckets so that padding each of these sizes to its bucket is the least work.
 
     Args:
       sizes: of the requests that are expected, as often as they are: for instance a day's log. Size
@@ -48,7 +48,7 @@ def choose_buckets(sizes: Iterable[SupportsIndex], *, at_most: int = 8) -> tuple
 
 
 def _least_work(distinct: _Array, requests: _Array, at_most: int) -> tuple[int, ...]:
-    """By dynamic programming over the number of buckets and the sizes that they serve."""
+    """Optimizes by dynamic programming over the number of buckets and the sizes that they serve."""
     count = len(distinct)
     # work[i]: the least that the first i sizes cost with the buckets so far.
     work = np.full(count + 1, np.inf)
@@ -72,12 +72,8 @@ def _least_work(distinct: _Array, requests: _Array, at_most: int) -> tuple[int, 
 
 
 def _size(given: object) -> int:
-    try:
-        if isinstance(given, bool):
-            raise TypeError
-        size = operator.index(given)  # type: ignore[arg-type]
-    except TypeError:
-        raise ShapeError(f"{given!r} is no size: expected an integer") from None
+    if (size := as_integer(given)) is None:
+        raise ShapeError(f"{given!r} is no size: expected an integer")
     if size < 0:
         raise ShapeError(f"{size} is no size: it is negative")
     return size

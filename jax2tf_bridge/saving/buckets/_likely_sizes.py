@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 from jax2tf_bridge.errors import ShapeError
-from jax2tf_bridge.portable._plausible_inputs import variables_of
-from jax2tf_bridge.portable._portable_function import Aval
-from shape_poly import Comparison
+from jax2tf_bridge.portable._aval import Aval
+from shape_poly import Comparison, SymbolicScope, sample_sizes, variables_of
 
 _TYPICAL = (4, 3, 5, 8, 2, 6, 7, 16, 1, 9, 10, 12, 15, 24, 32, 64, 128, 224, 256, 512)
 _SMALLEST = (*range(1, 33), 48, 64, 96, 100, 128, 224, 256, 299, 384, 512, 768, 1000, 1024)
-_MOST_TRIALS = 100_000
+_LARGEST = 1024
+"""Larger sizes take long to run: whoever needs them names them."""
 
 
 def typical_sizes(
     name: str, avals: Iterable[Aval], constraints: Sequence[Comparison], given: Mapping[str, int]
 ) -> dict[str, int]:
-    """Small sizes for all variables.
+    """Finds small sizes for all variables.
 
     Args:
       name: whose, for messages.
@@ -35,7 +34,7 @@ def typical_sizes(
 def smallest_sizes(
     name: str, avals: Iterable[Aval], constraints: Sequence[Comparison], given: Mapping[str, int]
 ) -> dict[str, int]:
-    """The smallest sizes for all variables; as `typical_sizes`."""
+    """Finds the smallest sizes for all variables; as `typical_sizes`."""
     return _sizes(name, avals, constraints, given, _SMALLEST)
 
 
@@ -48,12 +47,20 @@ def _sizes(
 ) -> dict[str, int]:
     names = {v for aval in avals for d in aval.op_shape for v in variables_of(d)} | set(given)
     free = sorted(names - set(given))
-    relevant = [c for c in constraints if c.variables() <= names]
-    for sizes in itertools.islice(itertools.product(candidates, repeat=len(free)), _MOST_TRIALS):
-        values = {**given, **dict(zip(free, sizes, strict=True))}
-        if all(constraint.holds(values) for constraint in relevant):
-            return values
-    raise ShapeError(
-        f"{name}: no sizes of {', '.join(free) or ', '.join(given)} were found that satisfy "
-        f"{', '.join(map(str, relevant))}. Give {', '.join(free) or 'them'} buckets."
+    found = next(
+        sample_sizes(
+            [*given, *free],
+            SymbolicScope(constraints, check=False),
+            among={variable: [size] for variable, size in given.items()},
+            candidates=candidates,
+            largest=_LARGEST,
+        ),
+        None,
     )
+    if found is None:
+        relevant = [str(c) for c in constraints if c.variables() <= names]
+        raise ShapeError(
+            f"{name}: no sizes of {', '.join(free) or ', '.join(given)} were found that satisfy "
+            f"{', '.join(relevant)}. Give {', '.join(free) or 'them'} buckets."
+        )
+    return found

@@ -1,4 +1,4 @@
-"""Which signatures of a SavedModel run in which buckets."""
+"""Options that say which signatures of a SavedModel run in which buckets."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any, Literal, TypeAlias
 from jax2tf_bridge._utils._progress import progress_bar
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import SavingError, ShapeError
-from jax2tf_bridge.saving._endpoint import Endpoint
-from jax2tf_bridge.saving._signature_inputs import SignatureInputs
+from jax2tf_bridge.saving.buckets._batch_splitting import PieceGradients
 from jax2tf_bridge.saving.buckets._bucket_names import (
     check_buckets,
     check_inputs,
     check_unchecked,
     check_variables,
 )
-from jax2tf_bridge.saving.buckets._buckets import Above, Bucketing, make_bucketing
+from jax2tf_bridge.saving.buckets._buckets import Bucketing, Oversize, make_bucketing
 from jax2tf_bridge.saving.buckets._choice import choose_buckets
-from jax2tf_bridge.saving.buckets._moved_weights import moved
 from jax2tf_bridge.saving.buckets._padding import bucketed
-from jax2tf_bridge.saving.buckets._piecewise import PieceGradients
-from jax2tf_bridge.saving.buckets._row_independence import Step, check_rows, trial_steps
-from jax2tf_bridge.saving.serving._example_requests import example_arguments
+from jax2tf_bridge.saving.buckets.trials._degenerate_weights import randomized_degenerate_weights
+from jax2tf_bridge.saving.buckets.trials._trial import Step, check_rows, trial_steps
+from jax2tf_bridge.saving.serving._requests import example_arguments
 from jax2tf_bridge.saving.serving._warm_up import check_example
+from jax2tf_bridge.saving.signatures._endpoint import Endpoint
+from jax2tf_bridge.saving.signatures._inputs import SignatureInputs, avals_of
 
 Buckets: TypeAlias = Mapping[str, Sequence[int]] | Literal["auto"]
 ExpectedSizes: TypeAlias = Mapping[str, Iterable[int]] | Iterable[int]
@@ -34,21 +34,21 @@ ExpectedSizes: TypeAlias = Mapping[str, Iterable[int]] | Iterable[int]
 
 @dataclass(frozen=True)
 class BucketOptions:
-    """What the user asked for, for all signatures.
+    """Options of `save` for buckets, for all signatures.
 
     Attributes:
       buckets: by dimension variable; "auto": chosen from `expected_sizes`.
-      above: what becomes of larger sizes; by variable, for all, or as `make_bucketing` has it.
+      oversize: what becomes of larger sizes; by variable, for all, or as `make_bucketing` has it.
       expected_sizes: of requests, by variable; or of the only one that there is.
     """
 
     buckets: Buckets | None = None
-    above: Above | Mapping[str, Above] | None = None
+    oversize: Oversize | Mapping[str, Oversize] | None = None
     expected_sizes: ExpectedSizes | None = None
 
     @cached_property
     def chosen(self) -> Mapping[str, Sequence[int]] | tuple[int, ...]:
-        """The buckets by variable; or those for the only variable that there is.
+        """Buckets by variable; or those for the only variable that there is.
 
         Chosen once: sizes may be many, and may come from an iterator.
 
@@ -82,7 +82,7 @@ class BucketOptions:
 
 
 def with_buckets(endpoints: Sequence[Endpoint], options: BucketOptions | None) -> list[Endpoint]:
-    """The endpoints, those that have the variables with buckets.
+    """Pads the endpoints that have variables with buckets, after trying that this is sound.
 
     Raises:
       ShapeError: the buckets do not fit a signature, or none has their variable.
@@ -90,8 +90,8 @@ def with_buckets(endpoints: Sequence[Endpoint], options: BucketOptions | None) -
       SavingError: "auto" without sizes, or the like; a mask without buckets.
     """
     options = options or BucketOptions()
-    common = _common_buckets([_inputs(e) for e in endpoints], options)
-    bucketings = [_bucketing(endpoint, common, options.above) for endpoint in endpoints]
+    common = _common_buckets([e.signature_inputs() for e in endpoints], options)
+    bucketings = [_bucketing(endpoint, common, options.oversize) for endpoint in endpoints]
     steps = sum(trial_steps(bucketing) for bucketing in bucketings if bucketing is not None)
     with progress_bar("trying buckets", steps, "trial") as advance:
         return [
@@ -119,13 +119,13 @@ def check_bucket_options(signatures: Sequence[SignatureInputs], options: BucketO
             check_variables("save", common, inputs)
     bucketed = [_check_signature(each, common) for each in signatures]
     if decided:
-        _check_above(options.above, list(itertools.chain(*bucketed)))
+        _check_oversize(options.oversize, list(itertools.chain(*bucketed)))
 
 
 def _check_signature(
     each: SignatureInputs, common: Mapping[str, Sequence[int]] | None
 ) -> list[str]:
-    """The variables with buckets of a signature, after a check of what names its inputs."""
+    """Checks what names the inputs of a signature, and lists its variables with buckets."""
     name, signature = each.name, each.signature
     check_inputs(name, each.inputs, each.masks, signature.pad_values, signature.inputs)
     if signature.buckets is not None:
@@ -153,7 +153,7 @@ def _check_signature(
 def _chosen(
     each: SignatureInputs, common: Mapping[str, Sequence[int]] | None
 ) -> Mapping[str, Sequence[int]] | None:
-    """The buckets of a signature: its own, or those for all that it has variables for.
+    """Returns the buckets of a signature: its own, or those for all that it has variables for.
 
     None where these are not known yet.
     """
@@ -163,26 +163,22 @@ def _chosen(
     return {v: b for v, b in common.items() if v in each.variables}
 
 
-def _inputs(endpoint: Endpoint) -> SignatureInputs:
-    return SignatureInputs(endpoint.name, endpoint.signature, endpoint.inputs)
-
-
 def _bucketing(
     endpoint: Endpoint,
     common: Mapping[str, Sequence[int]] | None,
-    above: Above | Mapping[str, Above] | None,
+    oversize: Oversize | Mapping[str, Oversize] | None,
 ) -> Bucketing | None:
-    """How a signature is padded; None for one without buckets."""
-    chosen = _chosen(_inputs(endpoint), common)
+    """Returns how a signature is padded; None for one without buckets."""
+    chosen = _chosen(endpoint.signature_inputs(), common)
     if not chosen:
         return None
     signature, record = endpoint.signature, endpoint.record
     return make_bucketing(
         endpoint.name,
-        endpoint.inputs,
-        endpoint.outputs,
+        avals_of(endpoint.inputs),
+        avals_of(endpoint.outputs),
         chosen,
-        above=above,
+        oversize=oversize,
         mask=signature.mask,
         constraints=(*record.constraints, *record.requirements),
         pad_values=signature.pad_values,
@@ -190,33 +186,35 @@ def _bucketing(
     )
 
 
-def _check_above(above: Above | Mapping[str, Above] | None, bucketed: Collection[str]) -> None:
-    """Raises if `above` is said of what no signature has buckets for."""
-    if above is None:
+def _check_oversize(
+    oversize: Oversize | Mapping[str, Oversize] | None, bucketed: Collection[str]
+) -> None:
+    """Raises if `oversize` is said of what no signature has buckets for."""
+    if oversize is None:
         return
     if not bucketed:
         raise SavingError(
-            f"above={above!r} is for sizes above the largest bucket, and no signature has buckets. "
-            "Give save buckets={...}, or leave it out."
+            f"oversize={oversize!r} is for sizes above the largest bucket, and no signature has "
+            "buckets. Give save buckets={...}, or leave it out."
         )
-    for variable in above if isinstance(above, Mapping) else ():
+    for variable in oversize if isinstance(oversize, Mapping) else ():
         if variable not in bucketed:
             near = did_you_mean(str(variable), dict.fromkeys(bucketed), quoted=True)
-            raise SavingError(f"above names {variable!r}, which has no buckets{near}")
+            raise SavingError(f"oversize names {variable!r}, which has no buckets{near}")
 
 
 def _tried(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoint:
-    """The endpoint with buckets, if padding changes none of its results."""
+    """Pads an endpoint, and tries that this changes none of its results."""
     padded = _bucketed_endpoint(endpoint, bucketing)
     example = _example(padded, bucketing)
-    with moved(endpoint.weights):
+    with randomized_degenerate_weights(endpoint.weights):
         trial = check_rows(endpoint.call, bucketing, example=example, step=step)
     bucketing = replace(bucketing, any_padding=trial.any_padding)
     return replace(padded, bucketing=bucketing, notes=trial.notes)
 
 
 def _example(endpoint: Endpoint, bucketing: Bucketing) -> Mapping[str, Any]:
-    """The user's example as arguments of the function, to try buckets with."""
+    """Returns the user's example as arguments of the function, to try buckets with."""
     if endpoint.signature.preprocess is not None:
         return example_arguments(endpoint)
     example = endpoint.example()
@@ -225,14 +223,12 @@ def _example(endpoint: Endpoint, bucketing: Bucketing) -> Mapping[str, Any]:
 
 
 def _bucketed_endpoint(endpoint: Endpoint, bucketing: Bucketing) -> Endpoint:
-    given = bucketing.given()
     gradients = PieceGradients(endpoint.prevented)
-    paths = dict(zip(endpoint.inputs, endpoint.paths, strict=True))
+    by_name = {port.name: port for port in endpoint.inputs}
     return replace(
         endpoint,
-        inputs=given,
-        paths=tuple(paths[name] for name in given),
-        masks=tuple(paths[name] for name in bucketing.masks),
+        inputs=tuple(by_name[name] for name in bucketing.given()),
+        masks=tuple(by_name[name] for name in bucketing.masks),
         call=bucketed(endpoint.call, bucketing, endpoint.held, gradients),
         bucketing=bucketing,
         piece_gradients=gradients,
@@ -242,7 +238,7 @@ def _bucketed_endpoint(endpoint: Endpoint, bucketing: Bucketing) -> Endpoint:
 def _common_buckets(
     signatures: Sequence[SignatureInputs], options: BucketOptions
 ) -> Mapping[str, Sequence[int]] | None:
-    """The buckets for all signatures; None while AUTO has still to find whose they are."""
+    """Returns the buckets for all signatures; None while AUTO has still to find whose they are."""
     chosen = options.chosen
     if isinstance(chosen, Mapping):
         return chosen

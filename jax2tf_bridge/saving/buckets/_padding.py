@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -11,14 +10,18 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import StructureError, bullet_list
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.saving.buckets._batch_splitting import (
+    PieceGradients,
+    Run,
+    carried_dtype,
+    in_pieces,
+)
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
-from jax2tf_bridge.saving.buckets._pieces import Run, carried_dtype, in_pieces
-from jax2tf_bridge.saving.buckets._piecewise import PieceGradients
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._dtypes import cast_if_needed, static_shape
-from jax2tf_bridge.to_tf._shape_guards import Guards, SizeAlgebra
-from shape_poly import Dim, DimExpr, evaluate_shape, shape_text
+from jax2tf_bridge.to_tf._shape_guards import Guards, SizeAlgebra, known_text
+from shape_poly import Dim, DimExpr, evaluate_shape, shape_text, solve, variables_of
 
 Tensors: TypeAlias = Mapping[str, Any]
 NamedCall: TypeAlias = Callable[[Tensors], Tensors]
@@ -36,11 +39,11 @@ def bucketed(
     held: Callable[[], Tensors] = dict,
     gradients: PieceGradients | None = None,
 ) -> NamedCall:
-    """`call` at the sizes of its buckets alone, for any sizes.
+    """Makes `call` run at the sizes of its buckets alone, for any sizes.
 
     Each input is padded to the next bucket, with zeros or what `bucketing.pad_values` say, and each
     result sliced to what it would be without. A size that is a bucket is not copied. Size 0 gives
-    empty results, from the smallest bucket. Sizes above the largest run as `bucketing.above` says.
+    empty results, from the smallest bucket. `bucketing.oversize` says how larger sizes run.
 
     It works eagerly, in a tf.function with known and with unknown sizes, under a gradient tape of
     any order, and in a SavedModel; not within jit_compile=True, where each size would be compiled.
@@ -62,7 +65,7 @@ def bucketed(
         return run_padded(call, bucketing, tensors, values, _targets(bucketing, values))
 
     run: Run = padded
-    for variable, kind in bucketing.above.items():
+    for variable, kind in bucketing.oversize.items():
         if kind == "split":
             run = in_pieces(run, bucketing, variable, gradients)
 
@@ -84,7 +87,7 @@ def bucketed(
 def run_padded(
     call: NamedCall, bucketing: Bucketing, tensors: Tensors, values: Values, targets: Values
 ) -> dict[str, Any]:
-    """One call, padded.
+    """Runs one call, padded.
 
     Args:
       call: takes all of `bucketing.inputs`, gives all of its outputs.
@@ -108,7 +111,7 @@ def run_padded(
 def pad_inputs(
     bucketing: Bucketing, tensors: Tensors, values: Values, targets: Values
 ) -> dict[str, Any]:
-    """What the function is called with: the inputs padded, and the masks; as `run_padded`."""
+    """Pads the inputs and fills the masks; arguments as for `run_padded`."""
     targets = {**values, **targets}
     full = {
         name: _pad(bucketing, name, cast_if_needed(tensors[name], carried_dtype(aval)), targets)
@@ -124,7 +127,7 @@ def pad_inputs(
 
 
 def _checked(bucketing: Bucketing, tensors: Tensors) -> dict[str, Any]:
-    """The inputs as tensors of the ranks and dtypes that they should have."""
+    """Converts the inputs to tensors of the expected ranks and dtypes."""
     given = bucketing.given()
     problems = [f"the input {name!r} is missing" for name in given if name not in tensors]
     for name in tensors:
@@ -150,52 +153,31 @@ def _checked(bucketing: Bucketing, tensors: Tensors) -> dict[str, Any]:
 def _measured(
     bucketing: Bucketing, tensors: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[tf.Operation]]:
-    """The variables' values, and operations that fail where sizes contradict each other.
+    """Solves for the variables, and adds guards against sizes that contradict each other.
 
-    Only what padding would hide is looked at; the function itself looks at the rest.
+    Only what padding would hide is guarded; the function itself checks the rest.
     """
-    names = list(bucketing.given())
-    sizes = [_sizes(bucketing, tensors[name], aval) for name, aval in bucketing.given().items()]
-    values: dict[str, Any] = {}
+    given = bucketing.given()
+    sizes = [_sizes(tensors[name], aval) for name, aval in given.items()]
+    # Without any row the results are empty: size 0 needs no bucket.
+    solution = solve(bucketing.plan, sizes, _ALGEBRA, smallest=0)
     guards = Guards(_ALGEBRA)
-
-    def require(operator: Any, left: Any, right: Any, argument: int, reason: str) -> None:
-        tensor = tensors[names[argument]]
-        if isinstance(left, int) and isinstance(right, int):
-            if not {"==": left == right, ">=": left >= right}[operator]:
-                raise _contradiction(bucketing, names[argument], tensor, reason)
-            return
-        expected = _expected(bucketing, names[argument])
-        guards.require(operator, left, right, [expected, tf.shape(tensor), f": {reason}"])
-
-    for step in bucketing.plan.steps:
-        argument, axis = step.place.argument, step.place.axis
-        ours = step.variable in bucketing.sizes
-        offset, slope = _value(step.offset, values), _value(step.slope, values)
-        value = sizes[argument][axis]
-        if step.offset != 0:
-            value = _ALGEBRA.add(value, _ALGEBRA.multiply(-1, offset))
-            if ours:
-                reason = f"{step.variable} would be negative"
-                require(">=", value, 0, argument, reason)
-        if step.slope != 1:
-            if ours:
-                reason = f"{step.dimension} cannot be the size of dimension {axis}"
-                require("==", _ALGEBRA.mod(value, slope), 0, argument, reason)
-            value = _ALGEBRA.floordiv(value, slope)
-        values[step.variable] = value
-    for definition in bucketing.plan.definitions:
-        values[definition.variable] = _value(definition.dimension, values)
-    for place, dimension in bucketing.plan.equations:
-        if bucketing.depends(dimension):
-            reason = f"{dimension} must be the size of dimension {place.axis}, as elsewhere"
-            size, expected = sizes[place.argument][place.axis], _value(dimension, values)
-            require("==", size, expected, place.argument, reason)
-    return values, guards.operations()
+    for check in solution.checks:
+        (place, *_) = check.places
+        name = list(given)[place.argument]
+        dimension = given[name].op_shape[place.axis]
+        if check.holds is False:
+            raise _contradiction(bucketing, name, tensors[name], "".join(map(str, check.reason)))
+        # A size is never negative.
+        is_sure = check.operator == ">=" and str(dimension) in variables_of(dimension)
+        if bucketing.depends(dimension) and check.comparison is None and not is_sure:
+            message = [_expected(bucketing, name), tf.shape(tensors[name]), ": ", *check.reason]
+            guards.require(check.operator, check.left, check.right, message)
+    return dict(solution.values), guards.operations()
 
 
-def _sizes(bucketing: Bucketing, tensor: Any, aval: Aval) -> Sequence[Any]:
-    """The sizes of a tensor: ints where they are known, or say nothing of a variable."""
+def _sizes(tensor: Any, aval: Aval) -> Sequence[Any]:
+    """Lists the sizes of a tensor: ints where they are known, or where no variable is in them."""
     known = static_shape(tensor)
     if all(k is not None or isinstance(d, int) for k, d in zip(known, aval.op_shape, strict=True)):
         return [d if k is None else k for k, d in zip(known, aval.op_shape, strict=True)]
@@ -209,8 +191,7 @@ def _expected(bucketing: Bucketing, name: str) -> str:
 
 
 def _contradiction(bucketing: Bucketing, name: str, tensor: Any, reason: str) -> Exception:
-    shape = shape_text("?" if size is None else size for size in static_shape(tensor))
-    text = f"{_expected(bucketing, name)}{shape}: {reason}"
+    text = f"{_expected(bucketing, name)}{known_text(tensor)}: {reason}"
     error: Exception = tf.errors.InvalidArgumentError(None, None, text)
     return error
 
@@ -222,23 +203,21 @@ def _value(dimension: Dim, values: Values) -> Any:
 
 
 def _targets(bucketing: Bucketing, values: Values) -> dict[str, Any]:
-    """For each bucketed variable the bucket of its value."""
     return {
-        variable: _bucket(values[variable], sizes, bucketing.above[variable] == "as is")
-        for variable, sizes in bucketing.sizes.items()
+        variable: _bucket(bucketing, variable, values[variable]) for variable in bucketing.sizes
     }
 
 
-def _bucket(size: Any, buckets: tuple[int, ...], larger_as_is: bool) -> Any:
-    """The first bucket that is not smaller; above the largest the size itself."""
+def _bucket(bucketing: Bucketing, variable: str, size: Any) -> Any:
+    """Finds the first bucket that is not smaller; above the largest, the size itself."""
     if isinstance(size, int):
-        place = bisect.bisect_left(buckets, size)
-        return buckets[place] if place < len(buckets) else size
+        return bucketing.bucket_of(variable, size) or size
+    buckets = bucketing.sizes[variable]
     # On the host, where sizes are: otherwise a GPU would be asked, and waited for.
     with tf.device("/device:CPU:0"):
         place = tf.raw_ops.LowerBound(sorted_inputs=[buckets], values=tf.reshape(size, (1, 1)))
         bucket = tf.gather(tf.constant((*buckets, 0)), tf.reshape(place, ()))
-        return tf.maximum(bucket, size) if larger_as_is else bucket
+        return tf.maximum(bucket, size) if bucketing.oversize[variable] == "as is" else bucket
 
 
 def _pad(bucketing: Bucketing, name: str, tensor: Any, targets: Values) -> Any:
@@ -268,7 +247,7 @@ def _pad(bucketing: Bucketing, name: str, tensor: Any, targets: Values) -> Any:
 
 
 def slice_result(bucketing: Bucketing, aval: Aval, tensor: Any, values: Values) -> Any:
-    """What a result that was computed for larger sizes is for these values of the variables."""
+    """Cuts a result that was computed for larger sizes down to these values of the variables."""
     if not any(map(bucketing.depends, aval.op_shape)):
         return tensor
     known = _known_shape(aval, values)
@@ -287,7 +266,7 @@ def slice_result(bucketing: Bucketing, aval: Aval, tensor: Any, values: Values) 
 
 
 def _size(dimension: Dim, values: Values) -> Any:
-    """A size of a result: 0 where sizes that the function would not take by itself give less."""
+    """Returns a size of a result; 0 where sizes that the function itself refuses give less."""
     size = _value(dimension, values)
     may_be_negative = isinstance(dimension, DimExpr) and any(c < 0 for _, c in dimension.terms)
     return _ALGEBRA.maximum(0, size) if may_be_negative else size
@@ -299,7 +278,7 @@ def _known_shape(aval: Aval, values: Values) -> tuple[int | None, ...]:
 
 
 def _mask(aval: Aval, values: Values, targets: Values) -> Any:
-    """1 where each index is below the size of its dimension, else 0."""
+    """Makes a mask that is 1 where each index is below the size of its dimension, else 0."""
     rank = len(aval.op_shape)
     mask: Any = tf.ones([1] * rank, tf.bool)
     sizes = [_value(dimension, targets) for dimension in aval.op_shape]

@@ -1,1 +1,1 @@
-"""Versions of a model in a directory, complete or not there at all."""
+"""Versions of a model in a directory, each complete or not there at all."""

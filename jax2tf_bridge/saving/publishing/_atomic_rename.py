@@ -1,4 +1,4 @@
-"""Renaming directories: never over something that is there, or two for each other at once."""
+"""Renames directories: never over something that is there, or two for each other at once."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _renamed(source: Path, target: Path, flag: int) -> bool:
 
 @functools.cache
 def _renameat2() -> Callable[[int, bytes, int, bytes, int], int] | None:
-    """The C library's function, which glibc has since 2.28; None elsewhere."""
+    """Finds the C library's function, which glibc has since 2.28; None elsewhere."""
     if sys.platform != "linux":
         return None
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)

@@ -1,4 +1,4 @@
-"""fingerprint.pb of a SavedModel, for another checkpoint beside the same graph.
+"""Renews fingerprint.pb of a SavedModel for another checkpoint beside the same graph.
 
 A protocol buffer of TensorFlow; field 5 is the digest of the checkpoint's index, field 7 (since
 TensorFlow 2.18) a random number in decimal, which tells two writings of the same model apart.
@@ -11,18 +11,13 @@ import secrets
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.saved_model._protobuf import Message
-from jax2tf_bridge.saved_model._protobuf_writing import bytes_field, varint_field
+from jax2tf_bridge.saved_model._protobuf import Message, bytes_field, varint_field
 
 _CHECKPOINT, _UUID = 5, 7
 
 
 def with_checkpoint(fingerprint: bytes, index: bytes) -> bytes:
-    """The fingerprint of a model whose checkpoint has another index file.
-
-    Args:
-      fingerprint: the content of fingerprint.pb.
-      index: the content of variables/variables.index.
+    """Renews the fingerprint of a model for another index file of its checkpoint.
 
     Raises:
       FileFormatError: it is no fingerprint.
@@ -42,7 +37,7 @@ def with_checkpoint(fingerprint: bytes, index: bytes) -> bytes:
 
 
 def _digest(data: bytes) -> int:
-    """FarmHash's Fingerprint64, as TensorFlow computes it."""
+    """Computes FarmHash's Fingerprint64, as TensorFlow does."""
     row = tf.constant(np.frombuffer(data, np.uint8)[None])
     digest = tf.raw_ops.Fingerprint(data=row, method=b"farmhash64")
     return int.from_bytes(digest.numpy().tobytes(), "little")

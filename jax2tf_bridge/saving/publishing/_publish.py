@@ -1,4 +1,4 @@
-"""publish_version(): the next version below a root, as TensorFlow Serving takes it up.
+"""publish_version(): writes the next version below a root, as TensorFlow Serving takes it up.
 
 TensorFlow Serving looks again and again for names that are integers, of files and of folders, and
 passes over all others. A version is written under a hidden name, and renamed when it is complete
@@ -8,7 +8,6 @@ and on the disk; one that is removed gets a hidden name first.
 from __future__ import annotations
 
 import errno
-import operator
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -16,16 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from jax2tf_bridge._utils._integers import as_integer
 from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge.errors import path_error
 from jax2tf_bridge.saving.publishing._atomic_rename import rename_to_new
+from jax2tf_bridge.saving.publishing._staging import locked_folder, remove_at_once
 from jax2tf_bridge.saving.publishing._whole_directory import (
     local_path,
     staging,
     sync_folder,
     sync_tree,
 )
-from jax2tf_bridge.saving.publishing._workplace import locked_folder, remove_at_once
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ _LOCK_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class NewVersion(Generic[T]):
-    """A version that `publish_version` wrote.
+    """Version that `publish_version` wrote.
 
     Attributes:
       version: its number.
@@ -117,7 +117,7 @@ def publish_version(
 
 
 def versions(root: str | os.PathLike[str]) -> dict[int, Path]:
-    """The directories of the versions below a root by number, the newest last.
+    """Returns the directories of the versions below a root by number, the newest last.
 
     They are those that TensorFlow Serving takes for versions; empty if there is no such root.
 
@@ -134,7 +134,7 @@ def versions(root: str | os.PathLike[str]) -> dict[int, Path]:
 
 
 def latest(root: str | os.PathLike[str]) -> Path | None:
-    """The directory of the newest version below a root; None if there is none.
+    """Returns the directory of the newest version below a root; None if there is none.
 
     Raises:
       NotADirectoryError: `root` is a file.
@@ -147,13 +147,8 @@ def latest(root: str | os.PathLike[str]) -> Path | None:
 def _checked_keep(keep: int | None) -> int | None:
     if keep is None:
         return None
-    if isinstance(keep, bool):
+    if (count := as_integer(keep)) is None:
         raise TypeError(f"keep is how many versions stay, so an integer, and not {keep!r}")
-    try:
-        count = operator.index(keep)
-    except TypeError:
-        text = f"keep is how many versions stay, so an integer, and not {keep!r}"
-        raise TypeError(text) from None
     if count < 1:
         raise ValueError(
             f"keep is {count}, but the newest version always stays: give 1 or more, or None to "
@@ -182,7 +177,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:
-    """All that TensorFlow Serving would take for a version: it reads 007 as 7."""
+    """Yields all that TensorFlow Serving would take for a version: it reads 007 as 7."""
     for name in sorted(os.listdir(folder)):
         match = _INTEGER.fullmatch(name)
         if match and int(match[1]) <= _LARGEST:
@@ -190,7 +185,7 @@ def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _found(folder: Path) -> dict[int, list[Path]]:
-    """The directories of each number; the one that is written as usual is last."""
+    """Returns the directories of each number; the one that is written as usual is last."""
     for _ in range(100):
         found: dict[int, list[Path]] = {}
         for number, path in _numbered(folder):

@@ -1,4 +1,4 @@
-"""publish_weights(): a new version of a published model, of which only the weights are written."""
+"""publish_weights(): writes a new version of a published model, of which only weights differ."""
 
 from __future__ import annotations
 
@@ -20,15 +20,19 @@ from jax2tf_bridge.errors import (
     BridgeError,
     DTypeError,
     FileFormatError,
+    SavingError,
     ShapeError,
     StructureError,
     bullet_list,
     path_error,
 )
-from jax2tf_bridge.saved_model._sidecar import SIDECAR, VariableEntry, read_sidecar
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, VariableEntry, read_sidecar
 from jax2tf_bridge.saving.publishing._fingerprint import with_checkpoint
 from jax2tf_bridge.saving.publishing._publish import NewVersion, latest, publish_version
 from jax2tf_bridge.saving.publishing._whole_directory import local_path
+from jax2tf_bridge.saving.weights._params import leaves_for
+from jax2tf_bridge.saving.weights._variables import PARAMS, as_saved, leaf_names
 
 _VARIABLES = "variables"
 # Tensors are handed to TensorFlow, which may copy them, in groups: as large as the largest tensor,
@@ -38,7 +42,7 @@ _GROUP_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class _Entry:
-    """A tensor of the checkpoint: `value` replaces it, or it is copied."""
+    """Tensor of the checkpoint: `value` replaces it, or it is copied."""
 
     key: str
     dtype: tf.DType
@@ -96,7 +100,7 @@ def _publish(
     keep: int | None,
     partial: bool,
 ) -> NewVersion[Path]:
-    variables = _read_variables(base)
+    variables = _sidecar_of(base)[0].variables
     given = _checked(tensors, variables, base, partial)
     with tf.init_scope(), tf.device("CPU:0"):
         entries = _entries(base, variables, given)
@@ -115,26 +119,26 @@ def _publish(
 def _base(root: str | os.PathLike[str]) -> Path:
     base = latest(root)
     if base is None:
-        text = "has no version yet: publish the model once, and its weights from then on"
+        text = "has no published version yet: publish the model once with its signatures"
         raise path_error(FileNotFoundError, errno.ENOENT, text, local_path(root))
     return base
 
 
-def _read_variables(base: Path) -> tuple[VariableEntry, ...]:
-    found = read_sidecar(base)
+def _sidecar_of(folder: Path) -> tuple[Sidecar, Mapping[str, PortableFunction]]:
+    found = read_sidecar(folder)
     if found is None:
         raise FileFormatError(
-            f"{base} was not written by save(): it has no {SIDECAR}, which says where its "
-            "variables are. Publish the whole model instead.",
-            file=str(base / SIDECAR),
+            f"{folder} was not written by save(): it has no {SIDECAR}, which says where its "
+            "variables are. Publish it with its signatures instead.",
+            file=str(folder / SIDECAR),
         )
-    return found[0].variables
+    return found
 
 
 def _checked(
     tensors: Mapping[str, Any], variables: Sequence[VariableEntry], base: Path, partial: bool
 ) -> dict[str, Any]:
-    """The values by key of the checkpoint."""
+    """Checks weights against the variables, and returns them by key of the checkpoint."""
     by_name = {v.name: v for v in variables}
     unknown = [name for name in tensors if name not in by_name]
     missing = [name for name in by_name if name not in tensors]
@@ -187,7 +191,7 @@ def _dtype_name(value: Any) -> str:
 def _entries(
     base: Path, variables: Sequence[VariableEntry], given: Mapping[str, Any]
 ) -> list[_Entry]:
-    """What the new checkpoint holds: every key of the old one."""
+    """Lists what the new checkpoint holds: every key of the old one."""
     prefix = base / _VARIABLES / "variables"
     try:
         reader = tf.train.load_checkpoint(str(prefix))
@@ -298,7 +302,7 @@ def _tensor(value: Any) -> tf.Tensor:
 
 
 def _renew_fingerprint(base: Path, folder: Path) -> None:
-    """TensorFlow's digest of the model names the checkpoint: the new version has its own."""
+    """Gives the new version a digest of its own checkpoint."""
     file = folder / "fingerprint.pb"
     if not file.exists():
         return
@@ -306,3 +310,43 @@ def _renew_fingerprint(base: Path, folder: Path) -> None:
     data = with_checkpoint(file.read_bytes(), index)
     file.unlink()  # it is a link to the other version's
     file.write_bytes(data)
+
+
+def weights_by_name(folder: Path, params: Any) -> dict[str, Any]:
+    """Returns the leaves of `params` by the names that `save` gave to their variables.
+
+    Args:
+      folder: of the SavedModel.
+      params: what `leaves_for` takes: of the structure that was saved, or by paths; containers
+        that stand for custom nodes are dicts and tuples where their types are not registered.
+
+    Raises:
+      FileFormatError: `save` has not written the model, or it is damaged.
+      SavingError: it has no weights.
+      StructureError: `params` have another structure; each difference is listed.
+    """
+    sidecar, records = _sidecar_of(folder)
+    names: dict[str, Any] = {}
+    for name, entry in sidecar.signatures.items():
+        if entry.takes_params:
+            tree = records[name].in_tree.children[0].children[0]
+            leaves = leaves_for(tree, params, f"the weights of {folder}", PARAMS)
+            names |= dict(zip(leaf_names(tree), leaves, strict=True))
+    if not names:
+        raise SavingError(
+            f"{folder} has no weights: none of its signatures takes params. "
+            "Publish it once with its signatures and params, and weights alone from then on."
+        )
+    return names
+
+
+def as_variables(folder: Path, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Casts leaves to the dtypes of their variables, where `save` would.
+
+    Raises:
+      FileFormatError: the model's sidecar is damaged.
+    """
+    found = read_sidecar(folder)
+    variables = () if found is None else found[0].variables
+    dtypes = {variable.name: variable.dtype for variable in variables}
+    return {n: as_saved(leaf, dtypes[n]) if n in dtypes else leaf for n, leaf in named.items()}

@@ -1,4 +1,4 @@
-"""A directory that appears complete or not at all, also if the process or the machine dies."""
+"""Writes a directory complete or not at all, also if the process or the machine dies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge.errors import path_error
 from jax2tf_bridge.saving.publishing._atomic_rename import exchange
-from jax2tf_bridge.saving.publishing._workplace import clear_leftovers, workplace
+from jax2tf_bridge.saving.publishing._staging import clear_leftovers, staging_folder
 
 _ADDRESS = re.compile(r"\w{2,}:/")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -23,7 +23,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def whole_directory(
     path: Path, *, overwrite: bool = False, has: str | None = None
 ) -> Iterator[Path]:
-    """Gives a path to write a directory at, and renames that to `path` at the end.
+    """Yields a path to write a directory at, and renames that to `path` at the end.
 
     If writing fails nothing is left of it, and what was at `path` is still there. If the process
     is killed or the machine stops, the same holds, but for a hidden folder beside `path`, which
@@ -63,15 +63,14 @@ def whole_directory(
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """The absolute path without links, since what a link names is written, and not the link.
+    """Returns the absolute path, following links: what a link names is written, not the link.
 
     Raises:
       OSError: it is an address.
     """
     if _ADDRESS.match(os.fspath(path)):
-        raise path_error(
-            OSError, errno.EINVAL, "is no local folder: save to one, and copy that", path
-        )
+        text = "has a scheme, and only local folders can be written: save to one, and copy it"
+        raise path_error(OSError, errno.EINVAL, text, path)
     return Path(os.path.realpath(path))
 
 
@@ -79,19 +78,19 @@ def local_path(path: str | os.PathLike[str]) -> Path:
 def staging(
     parent: Path, name: str, *, target: Path | None = None, needed: int | None = None
 ) -> Iterator[Path]:
-    """Gives a workplace in `parent`, to write its `new` and rename that; removes it at the end.
+    """Yields a staging folder in `parent`, whose `new` is written and renamed.
 
     Args:
       parent: it and the folders above it are made, and removed again if this fails.
       name: what is written there.
-      target: where `old` of the workplace is put back to if nothing is there.
+      target: where `old` in it is put back to if nothing is there.
       needed: how many bytes are written, if that is known.
 
     Raises:
       NotADirectoryError: a file is above.
       OSError: `parent` cannot be written to, or the disk is full.
     """
-    with _made_folders(parent), workplace(parent, name, target) as place:
+    with _made_folders(parent), staging_folder(parent, name, target) as place:
         try:
             yield place
         except Exception as e:
@@ -188,7 +187,7 @@ def _size(folder: Path) -> int:
 
 
 def in_units(size: int) -> str:
-    """So many bytes, for people.
+    """Writes a number of bytes for people.
 
     >>> in_units(999), in_units(12_345_678)
     ('999 bytes', '12.3 MB')

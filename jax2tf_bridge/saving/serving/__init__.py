@@ -1,1 +1,1 @@
-"""What TensorFlow Serving needs beside the model."""
+"""Files and settings that TensorFlow Serving needs beside the model."""

@@ -34,7 +34,7 @@ _CHARACTERS_SHOWN = 500
 
 @dataclass(frozen=True)
 class CompileCache:
-    """What was compiled ahead.
+    """XLA's compile cache beside a model.
 
     Attributes:
       folder: where it lies.
@@ -45,7 +45,7 @@ class CompileCache:
     programs: int
 
     def environment(self, folder: str | os.PathLike[str] | None = None) -> dict[str, str]:
-        """The environment variable with which TensorFlow uses the cache.
+        """Returns the environment variable with which TensorFlow uses the cache.
 
         Args:
           folder: where it lies on the machine that serves, if it lies elsewhere there.
@@ -98,7 +98,7 @@ def precompile(
 
 
 def _environment(cache: Path) -> dict[str, str]:
-    """This process' environment, with the cache, and with the bridge that runs here."""
+    """Returns this process' environment, with the cache, and with the bridge that runs here."""
     flags = f"{os.environ.get(_FLAGS, '')} {_cache_flags(cache, read_only=False)}".strip()
     packages = str(Path(__file__).parents[3])
     paths = [packages, *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -132,7 +132,7 @@ def _run_loaded(model: str, requests: Sequence[WarmUpRequest]) -> None:
 
 
 def _main(model: str, folder: str) -> str | None:
-    """Runs the requests in the folder; what went wrong, if something did."""
+    """Runs the requests in the folder; returns what went wrong, if something did."""
     try:
         requests = read_warm_up(folder)
         _run_loaded(model, requests)
@@ -143,7 +143,7 @@ def _main(model: str, folder: str) -> str | None:
 
 
 def first_words(message: str) -> str:
-    """The line of TensorFlow's message that says something."""
+    """Picks the line of TensorFlow's message that says something."""
     lines = [line for line in message.splitlines() if line.strip()]
     telling = [line for line in lines if not line.startswith(_HEADINGS)]
     plain = _NODES.sub("", next(iter(telling or lines), "it says nothing"))

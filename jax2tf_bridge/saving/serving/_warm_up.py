@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,11 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import FileFormatError, ShapeError
-from jax2tf_bridge.portable._portable_function import Aval
-from jax2tf_bridge.saved_model._extras import WARM_UP, requests_in
-from jax2tf_bridge.saved_model._protobuf import Message
-from jax2tf_bridge.saved_model._protobuf_writing import bytes_field
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.saved_model._extras import WARM_UP, read_requests
+from jax2tf_bridge.saved_model._protobuf import bytes_field
 from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
+from jax2tf_bridge.saved_model._tfrecord import write_records
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.saving.buckets._likely_sizes import smallest_sizes
 from shape_poly import Comparison, evaluate_shape
@@ -32,7 +31,7 @@ MOST_REQUESTS = 1000
 
 @dataclass(frozen=True)
 class Zeros:
-    """An array of zeros, or empty strings, that takes no memory, neither here nor in a file."""
+    """Array of zeros, or empty strings, that takes no memory, neither here nor in a file."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -40,7 +39,7 @@ class Zeros:
 
 @dataclass(frozen=True, eq=False)
 class WarmUpRequest:
-    """A call of a signature.
+    """Call of a signature.
 
     Attributes:
       signature: its name.
@@ -51,11 +50,11 @@ class WarmUpRequest:
     inputs: Mapping[str, Zeros | np.ndarray[Any, Any]]
 
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The inputs as arrays."""
+        """Returns the inputs as arrays."""
         return {name: _values(x) for name, x in self.inputs.items()}
 
     def tensors(self) -> dict[str, tf.Tensor]:
-        """The inputs as tensors."""
+        """Returns the inputs as tensors."""
         return {name: tf.constant(x) for name, x in self.arrays().items()}
 
     def __str__(self) -> str:
@@ -74,14 +73,14 @@ def _values(array: Zeros | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _dtype(array: Zeros | np.ndarray[Any, Any]) -> str:
-    """TensorFlow's name of a dtype: NumPy has strings as objects."""
+    """Returns TensorFlow's name of a dtype: NumPy has strings as objects."""
     return array.dtype if isinstance(array, Zeros) else str(tf.as_dtype(array.dtype).name)
 
 
 def requests_of(
     bucketing: Bucketing, example: Mapping[str, Any] | None = None
 ) -> tuple[WarmUpRequest, ...]:
-    """A request for each choice of buckets of a signature.
+    """Makes a request for each choice of buckets of a signature.
 
     Variables without buckets have the smallest sizes that the constraints allow.
 
@@ -120,7 +119,7 @@ def request_without_buckets(
     constraints: Sequence[Comparison] = (),
     example: Mapping[str, Any] | None = None,
 ) -> WarmUpRequest:
-    """A request for a signature that has no buckets, of the smallest sizes that are allowed.
+    """Makes a request for a signature without buckets, of the smallest sizes that are allowed.
 
     Raises:
       ShapeError: as for `requests_of`.
@@ -148,7 +147,7 @@ def _request(
 def _resized(
     signature: str, name: str, aval: Aval, array: Any, shape: tuple[int, ...]
 ) -> np.ndarray[Any, Any]:
-    """The array, repeated or cut along each dimension that is not fixed."""
+    """Repeats or cuts an array along each dimension that is not fixed."""
     dtype = tf.as_dtype(aval.op_dtype).as_numpy_dtype
     fits = array.ndim == len(shape) and all(
         given == wanted if isinstance(d, int) else given > 0 or wanted == 0
@@ -193,9 +192,7 @@ def write_warm_up(
         )
     path = Path(folder) / WARM_UP
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for request in requests:
-            writer.write(_as_log(request, model_name))
+    write_records(path, (_as_log(request, model_name) for request in requests))
     return path
 
 
@@ -224,57 +221,27 @@ def _tensor_proto(array: Zeros | np.ndarray[Any, Any]) -> bytes:
 
 
 def read_warm_up(folder: str | os.PathLike[str]) -> tuple[WarmUpRequest, ...]:
-    """The requests in a SavedModel's warm-up file, in order; none where there is no such file.
+    """Reads the requests in a SavedModel's warm-up file; none where there is no such file.
 
     Requests to classify, and to regress, and those of other kinds are left out.
-
-    Args:
-      folder: the SavedModel's.
 
     Raises:
       FileFormatError: it is no warm-up file, or damaged.
     """
-    path = Path(folder) / WARM_UP
-    if not path.exists():
-        return ()
-    try:
-        _check_lengths(path)
-        return tuple(
-            request
-            for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator()
-            for request in _read_log(Message(record, "a request to warm up", str(path)))
-        )
-    except FileFormatError:
-        raise  # it says more
-    except (ValueError, TypeError, tf.errors.OpError) as e:
-        reason = e.message if isinstance(e, tf.errors.OpError) else str(e)
-        text = f"{path}: not a warm-up file of TensorFlow Serving, or damaged: {reason}"
-        raise FileFormatError(text, file=str(path)) from e
-
-
-def _check_lengths(path: Path) -> None:
-    """Raises ValueError where a record is longer than the file: TensorFlow would make room for it.
-
-    A record is its length, the length's checksum, its bytes, and their checksum.
-    """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        position = 0
-        while position < size:
-            file.seek(position)
-            (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\xff"))
-            position += 8 + 4 + length + 4
-            if position > size:
-                raise ValueError("it ends within a record")
-
-
-def _read_log(record: Message) -> Iterator[WarmUpRequest]:
-    for request in requests_in(record):
-        inputs = {
-            name: _read_tensor(tensor.data[tensor.start : tensor.end])
-            for name, tensor in request.inputs.items()
-        }
-        yield WarmUpRequest(request.signature, inputs)
+    requests = []
+    for request in read_requests(Path(folder)):
+        try:
+            inputs = {
+                name: _read_tensor(tensor.data[tensor.start : tensor.end])
+                for name, tensor in request.inputs.items()
+            }
+        except (ValueError, TypeError, tf.errors.OpError) as e:
+            reason = e.message if isinstance(e, tf.errors.OpError) else str(e)
+            path = Path(folder) / WARM_UP
+            text = f"{path}: not a warm-up file of TensorFlow Serving, or damaged: {reason}"
+            raise FileFormatError(text, file=str(path)) from e
+        requests.append(WarmUpRequest(request.signature, inputs))
+    return tuple(requests)
 
 
 def _read_tensor(serialized: bytes) -> Zeros | np.ndarray[Any, Any]:
@@ -296,7 +263,7 @@ def _read_tensor(serialized: bytes) -> Zeros | np.ndarray[Any, Any]:
 
 
 def _holds_numbers(proto: Any) -> bool:
-    """Whether a TensorProto holds anything but zeros."""
+    """True if a TensorProto holds anything but zeros."""
     if proto.tensor_content:
         return True
     repeated = (values for _, values in proto.ListFields() if hasattr(values, "__len__"))

@@ -1,1 +1,1 @@
-"""Weights as variables, and into the variables of a model that is there."""
+"""Weights as variables of a SavedModel, or for the variables of a model that is there."""

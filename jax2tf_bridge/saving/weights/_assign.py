@@ -1,4 +1,4 @@
-"""assign_weights(): weights from a state dict or a file into the variables of a model."""
+"""assign_weights(): puts weights from a state dict or a file into a model's variables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.errors import (
-    ArgumentsError,
-    DTypeError,
-    ShapeError,
     StateDictError,
     StructureError,
     bullet_list,
+    mismatch,
 )
 from jax2tf_bridge.saving.weights._matching import (
     Matching,
@@ -43,7 +41,7 @@ Rename: TypeAlias = Mapping[str, str | None] | Callable[[str], str | None]
 
 @dataclass(frozen=True)
 class WeightsReport:
-    """What assign_weights did.
+    """Report of what assign_weights did.
 
     Attributes:
       assigned: by the name of each variable that has a new value the path that it came from.
@@ -126,7 +124,7 @@ def assign_weights(
 def _called(
     given: PathWeights, rename: Rename | None, saved: Mapping[str, Any] | None
 ) -> dict[str, str]:
-    """The paths by what they are called for the model, which has weights that `save` named."""
+    """Maps what each path is called in the model to the path; `save` has names of its own."""
     if isinstance(rename, Mapping):
         unknown = [path for path in rename if path not in given.leaves]
         if unknown:
@@ -148,7 +146,7 @@ def _called(
 
 
 def _names_in(saved: Mapping[str, Any], paths: Sequence[str]) -> tuple[str, ...]:
-    """What `save` would call these paths, if the model can have them all.
+    """Names these paths as `save` would, if the model can have them all.
 
     Raises:
       StructureError: some have the same name but for the number that `save` added, and the model
@@ -245,10 +243,11 @@ def _check(pairs: Mapping[str, tuple[NamedVariable, Any]], given: PathWeights) -
             got = dtype_name(leaf) or repr(leaf)
             dtypes.append(f"{path}: expected {variable.dtype.name}, got {got}")
     if shapes or dtypes:
-        error = ArgumentsError if shapes and dtypes else ShapeError if shapes else DTypeError
-        raise error(
-            f"{_whose(given)} do not fit the variables of the model:{bullet_list(shapes + dtypes)}"
-            "\nNothing was assigned. Convert them, or leave them out with rename and partial=True."
+        raise mismatch(
+            f"{_whose(given)} do not fit the variables of the model",
+            shapes,
+            dtypes,
+            "Nothing was assigned. Convert them, or leave them out with rename and partial=True.",
         )
 
 

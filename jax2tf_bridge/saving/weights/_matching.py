@@ -1,4 +1,4 @@
-"""Which of the weights in a file belongs to which variable: by paths, and what is left over."""
+"""Matches weights to variables by path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_COMPARED = 2000
 
 @dataclass(frozen=True)
 class Matching:
-    """What belongs together.
+    """Weights matched to variables by path, and what is left over.
 
     Attributes:
       pairs: by the name of each target the path that it gets.
@@ -63,7 +63,7 @@ def match(targets: Mapping[str, Sequence[str]], paths: Iterable[str]) -> Matchin
 
 
 def spelt_alike(word: str) -> str:
-    """A form that words share which differ in what separates their parts.
+    """Replaces what separates the parts of a name, so that "a.b" and "a/b" are alike.
 
     >>> spelt_alike("layers.0.weight"), spelt_alike("layers/0/weight")
     ('layers/0/weight', 'layers/0/weight')
@@ -77,7 +77,7 @@ def _as_it_is(word: str) -> str:
 
 
 def _only(spelling: Callable[[str], str], words: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Whose each spelling is, of those that are one's alone."""
+    """Returns whose each spelling is, of those that are one's alone."""
     owner: dict[str, str] = {}
     shared = set()
     for name, word in words:
@@ -90,7 +90,7 @@ def _only(spelling: Callable[[str], str], words: Iterable[tuple[str, str]]) -> d
 def differences(
     missing: Mapping[str, str], unexpected: Sequence[str], known: Iterable[str]
 ) -> list[str]:
-    """A line for each name that is missing and each path that is not expected, up to a number.
+    """Writes a line for each missing name and each path that is not expected, up to a number.
 
     Args:
       missing: the names, and what is expected there, as "float32[3,2]"; "" if that is not known.
@@ -120,7 +120,7 @@ def _and_more(count: int, what: str) -> list[str]:
 
 
 def _nearest(word: str, known: Sequence[str]) -> Sequence[str]:
-    """The words worth comparing: of very many those with the same last part."""
+    """Picks the words worth comparing: of very many those with the same last part."""
     if len(known) <= _MOST_COMPARED:
         return known
     last = re.split(r"[./]", word)[-1]
@@ -128,7 +128,7 @@ def _nearest(word: str, known: Sequence[str]) -> Sequence[str]:
 
 
 def shifted(missing: Sequence[str], unexpected: Sequence[str]) -> tuple[str, str]:
-    """What all paths have before the names that are missing, and the other way round.
+    """Finds a prefix that all paths have and the missing names lack, or the other way round.
 
     Returns:
       The beginning that the paths have and the names lack, and that which the names have and the

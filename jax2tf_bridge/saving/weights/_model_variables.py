@@ -1,4 +1,4 @@
-"""The variables of a model by name: of modules, of Keras, of loaded SavedModels, of trees."""
+"""Finds the variables of a model by name: of modules, Keras, loaded SavedModels, trees."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IN_A_BOX = "/value"
 
 @dataclass(frozen=True)
 class NamedVariable:
-    """A variable of a model.
+    """Variable of a model.
 
     Attributes:
       names: what it is called, the likeliest first: by the attributes that lead to it, or as
@@ -45,7 +45,7 @@ class NamedVariable:
 
 
 def saved_weights(model: Any) -> dict[str, NamedVariable] | None:
-    """The weights of a loaded model that `save` wrote, by their names; None of any other.
+    """Returns the weights of a loaded model that `save` wrote, by name; None of any other.
 
     Those in boxes are also called as without them, which state dicts of flax.nnx do not have.
     """
@@ -62,7 +62,7 @@ def saved_weights(model: Any) -> dict[str, NamedVariable] | None:
 
 
 def model_variables(model: Any) -> dict[str, NamedVariable]:
-    """The variables of a model by the likeliest of their names.
+    """Returns the variables of a model by the likeliest of their names.
 
     Args:
       model: a tf.Module, a Keras model or layer, what tf.saved_model.load gave, or a tree of
@@ -102,12 +102,12 @@ def _by_name(found: Sequence[NamedVariable]) -> dict[str, NamedVariable]:
 
 
 def _is_second(variable: NamedVariable) -> bool:
-    """Whether only an attribute leads to it below which Keras exports what nothing reads."""
+    """True if only Keras' list of all variables leads to it, which is exported and never read."""
     return _SECOND in variable.names[0].split("/")
 
 
 def _walk(root: Any) -> Iterator[tuple[Sequence[str], Any]]:
-    """Every variable that can be reached, with its names; those by fewer attributes first."""
+    """Yields every variable that can be reached, with its names; by fewer attributes first."""
     count = itertools.count()
     # By private attributes last: trackers keep what public ones name there as well.
     queue: list[tuple[int, int, int, str, Any]] = [(0, 0, next(count), "", root)]
@@ -144,7 +144,7 @@ def _children(value: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _listed(model: Any) -> Iterator[tuple[Sequence[str], Any]]:
-    """What a model lists as its variables, by the names that they have themselves."""
+    """Yields the variables that a model lists, by the names that they have themselves."""
     listed = () if _is_keras(model) else getattr(model, "variables", ())
     if isinstance(listed, (list, tuple)):
         for variable in filter(is_variable, listed):
@@ -152,7 +152,7 @@ def _listed(model: Any) -> Iterator[tuple[Sequence[str], Any]]:
 
 
 def _keras_variables(model: Any) -> Iterator[tuple[Sequence[str], Any]]:
-    """The weights of a model or layer of Keras; also without the model's name before theirs."""
+    """Yields the weights of a model or layer of Keras; also without the model's name in front."""
     prefix = f"{model.name}/"
     for variable in _keras_weights(model) or ():
         names = _own_names(variable)
@@ -160,7 +160,7 @@ def _keras_variables(model: Any) -> Iterator[tuple[Sequence[str], Any]]:
 
 
 def _keras_weights(value: Any) -> Sequence[Any] | None:
-    """The variables of an object of Keras; None of what does not list them."""
+    """Returns the variables of an object of Keras; None of what does not list them."""
     # Optimizers and metrics have no weights; some of those that TensorFlow loads list nothing.
     name = "weights" if hasattr(type(value), "weights") else "variables"
     try:
@@ -171,19 +171,19 @@ def _keras_weights(value: Any) -> Sequence[Any] | None:
 
 
 def _own_names(variable: Any) -> list[str]:
-    """Keras 3 has paths beside names; TensorFlow's names end in the number of an output."""
+    """Returns Keras 3's path, or TensorFlow's name without the number of an output."""
     path = getattr(variable, "path", None)
     return [path if isinstance(path, str) else variable.name.partition(":")[0]]
 
 
 def is_variable(value: Any) -> bool:
-    """Whether it is a variable of TensorFlow or of Keras."""
+    """Checks for a variable of TensorFlow or of Keras."""
     # Keras's optimizers assign, too.
     is_keras = _is_keras(value) and hasattr(value, "assign") and hasattr(value, "shape")
     return isinstance(value, tf.Variable) or is_keras
 
 
 def _is_keras(value: Any) -> bool:
-    """Whether its class is of Keras; Keras itself is not loaded for it."""
+    """Checks for a class of Keras, without loading Keras."""
     modules = {cls.__module__.partition(".")[0] for cls in type(value).__mro__}
     return bool(modules & {"keras", "tf_keras"}) and hasattr(value, "name")

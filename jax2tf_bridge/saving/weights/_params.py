@@ -1,4 +1,4 @@
-"""The weights that save, publish and assign_weights take: pytrees, state dicts, or files."""
+"""Reads the weights that save, publish and assign_weights take: pytrees, state dicts, files."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from jax2tf_bridge.weights._state_dicts import to_state_dict
 
 
 class ArrayInFile:
-    """An array of an open file, which is read when NumPy asks for it.
+    """Array of an open file, which is read when NumPy asks for it.
 
     Attributes:
       shape, dtype: as in the file.
     """
 
     def __init__(self, file: WeightsFile, path: str, info: LeafInfo) -> None:
-        """The array at a path of a file, of which `info` is known."""
+        """Stands for the array at a path of a file."""
         self._file, self._path = file, path
         self.shape, self.dtype = info.shape, info.dtype
 
@@ -45,7 +45,7 @@ class PathWeights:
     """
 
     def __init__(self, leaves: Mapping[str, Any], source: str = "") -> None:
-        """Of leaves, of which those that are nothing are left out: None, and empty dicts."""
+        """Drops leaves that are None or empty containers."""
         empty = (dict, list, tuple)
         self.leaves = {
             path: leaf
@@ -55,7 +55,7 @@ class PathWeights:
         self.source = source
 
     def tree(self) -> Any:
-        """The weights in nested dicts; those of more than ten items of a list are in its order.
+        """Returns the weights in nested dicts; "10" comes behind "9" in those of long lists.
 
         Raises:
           StateDictError: a path leads through a leaf.
@@ -71,7 +71,7 @@ class PathWeights:
 
     @staticmethod
     def of_file(file: WeightsFile) -> PathWeights:
-        """Of an open file."""
+        """Takes the leaves of an open file."""
         leaves = {
             path: file[path] if info.dtype is None else ArrayInFile(file, path, info)
             for path, info in file.info.items()
@@ -80,7 +80,7 @@ class PathWeights:
 
     @staticmethod
     def of_state(state: Any) -> PathWeights:
-        """Of a state dict, what has one, or a mapping of paths: one without containers in it.
+        """Flattens a state dict, what has one, or a mapping of paths.
 
         Raises:
           StateDictError: it contains itself, or two of its keys are one text.
@@ -91,7 +91,7 @@ class PathWeights:
 
 
 def _in_order(state: Any) -> Any:
-    """Nested dicts in which "10" comes behind "9", for JAX as well: it sorts the keys of dicts."""
+    """Sorts "10" behind "9" in nested dicts, for JAX as well, which sorts the keys of dicts."""
     if not isinstance(state, dict):
         return state
     items = {key: _in_order(value) for key, value in state.items()}
@@ -102,14 +102,14 @@ def _in_order(state: Any) -> Any:
 
 
 def is_flat(state: Mapping[Any, Any]) -> bool:
-    """Whether the keys of a mapping are paths: no container is in it, and one has a slash."""
+    """Checks that the keys of a mapping are paths: no value is a container, one key has a slash."""
     nested = any(isinstance(value, (Mapping, list, tuple)) for value in state.values())
     return not nested and any("/" in str(key) for key in state)
 
 
 @contextlib.contextmanager
 def opened(weights: Any) -> Iterator[Any]:
-    """What was given, or within it the open file if it is a file or the path of one.
+    """Yields the weights, opening `params` if it is a path.
 
     Raises:
       FileFormatError: it is no file of weights, or a damaged one.
@@ -125,7 +125,7 @@ def opened(weights: Any) -> Iterator[Any]:
 
 
 def leaves_for(tree: TreeSpec, params: Any, what: str, root: str) -> list[Any]:
-    """The leaves of the weights in the order of a structure.
+    """Returns the leaves of the weights in the order of a structure.
 
     A pytree of the structure is taken as it is. Anything else is taken as a state dict: its leaves
     are found by their paths, in which lists are dicts of "0", "1", and named tuples dicts.
@@ -183,18 +183,17 @@ def _hint(missing: Sequence[str], unexpected: Sequence[str], source: str) -> str
 
 
 def _is_of_dicts(tree: TreeSpec) -> bool:
-    """Whether its state dict has the same structure."""
     return tree.kind in ("leaf", "dict") and all(map(_is_of_dicts, tree.children))
 
 
 def _targets(tree: TreeSpec) -> dict[str, tuple[str, ...]]:
-    """The paths of the leaves in a state dict, in order, each with another one that it may have.
+    """Returns the paths of the leaves in a state dict, each with another one that it may have.
 
     Raises:
       StructureError: two leaves have the same path.
     """
     targets: dict[str, tuple[str, ...]] = {}
-    for keys, short in _keys(tree, (), ()):
+    for keys, short in leaf_keys(tree):
         path = join_path(list(map(str, keys)))
         if path in targets:
             raise StructureError(
@@ -205,12 +204,12 @@ def _targets(tree: TreeSpec) -> dict[str, tuple[str, ...]]:
     return targets
 
 
-def _keys(
-    tree: TreeSpec, keys: tuple[Any, ...], short: tuple[Any, ...]
+def leaf_keys(
+    tree: TreeSpec, keys: tuple[Any, ...] = (), short: tuple[Any, ...] = ()
 ) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """For each leaf the keys that lead to it, and those without boxes around a single value."""
+    """Yields for each leaf the keys that lead to it, and those without boxes around one value."""
     if tree.kind == "leaf":
         yield keys, short
     is_box = tree.kind == "custom" and [child.kind for child in tree.children] == ["leaf"]
     for key, child in zip(tree.keys or range(len(tree.children)), tree.children, strict=True):
-        yield from _keys(child, (*keys, key), short if is_box else (*short, key))
+        yield from leaf_keys(child, (*keys, key), short if is_box else (*short, key))

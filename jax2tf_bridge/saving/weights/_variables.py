@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
-from jax2tf_bridge.errors import DTypeError, SavingError, ShapeError, bullet_list
+from jax2tf_bridge.errors import DTypeError, SavingError, bullet_list, mismatch
+from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 from jax2tf_bridge.portable._dtypes import NARROW_FLOATS
-from jax2tf_bridge.portable._portable_function import Aval, LiftedConstant, PortableFunction
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._tree_spec import TreeSpec
-from jax2tf_bridge.saving.weights._params import PathWeights, leaves_for
+from jax2tf_bridge.saving.weights._params import PathWeights, leaf_keys, leaves_for
 from jax2tf_bridge.to_tf._constants import Key, constant_array, constant_key
 from jax2tf_bridge.to_tf._dtypes import (
     can_become,
@@ -31,7 +32,7 @@ PARAMS = "params"
 
 @dataclass(frozen=True)
 class Weight:
-    """One leaf of the weights.
+    """Leaf of the weights.
 
     Attributes:
       path: as Python writes it, "params['dense']['kernel']".
@@ -45,10 +46,10 @@ class Weight:
 
 
 class Weights:
-    """The weights of a SavedModel, one variable a leaf, shared by all signatures."""
+    """Weights of a SavedModel, one variable a leaf, shared by all signatures."""
 
     def __init__(self, params: Any, trainable: bool | str | Sequence[str] = True) -> None:
-        """Of what `leaves_for` takes; `trainable` says which, by the beginnings of their names."""
+        """Takes what `leaves_for` takes; `trainable`: which, by the beginnings of their names."""
         self._params = params
         self._trainable = [trainable] if isinstance(trainable, str) else trainable
         self._by_name: dict[str, Weight] = {}
@@ -56,12 +57,12 @@ class Weights:
         self._trees: list[TreeSpec] = []
 
     def for_record(self, record: PortableFunction) -> list[tf.Variable]:
-        """The variables that are the record's first argument, in the order of its leaves.
+        """Returns the variables that are a function's first argument, in the order of its leaves.
 
         Raises:
-          StructureError, ShapeError, DTypeError: the weights are not of the record's structure,
+          StructureError, ShapeError, DTypeError: the weights are not of the function's structure,
             shapes or dtypes; each difference is listed.
-          SavingError: another record has other names for them.
+          SavingError: another function has other names for them.
         """
         (tree, *_), (path, *_) = record.in_tree.children[0].children, record.argument_names
         whose = f"the argument {path} of {record.name}"
@@ -91,7 +92,7 @@ class Weights:
         return [self._by_name[name].variable for name in names]
 
     def weights(self) -> Sequence[Weight]:
-        """All of them, in the order in which they were first needed.
+        """Lists all of them, in the order in which they were first needed.
 
         Raises:
           SavingError: `trainable` names what no weight's name begins with.
@@ -139,18 +140,18 @@ class Weights:
             elif dtype is not None and not can_become(dtype, expected.dtype):
                 dtypes.append(f"{path}: expected {expected.dtype}, got {dtype}")
         if shapes or dtypes:
-            kind = ShapeError if shapes else DTypeError
             source = self._params.source if isinstance(self._params, PathWeights) else ""
             whose = f"The weights in {source}" if source else "params"
-            raise kind(
-                f"{whose} do not fit the argument {argument} of {record.name}:"
-                f"{bullet_list(shapes + dtypes)}\nPass the weights that it was exported with, or "
-                "export it for these."
+            raise mismatch(
+                f"{whose} do not fit the argument {argument} of {record.name}",
+                shapes,
+                dtypes,
+                "Pass the weights that it was exported with, or export it for these.",
             )
 
 
 class ConstantVariables:
-    """A variable for each lifted constant, shared by all records."""
+    """Variables of lifted constants, shared by all portable functions."""
 
     def __init__(self) -> None:
         self.variables: dict[str, tf.Variable] = {}
@@ -158,10 +159,10 @@ class ConstantVariables:
         self._by_key: dict[Key, tf.Variable] = {}
 
     def add(self, record: PortableFunction) -> None:
-        """Makes those of a record that are not there yet.
+        """Makes those of a portable function that are not there yet.
 
         Raises:
-          ModuleError: the record does not hold one of them.
+          ModuleError: the function does not hold one of them.
         """
         for constant in record.lifted_constants:
             key = constant_key(constant)
@@ -177,7 +178,7 @@ class ConstantVariables:
             self.lifted[name] = constant
 
     def tensors(self, record: PortableFunction, saving: object) -> list[tf.Tensor]:
-        """The values of a record's constants, in the current graph."""
+        """Returns the values of a function's constants, in the current graph."""
         return [
             self._by_key[constant_key(constant)].read_value()
             for constant in record.lifted_constants
@@ -185,17 +186,17 @@ class ConstantVariables:
 
 
 def leaf_names(tree: TreeSpec) -> tuple[str, ...]:
-    """A name for each leaf from the path to it: "dense/kernel", "layers/0/w"; none twice.
+    """Names each leaf by the path to it: "dense/kernel", "layers/0/w"; none twice.
 
     >>> leaf = TreeSpec("leaf")
     >>> leaf_names(TreeSpec("dict", keys=("a b", 3), children=(leaf, leaf)))
     ('a_b', '3')
     """
-    return names_of(list(_paths(tree, ())))
+    return names_of([keys for keys, _ in leaf_keys(tree)])
 
 
 def names_of(paths: Sequence[Sequence[Any]]) -> tuple[str, ...]:
-    """A name for each leaf from the keys that lead to it, as `leaf_names` gives them."""
+    """Names each leaf by the keys that lead to it, as `leaf_names` does."""
     taken: set[str] = set()
     names = [""] * len(paths)
     # In an order that containers of the same keys share: an OrderedDict has another than a dict.
@@ -211,16 +212,7 @@ def names_of(paths: Sequence[Sequence[Any]]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _paths(tree: TreeSpec, path: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
-    if tree.kind == "leaf":
-        yield path
-    keys = tree.keys or range(len(tree.children))
-    for key, child in zip(keys, tree.children, strict=True):
-        yield from _paths(child, (*path, key))
-
-
 def _begins(name: str, prefix: str) -> bool:
-    """Whether the first parts of a name are those of the prefix."""
     prefix = prefix.rstrip("/")
     return name == prefix or name.startswith(f"{prefix}/") or not prefix
 
@@ -236,14 +228,14 @@ def _variable(leaf: Any, aval: Aval, path: str, name: str, trainable: bool) -> t
 
 
 def as_saved(leaf: Any, dtype: str) -> Any:
-    """A leaf as an array for a variable of a dtype, if `save` would take it; else as it is."""
+    """Casts a leaf to a variable's dtype, if `save` would take it; else returns it as it is."""
     if dtype_name(leaf) == dtype or not fits_dtype(leaf, dtype):
         return leaf
     return np.asarray(leaf).astype(tf.as_dtype(dtype).as_numpy_dtype)
 
 
 def checkpoint_key(attribute: str, name: str) -> str:
-    """Under which a variable in a dict of the root lies in the checkpoint.
+    """Returns the key of a variable in a dict of the root, in the checkpoint.
 
     As https://www.tensorflow.org/guide/checkpoint describes it; "/" and "." in names are escaped.
     """

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from jax2tf_bridge.errors import FileFormatError, SerializationError, bullet_list
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._consistency import record_problem
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, shared_checks
 from jax2tf_bridge.portable._symbolic_texts import Comparisons
 from jax2tf_bridge.portable._tree_spec import TreeSpec
@@ -55,13 +56,13 @@ def writable(record: PortableFunction) -> Writable:
     problem = record_problem(record, *leaves, Comparisons())
     if problem is not None:
         raise _refusal(record, [*problems, f"its record is inconsistent: {problem}"])
-    for path, aval in zip(record.in_paths(), record.in_avals, strict=True):
+    for path, aval in ((port.path, port.aval) for port in record.inputs):
         _check_dtype(path, aval, problems)
     for i, aval in enumerate(record.out_avals):
         _check_dtype(f"result {i}", aval, problems)
-    if record.module_kept_var_idx and record.module_kept_var_idx[-1] > _LARGEST_SHORT:
+    if record.module.kept_arguments and record.module.kept_arguments[-1] > _LARGEST_SHORT:
         problems.append(
-            f"argument {record.module_kept_var_idx[-1]} is used, and the format counts arguments "
+            f"argument {record.module.kept_arguments[-1]} is used, and the format counts arguments "
             f"in 16 bits, up to {_LARGEST_SHORT}: join arrays, or write a .jaxfn file"
         )
     problems += [
@@ -76,15 +77,15 @@ def writable(record: PortableFunction) -> Writable:
             f"it calls TensorFlow graphs ({names}), which JAX cannot run: export it with call_tf "
             "without call_tf_graph, or write a .jaxfn file"
         )
-    if record.calling_convention_version < _OLDEST_CONVENTION:
+    if record.module.calling_convention_version < _OLDEST_CONVENTION:
         problems.append(
-            f"its calling convention is {record.calling_convention_version}, and JAX calls modules "
-            f"from {_OLDEST_CONVENTION} on"
+            f"its calling convention is {record.module.calling_convention_version}, and JAX calls "
+            f"modules from {_OLDEST_CONVENTION} on"
         )
-    if record.calling_convention_version > _LARGEST_SHORT:
+    if record.module.calling_convention_version > _LARGEST_SHORT:
         problems.append(
-            f"its calling convention is {record.calling_convention_version}, and the format holds "
-            f"up to {_LARGEST_SHORT}"
+            f"its calling convention is {record.module.calling_convention_version}, and the format "
+            f"holds up to {_LARGEST_SHORT}"
         )
     problems += [
         f"the effect {name} is known by its class alone, and JAX finds it by module and class"
@@ -93,15 +94,15 @@ def writable(record: PortableFunction) -> Writable:
     ]
     problems += [
         f"the disabled safety check {str(check)!r} is unknown to the format"
-        for check in shared_checks(record.disabled_checks)
+        for check in shared_checks(record.module.disabled_checks)
         if check != DisabledSafetyCheck.platform() and check.is_custom_call() is None
     ]
     every = dict.fromkeys((*record.in_shardings, *record.out_shardings))
     for mesh in dict.fromkeys(s.mesh for s in every if s is not None and s.mesh is not None):
         if any(not 0 < size <= _LARGEST_COUNT for size in mesh.axis_sizes):
             problems.append(f"the mesh {mesh} has a size that is not from 1 to {_LARGEST_COUNT}")
-    if not 0 < record.nr_devices <= _LARGEST_COUNT:
-        problems.append(f"{record.nr_devices} devices are not from 1 to {_LARGEST_COUNT}")
+    if not 0 < record.module.nr_devices <= _LARGEST_COUNT:
+        problems.append(f"{record.module.nr_devices} devices are not from 1 to {_LARGEST_COUNT}")
     if problems:
         raise _refusal(record, problems)
     return Writable(record, in_tree, out_tree, _work_for_jax(record))
@@ -122,7 +123,7 @@ def _is_widened(record: PortableFunction) -> bool:
     if not any(aval.dtype in WIDENED for aval in (*record.in_avals, *record.out_avals)):
         return False
     try:
-        inputs, outputs = read_main_types(record.module)
+        inputs, outputs = read_main_types(record.module.data)
     except FileFormatError:
         return record.constraints_known  # as its record was made
     return not any(t.endswith(_NARROW) for t in (*inputs, *outputs))

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._consistency import record_problem, vjp_problem
-from jax2tf_bridge.portable._portable_function import Aval, LazyVjp, PortableFunction
+from jax2tf_bridge.portable._module import Module
+from jax2tf_bridge.portable._portable_function import (
+    GradientOnDemand,
+    NoGradient,
+    PortableFunction,
+)
 from jax2tf_bridge.portable._stablehlo_version import Version
 from jax2tf_bridge.portable._symbolic_texts import Comparisons
 from jax2tf_bridge.portable._target import Target
@@ -40,17 +45,12 @@ _INDICES = {
 }
 
 
-class StoredVjp(LazyVjp):
-    """The VJP of a function that was read from bytes: it is there, and is read when asked for."""
+class GradientInBytes(GradientOnDemand):
+    """A VJP that is there as bytes, and is read when it is asked for."""
 
     @property
-    def made(self) -> PortableFunction | None:
-        """Reads the VJP."""
-        return self.get("the function") if self.available else None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # What was read from the bytes is kept, not the bytes.
-        return LazyVjp(made=self.made).__reduce__()
+    def made(self) -> PortableFunction:
+        return self.get("the function")
 
 
 def read_exported(data: Readable, *, file: str | None = None) -> PortableFunction:
@@ -128,26 +128,27 @@ def _function(
         out_tree=_tree(trees, table, ExportedField.OUT_TREE, len(out_avals)),
         out_avals=out_avals,
         argument_names=argument_names(in_tree, primal),
-        module=b"" if only_check else bytes(module),
-        stablehlo_version=version,
-        calling_convention_version=convention,
-        module_kept_var_idx=table.integers(ExportedField.MODULE_KEPT_VAR_IDX, "u16"),
-        platforms=table.strings(ExportedField.PLATFORMS),
-        dropped_platforms=(),
-        uses_shape_polymorphism=refines
-        or any(is_symbolic_dim(dim) for aval in in_avals for dim in aval.shape),
+        module=Module(
+            b"" if only_check else bytes(module),
+            version,
+            convention,
+            kept_arguments=table.integers(ExportedField.MODULE_KEPT_VAR_IDX, "u16"),
+            platforms=table.strings(ExportedField.PLATFORMS),
+            uses_shape_polymorphism=refines
+            or any(is_symbolic_dim(dim) for aval in in_avals for dim in aval.shape),
+            disabled_checks=disabled_checks(table.tables(ExportedField.DISABLED_CHECKS)),
+            nr_devices=_nr_devices(table),
+        ),
         constraints=constraints,
-        disabled_checks=disabled_checks(table.tables(ExportedField.DISABLED_CHECKS)),
         ordered_effects=_effects(table, ExportedField.ORDERED_EFFECTS),
         unordered_effects=_effects(table, ExportedField.UNORDERED_EFFECTS),
-        nr_devices=_nr_devices(table),
         in_shardings=shardings.shardings(ExportedField.IN_SHARDINGS, len(in_avals)),
         out_shardings=shardings.shardings(ExportedField.OUT_SHARDINGS, len(out_avals)),
         target=Target(producer, (version,), convention),
         producer=producer,
         constraints_known=False,
         uses_global_constants=refines,
-        lazy_vjp=LazyVjp(missing_because="it was stored without the VJP of this order"),
+        gradient=NoGradient("it was stored without the VJP of this order"),
     )
     problem = record_problem(record, len(in_avals), len(out_avals), Comparisons())
     if problem is not None:
@@ -164,7 +165,7 @@ def _with_vjp(record: PortableFunction, vjp: Table) -> PortableFunction:
     def make() -> PortableFunction:
         return _function(vjp.again(), record, checked=True)
 
-    return replace(record, lazy_vjp=StoredVjp(make))
+    return replace(record, gradient=GradientInBytes(make))
 
 
 class _AvalTables:

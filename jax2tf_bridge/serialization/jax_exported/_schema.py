@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from jax2tf_bridge.portable._aval import MemorySpace
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES, KEYS
-from jax2tf_bridge.portable._portable_function import MemorySpace
 from jax2tf_bridge.portable._sharding import AxisType
 
 FIRST_VERSION = 2

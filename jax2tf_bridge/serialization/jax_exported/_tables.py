@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import flatbuffers
 
 from jax2tf_bridge.errors import SerializationError
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.portable._sharding import AbstractDevice, AbstractMesh, Sharding
 from jax2tf_bridge.portable._tree_spec import TreeSpec

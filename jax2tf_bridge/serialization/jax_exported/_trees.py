@@ -6,7 +6,7 @@ import keyword
 from collections.abc import Sequence
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.portable._symbolic_texts import MAX_TEXT, has_own_parentheses
 from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from flatbuffers.builder import BuilderSizeError
 
 from jax2tf_bridge.errors import SerializationError
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import shared_checks
 from jax2tf_bridge.portable._sharding import Sharding
 from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH
@@ -47,7 +48,7 @@ def write_exported(functions: Sequence[Writable]) -> bytes:
     Raises:
       SerializationError: they are too large.
     """
-    size = sum(len(f.record.module) for f in functions)
+    size = sum(len(f.record.module.data) for f in functions)
     try:
         tables = Tables(size + _ROOM)
         place: int | None = None
@@ -69,7 +70,9 @@ def _exported(tables: Tables, function: Writable, vjp: int | None) -> int:
     effects = [
         [tables.effect(e) for e in es] for es in (record.ordered_effects, record.unordered_effects)
     ]
-    checks = [tables.disabled_check(check) for check in shared_checks(record.disabled_checks)]
+    checks = [
+        tables.disabled_check(check) for check in shared_checks(record.module.disabled_checks)
+    ]
     references: dict[int, int | None] = {
         ExportedField.FUNCTION_NAME: tables.string(record.name),
         ExportedField.IN_TREE: tables.tree(function.in_tree),
@@ -80,8 +83,8 @@ def _exported(tables: Tables, function: Writable, vjp: int | None) -> int:
         ExportedField.ORDERED_EFFECTS: tables.references(effects[0]),
         ExportedField.UNORDERED_EFFECTS: tables.references(effects[1]),
         ExportedField.DISABLED_CHECKS: tables.references(checks),
-        ExportedField.MODULE: tables.byte_vector(record.module),
-        ExportedField.MODULE_KEPT_VAR_IDX: tables.scalars("Uint16", record.module_kept_var_idx),
+        ExportedField.MODULE: tables.byte_vector(record.module.data),
+        ExportedField.MODULE_KEPT_VAR_IDX: tables.scalars("Uint16", record.module.kept_arguments),
         ExportedField.VJP: vjp,
         ExportedField.UNIQUE_AVALS: avals.shared(),
         ExportedField.IN_AVALS_IDXS: avals.indices(record.in_avals),
@@ -91,16 +94,18 @@ def _exported(tables: Tables, function: Writable, vjp: int | None) -> int:
     # JAX then folds what depends on the sizes and on the platform before XLA compiles: without
     # it, custom calls of other platforms are still there.
     refines = (
-        record.uses_shape_polymorphism or record.uses_global_constants or len(record.platforms) > 1
+        record.module.uses_shape_polymorphism
+        or record.uses_global_constants
+        or len(record.platforms) > 1
     )
-    convention = max(record.calling_convention_version, _LOWEST_CONVENTION)
-    short = record.nr_devices if record.nr_devices <= _LARGEST_SHORT else 0
+    convention = max(record.module.calling_convention_version, _LOWEST_CONVENTION)
+    short = record.module.nr_devices if record.module.nr_devices <= _LARGEST_SHORT else 0
     scalars: Scalars = {
         ExportedField.SERIALIZATION_VERSION: ("Uint16", WRITTEN_VERSION),
         ExportedField.NR_DEVICES_SHORT: ("Int16", short),
         ExportedField.CALLING_CONVENTION_VERSION: ("Uint16", convention),
         ExportedField.USES_GLOBAL_CONSTANTS: ("Uint8", int(refines)),
-        ExportedField.NR_DEVICES: ("Uint32", record.nr_devices),
+        ExportedField.NR_DEVICES: ("Uint32", record.module.nr_devices),
     }
     return tables.table(len(ExportedField), references, scalars)
 
@@ -133,14 +138,9 @@ class _Shardings:
 
     def __init__(self, tables: Tables, record: PortableFunction) -> None:
         self._tables = tables
-        self._ins = [
-            _Spread(s, aval, record.nr_devices)
-            for s, aval in zip(record.in_shardings, record.in_avals, strict=True)
-        ]
-        self._outs = [
-            _Spread(s, aval, record.nr_devices)
-            for s, aval in zip(record.out_shardings, record.out_avals, strict=True)
-        ]
+        devices = record.module.nr_devices
+        self._ins = [_Spread(port.sharding, port.aval, devices) for port in record.inputs]
+        self._outs = [_Spread(port.sharding, port.aval, devices) for port in record.outputs]
         every = (*self._ins, *self._outs)
         self._all_named = all(s.named or not s.sharding for s in every)
         self._shared = list(dict.fromkeys(s.named for s in every if s.named))

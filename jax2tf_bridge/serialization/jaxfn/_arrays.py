@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable._array_sizes import array_size
-from jax2tf_bridge.portable._portable_function import LiftedConstant
+from jax2tf_bridge.portable._aval import LiftedConstant
 from jax2tf_bridge.serialization._flatbuffer import Table
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema

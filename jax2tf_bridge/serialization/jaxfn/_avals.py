@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax2tf_bridge.errors import SerializationError
-from jax2tf_bridge.portable._portable_function import Aval
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._symbolic_texts import MAX_TEXT, has_own_parentheses
 from jax2tf_bridge.serialization._flatbuffer import Table
 from jax2tf_bridge.serialization.jaxfn import _schema as schema

@@ -8,13 +8,15 @@ from itertools import chain
 from typing import Any
 
 from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 from jax2tf_bridge.portable._consistency import record_problem, vjp_problem
 from jax2tf_bridge.portable._graph_function import GraphFunction
+from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._portable_function import (
-    Aval,
-    LazyVjp,
-    LiftedConstant,
+    Gradient,
+    NoGradient,
     PortableFunction,
+    StoredGradient,
 )
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.portable._sharding import AbstractDevice, AbstractMesh, Sharding
@@ -64,18 +66,17 @@ class Stored:
             part.expected: data
             for part, data in zip(self.parts[count:], contents[count:], strict=True)
         }
-        lazy = LazyVjp(missing_because=self.vjp_missing_because)
+        gradient: Gradient = NoGradient(self.vjp_missing_because)
         # The last order first: each holds the next.
         for found, module in zip(self.functions[::-1], contents[count - 1 :: -1], strict=True):
-            fields = found
+            fields = {**found, "module": replace(found["module"], data=module)}
             if arrays:
-                fields = {**found}
                 fields["lifted_constants"] = tuple(
                     replace(constant, data=arrays.get(constant.digest))
                     for constant in fields["lifted_constants"]
                 )
-            record = PortableFunction(**fields, module=module, lazy_vjp=lazy)
-            lazy = LazyVjp(made=record)
+            record = PortableFunction(**fields, gradient=gradient)
+            gradient = StoredGradient(record)
         return record
 
 
@@ -157,6 +158,7 @@ class _FileReader:
         fields, texts = schema.Function, self._texts
         in_avals = each(table, fields.IN_AVALS, self._avals)
         out_avals = each(table, fields.OUT_AVALS, self._avals)
+        lowering = one(table, fields.LOWERING, self._lowerings)
         found = {
             "name": one(table, fields.NAME, texts),
             "in_tree": in_tree,
@@ -167,15 +169,19 @@ class _FileReader:
             "requirements": each(table, fields.REQUIREMENTS, texts),
             "ordered_effects": each(table, fields.ORDERED_EFFECTS, texts),
             "unordered_effects": each(table, fields.UNORDERED_EFFECTS, texts),
-            "module_kept_var_idx": table.integers(fields.MODULE_KEPT_VAR_IDX, "u32"),
             "in_shardings": self._one_sharding_each(table, fields.IN_SHARDINGS, in_avals),
             "out_shardings": self._one_sharding_each(table, fields.OUT_SHARDINGS, out_avals),
             "uses_global_constants": table.boolean(fields.USES_GLOBAL_CONSTANTS),
             "lifted_constants": self._lifted(table),
             "graph_functions": each(table, fields.GRAPH_FUNCTIONS, self._graph_functions),
-            **one(table, fields.LOWERING, self._lowerings),
+            **lowering,
+            "module": Module(
+                b"",
+                kept_arguments=table.integers(fields.MODULE_KEPT_VAR_IDX, "u32"),
+                **lowering["module"],
+            ),
         }
-        record = PortableFunction(**found, module=b"")
+        record = PortableFunction(**found)
         problem = record_problem(record, in_tree.leaf_count, out_tree.leaf_count, self._comparisons)
         if problem is not None:
             raise table.error(None, "parts that agree", problem)
@@ -234,7 +240,7 @@ def _modules(tables: Sequence[Table], end: int) -> list[Part]:
 
 
 def _check_vjp(table: Table, function: dict[str, Any], vjp: dict[str, Any]) -> None:
-    primal = PortableFunction(**function, module=b"")
+    primal = PortableFunction(**function)
     problem = vjp_problem(primal, vjp["in_tree"], vjp["in_avals"], vjp["out_avals"])
     if problem is not None:
         raise table.error(None, f"the VJP of {primal.name}", problem)
@@ -249,16 +255,17 @@ def _lowering(table: Table, texts: Sequence[str]) -> dict[str, Any]:
     reasons = each(table, fields.DROPPED_BECAUSE, texts)
     if len(dropped) != len(reasons):
         raise table.error(fields.DROPPED_BECAUSE, f"{len(dropped)} reasons", f"{len(reasons)}")
+    checks = each(table, fields.DISABLED_CHECKS, texts)
     return {
-        "stablehlo_version": versions[0],
-        "calling_convention_version": table.integer(fields.CALLING_CONVENTION_VERSION, "u32"),
-        "platforms": each(table, fields.PLATFORMS, texts),
+        "module": {
+            "stablehlo_version": versions[0],
+            "calling_convention_version": table.integer(fields.CALLING_CONVENTION_VERSION, "u32"),
+            "platforms": each(table, fields.PLATFORMS, texts),
+            "disabled_checks": tuple(map(DisabledSafetyCheck, checks)),
+            "nr_devices": table.integer(fields.NR_DEVICES, "u32", 1),
+            "uses_shape_polymorphism": table.boolean(fields.USES_SHAPE_POLYMORPHISM),
+        },
         "dropped_platforms": tuple(zip(dropped, reasons, strict=True)),
-        "disabled_checks": tuple(
-            map(DisabledSafetyCheck, each(table, fields.DISABLED_CHECKS, texts))
-        ),
-        "nr_devices": table.integer(fields.NR_DEVICES, "u32", 1),
-        "uses_shape_polymorphism": table.boolean(fields.USES_SHAPE_POLYMORPHISM),
         "constraints": each(table, fields.CONSTRAINTS, texts),
         "constraints_known": table.boolean(fields.CONSTRAINTS_KNOWN, True),
         "producer": one(table, fields.PRODUCER, texts),

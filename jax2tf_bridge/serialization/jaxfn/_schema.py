@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from jax2tf_bridge.portable._portable_function import MemorySpace
+from jax2tf_bridge.portable._aval import MemorySpace
 from jax2tf_bridge.portable._sharding import AxisType
 from jax2tf_bridge.portable._tree_spec import NodeKind
 

@@ -12,9 +12,10 @@ from flatbuffers.builder import BuilderSizeError
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record
+from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._consistency import record_problem
 from jax2tf_bridge.portable._graph_function import GraphFunction
-from jax2tf_bridge.portable._portable_function import Aval, PortableFunction
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._sharding import AbstractMesh, Sharding
 from jax2tf_bridge.portable._symbolic_texts import Comparisons
 from jax2tf_bridge.serialization._vjp_chain import vjp_chain
@@ -56,7 +57,7 @@ def file_parts(
         raise _too_large(record.name) from e
     if len(structure) > _format.MAX_STRUCTURE_SIZE:
         raise _too_large(record.name)
-    behind = [function.module for function in functions]
+    behind = [function.module.data for function in functions]
     behind += laid_out(writer.arrays.values(), len(structure) + sum(map(len, behind)))
     has_graphs = any(function.graph_functions for function in functions)
     version = _format.GRAPH_FUNCTIONS_VERSION if has_graphs else _format.FIRST_VERSION
@@ -76,7 +77,7 @@ def _chain(
 ) -> tuple[tuple[PortableFunction, ...], str]:
     """Collects the function and the VJPs that are written, and why the last of them has none."""
     functions = vjp_chain(record, vjp_order, _format.MAX_VJP_ORDER)
-    lazy = functions[-1].lazy_vjp
+    lazy = functions[-1].gradient
     if lazy.available:
         order = len(functions) - 1
         return functions, (
@@ -175,15 +176,15 @@ class _Writer:
             requirements=self._text_indices(record.requirements),
             ordered_effects=self._text_indices(record.ordered_effects),
             unordered_effects=self._text_indices(record.unordered_effects),
-            module_kept_var_idx=builder.integers(record.module_kept_var_idx, "<u4"),
+            module_kept_var_idx=builder.integers(record.module.kept_arguments, "<u4"),
             in_shardings=self._sharding_indices(record.in_shardings),
             out_shardings=self._sharding_indices(record.out_shardings),
             uses_global_constants=record.uses_global_constants,
             lifted_avals=self._aval_indices([constant.aval for constant in constants]),
             lifted_digests=self._text_indices([constant.digest for constant in constants]),
             lifted_names=self._text_indices([constant.name for constant in constants]),
-            module_size=_in_range(len(record.module), _U64, "the module's size"),
-            module_crc32=zlib.crc32(record.module),
+            module_size=_in_range(len(record.module.data), _U64, "the module's size"),
+            module_crc32=zlib.crc32(record.module.data),
             graph_functions=builder.integers(
                 [self._graph_functions.index(found) for found in record.graph_functions], "<u4"
             ),
@@ -193,13 +194,13 @@ class _Writer:
         """Finds the index of how a function was lowered."""
         target = record.target
         key = (
-            record.stablehlo_version,
-            record.calling_convention_version,
+            record.module.stablehlo_version,
+            record.module.calling_convention_version,
             record.platforms,
             record.dropped_platforms,
-            record.disabled_checks,
-            record.nr_devices,
-            record.uses_shape_polymorphism,
+            record.module.disabled_checks,
+            record.module.nr_devices,
+            record.module.uses_shape_polymorphism,
             record.constraints,
             record.constraints_known,
             record.producer,
@@ -210,16 +211,18 @@ class _Writer:
         builder = self._builder
         table = builder.table(
             "Lowering",
-            stablehlo_version=_versions(builder, [record.stablehlo_version]),
+            stablehlo_version=_versions(builder, [record.module.stablehlo_version]),
             calling_convention_version=_in_range(
-                record.calling_convention_version, _U32, "calling_convention_version"
+                record.module.calling_convention_version, _U32, "calling_convention_version"
             ),
             platforms=self._text_indices(record.platforms),
             dropped_platforms=self._text_indices([name for name, _ in record.dropped_platforms]),
             dropped_because=self._text_indices([reason for _, reason in record.dropped_platforms]),
-            disabled_checks=self._text_indices([c.directive for c in record.disabled_checks]),
-            nr_devices=_in_range(record.nr_devices, _U32, "nr_devices"),
-            uses_shape_polymorphism=record.uses_shape_polymorphism,
+            disabled_checks=self._text_indices(
+                [c.directive for c in record.module.disabled_checks]
+            ),
+            nr_devices=_in_range(record.module.nr_devices, _U32, "nr_devices"),
+            uses_shape_polymorphism=record.module.uses_shape_polymorphism,
             constraints=self._text_indices(record.constraints),
             constraints_known=record.constraints_known,
             producer=self._texts.index(record.producer),

@@ -1,0 +1,468 @@
+"""Finds what will go wrong with a SavedModel, its modules and its signatures, and what helps."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, TypeVar
+
+from jax2tf_bridge.inspecting._contents import (
+    ModuleContents,
+    is_linear_algebra,
+    sidecar_signatures,
+)
+from jax2tf_bridge.portable._sharding import CALLS_OF_PARTS
+from jax2tf_bridge.portable._stablehlo_version import version_text
+from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES
+from jax2tf_bridge.saved_model._saved_model import EntryPoint, Gradient, SavedModelContents
+from jax2tf_bridge.saved_model._sidecar import SIDECAR
+from jax2tf_bridge.saved_model._tensors import TensorType
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+_LARGE, _HUGE, _NEAR_LIMIT = 1_000_000, 10_000_000, 1_000_000_000
+_SHARDINGS = CALLS_OF_PARTS | {"Sharding", "xla.sdy.FuncResultSharding"}
+_NEWEST_RELEASE = list(TENSORFLOW_RELEASES)[-1]
+_NEWEST, _NEWEST_CONVENTION = TENSORFLOW_RELEASES[_NEWEST_RELEASE]
+_SAVED_SO = "were saved up to order"
+"""Part of the message of save() for gradients of higher orders than were asked for."""
+_BUCKETS = "save(..., buckets={...})"
+
+Severity: TypeAlias = Literal["error", "warning", "note"]
+"""An error fails, a warning may fail or is slow, and a note is good to know."""
+
+SEVERITIES: Sequence[Severity] = ("error", "warning", "note")
+"""Severities, the worst first."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that will go wrong.
+
+    Attributes:
+      severity: how bad it is.
+      text: a sentence or two.
+      remedy: what helps, another sentence; "" if nothing does or need be done.
+      modules: the numbers of the modules that it is about.
+    """
+
+    severity: Severity
+    text: str
+    remedy: str = ""
+    modules: tuple[int, ...] = ()
+
+
+def in_units(size: int) -> str:
+    """Writes a number of bytes for people.
+
+    >>> in_units(999), in_units(12_345_678)
+    ('999 bytes', '12.3 MB')
+    """
+    if size < 1000:
+        return f"{size} bytes"
+    power = 3 if size >= 10**9 else 2 if size >= 10**6 else 1
+    return f"{size / 1000**power:.1f} {'kMG'[power - 1]}B"
+
+
+def some(names: Sequence[str], most: int = 4) -> str:
+    """Joins names, or the first of them.
+
+    >>> some(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def shortened(text: str, most: int = 500) -> str:
+    """Puts a text of a file, which may be of any length, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[:most]}..."
+
+
+def findings(
+    contents: SavedModelContents, modules: Sequence[ModuleContents], problems: Sequence[str]
+) -> tuple[Finding, ...]:
+    """Finds what will go wrong, the worst first.
+
+    Args:
+      contents: the model.
+      modules: of it.
+      problems: with the functions that lie beside it.
+    """
+    found = [
+        *_missing(contents),
+        *_of_modules(modules, contents.path),
+        *_sizes_of_files(contents),
+        *_serving(contents),
+        *_gradients(contents),
+        *(
+            Finding("warning", f"A function beside the model cannot be read: {shortened(p)}")
+            for p in problems
+        ),
+    ]
+    return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
+
+
+def _of_modules(modules: Sequence[ModuleContents], path: str) -> Iterator[Finding]:
+    retarget = f"jax2tf-bridge retarget {shlex.quote(path)} --tensorflow RELEASE"
+    for module in modules:
+        yield from _broken(module)
+    yield from _custom_calls(modules, retarget)
+    yield from _versions(modules, retarget)
+    yield from _platforms(modules)
+    yield from _constants(modules)
+    yield from _devices(modules)
+    unreached = [m for m in modules if m.order is None]
+    if unreached:
+        yield Finding(
+            "note",
+            f"{_these(unreached)} not run by any signature or method that was found.",
+            modules=_numbers(unreached),
+        )
+
+
+def _grouped(pairs: Iterable[tuple[_K, _V]]) -> dict[_K, list[_V]]:
+    """Groups values by their keys, so that what is to be said of several is said once."""
+    groups: dict[_K, list[_V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
+def _broken(module: ModuleContents) -> Iterator[Finding]:
+    number = (module.called.number,)
+    if module.unreadable:
+        yield Finding(
+            "error",
+            f"The module of {module.place} cannot be read: {shortened(module.unreadable)}",
+            "Copy the model again, or save it again.",
+            number,
+        )
+    if module.mismatch:
+        yield Finding(
+            "error",
+            f"{shortened(module.mismatch)}. TensorFlow does not compare them, and computes with "
+            "stray memory.",
+            "Save the model again.",
+            number,
+        )
+    if module.narrow:
+        yield Finding(
+            "error",
+            f"The module of {module.place} takes or returns {', '.join(module.narrow)}, which "
+            "every TensorFlow release passes incorrectly: results are wrong.",
+            "Export the function again with jax2tf_bridge.export, which passes them as 8-bit "
+            "integers.",
+            number,
+        )
+    if module.called.has_tokens:
+        yield Finding(
+            "warning",
+            f"The module of {module.place} has ordered effects, which TensorFlow cannot run.",
+            "Remove the calls that cause them, such as jax.debug.print, and export it again.",
+            number,
+        )
+
+
+def _custom_calls(modules: Sequence[ModuleContents], retarget: str) -> Iterator[Finding]:
+    by_calls = _grouped((m.unhandled, m) for m in modules if m.unhandled)
+    for calls, found in by_calls.items():
+        if all(map(is_linear_algebra, calls)):
+            remedy = f"{retarget} writes linear algebra as StableHLO."
+        else:
+            remedy = (
+                "Export the function again with jax2tf_bridge.export, if need be without what "
+                "made the call."
+            )
+        yield Finding(
+            "error",
+            f"{_these(found, 'call')} {some([shortened(c, 100) for c in calls])}, for which no "
+            "TensorFlow has a handler: running fails.",
+            remedy,
+            _numbers(found),
+        )
+
+
+def _versions(modules: Sequence[ModuleContents], retarget: str) -> Iterator[Finding]:
+    by_need = _grouped(
+        ((m.releases, m.called.stablehlo_version, m.called.calling_convention_version), m)
+        for m in modules
+        if m.summary is not None and not m.unhandled and not m.narrow
+    )
+    for found in by_need.values():
+        if len(found[0].releases) == len(TENSORFLOW_RELEASES):
+            continue
+        called, releases = found[0].called, found[0].releases
+        version = called.stablehlo_version
+        convention = called.calling_convention_version
+        if version is None:
+            yield Finding(
+                "warning",
+                f"{_these(found, 'have')} no StableHLO version that is known.",
+                f"{retarget} writes one.",
+                _numbers(found),
+            )
+            continue
+        written = f"StableHLO {version_text(version)}, calling convention {convention}"
+        if releases:
+            text = (
+                f"{_these(found)} for TensorFlow {releases[0]} and newer ({written}): running "
+                "fails in older ones."
+            )
+            yield Finding(
+                "warning", text, f"{retarget} writes for an older release.", _numbers(found)
+            )
+            continue
+        text = (
+            f"{_these(found)} newer ({written}) than what TensorFlow {_NEWEST_RELEASE} reads, the "
+            f"newest that is known ({version_text(_NEWEST)} and {_NEWEST_CONVENTION}): running "
+            "fails where an operation is newer, and in all older releases."
+        )
+        yield Finding("error", text, f"{retarget} mends that.", _numbers(found))
+
+
+def _platforms(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
+    by_platforms = _grouped((m.called.platforms, m) for m in modules if m.called.platforms)
+    for platforms, found in by_platforms.items():
+        unchecked = any(str(c) == "platform" for m in found for c in m.called.disabled_checks)
+        how = "is not checked" if unchecked else "fails"
+        if "cpu" not in platforms:
+            yield Finding(
+                "warning",
+                f"{_these(found)} for {some(platforms)} and not for the CPU: running there {how}.",
+                "Export the function for more platforms; by default the bridge takes all.",
+                _numbers(found),
+            )
+        elif len(platforms) == 1:
+            yield Finding(
+                "note",
+                f"{_these(found)} for the CPU alone: running on a GPU or TPU {how}.",
+                "Export the function for more platforms; by default the bridge takes all.",
+                _numbers(found),
+            )
+
+
+def _constants(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
+    found = [m for m in modules if m.summary is not None and m.summary.constant_bytes >= _LARGE]
+    if not found:
+        return
+    forward = _bytes(m for m in found if not m.order)
+    gradients = _bytes(m for m in found if m.order)
+    text = f"Arrays of {in_units(forward + gradients)} are constants in the modules"
+    if forward and gradients:
+        text += f", {in_units(gradients)} of that once more in gradients"
+    text += ": loading and compiling take long and much memory."
+    yield Finding(
+        "warning" if forward + gradients >= _HUGE else "note",
+        text,
+        "Save the function with jax2tf_bridge.save, which stores captured arrays once, as "
+        "variables; or pass them as arguments.",
+        _numbers(found),
+    )
+
+
+def _devices(modules: Sequence[ModuleContents]) -> Iterator[Finding]:
+    found = [m for m in modules if m.summary is not None and _is_sharded(m)]
+    if found:
+        yield Finding(
+            "note",
+            f"{_these(found, 'hold')} shardings: TensorFlow runs a model on one device, and "
+            "fails if they ask for several.",
+            "If running fails, export the function without shardings.",
+            _numbers(found),
+        )
+
+
+def _is_sharded(module: ModuleContents) -> bool:
+    if module.summary is None:
+        return False
+    return not _SHARDINGS.isdisjoint(module.summary.custom_calls) or any(
+        name.startswith("sdy.") for name in module.summary.operations
+    )
+
+
+def _bytes(modules: Iterable[ModuleContents]) -> int:
+    return sum(m.summary.constant_bytes for m in modules if m.summary is not None)
+
+
+def _numbers(modules: Sequence[ModuleContents]) -> tuple[int, ...]:
+    return tuple(m.called.number for m in modules)
+
+
+def _these(modules: Sequence[ModuleContents], verb: str = "are") -> str:
+    """Writes the subject of a sentence and its verb."""
+    if len(modules) > 1:
+        return f"{len(modules)} modules {verb}"
+    singular = {"are": "is", "call": "calls", "have": "has", "hold": "holds"}[verb]
+    kind = "gradient" if modules[0].order else "module"
+    return f"The {kind} {shortened(modules[0].place, 100)} {singular}"
+
+
+def _missing(contents: SavedModelContents) -> Iterator[Finding]:
+    if contents.sidecar_problem:
+        yield Finding(
+            "warning",
+            f"{SIDECAR.as_posix()} cannot be read: {contents.sidecar_problem}. TensorFlow does not "
+            "need it; the bridge cannot load the model, or publish other weights for it.",
+            "Copy the whole folder, or save the model again.",
+        )
+    if contents.missing_files:
+        yield Finding(
+            "error",
+            f"Files of the model are missing: {some(contents.missing_files)}. Loading it fails.",
+            "Copy the whole folder, or save the model again.",
+        )
+    if contents.missing_functions:
+        names = some([shortened(name, 100) for name in contents.missing_functions])
+        yield Finding(
+            "error",
+            f"The graph calls functions that are not in the file: {names}.",
+            "Save the model again.",
+        )
+
+
+def _sizes_of_files(contents: SavedModelContents) -> Iterator[Finding]:
+    if contents.constants_size >= _LARGE:
+        largest = contents.constants[0]
+        yield Finding(
+            "warning",
+            f"Arrays of {in_units(contents.constants_size)} are constants in the graph; the "
+            f"largest is {shortened(largest.node, 100)} with {in_units(largest.size)}.",
+            "Make them variables of the model.",
+        )
+    if contents.graph_size >= _NEAR_LIMIT:
+        yield Finding(
+            "warning",
+            f"saved_model.pb has {in_units(contents.graph_size)}, and TensorFlow reads at most "
+            "2.1 GB.",
+            "Save the function with jax2tf_bridge.save, which makes captured arrays variables.",
+        )
+
+
+def _serving(contents: SavedModelContents) -> Iterator[Finding]:
+    warm_up = contents.warm_up
+    if warm_up is not None and warm_up.problem:
+        yield Finding(
+            "error",
+            f"The requests to warm up cannot be read: {warm_up.problem}. TensorFlow Serving does "
+            "not load the model.",
+            "Write the file again, or remove it.",
+        )
+    sidecar = sidecar_signatures(contents)
+    # What is to be said of several signatures stands once.
+    same = _grouped(
+        (said, entry)
+        for entry in contents.entries
+        if entry.is_signature and entry.modules
+        for said in _compiles(contents, entry, bool(sidecar.get(entry.name, {}).get("buckets")))
+    )
+    for said, entries in same.items():
+        yield said.of(entries)
+
+
+@dataclass(frozen=True)
+class _SignatureFinding:
+    """A finding about signatures; `text` is about NAMES, which ARE one or several."""
+
+    severity: Severity
+    text: str
+    remedy: str
+
+    def of(self, entries: Sequence[EntryPoint]) -> Finding:
+        """Makes the finding about these signatures."""
+        names = some([shortened(entry.name, 100) for entry in entries])
+        # The first places: what stands behind them may be names of the file, too.
+        text = self.text.replace("NAMES ARE", f"NAMES {'is' if len(entries) == 1 else 'are'}", 1)
+        numbers = (n for entry in entries for n, order in entry.modules.items() if not order)
+        modules = tuple(dict.fromkeys(numbers))
+        return Finding(self.severity, text.replace("NAMES", names, 1), self.remedy, modules)
+
+
+def _compiles(
+    contents: SavedModelContents, entry: EntryPoint, has_buckets: bool
+) -> Iterator[_SignatureFinding]:
+    open_inputs = [port.name for port in entry.inputs if _is_open(port.type)]
+    requests = contents.warm_up.requests if contents.warm_up is not None else 0
+    if not open_inputs:
+        yield from _fixed(entry)
+        if not requests:
+            yield _SignatureFinding(
+                "note",
+                "The first request to NAMES waits for the compiler.",
+                "A file of requests to warm up has TensorFlow Serving compile when it loads; "
+                "jax2tf_bridge.save writes one.",
+            )
+        return
+    where = some([shortened(i, 100) for i in open_inputs])
+    if has_buckets:
+        if not requests:
+            yield _SignatureFinding(
+                "note",
+                "The first request to NAMES for each bucket waits for the compiler.",
+                "A file of requests to warm up has TensorFlow Serving compile when it loads.",
+            )
+    elif requests:
+        yield _SignatureFinding(
+            "warning",
+            f"NAMES ARE compiled anew for each size of {where} that is not among the {requests} "
+            "requests to warm up, in the middle of a request.",
+            f"{_BUCKETS} pads to few sizes.",
+        )
+    else:
+        yield _SignatureFinding(
+            "warning",
+            f"NAMES ARE compiled anew for each size of {where}, in the middle of the first "
+            "request that has it.",
+            f"{_BUCKETS} pads to few sizes, and writes requests to warm up for each.",
+        )
+
+
+def _fixed(entry: EntryPoint) -> Iterator[_SignatureFinding]:
+    first = [p.type.shape[0] for p in entry.inputs if p.type.shape]
+    if not first:
+        return
+    is_one = 1 in first
+    yield _SignatureFinding(
+        "warning" if is_one else "note",
+        f"All sizes of NAMES are fixed{' (to a batch of 1, it seems)' if is_one else ''}: requests "
+        "of other sizes fail, and a server cannot batch them.",
+        "Export the function with an open batch, as 'f32[b,28]' or polymorphic_shapes.",
+    )
+
+
+def _is_open(kind: TensorType) -> bool:
+    return kind.shape is None or None in kind.shape
+
+
+def _gradients(contents: SavedModelContents) -> Iterator[Finding]:
+    same = _grouped(
+        (_gradient(entry.gradient), entry.name)
+        for entry in contents.entries
+        if entry.gradient is not None and not _is_default(entry.gradient)
+    )
+    for (text, remedy), names in same.items():
+        which = some([shortened(name, 100) for name in dict.fromkeys(names)])
+        yield Finding("note", f"{which}: {text}", remedy)
+
+
+def _is_default(gradient: Gradient) -> bool:
+    """Tells whether gradients end only because no more were saved."""
+    return gradient.orders > 0 and (not gradient.then or _SAVED_SO in gradient.then)
+
+
+def _gradient(gradient: Gradient) -> tuple[str, str]:
+    text = f"gradients are stored to order {gradient.orders}" if gradient.orders else "no gradient"
+    if gradient.then:
+        text += f", and then: {shortened(gradient.then).rstrip('.')}"
+    elif gradient.is_left_out:
+        text += ", and the next one was not saved" if gradient.orders else " was saved"
+    remedy = f"jax2tf_bridge.save(..., vjp_order={gradient.orders + 1}) stores one more order."
+    if not gradient.orders and gradient.is_left_out:
+        remedy += (
+            " So does tf.saved_model.save with "
+            "options=tf.saved_model.SaveOptions(experimental_custom_gradients=True)."
+        )
+    return f"{text}.", remedy

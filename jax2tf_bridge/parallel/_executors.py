@@ -1,0 +1,321 @@
+"""Executors for `export_many`: ExportWorkers starts processes itself, RayExecutor asks Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar, cast
+
+import jax
+
+from jax2tf_bridge.errors import ExportError
+from jax2tf_bridge.parallel._configuration import configuration, configured
+from jax2tf_bridge.parallel._failures import Failure
+from jax2tf_bridge.parallel._worker_process import WorkerProcess
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class WorkerFuture(Future[T]):
+    """Future of a call in a worker.
+
+    Attributes:
+      output: what the worker printed meanwhile, the last 64 kB of it; complete when it is done.
+    """
+
+    output: str = ""
+
+
+@dataclass(frozen=True)
+class _Call:
+    future: WorkerFuture[Any]
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    configuration: Mapping[str, Any] = field(default_factory=configuration)
+
+
+@dataclass
+class _Shared:
+    """State that an executor shares with its threads, which must not keep it alive."""
+
+    environment: Mapping[str, str]
+    initializer: Callable[[], object] | None
+    timeout: float | None
+    calls: queue.SimpleQueue[_Call | None] = field(default_factory=queue.SimpleQueue)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    idle: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    processes: set[WorkerProcess] = field(default_factory=set)
+    killed: bool = False
+
+    def kill(self) -> None:
+        """Ends all processes; the threads that wait for them see them dead."""
+        with self.lock:
+            self.killed = True
+            for process in self.processes:
+                process.kill()
+
+
+class ExportWorkers(Executor):
+    """Python processes of this machine, Linux or macOS, each with its own JAX, for `export_many`.
+
+    A worker has the sys.path, the folder and the environment of this process at the time when the
+    executor was made. Functions of the script itself are sent as they are, and the script is not
+    run again. A process starts when there is work for it, stays until `shutdown`, and ends with
+    this process. Where one dies, its job fails, and another takes its place.
+
+    It is a concurrent.futures.Executor: `submit` calls any function in a worker. Kept for several
+    calls of `export_many`, workers need not start again:
+
+    >>> import jax.numpy as jnp, numpy as np
+    >>> from jax2tf_bridge.parallel import ExportJob, export_many
+    >>> with ExportWorkers(1) as workers:
+    ...     first = export_many([ExportJob(jnp.sin, [np.ones(3)])], executor=workers)
+    ...     second = export_many([ExportJob(jnp.cos, [np.ones(3)])], executor=workers)
+    >>> list(first), list(second)
+    (['sin'], ['cos'])
+    """
+
+    def __init__(
+        self,
+        workers: int | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        initializer: Callable[[], object] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Makes the executor; processes are started when there is work for them.
+
+        Args:
+          workers: how many processes there are at most; by default one a core.
+          environment: variables of the workers beside those of this process, as
+            {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}. JAX_PLATFORMS is "cpu" unless
+            it is given here: exporting for an accelerator needs none, and several processes would
+            contend for it.
+          initializer: called first in each worker, as to register node types of the script itself
+            with JAX.
+          timeout: how many seconds a call may take; a process that takes longer is ended.
+
+        Raises:
+          ExportError: fewer than one worker.
+        """
+        cores = _available_cores()
+        count = cores if workers is None else workers
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise ExportError(
+                f"workers must be a number of processes, at least 1. Got: {workers!r}."
+            )
+        self._shared = _Shared(_environment(environment or {}), initializer, timeout)
+        self._count = count
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._is_shut_down = False
+        # Also at the end of this process, if nobody shuts it down.
+        weakref.finalize(self, self._shared.kill)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> WorkerFuture[T]:
+        """Calls a function in a worker, with the configuration that JAX has in this thread.
+
+        It, its arguments and its result are pickled.
+
+        The future raises what the function raised, or JobError if that cannot be sent;
+        WorkerDiedError if the process ended; NotPicklableError if the call cannot be sent.
+
+        Raises:
+          RuntimeError: the executor was shut down.
+        """
+        return self.submit_as(getattr(fn, "__name__", type(fn).__name__), fn, *args, **kwargs)
+
+    def submit_as(
+        self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> WorkerFuture[T]:
+        """Does what `submit` does; messages call the function `name`."""
+        future: WorkerFuture[T] = WorkerFuture()
+        with self._lock:
+            if self._is_shut_down:
+                raise RuntimeError("these ExportWorkers were shut down, and take no further calls")
+            self._shared.calls.put(_Call(future, name, fn, args, kwargs))
+            idle = self._shared.idle.acquire(blocking=False)
+            if not idle and len(self._threads) < self._count:
+                thread = threading.Thread(target=_serve, args=(self._shared,), daemon=True)
+                thread.start()
+                self._threads.append(thread)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Takes no further calls; the processes end when what was submitted is done.
+
+        Args:
+          wait: whether to return only then.
+          cancel_futures: whether calls that have not begun are cancelled.
+        """
+        with self._lock:
+            self._is_shut_down = True
+            if cancel_futures:
+                with contextlib.suppress(queue.Empty):
+                    while True:
+                        call = self._shared.calls.get_nowait()
+                        if call is not None:
+                            call.future.cancel()
+                            call.future.set_running_or_notify_cancel()
+            for _ in self._threads:
+                self._shared.calls.put(None)
+        if wait:
+            for thread in self._threads:
+                thread.join()
+
+    def kill(self) -> None:
+        """Ends all processes at once; calls that were submitted fail or are cancelled."""
+        self._shared.kill()
+        self.shutdown(wait=True, cancel_futures=True)
+
+
+class RayExecutor(Executor):
+    """Calls functions as tasks of Ray, for `export_many`.
+
+    Args:
+      remote: `ray.remote`, or with options as `ray.remote(num_cpus=2)`. The bridge itself does not
+        import Ray.
+
+    Ray's processes need the bridge, JAX, and the modules that the functions are from; and
+    runtime_env={"env_vars": {"JAX_PLATFORMS": "cpu"}} keeps them off accelerators.
+    """
+
+    def __init__(self, remote: Callable[..., Any]) -> None:
+        self._remote = remote
+        self._lock = threading.Lock()
+        self._functions: dict[Any, Any] = {}
+        self._futures: set[Future[Any]] = set()
+        self._is_shut_down = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Calls a function as a task; Ray pickles it, its arguments and its result.
+
+        Raises:
+          RuntimeError: the executor was shut down.
+          TypeError: Ray cannot pickle the arguments.
+        """
+        with self._lock:
+            if self._is_shut_down:
+                raise RuntimeError("this RayExecutor was shut down, and takes no further calls")
+            if fn not in self._functions:
+                self._functions[fn] = self._remote(fn)
+            task = self._functions[fn]
+        future = cast("Future[T]", task.remote(*args, **kwargs).future())
+        with self._lock:
+            self._futures.add(future)
+        future.add_done_callback(self._forget)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Takes no further calls; Ray itself goes on.
+
+        Args:
+          wait: whether to return only when what was submitted is done.
+          cancel_futures: whether futures that are not done are cancelled; their tasks go on.
+        """
+        with self._lock:
+            self._is_shut_down = True
+            pending = list(self._futures)
+        for future in pending:
+            if cancel_futures:
+                future.cancel()
+            if wait:
+                # What it raised is for whom it was submitted.
+                future.exception() if not future.cancelled() else None
+
+    def _forget(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._futures.discard(future)
+
+
+def _available_cores() -> int:
+    """Counts the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _environment(given: Mapping[str, str]) -> dict[str, str]:
+    """Merges the given variables into those of this process."""
+    devices = getattr(jax.config, "jax_num_cpu_devices", -1)
+    own = {"JAX_NUM_CPU_DEVICES": str(devices)} if devices > 0 else {}
+    return {**os.environ, **own, "JAX_PLATFORMS": "cpu", **given}
+
+
+def _serve(shared: _Shared) -> None:
+    """Hands calls to one process, and to another when that died. Each thread runs this."""
+    process: WorkerProcess | None = None
+    try:
+        while (call := _next(shared)) is not None:
+            if call.future.set_running_or_notify_cancel():
+                process = _answer(shared, call, process)
+            del call  # what it holds is not needed while waiting
+    finally:
+        _discard(shared, process)
+
+
+def _next(shared: _Shared) -> _Call | None:
+    """Waits for the next call; None if there will be none."""
+    with contextlib.suppress(queue.Empty):
+        return shared.calls.get_nowait()
+    shared.idle.release()
+    return shared.calls.get()
+
+
+def _answer(shared: _Shared, call: _Call, process: WorkerProcess | None) -> WorkerProcess | None:
+    """Answers a call and returns the process that can take the next one, if one can."""
+    timeout = shared.timeout
+    try:
+        if process is None:
+            process = _started(shared, call.name)
+        try:
+            process.forget_output()
+            with configured(call.configuration):
+                found = process.call(call.name, call.function, call.args, call.kwargs, timeout)
+        finally:
+            call.future.output = process.output()
+        if isinstance(found, Failure):
+            error = found.job_error(
+                call.name, call.future.output, action=f"The call of {call.name!r}"
+            )
+            raise error.__cause__ or error
+        call.future.set_result(found.value)
+    except BaseException as e:
+        call.future.set_exception(e)
+    if process is not None and not process.alive:
+        _discard(shared, process)
+        process = None
+    return process
+
+
+def _started(shared: _Shared, name: str) -> WorkerProcess:
+    process = WorkerProcess(shared.environment)
+    with shared.lock:
+        shared.processes.add(process)
+        if shared.killed:
+            process.kill()
+    try:
+        ready = process.prepare(name, shared.initializer)
+        if isinstance(ready, Failure):
+            raise ready.job_error(name, process.output(), action="The workers' initializer")
+    except BaseException:
+        process.kill()
+        _discard(shared, process)
+        raise
+    return process
+
+
+def _discard(shared: _Shared, process: WorkerProcess | None) -> None:
+    if process is not None:
+        process.close()
+        with shared.lock:
+            shared.processes.discard(process)

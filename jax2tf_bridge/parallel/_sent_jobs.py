@@ -1,0 +1,282 @@
+"""A job on its way to another process, `run_job` there, and its answer on the way back."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from jax2tf_bridge.colocated import Channel
+from jax2tf_bridge.colocated._pickle_children import importable_name
+from jax2tf_bridge.errors import BridgeError, DTypeError, SerializationError, StructureError
+from jax2tf_bridge.from_jax._export import export
+from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
+from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
+from jax2tf_bridge.parallel._configuration import configuration, configured
+from jax2tf_bridge.parallel._failures import ExceptionParts, Failure
+from jax2tf_bridge.parallel._jobs import ExportJob
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.serialization import deserialize, serialize
+
+
+@dataclass(frozen=True)
+class NamedFunction:
+    """Name of a jitted function at the top of a module, such as `jax.nn.relu`.
+
+    pickle finds only plain functions by their names.
+    """
+
+    module: str
+    name: str
+
+    def restored(self) -> Any:
+        """Finds the function in the process that the job was sent to."""
+        return pkgutil.resolve_name(f"{self.module}:{self.name}")
+
+
+@dataclass(frozen=True)
+class JittedFunction:
+    """A jitted function with its attributes, which JAX's own pickles leave out."""
+
+    function: Any
+    attributes: Mapping[str, Any]
+
+    def restored(self) -> Any:
+        """Sets the attributes again."""
+        for name, value in self.attributes.items():
+            setattr(self.function, name, value)
+        return self.function
+
+
+def sendable(function: Any) -> Any:
+    """Replaces a function that JAX made (jit) by what any pickle carries whole."""
+    if not type(function).__module__.startswith(("jax.", "jaxlib.")):
+        return function
+    name = importable_name(function)
+    if name is not None:
+        return NamedFunction(function.__module__, name)
+    if isinstance(function, jax.stages.Wrapped):
+        return JittedFunction(function, dict(vars(function)))
+    return function
+
+
+@dataclass(frozen=True)
+class SentJob:
+    """A job as it is sent.
+
+    Attributes:
+      job: without the data of its arguments, and with its function as `sendable` gives it.
+      structure: of its arguments.
+      configuration: of JAX, where the job was made.
+      token: of the channel that the answer's objects come back through.
+      process: id of the process that sent it.
+    """
+
+    job: ExportJob
+    structure: TreeSpec
+    configuration: Mapping[str, Any]
+    token: bytes = field(repr=False)
+    process: int = field(default_factory=os.getpid)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Result of a job.
+
+    Attributes:
+      function: the portable function as the bytes of a .jaxfn file; b"" if the job failed.
+      failure: why it failed, without the exception's parts.
+      objects: a message of the channel: the result's skeleton, or the exception's parts.
+      not_sent: why there is no skeleton.
+    """
+
+    function: bytes = b""
+    failure: Failure | None = None
+    objects: bytes = b""
+    not_sent: str = ""
+
+
+def run_job(sent: SentJob) -> Answer:
+    """Exports a job in this process; whatever is raised becomes a part of the answer."""
+    channel = Channel(sent.token, end="worker")
+    try:
+        _check_precision(sent)
+        with configured(sent.configuration):
+            exported, data = _export(sent)
+    except BaseException as e:  # of the user's function, sys.exit() among them
+        failure = Failure.of(e)
+        # By itself: the failure is to be read also where the exception's class is not known.
+        objects = channel.pack(failure.parts) if failure.parts else b""
+        return Answer(failure=replace(failure, parts=None), objects=objects)
+    try:
+        result = _skeleton(exported)
+        return Answer(data, objects=b"" if result is None else channel.pack(result))
+    except Exception as e:  # of the user's types
+        return Answer(data, not_sent=f"{type(e).__name__}: {e}")
+
+
+def _check_precision(sent: SentJob) -> None:
+    """Raises where arrays that the function captured lost half of their bits on the way.
+
+    Raises:
+      DTypeError: JAX took 64 bits where the job was made, and 32 when it was unpickled here.
+    """
+    here = configuration()["jax_enable_x64"]
+    if sent.configuration["jax_enable_x64"] and not here and sent.process != os.getpid():
+        raise DTypeError(
+            "jax_enable_x64 is on where the job was made, and off in the process that it came to: "
+            "arrays that its function captured may have become float32 on the way. Start the "
+            "executor's processes with JAX_ENABLE_X64=1 in their environment."
+        )
+
+
+def _export(sent: SentJob) -> tuple[PortableFunction, bytes]:
+    job, function = sent.job, cast("object", sent.job.function)
+    if isinstance(function, (NamedFunction, JittedFunction)):
+        job = replace(job, function=function.restored())
+    _check_structure(job, sent.structure)
+    exported = export(
+        job.function,
+        polymorphic_shapes=job.polymorphic_shapes,
+        polymorphic_constraints=job.polymorphic_constraints,
+        platforms=job.platforms,
+        disabled_checks=job.disabled_checks,
+        target=job.target,
+    )(*job.args, **job.kwargs)
+    return exported, serialize(exported, vjp_order=job.vjp_order)
+
+
+class Pending:
+    """A job that was sent, in the process that sent it."""
+
+    def __init__(self, name: str, job: ExportJob) -> None:
+        """Prepares a job for sending.
+
+        Raises:
+          FunctionError: its function is none.
+        """
+        self.name = name
+        self._channel = Channel.with_new_token()
+        self._structure = _argument_structure(job)
+        self.job = _without_data(job)
+        sent = replace(self.job, function=sendable(job.function))
+        self.sent = SentJob(sent, self._structure, configuration(), self._channel.token)
+
+    def exported(self, answer: Answer, output: str = "") -> PortableFunction:
+        """Reads the portable function of an answer, with the types of this process.
+
+        Raises:
+          JobError: the job failed; what was raised is the cause.
+          SerializationError: the function's result is of a type that cannot come back.
+        """
+        if answer.failure is not None:
+            failure = replace(answer.failure, parts=self._exception_parts(answer))
+            raise failure.job_error(self.name, output)
+        exported = deserialize(answer.function, file=self.name)
+        out_tree = exported.out_tree
+        reason = answer.not_sent
+        if answer.objects:
+            try:
+                out_tree = _with_types_of(out_tree, tree_spec(self._channel.unpack(answer.objects)))
+            except BridgeError:
+                raise
+            except Exception as e:  # of the user's types
+                reason = f"{type(e).__name__}: {e}"
+        unknown = [node.name for node in _typed_nodes(out_tree) if node.codec is None]
+        if unknown:
+            raise SerializationError(
+                f"The result of {self.name!r} has a {unknown[0]}, which did not come back from the "
+                f"process that exported it{f' ({reason})' if reason else ''}. Register the type "
+                "for files, in a module that both processes import, with "
+                "register_pytree_node_serialization or register_namedtuple_serialization."
+            )
+        in_tree = _with_types_of(exported.in_tree, self._structure)
+        return replace(exported, in_tree=in_tree, out_tree=out_tree)
+
+    def _exception_parts(self, answer: Answer) -> ExceptionParts | None:
+        if not answer.objects:
+            return None
+        try:
+            parts: ExceptionParts = self._channel.unpack(answer.objects)
+            parts.rebuilt()
+        except Exception:  # its class is not known here
+            return None
+        return parts
+
+
+def _without_data(job: ExportJob) -> ExportJob:
+    """Replaces arrays by their shapes and dtypes; static arguments keep their values."""
+    function = JaxCallable.of(job.function, caller="ExportJob")
+    static = function.static_argnames
+    args = tuple(
+        arg if function.is_static(i) else _shapes_of(arg) for i, arg in enumerate(job.args)
+    )
+    kwargs = {k: arg if k in static else _shapes_of(arg) for k, arg in job.kwargs.items()}
+    return replace(job, args=args, kwargs=kwargs)
+
+
+def _shapes_of(argument: Any) -> Any:
+    def shape_of(leaf: Any) -> Any:
+        if isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        return leaf
+
+    return jax.tree_util.tree_map(shape_of, argument)
+
+
+def _argument_structure(job: ExportJob) -> TreeSpec:
+    """Returns the structure of (args, kwargs) without static ones: the function's in_tree."""
+    function = JaxCallable.of(job.function, caller="ExportJob")
+    args = tuple(arg for i, arg in enumerate(job.args) if not function.is_static(i))
+    kwargs = {k: arg for k, arg in job.kwargs.items() if k not in function.static_argnames}
+    return tree_spec((args, kwargs))
+
+
+def _check_structure(job: ExportJob, sent: TreeSpec) -> None:
+    """Raises unless the arguments have the structure here that they were sent with.
+
+    Raises:
+      StructureError: JAX does not know a type here, or knows it by another registration.
+    """
+    if _argument_structure(job) == sent:
+        return
+    names = ", ".join(dict.fromkeys(node.name for node in _typed_nodes(sent)))
+    raise StructureError(
+        f"The arguments have another structure where they are exported: not all of {names} are "
+        "pytrees there. Classes of the script itself are sent without their registration with "
+        "JAX. Define and register them in a module that the function's module imports, or "
+        "register them in the workers: ExportWorkers(initializer=register)."
+    )
+
+
+def _typed_nodes(spec: TreeSpec) -> Iterator[TreeSpec]:
+    """Yields the nodes that stand for types of the user's."""
+    if spec.kind in ("namedtuple", "custom"):
+        yield spec
+    for child in spec.children:
+        yield from _typed_nodes(child)
+
+
+def _skeleton(exported: PortableFunction) -> Any:
+    """Builds the function's result with numbers for arrays; None without types of the user's.
+
+    Any process that knows its types can see from it how they are rebuilt.
+    """
+    if not any(_typed_nodes(exported.out_tree)):
+        return None
+    return exported.out_tree.unflatten(iter(range(len(exported.out_avals))))
+
+
+def _with_types_of(read: TreeSpec, own: TreeSpec) -> TreeSpec:
+    """Gives the structure that was read the types of an equal one of this process."""
+    same = (read.kind, read.name, read.keys) == (own.kind, own.name, own.keys)
+    if not same or len(read.children) != len(own.children):
+        return read
+    children = tuple(map(_with_types_of, read.children, own.children))
+    return replace(read, children=children, codec=own.codec or read.codec)

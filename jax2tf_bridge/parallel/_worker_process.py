@@ -1,0 +1,225 @@
+"""Worker process at both ends: WorkerProcess in the parent, `serve` in the process itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from jax2tf_bridge.colocated import Channel
+from jax2tf_bridge.parallel import _worker_main
+from jax2tf_bridge.parallel._configuration import configuration, configured
+from jax2tf_bridge.parallel._failures import Failure, out_of_time, worker_died
+
+_MOST_KEPT = 1 << 16
+"""Bytes of what a call printed that are kept, the last ones."""
+
+_PATIENCE = 5.0
+"""Seconds that a worker without work has to end by itself."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """JAX's configuration for reading and running the calls that follow."""
+
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Returned:
+    """Value that a call returned; a call that raised is answered with a Failure."""
+
+    value: Any
+
+
+class WorkerProcess:
+    """A Python process that calls functions. One thread at a time uses it."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """Starts the process, with `environment` as all of its variables."""
+        self._log = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+        self._channel = Channel.with_new_token()
+        self._connection, other_end = Pipe()
+        with other_end:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-X", "faulthandler", str(Path(_worker_main.__file__))],
+                stdin=other_end.fileno(),
+                stdout=self._log,
+                stderr=self._log,
+                env=dict(environment),
+            )
+        self._out_of_time = False
+
+    def prepare(self, name: str, initializer: Callable[[], object] | None) -> Returned | Failure:
+        """Sends sys.path, the token and the initializer, and waits until the worker is ready.
+
+        Raises:
+          WorkerDiedError: the process ended first; `name` is the job that it was to do.
+          NotPicklableError: the initializer cannot be sent.
+        """
+        # The worker reads these two before it can import the bridge.
+        settings = json.dumps({"path": [entry for entry in sys.path if isinstance(entry, str)]})
+        self._send(settings.encode())
+        self._send(self._channel.token)
+        return self.call(name, initializer or _nothing, starting=True)
+
+    def call(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        *,
+        starting: bool = False,
+    ) -> Returned | Failure:
+        """Calls a function in the worker, with the configuration that JAX has in this thread.
+
+        Raises:
+          WorkerDiedError: the process ended before it answered.
+          JobError: it took longer than `timeout` seconds; the process was ended.
+          NotPicklableError: the call cannot be sent; the process goes on.
+        """
+        # Sent by itself, since arrays in the call are read as the options say (64 bits).
+        self._send(self._channel.pack(Options(configuration())))
+        message = self._channel.pack((function, args, dict(kwargs or {})))
+        with self._ended_after(timeout):
+            self._send(message)
+            reply = _receive(self._connection)
+        if reply is None:
+            self._process.kill()  # it may have closed its pipe and live
+            exit_code = self._process.wait()
+            if self._out_of_time and timeout is not None:
+                raise out_of_time(name, timeout, self.output())
+            raise worker_died(name, exit_code, self.output(), starting=starting)
+        answer: Returned | Failure = self._channel.unpack(reply)
+        return answer
+
+    @contextlib.contextmanager
+    def _ended_after(self, timeout: float | None) -> Iterator[None]:
+        """Kills the process if the body takes longer than `timeout` seconds."""
+        if timeout is None:
+            yield
+            return
+
+        def end() -> None:
+            self._out_of_time = True
+            self._process.kill()
+
+        timer = threading.Timer(timeout, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _send(self, message: bytes) -> None:
+        with contextlib.suppress(OSError):  # a dead process is noticed when it is to answer
+            self._connection.send_bytes(message)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process can take another call."""
+        return self._process.poll() is None and not self._out_of_time
+
+    def output(self) -> str:
+        """Returns what was printed since the last `forget_output`, at most the last 64 kB."""
+        descriptor = self._log.fileno()
+        size = os.fstat(descriptor).st_size
+        first = max(0, size - _MOST_KEPT)
+        return os.pread(descriptor, size - first, first).decode(errors="replace")
+
+    def forget_output(self) -> None:
+        """Empties the log."""
+        # Both processes share the file's position, since they have it from one opening.
+        self._log.seek(0)
+        self._log.truncate()
+
+    def kill(self) -> None:
+        """Ends the process at once; the thread that waits for an answer sees it dead."""
+        with contextlib.suppress(OSError):
+            self._process.kill()
+
+    def close(self) -> None:
+        """Lets the process end, kills it if it does not, and frees the pipe and the log."""
+        self._connection.close()
+        try:
+            self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+
+def _nothing() -> None:
+    """Does nothing: the initializer of workers that were given none."""
+
+
+def _receive(connection: Connection) -> bytes | None:
+    """Returns the next message; None if the other process is gone."""
+    try:
+        return connection.recv_bytes()
+    except (EOFError, OSError):
+        return None
+
+
+def serve(connection: Connection) -> None:
+    """Answers calls in the worker until the parent closes the connection.
+
+    The first message is the channel's token. Then come Options for the calls that follow, and
+    calls as (function, args, kwargs), which are answered; the first call prepares the worker.
+    """
+    token = _receive(connection)
+    if token is None:
+        return
+    channel = Channel(token, end="worker")
+    calls: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    busy = threading.Event()
+
+    def watch() -> None:
+        while (message := _receive(connection)) is not None:
+            busy.set()
+            calls.put(message)
+        # The parent is gone: nobody wants the answer, and user code may take for ever.
+        if not busy.is_set():
+            calls.put(None)
+            time.sleep(_PATIENCE)  # threads of user code may keep the process from ending
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+    options = Options({})
+    while (message := calls.get()) is not None:
+        with configured(options.values):
+            reply = _reply(channel, message)
+        if isinstance(reply, Options):
+            options = reply
+            continue
+        sys.stdout.flush()
+        sys.stderr.flush()
+        busy.clear()
+        connection.send_bytes(reply)
+
+
+def _reply(channel: Channel, message: bytes) -> bytes | Options:
+    try:
+        request = channel.unpack(message)
+        if isinstance(request, Options):
+            return request
+        function, args, kwargs = request
+        return channel.pack(Returned(function(*args, **kwargs)))
+    except BaseException as e:  # sys.exit() among them
+        return channel.pack(Failure.of(e))

@@ -1,0 +1,76 @@
+"""TFRecord files, which hold byte strings one after the other.
+
+A record is its length in eight bytes, their checksum, its content, and the content's checksum.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from jax2tf_bridge.saved_model._crc32c import crc32c, masked
+
+_HEAD, _CHECKSUM = struct.Struct("<QI"), struct.Struct("<I")
+
+
+def count_records(path: Path, at_most: int) -> tuple[int, str | None]:
+    """Counts records without reading them; and says what is wrong, if something is."""
+    count = 0
+    with path.open("rb") as file:
+        try:
+            for _ in _spans(file):
+                if count == at_most:
+                    return count, f"it has more than {at_most:,} records"
+                count += 1
+        except ValueError as e:
+            return count, str(e)
+    return count, None
+
+
+def read_records(path: Path) -> Iterator[bytes]:
+    """Yields the records of a file.
+
+    Raises:
+      ValueError: it is damaged; the text ends a sentence.
+      OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        for number, (start, length) in enumerate(_spans(file)):
+            file.seek(start - _HEAD.size)
+            head = file.read(_HEAD.size)
+            content = file.read(length)
+            (checksum,) = _CHECKSUM.unpack(file.read(_CHECKSUM.size))
+            if head != _head(length) or checksum != masked(crc32c(content)):
+                raise ValueError(f"its record {number} does not have its checksum")
+            yield content
+
+
+def write_records(path: Path, records: Iterable[bytes]) -> None:
+    """Writes records to a file."""
+    with path.open("wb") as file:
+        for record in records:
+            file.write(_head(len(record)))
+            file.write(record)
+            file.write(_CHECKSUM.pack(masked(crc32c(record))))
+
+
+def _head(length: int) -> bytes:
+    return _HEAD.pack(length, masked(crc32c(length.to_bytes(8, "little"))))
+
+
+def _spans(file: BinaryIO) -> Iterator[tuple[int, int]]:
+    """Yields the start and the length of each record, all of which is within the file."""
+    size, at = file.seek(0, 2), 0
+    while at < size:
+        file.seek(at)
+        head = file.read(_HEAD.size)
+        if len(head) < _HEAD.size:
+            raise ValueError("it ends within a record's length")
+        length, _ = _HEAD.unpack(head)
+        start = at + _HEAD.size
+        at = start + length + _CHECKSUM.size
+        if at > size:
+            raise ValueError("it ends within a record")
+        yield start, length

@@ -1,0 +1,376 @@
+"""Splits sizes above the largest bucket into pieces; gradients run over the same pieces."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import tensorflow as tf
+
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._dtypes import NARROW_FLOATS
+from jax2tf_bridge.saving.buckets._buckets import Bucketing, is_plain
+from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
+from shape_poly import evaluate_shape
+
+Kind: TypeAlias = int | Literal["whole", "sum", "first", "size"]
+"""What a piece has of a tensor.
+
+An int is the axis that is cut, or joined. As an argument, "whole" is all of it for each piece,
+"first" all of it for the first piece and zeros for the others, and "size" the size of the piece. As
+a result, "sum" is the sum over the pieces, and "first" the result of the first piece.
+"""
+
+_DUAL: dict[Kind, Kind] = {"whole": "sum", "sum": "whole", "first": "first"}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Argument or result of a function over pieces.
+
+    Attributes:
+      kind: what a piece has of it.
+      spec: its dtype, and what is known of its shape.
+    """
+
+    kind: Kind
+    spec: tf.TensorSpec
+
+    @property
+    def is_differentiable(self) -> bool:
+        """True if TensorFlow has gradients for the dtype; it has none for 8-bit floats."""
+        dtype = self.spec.dtype
+        return bool((dtype.is_floating or dtype.is_complex) and not dtype.name.startswith("float8"))
+
+    def dual(self) -> Slot:
+        """Turns an argument into its cotangent, a result of the gradient; and back."""
+        return Slot(_DUAL.get(self.kind, self.kind), self.spec)
+
+
+@dataclass
+class PieceGradients:
+    """Gradients of functions over pieces, as TF functions that a SavedModel can hold.
+
+    Attributes:
+      prevented: why the gradient of this order has no gradient; None if it has one.
+      functions: of all orders, once `trace` was called.
+    """
+
+    prevented: Callable[[int], str | None]
+    functions: list[Any] = field(default_factory=list)
+    _known: dict[Any, Piecewise] = field(default_factory=dict)
+    _untraced: list[Piecewise] = field(default_factory=list)
+
+    def piecewise(self, key: Any, make: Callable[[], Piecewise]) -> Piecewise:
+        """Returns the function of this key: the same each time, since saving traces all anew."""
+        if key not in self._known:
+            self._known[key] = make()
+            self._untraced.append(self._known[key])
+        return self._known[key]
+
+    def trace(self) -> None:
+        """Traces the gradients of all functions, and of those that are met thereby."""
+        while self._untraced:
+            piecewise = self._untraced.pop()
+            while self.prevented(piecewise.order) is None:
+                piecewise.vjp_function.get_concrete_function()
+                self.functions.append(piecewise.vjp_function)
+                piecewise = piecewise.vjp
+
+
+@dataclass(frozen=True)
+class Piecewise:
+    """Function that runs over pieces of its arguments, as does its gradient.
+
+    TensorFlow never differentiates the loop. Under two tapes it would not come to an end: it asks
+    for gradients of all that a gradient keeps, and that of a loop keeps new tensors each time.
+
+    Attributes:
+      of_piece: the function of one piece.
+      largest: the size of the pieces.
+      arguments: of which one has the kind "size": that of the whole.
+      results: of the function.
+      prevented: as `PieceGradients` has it.
+      order: 0 for the function itself, 1 for its gradient, ...
+    """
+
+    of_piece: Callable[..., Sequence[tf.Tensor]]
+    largest: int
+    arguments: tuple[Slot, ...]
+    results: tuple[Slot, ...]
+    prevented: Callable[[int], str | None]
+    order: int = 0
+
+    def __call__(self, *args: tf.Tensor) -> list[tf.Tensor]:
+        """Runs the function over the pieces and joins the results."""
+        if (why := self.prevented(self.order)) is not None:
+            return [tf.raw_ops.PreventGradient(input=r, message=why) for r in self._run(args)]
+
+        @tf.custom_gradient
+        def call(*args: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
+            @opaque_to_autograph
+            def gradient(*cotangents: Any) -> list[Any]:
+                given = [
+                    tf.zeros_like(results[i])
+                    if cotangents[i] is None
+                    else tf.convert_to_tensor(cotangents[i])
+                    for i in _differentiable(self.results)
+                ]
+                pulled = self.vjp_function(*args, *given)
+                found = dict(zip(_differentiable(self.arguments), pulled, strict=True))
+                return [found.get(i) for i in range(len(args))]
+
+            results = self._run(args)
+            return results, gradient
+
+        return list(call(*args))
+
+    @functools.cached_property
+    def vjp(self) -> Piecewise:
+        """VJP: from the arguments and the cotangents of the results to those of the arguments."""
+        sources, targets = _differentiable(self.arguments), _differentiable(self.results)
+        count = len(self.arguments)
+
+        @opaque_to_autograph
+        def of_piece(*args: tf.Tensor) -> list[tf.Tensor]:
+            watched = [args[i] for i in sources]
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(watched)
+                results = self.of_piece(*args[:count])
+            pulled = tape.gradient(
+                [results[i] for i in targets],
+                watched,
+                output_gradients=list(args[count:]),
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )
+            return [tf.convert_to_tensor(gradient) for gradient in pulled]
+
+        return Piecewise(
+            tf.function(of_piece, autograph=False),
+            self.largest,
+            (*self.arguments, *(self.results[i].dual() for i in targets)),
+            tuple(self.arguments[i].dual() for i in sources),
+            self.prevented,
+            self.order + 1,
+        )
+
+    @functools.cached_property
+    def vjp_function(self) -> Any:
+        """VJP as a TF function of its own."""
+        vjp = self.vjp
+        signature = [slot.spec for slot in vjp.arguments]
+
+        @opaque_to_autograph
+        def piecewise_vjp(*args: tf.Tensor) -> list[tf.Tensor]:
+            return vjp(*args)
+
+        return tf.function(piecewise_vjp, input_signature=signature, autograph=False)
+
+    def _run(self, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Computes the results without a gradient."""
+        place = next(i for i, slot in enumerate(self.arguments) if slot.kind == "size")
+        size = args[place]
+        # The first piece is computed outside of the branches, so that one of them computes nothing.
+        first = list(self.of_piece(*self._piece(args, 0, tf.minimum(size, self.largest))))
+        longer = [i for i, slot in enumerate(self.results) if slot.kind != "first"]
+        if longer:
+            joined = tf.cond(
+                size <= self.largest,
+                lambda: {str(i): first[i] for i in longer},
+                lambda: self._continued(args, size, first),
+            )
+            for i in longer:
+                first[i] = joined[str(i)]
+        for result, slot in zip(first, self.results, strict=True):
+            result.set_shape(slot.spec.shape)
+        return first
+
+    def _piece(self, args: Sequence[tf.Tensor], start: Any, size: Any) -> list[tf.Tensor]:
+        piece = []
+        for tensor, slot in zip(args, self.arguments, strict=True):
+            if isinstance(slot.kind, int):
+                piece.append(cut(tensor, slot.kind, start, size))
+            elif slot.kind == "size":
+                piece.append(size)
+            else:
+                others = slot.kind == "first" and not isinstance(start, int)
+                piece.append(tf.zeros_like(tensor) if others else tensor)
+        return piece
+
+    def _continued(
+        self, args: Sequence[tf.Tensor], size: tf.Tensor, first: Sequence[tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Computes the other pieces, and joins them to the results of the first."""
+        largest = self.largest
+        count = tf.math.floordiv(size + (largest - 1), largest)
+        axes = {i: slot.kind for i, slot in enumerate(self.results) if isinstance(slot.kind, int)}
+        summed = [i for i, slot in enumerate(self.results) if slot.kind == "sum"]
+
+        def write(arrays: dict[int, Any], step: Any, part: Sequence[tf.Tensor]) -> dict[int, Any]:
+            return {
+                i: array.write(step, _rows_first(part[i], axes[i])) for i, array in arrays.items()
+            }
+
+        def body(step: Any, arrays: Any, sums: Any) -> tuple[Any, Any, Any]:
+            start = step * largest
+            part = self.of_piece(*self._piece(args, start, tf.minimum(largest, size - start)))
+            added = {}
+            for i in summed:
+                added[i] = sums[i] + part[i]
+                added[i].set_shape(sums[i].shape)
+            return step + 1, write(arrays, step, part), added
+
+        arrays = {
+            i: tf.TensorArray(
+                self.results[i].spec.dtype,
+                size=count,
+                infer_shape=False,
+                element_shape=_rows_shape(self.results[i].spec, axis),
+            )
+            for i, axis in axes.items()
+        }
+        _, arrays, sums = tf.while_loop(
+            lambda step, *_: step < count,
+            body,
+            (tf.constant(1), write(arrays, 0, first), {i: first[i] for i in summed}),
+            parallel_iterations=1,
+        )
+        joined = {i: _rows_back(array.concat(), axes[i]) for i, array in arrays.items()}
+        return {str(i): result for i, result in {**joined, **sums}.items()}
+
+
+def cut(tensor: Any, axis: int, start: Any, size: Any) -> Any:
+    """Cuts a part of the tensor along an axis."""
+    rank = tensor.shape.rank
+    begin = tf.stack([start if i == axis else 0 for i in range(rank)])
+    sizes = tf.stack([size if i == axis else -1 for i in range(rank)])
+    part = tf.slice(tensor, begin, sizes)
+    known = tensor.shape.as_list()
+    known[axis] = size if isinstance(size, int) else None
+    part.set_shape(known)
+    return part
+
+
+def _differentiable(slots: Sequence[Slot]) -> list[int]:
+    return [i for i, slot in enumerate(slots) if slot.is_differentiable]
+
+
+def _rows_shape(spec: tf.TensorSpec, axis: int) -> list[int | None]:
+    known = list(spec.shape)
+    del known[axis]
+    return [None, *known]
+
+
+def _rows_first(tensor: Any, axis: int) -> Any:
+    if not axis:
+        return tensor
+    rank = tensor.shape.rank
+    return tf.transpose(tensor, [axis, *(i for i in range(rank) if i != axis)])
+
+
+def _rows_back(tensor: Any, axis: int) -> Any:
+    if not axis:
+        return tensor
+    rank = tensor.shape.rank
+    return tf.transpose(tensor, [*range(1, axis + 1), 0, *range(axis + 1, rank)])
+
+
+Run: TypeAlias = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+"""From named tensors and the variables' values to named tensors.
+
+Tensors beside the inputs, as weights, are for all pieces the same.
+"""
+
+
+def carried_dtype(aval: Aval) -> tf.DType:
+    """Returns the dtype in which a tensor is padded, sliced and joined: mostly its own.
+
+    TensorFlow has no kernels for that of 8-bit floating point numbers; float16 holds all of them.
+    """
+    return tf.float16 if aval.op_dtype in NARROW_FLOATS else tf.as_dtype(aval.op_dtype)
+
+
+def in_pieces(
+    run: Run, bucketing: Bucketing, variable: str, gradients: PieceGradients | None
+) -> Run:
+    """Extends `run` to sizes of a variable above its largest bucket.
+
+    Args:
+      run: the function for sizes up to the largest bucket.
+      bucketing: of which each input and output has the variable at most once, alone in its
+        dimension.
+      variable: along which to cut.
+      gradients: where those of the pieces are collected, if they are saved.
+    """
+    largest = bucketing.sizes[variable][-1]
+    inputs, outputs = bucketing.given(), bucketing.outputs
+    axes = {name: _axis(aval, variable) for name, aval in outputs.items()}
+
+    def whole_or_pieces(tensors: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        size = values[variable]
+        if isinstance(size, int):
+            return run(tensors, values) if size <= largest else unrolled(tensors, values)
+        known = {name: value for name, value in values.items() if isinstance(value, int)}
+        unknown = {name: value for name, value in values.items() if name not in known}
+
+        arguments = {
+            **{name: argument(name, tensor) for name, tensor in tensors.items()},
+            **{f"sizes/{name}": size_argument(name, value) for name, value in unknown.items()},
+        }
+
+        def of_piece(*args: tf.Tensor) -> list[tf.Tensor]:
+            part = dict(zip(arguments, args, strict=True))
+            sizes = {name: part.pop(f"sizes/{name}") for name in unknown}
+            results = run(part, {**known, **sizes})
+            return [results[name] for name in outputs]
+
+        def make() -> Piecewise:
+            return Piecewise(
+                tf.function(of_piece, autograph=False),
+                largest,
+                tuple(arguments.values()),
+                tuple(result(name, known) for name in outputs),
+                (lambda order: None) if gradients is None else gradients.prevented,
+            )
+
+        key = (variable, *known.items(), *arguments.items())
+        piecewise = make() if gradients is None else gradients.piecewise(key, make)
+        results = piecewise(*tensors.values(), *unknown.values())
+        return dict(zip(outputs, results, strict=True))
+
+    def argument(name: str, tensor: Any) -> Slot:
+        axis = _axis(inputs[name], variable) if name in inputs else None
+        return Slot("whole" if axis is None else axis, tf.TensorSpec(tensor.shape, tensor.dtype))
+
+    def size_argument(name: str, value: Any) -> Slot:
+        kind: Kind = "size" if name == variable else "whole"
+        return Slot(kind, tf.TensorSpec((), value.dtype))
+
+    def result(name: str, known: Mapping[str, int]) -> Slot:
+        aval, axis = outputs[name], axes[name]
+        spec = tf.TensorSpec(evaluate_shape(aval.op_shape, known), carried_dtype(aval))
+        return Slot("first" if axis is None else axis, spec)
+
+    def unrolled(tensors: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        size = values[variable]
+        pieces = []
+        for start in range(0, size, largest):
+            part = dict(tensors)
+            rows = min(largest, size - start)
+            for name, aval in inputs.items():
+                if (axis := _axis(aval, variable)) is not None:
+                    part[name] = cut(tensors[name], axis, start, rows)
+            pieces.append(run(part, {**values, variable: rows}))
+        joined = {}
+        for name, axis in axes.items():
+            parts = [part[name] for part in pieces]
+            joined[name] = parts[0] if axis is None else tf.concat(parts, axis)
+        return joined
+
+    return whole_or_pieces
+
+
+def _axis(aval: Aval, variable: str) -> int | None:
+    return next((i for i, d in enumerate(aval.op_shape) if is_plain(d, variable)), None)

@@ -1,0 +1,1 @@
+"""Numerical trials: padding must change no result."""

@@ -1,0 +1,74 @@
+"""Advice on padding that changes results, in the words of the error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jax2tf_bridge.errors import bullet_list
+from jax2tf_bridge.portable._dtypes import is_integer
+from jax2tf_bridge.portable._plausible_inputs import PlausibleInputs, variables_in
+from jax2tf_bridge.saving.buckets._buckets import Bucketing
+
+
+def remedy(
+    bucketing: Bucketing,
+    plausible: PlausibleInputs,
+    variables: Sequence[str],
+    *,
+    beside: bool = False,
+) -> str:
+    """Writes what the function mixes, what mends it, and with which inputs it was tried."""
+    names, listed = " and ".join(variables), ", ".join(map(repr, variables))
+    masks = ", ".join(map(repr, bucketing.masks))
+    if masks:
+        why = f"The mask {masks} does not keep padding out of it"
+        fixes = ["have the function use it there"]
+    elif beside:
+        why = f"The function mixes rows along {names}, and in a batch others' rows stand there"
+        fixes = [
+            "compute each row by itself",
+            "take an argument that is 1 for real rows, and name it: Signature(..., mask='...')",
+        ]
+    else:
+        why = (
+            f"The function mixes positions along {names}, and padding "
+            f"({pad_text(bucketing, plausible, variables)}) counts there"
+        )
+        fixes = [
+            "take an argument that is 1 for what is real and 0 for padding, use it in the "
+            "function, and name it: Signature(..., mask='...')",
+            *_pad_fixes(bucketing, plausible, variables),
+        ]
+    fixes += [
+        f"if it is sound for all your requests, vouch for it: unchecked_padding=[{listed}]",
+        f"or give {names} no buckets",
+    ]
+    tried = ", ".join(f"{name} ({plausible.text(name)})" for name in plausible.avals)
+    return (
+        f"{why}. Any of these mends it:{bullet_list(fixes)}\nTried with {tried}; "
+        "Signature(..., example={...}) tries your values."
+    )
+
+
+def _pad_fixes(
+    bucketing: Bucketing, plausible: PlausibleInputs, variables: Sequence[str]
+) -> list[str]:
+    """Advises other padding for ids, of which one may be the function's own padding."""
+    for name, aval in bucketing.given().items():
+        is_ids = is_integer(aval.op_dtype)
+        if is_ids and not variables_in(aval).isdisjoint(variables):
+            other = 1 if plausible.pad_value(name) == 0 else 0
+            return [
+                "if the function knows padding by a number, pad with that: "
+                f"Signature(..., pad_values={{{name!r}: {other}}})"
+            ]
+    return []
+
+
+def pad_text(bucketing: Bucketing, plausible: PlausibleInputs, variables: Sequence[str]) -> str:
+    """Writes what the inputs are padded with along some variables."""
+    values: dict[str, list[str]] = {}
+    for name, aval in bucketing.given().items():
+        if not variables_in(aval).isdisjoint(variables):
+            values.setdefault(f"{plausible.pad_value(name):g}", []).append(name)
+    return ", ".join(f"{value} in {' and '.join(names)}" for value, names in values.items())

@@ -1,0 +1,208 @@
+"""Hidden folders in which a directory is written before it gets its name; none outlives its writer.
+
+A staging folder lies beside the directory's future name, so that a rename suffices at the end. It
+holds `lock`, on which its writer keeps a lock while it lives, `new`, which the writer fills, and
+while a directory is replaced perhaps `old`. Whoever comes next removes those whose lock is free.
+
+A staging folder is renamed before it is deleted. So a writer that was wrongly taken for dead (on a
+shared file system whose locks do not reach other machines) fails when it renames its directory,
+and never shows one that lost files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import platform
+import re
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from jax2tf_bridge.errors import path_error
+
+if sys.platform != "win32":
+    import fcntl
+
+# For how long a staging folder must not have changed if no lock says that its writer is dead.
+_ABANDONED_AFTER_S = 24 * 3600
+_LOCK = "lock"
+_RANDOM = r"[a-z0-9_]{8}"  # what tempfile.mkdtemp appends
+
+
+@contextlib.contextmanager
+def staging_folder(parent: Path, name: str, target: Path | None = None) -> Iterator[Path]:
+    """Yields a new staging folder in `parent`, and removes it at the end.
+
+    Args:
+      parent: where; an existing folder.
+      name: what is written there. The leftovers of others of this name are removed.
+      target: where `old` is put back to if nothing is there.
+
+    Raises:
+      PermissionError, OSError: `parent` cannot be written to.
+    """
+    clear_leftovers(parent, name, target)
+    try:
+        place, lock = _make(parent, name)
+    except OSError as e:
+        if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            text = f"cannot be written to ({os.strerror(e.errno)})"
+            raise path_error(PermissionError, e.errno, text, parent) from e
+        raise
+    try:
+        yield place
+    finally:
+        _clear(place, name, target)
+        os.close(lock)
+
+
+def clear_leftovers(parent: Path, name: str, target: Path | None = None) -> None:
+    """Removes what dead writers of `name` left in `parent`; arguments as for `staging_folder`."""
+    ours = re.compile(
+        rf"\.{re.escape(name)}\."
+        rf"(?:(?P<removed>removed-[0-9a-f]{{16}})|partial-(?P<boot>\w{{8}})-(?P<node>\w{{8}})-{_RANDOM})"
+    )
+    boot, node = _machine()
+    try:
+        entries = os.listdir(parent)
+    except PermissionError:  # a folder may be written to and not be readable
+        return
+    for entry in entries:
+        match = ours.fullmatch(entry)
+        if match is None:
+            continue
+        place = parent / entry
+        if match["removed"]:
+            _delete(place)
+        else:
+            _clear_if_dead(place, name, target, match["boot"] == boot or match["node"] == node)
+
+
+def remove_at_once(path: Path, name: str) -> None:
+    """Removes a directory: first its name, then what is in it, as much as can be.
+
+    Raises:
+      OSError: it cannot be renamed.
+    """
+    removed = path.parent / f".{name}.removed-{secrets.token_hex(8)}"
+    os.rename(path, removed)
+    _delete(removed)
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Path, seconds: float) -> Iterator[None]:
+    """Holds a lock on a folder, but waits no longer than so many seconds for it.
+
+    What is done meanwhile must be safe without it: where there are no locks, it is not held.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        deadline = time.monotonic() + seconds
+        while _lock(handle) is False and time.monotonic() < deadline:
+            time.sleep(0.005)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _make(parent: Path, name: str) -> tuple[Path, int]:
+    boot, node = _machine()
+    for _ in range(100):
+        made = tempfile.mkdtemp(dir=parent, prefix=f".{name}.partial-{boot}-{node}-")
+        place = Path(os.path.abspath(made))
+        try:
+            handle = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileNotFoundError:
+            continue  # somebody took it for a dead one's: it was empty
+        except OSError:
+            _delete(place)
+            raise
+        # The same may happen until the lock is held.
+        if _lock(handle) is not False and (place / _LOCK).exists():
+            return place, handle
+        os.close(handle)
+    raise path_error(OSError, errno.EBUSY, "is cleared by others all the time", parent)
+
+
+def _clear_if_dead(place: Path, name: str, target: Path | None, same_machine: bool) -> None:
+    with contextlib.suppress(OSError):
+        os.rmdir(place)  # only an empty one: its writer makes another one, if it lives
+        return
+    try:
+        handle = os.open(place / _LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        if _is_abandoned(place):
+            _clear(place, name, target)
+        return
+    except OSError:  # another user's
+        return
+    try:
+        free = _lock(handle)
+        if (free and same_machine) or (free is not False and _is_abandoned(place)):
+            _clear(place, name, target)
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int) -> bool | None:
+    """Takes a lock; False if another has it, None where there are no locks."""
+    if sys.platform == "win32":
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _is_abandoned(place: Path) -> bool:
+    newest = 0.0
+    for folder, _, files in os.walk(place):
+        for path in (folder, *(os.path.join(folder, file) for file in files)):
+            with contextlib.suppress(OSError):
+                newest = max(newest, os.lstat(path).st_mtime)
+    return 0 < newest < time.time() - _ABANDONED_AFTER_S
+
+
+def _clear(place: Path, name: str, target: Path | None) -> None:
+    """Removes a staging folder; what was replaced goes back first, if nothing took its place."""
+    old = place / "old"
+    if target is not None and old.exists() and not os.path.lexists(target):
+        try:
+            old.rename(target)
+        except OSError:
+            return  # it is the only copy
+    with contextlib.suppress(OSError):
+        remove_at_once(place, name)
+
+
+def _delete(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        with contextlib.suppress(OSError):
+            path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _machine() -> tuple[str, str]:
+    """Computes digests of the running system, up to a restart, and of the machine's name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        boot = platform.node()
+    first, second = (
+        hashlib.sha256(text.encode()).hexdigest()[:8] for text in (boot, platform.node())
+    )
+    return first, second

@@ -1,0 +1,1 @@
+"""Signatures: named inputs and outputs around a portable function."""

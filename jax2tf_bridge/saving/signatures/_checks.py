@@ -1,0 +1,101 @@
+"""Checks that find what is wrong with a SavedModel before it is written."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterable, Mapping, Sequence
+
+import tensorflow as tf
+
+from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.saved_model._signature import Signature
+from jax2tf_bridge.saving.buckets._options import BucketOptions, check_bucket_options
+from jax2tf_bridge.saving.signatures._inputs import SignatureInputs
+from jax2tf_bridge.saving.signatures._processing import check_preprocess
+
+_LARGEST_GRAPH = 2**31 - 1 - (1 << 20)
+"""What saved_model.pb can hold, and a little room for what is not counted."""
+
+_TAKEN = frozenset(
+    {"params", "constants", "gradients", "signatures", "resources"}
+    | {"variables", "trainable_variables"}
+    | {name for name in dir(tf.Module) if not name.startswith("_")}
+)
+
+
+def checked_names(signatures: Mapping[str, Signature]) -> tuple[str, ...]:
+    """Lists the signatures' names.
+
+    Raises:
+      SavingError: there are none, or a loaded model cannot have methods of these names.
+    """
+    if not isinstance(signatures, Mapping) or not signatures:
+        raise SavingError(
+            f"signatures must be a mapping with at least one signature. Got: {signatures!r}"
+        )
+    for name in signatures:
+        if isinstance(name, str) and keyword.iskeyword(name):
+            raise SavingError(
+                f"A signature cannot be named {name!r}, a keyword of Python: the loaded model has "
+                "a method of that name."
+            )
+        if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
+            raise SavingError(
+                f"A signature cannot be named {name!r}: the loaded model has a method of that "
+                "name, so it must be a name of Python that begins with a letter."
+            )
+        if name in _TAKEN:
+            raise SavingError(
+                f"A signature cannot be named {name!r}: a loaded model has something else of that "
+                "name."
+            )
+        if signatures[name].seed not in ("key", "scalar"):
+            raise SavingError(
+                f"seed of the signature {name} must be 'key' or 'scalar'. "
+                f"Got: {signatures[name].seed!r}"
+            )
+    return tuple(signatures)
+
+
+def check_takes_params(name: str, record: PortableFunction, *, takes: bool, given: bool) -> None:
+    """Raises unless there are weights for a function that takes them, and a place for them."""
+    if takes and not given:
+        raise SavingError(
+            f"The signature {name} has takes_params=True, but save got no params. "
+            "Pass params=..., or leave out takes_params."
+        )
+    if takes and not record.argument_names:
+        raise SavingError(
+            f"params were given, and {record.name} of the signature {name} has no positional "
+            "argument to take them. Give its Signature takes_params=False."
+        )
+
+
+def check_size(records: Mapping[str, Iterable[PortableFunction]]) -> None:
+    """Raises if the modules, by signature, do not fit into a graph."""
+    sizes = {name: sum(len(r.module.data) for r in each) for name, each in records.items()}
+    if sum(sizes.values()) > _LARGEST_GRAPH:
+        each = ", ".join(f"{name}: {size / 1e9:.2f} GB" for name, size in sizes.items())
+        raise SavingError(
+            f"The modules take {sum(sizes.values()) / 1e9:.2f} GB ({each}), and a SavedModel's "
+            "graph holds less than 2.15 GB. Arrays that the function computes with NumPy, or "
+            "captures in a form that is not lifted, are the usual reason: pass them as params."
+        )
+
+
+def check_option_names(
+    signatures: Sequence[SignatureInputs], buckets: BucketOptions | None = None
+) -> None:
+    """Raises where an option names a signature, an input or a dimension variable wrongly.
+
+    What an export can take minutes for is not needed: the inputs' names and symbolic shapes are.
+
+    Raises:
+      SavingError, ShapeError: the text says what was probably meant.
+    """
+    checked_names({each.name: each.signature for each in signatures})
+    for each in signatures:
+        check_preprocess(each.name, each.signature)
+        each.check_names()
+    check_bucket_options(signatures, buckets or BucketOptions())

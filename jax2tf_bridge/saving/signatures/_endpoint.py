@@ -1,0 +1,381 @@
+"""Signatures as functions from named tensors to named tensors, over shared weights."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from keyword import iskeyword
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._call import Call
+from jax2tf_bridge.portable._dtypes import KEYS
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.saved_model._signature import Signature
+from jax2tf_bridge.saving.buckets._batch_splitting import PieceGradients
+from jax2tf_bridge.saving.buckets._buckets import Bucketing
+from jax2tf_bridge.saving.buckets._padding import NamedCall
+from jax2tf_bridge.saving.signatures._inputs import (
+    NamedPort,
+    SignatureInputs,
+    as_op_aval,
+    examples_of,
+    named_ports,
+)
+from jax2tf_bridge.to_tf._constants import Constants
+from jax2tf_bridge.to_tf._dtypes import fits_dtype, op_dtype
+from jax2tf_bridge.to_tf._gradient import StoredOrders, call_flat
+from shape_poly import is_symbolic_dim
+
+_MOST_TRIED = 5
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Function with its weights, ready to be called and saved.
+
+    Attributes:
+      name: of the signature.
+      signature: what the user asked for.
+      record: the portable function.
+      weights: for its first argument; empty if it takes none.
+      inputs: without weights and masks.
+      outputs: of the function, before any postprocess.
+      orders: its gradients.
+      call: the function over named tensors; it reads what it holds where that is not among them.
+      held: what it holds, the weights and constants, as tensors with names of their own.
+      masks: the inputs that the buckets fill.
+      bucketing: the sizes that `call` runs at.
+      notes: what to know of them, for people.
+      piece_gradients: the gradients of what runs in pieces.
+    """
+
+    name: str
+    signature: Signature
+    record: PortableFunction
+    weights: Sequence[tf.Variable]
+    inputs: tuple[NamedPort, ...]
+    outputs: tuple[NamedPort, ...]
+    orders: StoredOrders | None
+    call: NamedCall
+    held: Callable[[], dict[str, tf.Tensor]]
+    masks: tuple[NamedPort, ...] = ()
+    bucketing: Bucketing | None = None
+    notes: tuple[str, ...] = ()
+    piece_gradients: PieceGradients | None = None
+
+    @staticmethod
+    def of(
+        name: str,
+        signature: Signature,
+        weights: Sequence[tf.Variable],
+        constants: Constants,
+        vjp_order: int | None,
+    ) -> Endpoint:
+        """Makes the endpoint of a signature whose function is a portable function.
+
+        Raises:
+          SavingError: names clash, or are not there.
+        """
+        record: PortableFunction = signature.function
+        first = len(weights)
+        avals = record.in_avals[first:]
+        inputs = SignatureInputs.of(name, signature, record.in_paths()[first:], avals).ports
+        paths = tuple(record.out_tree.leaf_paths())
+        outputs = named_ports("output", name, signature.output_names, paths, record.out_avals)
+        # Without orders, TensorFlow's PreventGradient says why there is no gradient.
+        orders = None if vjp_order is None else StoredOrders(record, vjp_order, constants)
+        flat = _flat(record, weights, constants, orders)
+
+        def held() -> dict[str, tf.Tensor]:
+            # No input has a slash in its name.
+            known = [] if orders is None else orders.known().values()
+            read = {f"weights/{i}": v.read_value() for i, v in enumerate(weights)}
+            return read | {f"constants/{i}": tensor for i, tensor in enumerate(known)}
+
+        def call(tensors: Mapping[str, Any]) -> dict[str, Any]:
+            given = [tensors[port.name] for port in inputs]
+            if signature.seed == "scalar":
+                given = list(map(_key_of, given, avals))
+            own = [tensor for key, tensor in tensors.items() if "/" in key] or held().values()
+            results = flat(*own, *given)
+            return {port.name: r for port, r in zip(outputs, results, strict=True)}
+
+        return Endpoint(name, signature, record, weights, inputs, outputs, orders, call, held)
+
+    def signature_inputs(self) -> SignatureInputs:
+        """Returns its inputs beside the options that name them."""
+        return SignatureInputs(self.name, self.signature, self.inputs)
+
+    def specs(self) -> dict[str, tf.TensorSpec]:
+        """Returns what its tf.function takes, by name."""
+        return {port.name: spec(port.name, port.aval) for port in self.inputs}
+
+    def taken(self) -> dict[str, tf.TensorSpec]:
+        """Returns the inputs of the saved signature: those of its preprocess, if it has one."""
+        if self.signature.preprocess is None:
+            return self.specs()
+        given = self.signature.inputs.items()
+        return {name: tf.TensorSpec(s.shape, s.dtype, name) for name, s in given}
+
+    def method(self) -> tuple[Any, list[tuple[Any, Any]]]:
+        """Makes a method with the arguments of the JAX function.
+
+        Returns:
+          A tf.function, and each (args, kwargs) of specs to trace it with: with all arguments, and
+          without some of those that have a default.
+        """
+        arguments, out_tree = self.arguments, to_plain_containers(self.record.out_tree)
+        names, given = arguments.names, self.defaults()
+        defaults = {port.path: given[port.name] for port in self.inputs if port.name in given}
+
+        def method(*args: Any, **kwargs: Any) -> Any:
+            by_name = zip(args, itertools.chain(names, itertools.repeat("")), strict=False)
+            filled = [defaults.get(name) if a is None else a for a, name in by_name]
+            options = {k: defaults.get(k) if v is None else v for k, v in kwargs.items()}
+            leaves = arguments.flatten(filled, options)
+            results = self.call({p.name: x for p, x in zip(self.inputs, leaves, strict=True)})
+            return out_tree.unflatten(results[port.name] for port in self.outputs)
+
+        method.__name__ = method.__qualname__ = self.record.name
+        method.__signature__ = _python_signature(arguments, defaults)  # type: ignore[attr-defined]
+        args, kwargs = arguments.unflatten(self.specs().values())
+        calls = [
+            (
+                tuple(None if n in left_out else a for n, a in zip(names, args, strict=True)),
+                {k: None if k in left_out else v for k, v in kwargs.items()},
+            )
+            for left_out in optional_subsets([n for n in defaults if n in names or n in kwargs])
+        ]
+        return tf.function(method, autograph=False), calls
+
+    def defaults(self) -> dict[str, tf.Tensor]:
+        """Returns the defaults of inputs as tensors.
+
+        Raises:
+          SavingError: a default does not fit its input.
+        """
+        given = self.signature.defaults.items()
+        return {name: self.fitting("default of", name, value) for name, value in given}
+
+    def example(self) -> Mapping[str, Any]:
+        """Returns the user's example of a signature without preprocess, which has at most one.
+
+        Values are cast as arguments are: lists take the dtype of their input, and 64 bits become 32
+        where it has 32.
+
+        Raises:
+          SavingError: it is no mapping, or a list that is no array of the input's dtype and shape.
+        """
+        examples = examples_of(self.name, self.signature)
+        example = examples[0] if examples else {}
+        return {name: self._example_value(name, value) for name, value in example.items()}
+
+    def _example_value(self, name: str, value: Any) -> Any:
+        dtype = next((port.aval.op_dtype for port in self.inputs if port.name == name), None)
+        if dtype is None:  # which is told where the example is used
+            return value
+        if not hasattr(value, "dtype"):
+            return self.fitting("example for", name, value).numpy()
+        if fits_dtype(value, dtype):
+            _refuse_overflow(self._place("example for", name), value, dtype)
+            return np.asarray(value).astype(tf.as_dtype(dtype).as_numpy_dtype)
+        return value
+
+    def fitting(self, what: str, name: str, value: Any) -> tf.Tensor:
+        """Converts a value for an input to a tensor.
+
+        Args:
+          what: "default of" or "example for", for messages.
+          name: of the input.
+          value: what the user gave.
+
+        Raises:
+          SavingError: it has another dtype or shape, or integers that the dtype does not hold.
+        """
+        expected = self.taken()[name]
+        place = self._place(what, name)
+        try:
+            tensor = tf.constant(value, expected.dtype)
+        except (TypeError, ValueError) as e:
+            raise SavingError(
+                f"{place} does not fit it: expected {expected.dtype.name}, got {_shown(value)}. {e}"
+            ) from e
+        _refuse_overflow(place, value, expected.dtype.name)
+        if not expected.shape.is_compatible_with(tensor.shape):
+            raise SavingError(f"{place} has the shape {tensor.shape}, expected {expected.shape}.")
+        return tensor
+
+    def _place(self, what: str, name: str) -> str:
+        return f"The {what} the input {name} of the signature {self.name}"
+
+    @cached_property
+    def arguments(self) -> Call:
+        """Structure of the arguments without weights and masks, in containers that can be saved."""
+        whole = Call.of(self.record.in_tree, self.record.argument_names)
+        given = replace(whole, args=whole.args[1 if self.takes_params else 0 :])
+        return given.without([mask.path for mask in self.masks]).map(to_plain_containers)
+
+    @property
+    def is_processed(self) -> bool:
+        """True if the user's own functions stand around it."""
+        return self.signature.preprocess is not None or self.signature.postprocess is not None
+
+    @property
+    def order(self) -> int:
+        """Number of orders of gradients."""
+        return 0 if self.orders is None else len(self.orders.functions)
+
+    def gradient_functions(self) -> list[Any]:
+        """Traces its gradients, for the saved object; of what was traced of it."""
+        functions: list[Any] = []
+        for gradients in (self.orders, self.piece_gradients):
+            if gradients is not None:
+                gradients.trace()
+                functions += gradients.functions
+        return functions
+
+    def prevented(self, order: int) -> str | None:
+        """Says why the gradient of this order, or the function (0), has none; None if it has."""
+        if self.orders is None:
+            return self.record.gradient_problem()
+        return self.orders.prevented(order)
+
+    @property
+    def takes_params(self) -> bool:
+        """True if its first argument is the weights."""
+        return self.signature.takes_params is True
+
+
+def _python_signature(arguments: Call, optional: Collection[str]) -> inspect.Signature:
+    """Returns the arguments as Python says them, so that they can be given by name, too."""
+    names: Sequence[str] = arguments.names
+    if not all(name.isidentifier() and not iskeyword(name) for name in names):
+        names = [f"arg_{i}" for i in range(len(names))]
+    needed = inspect.Parameter.empty
+    positional = []
+    default: Any = needed
+    for name in names:
+        # After one that can be left out all can, for Python.
+        default = None if name in optional or default is None else needed
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        positional.append(inspect.Parameter(name, kind, default=default))
+    keyword = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=None if name in optional else needed
+        )
+        for name, _ in arguments.kwargs
+    ]
+    return inspect.Signature([*positional, *keyword])
+
+
+def _shown(value: Any) -> str:
+    """Describes a value in a message: an array by its dtype and shape."""
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{value.dtype}{list(value.shape)}"
+    return repr(value)
+
+
+def _refuse_overflow(place: str, value: Any, dtype: str) -> None:
+    """Raises for integers beyond their dtype, which NumPy and TensorFlow would wrap around."""
+    if not dtype.startswith(("int", "uint")):
+        return
+    array, limits = np.asarray(value), np.iinfo(dtype)
+    if array.dtype.kind not in "iu" or not array.size:
+        return
+    for extreme in (int(array.min()), int(array.max())):
+        if not limits.min <= extreme <= limits.max:
+            raise SavingError(
+                f"{place} holds {extreme}, and {dtype} is from {limits.min} to {limits.max}. Give "
+                "a number in this range, or export the function for a wider dtype."
+            )
+
+
+def spec(name: str, aval: Aval) -> tf.TensorSpec:
+    """Returns what a tf.function takes for an input."""
+    shape = [None if is_symbolic_dim(d) else d for d in aval.shape]
+    return tf.TensorSpec(shape, op_dtype(aval, f"The input {name}"), name)
+
+
+def to_plain_containers(tree: TreeSpec) -> TreeSpec:
+    """Replaces custom nodes and named tuples by dicts and tuples, which a SavedModel can hold."""
+    children = tuple(map(to_plain_containers, tree.children))
+    has_names = all(isinstance(key, str) for key in tree.keys)
+    if has_names and tree.kind not in ("custom", "namedtuple"):
+        return replace(tree, children=children)
+    if has_names and tree.keys:
+        return TreeSpec("dict", keys=tree.keys, children=children)
+    return TreeSpec("tuple", children=children)
+
+
+def saved_orders(record: PortableFunction, asked: int | None) -> int | None:
+    """Returns how many orders of gradients are saved; None for a function that has no gradient.
+
+    By default those that the portable function holds, and at least one.
+    """
+    if asked == 0:
+        return 0
+    if record.gradient_problem() is not None:
+        return None
+    if asked is not None:
+        return asked
+    order, vjp = 1, record.vjp().gradient.made
+    while vjp is not None:
+        order, vjp = order + 1, vjp.gradient.made
+    return order
+
+
+def _flat(
+    record: PortableFunction,
+    weights: Sequence[tf.Variable],
+    constants: Constants,
+    orders: StoredOrders | None,
+) -> Callable[..., Sequence[tf.Tensor]]:
+    """Makes one tf.function over weights, constants and the other flat arguments."""
+    first = len(weights)
+    avals = record.in_avals[first:]
+    lifted = {} if orders is None else orders.constants
+    signature = [
+        *(tf.TensorSpec(variable.shape, variable.dtype) for variable in weights),
+        *(spec(f"constant_{i}", aval) for i, aval in enumerate(lifted.values())),
+        *(spec(f"input_{i}", as_op_aval(aval)) for i, aval in enumerate(avals)),
+    ]
+    last = first + len(lifted)
+
+    def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        known = dict(zip(lifted, tensors[first:last], strict=True))
+        args = [*tensors[:first], *tensors[last:]]
+        return call_flat(record, args, True, constants, orders, known)
+
+    flat.__name__ = flat.__qualname__ = record.name
+    function: Callable[..., Sequence[tf.Tensor]] = tf.function(
+        flat, input_signature=signature, autograph=False
+    )
+    return function
+
+
+def optional_subsets(optional: Sequence[str]) -> list[frozenset[str]]:
+    """Lists the sets of inputs with defaults that a call may leave out: any; of many, none or all.
+
+    >>> [sorted(names) for names in optional_subsets(["x", "y"])]
+    [[], ['x'], ['y'], ['x', 'y']]
+    """
+    if len(optional) > _MOST_TRIED:
+        return [frozenset(), frozenset(optional)]
+    counts = range(len(optional) + 1)
+    return [frozenset(some) for n in counts for some in itertools.combinations(optional, n)]
+
+
+def _key_of(seed: tf.Tensor, aval: Aval) -> tf.Tensor:
+    """Makes the words of a key from a seed, as jax.random.key does."""
+    if aval.dtype not in KEYS:
+        return seed
+    return tf.stack([tf.zeros_like(seed), seed] * (KEYS[aval.dtype].words // 2), axis=-1)

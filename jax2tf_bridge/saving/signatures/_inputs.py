@@ -1,0 +1,177 @@
+"""Inputs and outputs of signatures by name; the inputs are known before the export."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._dtypes import KEYS
+from jax2tf_bridge.portable._plausible_inputs import variables_in
+from jax2tf_bridge.saved_model._signature import Signature
+from jax2tf_bridge.saving.buckets._bucket_names import masks_of
+from jax2tf_bridge.saving.signatures._names import renamed, valid_names
+
+
+@dataclass(frozen=True)
+class NamedPort:
+    """Input or output of a signature.
+
+    Attributes:
+      name: its name in the SavedModel.
+      path: to the array in the arguments or results of the JAX function, as Python writes it.
+      aval: its type as the op takes or gives it.
+    """
+
+    name: str
+    path: str
+    aval: Aval
+
+
+def avals_of(ports: Iterable[NamedPort]) -> dict[str, Aval]:
+    """Returns the types of inputs or outputs by name."""
+    return {port.name: port.aval for port in ports}
+
+
+@dataclass(frozen=True)
+class SignatureInputs:
+    """Inputs of a signature's function, beside the options that name them.
+
+    Attributes:
+      name: of the signature.
+      signature: what the user asked for.
+      ports: all arguments but the weights, with the masks.
+      is_decided: whether the dimension variables are known; AUTO finds them in the export.
+    """
+
+    name: str
+    signature: Signature
+    ports: tuple[NamedPort, ...]
+    is_decided: bool = True
+
+    @staticmethod
+    def of(
+        name: str,
+        signature: Signature,
+        paths: Sequence[str],
+        avals: Sequence[Aval],
+        *,
+        is_decided: bool = True,
+    ) -> SignatureInputs:
+        """Names the arguments of a function.
+
+        Args:
+          name: of the signature.
+          signature: what the user asked for.
+          paths: of the arguments' leaves, without those of the weights, as Python writes them.
+          avals: of these leaves.
+          is_decided: as the attribute.
+
+        Raises:
+          SavingError: names clash, or are not there; seeds for what are no keys.
+        """
+        if signature.seed == "scalar":
+            _check_seeds(name, avals)
+            avals = tuple(Aval(a.shape, "uint32") if a.dtype in KEYS else a for a in avals)
+        ports = named_ports("input", name, signature.input_names, paths, avals)
+        return SignatureInputs(name, signature, ports, is_decided)
+
+    @cached_property
+    def inputs(self) -> dict[str, Aval]:
+        """Types of the inputs by name."""
+        return avals_of(self.ports)
+
+    def taken(self) -> Mapping[str, Any]:
+        """Returns the inputs of the saved signature: those of its preprocess, if it has one."""
+        if self.signature.preprocess is not None:
+            return self.signature.inputs
+        return {name: aval for name, aval in self.inputs.items() if name not in self.masks}
+
+    @property
+    def masks(self) -> tuple[str, ...]:
+        """Names of the inputs that the buckets fill."""
+        return masks_of(self.name, self.signature.mask)
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """Dimension variables of the inputs."""
+        return frozenset[str]().union(*map(variables_in, self.inputs.values()))
+
+    def check_names(self) -> None:
+        """Raises if `example` or `defaults` have a value for what is no input.
+
+        Raises:
+          SavingError: they have; or one is no mapping.
+          ShapeError: the mask is no name.
+        """
+        if not isinstance(self.signature.defaults, Mapping):
+            raise SavingError(
+                f"defaults of the signature {self.name} must be a mapping of values by input. Got: "
+                f"{type(self.signature.defaults).__name__}."
+            )
+        self._check("defaults", self.signature.defaults)
+        for example in examples_of(self.name, self.signature):
+            self._check("example", example)
+
+    def _check(self, option: str, names: Iterable[str]) -> None:
+        known = self.taken()
+        for name in names:
+            if name in known:
+                continue
+            place = f"{option} of the signature {self.name} names {name!r}, which"
+            if self.signature.preprocess is None and name in self.inputs:
+                raise SavingError(f"{place} the buckets fill (mask={name!r}). Leave it out.")
+            near = did_you_mean(str(name), known) or "."
+            raise SavingError(f"{place} is no input{near} The inputs: {', '.join(known)}.")
+
+
+def named_ports(
+    kind: Literal["input", "output"],
+    signature: str,
+    given: Mapping[str, str] | Sequence[str],
+    paths: Sequence[str],
+    avals: Iterable[Aval],
+) -> tuple[NamedPort, ...]:
+    """Names inputs or outputs by their paths, or as the user did; as `renamed` takes them."""
+    names = renamed(valid_names(paths, kind), paths, given, signature, kind)
+    return tuple(map(NamedPort, names, paths, map(as_op_aval, avals)))
+
+
+def as_op_aval(aval: Aval) -> Aval:
+    """Returns the type that the op takes or gives: 4-bit integers as int8, keys as their words."""
+    return Aval(aval.op_shape, aval.op_dtype)
+
+
+def examples_of(name: str, signature: Signature) -> list[Mapping[str, Any]]:
+    """Lists the user's examples; a signature without preprocess has at most one.
+
+    Raises:
+      SavingError: they are no mappings.
+    """
+    given: Any = signature.example
+    place = f"example of the signature {name} must be a mapping of values by input"
+    if signature.preprocess is None and not isinstance(given, Mapping):
+        raise SavingError(f"{place}: several are for a signature with a preprocess.")
+    examples = list(given) if isinstance(given, (list, tuple)) else [given] if given else []
+    for example in examples:
+        if not isinstance(example, Mapping):
+            raise SavingError(
+                f"{place}, or a list of such mappings. Got: {type(example).__name__}."
+            )
+    return examples
+
+
+def _check_seeds(name: str, avals: Sequence[Aval]) -> None:
+    keys = [aval.dtype for aval in avals if aval.element_shape]
+    unknown = [dtype for dtype in keys if dtype not in KEYS]
+    if unknown or not keys:
+        raise SavingError(
+            f"The signature {name} has seed='scalar', and "
+            + (f"keys of the type {unknown[0]}" if unknown else "no input that is a key")
+            + ": seeds become keys of jax.random.key (threefry2x32, rbg, unsafe_rbg), not those "
+            "of jax.random.PRNGKey, which are arrays. Leave out seed, or use such a key."
+        )

@@ -1,0 +1,229 @@
+"""Puts the user's own TensorFlow functions around a signature."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge.errors import SavingError, StructureError, bullet_list
+from jax2tf_bridge.saved_model._signature import Signature
+from jax2tf_bridge.saving.buckets._padding import NamedCall
+from jax2tf_bridge.saving.signatures._endpoint import Endpoint
+from jax2tf_bridge.saving.signatures._inputs import NamedPort
+from jax2tf_bridge.saving.signatures._served_arrays import ServedArray, Sides
+from jax2tf_bridge.to_tf import _tf_compat
+from jax2tf_bridge.to_tf._dtypes import cast_if_needed, fits_dtype, fits_shape, op_dtype
+
+_NUMBERS = (bool, int, float, complex)
+_LIBRARIES = frozenset({"jax", "keras", "numpy", "tensorflow"})
+"""Packages whose functions close over nothing of the user's."""
+_NOT_DENSE = (tf.RaggedTensor, tf.SparseTensor)
+
+
+def with_processing(endpoint: Endpoint) -> tuple[NamedCall, dict[str, tf.TensorSpec]]:
+    """Puts the user's functions around the endpoint's call; returns also what it takes then.
+
+    Raises:
+      SavingError: inputs is not what preprocess takes, or the like.
+    """
+    signature, name = endpoint.signature, endpoint.name
+    check_preprocess(name, signature)
+    before = endpoint.call
+    if signature.preprocess is not None:
+        before = functools.partial(_preprocessed, endpoint)
+    post = signature.postprocess
+    if post is None:
+        return before, endpoint.taken()
+    _check_keywords("postprocess", post, [port.name for port in endpoint.outputs], name)
+    return lambda tensors: _outputs(name, post(**before(tensors))), endpoint.taken()
+
+
+def check_preprocess(name: str, signature: Signature) -> None:
+    """Raises unless the preprocess of a signature can be called with its inputs.
+
+    Raises:
+      SavingError: it has no inputs, or takes others; or there are inputs for no preprocess.
+    """
+    if signature.preprocess is None:
+        if signature.inputs:
+            raise SavingError(
+                f"The signature {name} has inputs and no preprocess: they are what preprocess "
+                "takes. To rename inputs use input_names."
+            )
+        return
+    if not signature.inputs:
+        raise SavingError(
+            f"The signature {name} has a preprocess: say what it takes, as "
+            "inputs={'image': tf.TensorSpec([None], tf.string)}."
+        )
+    _check_keywords("preprocess", signature.preprocess, signature.inputs, name)
+
+
+def arguments(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    """Calls preprocess, and returns the arguments of the endpoint by the names of its inputs.
+
+    Values of 64 bits become 32 where the function has 32, as `convert` takes them.
+
+    Raises:
+      SavingError: it does not give what the function takes; every difference is listed.
+    """
+    assert endpoint.signature.preprocess is not None
+    args, kwargs = _as_call(endpoint.signature.preprocess(**tensors), endpoint.arguments.names)
+    place = f"preprocess of the signature {endpoint.name}"
+    try:
+        leaves = endpoint.arguments.flatten(args, kwargs)
+    except StructureError as e:
+        raise SavingError(
+            f"{place} does not give the arguments of {endpoint.record.name}: {e}"
+        ) from e
+    found, problems = {}, []
+    for leaf, port in zip(leaves, endpoint.inputs, strict=True):
+        problem = _problem(leaf, port)
+        if problem is None:
+            found[port.name] = _as_input(leaf, port)
+        else:
+            problems.append(problem)
+    if problems:
+        raise SavingError(
+            f"{place} does not give the arguments of {endpoint.record.name}:{bullet_list(problems)}"
+            "\nChange what preprocess returns, or save the function for such arguments."
+        )
+    return found
+
+
+def _preprocessed(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    given, specs = arguments(endpoint, tensors), endpoint.specs()
+    for name, tensor in given.items():
+        shape = specs[name].shape
+        if not tensor.shape.is_subtype_of(shape):  # which is known only when it runs
+            given[name] = tf.ensure_shape(tensor, shape, name=f"preprocess_gives_{name}")
+    return dict(endpoint.call(given))
+
+
+def _as_call(given: Any, names: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(given, tuple):
+        return given, {}
+    if isinstance(given, Mapping) and set(names) <= set(given):
+        return tuple(given[name] for name in names), {
+            key: value for key, value in given.items() if key not in names
+        }
+    return (given,), {}
+
+
+def _problem(leaf: Any, port: NamedPort) -> str | None:
+    """Says why a value cannot be an argument, and what to do; None if it can."""
+    aval = port.aval
+    expected = f"{port.path}: expected {ServedArray.of_aval(aval)}, got"
+    if isinstance(leaf, _NOT_DENSE):
+        dense = "to_tensor()" if isinstance(leaf, tf.RaggedTensor) else "tf.sparse.to_dense"
+        return f"{expected} a {type(leaf).__name__}. Make it dense: {dense}."
+    try:
+        tensor = tf.convert_to_tensor(leaf)
+    except (TypeError, ValueError):
+        return f"{expected} {leaf!r} of type {type(leaf).__name__}."
+    got = f"{expected} {ServedArray.of_tensor(tensor)}"
+    if tensor.dtype == tf.string:
+        return f"{got}. Make numbers of it, by a lookup table or tf.strings.to_number."
+    if not fits_dtype(leaf if isinstance(leaf, _NUMBERS) else tensor, aval.op_dtype):
+        return f"{got}. Cast it: tf.cast(..., tf.{aval.op_dtype})."
+    rank = len(aval.op_shape)
+    if not fits_shape(tensor, aval):
+        if tensor.shape.rank != rank:
+            return f"{got}. It must have {rank} dimension{'' if rank == 1 else 's'}."
+        return f"{got}. Its sizes are fixed: open them with polymorphic_shapes."
+    return None
+
+
+def _as_input(leaf: Any, port: NamedPort) -> tf.Tensor:
+    dtype = op_dtype(port.aval, f"The input {port.name}")
+    if isinstance(leaf, _NUMBERS):
+        return tf.constant(leaf, dtype)
+    return cast_if_needed(tf.convert_to_tensor(leaf), dtype)
+
+
+def _outputs(name: str, results: Any) -> dict[str, Any]:
+    """Names the results of postprocess; those without a name by their order."""
+    if not isinstance(results, Mapping):
+        several = results if isinstance(results, (tuple, list)) else [results]
+        results = {f"output_{i}": result for i, result in enumerate(several)}
+    place = f"postprocess of the signature {name}"
+    for key, value in results.items():
+        if not isinstance(key, str):
+            raise SavingError(f"{place} gives an output named {key!r}: names are strings.")
+        if value is None or isinstance(value, (Mapping, tuple, list)):
+            raise SavingError(
+                f"{place} gives a {type(value).__name__} for the output {key}. Return a flat dict "
+                "of tensors, as {'label': label, 'scores': scores}."
+            )
+    return {
+        key: value if isinstance(value, _NOT_DENSE) else tf.convert_to_tensor(value)
+        for key, value in results.items()
+    }
+
+
+def _check_keywords(
+    kind: str, function: Callable[..., Any], given: Iterable[str], name: str
+) -> None:
+    """Raises unless a function of the user's can be called with these keywords."""
+    try:
+        expected = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # it does not say what it takes
+    try:
+        expected.bind(**dict.fromkeys(given))
+    except TypeError as e:
+        what, also = ("inputs", "")
+        if kind == "postprocess":
+            what, also = "results of the function", ", or the results by output_names"
+        raise SavingError(
+            f"{kind} of the signature {name} is called with the {what} by keyword "
+            f"({', '.join(given) or 'none'}), and takes {expected}: {e}. Rename its parameters"
+            f"{also}."
+        ) from e
+
+
+def served_arrays(endpoint: Endpoint, outputs: Mapping[str, Any]) -> Sides:
+    """Describes the inputs and outputs of the saved signature, by name."""
+    own_inputs = endpoint.signature.preprocess is None
+    inputs = (
+        {port.name: ServedArray.of_aval(port.aval) for port in endpoint.inputs}
+        if own_inputs
+        else {name: ServedArray.of_tensor(s) for name, s in endpoint.taken().items()}
+    )
+    # A dimension variable says something where inputs have it as well.
+    if own_inputs and endpoint.signature.postprocess is None:
+        return inputs, {port.name: ServedArray.of_aval(port.aval) for port in endpoint.outputs}
+    return inputs, {name: ServedArray.of_tensor(t) for name, t in outputs.items()}
+
+
+def resources(signature: Signature) -> list[Any]:
+    """Lists what the user's functions need saved: named, or found in what they close over."""
+    used = [signature.preprocess, signature.postprocess]
+    seen: dict[int, Any] = {}
+    while used:
+        each = used.pop()
+        if id(each) in seen:
+            continue
+        seen[id(each)] = each
+        used += _used_by(each)
+    found = [*signature.resources, *filter(_tf_compat.is_trackable, seen.values())]
+    return list({id(resource): resource for resource in found}.values())
+
+
+def _used_by(function: Any) -> list[Any]:
+    """Lists what a function of the user's closes over or is bound to."""
+    if inspect.ismethod(function):
+        return [function.__self__, function.__func__]
+    if isinstance(function, functools.partial):
+        return [function.func, *function.args, *function.keywords.values()]
+    if not inspect.isfunction(function) or str(function.__module__).split(".")[0] in _LIBRARIES:
+        return []
+    try:
+        closure = inspect.getclosurevars(function)
+    except ValueError:  # a variable has no value yet
+        return []
+    return [*closure.nonlocals.values(), *closure.globals.values()]

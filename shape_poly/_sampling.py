@@ -1,0 +1,160 @@
+"""Draws sizes at which to try a function, such that its constraints hold."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from shape_poly._comparisons import Comparison
+from shape_poly._expressions import Dim, DimExpr
+from shape_poly._scope import SymbolicScope
+
+CANDIDATES = (1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 24, 32, 33, 48, 64, 6, 9, 10, 128, 256)
+"""Sizes to try: small ones, powers of two and their neighbours, then others."""
+
+_MAX_CHECKS = 100_000
+"""Of a size with the constraints that it completes: half a second, at worst."""
+_SCANNED = 256
+"""Up to here all sizes are tried of a variable that no candidate fits."""
+_MAX_REPEATED = 100
+"""How often in a row drawn sizes may be known already: then there are hardly any others."""
+
+
+def sample_sizes(
+    variables: Iterable[str],
+    scope: SymbolicScope,
+    *,
+    among: Mapping[str, Sequence[int]] | None = None,
+    nonempty: Iterable[Sequence[Dim]] = (),
+    candidates: Sequence[int] = CANDIDATES,
+    largest: int = 2**31 - 1,
+    seed: int | None = None,
+) -> Iterator[dict[str, int]]:
+    """Yields different sizes for the variables, such that the constraints hold.
+
+    Small sizes come first. Without a seed, sizes follow in the order of the candidates, those of
+    the last variable changing fastest; with one, all but the first are drawn at random. Ends
+    after bounded work, which may be before all sizes were found.
+
+    Args:
+      variables: the variables, in the order that the results have.
+      scope: what must hold; constraints on other variables are left out.
+      among: the only sizes that some variables may have: `{"b": [8]}` gives b.
+      nonempty: shapes of which every symbolic size must be at least 1.
+      candidates: the sizes to try of the other variables, the preferred ones first. Where none
+        of them fits, sizes are tried at which a constraint begins or ceases to hold.
+      largest: no size that is found beside the candidates exceeds it.
+      seed: for random sizes. The same seed gives the same sizes in every process.
+
+    >>> from shape_poly import SymbolicScope
+    >>> scope = SymbolicScope(["mod(b, 4) == 0", "n == 3*b"])
+    >>> next(sample_sizes(["b", "n"], scope))
+    {'b': 4, 'n': 12}
+    >>> next(sample_sizes(["b", "n"], scope, among={"n": [600]}))
+    {'b': 200, 'n': 600}
+    """
+    names = tuple(dict.fromkeys(variables))
+    dims = (d for shape in nonempty for d in shape if isinstance(d, DimExpr))
+    constraints = dict.fromkeys((*scope.constraints, *(Comparison(">=", d, 1) for d in dims)))
+    search = _Search(names, [*constraints], among or {}, candidates, largest)
+    if seed is None:
+        yield from search.found()
+        return
+    first = next(search.found(), None)
+    if first is None:
+        return
+    yield first
+    drawn, known, repeated = random.Random(seed), {tuple(first.values())}, 0
+    while names and repeated < _MAX_REPEATED:
+        sizes = next(search.found(drawn), None)
+        if sizes is None:
+            return
+        repeated += 1
+        if tuple(sizes.values()) not in known:
+            known.add(tuple(sizes.values()))
+            repeated = 0
+            yield sizes
+
+
+class _Search:
+    """Gives the variables sizes one after the other, and goes back where none is left."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        constraints: Sequence[Comparison],
+        among: Mapping[str, Sequence[int]],
+        candidates: Sequence[int],
+        largest: int,
+    ) -> None:
+        self._names, self._among = names, among
+        self._candidates, self._largest = candidates, largest
+        # Those with few choices first: the sizes of others may follow from theirs.
+        self._order = sorted(names, key=lambda name: name not in among)
+        self._completed = [
+            [
+                c
+                for c in constraints
+                if c.variables() <= {*self._order[: i + 1]} and name in c.variables()
+            ]
+            for i, name in enumerate(self._order)
+        ]
+        # A constraint without variables is checked before the search.
+        self._never = not all(c.holds({}) for c in constraints if not c.variables())
+        self._checks = 0
+
+    def found(self, drawn: random.Random | None = None) -> Iterator[dict[str, int]]:
+        """Yields what is found in order, or, with `drawn`, in an order drawn at random."""
+        if not self._never:
+            yield from self._from(0, {}, drawn)
+
+    def _from(
+        self, depth: int, sizes: dict[str, int], drawn: random.Random | None
+    ) -> Iterator[dict[str, int]]:
+        if depth == len(self._order):
+            yield {name: sizes[name] for name in self._names}
+            return
+        name, constraints = self._order[depth], self._completed[depth]
+        choices = self._choices(name, constraints, sizes)
+        if drawn is not None:
+            choices = [*choices]
+            drawn.shuffle(choices)
+        for size in choices:
+            yield from self._from(depth + 1, {**sizes, name: size}, drawn)
+
+    def _choices(
+        self, name: str, constraints: Sequence[Comparison], sizes: Mapping[str, int]
+    ) -> Iterable[int]:
+        def fits(size: int) -> bool:
+            self._checks += 1
+            return self._checks <= _MAX_CHECKS and all(
+                c.holds({**sizes, name: size}) for c in constraints
+            )
+
+        if name in self._among:
+            return filter(fits, self._among[name])
+        choices = [*self._candidates]
+        for size in {size for c in constraints for size in _thresholds(c, sizes, name)}:
+            if 1 <= size <= self._largest and size not in choices:
+                larger = (i for i, candidate in enumerate(choices) if candidate > size)
+                choices.insert(next(larger, len(choices)), size)
+        found = filter(fits, choices)
+        first = next(found, None)
+        if first is None:
+            return filter(fits, range(1, min(_SCANNED, self._largest) + 1)) if constraints else ()
+        return itertools.chain([first], found)
+
+
+def _thresholds(comparison: Comparison, sizes: Mapping[str, int], name: str) -> Iterator[int]:
+    """Yields sizes near which a comparison begins or ceases to hold, if it is linear."""
+    difference = comparison.difference()
+    if isinstance(difference, int):
+        return
+    try:
+        first, second = (difference.evaluate({**sizes, name: size}) for size in (1, 2))
+    except ZeroDivisionError:
+        return
+    if first != second:
+        near = 1 - first // (second - first)
+        yield from (near - 1, near, near + 1)
