@@ -43,11 +43,7 @@ from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record, unwrap
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
 from jax2tf_bridge.portable._module import Module
-from jax2tf_bridge.portable._portable_function import (
-    GradientOnDemand,
-    NoGradient,
-    PortableFunction,
-)
+from jax2tf_bridge.portable._portable_function import GradientOnDemand, NoGradient, PortableFunction
 from jax2tf_bridge.portable._safety_checks import canonical_checks
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import Target
@@ -118,13 +114,13 @@ def _form_in_jax(_: PortableFunction) -> _FormInJax:
     return _FormInJax()
 
 
-def keep_exported(record: PortableFunction, exported: jax_export.Exported) -> None:
+def keep_exported(function: PortableFunction, exported: jax_export.Exported) -> None:
     """Keeps JAX's form of a portable function for `to_exported`, if it has its gradient.
 
     Where JAX has no place for a VJP that is made later, another one may be there later.
     """
-    if exported.has_vjp() == record.has_vjp:
-        _form_in_jax(record).exported = exported
+    if exported.has_vjp() == function.has_vjp:
+        _form_in_jax(function).exported = exported
 
 
 def _exported(record: PortableFunction) -> jax_export.Exported:

@@ -125,16 +125,13 @@ ENTRIES: list[tuple[object, str]] = [
     ("infer", "[...] 'infer' is for polymorphic_constraints; for shapes there is AUTO."),
     ("rows", "[...]the entry has 1 dimension, the argument 2."),
     *(
-        (spec, f"{UNREADABLE}{problem}[...]")
+        (spec, f"{UNREADABLE}The shape specification {spec!r} is wrong at column {problem}[...]")
         for spec, problem in (
-            (
-                "(None, 4)",
-                "None, which names no size: write a name, as b, or '_' for the known one",
-            ),
-            ("b, ?", "unexpected character '?' at column 4 of the shape specification 'b, ?'."),
-            ("mdo(b, 2), _", "unknown function mdo (did you mean mod?) at column 1 of the shape"),
-            ("b, -1", "a negative size -1 at column 4 of the shape specification 'b, -1'."),
-            ("..., 4", "'...' that is not the last dimension: write '_' for single ones at col"),
+            ("(None, 4)", "2: None names no size: write a name, as b, or '_' for the known one."),
+            ("b, ?", "4: unexpected character '?'. A shape is"),
+            ("mdo(b, 2), _", "1: unknown function mdo (did you mean mod?). A shape is"),
+            ("b, -1", "4: a negative size -1. A shape is"),
+            ("..., 4", "1: '...' must be the last dimension: write '_' for single ones. A shape"),
         )
     ),
     (

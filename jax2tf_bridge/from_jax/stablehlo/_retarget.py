@@ -291,7 +291,8 @@ def _check_custom_calls(module: StableHloModule, record: PortableFunction, targe
         if call.name not in handled and not is_vouched(call.name, record.module.disabled_checks):
             raise UnsupportedByTargetError(
                 f"{record.name} cannot run on {target.name}: {no_handler_text([str(call)])}, and "
-                "it has no form in StableHLO alone. Export the function again with jax2tf_bridge.export, if need be without what made this call.",
+                "it has no form in StableHLO alone. Export the function again with "
+                "jax2tf_bridge.export, if need be without what made this call.",
                 operation=call.name,
                 source=call.source,
             )
