@@ -60,8 +60,8 @@ def test_what_is_not_there_is_an_os_error_with_its_name(
 
 
 def test_a_root_without_versions_is_no_error(tmp_path: Path) -> None:
-    assert bridge.versions(tmp_path / "missing") == {}
-    assert bridge.latest(tmp_path / "missing") is None
+    assert bridge.published_versions(tmp_path / "missing") == {}
+    assert bridge.latest_version(tmp_path / "missing") is None
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,10 @@ def serve(folder: Path) -> None:
     """Publishes the next version, and asks it."""
     import tensorflow as tf
 
-    from jax2tf_bridge import latest, publish
+    from jax2tf_bridge import latest_version, publish
 
     root, weights = folder / "served", folder / "weights.msgpack"
-    if latest(root) is None:
+    if latest_version(root) is None:
         published = publish(root, folder / "net.jaxfn", params=weights)
     else:
         published = publish(root, params=weights)

@@ -22,7 +22,7 @@ from jax2tf_bridge.saving import (
     SavedModel,
     as_variables,
     is_flat,
-    latest,
+    latest_version,
     leaf_names,
     opened,
     publish_version,
@@ -103,7 +103,7 @@ def publish(
         raise SavingError(
             "publish needs signatures, or params: the new weights of the newest version."
         )
-    newest = latest(root)
+    newest = latest_version(root)
     if newest is None:
         text = Message(
             "has no version yet, and the first one needs ",

@@ -15,9 +15,9 @@ from jax.extend import source_info_util
 
 from jax2tf_bridge.from_jax._export import PreparedExport, export
 from jax2tf_bridge.from_jax._exported import from_exported, to_exported
-from jax2tf_bridge.from_jax.stablehlo._retarget import retarget_record
+from jax2tf_bridge.from_jax.stablehlo._retarget import retarget
 
 # Source lines in messages are the user's, not those of this package.
 source_info_util.register_exclusion(str(Path(__file__).parent.parent))
 
-__all__ = ["PreparedExport", "export", "from_exported", "retarget_record", "to_exported"]
+__all__ = ["PreparedExport", "export", "from_exported", "retarget", "to_exported"]

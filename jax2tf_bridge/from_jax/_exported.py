@@ -34,7 +34,6 @@ from jax2tf_bridge.from_jax.stablehlo._embedding import (
 )
 from jax2tf_bridge.from_jax.stablehlo._retarget import (
     read_module,
-    retarget_record,
     retype_narrow_values,
 )
 from jax2tf_bridge.from_jax.trees._structures import jax_structures
@@ -159,21 +158,21 @@ def from_exported(
       symbolic.
 
     Raises:
-      UnsupportedByTargetError, ModuleError: as `retarget_record`.
+      UnsupportedByTargetError, ModuleError: as `retarget`.
       FunctionError: it is no jax.export.Exported.
       NotExportableError: it has an effect that cannot be made anew.
     """
     known = unwrapped(exported)
     if known is not exported:
         held: PortableFunction = known
-        return held if target is None else retarget_record(held, target)
+        return held if target is None else retarget(held, target)
     if not isinstance(exported, jax_export.Exported):
         raise FunctionError(
             "from_exported expected a jax.export.Exported, which jax.export.export(f)(x) and "
             f"jax.export.deserialize give. Got: {exported!r:.200} of type "
             f"{type(exported).__name__}."
         )
-    return retarget_record(_record(exported), target)
+    return retarget(_record(exported), target)
 
 
 def _record(

@@ -1,1 +1,17 @@
-"""The portable function and what it is made of. Importing it needs neither jax nor tensorflow."""
+"""The portable function and what it is made of. Imports neither jax nor tensorflow.
+
+`__init__.pyi` lists the names, which are imported when they are first used.
+
+>>> from jax2tf_bridge.portable import Aval
+>>> str(Aval((2, 3), "float32"))
+'float32[2,3]'
+"""
+
+from jax2tf_bridge._lazy_names import homes_of, lazy_getattr
+
+__all__ = sorted(homes_of(__spec__))
+__getattr__ = lazy_getattr(__name__, homes_of(__spec__))
+
+
+def __dir__() -> list[str]:
+    return __all__

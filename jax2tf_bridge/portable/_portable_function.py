@@ -350,7 +350,7 @@ class PortableFunction:
         names = custom_calls_of(self.module)
         calls = unhandled_anywhere(self.module, names)
         if calls:
-            return f"no TensorFlow: {no_handler_text(calls)}; see retarget_record"
+            return f"no TensorFlow: {no_handler_text(calls)}; see retarget"
         if has_kernel(self.module, names):
             return (
                 "TPUs alone whose runtime reads the Pallas kernels of its JAX; no TensorFlow "

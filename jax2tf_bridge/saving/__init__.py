@@ -14,7 +14,12 @@ from jax2tf_bridge.saving._save import save_records
 from jax2tf_bridge.saving.buckets._buckets import Oversize
 from jax2tf_bridge.saving.buckets._choice import choose_buckets
 from jax2tf_bridge.saving.buckets._options import BucketOptions, Buckets, ExpectedSizes
-from jax2tf_bridge.saving.publishing._publish import NewVersion, latest, publish_version, versions
+from jax2tf_bridge.saving.publishing._publish import (
+    NewVersion,
+    latest_version,
+    publish_version,
+    published_versions,
+)
 from jax2tf_bridge.saving.publishing._publish_weights import (
     as_variables,
     publish_weights,
@@ -49,12 +54,12 @@ __all__ = [
     "check_option_names",
     "choose_buckets",
     "is_flat",
-    "latest",
+    "latest_version",
     "leaf_names",
     "opened",
     "publish_version",
     "publish_weights",
+    "published_versions",
     "save_records",
-    "versions",
     "weights_by_name",
 ]

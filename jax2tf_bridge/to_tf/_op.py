@@ -40,7 +40,7 @@ def check_versions(record: PortableFunction) -> None:
                 f"TensorFlow {release} reads up to {version_text(version)} and {convention}. "
                 "Where JAX is installed, retarget it: jax2tf-bridge retarget ",
                 Argument("file", code="FILE"),
-                f" --tensorflow {short}, or in Python retarget_record(record, "
+                f" --tensorflow {short}, or in Python retarget(record, "
                 f"Target.tensorflow({short!r})). Or export it again without ",
                 Argument("target", code="a target"),
                 ", or serve it with a newer TensorFlow.",
@@ -109,7 +109,7 @@ def _check_custom_calls(
     raise ModuleError(
         f"{record.name} cannot run in TensorFlow on {', '.join(record.platforms)}: "
         f"{no_handler_text([repr(name) for name in unknown])}. Retarget the portable function "
-        "where JAX is installed (retarget_record, or the command jax2tf-bridge retarget): calls "
+        "where JAX is installed (retarget, or the command jax2tf-bridge retarget): calls "
         "that have a form in StableHLO alone are replaced. If the runtime that serves the model "
         f"has handlers, add DisabledSafetyCheck.custom_call({unknown[0]!r}) to its "
         f"disabled_checks.{gradient}"

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax import export as jax_export
 
-from jax2tf_bridge import Target, retarget_record, to_exported
+from jax2tf_bridge import Target, retarget, to_exported
 from jax2tf_bridge.serialization import deserialize, write_function
 from tests.archives.layout import ARCHIVE, RETARGETED, program_folders
 from tests.archives.register_types import register_types
@@ -35,7 +35,7 @@ def _check(folder: Path) -> list[str]:
     order = int(facts["differentiable"])
     with jax.enable_x64(facts["x64"]):
         record = deserialize((folder / ARCHIVE).read_bytes())
-        write_function(folder / RETARGETED, retarget_record(record, TARGET), vjp_order=order)
+        write_function(folder / RETARGETED, retarget(record, TARGET), vjp_order=order)
         exported = to_exported(record)
         if exported.has_vjp() != facts["differentiable"]:
             return [f"has_vjp is {exported.has_vjp()}"]

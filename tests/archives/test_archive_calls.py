@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from jax import export as jax_export
 
-from jax2tf_bridge import ModuleError, from_exported, to_exported
+from jax2tf_bridge import from_exported, to_exported
+from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule

@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import pytest
 
-from jax2tf_bridge import ModuleError, PortableFunction, Target, retarget_record, to_exported, to_tf
+from jax2tf_bridge import PortableFunction, Target, retarget, to_exported, to_tf
+from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.portable.bytecode import read_module
 from jax2tf_bridge.serialization import read_function
@@ -118,9 +119,9 @@ def test_member_runs_in_tensorflow(sidecar: Path) -> None:
     facts, record = _read(sidecar)
     if record.module.stablehlo_version > _jax_compat.current_stablehlo_version():
         with pytest.raises(ModuleError, match="Upgrade JAX"):
-            retarget_record(record)
+            retarget(record)
         return
-    retargeted = retarget_record(record, Target.installed())
+    retargeted = retarget(record, Target.installed())
     for call in _calls(facts)[:1]:
         assert list(answers(retargeted, call, facts["tolerance"])) == []
 

@@ -17,14 +17,8 @@ import numpy.typing as npt
 import pytest
 from jax import export as jax_export
 
-from jax2tf_bridge import (
-    ModuleError,
-    UnsupportedByTargetError,
-    from_exported,
-    retarget_record,
-    to_exported,
-    to_tf,
-)
+from jax2tf_bridge import from_exported, retarget, to_exported, to_tf
+from jax2tf_bridge.errors import ModuleError, UnsupportedByTargetError
 from jax2tf_bridge.portable.bytecode import read_module
 from jax2tf_bridge.serialization import deserialize, read_function
 from tests.consumers.comparison import differences
@@ -145,7 +139,7 @@ def test_eigenvalues_are_lapacks_in_jax_and_the_bridges_in_tensorflow(name: str)
     assert sorted(_called(exported.mlir_module_serialized)) == [f"{t}_ffi" for t in older]
     with pytest.raises(ModuleError, match=rf"no handler for the custom calls? .*'{older[0]}'"):
         to_tf(record)
-    for retargeted in (retarget_record(record), from_exported(exported)):
+    for retargeted in (retarget(record), from_exported(exported)):
         assert _called(retargeted.module.data) == set()
 
 
@@ -153,7 +147,7 @@ def test_eigenvalues_are_lapacks_in_jax_and_the_bridges_in_tensorflow(name: str)
 def test_eigenvalues_of_archives_are_found_in_tensorflow(name: str) -> None:
     member = OLDEST / f"{name}.exported"
     (call, *_) = _calls(member)
-    results = to_tf(retarget_record(read_function(member)))(*call["inputs"])
+    results = to_tf(retarget(read_function(member)))(*call["inputs"])
     assert all(np.isfinite(r).all() for r in results)
     if name == "eigvals":
         for got, expected in zip(results, call["results"], strict=True):
@@ -164,7 +158,7 @@ def test_eigenvalues_of_archives_are_found_in_tensorflow(name: str) -> None:
 def test_open_sizes_of_matrices_are_for_lapack_alone() -> None:
     record = read_function(OLDEST / "schur_open.exported")
     with pytest.raises(ModuleError, match=r"lapack_sgees of .*only batch dimensions may be open"):
-        retarget_record(record)
+        retarget(record)
 
 
 MATRIX = np.random.default_rng(0).normal(size=(2, 5, 5))

@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import (
+from jax2tf_bridge import convert
+from jax2tf_bridge.call_tf import call_tf
+from jax2tf_bridge.errors import (
+    BridgeError,
+    CallTfError,
     DTypeError,
     FunctionError,
     ShapeError,
     StructureError,
     UnsupportedByTargetError,
-    convert,
 )
-from jax2tf_bridge.call_tf import call_tf
-from jax2tf_bridge.errors import BridgeError, CallTfError
 
 X = jnp.array([1.0, 2.0])
 VARIABLE = tf.Variable(1.0)

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import GradientError, convert
+from jax2tf_bridge import convert
 from jax2tf_bridge.call_tf import call_tf
+from jax2tf_bridge.errors import GradientError
 
 X = jnp.array([0.5, 2.0])
 

@@ -12,8 +12,6 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import (
-    FileFormatError,
-    SerializationError,
     Signature,
     convert,
     export,
@@ -24,6 +22,7 @@ from jax2tf_bridge import (
     write_function,
 )
 from jax2tf_bridge.call_tf import call_tf
+from jax2tf_bridge.errors import FileFormatError, SerializationError
 from tests.call_tf.graph_models import Layers, X, layers
 
 ROWS = "(b, 2)"

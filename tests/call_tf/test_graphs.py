@@ -16,23 +16,25 @@ import tensorflow as tf
 
 from jax2tf_bridge import (
     AUTO,
+    Target,
+    convert,
+    deserialize,
+    export,
+    retarget,
+    serialize,
+    to_exported,
+    to_tf,
+)
+from jax2tf_bridge.call_tf import call_tf
+from jax2tf_bridge.errors import (
     CallTfError,
     GradientError,
     ModuleError,
     NotExportableError,
     SerializationError,
     ShapeError,
-    Target,
     UnsupportedByTargetError,
-    convert,
-    deserialize,
-    export,
-    retarget_record,
-    serialize,
-    to_exported,
-    to_tf,
 )
-from jax2tf_bridge.call_tf import call_tf
 from jax2tf_bridge.portable._graph_function import GraphFunction
 from jax2tf_bridge.portable.bytecode import read_module
 from shape_poly import shape_text
@@ -324,7 +326,7 @@ def test_records_are_pickled_written_and_retargeted_with_their_graphs() -> None:
     for other in (
         pickle.loads(pickle.dumps(record)),
         deserialize(data),
-        retarget_record(deserialize(data), Target.tensorflow("2.19")),
+        retarget(deserialize(data), Target.tensorflow("2.19")),
     ):
         assert other.graph_functions == record.graph_functions
         agrees(to_tf(other), expected, X)

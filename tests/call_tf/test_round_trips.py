@@ -13,7 +13,6 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import (
-    PlatformError,
     Signature,
     convert,
     deserialize,
@@ -25,6 +24,7 @@ from jax2tf_bridge import (
     to_tf,
 )
 from jax2tf_bridge.call_tf import call_tf
+from jax2tf_bridge.errors import PlatformError
 
 GENERATOR = np.random.default_rng(0)
 X = jnp.asarray(GENERATOR.normal(size=(3, 2)).astype(np.float32))

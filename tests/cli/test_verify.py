@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2tf_bridge import ShapeError, Signature, StructureError, save
+from jax2tf_bridge import Signature, save
 from jax2tf_bridge.cli.verify import _command as _verify
+from jax2tf_bridge.errors import ShapeError, StructureError
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.verifying import KnownTypes, _comparison
 from jax2tf_bridge.verifying._samples import Sampler

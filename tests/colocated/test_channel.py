@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax2tf_bridge import NotPicklableError, UntrustedMessageError
 from jax2tf_bridge.colocated import TOKEN_SIZE, Channel, _channel
+from jax2tf_bridge.errors import NotPicklableError, UntrustedMessageError
 
 
 def pair() -> tuple[Channel, Channel]:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import jax
 import pytest
 
-from jax2tf_bridge import DeviceError
 from jax2tf_bridge.colocated import _devices
 from jax2tf_bridge.colocated._devices import cpu_devices
+from jax2tf_bridge.errors import DeviceError
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2tf_bridge import NotPicklableError
 from jax2tf_bridge.colocated import Channel
+from jax2tf_bridge.errors import NotPicklableError
 
 
 def error_of(obj: Any) -> NotPicklableError:

@@ -12,8 +12,8 @@ from jax.experimental.layout import Format, Layout
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import tests.colocated.jitted as module
-from jax2tf_bridge import DTypeError, MissingDependencyError
 from jax2tf_bridge.colocated import Channel
+from jax2tf_bridge.errors import DTypeError, MissingDependencyError
 
 
 def pair() -> tuple[Channel, Channel]:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from jax2tf_bridge import DeviceError, DTypeError, SerializationError, UntrustedMessageError
 from jax2tf_bridge.colocated import Channel, deserialize_specs, serialize_specs
+from jax2tf_bridge.errors import DeviceError, DTypeError, SerializationError, UntrustedMessageError
 
 SPEC = jax.ShapeDtypeStruct((2, 3), jnp.float32)
 

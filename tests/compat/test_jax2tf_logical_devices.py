@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import ShardingError, convert
+from jax2tf_bridge import convert
+from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.to_tf._logical_devices import split_to_logical_devices
 from jax2tf_bridge.to_tf._tf_compat_logical_devices import SEAM
 from tests.house.seams import take_away

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import AUTO, DTypeError, InconclusiveShapeError, ShapeError, convert, export
+from jax2tf_bridge import AUTO, convert, export
 from jax2tf_bridge.converting._dtypes import dtype_of_val
+from jax2tf_bridge.errors import DTypeError, InconclusiveShapeError, ShapeError
 from jax2tf_bridge.from_jax._eval_shape import eval_polymorphic_shape
 from jax2tf_bridge.portable._poly_shape import PolyShape
 from shape_poly import Comparison, Proven, parse_dimension, prove, shape_text, symbolic_shape

@@ -96,7 +96,7 @@ def _is_refused(
     load: Load, folder: Path, calls: Sequence[ExpectedCall], facts: dict[str, Any]
 ) -> Iterator[str]:
     """Checks that our part refuses, with a reason, what this TensorFlow cannot run."""
-    from jax2tf_bridge import ModuleError
+    from jax2tf_bridge.errors import ModuleError
 
     del facts
     try:

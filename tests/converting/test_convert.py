@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import BridgeError, DTypeError, ExportError, FunctionError, TargetError, convert
+from jax2tf_bridge import BridgeError, convert
+from jax2tf_bridge.errors import DTypeError, ExportError, FunctionError, TargetError
 
 X = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
 JIT = pytest.mark.parametrize("jit_compile", [None, False, True])

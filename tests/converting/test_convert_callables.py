@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 from flax import linen
 
-from jax2tf_bridge import ExportError, FunctionError, PlatformError, convert, export
+from jax2tf_bridge import convert, export
+from jax2tf_bridge.errors import ExportError, FunctionError, PlatformError
 
 X = np.array([1.0, 2.0, 3.0], np.float32)
 

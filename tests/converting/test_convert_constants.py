@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import FunctionError, convert
+from jax2tf_bridge import convert
+from jax2tf_bridge.errors import FunctionError
 
 W = np.random.default_rng(0).standard_normal((3, 2000)).astype(np.float32)
 X = np.ones((2, 3), np.float32)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import DTypeError, convert, export
+from jax2tf_bridge import convert, export
+from jax2tf_bridge.errors import DTypeError
 from jax2tf_bridge.to_tf import to_tf
 from tests.sampling import sampled
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import GradientError, convert
+from jax2tf_bridge import convert
+from jax2tf_bridge.errors import GradientError
 
 X = np.array([0.3, 0.7, 1.1], np.float32)
 

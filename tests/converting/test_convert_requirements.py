@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import AUTO, InconclusiveShapeError, ShapeError, convert
+from jax2tf_bridge import AUTO, convert
+from jax2tf_bridge.errors import InconclusiveShapeError, ShapeError
 
 X = np.arange(8, dtype=np.float32)
 REQUIRES = (

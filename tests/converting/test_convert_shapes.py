@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import ShapeError, StructureError, convert
+from jax2tf_bridge import convert
+from jax2tf_bridge.errors import ShapeError, StructureError
 
 X = np.ones((2, 3), np.float32)
 

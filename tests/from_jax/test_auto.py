@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2tf_bridge import AUTO, InconclusiveShapeError, PortableFunction, ShapeError, export
+from jax2tf_bridge import AUTO, PortableFunction, export
+from jax2tf_bridge.errors import InconclusiveShapeError, ShapeError
 
 
 def ones(*shape: int) -> Any:

@@ -12,6 +12,7 @@ import pytest
 from jax import export as jax_export
 
 import jax2tf_bridge as bridge
+from jax2tf_bridge.errors import FunctionError, GradientError, NotExportableError, PlatformError
 from shape_poly import parse_dimension
 
 x32 = np.ones((3, 4), np.float32)
@@ -97,10 +98,10 @@ def test_pickling_keeps_the_materialised_orders() -> None:
     assert stored.module.data == record.module.data
     assert stored.vjp().module.data == record.vjp().module.data
     assert not stored.vjp().has_vjp
-    with pytest.raises(bridge.GradientError, match="only lower orders were materialised"):
+    with pytest.raises(GradientError, match="only lower orders were materialised"):
         stored.vjp().vjp()
     bare = pickle.loads(pickle.dumps(bridge.export(lambda x: x**3)(x32)))
-    with pytest.raises(bridge.GradientError, match=r"stored without the VJP.*with_vjp\(order\)"):
+    with pytest.raises(GradientError, match=r"stored without the VJP.*with_vjp\(order\)"):
         bare.vjp()
     with pytest.raises(ValueError, match=r"order must be at least 0\. Got: -1"):
         record.with_vjp(-1)
@@ -166,20 +167,20 @@ def test_typed_keys_cross_as_words() -> None:
 
 
 def test_what_is_no_function() -> None:
-    with pytest.raises(bridge.FunctionError, match="export expected a JAX function, got 3 of type"):
+    with pytest.raises(FunctionError, match="export expected a JAX function, got 3 of type"):
         bridge.export(3)  # type: ignore[arg-type]
-    assert issubclass(bridge.FunctionError, TypeError)
+    assert issubclass(FunctionError, TypeError)
     record = bridge.export(jnp.sin)(1.0)
-    with pytest.raises(bridge.FunctionError, match=r"exported already: to_tf\(record\) makes a Te"):
+    with pytest.raises(FunctionError, match=r"exported already: to_tf\(record\) makes a Te"):
         bridge.export(record)  # type: ignore[arg-type]
     exported = jax.export.export(jax.jit(jnp.sin))(1.0)
-    with pytest.raises(bridge.FunctionError, match=r"already: from_exported\(exported\) makes a p"):
+    with pytest.raises(FunctionError, match=r"already: from_exported\(exported\) makes a p"):
         bridge.convert(exported)  # type: ignore[arg-type]
 
     def generator(x: Any) -> Any:
         yield x
 
-    with pytest.raises(bridge.FunctionError, match="Return a list instead of yielding"):
+    with pytest.raises(FunctionError, match="Return a list instead of yielding"):
         bridge.export(generator)
 
 
@@ -194,7 +195,7 @@ def test_host_callbacks_are_named_with_their_line(call: str) -> None:
         return jax.experimental.io_callback(np.sin, x, x)
 
     with pytest.raises(
-        bridge.NotExportableError,
+        NotExportableError,
         match=r"(?s)f calls back to Python by jax\..* at .*test_export\.py:\d+.*Remove the call",
     ):
         bridge.export(f)(x32)
@@ -205,7 +206,7 @@ def test_no_gradient_is_said_when_it_is_asked_for() -> None:
         return jax.lax.while_loop(lambda y: y.sum() < 100, lambda y: y * 2, x)
 
     record = bridge.export(f)(x32)
-    with pytest.raises(bridge.GradientError, match=r"f has no gradient: Reverse-mode.*while_loop"):
+    with pytest.raises(GradientError, match=r"f has no gradient: Reverse-mode.*while_loop"):
         record.vjp()
 
 
@@ -220,7 +221,5 @@ def test_inner_exported_narrows_the_platforms() -> None:
     dropped = dict(record.dropped_platforms)
     assert "cuda" in dropped["cuda"]
     assert "cpu" in dropped["cuda"]
-    with pytest.raises(
-        bridge.PlatformError, match=r"f cannot be lowered for cuda: .*'cpu', 'tpu'.*cuda"
-    ):
+    with pytest.raises(PlatformError, match=r"f cannot be lowered for cuda: .*'cpu', 'tpu'.*cuda"):
         bridge.export(f, platforms=["cuda"])(x32)

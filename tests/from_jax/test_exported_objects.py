@@ -1,4 +1,4 @@
-"""to_exported() and retarget_record(): records as JAX's exported functions, and for TensorFlow."""
+"""to_exported() and retarget(): records as JAX's exported functions, and for TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,13 +16,8 @@ from jax import export as jax_export
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge import (
-    PortableFunction,
-    Target,
-    from_exported,
-    retarget_record,
-    to_exported,
-)
+from jax2tf_bridge import PortableFunction, Target, from_exported, retarget, to_exported
+from jax2tf_bridge.errors import ModuleError, StructureError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.portable._module_types import are_types_checked, mark_types_checked
 from jax2tf_bridge.portable._portable_function import StoredGradient
@@ -116,7 +111,7 @@ def test_a_type_that_is_not_known_is_an_error() -> None:
     arguments = replace(tree.children[0], children=(unknown,))
     opaque = replace(record, in_tree=replace(tree, children=(arguments, tree.children[1])))
     message = r"(?s)here: my.Layer\. Register them before .*- register_pytree_node_serialization"
-    with pytest.raises(bridge.StructureError, match=message):
+    with pytest.raises(StructureError, match=message):
         to_exported(opaque)
 
 
@@ -142,13 +137,13 @@ def test_fields_in_another_order_here_are_an_error() -> None:
     )
     other = replace(spec, keys=("b", "a"), codec=codec)
     message = r"(?s)arguments of <lambda> are flattened in another order here.*fields of a named"
-    with pytest.raises(bridge.StructureError, match=message):
+    with pytest.raises(StructureError, match=message):
         to_exported(with_argument(other))
     unsorted = TreeSpec("dict", keys=("b", "a"), children=spec.children)
-    with pytest.raises(bridge.StructureError, match=message):
+    with pytest.raises(StructureError, match=message):
         to_exported(with_argument(unsorted))
     swapped = replace(record, out_tree=unsorted, out_avals=(*record.out_avals, *record.out_avals))
-    with pytest.raises(bridge.StructureError, match="results of <lambda> are flattened in another"):
+    with pytest.raises(StructureError, match="results of <lambda> are flattened in another"):
         to_exported(swapped)
 
 
@@ -198,7 +193,7 @@ def test_a_mesh_of_one_device_is_no_mesh() -> None:
         assert record.tensorflow_releases[0] == "2.15"
         np.testing.assert_allclose(to_exported(record).call(x34), np.sin(x34), rtol=1e-6)
         archive = bridge.deserialize(exported.serialize())
-        assert b"sdy" not in retarget_record(archive).module.data
+        assert b"sdy" not in retarget(archive).module.data
         np.testing.assert_allclose(to_exported(archive).call(x34), np.sin(x34), rtol=1e-6)
 
 
@@ -227,7 +222,7 @@ def test_4_bit_values_are_4_bit_values_for_jax() -> None:
         assert not are_types_checked(stored)
         assert to_exported(stored).call(x, y)[0].tolist() == [-16, 14, 6]
     signs = (replace(archive.in_avals[0], dtype="uint4"), archive.in_avals[1])
-    with pytest.raises(bridge.ModuleError, match=r"argument 0: the record says uint4\[b\]"):
+    with pytest.raises(ModuleError, match=r"argument 0: the record says uint4\[b\]"):
         to_exported(replace(archive, in_avals=signs))
 
 
@@ -245,13 +240,13 @@ def _top_two(x: Any) -> Any:
 
 def test_retarget_writes_for_another_release_with_the_gradients_that_are_there() -> None:
     record = _on_cpu(_top_two, target=Target.tensorflow("2.19"))(x34).with_vjp(1)
-    older = retarget_record(record, Target.tensorflow("2.16"))
+    older = retarget(record, Target.tensorflow("2.16"))
     assert older.module.stablehlo_version == (0, 17, 7)
     assert older.tensorflow_releases[0] == "2.16"
     stored = pickle.loads(pickle.dumps(older))
     assert stored.vjp().module.stablehlo_version == (0, 17, 7)
-    assert retarget_record(record.with_vjp(0)).module.stablehlo_version == (0, 14, 24)
-    assert not retarget_record(record.with_vjp(0)).has_vjp
+    assert retarget(record.with_vjp(0)).module.stablehlo_version == (0, 14, 24)
+    assert not retarget(record.with_vjp(0)).has_vjp
 
 
 def test_retarget_says_what_the_release_cannot() -> None:
@@ -262,39 +257,37 @@ def test_retarget_says_what_the_release_cannot() -> None:
     shapes = jax_export.symbolic_args_specs((x34, np.zeros((3, 2), np.int32)), ("b, 4", "b, 2"))
     exported = jax_export.export(jax.jit(batched), platforms=["cpu"])(*shapes)
     newer = from_exported(exported, target=Target.tensorflow("2.19"))
-    with pytest.raises(bridge.UnsupportedByTargetError, match=r"first TensorFlow .* is 2.18"):
-        retarget_record(newer, Target.tensorflow("2.15"))
+    with pytest.raises(UnsupportedByTargetError, match=r"first TensorFlow .* is 2.18"):
+        retarget(newer, Target.tensorflow("2.15"))
     primal = _on_cpu(jnp.sin)(x34).with_vjp(1)
     with_newer = replace(primal, gradient=StoredGradient(newer))
-    with pytest.raises(bridge.UnsupportedByTargetError, match=r"record.with_vjp\(0\) leaves"):
-        retarget_record(with_newer, Target.tensorflow("2.15"))
+    with pytest.raises(UnsupportedByTargetError, match=r"record.with_vjp\(0\) leaves"):
+        retarget(with_newer, Target.tensorflow("2.15"))
 
 
 def test_a_module_that_cannot_be_read() -> None:
     record: PortableFunction = _on_cpu(jnp.sin)(x34)
     damaged = changed(record, module=record.module.data[: len(record.module.data) // 2])
-    with pytest.raises(bridge.ModuleError, match="cannot read the module of sin"):
-        retarget_record(damaged)
+    with pytest.raises(ModuleError, match="cannot read the module of sin"):
+        retarget(damaged)
     newer = changed(damaged, stablehlo_version=(99, 0, 0))
     mark_types_checked(newer)  # as if our own reader could read it
-    with pytest.raises(bridge.ModuleError, match=r"written at StableHLO 99.0.0.*Upgrade JAX"):
+    with pytest.raises(ModuleError, match=r"written at StableHLO 99.0.0.*Upgrade JAX"):
         to_exported(newer)
 
 
 def test_types_that_are_not_the_records_are_refused() -> None:
     record = _on_cpu(jnp.sin)(x34)
     wrong = replace(record, out_avals=(replace(record.out_avals[0], dtype="float64"),))
-    with pytest.raises(bridge.ModuleError, match="does not match its record"):
-        retarget_record(wrong)
+    with pytest.raises(ModuleError, match="does not match its record"):
+        retarget(wrong)
     stored = pickle.loads(pickle.dumps(wrong))
-    with pytest.raises(
-        bridge.ModuleError, match=r"(?s)module of sin .*result 0: .* float64\[3,4\]"
-    ):
+    with pytest.raises(ModuleError, match=r"(?s)module of sin .*result 0: .* float64\[3,4\]"):
         to_exported(stored)
     damaged = changed(stored, module=record.module.data[: len(record.module.data) // 2])
-    with pytest.raises(bridge.ModuleError, match="module of sin cannot be read"):
+    with pytest.raises(ModuleError, match="module of sin cannot be read"):
         to_exported(damaged)
-    with pytest.raises(bridge.ModuleError, match="several platforms"):
+    with pytest.raises(ModuleError, match="several platforms"):
         to_exported(changed(pickle.loads(pickle.dumps(record)), platforms=("cpu", "tpu")))
 
 
@@ -306,5 +299,5 @@ def test_types_of_stored_vjps_are_compared_where_all_are_read_at_once(
     wrong = replace(vjp, out_avals=(replace(vjp.out_avals[0], dtype="int32"),))
     monkeypatch.setattr(_jax_compat, "_GET_VJP", "no_such_field")
     assert to_exported(record).has_vjp()
-    with pytest.raises(bridge.ModuleError, match=r"result 0: the record says int32"):
+    with pytest.raises(ModuleError, match=r"result 0: the record says int32"):
         to_exported(replace(record, gradient=StoredGradient(wrong)))

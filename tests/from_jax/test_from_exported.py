@@ -12,7 +12,8 @@ import pytest
 from jax import export as jax_export
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge import FunctionError, PortableFunction, export, from_exported, to_exported
+from jax2tf_bridge import PortableFunction, export, from_exported, to_exported
+from jax2tf_bridge.errors import FunctionError, NotExportableError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax.arguments._avals import portable_aval
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
 from shape_poly import parse_dimension
@@ -93,7 +94,7 @@ def test_what_has_no_form_in_stablehlo_says_so() -> None:
 
     x = np.ones((3, 3), np.float32)
     exported = jax_export.export(jax.jit(f), platforms=["cuda"])(x)
-    with pytest.raises(bridge.UnsupportedByTargetError, match=r"'cusparse_gtsv2.*no form") as e:
+    with pytest.raises(UnsupportedByTargetError, match=r"'cusparse_gtsv2.*no form") as e:
         from_exported(exported)
     assert e.value.operation is not None
     assert e.value.operation.startswith("cusparse_gtsv2")
@@ -134,7 +135,7 @@ def test_effects_that_nobody_can_make_anew(effect: Any, field: str) -> None:
     exported = replace(jax_export.export(jax.jit(jnp.sin))(np.float32(1)), **changed)
     name = type(effect).__name__
     with pytest.raises(
-        bridge.NotExportableError,
+        NotExportableError,
         match=rf"^sin has the effect .*test_from_exported\.{name}, which cannot be made again "
         rf"where the function is read: {name}\(\) has to make an equal one\. Give the "
         r"class a constructor without arguments, and __eq__ and __hash__\.$",

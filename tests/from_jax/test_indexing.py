@@ -10,8 +10,9 @@ import pytest
 from jax import export, lax
 from jax.extend import core as jax_core
 
-from jax2tf_bridge import Target, UnsupportedByTargetError, from_exported, retarget_record
+from jax2tf_bridge import Target, from_exported, retarget
 from jax2tf_bridge import export as bridge_export
+from jax2tf_bridge.errors import UnsupportedByTargetError
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
 from tests.from_jax.lowered import (
@@ -82,7 +83,7 @@ def test_the_xla_of_tensorflow_2_17_fails_on_them(
     take = functools.partial(jnp.take_along_axis, axis=1)
     args = numbers(4, 3), positions(4, 2, bound=3)
     made = bridge_export(take, polymorphic_shapes=spec, target=Target.tensorflow(release))(*args)
-    again = retarget_record(made, Target.tensorflow(release))
+    again = retarget(made, Target.tensorflow(release))
     for record in (made, again):
         assert StableHloModule(record.module.data).uses_batching_dims() == bool(has_them)
 

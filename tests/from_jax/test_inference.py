@@ -11,12 +11,8 @@ import pytest
 import tensorflow as tf
 from jax import lax
 
-from jax2tf_bridge import (
-    InconclusiveShapeError,
-    convert,
-    export,
-    to_tf,
-)
+from jax2tf_bridge import convert, export, to_tf
+from jax2tf_bridge.errors import InconclusiveShapeError
 from tests.from_jax.inferring import (
     best_five,
     exported,

@@ -11,11 +11,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jax2tf_bridge import (
-    InconclusiveShapeError,
-    ShapeError,
-    export,
-)
+from jax2tf_bridge import export
+from jax2tf_bridge.errors import InconclusiveShapeError, ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.shapes import _inference
 from tests.from_jax.inferring import (

@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge import LiftedConstant, ModuleError, PortableFunction, Target
+from jax2tf_bridge import PortableFunction, Target
+from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.from_jax.stablehlo._constants import LEAST_BYTES
+from jax2tf_bridge.portable import LiftedConstant
 from jax2tf_bridge.portable._module_types import are_types_checked
 from jax2tf_bridge.portable.bytecode import read_main_types, read_module
 from tests.sampling import sampled
@@ -337,7 +339,7 @@ def test_pickling_keeps_the_arrays_once() -> None:
 
 def test_retargeting_keeps_them() -> None:
     record = bridge.export(own_jit, target=Target.tensorflow("2.19"))(X).with_vjp(1)
-    older = bridge.retarget_record(record, Target.tensorflow("2.16"))
+    older = bridge.retarget(record, Target.tensorflow("2.16"))
     assert older.module.stablehlo_version != record.module.stablehlo_version
     _holds(older, [A, B])
     _holds(older.vjp(), [A, B])
@@ -352,7 +354,7 @@ def test_4_bit_integers_beside_them() -> None:
     x = jnp.asarray(random.integers(-4, 3, (3, SIZE)), jnp.int4)
     record = bridge.export(f)(x)
     _holds(record, [A])
-    for each in (record, bridge.retarget_record(record)):
+    for each in (record, bridge.retarget(record)):
         got = bridge.to_exported(each).call(x)
         for g, w in zip(got, f(x), strict=True):
             assert g.dtype == jnp.int4
@@ -398,7 +400,7 @@ def test_arrays_that_were_left_out_are_missed() -> None:
 
 def test_records_that_do_not_fit_their_module_are_found_before_anything_is_put_into_it() -> None:
     record = bridge.export(own_jit)(X)
-    wrong = LiftedConstant(bridge.Aval((2,), "float32"), "0" * 64, data=bytes(8))
+    wrong = LiftedConstant(bridge.portable.Aval((2,), "float32"), "0" * 64, data=bytes(8))
     unchecked = replace(record, lifted_constants=(wrong,))
     with pytest.raises(ModuleError, match=r"the record has 2 arguments, the module 3"):
         bridge.to_exported(unchecked)

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge import Aval
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
+from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.portable.bytecode import read_module
 
 random = np.random.default_rng(0)

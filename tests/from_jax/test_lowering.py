@@ -13,7 +13,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge import DisabledSafetyCheck, Target, UnsupportedByTargetError
+from jax2tf_bridge import DisabledSafetyCheck, Target
+from jax2tf_bridge.errors import PlatformError, TargetError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
 from jax2tf_bridge.from_jax.stablehlo._retarget import retarget_module
 
@@ -49,7 +50,7 @@ def test_what_the_target_cannot_express_is_named_with_its_line() -> None:
         return lax.tanh(x, accuracy=lax.Tolerance(1e-3, 1e-3, 3))
 
     with pytest.raises(
-        bridge.UnsupportedByTargetError,
+        UnsupportedByTargetError,
         match=r"accurate_tanh cannot run on TensorFlow 2\.17: stablehlo\.\w+ \(at .*test_lowering"
         r"\.py:\d+\), as it is used here, cannot be expressed in StableHLO 1\.1\.1.*"
         r"The first TensorFlow that can run it is 2\.20: .*Target\.tensorflow\('2\.20'\)",
@@ -73,15 +74,13 @@ def test_a_calling_convention_that_the_target_lacks_is_refused() -> None:
 
 
 def test_dtypes_that_no_tensorflow_reads() -> None:
-    with pytest.raises(
-        bridge.UnsupportedByTargetError, match=r"cannot be expressed in StableHLO 1\.1\.1"
-    ):
+    with pytest.raises(UnsupportedByTargetError, match=r"cannot be expressed in StableHLO 1\.1\.1"):
         bridge.export(lambda x: x.astype(jnp.float8_e8m0fnu), target=Target.tensorflow("2.17"))(x32)
 
 
 def test_custom_calls_are_refused_by_name() -> None:
     with pytest.raises(
-        bridge.UnsupportedByTargetError,
+        UnsupportedByTargetError,
         match=r"(?s)my_kernel cannot be exported for cpu, cuda, rocm, tpu:\n  - cpu, cuda, rocm, "
         r"tpu: TensorFlow has no handler for the custom call 'my_kernel' from ffi_call at "
         r".*test_lowering\.py:\d+.*DisabledSafetyCheck\.custom_call\('my_kernel'\)",
@@ -106,7 +105,7 @@ def test_a_platform_without_a_rule_is_dropped_with_its_reason() -> None:
     assert [p for p, _ in record.dropped_platforms] == ["cuda", "rocm"]
     assert all(reason for _, reason in record.dropped_platforms)
     assert "not for cuda: " in repr(record)
-    with pytest.raises(bridge.PlatformError, match="f cannot be lowered for cuda: ") as info:
+    with pytest.raises(PlatformError, match="f cannot be lowered for cuda: ") as info:
         bridge.export(f, platforms=["cpu", "cuda"])(x32)
     assert set(info.value.reasons) == {"cuda"}
 
@@ -143,7 +142,7 @@ def test_a_platform_whose_lowering_raises_a_runtime_error_is_dropped(
     record = bridge.export(f)(x32)
     assert record.platforms == ("cpu", "rocm", "tpu")
     assert record.dropped_platforms == (("cuda", reason),)
-    with pytest.raises(bridge.PlatformError) as info:
+    with pytest.raises(PlatformError) as info:
         bridge.export(f, platforms=["cuda"])(x32)
     assert str(info.value) == f"f cannot be lowered for cuda: {reason}"
     assert info.value.__cause__ is error
@@ -202,26 +201,24 @@ def test_platform_names(given: list[str], expected: tuple[str, ...]) -> None:
 
 def test_platforms_that_do_not_exist() -> None:
     with pytest.raises(
-        bridge.TargetError, match=r"platforms: unknown platform 'cdua'\. Did you mean cuda"
+        TargetError, match=r"platforms: unknown platform 'cdua'\. Did you mean cuda"
     ):
         bridge.export(jnp.sin, platforms=["cdua"])
     mistakes: list[Any] = ["cpu", [], 3]
     for wrong in mistakes:
-        with pytest.raises(bridge.TargetError, match="must be a sequence of platform names"):
+        with pytest.raises(TargetError, match="must be a sequence of platform names"):
             bridge.export(jnp.sin, platforms=wrong)
 
 
 def test_targets_that_are_none() -> None:
-    with pytest.raises(
-        bridge.TargetError, match=r"must be a Target, as Target.tensorflow\('2.17'\)"
-    ):
+    with pytest.raises(TargetError, match=r"must be a Target, as Target.tensorflow\('2.17'\)"):
         bridge.export(jnp.sin, target="2.17")  # type: ignore[arg-type]
-    with pytest.raises(bridge.TargetError, match=r"a release as text, as '2\.17'\. Got: 2\.2"):
+    with pytest.raises(TargetError, match=r"a release as text, as '2\.17'\. Got: 2\.2"):
         Target.tensorflow(2.20)  # type: ignore[arg-type]
 
 
 def test_source_lines_are_the_users() -> None:
-    with pytest.raises(bridge.UnsupportedByTargetError) as info:
+    with pytest.raises(UnsupportedByTargetError) as info:
         bridge.export(lambda x: my_kernel(x))(x32)
     assert "test_lowering.py" in str(info.value.source)
 

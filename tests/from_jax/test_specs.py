@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import jax2tf_bridge as bridge
+from jax2tf_bridge.errors import DTypeError, InconclusiveShapeError, ShapeError, StructureError
 from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
 from jax2tf_bridge.from_jax.shapes._argument_specs import OpenSpec
 from jax2tf_bridge.from_jax.shapes._specs import symbolic_specs
@@ -77,7 +78,7 @@ def test_arguments_without_an_entry_by_name_keep_their_shapes() -> None:
 
 def test_what_is_asked_of_sizes_by_keyword_is_said_by_name() -> None:
     spec = {"x": "(b, _)", "mask": "(c, 1)"}
-    with pytest.raises(bridge.InconclusiveShapeError, match="needs b == c") as error:
+    with pytest.raises(InconclusiveShapeError, match="needs b == c") as error:
         bridge.export(masked, polymorphic_shapes=spec)(x32, mask=MASK)
     assert f"export(masked, polymorphic_shapes={spec!r}, polymorphic_constraints=[" in (
         str(error.value)
@@ -96,13 +97,13 @@ def test_specifications_are_written_by_name_where_an_argument_by_keyword_has_one
 
 
 def test_an_entry_by_a_name_that_no_argument_has() -> None:
-    message = export_error({"y": "b, _"}, x32, error=bridge.StructureError)
+    message = export_error({"y": "b, _"}, x32, error=StructureError)
     assert message == (
         "polymorphic_shapes of <lambda> has an entry 'y', but no argument has this name. The "
         "arguments are x; where one is a dict, its shapes stand in a dict below its name, or in a "
         "list with one entry for each argument."
     )
-    with pytest.raises(bridge.StructureError, match="has this name: did you mean 'mask'"):
+    with pytest.raises(StructureError, match="has this name: did you mean 'mask'"):
         bridge.export(masked, polymorphic_shapes={"masks": "b, _"})(x32, mask=MASK)
 
 
@@ -149,7 +150,7 @@ def check_error(error: type[Exception], text: str, spec: object, *args: object) 
 
 @pytest.mark.parametrize(("spec", "text"), ENTRIES, ids=[str(spec) for spec, _ in ENTRIES])
 def test_entries_that_do_not_fit(spec: object, text: str) -> None:
-    check_error(bridge.ShapeError, text, spec, x32)
+    check_error(ShapeError, text, spec, x32)
 
 
 def test_errors_name_the_path() -> None:
@@ -164,21 +165,21 @@ def test_open_dimension_without_a_specification() -> None:
         "polymorphic_shapes entry None names no variable for it, as '(b, 4)' does. Write: "
         "polymorphic_shapes=['(b, 4)']"
     )
-    check_error(bridge.ShapeError, text, None, open_argument)
+    check_error(ShapeError, text, None, open_argument)
     text = "[...]its polymorphic_shapes entry '_, 4' names no variable for it[...]"
-    check_error(bridge.ShapeError, text, "_, 4", open_argument)
+    check_error(ShapeError, text, "_, 4", open_argument)
 
 
 def test_wrong_structure() -> None:
     text = "[...]one entry for each of the 2 positional arguments. Got: ['b, 4'][...]"
-    check_error(bridge.StructureError, text, ["b, 4"], x32, x32)
+    check_error(StructureError, text, ["b, 4"], x32, x32)
     text = "[...]A shape is written as a string: '(b, 4)'."
-    check_error(bridge.StructureError, text, [(None, 4)], x32)
+    check_error(StructureError, text, [(None, 4)], x32)
     text = (
         "The polymorphic_shapes entry of the argument x must be None or a string, as '(b, 28)'. "
         "Got: 3 of type int."
     )
-    check_error(bridge.StructureError, text, [3], x32)
+    check_error(StructureError, text, [3], x32)
     text = (
         "[...]polymorphic_shapes for the argument rest[0] is {'a': None}, which is no prefix[...]"
     )
@@ -187,16 +188,16 @@ def test_wrong_structure() -> None:
 
 def test_dtypes_that_jax_lacks() -> None:
     text = "The argument x has dtype <U1, which JAX does not have.[...]"
-    check_error(bridge.DTypeError, text, None, np.array(["a"]))
+    check_error(DTypeError, text, None, np.array(["a"]))
     text = "[...]for instance with x.astype(np.int64).[...]"
-    check_error(bridge.DTypeError, text, None, np.array(["2026-01-01"], "M8[D]"))
+    check_error(DTypeError, text, None, np.array(["2026-01-01"], "M8[D]"))
     text = "The argument x['k'] must be an array, a scalar or a Shape[...]"
     check_error(TypeError, text, None, {"k": "text"})
 
 
 def test_a_list_for_arguments_by_keyword() -> None:
     with pytest.raises(
-        bridge.StructureError,
+        StructureError,
         match=r"\(y came by keyword: name the arguments, as \{'x': 'b, 4'\}\)",
     ):
         bridge.export(lambda x, y: x, polymorphic_shapes=["b, 4", None])(x32, y=x32)
@@ -227,7 +228,7 @@ def test_a_list_for_arguments_by_keyword() -> None:
     ],
 )
 def test_constraints_that_cannot_be_read(constraints: object, message: str) -> None:
-    with pytest.raises(bridge.ShapeError, match=message):
+    with pytest.raises(ShapeError, match=message):
         bridge.export(
             lambda x: x,
             polymorphic_shapes="b, 4",
@@ -244,28 +245,28 @@ def test_models_with_leaves_that_are_no_arrays(model: object, path: str) -> None
         "eqx.partition(model, eqx.is_array), and eqx.combine(arrays, static) in the function."
     )
     for call in (bridge.export(lambda model, x: x), bridge.convert(lambda model, x: x)):
-        with pytest.raises(bridge.DTypeError) as error:
+        with pytest.raises(DTypeError) as error:
             call(model, x32)
         assert str(error.value).startswith(f"The argument {path} ")
         assert str(error.value).endswith(hint)
-    message = export_error(None, np.array([object()]), error=bridge.DTypeError)
+    message = export_error(None, np.array([object()]), error=DTypeError)
     assert "Close over" not in message
 
 
 def test_strings_are_no_arguments() -> None:
-    message = export_error(None, x32, "fast", error=bridge.DTypeError)
+    message = export_error(None, x32, "fast", error=DTypeError)
     assert message == (
         "The argument rest[0] of <lambda> is the string 'fast', and JAX computes with numbers "
         "alone. Close over it."
     )
-    with pytest.raises(bridge.DTypeError) as error:
+    with pytest.raises(DTypeError) as error:
         bridge.convert(lambda x, mode: x)(x32, "fast")
     assert str(error.value) == (
         "The argument mode of <lambda> is the string 'fast', of tf.string in TensorFlow, and JAX "
         "computes with numbers alone. Close over it, or give it before: functools.partial(f, "
         "mode='fast')."
     )
-    with pytest.raises(bridge.DTypeError) as error:
+    with pytest.raises(DTypeError) as error:
         bridge.convert(lambda x: x)(tf.constant(["a"]))
     assert str(error.value) == (
         "The argument x has dtype tf.string, which JAX does not have. Convert it to numbers before "

@@ -14,8 +14,10 @@ import pytest
 from jax.tree_util import Partial
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge import PortableFunction, StructureError, TreeSpec, to_exported
+from jax2tf_bridge import PortableFunction, to_exported
+from jax2tf_bridge.errors import StructureError
 from jax2tf_bridge.jax_export import export as bridge_export
+from jax2tf_bridge.portable import TreeSpec
 from jax2tf_bridge.portable._tree_spec import LEAF
 from tests.checking_types import Shaped, Strict, Stricter
 

@@ -21,7 +21,8 @@ import atheris
 import numpy as np
 
 with atheris.instrument_imports(include=["jax2tf_bridge", "shape_poly"]):
-    from jax2tf_bridge import FileFormatError, PortableFunction
+    from jax2tf_bridge import PortableFunction
+    from jax2tf_bridge.errors import FileFormatError
     from jax2tf_bridge.portable._array_sizes import array_size
     from jax2tf_bridge.portable.bytecode import read_module
     from jax2tf_bridge.serialization import deserialize, read_function

@@ -11,7 +11,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jax2tf_bridge import Aval, PortableFunction, export
+from jax2tf_bridge import PortableFunction, export
+from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.serialization import serialize
 from tests.serialization.records import constant, simple, with_vjps
 from tests.weights import msgpack_by_hand as by_hand

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,30 +127,6 @@ class ImportVisitor(ast.NodeVisitor):
     visit_AsyncFunctionDef = _visit_function
     visit_Lambda = _visit_function
 
-    def visit_Assign(self, node: ast.Assign) -> None:
-        self._visit_table(node.targets, node.value)
-        self.generic_visit(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        self._visit_table([node.target], node.value)
-        self.generic_visit(node)
-
-    def _visit_table(self, targets: list[ast.expr], value: ast.expr | None) -> None:
-        """Reads the table of a lazy facade: a dict from a module of the package to its names."""
-        at_top = self._functions == 0 and isinstance(value, ast.Dict)
-        if not (at_top and any(_last_name(target) == LAZY_TABLE for target in targets)):
-            return
-        assert isinstance(value, ast.Dict)
-        for key, names in zip(value.keys, value.values, strict=True):
-            assert key is not None, f"{LAZY_TABLE} must be written out"
-            module = f"{self.package}.{ast.literal_eval(key)}"
-            for name in ast.literal_eval(names):
-                self._add(module, name, key.lineno, is_lazy=True)
-
-
-# What a lazy facade calls its table.
-LAZY_TABLE = "_MODULES"
-
 
 def _last_name(node: ast.expr) -> str | None:
     if isinstance(node, ast.Attribute):
@@ -167,8 +143,13 @@ def read(source: str, module: str, *, is_package: bool = False) -> ImportVisitor
 
 @functools.cache
 def read_file(path: Path) -> ImportVisitor:
-    """Reads the imports of a file of the checkout, once."""
-    return read(path.read_text(), module_name(path), is_package=path.name == "__init__.py")
+    """Reads the imports of a file of the checkout once; a facade's lazy ones are in its stub."""
+    found = read(path.read_text(), module_name(path), is_package=path.name == "__init__.py")
+    stub = path.with_suffix(".pyi")
+    if stub.exists():
+        lines = read(stub.read_text(), module_name(path), is_package=True).imports
+        found.imports += [replace(entry, is_lazy=True) for entry in lines]
+    return found
 
 
 def python_files(*folders: str) -> Iterator[Path]:

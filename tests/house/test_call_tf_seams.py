@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import ExportError, GradientError, convert
+from jax2tf_bridge import convert
 from jax2tf_bridge.call_tf import _jax_compat, _tf_compat, call_tf
+from jax2tf_bridge.errors import ExportError, GradientError
 from tests.house.seams import take_away
 
 JAX_SEAM, TF_SEAM = _jax_compat.SEAM, _tf_compat.SEAM

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import pytest
 from jax.extend import backend
 
-from jax2tf_bridge import NotPicklableError
 from jax2tf_bridge.colocated import Channel, _jax_compat
 from jax2tf_bridge.colocated._jax_compat import SEAM
+from jax2tf_bridge.errors import NotPicklableError
 from tests.house.seams import take_away
 
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2tf_bridge import BridgeError, PortableFunction, UnsupportedByTargetError, export
+from jax2tf_bridge import BridgeError, PortableFunction, export
+from jax2tf_bridge.errors import UnsupportedByTargetError
 from jax2tf_bridge.from_jax._jax_compat_lowering import SEAM
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 from tests.house.seams import take_away

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jax2tf_bridge import PortableFunction, TargetError, export
+from jax2tf_bridge import PortableFunction, export
+from jax2tf_bridge.errors import TargetError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import SEAM
 from jax2tf_bridge.portable._target import PLATFORMS

@@ -8,16 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import (
-    ModuleError,
-    PortableFunction,
-    SavingError,
-    Signature,
-    Target,
-    export,
-    save,
-    to_tf,
-)
+from jax2tf_bridge import PortableFunction, Signature, Target, export, save, to_tf
+from jax2tf_bridge.errors import ModuleError, SavingError
 from jax2tf_bridge.portable._tf_compat import SEAM as PORTABLE_SEAM
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._tf_compat import SEAM as OP_SEAM

@@ -99,7 +99,7 @@ def test_the_module_needs_jax_and_says_so() -> None:
     import jax2tf_bridge
     try:
         from jax2tf_bridge import jax_export
-    except jax2tf_bridge.MissingDependencyError as error:
+    except jax2tf_bridge.errors.MissingDependencyError as error:
         print(error)
     """
     printed = run_python(code, without_jax=True)

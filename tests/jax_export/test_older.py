@@ -13,6 +13,15 @@ from jax import export as jax_export
 
 import jax2tf_bridge as bridge
 from jax2tf_bridge import jax_export as export
+from jax2tf_bridge.errors import (
+    DTypeError,
+    FileFormatError,
+    FunctionError,
+    ShapeError,
+    StructureError,
+    TargetError,
+    UnsupportedByTargetError,
+)
 
 x34 = np.arange(12, dtype=np.float32).reshape(3, 4) / 7
 
@@ -50,12 +59,12 @@ def test_a_specification_of_one_argument() -> None:
     ],
 )
 def test_a_specification_that_does_not_fit(sizes: Any, text: Any, problem: str) -> None:
-    with pytest.raises(bridge.ShapeError, match=f"poly_spec for an argument of shape .*{problem}"):
+    with pytest.raises(ShapeError, match=f"poly_spec for an argument of shape .*{problem}"):
         export.poly_spec(sizes, "float32", text)
 
 
 def test_a_specification_that_is_no_text() -> None:
-    with pytest.raises(bridge.StructureError, match=r"argument of shape \(3,\) must be"):
+    with pytest.raises(StructureError, match=r"argument of shape \(3,\) must be"):
         export.poly_spec((3,), "float32", 3)
 
 
@@ -86,12 +95,12 @@ def test_shapes_by_a_function_of_the_users() -> None:
     assert export.shape_and_dtype_jax_array(jnp.ones((2, 3))) == ((2, 3), np.dtype("float32"))
     assert export.shape_and_dtype_jax_array(3) == ((), np.dtype("int32"))
     assert export.shape_and_dtype_jax_array(specs[0])[0] == specs[0].shape
-    with pytest.raises(bridge.DTypeError, match="must be an array"):
+    with pytest.raises(DTypeError, match="must be an array"):
         export.shape_and_dtype_jax_array("text")
 
 
 def test_specifications_of_another_structure() -> None:
-    with pytest.raises(bridge.StructureError, match=r"is \{'y': 'b'\}, which is no prefix"):
+    with pytest.raises(StructureError, match=r"is \{'y': 'b'\}, which is no prefix"):
         export.poly_specs({"x": x34}, {"y": "b"})
 
 
@@ -107,11 +116,11 @@ def test_functions_in_the_place_of_methods() -> None:
     np.testing.assert_allclose(export.call(exported.portable)(x34), np.sin(x34), rtol=1e-6)
     for call in (export.call, export.call_exported):
         np.testing.assert_allclose(call(exported)(x34), np.sin(x34), rtol=1e-6)
-        with pytest.raises(bridge.FunctionError, match=r"call expected a PortableFunction"):
+        with pytest.raises(FunctionError, match=r"call expected a PortableFunction"):
             call(jnp.sin)  # type: ignore[arg-type]
     again = export.deserialize(export.serialize(exported, vjp_order=1))
     assert again.vjp().has_vjp() is False
-    with pytest.raises(bridge.FunctionError, match=r"serialize expected a PortableFunction"):
+    with pytest.raises(FunctionError, match=r"serialize expected a PortableFunction"):
         export.serialize(jnp.sin)  # type: ignore[arg-type]
     assert export.default_lowering_platform() == export.default_export_platform() == "cpu"
     versions = (
@@ -131,7 +140,7 @@ def test_arguments_of_older_releases() -> None:
     assert one.xla_call_module_version == one.calling_convention_version
     assert one.in_shardings == one.out_shardings == (None,)
     with pytest.raises(
-        bridge.TargetError,
+        TargetError,
         match="export got platforms and lowering_platform, which are names of one argument",
     ):
         export.export(jnp.sin, platforms=["cpu"], lowering_platform="cpu")
@@ -147,11 +156,11 @@ def test_checks_of_every_custom_call() -> None:
     assert allowed.portable.module.disabled_checks == (
         bridge.DisabledSafetyCheck.custom_call("ALL"),
     )
-    assert bridge.retarget_record(allowed.portable).tensorflow_releases
+    assert bridge.retarget(allowed.portable).tensorflow_releases
     unchecked = export.export(jax.jit(f), lowering_platform="tpu", strict_checks=False)(x34)
     assert not unchecked.strict_checks
     assert export.DisabledSafetyCheck.platform() in unchecked.disabled_safety_checks
-    with pytest.raises(bridge.UnsupportedByTargetError, match="'a_call'"):
+    with pytest.raises(UnsupportedByTargetError, match="'a_call'"):
         export.export(jax.jit(f), disabled_checks=[export.DisabledSafetyCheck.platform()])(x34)
 
 
@@ -185,11 +194,11 @@ def test_bounds_of_dimensions_hold_and_are_no_wider_than_those_of_jax() -> None:
 
 
 def test_what_export_refuses() -> None:
-    with pytest.raises(bridge.FunctionError, match="export expected a JAX function"):
+    with pytest.raises(FunctionError, match="export expected a JAX function"):
         export.export(3)  # type: ignore[arg-type]
-    with pytest.raises(bridge.TargetError, match=r"unknown platform 'tpuu'\. Did you mean tpu"):
+    with pytest.raises(TargetError, match=r"unknown platform 'tpuu'\. Did you mean tpu"):
         export.export(jnp.sin, platforms=["tpuu"])
-    with pytest.raises(bridge.TargetError, match=r"platforms must be a sequence of .* Got: 'cpu'"):
+    with pytest.raises(TargetError, match=r"platforms must be a sequence of .* Got: 'cpu'"):
         export.export(jnp.sin, platforms="cpu")
-    with pytest.raises(bridge.FileFormatError):
+    with pytest.raises(FileFormatError):
         export.deserialize(b"neither of the two formats")

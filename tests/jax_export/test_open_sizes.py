@@ -12,14 +12,15 @@ import pytest
 
 import jax2tf_bridge as bridge
 from jax2tf_bridge import jax_export as export
+from jax2tf_bridge.errors import InconclusiveShapeError, ShapeError
 
 
 def _struct(text: str, *constraints: str) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(export.symbolic_shape(text, constraints=constraints), np.float32)
 
 
-def _refusal(f: Any, *specs: Any) -> bridge.InconclusiveShapeError:
-    with pytest.raises(bridge.InconclusiveShapeError) as caught:
+def _refusal(f: Any, *specs: Any) -> InconclusiveShapeError:
+    with pytest.raises(InconclusiveShapeError) as caught:
         export.export(jax.jit(f))(*specs)
     assert "polymorphic_" not in str(caught.value)
     return caught.value
@@ -27,12 +28,12 @@ def _refusal(f: Any, *specs: Any) -> bridge.InconclusiveShapeError:
 
 def test_scopes_that_contradict_each_other() -> None:
     with pytest.raises(
-        bridge.ShapeError,
+        ShapeError,
         match=r"^The symbolic scopes of add's arguments do not go together: The constraints "
         r"'b >= 4' and 'b <= 2' contradict each other: .* Remove or correct one of them\.$",
     ):
         export.export(jnp.add)(_struct("b", "b >= 4"), _struct("b", "b <= 2"))
-    with pytest.raises(bridge.ShapeError, match=r"arguments and polymorphic_constraints do not go"):
+    with pytest.raises(ShapeError, match=r"arguments and polymorphic_constraints do not go"):
         bridge.export(jnp.sin, polymorphic_constraints=["b >= 9"])(_struct("b", "b <= 2"))
 
 
@@ -58,7 +59,7 @@ def test_sizes_that_no_constraint_helps() -> None:
     assert "Give that size as a number in symbolic_shape, or compute with it by" in str(numbers)
     never = _refusal(lambda x: x + x[1:], _struct("b, 4", "b >= 4"))
     assert "change the function or the shapes of its arguments." in str(never)
-    with pytest.raises(bridge.ShapeError, match="The shapes of sin's arguments do not determine"):
+    with pytest.raises(ShapeError, match="The shapes of sin's arguments do not determine"):
         export.export(jnp.sin)(_struct("b*c"))
 
 
@@ -72,6 +73,6 @@ def test_a_gradient_speaks_in_the_same_words() -> None:
 
     f.defvjp(lambda x: (x, x), backward)
     exported = export.export(jax.jit(f))(_struct("b, 3"))
-    with pytest.raises(bridge.InconclusiveShapeError) as caught:
+    with pytest.raises(InconclusiveShapeError) as caught:
         exported.vjp()
     assert '    symbolic_shape("b, 3", constraints=["mod(b, 2) == 0"])' in str(caught.value)

@@ -13,18 +13,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import (
+from jax2tf_bridge import Signature, load, save
+from jax2tf_bridge.cli import main
+from jax2tf_bridge.errors import (
     DTypeError,
     FileFormatError,
     GradientError,
-    LoadedModel,
     ShapeError,
-    Signature,
     StructureError,
-    load,
-    save,
 )
-from jax2tf_bridge.cli import main
+from jax2tf_bridge.loading import LoadedModel
 from tests.fresh_process import run_python
 from tests.saving.blocked import blocked
 

@@ -13,17 +13,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import (
+from jax2tf_bridge import convert, export, load
+from jax2tf_bridge.errors import (
     DTypeError,
     FileFormatError,
     GradientError,
-    LoadedModel,
     ShapeError,
     StructureError,
-    convert,
-    export,
-    load,
 )
+from jax2tf_bridge.loading import LoadedModel
 from jax2tf_bridge.loading._arrays import array
 from jax2tf_bridge.loading._graph_models import GraphFunction
 from jax2tf_bridge.portable._aval import Aval

@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax2tf_bridge import SavedModel, Signature, save
+from jax2tf_bridge import Signature, save
+from jax2tf_bridge.saving import SavedModel
 from tests.consumers.exchange import write_arrays
 from tests.models.model import Arguments, Built, Model, normal
 from tests.program_cases.reference import crossing

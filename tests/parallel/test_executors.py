@@ -9,14 +9,13 @@ import jax
 import numpy as np
 import pytest
 
-from jax2tf_bridge import (
+from jax2tf_bridge import export, serialize
+from jax2tf_bridge.errors import (
     DTypeError,
     ExportManyError,
     JobError,
     NotPicklableError,
     WorkerDiedError,
-    export,
-    serialize,
 )
 from jax2tf_bridge.parallel import ExportJob, RayExecutor, export_many
 from jax2tf_bridge.parallel._configuration import configured

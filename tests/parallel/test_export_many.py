@@ -10,20 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2tf_bridge import (
-    AUTO,
+from jax2tf_bridge import AUTO, PortableFunction, Target, export, serialize
+from jax2tf_bridge.errors import (
     DTypeError,
     ExportManyError,
     GradientError,
     InconclusiveShapeError,
     JobError,
     NotPicklableError,
-    PortableFunction,
-    Target,
     TargetError,
     WorkerDiedError,
-    export,
-    serialize,
 )
 from jax2tf_bridge.parallel import ExportJob, ExportWorkers, export_many
 from jax2tf_bridge.parallel._configuration import configured
@@ -262,7 +258,7 @@ def test_functions_of_scripts_and_of_modules_beside_them(tmp_path: Path) -> None
         """
 import collections, dataclasses
 import jax, numpy as np
-from jax2tf_bridge import ExportManyError
+from jax2tf_bridge.errors import ExportManyError
 from jax2tf_bridge.parallel import ExportJob, ExportWorkers, export_many
 import beside
 

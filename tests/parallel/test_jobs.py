@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from jax2tf_bridge import ExportError, FunctionError
+from jax2tf_bridge.errors import ExportError, FunctionError
 from jax2tf_bridge.parallel import ExportJob, ExportWorkers, export_many
 from tests.parallel.functions import double, jitted, softmax
 

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 
-from jax2tf_bridge import JobError, NotPicklableError, WorkerDiedError
+from jax2tf_bridge.errors import JobError, NotPicklableError, WorkerDiedError
 from jax2tf_bridge.parallel import ExportJob, ExportWorkers, export_many
 from tests.fresh_process import several_devices
 from tests.parallel import functions

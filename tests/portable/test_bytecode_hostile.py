@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge import FileFormatError
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.portable.bytecode import ModuleSummary, read_main_types, read_module
 from jax2tf_bridge.portable.bytecode._cursor import Cursor

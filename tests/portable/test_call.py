@@ -4,7 +4,8 @@ import collections
 
 import pytest
 
-from jax2tf_bridge import StructureError, TreeSpec
+from jax2tf_bridge.errors import StructureError
+from jax2tf_bridge.portable import TreeSpec
 from jax2tf_bridge.portable._call import Call
 from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec
 

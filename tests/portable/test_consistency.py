@@ -9,14 +9,9 @@ from typing import Any
 
 import pytest
 
-from jax2tf_bridge import (
-    Aval,
-    FileFormatError,
-    PortableFunction,
-    SerializationError,
-    TreeSpec,
-    serialize_exported,
-)
+from jax2tf_bridge import PortableFunction, serialize_exported
+from jax2tf_bridge.errors import FileFormatError, SerializationError
+from jax2tf_bridge.portable import Aval, TreeSpec
 from jax2tf_bridge.portable._consistency import record_problem, vjp_problem
 from jax2tf_bridge.portable._portable_function import GradientOnDemand, StoredGradient
 from jax2tf_bridge.portable._symbolic_texts import Comparisons

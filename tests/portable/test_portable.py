@@ -13,17 +13,16 @@ import pytest
 
 from jax2tf_bridge import (
     DisabledSafetyCheck,
-    FunctionError,
     Target,
-    TargetError,
     export,
     read_function,
-    retarget_record,
+    retarget,
     serialize,
     serialize_exported,
     to_tf,
     write_function,
 )
+from jax2tf_bridge.errors import FunctionError, TargetError
 from jax2tf_bridge.portable._as_portable import as_record
 from tests.house.imports import ROOT
 from tests.serialization.records import changed
@@ -31,7 +30,7 @@ from tests.serialization.records import changed
 LAPACK = ROOT / "saved_models" / "archives" / "2026-11-21-jax-0.4.30-eigh.exported"
 CALLS: dict[str, Callable[[Any], Any]] = {
     "to_tf": to_tf,
-    "retarget_record": retarget_record,
+    "retarget": retarget,
     "serialize_exported": serialize_exported,
     "serialize (or write_function)": serialize,
 }
@@ -78,7 +77,7 @@ def test_what_is_no_target(target: Any) -> None:
     record = export(jnp.sin, platforms=["cpu"])(np.float32(1))
     message = r"target must be a Target, as Target.tensorflow\('2.17'\)"
     with pytest.raises(TargetError, match=message):
-        retarget_record(record, target)
+        retarget(record, target)
     with pytest.raises(TargetError, match=message):
         export(jnp.sin, target=target)
 
@@ -114,9 +113,9 @@ def test_a_record_that_calls_lapack_runs_on_no_release() -> None:
     assert record.tensorflow_releases == ()
     assert repr(record).endswith(
         "\n  runs on no TensorFlow: TensorFlow has no handler for the custom call lapack_ssyevd; "
-        "see retarget_record"
+        "see retarget"
     )
     # JAX writes such checks into its files; jaxlib has dropped the call, so that nobody has it.
     vouched = (DisabledSafetyCheck.custom_call("lapack_ssyevd"),)
     assert changed(record, disabled_checks=vouched).tensorflow_releases == ()
-    assert repr(retarget_record(record)).endswith("\n  runs on TensorFlow: 2.15 to 2.21")
+    assert repr(retarget(record)).endswith("\n  runs on TensorFlow: 2.15 to 2.21")

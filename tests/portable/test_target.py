@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from jax2tf_bridge import Target, TargetError
+from jax2tf_bridge import Target
+from jax2tf_bridge.errors import TargetError
 from jax2tf_bridge.portable._target import as_target, tensorflow_releases
 
 

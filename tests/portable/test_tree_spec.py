@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from jax2tf_bridge import StructureError, TreeSpec
+from jax2tf_bridge.errors import StructureError
+from jax2tf_bridge.portable import TreeSpec
 from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec
 
 NONE = TreeSpec("none")

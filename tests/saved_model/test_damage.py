@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax2tf_bridge import FileFormatError
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.saved_model._protobuf import bytes_field
 from tests.sampling import examples

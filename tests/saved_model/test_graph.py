@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jax2tf_bridge import FileFormatError
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._dataflow import Cast, Constant, Input, Result, Scope
 from jax2tf_bridge.saved_model._entry_points import called_modules
 from jax2tf_bridge.saved_model._meta_graph import MetaGraph

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jax2tf_bridge import FileFormatError
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.saved_model import _patching
 from jax2tf_bridge.saved_model._patching import NewModule, replaced_modules

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax2tf_bridge import FileFormatError
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._protobuf import (
     BYTES,
     FIXED32,

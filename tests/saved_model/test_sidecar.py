@@ -16,13 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jax2tf_bridge import (
-    Aval,
-    FileFormatError,
-    PortableFunction,
-    SavingError,
-    SerializationError,
-)
+from jax2tf_bridge import PortableFunction
+from jax2tf_bridge.errors import FileFormatError, SavingError, SerializationError
+from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.portable._portable_function import GradientOnDemand
 from jax2tf_bridge.saved_model import _sidecar
 from jax2tf_bridge.saved_model._sidecar import (

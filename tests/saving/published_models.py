@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.saved_model._sidecar import Sidecar, VariableEntry, write_sidecar
-from jax2tf_bridge.saving import versions
+from jax2tf_bridge.saving import published_versions
 
 MANIFEST = "assets.extra/manifest.json"
 KERNEL = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -93,7 +93,7 @@ def assert_only_whole_versions(root: Path) -> None:
     """Nothing below a root that a server would take for a version is anything less."""
     for name in os.listdir(root):
         assert name.isdigit() or name.startswith("."), name
-    for number, path in versions(root).items():
+    for number, path in published_versions(root).items():
         assert path.name == str(number)
         try:
             assert_whole(path)

@@ -12,16 +12,8 @@ import pytest
 import tensorflow as tf
 from tensorflow import keras
 
-from jax2tf_bridge import (
-    ShapeError,
-    Signature,
-    StructureError,
-    export,
-    publish,
-    read_weights,
-    save,
-    write_weights,
-)
+from jax2tf_bridge import Signature, export, publish, read_weights, save, write_weights
+from jax2tf_bridge.errors import ShapeError, StructureError
 from jax2tf_bridge.saving import assign_weights
 from jax2tf_bridge.saving.weights._matching import match
 from jax2tf_bridge.saving.weights._model_variables import model_variables

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import StructureError
+from jax2tf_bridge.errors import StructureError
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.saving.buckets._padding import bucketed
 from tests.sampling import sampled

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import AUTO, ShapeError, Signature, export, save
-from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge import AUTO, Signature, export, save
+from jax2tf_bridge.errors import SavingError, ShapeError
 
 IDS = np.ones((2, 5), np.int32)
 BUCKETS: dict[str, Any] = {"buckets": {"b": [1, 4], "n": [8]}}

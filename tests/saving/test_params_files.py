@@ -15,24 +15,20 @@ import tensorflow as tf
 from safetensors.numpy import save_file
 
 from jax2tf_bridge import (
-    DTypeError,
-    FileFormatError,
-    ShapeError,
     Signature,
-    StructureError,
     assign_weights,
     export,
-    flatten_state,
     open_weights,
     publish,
     read_weights,
     save,
-    to_state_dict,
     write_function,
     write_weights,
 )
 from jax2tf_bridge.cli import main
+from jax2tf_bridge.errors import DTypeError, FileFormatError, ShapeError, StructureError
 from jax2tf_bridge.saving import leaf_names
+from jax2tf_bridge.weights import flatten_state, to_state_dict
 from tests.fresh_process import run_python
 from tests.saving.blocked import blocked
 

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import SavedModel, SavingError, Signature, save
+from jax2tf_bridge import Signature, save
+from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.saving import SavedModel
 from jax2tf_bridge.saving.serving._warm_up import read_warm_up
 from jax2tf_bridge.to_tf._dtypes import fits_dtype
 from tests.saving.saved_functions import contents

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jax2tf_bridge.saving import NewVersion, latest, publish_version, versions
+from jax2tf_bridge.saving import NewVersion, latest_version, publish_version, published_versions
 from jax2tf_bridge.saving.publishing import _atomic_rename, _publish, _staging
 from tests.saving.other_users import as_another_user, folder_for_all
 
@@ -45,12 +45,12 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 def test_versions_count_from_1(tmp_path: Path) -> None:
     root = tmp_path / "models" / "m"
-    assert versions(root) == {}
-    assert latest(root) is None
+    assert published_versions(root) == {}
+    assert latest_version(root) is None
     assert publish_version(root, write) == NewVersion(1, root / "1", "written")
     assert publish_version(root, write) == NewVersion(2, root / "2", "written")
-    assert versions(root) == {1: root / "1", 2: root / "2"}
-    assert latest(root) == root / "2"
+    assert published_versions(root) == {1: root / "1", 2: root / "2"}
+    assert latest_version(root) == root / "2"
     assert names(root) == ["1", "2"]
     assert names(root / "2") == ["data"]
 
@@ -73,12 +73,12 @@ def test_the_next_number_is_above_all_that_a_server_would_read(
     for name in there:
         (tmp_path / name).mkdir()
     assert publish_version(tmp_path, write).version == version
-    assert latest(tmp_path) == tmp_path / str(version)
+    assert latest_version(tmp_path) == tmp_path / str(version)
 
 
 def test_files_count_as_versions_do_and_are_none(tmp_path: Path) -> None:
     (tmp_path / "3").write_text("x")
-    assert versions(tmp_path) == {}
+    assert published_versions(tmp_path) == {}
     assert publish_version(tmp_path, write, keep=1).version == 4
     assert names(tmp_path) == ["3", "4"]
 
@@ -94,7 +94,7 @@ def test_no_number_is_left(tmp_path: Path) -> None:
 def test_two_names_for_one_number(tmp_path: Path) -> None:
     for name in ("05", "5", "005"):
         (tmp_path / name).mkdir()
-    assert versions(tmp_path) == {5: tmp_path / "5"}
+    assert published_versions(tmp_path) == {5: tmp_path / "5"}
     assert publish_version(tmp_path, write, keep=1).removed == (5,)
     assert names(tmp_path) == ["6"]
 
@@ -261,7 +261,7 @@ def test_reader_never_sees_less_than_a_whole_version(tmp_path: Path) -> None:
 
     def read() -> Iterator[int]:
         while not ended.is_set():
-            for number, path in versions(tmp_path).items():
+            for number, path in published_versions(tmp_path).items():
                 try:
                     found = names(path)
                 except FileNotFoundError:  # removed
@@ -300,7 +300,7 @@ def test_versions_that_are_removed_while_they_are_looked_at(
         return is_dir(path)
 
     monkeypatch.setattr(Path, "is_dir", all_are_new_then)
-    assert latest(tmp_path) == tmp_path / "3"
+    assert latest_version(tmp_path) == tmp_path / "3"
 
 
 # What goes wrong while a version is written.
@@ -375,13 +375,13 @@ def test_root_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "models/1").mkdir(parents=True)
     (tmp_path / "models/1/saved_model.pb").touch()
-    for call in (latest, lambda root: publish_version(root, lambda path: path.mkdir())):
+    for call in (latest_version, lambda root: publish_version(root, lambda path: path.mkdir())):
         inside = f"is a SavedModel, and not the folder of its versions: name {tmp_path}/models"
         with pytest.raises(FileExistsError, match=inside):
             call(tmp_path / "models/1")
     assert sorted(p.name for p in (tmp_path / "models/1").iterdir()) == ["saved_model.pb"]
     text = "is a file, and not the folder of the versions: name the folder above it"
-    for function in (publish, versions, latest):
+    for function in (publish, published_versions, latest_version):
         with pytest.raises(NotADirectoryError, match=text):
             function(tmp_path / "file")
     with pytest.raises(NotADirectoryError, match="is a file, and no folder"):
@@ -409,7 +409,7 @@ def test_root_that_is_an_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for function in (publish, versions, latest):
+    for function in (publish, published_versions, latest_version):
         with pytest.raises(OSError, match="has a scheme, and only local folders can be written"):
             function(root)
     assert names(tmp_path) == []
@@ -431,7 +431,7 @@ def test_root_relative_to_where_the_writer_was(
 
 def test_root_without_the_right_to_write() -> None:
     def try_to_publish(path: Path) -> None:
-        assert latest(path) == path / "1"
+        assert latest_version(path) == path / "1"
         publish_version(path, lambda p: None)
 
     with folder_for_all() as folder:

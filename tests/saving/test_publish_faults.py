@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from jax2tf_bridge import export
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
-from jax2tf_bridge.saving import latest, publish_version, versions
+from jax2tf_bridge.saving import latest_version, publish_version, published_versions
 from jax2tf_bridge.saving.publishing._whole_directory import whole_directory
 from jax2tf_bridge.serialization import write_function
 from tests.saving.published_models import (
@@ -107,8 +107,8 @@ def assert_next_publish_works(root: Path, model: Path, before: Mapping[int, Path
     published = publish_version(root, copier(model), keep=3)
     assert published.version in (max(before) + 1, max(before) + 2)
     assert hidden(root) == []
-    assert latest(root) == published.path
-    assert len(versions(root)) == 3
+    assert latest_version(root) == published.path
+    assert len(published_versions(root)) == 3
     assert_only_whole_versions(root)
 
 
@@ -123,16 +123,16 @@ def test_publisher_that_is_killed_before_any_of_its_operations(
     assert operations >= 60
     shown = set()
     for n in range(1, operations + 1):
-        before = versions(root)
+        before = published_versions(root)
         (answer,) = side.run(kind, root, keep=2, kill_at=n)
         assert answer["status"] == SIGKILL, n
         assert_only_whole_versions(root)
-        after = versions(root)
+        after = published_versions(root)
         assert max(after) in (max(before), max(before) + 1)
         assert len(after) >= 2
         shown.add(max(after) - max(before))
         if n % 20 == 0:
-            newest = latest(root)
+            newest = latest_version(root)
             assert newest is not None
             is_new = kind == "publish_weights" and max(after) > max(before)
             assert_answers(newest, KERNEL + 1 if is_new else KERNEL)
@@ -151,7 +151,7 @@ def test_publisher_that_is_killed_at_any_time(
     longest = {"publish": 0.3, "publish_weights": 0.1}[kind]
     killed = 0
     for _ in range(100):
-        before = versions(root)
+        before = published_versions(root)
         (answer,) = side.run(kind, root, keep=2, kill_after_s=times.uniform(0, longest))
         killed += answer["status"] == SIGKILL
         assert answer["status"] in (0, SIGKILL)
@@ -245,8 +245,8 @@ def test_publishers_at_once(side: Side, tmp_path: Path, processes: int, keep: in
         models = side.run("publish", root, processes=processes, keep=keep)
     made = [number for answer in many + models for number in answer["told"]["versions"]]
     assert sorted(made) == list(range(2, 31 * processes + 2))
-    assert max(versions(root)) == max(made)
-    assert len(versions(root)) == (keep or len(made) + 1)
+    assert max(published_versions(root)) == max(made)
+    assert len(published_versions(root)) == (keep or len(made) + 1)
     assert hidden(root) == []
     assert_only_whole_versions(root)
     for answer in models:
@@ -265,7 +265,7 @@ def reader(root: Path) -> Iterator[set[int]]:
 
     def read() -> None:
         while not ended.is_set():
-            newest = latest(root)
+            newest = latest_version(root)
             assert newest is not None
             try:
                 assert_whole(newest)
@@ -366,7 +366,7 @@ def test_full_disk(side: Side, small_disk: Path, model: Path, kind: str) -> None
         assert_whole(root)
         return
     assert hidden(root) == []
-    newest = latest(root)
+    newest = latest_version(root)
     assert newest is not None
     if kind == "publish":
         assert_whole(newest)

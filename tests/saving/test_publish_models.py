@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import SavingError, Signature, StructureError, latest, publish
+from jax2tf_bridge import Signature, latest_version, publish
+from jax2tf_bridge.errors import SavingError, StructureError
 from jax2tf_bridge.saving import weights_by_name
 from tests.saving.precompiling import in_this_process
 
@@ -45,7 +46,7 @@ def test_a_new_checkpoint_reuses_the_graph(tmp_path: Path, monkeypatch: pytest.M
     assert f"--model_base_path={tmp_path / 'm'}" in text
     assert f"{first.path / 'assets.extra' / 'xla_cache'}" in text
     second = publish(tmp_path / "m", params={"w": W["w"] * 3})
-    assert second.path == tmp_path / "m" / "2" == latest(tmp_path / "m")
+    assert second.path == tmp_path / "m" / "2" == latest_version(tmp_path / "m")
     assert (type(second), second.saved, second.graph_of) == (type(first), None, first.path)
     assert str(second).splitlines() == [
         f"version 2: {second.path}",

@@ -14,14 +14,13 @@ import tensorflow as tf
 from jax2tf_bridge import (
     AUTO,
     DisabledSafetyCheck,
-    FunctionError,
-    GradientError,
     PortableFunction,
     Signature,
     export,
     save,
     write_function,
 )
+from jax2tf_bridge.errors import FunctionError, GradientError
 from jax2tf_bridge.saving.signatures._names import valid_names
 from tests.saving.saved_functions import DENSE, PARAMS, X, dense
 

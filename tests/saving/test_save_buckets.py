@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import SavingError, ShapeError, Signature, UnsoundBucketsError, save
+from jax2tf_bridge import Signature, save
+from jax2tf_bridge.errors import SavingError, ShapeError, UnsoundBucketsError
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
 from jax2tf_bridge.saving.serving._warm_up import read_warm_up
 

@@ -10,17 +10,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import (
+from jax2tf_bridge import Signature, convert, export, save
+from jax2tf_bridge.errors import (
     DTypeError,
     FunctionError,
     GradientError,
     SavingError,
     ShapeError,
-    Signature,
     StructureError,
-    convert,
-    export,
-    save,
 )
 from tests.saving.saved_functions import DENSE, PARAMS, X, contents, dense
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import SavingError, Signature, save
+from jax2tf_bridge import Signature, save
+from jax2tf_bridge.errors import SavingError
 
 X = np.ones((2, 3), np.float32)
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jax2tf_bridge import AUTO, SavedModel, Signature, export, save
+from jax2tf_bridge import AUTO, Signature, export, save
+from jax2tf_bridge.saving import SavedModel
 from tests.saving.saved_functions import DENSE, PARAMS
 
 X = np.ones((2, 3), np.float32)

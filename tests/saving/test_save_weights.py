@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import DTypeError, SavingError, Signature, export, publish, save
+from jax2tf_bridge import Signature, export, publish, save
+from jax2tf_bridge.errors import DTypeError, SavingError
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.saving import leaf_names
 from tests.sampling import sampled

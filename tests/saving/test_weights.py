@@ -24,7 +24,7 @@ from jax2tf_bridge.errors import (
     StructureError,
 )
 from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, VariableEntry, write_sidecar
-from jax2tf_bridge.saving import latest, publish_version, publish_weights
+from jax2tf_bridge.saving import latest_version, publish_version, publish_weights
 from jax2tf_bridge.saving.publishing import _publish_weights as _weights
 from jax2tf_bridge.saving.publishing._fingerprint import with_checkpoint
 from tests.fresh_process import run_python
@@ -440,5 +440,5 @@ def test_full_disk_says_what_is_needed(root: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(OSError, match=r"free, 16\.\d kB are needed\. What was there is unchang"):
         publish_weights(root, SECOND)
     monkeypatch.undo()
-    assert latest(root) == root / "1"
+    assert latest_version(root) == root / "1"
     assert_untouched(root)

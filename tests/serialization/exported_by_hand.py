@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from jax2tf_bridge import Aval, PortableFunction, TreeSpec
+from jax2tf_bridge import PortableFunction
+from jax2tf_bridge.portable import Aval, TreeSpec
 from jax2tf_bridge.portable._tree_spec import LEAF
 from jax2tf_bridge.serialization._flatbuffer import Field, Fields, Value
 from jax2tf_bridge.serialization._flatbuffer_writer import Writer

@@ -8,16 +8,9 @@ from typing import Any
 
 import pytest
 
-from jax2tf_bridge import (
-    AbstractDevice,
-    AbstractMesh,
-    Aval,
-    DisabledSafetyCheck,
-    FileFormatError,
-    PortableFunction,
-    Sharding,
-    TreeSpec,
-)
+from jax2tf_bridge import DisabledSafetyCheck, PortableFunction
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.portable import AbstractDevice, AbstractMesh, Aval, Sharding, TreeSpec
 from jax2tf_bridge.portable._graph_function import GraphFunction
 from jax2tf_bridge.portable._tree_spec import LEAF
 from jax2tf_bridge.serialization import deserialize, serialize

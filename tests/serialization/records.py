@@ -7,7 +7,8 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
-from jax2tf_bridge import Aval, LiftedConstant, PortableFunction, Target, TreeSpec
+from jax2tf_bridge import PortableFunction, Target
+from jax2tf_bridge.portable import Aval, LiftedConstant, TreeSpec
 from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._portable_function import NoGradient, StoredGradient
 from jax2tf_bridge.portable._tree_spec import LEAF

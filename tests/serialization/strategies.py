@@ -9,15 +9,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from jax2tf_bridge import (
+from jax2tf_bridge import DisabledSafetyCheck, PortableFunction, Target
+from jax2tf_bridge.portable import (
     AbstractDevice,
     AbstractMesh,
     Aval,
-    DisabledSafetyCheck,
     LiftedConstant,
-    PortableFunction,
     Sharding,
-    Target,
     TreeSpec,
 )
 from jax2tf_bridge.portable._array_sizes import array_size

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jax2tf_bridge import FileFormatError
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._tree_spec import LEAF
 from jax2tf_bridge.serialization.jax_exported._read import read_exported
 from jax2tf_bridge.serialization.jax_exported._schema import (

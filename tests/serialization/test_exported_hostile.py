@@ -10,11 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jax2tf_bridge import (
-    Aval,
-    FileFormatError,
-    TreeSpec,
-)
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.portable import Aval, TreeSpec
 from jax2tf_bridge.portable._tree_spec import LEAF
 from jax2tf_bridge.serialization._flatbuffer import Value
 from jax2tf_bridge.serialization._flatbuffer_writer import Writer

@@ -7,16 +7,9 @@ from typing import Any
 
 import pytest
 
-from jax2tf_bridge import (
-    AbstractMesh,
-    Aval,
-    DisabledSafetyCheck,
-    LiftedConstant,
-    SerializationError,
-    Sharding,
-    TreeSpec,
-    serialize_exported,
-)
+from jax2tf_bridge import DisabledSafetyCheck, serialize_exported
+from jax2tf_bridge.errors import SerializationError
+from jax2tf_bridge.portable import AbstractMesh, Aval, LiftedConstant, Sharding, TreeSpec
 from jax2tf_bridge.portable._portable_function import StoredGradient
 from jax2tf_bridge.portable._tree_spec import LEAF
 from tests.serialization import records

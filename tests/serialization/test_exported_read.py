@@ -8,15 +8,9 @@ from typing import Any
 
 import pytest
 
-from jax2tf_bridge import (
-    AbstractDevice,
-    AbstractMesh,
-    Aval,
-    DisabledSafetyCheck,
-    GradientError,
-    Sharding,
-    TreeSpec,
-)
+from jax2tf_bridge import DisabledSafetyCheck
+from jax2tf_bridge.errors import GradientError
+from jax2tf_bridge.portable import AbstractDevice, AbstractMesh, Aval, Sharding, TreeSpec
 from jax2tf_bridge.portable._tree_spec import LEAF
 from jax2tf_bridge.serialization._flatbuffer import Field
 from jax2tf_bridge.serialization.jax_exported._read import read_exported

@@ -15,18 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax2tf_bridge import (
-    AbstractDevice,
-    AbstractMesh,
-    Aval,
-    DisabledSafetyCheck,
-    PortableFunction,
-    SerializationError,
-    Sharding,
-    TreeSpec,
-    export,
-    serialize_exported,
-)
+from jax2tf_bridge import DisabledSafetyCheck, PortableFunction, export, serialize_exported
+from jax2tf_bridge.errors import SerializationError
+from jax2tf_bridge.portable import AbstractDevice, AbstractMesh, Aval, Sharding, TreeSpec
 from jax2tf_bridge.portable._tree_spec import LEAF
 from jax2tf_bridge.serialization import deserialize, serialize
 from jax2tf_bridge.serialization._flatbuffer import Reader
@@ -157,7 +148,8 @@ def test_captured_arrays_and_4_bit_integers() -> None:
 
 WITHOUT_JAX = """
 import sys
-from jax2tf_bridge import SerializationError, deserialize, serialize_exported
+from jax2tf_bridge import deserialize, serialize_exported
+from jax2tf_bridge.errors import SerializationError
 
 try:
     serialize_exported(deserialize(bytes.fromhex(sys.argv[1])))

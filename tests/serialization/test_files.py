@@ -19,17 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2tf_bridge import (
-    FileFormatError,
-    PortableFunction,
-    SerializationError,
-    export,
-    to_bytes,
-    write_weights,
-)
+from jax2tf_bridge import PortableFunction, export, write_weights
+from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.serialization import deserialize, read_function, serialize, write_function
 from jax2tf_bridge.serialization.jaxfn import _file_parts, _format
 from jax2tf_bridge.serialization.jaxfn._file_parts import Part
+from jax2tf_bridge.weights import to_bytes
 from tests.fresh_process import run_python
 from tests.serialization.equality import assert_equal
 from tests.serialization.records import changed, simple, with_vjps

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import Aval, ModuleError, PortableFunction, export, to_tf
+from jax2tf_bridge import PortableFunction, export, to_tf
+from jax2tf_bridge.errors import ModuleError
+from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.serialization import read_function, write_function
 from shape_poly import DimExpr
 from tests.fresh_process import run_python

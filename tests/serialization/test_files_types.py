@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2tf_bridge import PortableFunction, TreeSpec, export
+from jax2tf_bridge import PortableFunction, export
+from jax2tf_bridge.portable import TreeSpec
 from jax2tf_bridge.portable._tree_spec import LEAF
 from jax2tf_bridge.serialization import (
     deserialize,

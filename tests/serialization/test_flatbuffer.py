@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jax2tf_bridge import FileFormatError, SerializationError
+from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.serialization._flatbuffer import (
     CODES,
     MAX_DEPTH,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jax2tf_bridge import FileFormatError
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.serialization import read_function, serialize
 from jax2tf_bridge.serialization.jaxfn import _format
 from tests.serialization.forging import (

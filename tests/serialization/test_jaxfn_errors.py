@@ -10,17 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jax2tf_bridge import (
-    AbstractMesh,
-    Aval,
-    GradientError,
-    InconclusiveShapeError,
-    PortableFunction,
-    SerializationError,
-    Sharding,
-    Target,
-    TreeSpec,
-)
+from jax2tf_bridge import PortableFunction, Target
+from jax2tf_bridge.errors import GradientError, InconclusiveShapeError, SerializationError
+from jax2tf_bridge.portable import AbstractMesh, Aval, Sharding, TreeSpec
 from jax2tf_bridge.portable._portable_function import GradientOnDemand, NoGradient
 from jax2tf_bridge.portable._tree_spec import LEAF
 from jax2tf_bridge.serialization import serialize

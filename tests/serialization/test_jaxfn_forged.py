@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax2tf_bridge import Aval
+from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.serialization import deserialize
 from jax2tf_bridge.serialization._flatbuffer_writer import Writer
 from jax2tf_bridge.serialization.jaxfn import _avals as _jaxfn_avals

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from jax2tf_bridge import PortableFunction, SerializationError, serialize_exported
+from jax2tf_bridge import PortableFunction, serialize_exported
+from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable._graph_function import GraphFunction
 from jax2tf_bridge.portable._portable_function import StoredGradient
 from jax2tf_bridge.serialization import deserialize, serialize

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jax2tf_bridge import Aval, GradientError, PortableFunction, TreeSpec
+from jax2tf_bridge import PortableFunction
+from jax2tf_bridge.errors import GradientError
+from jax2tf_bridge.portable import Aval, TreeSpec
 from jax2tf_bridge.portable._portable_function import GradientOnDemand
 from jax2tf_bridge.portable._tree_spec import LEAF
 from jax2tf_bridge.serialization import deserialize, serialize

@@ -10,12 +10,8 @@ import jax
 import jax.export
 import pytest
 
-from jax2tf_bridge import (
-    FileFormatError,
-    SerializationError,
-    register_namedtuple_serialization,
-    register_pytree_node_serialization,
-)
+from jax2tf_bridge import register_namedtuple_serialization, register_pytree_node_serialization
+from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
 from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
 from jax2tf_bridge.serialization._registry import codec_for, serialization_of
@@ -369,7 +365,7 @@ def test_it_is_a_decorator_s_return_value() -> None:
 
 WITHOUT_JAX = """
 from collections import OrderedDict, namedtuple
-from jax2tf_bridge import SerializationError, StructureError, FileFormatError
+from jax2tf_bridge.errors import SerializationError, StructureError, FileFormatError
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.serialization._registry import *
 from jax2tf_bridge.serialization._registry import codec_for, serialization_of

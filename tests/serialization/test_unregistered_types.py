@@ -19,14 +19,10 @@ import numpy as np
 import pytest
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge import (
-    FileFormatError,
-    PortableFunction,
-    StructureError,
-    TreeSpec,
-    to_exported,
-)
+from jax2tf_bridge import PortableFunction, to_exported
+from jax2tf_bridge.errors import FileFormatError, StructureError
 from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
+from jax2tf_bridge.portable import TreeSpec
 from jax2tf_bridge.portable._tree_spec import LEAF, StoredType
 from jax2tf_bridge.serialization import _jax_registrations
 from jax2tf_bridge.serialization._node_data import (

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax2tf_bridge import AbstractMesh, Sharding
+from jax2tf_bridge.portable import AbstractMesh, Sharding
 from jax2tf_bridge.serialization.jax_exported._xla_shardings import (
     REPLICATED,
     named_sharding,

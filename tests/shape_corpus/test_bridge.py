@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge import GradientError, InconclusiveShapeError, convert, export
+from jax2tf_bridge import convert, export
+from jax2tf_bridge.errors import GradientError, InconclusiveShapeError
 from shape_poly import SymbolicScope
 from tests.sampling import sampled, stride
 from tests.shape_corpus import VJP_CASES, labelled

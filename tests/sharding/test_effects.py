@@ -13,6 +13,7 @@ from jax.experimental import checkify, io_callback
 
 import jax2tf_bridge as bridge
 from jax2tf_bridge import DisabledSafetyCheck
+from jax2tf_bridge.errors import GradientError, NotExportableError
 from tests.sharding.meshes import X
 
 LEFT_OUT = (DisabledSafetyCheck.debug_effects(),)
@@ -85,7 +86,7 @@ gradient_prints.defvjp(_forward, _backward)
 def test_calls_for_debugging_can_be_left_out(
     function: Callable[[Any], Any], called: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(bridge.NotExportableError) as caught:
+    with pytest.raises(NotExportableError) as caught:
         bridge.export(function)(ROW)
     text = str(caught.value)
     assert text.startswith(f"{function.__name__} calls back to Python by ")
@@ -124,7 +125,7 @@ def test_calls_in_gradients_alone() -> None:
     assert "the gradient of gradient_prints calls back to Python by jax.debug.print" in str(
         record.gradient_problem()
     )
-    with pytest.raises(bridge.GradientError, match=r"debug_effects\(\) among the disabled checks"):
+    with pytest.raises(GradientError, match=r"debug_effects\(\) among the disabled checks"):
         record.vjp()
     allowed = bridge.export(gradient_prints, disabled_checks=LEFT_OUT)(ROW)
     (pulled,) = bridge.to_tf(allowed.vjp())(ROW, ROW)
@@ -142,7 +143,7 @@ def test_ordered_calls_are_not_left_out() -> None:
 
     for function in (printing_in_order, calling_in_order):
         with pytest.raises(
-            bridge.NotExportableError,
+            NotExportableError,
             match=r"It is ordered, and only unordered calls can be left out: write it without "
             r"ordered=True, or remove it",
         ):
@@ -160,7 +161,7 @@ def test_ordered_calls_are_not_left_out() -> None:
 )
 def test_callbacks_that_give_values_are_never_left_out(called: str, function: Any) -> None:
     with pytest.raises(
-        bridge.NotExportableError,
+        NotExportableError,
         match=rf"<lambda> calls back to Python by {called} at .*test_effects.py.* do that work in "
         "TensorFlow before or after",
     ):
@@ -173,7 +174,7 @@ def test_checks_need_someone_who_takes_their_errors() -> None:
         return a * 2
 
     with pytest.raises(
-        bridge.NotExportableError,
+        NotExportableError,
         match=r"checked calls checkify\.check at .*test_effects\.py.*, but nothing takes its error",
     ):
         bridge.export(checked)(ROW)
@@ -186,7 +187,7 @@ def test_tokens_are_no_results() -> None:
         return a * 2, lax.create_token()
 
     with pytest.raises(
-        bridge.NotExportableError, match=r"second gives a token \(jax\.lax\.create_token\)"
+        NotExportableError, match=r"second gives a token \(jax\.lax\.create_token\)"
     ):
         bridge.export(second)(ROW)
 

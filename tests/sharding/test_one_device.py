@@ -12,6 +12,7 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 import jax2tf_bridge as bridge
+from jax2tf_bridge.errors import ShardingError
 from tests.fresh_process import run_python
 from tests.sharding.meshes import X, by_parts, mesh
 
@@ -114,7 +115,7 @@ def test_exports_for_one_device_that_speak_of_several_are_refused() -> None:
     exported = jax.export.export(jax.jit(parts), platforms=["cpu"])(X)
     if exported.nr_devices > 1:
         pytest.skip("this JAX exports it for the devices of the mesh")
-    with pytest.raises(bridge.ShardingError, match=r"parts|<lambda>.* mesh of several devices"):
+    with pytest.raises(ShardingError, match=r"parts|<lambda>.* mesh of several devices"):
         bridge.from_exported(exported)
 
 
@@ -125,7 +126,5 @@ def test_parts_for_several_platforms_are_not_handed_to_jax() -> None:
         record = bridge.export(by_parts(), **options)(X)
         if b"xla.sdy.GlobalToLocalShape" not in record.module.data:
             pytest.skip("this JAX writes computations by parts in another way")
-        with pytest.raises(
-            bridge.ShardingError, match=r"by itself \(jax\.shard_map\).*cpu.*export"
-        ):
+        with pytest.raises(ShardingError, match=r"by itself \(jax\.shard_map\).*cpu.*export"):
             bridge.to_exported(record)

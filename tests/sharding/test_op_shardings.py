@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jax2tf_bridge import AbstractMesh, Sharding
+from jax2tf_bridge.portable import AbstractMesh, Sharding
 from jax2tf_bridge.portable._sharding import AxisType
 from jax2tf_bridge.serialization.jax_exported._xla_shardings import (
     REPLICATED,

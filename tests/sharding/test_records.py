@@ -9,7 +9,9 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jax2tf_bridge as bridge
-from jax2tf_bridge import PortableFunction, Sharding
+from jax2tf_bridge import PortableFunction
+from jax2tf_bridge.errors import ShardingError
+from jax2tf_bridge.portable import Sharding
 from jax2tf_bridge.serialization.jax_exported._xla_shardings import REPLICATED, op_sharding
 from tests.sharding.meshes import X, by_parts, mesh, over, product, spread_product
 
@@ -128,12 +130,12 @@ def test_a_function_that_is_not_jitted_is_exported_as_if_it_were(
 def test_what_jax_lowers_for_one_device_must_not_speak_of_several() -> None:
     constrained = jax.jit(lambda a: jax.lax.with_sharding_constraint(a * 2, over("x")))
     with pytest.raises(
-        bridge.ShardingError, match=r"uses a mesh of several devices .* Give jax\.jit in_shard"
+        ShardingError, match=r"uses a mesh of several devices .* Give jax\.jit in_shard"
     ):
         exported(constrained, X)
     spec = PartitionSpec("x", "y")
     mapped = jax.shard_map(lambda a: a * 2, mesh=mesh(), in_specs=spec, out_specs=spec)
-    with pytest.raises(bridge.ShardingError, match="uses a mesh of several devices"):
+    with pytest.raises(ShardingError, match="uses a mesh of several devices"):
         exported(jax.jit(mapped), X)
 
 

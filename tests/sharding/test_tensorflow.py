@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import jax2tf_bridge as bridge
 from jax2tf_bridge import DisabledSafetyCheck
+from jax2tf_bridge.errors import ShardingError, UnsupportedByTargetError
 from tests.sharding.meshes import X, by_parts, over, product, spread_product
 
 ALLOWED = (DisabledSafetyCheck.shardings(),)
@@ -25,13 +26,13 @@ def converted(function: Any, checks: Sequence[DisabledSafetyCheck] = (), **optio
 
 def test_eager_mode_refuses() -> None:
     with pytest.raises(
-        bridge.ShardingError,
+        ShardingError,
         match=r"<lambda> is sharded over 8 devices, and was called in eager mode: a function with "
         r"sharded arguments or results must be used under a `tf\.function` context\. Wrap what "
         r"calls it in tf\.function\. .* with DisabledSafetyCheck\.shardings\(\) among",
     ):
         converted(jax.jit(lambda a: a * 2, in_shardings=over("x")))(X)
-    with pytest.raises(bridge.ShardingError, match="was called in eager mode"):
+    with pytest.raises(ShardingError, match="was called in eager mode"):
         converted(jax.jit(lambda a: a * 2, out_shardings=over("x")))(X)
 
 
@@ -112,10 +113,10 @@ def test_open_sizes_may_be_constrained(jitted: bool) -> None:
 
 def test_a_retargeted_function_is_still_known_to_be_sharded() -> None:
     record = bridge.export(spread_product())(X, X)
-    again = bridge.retarget_record(record, bridge.Target.tensorflow("2.21"))
+    again = bridge.retarget(record, bridge.Target.tensorflow("2.21"))
     assert again.module.calling_convention_version == record.module.calling_convention_version == 10
-    with pytest.raises(bridge.UnsupportedByTargetError, match="it holds sharding annotations"):
-        bridge.retarget_record(record, bridge.Target.tensorflow("2.17"))
+    with pytest.raises(UnsupportedByTargetError, match="it holds sharding annotations"):
+        bridge.retarget(record, bridge.Target.tensorflow("2.17"))
 
 
 @pytest.mark.parametrize("how", ["eager", "graph", "compiled"])
@@ -154,7 +155,7 @@ def test_modules_of_gspmd_run_on_every_release(gspmd: None) -> None:
     slopes = bridge.to_tf(record.vjp())(X, X, np.ones_like(X))
     for slope, wanted in zip(slopes, jax.vjp(product, X, X)[1](np.ones_like(X)), strict=True):
         np.testing.assert_allclose(slope, wanted, atol=1e-4)
-    with pytest.raises(bridge.ShardingError, match=r"computes on the part of each by itself"):
+    with pytest.raises(ShardingError, match=r"computes on the part of each by itself"):
         converted(by_parts(), ALLOWED)(X)
 
 
@@ -178,11 +179,11 @@ def test_what_computes_by_parts_cannot_be_allowed() -> None:
     function = converted(by_parts(), ALLOWED)
     text = r"computes on the part of each by itself \(jax\.shard_map\), so that it cannot run on"
     for run in (function, tf.function(function)):
-        with pytest.raises(bridge.ShardingError, match=text):
+        with pytest.raises(ShardingError, match=text):
             run(X)
     record = bridge.export(by_parts(), platforms=["cpu"], disabled_checks=ALLOWED)(X)
     stored = bridge.deserialize(bridge.serialize(record))
-    with pytest.raises(bridge.ShardingError, match=text):
+    with pytest.raises(ShardingError, match=text):
         bridge.to_tf(stored, with_gradient=False)(X)
 
 
@@ -269,10 +270,10 @@ def test_without_the_ops_a_function_on_one_device_has_no_annotation() -> None:
 
 def test_what_xla_has_no_words_for_is_an_error() -> None:
     record = bridge.export(spread_product(), platforms=["tpu"])(X, X)
-    mesh = bridge.AbstractMesh(("x", "y"), (2, 4), ("auto", "auto"))
-    partial = bridge.Sharding(mesh, (("x",), ()), unreduced=("y",))
+    mesh = bridge.portable.AbstractMesh(("x", "y"), (2, 4), ("auto", "auto"))
+    partial = bridge.portable.Sharding(mesh, (("x",), ()), unreduced=("y",))
     odd = replace(record, in_shardings=(partial, None))
-    with pytest.raises(bridge.ShardingError, match=r"unreduced=\{'y'\}.* have no words for"):
+    with pytest.raises(ShardingError, match=r"unreduced=\{'y'\}.* have no words for"):
         tf.function(bridge.to_tf(odd, with_gradient=False)).get_concrete_function(
             tf.constant(X), tf.constant(X)
         )

@@ -11,15 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import (
-    ArgumentsError,
-    DTypeError,
-    ModuleError,
-    PortableFunction,
-    ShapeError,
-    StructureError,
-    export,
-)
+from jax2tf_bridge import PortableFunction, export
+from jax2tf_bridge.errors import ArgumentsError, DTypeError, ModuleError, ShapeError, StructureError
 from jax2tf_bridge.to_tf import to_tf
 from tests.serialization.records import changed
 from tests.tensorflow_process import run_in_tensorflow
@@ -150,7 +143,7 @@ def test_shapes_that_contradict_each_other() -> None:
 RELEASE = ".".join(tf.__version__.split(".")[:2])
 REMEDY = (
     f"Where JAX is installed, retarget it: jax2tf-bridge retarget FILE --tensorflow {RELEASE}, or "
-    rf"in Python retarget_record\(record, Target.tensorflow\('{RELEASE}'\)\)\. Or export it "
+    rf"in Python retarget\(record, Target.tensorflow\('{RELEASE}'\)\)\. Or export it "
     r"again without a target, or serve it with a newer TensorFlow\."
 )
 

@@ -12,7 +12,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax2tf_bridge import PortableFunction, ShapeError, convert, export, to_tf
+from jax2tf_bridge import PortableFunction, convert, export, to_tf
+from jax2tf_bridge.errors import ShapeError
 from jax2tf_bridge.to_tf._result_sizes import CheckedArithmetic
 from shape_poly import DimExpr, parse_dimension
 from tests.sampling import examples

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jax2tf_bridge.weights as ours
-from jax2tf_bridge import StateDictError
+from jax2tf_bridge.errors import StateDictError
 from tests.weights import trees
 from tests.weights.trees import Box, Pair
 

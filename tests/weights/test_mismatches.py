@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jax2tf_bridge import StateDictError
+from jax2tf_bridge.errors import StateDictError
 from jax2tf_bridge.weights import flatten_state, from_state_dict, to_state_dict
 from tests.weights.trees import Moments, Pair
 

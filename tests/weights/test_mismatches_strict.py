@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax2tf_bridge import StateDictError
+from jax2tf_bridge.errors import StateDictError
 from jax2tf_bridge.weights import from_state_dict, msgpack_restore, msgpack_serialize, to_state_dict
 from tests.weights import trees
 from tests.weights.trees import Pair

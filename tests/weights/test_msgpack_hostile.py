@@ -15,7 +15,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jax2tf_bridge import FileFormatError, open_weights
+from jax2tf_bridge import open_weights
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.weights import msgpack_restore, msgpack_serialize
 from tests.sampling import examples
 from tests.weights.msgpack_by_hand import (

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax2tf_bridge import FileFormatError, StateDictError
+from jax2tf_bridge.errors import FileFormatError, StateDictError
 from jax2tf_bridge.weights import from_bytes, msgpack_restore
 from tests.fresh_process import run_python
 from tests.weights import msgpack_by_hand as by_hand

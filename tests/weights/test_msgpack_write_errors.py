@@ -14,7 +14,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from jax2tf_bridge import SerializationError
+from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.weights import msgpack_restore, msgpack_serialize, to_bytes
 from jax2tf_bridge.weights.msgpack import _format
 from jax2tf_bridge.weights.msgpack._format import CHUNKED_KEY, MAX_DEPTH, MAX_ITEM_SIZE

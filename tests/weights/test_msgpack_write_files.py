@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 
 import jax2tf_bridge
-from jax2tf_bridge import SerializationError, StateDictError
+from jax2tf_bridge.errors import SerializationError, StateDictError
 from jax2tf_bridge.weights import flatten_state, read_weights, to_bytes, write_weights
 from tests.fresh_process import run_python, several_devices
 from tests.weights.trees import trees, unhurried

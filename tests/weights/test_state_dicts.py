@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from jax2tf_bridge import StateDictError
+from jax2tf_bridge.errors import StateDictError
 from jax2tf_bridge.weights import flatten_state, from_state_dict, to_state_dict
 from tests.weights import trees
 from tests.weights.trees import Moments, Nothing, Pair

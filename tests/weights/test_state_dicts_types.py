@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2tf_bridge import SerializationError, StateDictError
+from jax2tf_bridge.errors import SerializationError, StateDictError
 from jax2tf_bridge.weights import (
     current_path,
     from_state_dict,

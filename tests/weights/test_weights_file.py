@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax2tf_bridge import FileFormatError, StateDictError
+from jax2tf_bridge.errors import FileFormatError, StateDictError
 from jax2tf_bridge.weights import (
     LeafInfo,
     WeightsFile,

@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from jax2tf_bridge import FileFormatError
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.weights import _sources, msgpack_serialize, open_weights, read_weights
 
 TREE = {"a": np.arange(50_000.0), "b": np.arange(50_000, dtype=np.int32), "step": np.int32(1)}
@@ -165,7 +165,7 @@ def test_beyond_the_end_of_a_shortened_file_the_system_ends_the_process(path: Pa
     """Documented: the process ends, but an access through the open file is an error."""
     code = """
 import os, sys
-from jax2tf_bridge import FileFormatError
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.weights import open_weights
 weights = open_weights(sys.argv[1])
 array = weights["a"]

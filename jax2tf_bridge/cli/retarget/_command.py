@@ -72,9 +72,9 @@ def run(options: argparse.Namespace) -> None:
     check_output(output)
     record = read_function(options.file)
     with loading("JAX", "retarget", console):
-        from jax2tf_bridge.from_jax.stablehlo._retarget import retarget_record
+        from jax2tf_bridge.from_jax.stablehlo._retarget import retarget
     with console.step(f"retargeting {record.name}"):
-        retargeted = retarget_record(record, target)
+        retargeted = retarget(record, target)
         # The gradients that were there, which may be retargeted only now.
         write_function(output, retargeted, vjp_order=len(stored_functions(record)) - 1)
     print(printable(f"{output}: {summary(retargeted)}"))
@@ -95,7 +95,7 @@ def _retarget_directory(options: argparse.Namespace) -> None:
     with console.step(f"reading {source}"):
         contents = read_saved_model(source)
     with loading("JAX", "retarget", console):
-        from jax2tf_bridge.from_jax.stablehlo._retarget import retarget_call, retarget_record
+        from jax2tf_bridge.from_jax.stablehlo._retarget import retarget, retarget_call
 
     def retargeted(called: CalledModule) -> NewModule:
         found = retarget_call(
@@ -116,7 +116,7 @@ def _retarget_directory(options: argparse.Namespace) -> None:
 
     with console.step(f"retargeting {len(contents.modules)} modules"):
         modules = [retargeted(called) for called in contents.modules]
-        records = _records(contents, lambda record: retarget_record(record, target))
+        records = _records(contents, lambda record: retarget(record, target))
     with (
         console.step(f"writing {output}"),
         changed_copy(source, output, overwrite=options.overwrite) as folder,

@@ -158,9 +158,9 @@ def _read(options: argparse.Namespace) -> Signature:
 
 def _buckets_dropped(root: Path, options: argparse.Namespace) -> str | None:
     """Warns if the version before has buckets and the new one has none."""
-    from jax2tf_bridge.saving import latest
+    from jax2tf_bridge.saving import latest_version
 
-    newest = latest(root)
+    newest = latest_version(root)
     found = None if newest is None or options.buckets else read_sidecar(newest)
     had = [e for e in found[0].signatures.values() if e.buckets] if found else []
     if not had or newest is None:

@@ -181,7 +181,7 @@ WIDE = {narrow: ELEMENT_TYPES[wide] for narrow, wide in WIDENED.items()}
 """MLIR's element type by which TensorFlow takes a narrow dtype."""
 
 
-def retarget_record(
+def retarget(
     record: PortableFunction | HoldsPortable, target: Target | None = None
 ) -> PortableFunction:
     """Rewrites a portable function for another target, as an older TensorFlow needs it.
@@ -206,7 +206,7 @@ def retarget_record(
       FunctionError: it is no portable function.
       TargetError: it is no Target.
     """
-    record = as_record(record, "retarget_record")
+    record = as_record(record, "retarget")
     target = as_target(target)
     module = read_module(record)
     rewrite_calls(module, record.name, keep_current=False)
@@ -303,7 +303,7 @@ def _retargeted_vjp(record: PortableFunction, target: Target) -> Gradient:
     gradient, name = record.gradient, record.name
     if gradient.made is not None:
         try:
-            return StoredGradient(retarget_record(gradient.made, target))
+            return StoredGradient(retarget(gradient.made, target))
         except (ModuleError, UnsupportedByTargetError) as e:
             behind = f" This is the gradient of {name}: record.with_vjp(0) leaves it behind."
             hint = Message(e, behind)
@@ -318,7 +318,7 @@ def _retargeted_vjp(record: PortableFunction, target: Target) -> Gradient:
         if problem is not None:
             raise GradientError(problem)
 
-    return GradientOnDemand(lambda: retarget_record(gradient.get(name), target), check=check)
+    return GradientOnDemand(lambda: retarget(gradient.get(name), target), check=check)
 
 
 # Of main's module: over how many devices it is spread.
@@ -397,7 +397,7 @@ def retarget_call(
     )
     effects = ("tokens",) if has_tokens else ()
     function = replace(function, ordered_effects=effects, constraints_known=False)
-    found = retarget_record(function, target).module
+    found = retarget(function, target).module
     return Retargeted(found.data, found.stablehlo_version, found.calling_convention_version)
 
 
@@ -406,7 +406,7 @@ def _devices(module: bytes) -> int:
     with _jax_compat.make_ir_context():
         try:
             attributes = _jax_compat.deserialize_module(module).operation.attributes
-        except Exception:  # of types that differ between releases; retarget_record says it
+        except Exception:  # of types that differ between releases; retarget says it
             return 1
         texts = [str(attributes[name]) for name in _DEVICES if name in attributes]
     return math.prod(int(_INTEGER.findall(text)[0]) for text in texts if _INTEGER.match(text))

@@ -116,7 +116,7 @@ def publish_version(
     return NewVersion(version, folder / str(version), result, tuple(removed), tuple(notes))
 
 
-def versions(root: str | os.PathLike[str]) -> dict[int, Path]:
+def published_versions(root: str | os.PathLike[str]) -> dict[int, Path]:
     """Returns the directories of the versions below a root by number, the newest last.
 
     They are those that TensorFlow Serving takes for versions; empty if there is no such root.
@@ -133,14 +133,14 @@ def versions(root: str | os.PathLike[str]) -> dict[int, Path]:
     return {number: found[number][-1] for number in sorted(found)}
 
 
-def latest(root: str | os.PathLike[str]) -> Path | None:
+def latest_version(root: str | os.PathLike[str]) -> Path | None:
     """Returns the directory of the newest version below a root; None if there is none.
 
     Raises:
       NotADirectoryError: `root` is a file.
       OSError: `root` is an address, or cannot be read.
     """
-    found = versions(root)
+    found = published_versions(root)
     return found[max(found)] if found else None
 
 

@@ -32,7 +32,7 @@ from jax2tf_bridge.errors import (
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, VariableEntry, read_sidecar
 from jax2tf_bridge.saving.publishing._fingerprint import with_checkpoint
-from jax2tf_bridge.saving.publishing._publish import NewVersion, latest, publish_version
+from jax2tf_bridge.saving.publishing._publish import NewVersion, latest_version, publish_version
 from jax2tf_bridge.saving.publishing._whole_directory import local_path
 from jax2tf_bridge.saving.weights._params import leaves_for
 from jax2tf_bridge.saving.weights._variables import PARAMS, as_saved, leaf_names
@@ -92,7 +92,7 @@ def publish_weights(
             return _publish(root, base, tensors, keep, partial)
         except (OSError, FileFormatError, tf.errors.OpError):
             # Another publisher may have removed it meanwhile, after it published a newer one.
-            if base.is_dir() or latest(root) in (None, base):
+            if base.is_dir() or latest_version(root) in (None, base):
                 raise
 
 
@@ -120,7 +120,7 @@ def _publish(
 
 
 def _base(root: str | os.PathLike[str]) -> Path:
-    base = latest(root)
+    base = latest_version(root)
     if base is None:
         text = "has no published version yet: publish the model once with its signatures"
         raise path_error(FileNotFoundError, errno.ENOENT, text, local_path(root))

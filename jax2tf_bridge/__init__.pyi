@@ -1,0 +1,54 @@
+# The public names: one line each. __init__.py reads this file, type checkers do, and the tests.
+
+from jax2tf_bridge import colocated as colocated
+from jax2tf_bridge import compat as compat
+from jax2tf_bridge import errors as errors
+from jax2tf_bridge import jax_export as jax_export
+from jax2tf_bridge import loading as loading
+from jax2tf_bridge import parallel as parallel
+from jax2tf_bridge import portable as portable
+from jax2tf_bridge import saving as saving
+from jax2tf_bridge import weights as weights
+from jax2tf_bridge._version import __version__ as __version__
+from jax2tf_bridge.call_tf import call_tf as call_tf
+from jax2tf_bridge.converting._convert import convert as convert
+from jax2tf_bridge.converting._dtypes import dtype_of_val as dtype_of_val
+from jax2tf_bridge.converting._publish import publish as publish
+from jax2tf_bridge.converting._save import save as save
+from jax2tf_bridge.converting._serialize_exported import serialize_exported as serialize_exported
+from jax2tf_bridge.errors import BridgeError as BridgeError
+from jax2tf_bridge.from_jax import export as export
+from jax2tf_bridge.from_jax import from_exported as from_exported
+from jax2tf_bridge.from_jax import retarget as retarget
+from jax2tf_bridge.from_jax import to_exported as to_exported
+from jax2tf_bridge.from_jax._eval_shape import eval_polymorphic_shape as eval_polymorphic_shape
+from jax2tf_bridge.loading import load as load
+from jax2tf_bridge.parallel import ExportJob as ExportJob
+from jax2tf_bridge.parallel import export_many as export_many
+from jax2tf_bridge.portable._auto import AUTO as AUTO
+from jax2tf_bridge.portable._poly_shape import PolyShape as PolyShape
+from jax2tf_bridge.portable._portable_function import PortableFunction as PortableFunction
+from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck as DisabledSafetyCheck
+from jax2tf_bridge.portable._target import Target as Target
+from jax2tf_bridge.saved_model._signature import Signature as Signature
+from jax2tf_bridge.saving import assign_weights as assign_weights
+from jax2tf_bridge.saving import choose_buckets as choose_buckets
+from jax2tf_bridge.saving import latest_version as latest_version
+from jax2tf_bridge.saving import published_versions as published_versions
+from jax2tf_bridge.serialization import deserialize as deserialize
+from jax2tf_bridge.serialization import read_function as read_function
+from jax2tf_bridge.serialization import (
+    register_namedtuple_serialization as register_namedtuple_serialization,
+)
+from jax2tf_bridge.serialization import (
+    register_pytree_node_serialization as register_pytree_node_serialization,
+)
+from jax2tf_bridge.serialization import serialize as serialize
+from jax2tf_bridge.serialization import write_function as write_function
+from jax2tf_bridge.to_tf import to_tf as to_tf
+from jax2tf_bridge.to_tf._logical_devices import (
+    split_to_logical_devices as split_to_logical_devices,
+)
+from jax2tf_bridge.weights import open_weights as open_weights
+from jax2tf_bridge.weights import read_weights as read_weights
+from jax2tf_bridge.weights import write_weights as write_weights

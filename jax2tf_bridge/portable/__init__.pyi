@@ -1,0 +1,17 @@
+from jax2tf_bridge.portable._auto import AUTO as AUTO
+from jax2tf_bridge.portable._aval import Aval as Aval
+from jax2tf_bridge.portable._aval import LiftedConstant as LiftedConstant
+from jax2tf_bridge.portable._aval import Port as Port
+from jax2tf_bridge.portable._module import Module as Module
+from jax2tf_bridge.portable._poly_shape import PolyShape as PolyShape
+from jax2tf_bridge.portable._portable_function import Gradient as Gradient
+from jax2tf_bridge.portable._portable_function import GradientOnDemand as GradientOnDemand
+from jax2tf_bridge.portable._portable_function import NoGradient as NoGradient
+from jax2tf_bridge.portable._portable_function import PortableFunction as PortableFunction
+from jax2tf_bridge.portable._portable_function import StoredGradient as StoredGradient
+from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck as DisabledSafetyCheck
+from jax2tf_bridge.portable._sharding import AbstractDevice as AbstractDevice
+from jax2tf_bridge.portable._sharding import AbstractMesh as AbstractMesh
+from jax2tf_bridge.portable._sharding import Sharding as Sharding
+from jax2tf_bridge.portable._target import Target as Target
+from jax2tf_bridge.portable._tree_spec import TreeSpec as TreeSpec
