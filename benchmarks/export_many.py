@@ -58,10 +58,10 @@ def jobs() -> dict[str, ExportJob]:
 def one_after_another(todo: Mapping[str, ExportJob]) -> None:
     """As without export_many."""
     for job in todo.values():
-        record = export(
+        portable = export(
             job.function, polymorphic_shapes=job.polymorphic_shapes, platforms=job.platforms
         )(*job.args)
-        serialize(record, vjp_order=job.vjp_order)
+        serialize(portable, vjp_order=job.vjp_order)
 
 
 @contextmanager

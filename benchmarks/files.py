@@ -63,14 +63,14 @@ def _steps(side: str, folder: Path, orders: int) -> dict[str, Callable[[], Any]]
     if side == "bridge":
         from jax2tf_bridge.serialization import read_function, serialize, write_function
 
-        record = read_function(own)
+        portable = read_function(own)
         serialize(
-            replace(record, module=replace(record.module, data=b""))
+            replace(portable, module=replace(portable.module, data=b""))
         )  # imports what writing needs
         read = functools.partial(read_function, own)
         return {
-            _SERIALIZE: lambda: serialize(record),
-            _WRITE: lambda: write_function(folder / "written.jaxfn", record),
+            _SERIALIZE: lambda: serialize(portable),
+            _WRITE: lambda: write_function(folder / "written.jaxfn", portable),
             _READ: read,
             _READ_ANNOTATED: read,
         }
@@ -129,11 +129,11 @@ def _model(
     data = bytes(exported.serialize(vjp_order=orders))
     (folder / "model.bin").write_bytes(data)
     # The same modules in both files.
-    record = deserialize(data)
-    write_function(folder / "model.jaxfn", record, vjp_order=orders)
+    portable = deserialize(data)
+    write_function(folder / "model.jaxfn", portable, vjp_order=orders)
     found = read_function(folder / "model.jaxfn")
     assert found.module == exported.mlir_module_serialized
-    assert replace(found, gradient=record.gradient).in_avals == record.in_avals
+    assert replace(found, gradient=portable.gradient).in_avals == portable.in_avals
     sides = {side: _steps(side, folder, orders) for side in _SIDES}
     rows = []
     for step in _STEPS:

@@ -54,7 +54,7 @@ def main() -> None:
     for name, export_for in _programs().items():
         _measure.progress(name)
         try:
-            records = {"four": export_for(None), "cpu": export_for(("cpu",))}
+            portables = {"four": export_for(None), "cpu": export_for(("cpu",))}
         except BridgeError as e:
             notes.append(f"{name} is not exported: {str(e).splitlines()[0][:200]}")
             continue
@@ -63,14 +63,14 @@ def main() -> None:
             rounds=options.rounds,
             seconds_a_turn=0.0,
         )
-        four, cpu = len(records["four"].module.data), len(records["cpu"].module.data)
+        four, cpu = len(portables["four"].module.data), len(portables["cpu"].module.data)
         took = {key: _measure.Spread.of(value) for key, value in times.items()}
         ratio = _measure.ratios(times, "four", "cpu")
-        dropped = [f"{platform}: {why}" for platform, why in records["four"].dropped_platforms]
+        dropped = [f"{platform}: {why}" for platform, why in portables["four"].dropped_platforms]
         measured.append(
             {
                 "program": name,
-                "platforms": records["four"].platforms,
+                "platforms": portables["four"].platforms,
                 "dropped": dropped,
                 "bytes": four,
                 "bytes, cpu": cpu,
@@ -82,7 +82,7 @@ def main() -> None:
         rows.append(
             [
                 name,
-                ", ".join(records["four"].platforms),
+                ", ".join(portables["four"].platforms),
                 f"{four}",
                 f"{four / cpu:.2f}",
                 _measure.seconds_text(took["four"].median),

@@ -66,8 +66,8 @@ def write_jax2tf(path: Path) -> None:
 def write_ours(path: Path, **options: Any) -> None:
     x = jax.ShapeDtypeStruct((4, _WIDTHS[0]), np.float32)
     params = weights()
-    record = bridge.export(mlp, polymorphic_shapes=[None, f"(b, {_WIDTHS[0]})"])(params, x)
-    bridge.save(path, record, params=params, **options)
+    portable = bridge.export(mlp, polymorphic_shapes=[None, f"(b, {_WIDTHS[0]})"])(params, x)
+    bridge.save(path, portable, params=params, **options)
 
 
 @dataclass(frozen=True)

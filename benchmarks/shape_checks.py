@@ -21,16 +21,16 @@ _COPIES = 100
 """How often a check stands in one graph to be measured alone: a call costs far more than it."""
 
 
-def _no_checks(record: PortableFunction, *_: Any) -> tuple[list[Any], list[Any]]:
+def _no_checks(portable: PortableFunction, *_: Any) -> tuple[list[Any], list[Any]]:
     """In the place of check_shapes."""
-    return [evaluate_shape(aval.op_shape, {}) for aval in record.out_avals], []
+    return [evaluate_shape(aval.op_shape, {}) for aval in portable.out_avals], []
 
 
-def _traced(record: PortableFunction, specs: Any, *, checked: bool) -> Any:
-    """A call of the record."""
+def _traced(portable: PortableFunction, specs: Any, *, checked: bool) -> Any:
+    """A call of the portable function."""
 
     def call(*leaves: Any) -> Any:
-        return call_op(record, leaves)[0]
+        return call_op(portable, leaves)[0]
 
     function = tf.function(call, input_signature=specs, autograph=False)
     with mock.patch.object(_op, "check_shapes", check_shapes if checked else _no_checks):
@@ -46,13 +46,13 @@ def _attention(q: Any, k: Any, v: Any) -> Any:
 
 
 def models() -> dict[str, tuple[PortableFunction, list[Any], list[Any]]]:
-    """For each model its record, what is known of its arguments while tracing, and arguments."""
+    """For each model its function, what is known of its arguments while tracing, and arguments."""
     model = mlp()
     x = model.inputs(1)
-    record = export(model.apply, polymorphic_shapes=[None, model.polymorphic_shape])(
+    portable = export(model.apply, polymorphic_shapes=[None, model.polymorphic_shape])(
         model.weights, x
     )
-    # As the record has them: sorted by name.
+    # As the portable function has them: sorted by name.
     leaves = [model.weights[name] for name in sorted(model.weights)]
     known = [tf.TensorSpec(leaf.shape) for leaf in leaves]
     values = [tf.constant(leaf) for leaf in [*leaves, x]]
@@ -61,8 +61,8 @@ def models() -> dict[str, tuple[PortableFunction, list[Any], list[Any]]]:
         ones, ones, ones
     )
     return {
-        "MLP, batch open": (record, [*known, tf.TensorSpec([None, 784])], values),
-        "MLP, batch and width open": (record, [*known, tf.TensorSpec([None, None])], values),
+        "MLP, batch open": (portable, [*known, tf.TensorSpec([None, 784])], values),
+        "MLP, batch and width open": (portable, [*known, tf.TensorSpec([None, None])], values),
         "attention, b, n and m open": (
             attention,
             [tf.TensorSpec([None, None, 8])] * 3,
@@ -71,13 +71,13 @@ def models() -> dict[str, tuple[PortableFunction, list[Any], list[Any]]]:
     }
 
 
-def _alone(record: PortableFunction, specs: list[Any], *, checked: bool) -> Any:
+def _alone(portable: PortableFunction, specs: list[Any], *, checked: bool) -> Any:
     """The checks of _COPIES calls in one graph, and nothing of the calls."""
     arity = len(specs)
 
     def call(*leaves: Any) -> Any:
         for i in range(_COPIES if checked else 0):
-            _, guards = check_shapes(record, leaves[i * arity : (i + 1) * arity])
+            _, guards = check_shapes(portable, leaves[i * arity : (i + 1) * arity])
             with tf.control_dependencies(guards):
                 tf.no_op()
         return tf.constant(0)
@@ -94,17 +94,17 @@ def main() -> None:
     parser = _measure.parser(__doc__, rounds=41)
     options = parser.parse_args()
     rows, measured = [], []
-    for name, (record, specs, args) in models().items():
+    for name, (portable, specs, args) in models().items():
         _measure.progress(name)
-        checked = _traced(record, specs, checked=True)
-        unchecked = _traced(record, specs, checked=False)
+        checked = _traced(portable, specs, checked=True)
+        unchecked = _traced(portable, specs, checked=False)
         np.testing.assert_array_equal(checked(*args), unchecked(*args))
         times = _measure.interleaved(
             {
                 "checked": _call(checked, args),
                 "unchecked": _call(unchecked, args),
-                "checks": _call(_alone(record, specs, checked=True), args * _COPIES),
-                "no checks": _call(_alone(record, specs, checked=False), args * _COPIES),
+                "checks": _call(_alone(portable, specs, checked=True), args * _COPIES),
+                "no checks": _call(_alone(portable, specs, checked=False), args * _COPIES),
             },
             rounds=options.rounds,
         )

@@ -142,8 +142,8 @@ def doubled(node: Any) -> Any:
 
 
 def called_in_jax(node: Any) -> Any:
-    record = bridge.deserialize(bridge.serialize(export(doubled)(node)))
-    result = bridge.to_exported(record).call(node)
+    portable = bridge.deserialize(bridge.serialize(export(doubled)(node)))
+    result = bridge.to_exported(portable).call(node)
     return type(result), result.label, result.x[0, 0]
 
 
@@ -276,8 +276,8 @@ ADVICE = {
     ),
     "a portable function": Advice(
         lambda: convert(cast(Any, exported())),
-        r"already: (to_tf\(record\)) makes",
-        "from jax2tf_bridge import to_tf; record = exported(); {}(X)",
+        r"already: (to_tf\(portable\)) makes",
+        "from jax2tf_bridge import to_tf; portable = exported(); {}(X)",
     ),
     "a function without arguments": Advice(
         lambda: bridge.to_tf(export(jnp.sin)),
@@ -321,8 +321,8 @@ def polyshape() -> None:
 
 
 def exported() -> bridge.PortableFunction:
-    record: bridge.PortableFunction = export(jnp.sin)(X)
-    return record
+    portable: bridge.PortableFunction = export(jnp.sin)(X)
+    return portable
 
 
 def saved(**options: Any) -> None:

@@ -1,4 +1,4 @@
-"""The modules lowered for CUDA, as records hold them, run by JAX on a GPU where there is one.
+"""The modules lowered for CUDA, as functions hold them, run by JAX on a GPU where there is one.
 
 What TensorFlow does with the module on a GPU is XLA's doing too, so that a lowering that only
 works on the CPU shows here.
@@ -31,13 +31,13 @@ pytestmark = pytest.mark.skipif(not _has_cuda(), reason="no CUDA device that JAX
 
 
 def _with_module_of(
-    record: bridge.PortableFunction, exported: jax_export.Exported
+    portable: bridge.PortableFunction, exported: jax_export.Exported
 ) -> jax_export.Exported:
     return dataclasses.replace(
         exported,
-        mlir_module_serialized=record.module.data,
-        module_kept_var_idx=record.module.kept_arguments,
-        platforms=record.platforms,
+        mlir_module_serialized=portable.module.data,
+        module_kept_var_idx=portable.module.kept_arguments,
+        platforms=portable.platforms,
     )
 
 
@@ -54,19 +54,19 @@ def test_the_module_on_a_gpu(program: Program) -> None:
         example = program.build()
         first = example.calls[0]
         args = jax_arguments(program, first)
-        record = bridge.export(
+        portable = bridge.export(
             example.function,
             polymorphic_shapes=program.polymorphic_shapes,
             polymorphic_constraints=program.constraints,
         )(*args, **first.kwargs)
-        assert "cuda" in record.platforms, record.dropped_platforms
-        if any(a.dtype in ("int4", "uint4") for a in (*record.in_avals, *record.out_avals)):
+        assert "cuda" in portable.platforms, portable.dropped_platforms
+        if any(a.dtype in ("int4", "uint4") for a in (*portable.in_avals, *portable.out_avals)):
             pytest.skip("4-bit values cross TensorFlow's op as int8, and JAX's as they are")
         specs = jax_export.symbolic_args_specs(
             args, program.polymorphic_shapes, constraints=program.constraints
         )
         exported = _exported(program, example.function, specs, first.kwargs)
-        forward = _with_module_of(record, exported)
+        forward = _with_module_of(portable, exported)
         for call in example.calls:
             expected = reference(program, example, call)
             got = jax.tree_util.tree_leaves(
@@ -75,22 +75,22 @@ def test_the_module_on_a_gpu(program: Program) -> None:
             results = [np.asarray(_words(g)) for g in got]
             assert differences("result", results, expected.results, program.tolerance) == []
             if expected.gradients:
-                _check_gradient(program, record, exported, call, expected)
+                _check_gradient(program, portable, exported, call, expected)
 
 
 def _check_gradient(
     program: Program,
-    record: bridge.PortableFunction,
+    portable: bridge.PortableFunction,
     exported: jax_export.Exported,
     call: Any,
     expected: Reference,
 ) -> None:
-    vjp = _with_module_of(record.vjp(), exported.vjp())
+    vjp = _with_module_of(portable.vjp(), exported.vjp())
     leaves = jax.tree_util.tree_leaves((jax_arguments(program, call), dict(call.kwargs)))
     given = dict(zip(expected.targets, expected.cotangents, strict=True))
     cotangents = [
         given[i] if i in given else _zeros(result, aval.is_differentiable)
-        for i, (result, aval) in enumerate(zip(expected.results, record.out_avals, strict=True))
+        for i, (result, aval) in enumerate(zip(expected.results, portable.out_avals, strict=True))
     ]
     pulled = vjp.call(*leaves, *cotangents)
     got = [conjugate(np.asarray(pulled[i])) for i in expected.sources]

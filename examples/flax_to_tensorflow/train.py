@@ -55,9 +55,9 @@ def write(folder: Path, steps: int, seed: int) -> None:
     function = folder / "net.jaxfn"
     if not function.exists():
         shapes = [None, "(b, 8, 8)"]
-        record = export(model.predict, polymorphic_shapes=shapes)(variables, images[:1])
-        write_function(function, record, vjp_order=1)
-        print(f"{function}: {record.name}, {function.stat().st_size} bytes")
+        portable = export(model.predict, polymorphic_shapes=shapes)(variables, images[:1])
+        write_function(function, portable, vjp_order=1)
+        print(f"{function}: {portable.name}, {function.stat().st_size} bytes")
     weights = folder / "weights.msgpack"
     write_weights(weights, variables)
     print(f"{weights}: {weights.stat().st_size} bytes")

@@ -34,11 +34,11 @@ def jobs() -> dict[str, ExportJob]:
     }
 
 
-def write(records: Mapping[str, PortableFunction], folder: Path) -> None:
-    """Writes a file for each record, and says what is in it."""
+def write(portables: Mapping[str, PortableFunction], folder: Path) -> None:
+    """Writes a file for each portable function, and says what is in it."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, record in records.items():
+    for name, portable in portables.items():
         path = folder / f"{name}.jaxfn"
-        write_function(path, record)
-        arguments = ", ".join(map(str, record.in_avals))
-        print(f"{path.name}: ({arguments}) on {', '.join(record.platforms)}")
+        write_function(path, portable)
+        arguments = ", ".join(map(str, portable.in_avals))
+        print(f"{path.name}: ({arguments}) on {', '.join(portable.platforms)}")

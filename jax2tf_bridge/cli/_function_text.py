@@ -8,25 +8,25 @@ from jax2tf_bridge._utils._lists import some
 from jax2tf_bridge.portable._portable_function import PortableFunction
 
 
-def stored_functions(record: PortableFunction) -> tuple[PortableFunction, ...]:
+def stored_functions(portable: PortableFunction) -> tuple[PortableFunction, ...]:
     """Returns the function and those of its VJPs that are stored, by order."""
-    functions = [record]
+    functions = [portable]
     while (vjp := functions[-1].gradient.made) is not None:
         functions.append(vjp)
     return tuple(functions)
 
 
-def summary(record: PortableFunction) -> str:
+def summary(portable: PortableFunction) -> str:
     """Describes a portable function in one line."""
-    arguments = [f"{p}: {a}" for p, a in zip(record.in_paths(), record.in_avals, strict=True)]
-    results = [str(aval) for aval in record.out_avals]
-    sizes = (*record.constraints, *record.requirements)
+    arguments = [f"{p}: {a}" for p, a in zip(portable.in_paths(), portable.in_avals, strict=True)]
+    results = [str(aval) for aval in portable.out_avals]
+    sizes = (*portable.constraints, *portable.requirements)
     return "; ".join(
         [
-            f"{record.name}({some(arguments, 8)}) -> ({some(results, 8)})",
+            f"{portable.name}({some(arguments, 8)}) -> ({some(results, 8)})",
             *([f"needs {', '.join(sizes)}"] if sizes else []),
-            f"{gradients_text(len(stored_functions(record)) - 1)}",
-            f"runs on {releases_text(record.tensorflow_releases)}",
+            f"{gradients_text(len(stored_functions(portable)) - 1)}",
+            f"runs on {releases_text(portable.tensorflow_releases)}",
         ]
     )
 

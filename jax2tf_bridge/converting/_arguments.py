@@ -99,18 +99,18 @@ class CallArguments:
             {**kwargs, **self.static_kwargs},
         )
 
-    def tensors(self, record: PortableFunction) -> list[tf.Tensor]:
+    def tensors(self, portable: PortableFunction) -> list[tf.Tensor]:
         """Makes the leaves tensors of the function's dtypes; 64 bits become 32 where JAX says so.
 
         Raises:
           DTypeError: a number is too large for its dtype.
         """
         tensors = []
-        for i, (leaf, aval) in enumerate(zip(self.leaves, record.in_avals, strict=True)):
+        for i, (leaf, aval) in enumerate(zip(self.leaves, portable.in_avals, strict=True)):
             dtype = tf.as_dtype(aval.op_dtype)
             if not fits(leaf, dtype):
                 raise DTypeError(
-                    f"The argument {record.in_paths()[i]} is {leaf}, which does not fit "
+                    f"The argument {portable.in_paths()[i]} is {leaf}, which does not fit "
                     f"{dtype.name}. Set jax_enable_x64, or pass it as a float."
                 )
             tensors.append(_tensor(leaf, dtype))

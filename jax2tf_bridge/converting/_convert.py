@@ -19,7 +19,7 @@ except ModuleNotFoundError as e:
     raise MissingDependencyError(*missing, "convert") from e
 
 from jax2tf_bridge.converting._arguments import CallArguments
-from jax2tf_bridge.converting._functions import RecordCache, Requirements
+from jax2tf_bridge.converting._functions import FunctionCache, Requirements
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._export import call_text, export_options, export_specs
 from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
@@ -107,7 +107,7 @@ def convert(
     )
     constants = SharedConstants(function.name)
     pool = ConstantPool()
-    records = RecordCache(lambda specs: export_specs(function, specs, options, pool))
+    portables = FunctionCache(lambda specs: export_specs(function, specs, options, pool))
 
     def converted(*args: Any, **kwargs: Any) -> Any:
         if _jax_compat.inside_transformation():
@@ -116,19 +116,19 @@ def convert(
                 "vmap). It makes a TensorFlow function: call it outside all of them."
             )
         call = CallArguments.of(function, args, kwargs)
-        record = records.get(
+        portable = portables.get(
             call.key,
             call.static_key,
             lambda: symbolic_specs(function, *call.specs(), polymorphic_shapes),
         )
-        results = call_flat(record, call.tensors(record), with_gradient, constants)
-        return record.out_tree.unflatten(iter(results))
+        results = call_flat(portable, call.tensors(portable), with_gradient, constants)
+        return portable.out_tree.unflatten(iter(results))
 
     converted.__name__ = converted.__qualname__ = function.name
     converted.__doc__ = getattr(f, "__doc__", None)
     if function.signature is not None and not _has_defaults(function):
         converted.__signature__ = function.signature  # type: ignore[attr-defined]
-    converted.requirements = Requirements(records)  # type: ignore[attr-defined]
+    converted.requirements = Requirements(portables)  # type: ignore[attr-defined]
     converted.captured_arrays = constants.captured  # type: ignore[attr-defined]
     return cast(ConvertedFunction, opaque_to_autograph(converted))
 

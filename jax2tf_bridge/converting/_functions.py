@@ -11,7 +11,7 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.shapes._argument_specs import AutoSpec
 from jax2tf_bridge.from_jax.shapes._specs import Specs
 from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.to_tf._op import check_record
+from jax2tf_bridge.to_tf._op import check_function
 from shape_poly import evaluate_shape, solve_dimensions
 
 # One entry for each concrete shape that eager calls had: past this many they start anew.
@@ -19,11 +19,11 @@ _MAX_CALLS = 4096
 
 
 @dataclass
-class RecordCache:
-    """Makes the records with `make` and keeps them; safe to use from several threads.
+class FunctionCache:
+    """Makes the portable functions with `make` and keeps them; safe to use from several threads.
 
     Two levels, since the symbolic specs are what decides, but take long to find: calls that
-    differ only in open dimensions share a record.
+    differ only in open dimensions share a portable function.
     """
 
     make: Callable[[Specs], PortableFunction]
@@ -31,10 +31,10 @@ class RecordCache:
     _by_specs: dict[Hashable, list[PortableFunction]] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def records(self) -> list[PortableFunction]:
+    def portables(self) -> list[PortableFunction]:
         """Portable functions that there are."""
         with self._lock:
-            return [record for known in self._by_specs.values() for record in known]
+            return [portable for known in self._by_specs.values() for portable in known]
 
     def get(
         self, call_key: Hashable, static_key: Hashable, specs: Callable[[], Specs]
@@ -48,29 +48,29 @@ class RecordCache:
         """
         configuration = _jax_compat.configuration()
         key = (call_key, configuration)
-        record = self._by_call.get(key)
-        if record is not None:
-            return record
+        portable = self._by_call.get(key)
+        if portable is not None:
+            return portable
         with self._lock:
             symbolic = specs()
             specs_key = (symbolic.key(), static_key, configuration)
             known = self._by_specs.setdefault(specs_key, [])
-            record = next((r for r in known if _serves(r, symbolic)), None)
-            if record is None:
-                record = self.make(symbolic)
-                check_record(record)
-                known.append(record)
+            portable = next((r for r in known if _serves(r, symbolic)), None)
+            if portable is None:
+                portable = self.make(symbolic)
+                check_function(portable)
+                known.append(portable)
             if len(self._by_call) >= _MAX_CALLS:
                 self._by_call.clear()
-            self._by_call[key] = record
-            return record
+            self._by_call[key] = portable
+            return portable
 
 
-def _serves(record: PortableFunction, specs: Specs) -> bool:
+def _serves(portable: PortableFunction, specs: Specs) -> bool:
     """Tells whether the function takes the sizes that AUTO found a specification for."""
     pairs = [
         (aval.shape, leaf.shape)
-        for aval, leaf in zip(record.in_avals, specs.leaves(), strict=True)
+        for aval, leaf in zip(portable.in_avals, specs.leaves(), strict=True)
         if isinstance(leaf, AutoSpec)
     ]
     values = solve_dimensions([shape for shape, _ in pairs], [sizes for _, sizes in pairs])
@@ -86,12 +86,12 @@ def _serves(record: PortableFunction, specs: Specs) -> bool:
 class Requirements(Sequence[str]):
     """A view of the requirements of the portable functions that there are by now."""
 
-    def __init__(self, records: RecordCache) -> None:
+    def __init__(self, portables: FunctionCache) -> None:
         """Takes the cache of the functions."""
-        self._records = records
+        self._portables = portables
 
     def _texts(self) -> list[str]:
-        texts = [text for record in self._records.records() for text in record.requirements]
+        texts = [text for portable in self._portables.portables() for text in portable.requirements]
         return list(dict.fromkeys(texts))
 
     @overload

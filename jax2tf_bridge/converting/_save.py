@@ -1,4 +1,4 @@
-"""save(): from JAX functions, records or files to a SavedModel, in one call."""
+"""save(): from JAX functions, portable functions or files to a SavedModel, in one call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from jax2tf_bridge.saving import (
     SignatureInputs,
     check_option_names,
     opened,
-    save_records,
+    save_functions,
 )
 from jax2tf_bridge.serialization import read_function
 
@@ -69,12 +69,12 @@ def save(
       params: the weights: the first argument of each function, unless its Signature has
         takes_params=False. They become tf.Variables, one each for all signatures. A pytree of
         arrays; or the path of a file of msgpack or safetensors (`write_weights`), which JAX
-        functions get as nested dicts; or a state dict. Of records, the leaves of files and of
-        state dicts are found by their paths, all of them, and there may be no others.
+        functions get as nested dicts; or a state dict. Of portable functions, the leaves of files
+        and of state dicts are found by their paths, all of them, and there may be no others.
       trainable: whether the weights of floating-point numbers are; or the beginnings of the names
         of those that are, as ["dense"].
       vjp_order: up to which order gradients are saved, with respect to inputs and weights; by
-        default those that a record holds, and at least the first, if there is one.
+        default those that a portable function holds, and at least the first, if there is one.
       buckets: for dimension variables the sizes that the model is compiled for, as
         {"b": [1, 8, 32]}; requests of other sizes are padded, and the results sliced. "auto"
         chooses them from expected_sizes. `save` tries on numbers that padding changes no result.
@@ -106,7 +106,7 @@ def save(
         none is saved without; `notes` of the result say why.
       FileExistsError, NotADirectoryError: there is something at `path`.
       OSError: `path` is no local folder that can be replaced, or cannot be written.
-      ModuleError: the installed TF cannot run a module, or a record does not match it.
+      ModuleError: the installed TF cannot run a module, or a portable function does not match it.
       ExportError: as `export` raises.
 
     >>> import tempfile, numpy as np, tensorflow as tf
@@ -137,14 +137,14 @@ def save(
         }
         # Before what takes long.
         check_option_names([each.inputs() for each in prepared.values()], options)
-        records = {}
+        portables = {}
         for name, each in prepared.items():
-            records[name] = each.with_record()
+            portables[name] = each.with_function()
             check_interrupts()
         try:
-            return save_records(
+            return save_functions(
                 path,
-                records,
+                portables,
                 params=keys_as_words(weights),
                 trainable=trainable,
                 vjp_order=vjp_order,
@@ -179,7 +179,7 @@ def keys_as_words(params: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A signature whose function is a record, or ready to be exported as one."""
+    """A signature whose function is a portable function, or ready to be exported as one."""
 
     name: str
     signature: Signature
@@ -205,7 +205,7 @@ class _Prepared:
     ) -> SignatureInputs:
         return SignatureInputs.of(self.name, self.signature, paths, avals, is_decided=is_decided)
 
-    def with_record(self) -> Signature:
+    def with_function(self) -> Signature:
         """Returns the signature with a portable function in the place of what was given."""
         function = self.function
         if not isinstance(function, PortableFunction):

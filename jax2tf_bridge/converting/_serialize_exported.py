@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from jax2tf_bridge.errors import MissingDependencyError, SerializationError
-from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record
+from jax2tf_bridge.portable._as_portable import HoldsPortable, as_portable_function
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.serialization.jax_exported._write import writable_chain, write_exported
 
 
 def serialize_exported(
-    record: PortableFunction | HoldsPortable, *, vjp_order: int | None = None
+    portable: PortableFunction | HoldsPortable, *, vjp_order: int | None = None
 ) -> bytes:
     """Writes the bytes that jax.export.deserialize of JAX 0.8 to 0.12 reads.
 
@@ -20,7 +20,7 @@ def serialize_exported(
     captured become constants of each module, and 4-bit integers cross as such: both need JAX.
 
     Args:
-      record: the function.
+      portable: the function.
       vjp_order: how many VJPs are written with it, and made if they are not there; None for
         those that are there: of `with_vjp`, of a file, or asked for before.
 
@@ -33,7 +33,7 @@ def serialize_exported(
       ValueError: vjp_order is negative.
       FunctionError: it is no portable function.
     """
-    functions = writable_chain(as_record(record, "serialize_exported"), vjp_order)
+    functions = writable_chain(as_portable_function(portable, "serialize_exported"), vjp_order)
     needs_jax = next((f for f in functions if f.needs_jax), None)
     if needs_jax is None:
         return write_exported(functions)
@@ -41,7 +41,7 @@ def serialize_exported(
         from jax2tf_bridge.from_jax.stablehlo._embedding import as_jax_has_it
     except MissingDependencyError as e:
         raise SerializationError(
-            f"{needs_jax.record.name} cannot be written as JAX's exported function without JAX: "
+            f"{needs_jax.portable.name} cannot be written as JAX's exported function without JAX: "
             f"{needs_jax.needs_jax}. Install JAX (pip install 'jax2tf-bridge[jax]'), or write a "
             ".jaxfn file with write_function."
         ) from e

@@ -78,8 +78,8 @@ def export(
       PlatformError, UnsupportedByTargetError: the target cannot run it.
 
     >>> import jax, jax.numpy as jnp
-    >>> record = export(jnp.sin, polymorphic_shapes="(b, 2)")(jnp.ones((3, 2)))
-    >>> record.out_avals[0].shape, record.module.stablehlo_version
+    >>> portable = export(jnp.sin, polymorphic_shapes="(b, 2)")(jnp.ones((3, 2)))
+    >>> portable.out_avals[0].shape, portable.module.stablehlo_version
     ((DimExpr('b'), 2), (0, 14, 24))
     """
     # What is wrong with these is said before there are arguments.

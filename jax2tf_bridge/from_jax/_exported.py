@@ -34,11 +34,12 @@ from jax2tf_bridge.from_jax.stablehlo._embedding import (
 )
 from jax2tf_bridge.from_jax.stablehlo._retarget import (
     read_module,
+    retarget,
     retype_narrow_values,
 )
 from jax2tf_bridge.from_jax.trees._structures import jax_structures
 from jax2tf_bridge.from_jax.trees._tree_specs import spec_of_structure
-from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record, unwrapped
+from jax2tf_bridge.portable._as_portable import HoldsPortable, as_portable_function, unwrapped
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
 from jax2tf_bridge.portable._module import Module
@@ -66,14 +67,14 @@ _MESHES = b"xla.sdy.meshes"
 _MESHES_FROM_TEXT = "builtin.module(xla-sdy-round-trip-import-shardy-attrs)"
 
 
-def to_exported(record: PortableFunction | HoldsPortable) -> jax_export.Exported:
+def to_exported(portable: PortableFunction | HoldsPortable) -> jax_export.Exported:
     """Makes JAX's own exported function, which JAX calls, differentiates and exports.
 
     The function may be older than what jax.export.deserialize takes: calls of LAPACK that today's
     JAX registers no longer are replaced.  VJPs are made when JAX asks for them.
 
     Args:
-      record: of an export, a file or one of JAX's archives.
+      portable: of an export, a file or one of JAX's archives.
 
     Returns:
       The same object for each call with this function, so that JAX compiles it once a shape.
@@ -90,13 +91,13 @@ def to_exported(record: PortableFunction | HoldsPortable) -> jax_export.Exported
       ShardingError: JAX cannot run it, since it computes by parts in more forms than one.
       FunctionError: it is no portable function.
     """
-    record = as_record(record, "to_exported")
-    form = _form_in_jax(record)
+    portable = as_portable_function(portable, "to_exported")
+    form = _form_in_jax(portable)
     with form.lock:
         if form.exported is not None:
             return form.exported
-        exported = _exported(record)
-        keep_exported(record, exported)
+        exported = _exported(portable)
+        keep_exported(portable, exported)
         return exported
 
 
@@ -122,23 +123,23 @@ def keep_exported(function: PortableFunction, exported: jax_export.Exported) -> 
         _form_in_jax(function).exported = exported
 
 
-def _exported(record: PortableFunction) -> jax_export.Exported:
+def _exported(portable: PortableFunction) -> jax_export.Exported:
     forward_registrations()
-    check_readable(record)
-    in_tree, out_tree = jax_structures(record)
-    exported = _flat_exported(record, 0)
-    if record.has_vjp:
+    check_readable(portable)
+    in_tree, out_tree = jax_structures(portable)
+    exported = _flat_exported(portable, 0)
+    if portable.has_vjp:
         # Holding the function would keep it alive for as long as its form in JAX lives.
-        gradient, name = record.gradient, record.name
+        gradient, name = portable.gradient, portable.name
         with_vjp = _jax_compat.with_vjp_made_by(exported, lambda: to_exported(gradient.get(name)))
-        exported = with_vjp or _flat_exported(record, _materialised_orders(record))
-    in_avals, out_avals = _under_constraints(record, exported)
+        exported = with_vjp or _flat_exported(portable, _materialised_orders(portable))
+    in_avals, out_avals = _under_constraints(portable, exported)
     return replace(
         exported,
         in_tree=in_tree,
         out_tree=out_tree,
-        in_avals=_with_weak_types(record.in_avals, in_avals),
-        out_avals=_with_weak_types(record.out_avals, out_avals),
+        in_avals=_with_weak_types(portable.in_avals, in_avals),
+        out_avals=_with_weak_types(portable.out_avals, out_avals),
     )
 
 
@@ -172,10 +173,10 @@ def from_exported(
             f"jax.export.deserialize give. Got: {exported!r:.200} of type "
             f"{type(exported).__name__}."
         )
-    return retarget(_record(exported), target)
+    return retarget(_portable(exported), target)
 
 
-def _record(
+def _portable(
     exported: jax_export.Exported, primal: PortableFunction | None = None
 ) -> PortableFunction:
     """Keeps the module as JAX wrote it; `primal` is given for its VJP."""
@@ -191,7 +192,7 @@ def _record(
     version = stablehlo_version(memoryview(data)) or _jax_compat.current_stablehlo_version()
     convention = exported.calling_convention_version
     producer = f"JAX {jax.__version__}"
-    record = PortableFunction(
+    portable = PortableFunction(
         name=exported.fun_name,
         in_tree=in_tree,
         in_avals=in_avals,
@@ -221,8 +222,8 @@ def _record(
         gradient=NoGradient("the exported function was made without one"),
     )
     if not exported.has_vjp():
-        return record
-    return replace(record, gradient=GradientOnDemand(lambda: _record(exported.vjp(), record)))
+        return portable
+    return replace(portable, gradient=GradientOnDemand(lambda: _portable(exported.vjp(), portable)))
 
 
 @functools.cache
@@ -235,27 +236,27 @@ def _load_lapack() -> None:
     traced.lower(lowering_platforms=("cpu",))
 
 
-def _flat_exported(record: PortableFunction, vjp_order: int) -> jax_export.Exported:
+def _flat_exported(portable: PortableFunction, vjp_order: int) -> jax_export.Exported:
     """Gives JAX the function over flat arguments and results, as bytes to read.
 
     Bytes are the one way in that is the same for every release of JAX, which does not compare
     their types with those of the module.
     """
-    stored: PortableFunction | None = record
+    stored: PortableFunction | None = portable
     for _ in range(vjp_order + 1):
         if stored is not None:
             check_stored_types(stored)
             stored = stored.gradient.made
-    record = embedded(record, vjp_order)
+    portable = embedded(portable, vjp_order)
     flat = replace(
-        record,
-        in_tree=flat_call(len(record.in_avals)),
-        out_tree=flat_tuple(len(record.out_avals)),
-        argument_names=flat_names(len(record.in_avals)),
+        portable,
+        in_tree=flat_call(len(portable.in_avals)),
+        out_tree=flat_tuple(len(portable.out_avals)),
+        argument_names=flat_names(len(portable.in_avals)),
         module=replace(
-            record.module,
-            data=_todays_module(record),
-            calling_convention_version=max(record.module.calling_convention_version, _CONVENTION),
+            portable.module,
+            data=_todays_module(portable),
+            calling_convention_version=max(portable.module.calling_convention_version, _CONVENTION),
         ),
         # The module takes 4-bit values as they are now.
         constraints_known=False,
@@ -264,26 +265,27 @@ def _flat_exported(record: PortableFunction, vjp_order: int) -> jax_export.Expor
     return jax_export.deserialize(bytearray(write_exported(list(functions))))
 
 
-def _todays_module(record: PortableFunction) -> bytes:
+def _todays_module(portable: PortableFunction) -> bytes:
     """Rewrites the module for the installed JAX; returns it as it is if that runs it."""
-    narrow = any(map(is_narrow, (*record.in_avals, *record.out_avals)))
-    readable = record.module.stablehlo_version <= _jax_compat.current_stablehlo_version()
-    if readable and not narrow and not _LINEAR_ALGEBRA.search(record.module.data):
-        return _with_meshes(record.module.data)
+    narrow = any(map(is_narrow, (*portable.in_avals, *portable.out_avals)))
+    readable = portable.module.stablehlo_version <= _jax_compat.current_stablehlo_version()
+    if readable and not narrow and not _LINEAR_ALGEBRA.search(portable.module.data):
+        return _with_meshes(portable.module.data)
     _load_lapack()
-    module = read_module(record)
-    rewrite_calls(module, record.name, keep_current=True)
+    module = read_module(portable)
+    rewrite_calls(module, portable.name, keep_current=True)
     for call in module.custom_calls():
         if is_retired(call.name):
             raise UnsupportedByTargetError(
-                f"{record.name} cannot run under JAX {jax.__version__}: the custom call {call} is "
-                f"one that {record.producer} registered and JAX does no longer, and it has no "
+                f"{portable.name} cannot run under JAX {jax.__version__}: the custom call {call} "
+                f"is "
+                f"one that {portable.producer} registered and JAX does no longer, and it has no "
                 "form in StableHLO. Export the function again.",
                 operation=call.name,
                 source=call.source,
             )
     if narrow:
-        retype_narrow_values(module, record, ELEMENT_TYPES)
+        retype_narrow_values(module, portable, ELEMENT_TYPES)
     return _with_meshes(module.serialize(_jax_compat.current_stablehlo_version()))
 
 
@@ -306,8 +308,8 @@ def _with_meshes(module: bytes) -> bytes:
     return bytes(written)
 
 
-def _materialised_orders(record: PortableFunction) -> int:
-    order, made = 0, record.gradient.made
+def _materialised_orders(portable: PortableFunction) -> int:
+    order, made = 0, portable.gradient.made
     while made is not None:
         order, made = order + 1, made.gradient.made
     return order
@@ -323,17 +325,17 @@ def _written_constraints(exported: jax_export.Exported) -> tuple[str, ...]:
 
 
 def _under_constraints(
-    record: PortableFunction, exported: jax_export.Exported
+    portable: PortableFunction, exported: jax_export.Exported
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Puts the abstract values into a scope with the function's constraints.
 
     JAX's files drop them; with them, JAX knows as much of the sizes as when it exported.
     """
     avals = (*exported.in_avals, *exported.out_avals)
-    texts = (*record.constraints, *record.requirements)
+    texts = (*portable.constraints, *portable.requirements)
     # JAX has no form for !=; the module checks it all the same.
     comparisons = [c for c in SymbolicScope(texts, check=False).constraints if c.operator != "!="]
-    known_avals = (*record.in_avals, *record.out_avals)
+    known_avals = (*portable.in_avals, *portable.out_avals)
     symbolic = any(is_symbolic_dim(d) for aval in known_avals for d in aval.shape)
     if not comparisons or not symbolic:
         return exported.in_avals, exported.out_avals

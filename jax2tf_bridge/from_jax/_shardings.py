@@ -39,18 +39,19 @@ def exported_shardings(
     return tuple(map(_of_jax, ins)), tuple(map(_of_jax, outs))
 
 
-def check_readable(record: PortableFunction) -> None:
+def check_readable(portable: PortableFunction) -> None:
     """Rejects a module that XLA in JAX would refuse, or even end the process on.
 
     Raises:
       ShardingError: it computes by parts, and for several platforms or open sizes.
     """
-    several = len(record.platforms) > 1 or record.module.uses_shape_polymorphism
-    if record.module.nr_devices > 1 and several and _BY_PARTS in record.module.data:
-        with_sizes = " with open sizes" if record.module.uses_shape_polymorphism else ""
+    several = len(portable.platforms) > 1 or portable.module.uses_shape_polymorphism
+    if portable.module.nr_devices > 1 and several and _BY_PARTS in portable.module.data:
+        with_sizes = " with open sizes" if portable.module.uses_shape_polymorphism else ""
         raise ShardingError(
-            f"{record.name} computes on the part of each device by itself (jax.shard_map), and was "
-            f"exported for {', '.join(record.platforms)}{with_sizes}: JAX cannot run "
+            f"{portable.name} computes on the part of each device by itself (jax.shard_map), and "
+            f"was "
+            f"exported for {', '.join(portable.platforms)}{with_sizes}: JAX cannot run "
             "such a module. To call it in JAX, export it for one platform and known sizes, as "
             'export(f, platforms=["cpu"]).'
         )

@@ -40,7 +40,7 @@ class ModuleContents:
         runs it.
       entries: the names of the signatures and methods that run it, or a gradient with it.
       summary: what is in it; None if it cannot be read, and `unreadable` says why.
-      record: its function, if the sidecar has it.
+      portable: its function, if the sidecar has it.
       releases: of TensorFlow that surely run it.
       unhandled: custom calls for which no TensorFlow has a handler.
       mismatch: how the op's types differ from the module's; None if they do not.
@@ -52,7 +52,7 @@ class ModuleContents:
     entries: tuple[str, ...]
     summary: ModuleSummary | None
     unreadable: str | None
-    record: PortableFunction | None
+    portable: PortableFunction | None
     releases: tuple[str, ...]
     unhandled: tuple[str, ...]
     mismatch: str | None
@@ -66,13 +66,13 @@ class ModuleContents:
 
 
 def module_contents(
-    contents: SavedModelContents, records: Mapping[str, PortableFunction]
+    contents: SavedModelContents, portables: Mapping[str, PortableFunction]
 ) -> tuple[ModuleContents, ...]:
     """Describes each module.
 
     Args:
       contents: the SavedModel.
-      records: functions by the SHA-256 of their module, as `functions_beside` gives them.
+      portables: functions by the SHA-256 of their module, as `functions_beside` gives them.
     """
     summaries: dict[str, ModuleSummary | str] = {}
     orders: dict[str, int] = {}
@@ -85,7 +85,7 @@ def module_contents(
                 # The gradient of what runs in pieces calls the function, too.
                 orders[digest] = min(order, orders.get(digest, order))
     return tuple(
-        _contents(contents, called, orders.get(digest), summaries[digest], records.get(digest))
+        _contents(contents, called, orders.get(digest), summaries[digest], portables.get(digest))
         for called, digest in zip(contents.modules, digests, strict=True)
     )
 
@@ -132,7 +132,7 @@ def _contents(
     called: CalledModule,
     lowest_order: int | None,
     read: ModuleSummary | str,
-    record: PortableFunction | None,
+    portable: PortableFunction | None,
 ) -> ModuleContents:
     entries = dict.fromkeys(e.name for e in contents.entries if called.number in e.modules)
     narrow = tuple(sorted({*called.arguments, *(r.dtype for r in called.results)} & WIDENED.keys()))
@@ -144,7 +144,7 @@ def _contents(
         entries=tuple(entries),
         summary=summary,
         unreadable=read if isinstance(read, str) else None,
-        record=record,
+        portable=portable,
         releases=tuple(_releases(called, calls)) if summary is not None and not narrow else (),
         unhandled=unhandled_anywhere(_without_vouched_lapack(called), calls),
         mismatch=None if summary is None or narrow else _mismatch(called, summary),

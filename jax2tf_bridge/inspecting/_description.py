@@ -29,8 +29,8 @@ _MOST_SIZES = 1000
 
 def describe_saved_model(contents: SavedModelContents) -> dict[str, Any]:
     """Describes a SavedModel as JSON; docs/command-line.md lists the fields."""
-    records, problems = functions_beside(contents)
-    modules = module_contents(contents, records)
+    portables, problems = functions_beside(contents)
+    modules = module_contents(contents, portables)
     signatures = [e for e in contents.entries if e.is_signature]
     methods = [e for e in contents.entries if not e.is_signature]
     sidecar = sidecar_signatures(contents)
@@ -219,21 +219,21 @@ def _module(module: ModuleContents) -> dict[str, Any]:
 
 def _types(module: ModuleContents) -> dict[str, Any]:
     """Returns the types of arguments and results, with names of open sizes that are known."""
-    record = module.record
-    if record is None:
+    portable = module.portable
+    if portable is None:
         arguments, results = _call_types(module)
         return {"name": "", "arguments": arguments, "results": results, "sizes": None}
-    kept = [record.in_avals[i] for i in record.module.kept_arguments]
-    kept += [constant.aval for constant in record.lifted_constants]
-    dims = [d for aval in record.in_avals for d in aval.shape if is_symbolic_dim(d)]
+    kept = [portable.in_avals[i] for i in portable.module.kept_arguments]
+    kept += [constant.aval for constant in portable.lifted_constants]
+    dims = [d for aval in portable.in_avals for d in aval.shape if is_symbolic_dim(d)]
     return {
-        "name": record.name,
+        "name": portable.name,
         "arguments": [str(aval) for aval in kept],
-        "results": [str(aval) for aval in record.out_avals],
+        "results": [str(aval) for aval in portable.out_avals],
         "sizes": {
             "variables": sorted({v for d in dims for v in d.variables()}),
-            "constraints": list(record.constraints),
-            "requirements": list(record.requirements),
+            "constraints": list(portable.constraints),
+            "requirements": list(portable.requirements),
         },
     }
 

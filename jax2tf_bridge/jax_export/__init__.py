@@ -79,6 +79,7 @@ if not TYPE_CHECKING:  # else a misspelt name would pass for Any
         if not name.startswith("_") and hasattr(_jax.export, name):
             text += (
                 f". jax.export of JAX {_jax.__version__} has one, which this version of the bridge "
-                "does not know: use JAX's own, with to_exported(record) where it takes an Exported."
+                "does not know: use JAX's own, with to_exported(portable) where it takes an "
+                "Exported."
             )
         raise AttributeError(text, name=name)

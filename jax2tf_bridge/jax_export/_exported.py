@@ -15,7 +15,7 @@ from jax2tf_bridge.errors import StructureError
 from jax2tf_bridge.from_jax import from_exported, to_exported
 from jax2tf_bridge.from_jax._exported import keep_exported
 from jax2tf_bridge.from_jax.trees._tree_specs import spec_of_structure
-from jax2tf_bridge.portable._as_portable import as_record
+from jax2tf_bridge.portable._as_portable import as_portable_function
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import canonical_checks
 from jax2tf_bridge.serialization.jax_exported._argument_names import argument_names
@@ -74,7 +74,7 @@ class Exported(jax_export.Exported):
         Raises:
           FunctionError: `portable` is no portable function.
         """
-        portable = as_record(portable, "Exported")
+        portable = as_portable_function(portable, "Exported")
         if fields:
             self._set(**fields)
             portable = _changed(portable, self, fields)

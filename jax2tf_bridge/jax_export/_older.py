@@ -18,7 +18,7 @@ from jax2tf_bridge.jax_export._export import (
     minimum_supported_calling_convention_version,
 )
 from jax2tf_bridge.jax_export._exported import Exported
-from jax2tf_bridge.portable._as_portable import as_record
+from jax2tf_bridge.portable._as_portable import as_portable_function
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from shape_poly import symbolic_shape
 
@@ -131,7 +131,7 @@ def call(exported: jax_export.Exported | PortableFunction) -> Callable[..., Any]
     """
     if isinstance(exported, jax_export.Exported):
         return exported.call
-    return to_exported(as_record(exported, "call")).call
+    return to_exported(as_portable_function(exported, "call")).call
 
 
 call_exported = call
@@ -144,5 +144,5 @@ def serialize(exported: Exported | PortableFunction, vjp_order: int = 0) -> byte
       FunctionError: it is neither an Exported nor a portable function.
       SerializationError, InconclusiveShapeError, ValueError: as the method.
     """
-    portable = as_record(exported, "serialize")
+    portable = as_portable_function(exported, "serialize")
     return Exported(portable).serialize(vjp_order)

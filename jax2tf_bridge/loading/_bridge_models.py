@@ -35,7 +35,7 @@ _NO_GRADIENT = "the SavedModel has none: the function has none, or it was saved 
 
 
 def load_bridge_model(
-    folder: Path, sidecar: Sidecar, records: Mapping[str, PortableFunction]
+    folder: Path, sidecar: Sidecar, portables: Mapping[str, PortableFunction]
 ) -> LoadedModel:
     """Loads the model of a sidecar.
 
@@ -46,9 +46,10 @@ def load_bridge_model(
     """
     variables = SavedVariables(folder)
     arrays, constants = _constants(sidecar, variables)
-    filled = {name: _filled(record, arrays) for name, record in records.items()}
+    filled = {name: _filled(portable, arrays) for name, portable in portables.items()}
     functions = {
-        name: _function(name, record, sidecar.signatures[name]) for name, record in filled.items()
+        name: _function(name, portable, sidecar.signatures[name])
+        for name, portable in filled.items()
     }
     weights, params = _weights(folder, sidecar, filled, variables)
     signatures = {
@@ -58,9 +59,9 @@ def load_bridge_model(
     return LoadedModel(folder, functions, signatures, params, constants)
 
 
-def _function(name: str, record: PortableFunction, entry: SignatureEntry) -> LoadedFunction:
+def _function(name: str, portable: PortableFunction, entry: SignatureEntry) -> LoadedFunction:
     masks = [mask.path for mask in entry.masks.values()]
-    return LoadedFunction(name, record, takes_params=entry.takes_params, masks=masks)
+    return LoadedFunction(name, portable, takes_params=entry.takes_params, masks=masks)
 
 
 _Key = tuple[str, str, tuple[int, ...]]
@@ -85,40 +86,40 @@ def _name(entry: ConstantEntry) -> str:
     return variable_name(parts[1]) if len(parts) > 1 else entry.key
 
 
-def _filled(record: PortableFunction, arrays: Mapping[_Key, bytes]) -> PortableFunction:
+def _filled(portable: PortableFunction, arrays: Mapping[_Key, bytes]) -> PortableFunction:
     """Gives a function and its VJPs the arrays that they captured."""
     constants = tuple(
         # Those that its signature does not use may be missing: gradients of higher orders.
         replace(c, data=arrays.get((c.digest, c.aval.dtype, concrete(c.aval))))
-        for c in record.lifted_constants
+        for c in portable.lifted_constants
     )
-    made = record.gradient.made
+    made = portable.gradient.made
     gradient: Gradient = NoGradient(_NO_GRADIENT)
     if made is not None:
         gradient = StoredGradient(_filled(made, arrays))
-    return replace(record, lifted_constants=constants, gradient=gradient)
+    return replace(portable, lifted_constants=constants, gradient=gradient)
 
 
 def _weights(
     folder: Path,
     sidecar: Sidecar,
-    records: Mapping[str, PortableFunction],
+    portables: Mapping[str, PortableFunction],
     variables: SavedVariables,
 ) -> tuple[dict[str, jax.Array], Any]:
     """Reads the weights: by path, and as the pytree that was saved, None if there are none."""
     avals: dict[str, Aval] = {}
     trees = {}
-    for name, record in records.items():
+    for name, portable in portables.items():
         if sidecar.signatures[name].takes_params:
-            if not record.in_tree.children[0].children:
+            if not portable.in_tree.children[0].children:
                 raise FileFormatError(
                     f"{folder} is damaged: its signature {name} takes weights, and its function "
                     "takes no arguments. Save the model again.",
                     file=str(folder),
                 )
-            tree = record.in_tree.children[0].children[0]
+            tree = portable.in_tree.children[0].children[0]
             trees[name] = tree
-            avals |= dict(zip(tree.leaf_paths("params"), record.in_avals, strict=False))
+            avals |= dict(zip(tree.leaf_paths("params"), portable.in_avals, strict=False))
     arrays = {}
     for entry in sidecar.variables:
         aval = avals.get(entry.path)
@@ -144,10 +145,10 @@ def _signature(
     entry: SignatureEntry,
     weights: Mapping[str, jax.Array],
 ) -> LoadedSignature:
-    ins, outs = path_avals(function.record)
+    ins, outs = path_avals(function.portable)
     own = []
     if function.takes_params:
-        tree = function.record.in_tree.children[0].children[0]
+        tree = function.portable.in_tree.children[0].children[0]
         own = [weights[path] for path in tree.leaf_paths("params")]
     needed = [path for path in list(ins)[len(own) :] if path not in function.masks]
     names = {each.path: name for name, each in entry.inputs.items()}

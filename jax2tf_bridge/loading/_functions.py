@@ -40,7 +40,7 @@ class LoadedFunction:
 
     Attributes:
       name: of the signature.
-      record: what it runs.
+      portable: what it runs.
       takes_params: whether its first argument is the weights.
       masks: the paths of the arguments that it is called without, as the SavedModel is: there
         buckets fill them. Here nothing is padded, and they are 1 everywhere.
@@ -49,18 +49,18 @@ class LoadedFunction:
     def __init__(
         self,
         name: str,
-        record: PortableFunction,
+        portable: PortableFunction,
         *,
         takes_params: bool,
         masks: Sequence[str] = (),
     ) -> None:
-        self.name, self.record, self.takes_params = name, record, takes_params
+        self.name, self.portable, self.takes_params = name, portable, takes_params
         self.masks = tuple(masks)
 
     @functools.cached_property
     def exported(self) -> Any:
         """JAX's own exported function, over the flat arguments and results."""
-        return to_exported(_flat_record(self.record))
+        return to_exported(_flat_function(self.portable))
 
     @functools.cached_property
     def _jitted(self) -> Flat:
@@ -74,11 +74,11 @@ class LoadedFunction:
           GradientError: while it is differentiated more often than gradients were saved.
         """
         leaves = self.with_masks(self._arguments.flatten(args, kwargs))
-        return self.record.out_tree.unflatten(iter(self.flat(leaves)))
+        return self.portable.out_tree.unflatten(iter(self.flat(leaves)))
 
     @functools.cached_property
     def _arguments(self) -> Call:
-        return Call.of(self.record.in_tree, self.record.argument_names).without(self.masks)
+        return Call.of(self.portable.in_tree, self.portable.argument_names).without(self.masks)
 
     def with_masks(self, leaves: Sequence[Any]) -> list[Any]:
         """Completes the flat arguments that are given without the masks.
@@ -88,9 +88,9 @@ class LoadedFunction:
         """
         if not self.masks:
             return list(leaves)
-        by_path = {port.path: port.aval for port in self.record.inputs}
+        by_path = {port.path: port.aval for port in self.portable.inputs}
         given = [aval for path, aval in by_path.items() if path not in self.masks]
-        sizes = _Sizes(self.record.name, given, leaves)
+        sizes = _Sizes(self.portable.name, given, leaves)
         rest = iter(leaves)
         return [
             jnp.ones(sizes.of(path, aval), aval.dtype) if path in self.masks else next(rest)
@@ -99,12 +99,12 @@ class LoadedFunction:
 
     def flat(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """Runs the function on flat arguments, and returns flat results."""
-        check_leaves(self.record, leaves)
+        check_leaves(self.portable, leaves)
         results: Sequence[Any] = self._jitted(*leaves)
         return results
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}: {signature_text(self.record, self.masks)}>"
+        return f"<{type(self).__name__} {self.name}: {signature_text(self.portable, self.masks)}>"
 
 
 class _Sizes:
@@ -203,20 +203,20 @@ def input_problems(names: Collection[str], given: Collection[str]) -> list[str]:
     ]
 
 
-def signature_text(record: PortableFunction, left_out: Collection[str] = ()) -> str:
+def signature_text(portable: PortableFunction, left_out: Collection[str] = ()) -> str:
     """Writes the arguments, but for those at some paths, and the results in a line."""
-    arguments = ", ".join(str(port) for port in record.inputs if port.path not in left_out)
-    return f"({arguments}) -> ({', '.join(map(str, record.out_avals))})"
+    arguments = ", ".join(str(port) for port in portable.inputs if port.path not in left_out)
+    return f"({arguments}) -> ({', '.join(map(str, portable.out_avals))})"
 
 
-def check_leaves(record: PortableFunction, leaves: Sequence[Any]) -> None:
+def check_leaves(portable: PortableFunction, leaves: Sequence[Any]) -> None:
     """Raises unless arrays fit the arguments, as far as that is known without solving for sizes.
 
     Raises:
       ShapeError, DTypeError, ArgumentsError: they do not; each difference is listed.
     """
     shapes, dtypes = [], []
-    for port, leaf in zip(record.inputs, leaves, strict=True):
+    for port, leaf in zip(portable.inputs, leaves, strict=True):
         path, aval = port.path, port.aval
         shape, dtype = np.shape(leaf), _dtype_name(leaf)
         fits = len(shape) == len(aval.shape) and all(
@@ -227,7 +227,7 @@ def check_leaves(record: PortableFunction, leaves: Sequence[Any]) -> None:
             shapes.append(f"{path}: expected shape {expected}, got {shape_text(shape)}")
         if dtype != aval.dtype:
             dtypes.append(f"{path}: expected {aval.dtype}, got {dtype}")
-    refuse_misfits(record.name, shapes, dtypes)
+    refuse_misfits(portable.name, shapes, dtypes)
 
 
 def refuse_misfits(name: str, shapes: Sequence[str], dtypes: Sequence[str]) -> None:
@@ -251,30 +251,30 @@ def _dtype_name(leaf: Any) -> str:
     return str(jax.eval_shape(lambda x: x, leaf).dtype)
 
 
-def _flat_record(record: PortableFunction) -> PortableFunction:
+def _flat_function(portable: PortableFunction) -> PortableFunction:
     """Flattens arguments and results, so that no type of a pytree node has to be known.
 
     Where its stored gradients end, the next one says so.
     """
-    arguments = TreeSpec("tuple", children=(LEAF,) * len(record.in_avals))
+    arguments = TreeSpec("tuple", children=(LEAF,) * len(portable.in_avals))
     return replace(
-        record,
+        portable,
         in_tree=TreeSpec("tuple", children=(arguments, TreeSpec("dict"))),
-        out_tree=TreeSpec("tuple", children=(LEAF,) * len(record.out_avals)),
-        argument_names=tuple(f"x{i}" for i in range(len(record.in_avals))),
-        gradient=_vjp_or_refusal(record, record.name, 0),
+        out_tree=TreeSpec("tuple", children=(LEAF,) * len(portable.out_avals)),
+        argument_names=tuple(f"x{i}" for i in range(len(portable.in_avals))),
+        gradient=_vjp_or_refusal(portable, portable.name, 0),
     )
 
 
-def _vjp_or_refusal(record: PortableFunction, name: str, order: int) -> Gradient:
-    if record.has_vjp:
+def _vjp_or_refusal(portable: PortableFunction, name: str, order: int) -> Gradient:
+    if portable.has_vjp:
 
         def make() -> PortableFunction:
-            vjp = record.vjp()
+            vjp = portable.vjp()
             return replace(vjp, gradient=_vjp_or_refusal(vjp, name, order + 1))
 
         return GradientOnDemand(make)
-    reason = record.gradient.missing_because
+    reason = portable.gradient.missing_because
     if order:
         reason = (
             f"the SavedModel has its gradients up to order {order}; for more, write it by "
@@ -287,10 +287,10 @@ def _vjp_or_refusal(record: PortableFunction, name: str, order: int) -> Gradient
     return GradientOnDemand(refuse)
 
 
-def path_avals(record: PortableFunction) -> tuple[dict[str, Aval], dict[str, Aval]]:
+def path_avals(portable: PortableFunction) -> tuple[dict[str, Aval], dict[str, Aval]]:
     """Returns the arguments and the results by their paths."""
-    ins = {port.path: port.aval for port in record.inputs}
-    outs = {port.path: port.aval for port in record.outputs}
+    ins = {port.path: port.aval for port in portable.inputs}
+    outs = {port.path: port.aval for port in portable.outputs}
     return ins, outs
 
 

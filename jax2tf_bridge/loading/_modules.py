@@ -130,8 +130,8 @@ class ModuleFunction:
         with self._lock:
             function = self._functions.get(avals)
             if function is None:
-                record = self._called.function(avals)
-                function = LoadedFunction(self._called.name, record, takes_params=False)
+                portable = self._called.function(avals)
+                function = LoadedFunction(self._called.name, portable, takes_params=False)
                 self._functions[avals] = function
         return function.flat(args)
 

@@ -43,7 +43,7 @@ def export_many(
     Portable functions come back as the bytes of .jaxfn files.
 
     JAX's configuration goes along with the jobs, as it is where this is called (x64, matrix
-    precision, PRNG). Records come back as the bytes of .jaxfn files.
+    precision, PRNG). Portable functions come back as the bytes of .jaxfn files.
 
     Args:
       jobs: a list of ExportJobs, or a mapping of them by name.

@@ -26,8 +26,8 @@ def unwrapped(value: Any) -> Any:
     return inner if isinstance(inner, PortableFunction) else value
 
 
-def as_record(value: object, caller: str) -> PortableFunction:
-    """`value`, which a user gave to `caller` as a record.
+def as_portable_function(value: object, caller: str) -> PortableFunction:
+    """`value`, which a user gave to `caller` as a portable function.
 
     Raises:
       FunctionError: it is none; the text says how to get one.
@@ -37,7 +37,7 @@ def as_record(value: object, caller: str) -> PortableFunction:
         return function
     raise FunctionError(
         f"{caller} expected a PortableFunction. Got: {_shown(value)} of type "
-        f"{type(value).__name__}. {_record_hint(value)}"
+        f"{type(value).__name__}. {_hint(value)}"
     )
 
 
@@ -48,10 +48,10 @@ def _shown(value: object) -> str:
     return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}..."
 
 
-def _record_hint(value: object) -> str:
+def _hint(value: object) -> str:
     """Says how to get a portable function from a value that is none."""
     if _is_exported_by_jax(value):
-        return "It is JAX's own: from_exported(exported) makes a record of it."
+        return "It is JAX's own: from_exported(exported) makes a portable function of it."
     if callable(value):
         return "Call what export returns with the function's arguments: export(f, ...)(x)."
     if isinstance(value, str):

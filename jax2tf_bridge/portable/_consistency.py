@@ -12,29 +12,29 @@ from jax2tf_bridge.portable._tree_spec import TreeSpec
 from shape_poly import Comparison, DimExpr
 
 
-def record_problem(
-    record: PortableFunction, in_leaves: int, out_leaves: int, comparisons: Comparisons
+def function_problem(
+    portable: PortableFunction, in_leaves: int, out_leaves: int, comparisons: Comparisons
 ) -> str | None:
     """Says where the parts of a portable function do not agree; None if they do.
 
     Args:
-      record: its module and its VJP are not looked at.
+      portable: its module and its VJP are not looked at.
       in_leaves: how many leaves in_tree has.
       out_leaves: how many leaves out_tree has.
       comparisons: of the file.
     """
-    in_avals, out_avals = len(record.in_avals), len(record.out_avals)
+    in_avals, out_avals = len(portable.in_avals), len(portable.out_avals)
     return (
-        _call_problem(record)
+        _call_problem(portable)
         or _unequal("in_avals", in_avals, in_leaves, "leaves of in_tree")
         or _unequal("out_avals", out_avals, out_leaves, "leaves of out_tree")
-        or _unequal("in_shardings", len(record.in_shardings), in_avals, "in_avals")
-        or _unequal("out_shardings", len(record.out_shardings), out_avals, "out_avals")
-        or _kept_problem(record.module.kept_arguments, in_avals)
-        or (None if record.platforms else "platforms has no member")
-        or _unequal("stablehlo_version", len(record.module.stablehlo_version), 3, "numbers")
-        or _sizes_problem(record, comparisons)
-        or (_constants_problem(record.lifted_constants) if record.lifted_constants else None)
+        or _unequal("in_shardings", len(portable.in_shardings), in_avals, "in_avals")
+        or _unequal("out_shardings", len(portable.out_shardings), out_avals, "out_avals")
+        or _kept_problem(portable.module.kept_arguments, in_avals)
+        or (None if portable.platforms else "platforms has no member")
+        or _unequal("stablehlo_version", len(portable.module.stablehlo_version), 3, "numbers")
+        or _sizes_problem(portable, comparisons)
+        or (_constants_problem(portable.lifted_constants) if portable.lifted_constants else None)
     )
 
 
@@ -94,14 +94,14 @@ def _may_be(found: Aval, expected: Aval) -> bool:
     )
 
 
-def _call_problem(record: PortableFunction) -> str | None:
-    tree = record.in_tree
+def _call_problem(portable: PortableFunction) -> str | None:
+    tree = portable.in_tree
     if tree.kind != "tuple" or [c.kind for c in tree.children] != ["tuple", "dict"]:
         return "in_tree is not the structure of (args, kwargs)"
     arguments, keywords = tree.children
     if not all(isinstance(key, str) for key in keywords.keys):
         return "in_tree has keyword arguments whose names are no text"
-    names = len(record.argument_names)
+    names = len(portable.argument_names)
     return _unequal("argument_names", names, len(arguments.children), "arguments")
 
 
@@ -119,17 +119,17 @@ def _kept_problem(kept: Sequence[int], in_avals: int) -> str | None:
     return None
 
 
-def _sizes_problem(record: PortableFunction, comparisons: Comparisons) -> str | None:
-    known = _variables(record.in_avals)
+def _sizes_problem(portable: PortableFunction, comparisons: Comparisons) -> str | None:
+    known = _variables(portable.in_avals)
     for name in ("constraints", "requirements"):
-        for i, text in enumerate(getattr(record, name)):
+        for i, text in enumerate(getattr(portable, name)):
             found = comparisons.parse(text)
             if not isinstance(found, Comparison):
                 return f"{name}[{i}] is {text!r:.80}, which is no comparison of sizes: {found}"
             if found.operator == "==":
                 # It may define a variable by those of the arguments.
                 known |= found.variables()
-    unknown = sorted(_variables(record.out_avals) - known)
+    unknown = sorted(_variables(portable.out_avals) - known)
     if unknown:
         return f"out_avals have sizes of {', '.join(unknown):.80}, which no argument has"
     return None

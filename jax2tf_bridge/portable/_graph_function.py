@@ -1,4 +1,4 @@
-"""GraphFunction: a TensorFlow graph that a record carries along, without TensorFlow."""
+"""GraphFunction: a TensorFlow graph that a portable function carries along, without TensorFlow."""
 
 from __future__ import annotations
 

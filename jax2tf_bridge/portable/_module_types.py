@@ -1,4 +1,4 @@
-"""Compares a record's types with those of its module's main function, as MLIR prints them."""
+"""Compares a function's types with those of its module's main function, as MLIR prints them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_types(
     *,
     has_platform_index: bool,
 ) -> None:
-    """Raises unless the module takes and gives what the record says.
+    """Raises unless the module takes and gives what the portable function says.
 
     TensorFlow does not compare them, and would read stray memory.
 
@@ -46,12 +46,14 @@ def check_types(
     if has_platform_index and _PLATFORM_INDEX.isdisjoint(module_inputs[:1]):
         found = ", ".join(module_inputs[:1]) or "nothing"
         problems.append(
-            "the record is for several platforms, and the module does not take the platform's "
+            "the portable function is for several platforms, and the module does not take the "
+            "platform's "
             f"index first, a scalar integer, but {found}"
         )
     if problems:
         raise ModuleError(
-            f"The StableHLO module of {name} does not match its record:{bullet_list(problems)}"
+            f"The StableHLO module of {name} does not match its portable "
+            f"function:{bullet_list(problems)}"
         )
 
 
@@ -97,9 +99,9 @@ def are_types_checked(function: PortableFunction) -> bool:
 def _differences(kind: str, avals: Sequence[Aval], types: Sequence[str]) -> list[str]:
     tensors = [t for t in types if t.startswith("tensor<")]
     if len(tensors) != len(avals):
-        return [f"the record has {len(avals)} {kind}s, the module {len(tensors)}"]
+        return [f"the portable function has {len(avals)} {kind}s, the module {len(tensors)}"]
     return [
-        f"{kind} {i}: the record says {aval}, the module {found}"
+        f"{kind} {i}: the portable function says {aval}, the module {found}"
         for i, (aval, found) in enumerate(zip(avals, tensors, strict=True))
         if not _matches(aval, found)
     ]

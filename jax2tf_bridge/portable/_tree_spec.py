@@ -65,7 +65,8 @@ class TreeSpec:
       keys: a dict's keys in JAX's order, a named tuple's fields, or the names of a custom
         node's children, where it has any.
       children: one structure a child.
-      codec: for named tuples and custom nodes, the type of this process; a record that came
+      codec: for named tuples and custom nodes, the type of this process; a portable function that
+        came
         from elsewhere has none.  Then the children stand for the node: a named tuple of the same
         fields, a dict if they have names, else a tuple.
       serialized_name: under which a named tuple's or custom node's type was registered for

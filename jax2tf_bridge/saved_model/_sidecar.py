@@ -144,13 +144,15 @@ class Sidecar:
     constants: tuple[ConstantEntry, ...] = ()
 
 
-def write_sidecar(folder: Path, sidecar: Sidecar, records: Mapping[str, PortableFunction]) -> None:
+def write_sidecar(
+    folder: Path, sidecar: Sidecar, portables: Mapping[str, PortableFunction]
+) -> None:
     """Writes the sidecar of a SavedModel, and the portable functions without their arrays.
 
     Args:
       folder: where saved_model.pb is.
       sidecar: what the JSON says.
-      records: the function of each signature; as many VJPs are written as the signature has.
+      portables: the function of each signature; as many VJPs are written as the signature has.
 
     Raises:
       SavingError: the sidecar does not agree with the functions, or cannot be read back.
@@ -163,16 +165,16 @@ def write_sidecar(folder: Path, sidecar: Sidecar, records: Mapping[str, Portable
         found, _ = _sidecar(JsonValue.of(text))
         if found != sidecar:
             raise JsonProblem("read back, it is not the same")
-        _check_names(sidecar, records)
+        _check_names(sidecar, portables)
         for name, entry in sidecar.signatures.items():
-            vjp_chain(records[name], entry.vjp_order, MOST_ORDERS)  # makes them
-        _check_records(sidecar, records)
+            vjp_chain(portables[name], entry.vjp_order, MOST_ORDERS)  # makes them
+        _check_functions(sidecar, portables)
     except JsonProblem as e:
         raise SavingError(f"{SIDECAR} cannot be written: {e}.") from e
     (folder / RECORDS).mkdir(parents=True, exist_ok=True)
     for name, file in files.items():
         order = sidecar.signatures[name].vjp_order
-        write_function(folder / RECORDS / file, records[name], vjp_order=order, arrays=False)
+        write_function(folder / RECORDS / file, portables[name], vjp_order=order, arrays=False)
     (folder / SIDECAR).write_text(text, encoding="utf-8")
 
 
@@ -190,15 +192,15 @@ def read_sidecar(folder: Path) -> tuple[Sidecar, Mapping[str, PortableFunction]]
         return None
     try:
         sidecar, names = _sidecar(JsonValue.of(_text(file)))
-        records = {name: read_function(_record(folder, found)) for name, found in names.items()}
-        _check_records(sidecar, records)
+        portables = {name: read_function(_portable(folder, found)) for name, found in names.items()}
+        _check_functions(sidecar, portables)
     except _NewerFormat as e:
         raise FileFormatError(f"{file} {e}", file=str(file)) from e
     except JsonProblem as e:
         raise FileFormatError(
             f"{file} is damaged: {e}. Copy the SavedModel anew, or save it again.", file=str(file)
         ) from e
-    return sidecar, records
+    return sidecar, portables
 
 
 def sidecar_facts(folder: Path) -> tuple[Mapping[str, object], str | None]:
@@ -278,26 +280,26 @@ def _text(file: Path) -> str:
         raise JsonProblem(f"byte {e.start} is no UTF-8") from e
 
 
-def _record(folder: Path, name: str) -> Path:
+def _portable(folder: Path, name: str) -> Path:
     file = folder / RECORDS / name
     if not file.is_file():
         raise JsonProblem(f"it names {RECORDS / name}, which is not there")
     return file
 
 
-def _check_names(sidecar: Sidecar, records: Mapping[str, PortableFunction]) -> None:
-    if sidecar.signatures.keys() != records.keys():
+def _check_names(sidecar: Sidecar, portables: Mapping[str, PortableFunction]) -> None:
+    if sidecar.signatures.keys() != portables.keys():
         raise JsonProblem(
             f"it has the signatures {sorted(sidecar.signatures)}, and the portable functions are "
-            f"those of {sorted(records)}"
+            f"those of {sorted(portables)}"
         )
 
 
-def _check_records(sidecar: Sidecar, records: Mapping[str, PortableFunction]) -> None:
+def _check_functions(sidecar: Sidecar, portables: Mapping[str, PortableFunction]) -> None:
     known = {(c.digest, c.dtype, c.shape) for c in sidecar.constants}
-    for name, record in records.items():
+    for name, portable in portables.items():
         order = sidecar.signatures[name].vjp_order
-        functions = vjp_chain(record, None, MOST_ORDERS)[: order + 1]
+        functions = vjp_chain(portable, None, MOST_ORDERS)[: order + 1]
         if len(functions) <= order:
             raise JsonProblem(
                 f"the signature {name!r:.80} has gradients to order {order}, and its function "
@@ -327,7 +329,7 @@ def _sidecar(root: JsonValue) -> tuple[Sidecar, dict[str, str]]:
     entries, files = {}, {}
     for name, place in signatures.items():
         entries[name], files[name] = _signature(place, version)
-    _refuse_twice("signatures: the record", files.values())
+    _refuse_twice("signatures: the portable function", files.values())
     sidecar = Sidecar(
         bridge=bridge.text(),
         tensorflow=tensorflow.text(),
@@ -352,14 +354,14 @@ _ADDED: Mapping[str, tuple[int, Any]] = {
 
 def _signature(place: JsonValue, version: int) -> tuple[SignatureEntry, str]:
     there = [name for name, (since, _) in _ADDED.items() if version >= since]
-    record, inputs, outputs, takes_params, vjp_order, buckets, *rest = place.fields(
+    portable, inputs, outputs, takes_params, vjp_order, buckets, *rest = place.fields(
         *_SIGNATURE_FIELDS, *there
     )
     missing = {name: JsonValue(value, "") for name, (_, value) in _ADDED.items()}
     masks, unchecked, pad_values = {**missing, **dict(zip(there, rest, strict=True))}.values()
-    file = record.text()
+    file = portable.text()
     if not FILE_NAME.fullmatch(file):
-        raise record.problem("the name of a .jaxfn file, without a folder")
+        raise portable.problem("the name of a .jaxfn file, without a folder")
     entry = SignatureEntry(
         inputs={name: _array(found) for name, found in inputs.items()},
         outputs={name: _array(found) for name, found in outputs.items()},

@@ -10,7 +10,7 @@ except ModuleNotFoundError as e:
     raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "Saving a SavedModel") from e
 
 from jax2tf_bridge.saving._report import Published, SavedModel, SavedSignature
-from jax2tf_bridge.saving._save import save_records
+from jax2tf_bridge.saving._save import save_functions
 from jax2tf_bridge.saving.buckets._buckets import Oversize
 from jax2tf_bridge.saving.buckets._choice import choose_buckets
 from jax2tf_bridge.saving.buckets._options import BucketOptions, Buckets, ExpectedSizes
@@ -60,6 +60,6 @@ __all__ = [
     "publish_version",
     "publish_weights",
     "published_versions",
-    "save_records",
+    "save_functions",
     "weights_by_name",
 ]

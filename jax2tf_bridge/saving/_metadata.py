@@ -58,7 +58,7 @@ def write_metadata(
             for name, constant in constants.lifted.items()
         ),
     )
-    write_sidecar(folder, sidecar, {e.name: e.record for e in endpoints})
+    write_sidecar(folder, sidecar, {e.name: e.portable for e in endpoints})
 
 
 def _signature(endpoint: Endpoint) -> SignatureEntry:

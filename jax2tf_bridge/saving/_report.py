@@ -192,7 +192,7 @@ def fixed_sizes(endpoint: Endpoint) -> dict[str, ServedArray]:
 def opened_by(endpoint: Endpoint) -> str:
     """Writes the code that would leave the first dimension of the arguments open."""
     call = endpoint.arguments
-    avals = iter(endpoint.record.in_avals[len(endpoint.weights) :])
+    avals = iter(endpoint.portable.in_avals[len(endpoint.weights) :])
     shapes = {
         name: [next(avals).shape for _ in range(tree.leaf_count)] for name, tree in call.arguments()
     }
@@ -218,7 +218,7 @@ def _buckets_text(bucketing: Bucketing | None) -> str:
 
 
 def _gradient_missing_because(endpoint: Endpoint) -> str:
-    return "" if endpoint.orders is not None else endpoint.record.gradient_problem() or ""
+    return "" if endpoint.orders is not None else endpoint.portable.gradient_problem() or ""
 
 
 def missing_gradient_notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge.errors import Argument, GradientError, Message, SavingError
-from jax2tf_bridge.portable._as_portable import as_record
+from jax2tf_bridge.portable._as_portable import as_portable_function
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving._metadata import write_defaults, write_metadata
@@ -45,10 +45,10 @@ from jax2tf_bridge.saving.weights._variables import (
     check_keys,
     checkpoint_key,
 )
-from jax2tf_bridge.to_tf._op import check_record
+from jax2tf_bridge.to_tf._op import check_function
 
 
-def save_records(
+def save_functions(
     path: str | os.PathLike[str],
     signatures: Mapping[str, Signature],
     *,
@@ -64,7 +64,7 @@ def save_records(
 
     Args:
       path: the directory, which appears complete or not at all.
-      signatures: by name; the function of each is a record.
+      signatures: by name; the function of each is a portable function.
       params: the weights: the first argument of each function that takes them. A pytree, a state
         dict, or a file of msgpack or safetensors.
       trainable: whether the weights of floating-point numbers are; or the beginnings of the names
@@ -104,7 +104,7 @@ def save_records(
         ]
         # The exports may have been made elsewhere, or AUTO have found the variables.
         check_option_names([e.signature_inputs() for e in plain], buckets)
-        check_size({e.name: _stored(e.record, e.order) for e in plain})
+        check_size({e.name: _stored(e.portable, e.order) for e in plain})
         endpoints = with_buckets(plain, buckets)
         requests, notes = warm_up_requests(endpoints) if warm_up or precompile else ((), ())
         root = _root(endpoints, weights.weights(), constants)
@@ -146,14 +146,14 @@ def _endpoint(
     has_params: bool,
 ) -> Endpoint:
     """Makes the endpoint of a signature, with its weights and constants."""
-    record = as_record(signature.function, f"The signature {name} of save")
-    check_record(record)
+    portable = as_portable_function(signature.function, f"The signature {name} of save")
+    check_function(portable)
     takes = has_params if signature.takes_params is None else signature.takes_params
-    check_takes_params(name, record, takes=takes, given=has_params)
-    own = weights.for_record(record) if takes else []
-    order = saved_orders(record, vjp_order)
+    check_takes_params(name, portable, takes=takes, given=has_params)
+    own = weights.for_function(portable) if takes else []
+    order = saved_orders(portable, vjp_order)
     try:
-        for each in _stored(record, order or 0):
+        for each in _stored(portable, order or 0):
             constants.add(each)
     except GradientError as e:
         raise GradientError(
@@ -170,13 +170,13 @@ def _endpoint(
     return Endpoint.of(name, replace(signature, takes_params=takes), own, constants, order)
 
 
-def _stored(record: PortableFunction, order: int) -> Iterator[PortableFunction]:
+def _stored(portable: PortableFunction, order: int) -> Iterator[PortableFunction]:
     """Yields the portable function and its VJPs that are saved."""
-    yield record
+    yield portable
     for _ in range(order):
-        record = record.vjp()
-        check_record(record)
-        yield record
+        portable = portable.vjp()
+        check_function(portable)
+        yield portable
 
 
 class _Root(tf.Module):  # type: ignore[misc]

@@ -20,7 +20,7 @@ _FIRST_READ = 1 << 16
 
 
 def serialize(
-    record: PortableFunction | HoldsPortable, *, vjp_order: int | None = None, arrays: bool = True
+    portable: PortableFunction | HoldsPortable, *, vjp_order: int | None = None, arrays: bool = True
 ) -> bytes:
     """Writes a portable function as the bytes of a .jaxfn file.
 
@@ -30,7 +30,7 @@ def serialize(
     >>> deserialize(data).vjp()  # doctest: +SKIP
 
     Args:
-      record: what `export` made.
+      portable: what `export` made.
       vjp_order: how many VJPs are written with it, and made if they are not there; None for
         those that are there: of `with_vjp`, of a file, or asked for before.
       arrays: whether the captured arrays are written. Without them, `data` of each of the
@@ -41,7 +41,7 @@ def serialize(
       InconclusiveShapeError: making a VJP asked something about the sizes.
       ValueError: vjp_order is negative.
     """
-    return b"".join(_parts(record, vjp_order, arrays))
+    return b"".join(_parts(portable, vjp_order, arrays))
 
 
 def deserialize(
@@ -65,12 +65,12 @@ def deserialize(
         # VJPs are read from the bytes when they are asked for.
         return _read_other(data if isinstance(data, bytes) else bytes(view), file)
     stored = _stored(view, len(view), file)
-    return stored.record(_file_parts.copied_parts(view, stored.parts, file))
+    return stored.portable(_file_parts.copied_parts(view, stored.parts, file))
 
 
 def write_function(
     path: str | os.PathLike[str],
-    record: PortableFunction | HoldsPortable,
+    portable: PortableFunction | HoldsPortable,
     *,
     vjp_order: int | None = None,
     arrays: bool = True,
@@ -81,7 +81,7 @@ def write_function(
 
     Args:
       path: the file; one of this name is replaced when the new one is complete on disk.
-      record: what `export` made.
+      portable: what `export` made.
       vjp_order: as for `serialize`.
       arrays: as for `serialize`.
 
@@ -92,7 +92,7 @@ def write_function(
       ValueError: vjp_order is negative.
       OSError: the file cannot be written; FileExistsError if the path is no regular file.
     """
-    parts = _parts(record, vjp_order, arrays)
+    parts = _parts(portable, vjp_order, arrays)
     with replaced_file(path, bytes_of="serialize") as handle:
         for part in parts:
             handle.write(part)
@@ -129,16 +129,16 @@ def read_function(path: str | os.PathLike[str]) -> PortableFunction:
         stored = _stored(memoryview(start), status.st_size, name)
         # Each module and array is read into the bytes that the function keeps: nothing is copied.
         handle.seek(header.structure_size)
-        return stored.record(_file_parts.read_parts(handle, stored.parts, name))
+        return stored.portable(_file_parts.read_parts(handle, stored.parts, name))
 
 
 def _parts(
-    record: PortableFunction | HoldsPortable, vjp_order: int | None, arrays: bool
+    portable: PortableFunction | HoldsPortable, vjp_order: int | None, arrays: bool
 ) -> Sequence[bytes | bytearray]:
     # Here, since reading needs neither flatbuffers nor NumPy.
     from jax2tf_bridge.serialization.jaxfn._write import file_parts
 
-    return file_parts(record, vjp_order=vjp_order, arrays=arrays)
+    return file_parts(portable, vjp_order=vjp_order, arrays=arrays)
 
 
 def _is_jaxfn(start: memoryview) -> bool:

@@ -33,7 +33,7 @@ class StoredNames:
     """
 
     def __init__(self) -> None:
-        # By type, and for named tuples their fields in the order of the record.
+        # By type, and for named tuples their fields in the order of the portable function.
         self._named_tuples: dict[tuple[type, tuple[Hashable, ...]], StoredType] = {}
         self._unregistered: dict[type, str] = {}
 

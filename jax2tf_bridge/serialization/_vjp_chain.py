@@ -8,12 +8,12 @@ from jax2tf_bridge.portable._portable_function import PortableFunction
 
 
 def vjp_chain(
-    record: PortableFunction, vjp_order: int | None, most: int
+    portable: PortableFunction, vjp_order: int | None, most: int
 ) -> tuple[PortableFunction, ...]:
     """Collects a function, its VJP, that one's VJP and so on.
 
     Args:
-      record: the function.
+      portable: the function.
       vjp_order: how many VJPs, which are made if they are not there; None for those that are.
       most: how many the format holds.
 
@@ -25,14 +25,14 @@ def vjp_chain(
     """
     if vjp_order is not None and vjp_order < 0:
         raise ValueError(f"vjp_order must be at least 0. Got: {vjp_order}")
-    functions = [record]
+    functions = [portable]
     while len(functions) - 1 != vjp_order:
         primal = functions[-1]
         if vjp_order is None and primal.gradient.made is None:
             break
         if len(functions) > most:
             raise SerializationError(
-                f"{record.name} cannot be written with its VJPs: a file holds VJPs up to order "
+                f"{portable.name} cannot be written with its VJPs: a file holds VJPs up to order "
                 f"{most}."
             )
         try:
@@ -41,12 +41,12 @@ def vjp_chain(
             order = len(functions) - 1
             there = f"only VJPs up to order {order} are there" if order else "there is no VJP"
             raise SerializationError(
-                f"{record.name} cannot be written with vjp_order={vjp_order}: {there}. {e}"
+                f"{portable.name} cannot be written with vjp_order={vjp_order}: {there}. {e}"
             ) from e
         problem = vjp_problem(primal, vjp.in_tree, vjp.in_avals, vjp.out_avals)
         if problem is not None:
             raise SerializationError(
-                f"{record.name} cannot be written: the VJP of order {len(functions)} is not that "
+                f"{portable.name} cannot be written: the VJP of order {len(functions)} is not that "
                 f"of {primal.name}: {problem}."
             )
         functions.append(vjp)

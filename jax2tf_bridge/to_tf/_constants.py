@@ -25,8 +25,10 @@ def constant_key(constant: LiftedConstant) -> Key:
 class Constants(Protocol):
     """A source of the tensors of lifted constants."""
 
-    def tensors(self, record: PortableFunction, saving: Collection[Key] | None) -> list[tf.Tensor]:
-        """One for each lifted constant of the record, in its order, in the current graph.
+    def tensors(
+        self, portable: PortableFunction, saving: Collection[Key] | None
+    ) -> list[tf.Tensor]:
+        """One for each lifted constant of the function, in its order, in the current graph.
 
         `saving` is given while TensorFlow saves a gradient: the keys of the constants that the
         function has whose gradient it is. TensorFlow cannot save eager tensors that a gradient
@@ -47,22 +49,24 @@ class EagerConstants:
         """Tells whether there are any by now."""
         return bool(self._known)
 
-    def tensors(self, record: PortableFunction, saving: Collection[Key] | None) -> list[tf.Tensor]:
-        return [self._one(record, constant, saving) for constant in record.lifted_constants]
+    def tensors(
+        self, portable: PortableFunction, saving: Collection[Key] | None
+    ) -> list[tf.Tensor]:
+        return [self._one(portable, constant, saving) for constant in portable.lifted_constants]
 
     def _one(
-        self, record: PortableFunction, constant: LiftedConstant, saving: Collection[Key] | None
+        self, portable: PortableFunction, constant: LiftedConstant, saving: Collection[Key] | None
     ) -> tf.Tensor:
         key = constant_key(constant)
         if saving is not None and key not in saving:
-            return tf.constant(constant_array(record, constant))
+            return tf.constant(constant_array(portable, constant))
         with tf.init_scope():
             if not tf.executing_eagerly():
                 # A graph of TensorFlow 1, whose tensors are of no use elsewhere.
-                return tf.constant(constant_array(record, constant))
+                return tf.constant(constant_array(portable, constant))
             with self._lock:
                 if key not in self._known:
-                    self._known[key] = tf.constant(constant_array(record, constant))
+                    self._known[key] = tf.constant(constant_array(portable, constant))
                 return self._known[key]
 
 
@@ -80,21 +84,23 @@ class CapturedArrays(tf.Module):  # type: ignore[misc]
         self._names: dict[Key, str] = {}
         self._lock = threading.RLock()
 
-    def tensors(self, record: PortableFunction, saving: Collection[Key] | None) -> list[tf.Tensor]:
-        if record.lifted_constants and saving is None and record.gradient_problem() is None:
+    def tensors(
+        self, portable: PortableFunction, saving: Collection[Key] | None
+    ) -> list[tf.Tensor]:
+        if portable.lifted_constants and saving is None and portable.gradient_problem() is None:
             # What the gradient captures has to be there before TensorFlow saves the model.
-            self._variables(record.vjp())
-        return [variable.read_value() for variable in self._variables(record)]
+            self._variables(portable.vjp())
+        return [variable.read_value() for variable in self._variables(portable)]
 
-    def _variables(self, record: PortableFunction) -> list[tf.Variable]:
+    def _variables(self, portable: PortableFunction) -> list[tf.Variable]:
         with self._lock, tf.init_scope():
-            return [self._variable(record, constant) for constant in record.lifted_constants]
+            return [self._variable(portable, constant) for constant in portable.lifted_constants]
 
-    def _variable(self, record: PortableFunction, constant: LiftedConstant) -> tf.Variable:
+    def _variable(self, portable: PortableFunction, constant: LiftedConstant) -> tf.Variable:
         key = constant_key(constant)
         if key not in self._names:
             name = f"captured_{len(self.arrays)}"
-            variable = tf.Variable(constant_array(record, constant), trainable=False, name=name)
+            variable = tf.Variable(constant_array(portable, constant), trainable=False, name=name)
             self.arrays[name], self._names[key] = variable, name
         return self.arrays[self._names[key]]
 
@@ -109,8 +115,10 @@ class SharedConstants:
         self._captured: CapturedArrays | None = None
         self._lock = threading.Lock()
 
-    def tensors(self, record: PortableFunction, saving: Collection[Key] | None) -> list[tf.Tensor]:
-        return (self._captured or self._eager).tensors(record, saving)
+    def tensors(
+        self, portable: PortableFunction, saving: Collection[Key] | None
+    ) -> list[tf.Tensor]:
+        return (self._captured or self._eager).tensors(portable, saving)
 
     def captured(self) -> CapturedArrays:
         """Makes variables of the arrays from now on, and returns what holds them.
@@ -130,18 +138,19 @@ class SharedConstants:
             return self._captured
 
 
-def constant_array(record: PortableFunction, constant: LiftedConstant) -> np.ndarray:
+def constant_array(portable: PortableFunction, constant: LiftedConstant) -> np.ndarray:
     """Returns a constant's array, read-only, in its dtype for the op.
 
     Raises:
-      ModuleError: the record does not hold it.
+      ModuleError: the portable function does not hold it.
       DTypeError: TF lacks its dtype.
     """
-    dtype = op_dtype(constant.aval, f"The constant {constant.name} of {record.name}")
+    dtype = op_dtype(constant.aval, f"The constant {constant.name} of {portable.name}")
     if constant.data is None:
         raise ModuleError(
-            f"{record.name} captured the array {constant.name or constant.digest} "
-            f"({constant.aval}), which its record does not hold: it was written without arrays. "
+            f"{portable.name} captured the array {constant.name or constant.digest} "
+            f"({constant.aval}), which its portable function does not hold: it was written "
+            f"without arrays. "
             "Write the file with arrays=True, or pass the weights as an argument."
         )
     array = np.frombuffer(constant.data, dtype=dtype.as_numpy_dtype)

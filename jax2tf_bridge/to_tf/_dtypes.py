@@ -1,4 +1,4 @@
-"""Dtypes by their name in the record, and TensorFlow's."""
+"""Dtypes by their name in the portable function, and TensorFlow's."""
 
 from __future__ import annotations
 

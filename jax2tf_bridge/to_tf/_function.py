@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge.errors import DTypeError, mismatch
-from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record
+from jax2tf_bridge.portable._as_portable import HoldsPortable, as_portable_function
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._call import Call
 from jax2tf_bridge.portable._portable_function import PortableFunction
@@ -16,36 +16,37 @@ from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._constants import EagerConstants
 from jax2tf_bridge.to_tf._dtypes import fits, fits_shape, op_dtype
 from jax2tf_bridge.to_tf._gradient import call_flat
-from jax2tf_bridge.to_tf._op import check_record
+from jax2tf_bridge.to_tf._op import check_function
 from jax2tf_bridge.to_tf._shape_guards import known_text
 from shape_poly import shape_text
 
 
 @opaque_to_autograph
 def to_tf(
-    record: PortableFunction | HoldsPortable, *, with_gradient: bool = True
+    portable: PortableFunction | HoldsPortable, *, with_gradient: bool = True
 ) -> Callable[..., Any]:
-    """Makes a TF function of a record; JAX is not needed for it.
+    """Makes a TF function of a portable function; JAX is not needed for it.
 
     Args:
-      record: what `export` made, here or in another process.
-      with_gradient: whether the record's VJPs become its gradient. Without, asking for a
+      portable: what `export` made, here or in another process.
+      with_gradient: whether the portable function's VJPs become its gradient. Without, asking for a
         gradient is an error that says so.
 
     Returns:
       A function over tensors, tf.Variables, arrays and scalars, with the arguments and the
       result structure of the JAX function. It casts nothing: the arguments must have the
-      record's dtypes. Works in eager mode, tf.function and SavedModels. Calling it raises
-      StructureError, ShapeError or DTypeError for arguments that do not fit, each named by its
-      path; and tf.errors.InvalidArgumentError at run time where symbolic sizes contradict.
+      portable function's dtypes. Works in eager mode, tf.function and SavedModels. Calling it
+      raises StructureError, ShapeError or DTypeError for arguments that do not fit, each named by
+      its path; and tf.errors.InvalidArgumentError at run time where symbolic sizes contradict.
 
     Raises:
-      ModuleError: the installed TF cannot run the module, or the record does not match it.
+      ModuleError: the installed TF cannot run the module, or the portable function does not match
+        it.
       DTypeError: TF lacks a dtype of an argument or result.
-      FunctionError: it is no record.
+      FunctionError: it is no portable function.
     """
-    function = as_record(record, "to_tf")
-    check_record(function)
+    function = as_portable_function(portable, "to_tf")
+    check_function(function)
     arguments = Call.of(function.in_tree, function.argument_names)
     paths = arguments.paths()
     constants = EagerConstants()
@@ -80,10 +81,10 @@ def _tensor(leaf: Any, aval: Aval, path: str) -> tf.Tensor:
 
 
 def _check_arguments(
-    record: PortableFunction, tensors: Sequence[tf.Tensor], paths: Sequence[str]
+    portable: PortableFunction, tensors: Sequence[tf.Tensor], paths: Sequence[str]
 ) -> None:
     shape_problems, dtype_problems = [], []
-    for tensor, aval, path in zip(tensors, record.in_avals, paths, strict=True):
+    for tensor, aval, path in zip(tensors, portable.in_avals, paths, strict=True):
         expected = op_dtype(aval, path)
         if tensor.dtype != expected:
             dtype_problems.append(f"{path}: expected {expected.name}, got {tensor.dtype.name}")
@@ -92,7 +93,7 @@ def _check_arguments(
             shape_problems.append(f"{path}: expected shape {sizes}, got {known_text(tensor)}")
     if shape_problems or dtype_problems:
         raise mismatch(
-            f"The arguments of {record.name} are not those that it was exported with",
+            f"The arguments of {portable.name} are not those that it was exported with",
             shape_problems,
             dtype_problems,
             "Nothing is cast or reshaped for you: use tf.cast or tf.reshape, or export the "

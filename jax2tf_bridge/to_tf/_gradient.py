@@ -1,4 +1,4 @@
-"""Calls a record's op with the record's VJP as TensorFlow's gradient, to any order."""
+"""Calls a function's op with the portable function's VJP as TensorFlow's gradient, to any order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LAST_ORDER = (
 
 
 def call_flat(
-    record: PortableFunction,
+    portable: PortableFunction,
     tensors: Sequence[tf.Tensor],
     with_gradient: bool,
     constants: Constants,
@@ -43,15 +43,15 @@ def call_flat(
     """Calls a function on flat arguments of its dtypes, and names the results as jax2tf does.
 
     Args:
-      record: of the function.
+      portable: of the function.
       tensors: for each of its flat arguments.
       with_gradient: whether it has one.
       constants: where the tensors of lifted constants come from.
       orders: its gradients, if they are functions that are saved with it.
       known: with `orders`, the tensors of their lifted constants, if they are there already.
     """
-    callee = _Callee(record, constants, orders=orders)
-    prevented = None if with_gradient else _NO_GRADIENT.format(name=record.name)
+    callee = _Callee(portable, constants, orders=orders)
+    prevented = None if with_gradient else _NO_GRADIENT.format(name=portable.name)
     if orders is not None:
         prevented = orders.prevented(0)
         callee = replace(callee, known=orders.known() if known is None else known)
@@ -71,20 +71,20 @@ class StoredOrders:
       constants: what the lifted constants of all orders are, as `known()` orders them.
     """
 
-    def __init__(self, record: PortableFunction, order: int, constants: Constants) -> None:
+    def __init__(self, portable: PortableFunction, order: int, constants: Constants) -> None:
         """Makes the first `order` gradients of a function.
 
         Raises:
           GradientError, InconclusiveShapeError: there are fewer.
         """
         self.functions: list[Any] = []
-        self._order, self._name = order, record.name
-        callees = [_Callee(record, constants, orders=self)]
+        self._order, self._name = order, portable.name
+        callees = [_Callee(portable, constants, orders=self)]
         for _ in range(order):
             callees.append(callees[-1].vjp())
         self._callees = callees
         self.constants = {
-            constant_key(c): c.aval for callee in callees for c in callee.record.lifted_constants
+            constant_key(c): c.aval for callee in callees for c in callee.portable.lifted_constants
         }
         self.functions += map(self._function, callees[1:])
 
@@ -118,10 +118,10 @@ class StoredOrders:
     def _function(self, callee: _Callee) -> Any:
         signature = [
             tf.TensorSpec([d if isinstance(d, int) else None for d in aval.op_shape], dtype)
-            for aval in (*callee.record.in_avals, *self.constants.values())
-            for dtype in [op_dtype(aval, f"An argument of {callee.record.name}")]
+            for aval in (*callee.portable.in_avals, *self.constants.values())
+            for dtype in [op_dtype(aval, f"An argument of {callee.portable.name}")]
         ]
-        first = len(callee.record.in_avals)
+        first = len(callee.portable.in_avals)
 
         @opaque_to_autograph
         def vjp(*args: tf.Tensor) -> list[tf.Tensor]:
@@ -140,7 +140,7 @@ class _Callee:
     `known` are tensors of lifted constants that are there already, in the current graph.
     """
 
-    record: PortableFunction
+    portable: PortableFunction
     constants: Constants
     primal: _Callee | None = None
     order: int = 0
@@ -152,18 +152,18 @@ class _Callee:
         """Returns the results, without a gradient."""
         before = None
         if self.primal is not None:
-            primal = self.primal.record
+            primal = self.primal.portable
             before = CheckedBefore(len(primal.in_avals), ShapeContract.of(primal))
         held = self.held()
-        taken = [held[constant_key(constant)] for constant in self.record.lifted_constants]
-        return call_op(self.record, args, taken, self.paths, before)
+        taken = [held[constant_key(constant)] for constant in self.portable.lifted_constants]
+        return call_op(self.portable, args, taken, self.paths, before)
 
     def held(self) -> dict[Key, tf.Tensor]:
         """Returns the tensors of its lifted constants, and all else that is known."""
-        new = tuple(c for c in self.record.lifted_constants if constant_key(c) not in self.known)
+        new = tuple(c for c in self.portable.lifted_constants if constant_key(c) not in self.known)
         if not new:
             return dict(self.known)
-        found = self.constants.tensors(replace(self.record, lifted_constants=new), self.saving)
+        found = self.constants.tensors(replace(self.portable, lifted_constants=new), self.saving)
         if not tf.executing_eagerly():
             # Of this graph: TensorFlow fails where the gradient of a branch captures eager tensors.
             found = [tf.identity(tensor, "jax2tf_constant") for tensor in found]
@@ -172,15 +172,15 @@ class _Callee:
     def paths(self) -> tuple[str, ...]:
         """Returns how the user writes its arguments: first the primal's, then the cotangents."""
         if self.primal is None:
-            return self.record.in_paths()
+            return self.portable.in_paths()
         cotangents = (
-            f"the cotangent of result {i}" for i in range(len(self.primal.record.out_avals))
+            f"the cotangent of result {i}" for i in range(len(self.primal.portable.out_avals))
         )
         return (*self.primal.paths(), *cotangents)
 
     def vjp(self) -> _Callee:
         """Its VJP."""
-        return replace(self, record=self.record.vjp(), primal=self, order=self.order + 1)
+        return replace(self, portable=self.portable.vjp(), primal=self, order=self.order + 1)
 
 
 def _call_named(
@@ -191,7 +191,7 @@ def _call_named(
     if prevented is None and callee.orders is None and not tf.executing_eagerly():
         # In a graph the answer must be there before anyone asks: a SavedModel is saved together
         # with its gradients, and where one cannot be traced nothing is saved.
-        prevented = callee.record.gradient_problem()
+        prevented = callee.portable.gradient_problem()
     if prevented is None:
         results = _call_differentiable(callee, named)
     else:
@@ -217,7 +217,7 @@ def _call_differentiable(callee: _Callee, args: Sequence[tf.Tensor]) -> list[tf.
         def gradient(*cotangents: tf.Tensor | None, variables: Any = None) -> list[Any]:
             if variables:
                 raise ValueError(
-                    f"{callee.record.name} reads no variables, but TensorFlow asks for the "
+                    f"{callee.portable.name} reads no variables, but TensorFlow asks for the "
                     f"gradients of {variables}. Pass them as arguments."
                 )
             with tf.name_scope("jax2tf_vjp"):
@@ -236,10 +236,10 @@ def _pull_back(
     results: Sequence[tf.Tensor],
     cotangents: Sequence[tf.Tensor | None],
 ) -> list[tf.Tensor | None]:
-    record = callee.record
+    portable = callee.portable
     given = [
         _cotangent(cotangent, aval, result)
-        for cotangent, aval, result in zip(cotangents, record.out_avals, results, strict=True)
+        for cotangent, aval, result in zip(cotangents, portable.out_avals, results, strict=True)
     ]
     if callee.orders is not None:
         pulled = callee.orders.call(callee.order + 1, [*primals, *given], callee.known)
@@ -247,20 +247,20 @@ def _pull_back(
         pulled = _call_vjp(callee, [*primals, *given])
     return [
         _conjugate(value) if aval.is_differentiable else None
-        for value, aval in zip(pulled, record.in_avals, strict=True)
+        for value, aval in zip(pulled, portable.in_avals, strict=True)
     ]
 
 
 def _call_vjp(callee: _Callee, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    record, vjp = callee.record, callee.vjp()
-    check_versions(vjp.record)
-    own = frozenset(map(constant_key, record.lifted_constants))
+    portable, vjp = callee.portable, callee.vjp()
+    check_versions(vjp.portable)
+    own = frozenset(map(constant_key, portable.lifted_constants))
     if not _tf_compat.is_tracing_gradient_to_save():
         # What the VJP alone has cannot be captured in the gradient of a branch or loop.
         return _call_named(replace(vjp, saving=own) if _is_nested() else vjp, args, None)
     # TF saves the gradients of the functions that it holds, and not the gradients of those.
-    not_saved = _NOT_SAVED.format(name=record.name, vjp=vjp.record.name)
-    return _call_named(replace(vjp, saving=own), args, vjp.record.gradient_problem() or not_saved)
+    not_saved = _NOT_SAVED.format(name=portable.name, vjp=vjp.portable.name)
+    return _call_named(replace(vjp, saving=own), args, vjp.portable.gradient_problem() or not_saved)
 
 
 def _is_nested() -> bool:

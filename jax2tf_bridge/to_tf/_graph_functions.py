@@ -15,41 +15,43 @@ from jax2tf_bridge.portable._portable_function import PortableFunction
 _ARGUMENT, _RESULT = re.compile(r"x(\d+)"), re.compile(r"y(\d+)")
 
 
-def check_graph_functions(record: PortableFunction, most_results: int | None) -> None:
-    """Raises unless a record's graphs can be functions here.
+def check_graph_functions(portable: PortableFunction, most_results: int | None) -> None:
+    """Raises unless a portable function's graphs can be functions here.
 
     TensorFlow reads stray memory where a call has more results than its function. So each function
     gets as many as any call has, and one has them already.
 
     Args:
-      record: what is to be called.
+      portable: what is to be called.
       most_results: how many results a call in its module has at most; None if it calls no graph.
 
     Raises:
       ModuleError: it calls graphs and has none, or one cannot be read, or has too few results.
     """
-    if most_results is not None and not record.graph_functions:
+    if most_results is not None and not portable.graph_functions:
         raise ModuleError(
-            f"The module of {record.name} calls TensorFlow functions ({CUSTOM_CALL}) that its "
+            f"The module of {portable.name} calls TensorFlow functions ({CUSTOM_CALL}) that its "
             "record does not hold: it was not exported by this bridge. Export the function again "
             "with jax2tf_bridge.export and call_tf(..., call_tf_graph=True)."
         )
     most = 0
-    for function in record.graph_functions:
-        _built_function(record, function, most_results or 0)
+    for function in portable.graph_functions:
+        _built_function(portable, function, most_results or 0)
         nodes = tf.compat.v1.GraphDef.FromString(function.graph).node
         most = max(most, sum(1 for node in nodes if _RESULT.fullmatch(node.name)))
     if most < (most_results or 0):
         raise ModuleError(
-            f"The module of {record.name} takes {most_results} results from a TensorFlow function, "
-            f"and those that its record holds have {most} at most: they do not belong together. "
+            f"The module of {portable.name} takes {most_results} results from a TensorFlow "
+            f"function, "
+            f"and those that its portable function holds have {most} at most: they do not belong "
+            f"together. "
             "Export the function again."
         )
 
 
-def function_names(record: PortableFunction) -> list[str]:
+def function_names(portable: PortableFunction) -> list[str]:
     """Makes a portable function's graphs known where the current graph runs, and names them."""
-    functions = [_built_function(record, function) for function in record.graph_functions]
+    functions = [_built_function(portable, function) for function in portable.graph_functions]
     if not tf.executing_eagerly():
         for function in functions:
             function.add_to_graph(tf.compat.v1.get_default_graph())
@@ -61,14 +63,14 @@ def _name(function: Any) -> str:
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
-def _built_function(record: PortableFunction, function: GraphFunction, n_results: int = 0) -> Any:
+def _built_function(portable: PortableFunction, function: GraphFunction, n_results: int = 0) -> Any:
     try:
         # Outside of what is being traced: all graphs share it.
         with tf.init_scope():
             return function.made(functools.partial(_build, n_results))
     except Exception as e:  # of types that differ between damages and releases
         raise ModuleError(
-            f"The TensorFlow function {function.name} that {record.name} calls cannot be read by "
+            f"The TensorFlow function {function.name} that {portable.name} calls cannot be read by "
             f"the installed TensorFlow {tf.__version__}: {e}"
         ) from e
 

@@ -1,4 +1,4 @@
-"""Builds the XlaCallModule op of a record."""
+"""Builds the XlaCallModule op of a portable function."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from jax2tf_bridge.to_tf._shapes import CheckedBefore, check_shapes
 from jax2tf_bridge.to_tf._sharding import annotated, check_devices
 
 
-def check_versions(record: PortableFunction) -> None:
-    """Raises unless the installed TF reads the record's StableHLO and calling convention.
+def check_versions(portable: PortableFunction) -> None:
+    """Raises unless the installed TF reads the function's StableHLO and calling convention.
 
     Raises:
       ModuleError: the module is too new for this TF.
     """
     release, version, convention = installed_versions()
-    module = record.module
+    module = portable.module
     if module.stablehlo_version > version or module.calling_convention_version > convention:
         short = ".".join(release.split(".")[:2])
         raise ModuleError(
             Message(
-                f"{record.name} needs StableHLO {version_text(module.stablehlo_version)} and "
+                f"{portable.name} needs StableHLO {version_text(module.stablehlo_version)} and "
                 f"calling convention {module.calling_convention_version}; the installed "
                 f"TensorFlow {release} reads up to {version_text(version)} and {convention}. "
                 "Where JAX is installed, retarget it: jax2tf-bridge retarget ",
                 Argument("file", code="FILE"),
-                f" --tensorflow {short}, or in Python retarget(record, "
+                f" --tensorflow {short}, or in Python retarget(portable, "
                 f"Target.tensorflow({short!r})). Or export it again without ",
                 Argument("target", code="a target"),
                 ", or serve it with a newer TensorFlow.",
@@ -48,66 +48,66 @@ def check_versions(record: PortableFunction) -> None:
         )
 
 
-def check_record(record: PortableFunction) -> None:
-    """Raises unless the installed TF can run the record, and its types are the module's.
+def check_function(portable: PortableFunction) -> None:
+    """Raises unless the installed TF can run the portable function, and its types are the module's.
 
     The modules of its stored VJPs are looked at too.
 
     Raises:
-      ModuleError: the module is too new for this TF, does not match its record, has effects, or
-        holds a custom call that TF has no handler for.
+      ModuleError: the module is too new for this TF, does not match its portable function, has
+        effects, or holds a custom call that TF has no handler for.
       DTypeError: TF lacks a dtype of an argument or result.
     """
-    check_versions(record)
-    _check_effects(record)
-    for constant in record.lifted_constants:
-        constant_array(record, constant)
-    for port in record.inputs:
-        op_dtype(port.aval, f"The argument {port.path} of {record.name}")
-    for i, aval in enumerate(record.out_avals):
-        op_dtype(aval, f"The result {i} of {record.name}")
+    check_versions(portable)
+    _check_effects(portable)
+    for constant in portable.lifted_constants:
+        constant_array(portable, constant)
+    for port in portable.inputs:
+        op_dtype(port.aval, f"The argument {port.path} of {portable.name}")
+    for i, aval in enumerate(portable.out_avals):
+        op_dtype(aval, f"The result {i} of {portable.name}")
     _, newest, _ = installed_versions()
-    stored: PortableFunction | None = record
+    stored: PortableFunction | None = portable
     # A gradient that is too new is an error only when it is asked for.
     while stored is not None and stored.module.stablehlo_version <= newest:
         if not are_types_checked(stored):
-            _check_module(stored, of=record)
+            _check_module(stored, of=portable)
         stored = stored.gradient.made
 
 
-def _check_effects(record: PortableFunction) -> None:
-    effects = (*record.ordered_effects, *record.unordered_effects)
+def _check_effects(portable: PortableFunction) -> None:
+    effects = (*portable.ordered_effects, *portable.unordered_effects)
     if effects:
         raise ModuleError(
-            f"{record.name} has the effects {', '.join(effects)}, which exist in JAX alone: "
+            f"{portable.name} has the effects {', '.join(effects)}, which exist in JAX alone: "
             "TensorFlow would run it without them. Export the function without what has them."
         )
 
 
-def _check_module(record: PortableFunction, *, of: PortableFunction) -> None:
-    """Raises unless the module takes and gives what the record says, and TF runs its calls."""
-    summary = _summary(record)
-    check_function_types(record, summary.inputs, summary.outputs)
-    _check_custom_calls(record, summary, of=of)
-    check_graph_functions(record, summary.call_results.get(CUSTOM_CALL))
+def _check_module(portable: PortableFunction, *, of: PortableFunction) -> None:
+    """Raises unless the module takes and gives what the function says, and TF runs its calls."""
+    summary = _summary(portable)
+    check_function_types(portable, summary.inputs, summary.outputs)
+    _check_custom_calls(portable, summary, of=of)
+    check_graph_functions(portable, summary.call_results.get(CUSTOM_CALL))
 
 
 def _check_custom_calls(
-    record: PortableFunction, summary: ModuleSummary, *, of: PortableFunction
+    portable: PortableFunction, summary: ModuleSummary, *, of: PortableFunction
 ) -> None:
     """Raises unless TF has a handler for each call on one of the platforms.
 
     Compiling would fail without one, at best: only when the function runs.
     """
     _, newest, _ = installed_versions()
-    unknown = unhandled_calls(record.module, summary.custom_calls, newest)
+    unknown = unhandled_calls(portable.module, summary.custom_calls, newest)
     if not unknown:
         return
     gradient = ""
-    if record is not of:
-        gradient = f" This is a gradient of {of.name}: record.with_vjp(0) leaves it behind."
+    if portable is not of:
+        gradient = f" This is a gradient of {of.name}: portable.with_vjp(0) leaves it behind."
     raise ModuleError(
-        f"{record.name} cannot run in TensorFlow on {', '.join(record.platforms)}: "
+        f"{portable.name} cannot run in TensorFlow on {', '.join(portable.platforms)}: "
         f"{no_handler_text([repr(name) for name in unknown])}. Retarget the portable function "
         "where JAX is installed (retarget, or the command jax2tf-bridge retarget): calls "
         "that have a form in StableHLO alone are replaced. If the runtime that serves the model "
@@ -116,16 +116,16 @@ def _check_custom_calls(
     )
 
 
-def _summary(record: PortableFunction) -> ModuleSummary:
+def _summary(portable: PortableFunction) -> ModuleSummary:
     # By our own reader: TensorFlow has none that is public, and MLIR's trusts the bytes.
     try:
-        return read_module(record.module.data)
+        return read_module(portable.module.data)
     except FileFormatError as e:
-        raise ModuleError(f"The module of {record.name} cannot be read: {e}") from e
+        raise ModuleError(f"The module of {portable.name} cannot be read: {e}") from e
 
 
 def call_op(
-    record: PortableFunction,
+    portable: PortableFunction,
     args: Sequence[tf.Tensor],
     constants: Sequence[tf.Tensor] = (),
     paths: Callable[[], Sequence[str]] | None = None,
@@ -134,32 +134,33 @@ def call_op(
     """Calls the module on the flat arguments.
 
     Args:
-      record: of the function that is called.
-      args: of the record's dtypes.
-      constants: for each of the record's lifted constants.
-      paths: how the user writes them, asked for messages only; by default what the record says.
+      portable: of the function that is called.
+      args: of the portable function's dtypes.
+      constants: for each of the portable function's lifted constants.
+      paths: how the user writes them, asked for messages only; by default what the portable
+        function says.
       before: what another call has checked of their shapes.
 
     Raises:
       ShardingError: the function is sharded, and TF cannot run it on one device, or not in eager
         mode.
-      tf.errors.InvalidArgumentError: the known sizes contradict the record or each other. It is
-        also what the function fails with when it runs, where the others do.
+      tf.errors.InvalidArgumentError: the known sizes contradict the portable function or each
+        other. It is also what the function fails with when it runs, where the others do.
     """
-    check_devices(record, is_gradient=before is not None)
-    shapes, guards = check_shapes(record, args, paths, before)
+    check_devices(portable, is_gradient=before is not None)
+    shapes, guards = check_shapes(portable, args, paths, before)
     attributes = {
-        "version": record.module.calling_convention_version,
-        "module": record.module.data,
-        "Tout": [op_dtype(aval, "a result") for aval in record.out_avals],
+        "version": portable.module.calling_convention_version,
+        "module": portable.module.data,
+        "Tout": [op_dtype(aval, "a result") for aval in portable.out_avals],
         "Sout": shapes,
-        "platforms": [p.upper() for p in record.platforms],
-        "function_list": function_names(record),
+        "platforms": [p.upper() for p in portable.platforms],
+        "function_list": function_names(portable),
         "has_token_input_output": False,
-        "disabled_checks": [str(check) for check in shared_checks(record.module.disabled_checks)],
+        "disabled_checks": [str(check) for check in shared_checks(portable.module.disabled_checks)],
     }
     with tf.control_dependencies(guards):
-        spread = annotated(record, args, record.in_shardings, record.in_avals)
-        taken = [*(spread[i] for i in record.module.kept_arguments), *constants]
+        spread = annotated(portable, args, portable.in_shardings, portable.in_avals)
+        taken = [*(spread[i] for i in portable.module.kept_arguments), *constants]
         results = _tf_compat.call_module(taken, attributes)
-        return annotated(record, results, record.out_shardings, record.out_avals)
+        return annotated(portable, results, portable.out_shardings, portable.out_avals)

@@ -25,7 +25,7 @@ class ResultSizes:
 
     Attributes:
       name: the function's, for messages.
-      results, arguments: their shapes, as the record has them.
+      results, arguments: their shapes, as the portable function has them.
     """
 
     def __init__(self, name: str, results: Shapes, arguments: Shapes) -> None:

@@ -47,10 +47,10 @@ class ShapeContract:
     plans: dict[tuple[tuple[bool, ...], ...], Plan] = field(default_factory=dict)
 
     @staticmethod
-    def of(record: PortableFunction) -> ShapeContract:
+    def of(portable: PortableFunction) -> ShapeContract:
         """Makes the contract of a portable function."""
-        shapes = tuple(aval.op_shape for aval in record.in_avals)
-        return _contract(record.name, shapes, record.constraints, record.requirements)
+        shapes = tuple(aval.op_shape for aval in portable.in_avals)
+        return _contract(portable.name, shapes, portable.constraints, portable.requirements)
 
     def comparisons(self) -> tuple[Comparison, ...]:
         """Constraints and requirements."""
@@ -110,17 +110,18 @@ class CheckedBefore:
 
 
 def check_shapes(
-    record: PortableFunction,
+    portable: PortableFunction,
     args: Sequence[tf.Tensor],
     paths: Callable[[], Sequence[str]] | None = None,
     before: CheckedBefore | None = None,
 ) -> tuple[list[tuple[int | None, ...]], list[tf.Operation]]:
-    """Compares the arguments' shapes with the record's, as far as they are known by now.
+    """Compares the arguments' shapes with the portable function's, as far as they are known by now.
 
     Args:
-      record: of the function that is called.
+      portable: of the function that is called.
       args: its flat arguments.
-      paths: how the user writes them, asked for messages only; by default what the record says.
+      paths: how the user writes them, asked for messages only; by default what the portable
+        function says.
       before: what needs no guard.
 
     Returns:
@@ -129,12 +130,13 @@ def check_shapes(
       fit. What computes must depend on them.
 
     Raises:
-      tf.errors.InvalidArgumentError: the known sizes contradict the record or each other.
+      tf.errors.InvalidArgumentError: the known sizes contradict the portable function or each
+      other.
       ShapeError: the size of a result is known, and does not fit into 32 bits.
     """
-    contract = ShapeContract.of(record)
-    results = [aval.op_shape for aval in record.out_avals]
-    call = _Call(contract, paths or record.in_paths, args)
+    contract = ShapeContract.of(portable)
+    results = [aval.op_shape for aval in portable.out_avals]
+    call = _Call(contract, paths or portable.in_paths, args)
     call.check_ranks()
     if call.is_as_expected():
         return [evaluate_shape(shape, {}) for shape in results], []
@@ -149,7 +151,7 @@ def check_shapes(
             call.guard(check, guards)
     values = {name: value for name, value in solution.values.items() if isinstance(value, int)}
     known = [evaluate_shape(shape, values) for shape in results]
-    sizes = ResultSizes(record.name, results, contract.shapes)
+    sizes = ResultSizes(portable.name, results, contract.shapes)
     sizes.check(known)
     if any(size is None for shape in known for size in shape):
         sizes.guard(solution.values, guards)

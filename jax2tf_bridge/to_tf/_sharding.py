@@ -34,7 +34,7 @@ _LIBRARIES = frozenset({"tensorflow", "keras", "jax2tf_bridge"})
 _AUTOGRAPH = "__autograph_generated_file"
 
 
-def check_devices(record: PortableFunction, *, is_gradient: bool = False) -> None:
+def check_devices(portable: PortableFunction, *, is_gradient: bool = False) -> None:
     """Warns where TensorFlow runs a sharded function on one device, and raises where it cannot.
 
     On the TPU, in a graph, TensorFlow shards. Elsewhere it runs all on one device: the values are
@@ -42,30 +42,30 @@ def check_devices(record: PortableFunction, *, is_gradient: bool = False) -> Non
     and line of the user's.
 
     Args:
-      record: of the function.
+      portable: of the function.
       is_gradient: whether it is called as the gradient of one, which was warned of.
 
     Raises:
       ShardingError: it computes on the parts of devices by itself; or it has arguments or results
         that are spread, in eager mode.
     """
-    if record.module.nr_devices == 1:
+    if portable.module.nr_devices == 1:
         return
-    for_tpu = set(record.platforms) == {"tpu"} and not tf.executing_eagerly()
+    for_tpu = set(portable.platforms) == {"tpu"} and not tf.executing_eagerly()
     if for_tpu:
         return
-    over = f"{record.name} is sharded over {record.module.nr_devices} devices"
-    others = [platform for platform in record.platforms if platform != "tpu"]
-    if _is_manual(read_module(record.module.data)):
+    over = f"{portable.name} is sharded over {portable.module.nr_devices} devices"
+    others = [platform for platform in portable.platforms if platform != "tpu"]
+    if _is_manual(read_module(portable.module.data)):
         raise ShardingError(
             f"{over}, and computes on the part of each by itself (jax.shard_map), so that it "
             f"cannot run on one, as {_runs_on(others)} would run it. Export it for serving "
             f"{_ON_TPU}; or over a mesh of one device; or without jax.shard_map, with shardings "
             "alone."
         )
-    if DisabledSafetyCheck.shardings() in record.module.disabled_checks:
+    if DisabledSafetyCheck.shardings() in portable.module.disabled_checks:
         return
-    if tf.executing_eagerly() and _is_spread(record):
+    if tf.executing_eagerly() and _is_spread(portable):
         # Programs that ran with jax2tf look for the words up to "context".
         raise ShardingError(
             f"{over}, and was called in eager mode: a function with sharded arguments or results "
@@ -84,12 +84,12 @@ def check_devices(record: PortableFunction, *, is_gradient: bool = False) -> Non
         )
 
 
-def _is_spread(record: PortableFunction) -> bool:
+def _is_spread(portable: PortableFunction) -> bool:
     """Tells whether an argument that the module takes, or a result, is split over devices."""
-    inputs = record.inputs
+    inputs = portable.inputs
     return any(
         port.sharding is not None and not is_replicated(port.sharding, len(port.aval.op_shape))
-        for port in (*(inputs[i] for i in record.module.kept_arguments), *record.outputs)
+        for port in (*(inputs[i] for i in portable.module.kept_arguments), *portable.outputs)
     )
 
 
@@ -114,7 +114,7 @@ def _is_library(frame: FrameType) -> bool:
 
 
 def annotated(
-    record: PortableFunction,
+    portable: PortableFunction,
     tensors: Sequence[tf.Tensor],
     shardings: Sequence[Sharding | None],
     avals: Sequence[Aval],
@@ -125,7 +125,7 @@ def annotated(
     they are.
 
     Args:
-      record: of the function, for messages.
+      portable: of the function, for messages.
       tensors: arguments or results of it.
       shardings: for each of them.
       avals: for each of them.
@@ -133,21 +133,21 @@ def annotated(
     Raises:
       ShardingError: one is spread as XLA has no words for.
     """
-    if record.module.nr_devices == 1 or tf.executing_eagerly():
+    if portable.module.nr_devices == 1 or tf.executing_eagerly():
         return list(tensors)
     return [
-        tensor if sharding is None else _annotated(record, tensor, sharding, aval)
+        tensor if sharding is None else _annotated(portable, tensor, sharding, aval)
         for tensor, sharding, aval in zip(tensors, shardings, avals, strict=True)
     ]
 
 
 def _annotated(
-    record: PortableFunction, tensor: tf.Tensor, sharding: Sharding, aval: Aval
+    portable: PortableFunction, tensor: tf.Tensor, sharding: Sharding, aval: Aval
 ) -> tf.Tensor:
     as_grid = op_sharding(sharding, len(aval.op_shape))
     if as_grid is None:
         raise ShardingError(
-            f"{record.name} has an argument or a result {aval} that is spread as {sharding}, "
+            f"{portable.name} has an argument or a result {aval} that is spread as {sharding}, "
             "which XLA's annotations have no words for. Use a sharding without unreduced and "
             "reduced axes."
         )

@@ -80,14 +80,14 @@ class Pair:
           BridgeError: its signature is not the JAX function alone.
         """
         name = loaded.name
-        self.record = record = loaded.record
+        self.portable = portable = loaded.portable
         # Nobody promises what padding along these does: only sizes that need none are compared.
-        self.sampler = Sampler(record, seed, entry.only_buckets())
+        self.sampler = Sampler(portable, seed, entry.only_buckets())
         self._pad_values = entry.pad_numbers()
-        self._in_tree = types.add_to(record.in_tree)
+        self._in_tree = types.add_to(portable.in_tree)
         self._weights: Sequence[Any] = ()
         if loaded.takes_params:
-            weights = record.in_tree.children[0].children[0]
+            weights = portable.in_tree.children[0].children[0]
             self._weights = weights.flatten(params, "params")
             function = types.as_function(weights)
         self._root = tf.saved_model.load(str(folder))
@@ -95,7 +95,7 @@ class Pair:
         self._is_padded, self._drawn = entry.buckets is not None, 0
         specs: Mapping[str, tf.TensorSpec] = self._call.structured_input_signature[1]
         self._specs = specs
-        paths, avals = record.in_paths(), record.in_avals
+        paths, avals = portable.in_paths(), portable.in_avals
         first = len(self._weights)
         by_path = {each.path: n for n, each in {**entry.inputs, **entry.masks}.items()}
         self._inputs: dict[str, Aval] = {
@@ -103,7 +103,11 @@ class Pair:
         }
         out_names = {each.path: n for n, each in entry.outputs.items()}
         self._outputs = dict(
-            zip((out_names[p] for p in record.out_tree.leaf_paths()), record.out_avals, strict=True)
+            zip(
+                (out_names[p] for p in portable.out_tree.leaf_paths()),
+                portable.out_avals,
+                strict=True,
+            )
         )
         self._masks = list(entry.masks)
         strange = [
@@ -177,7 +181,7 @@ class Pair:
                 ):
                     key = ("gradient", label)
                     if key not in found:
-                        dtype = self.record.in_avals[i].dtype
+                        dtype = self.portable.in_avals[i].dtype
                         found[key] = started("gradient", label, dtype, tolerance)
                     found[key].add(one, other, sizes, scale)
         return list(found.values())
@@ -233,8 +237,8 @@ class Pair:
 
     def _sources(self) -> dict[str, int]:
         """Returns what has gradients: places among the flat arguments, by name."""
-        first, paths = len(self._weights), self.record.in_paths()
-        sources = {paths[i]: i for i in range(first) if _is_real(self.record.in_avals[i])}
+        first, paths = len(self._weights), self.portable.in_paths()
+        sources = {paths[i]: i for i in range(first) if _is_real(self.portable.in_avals[i])}
         for i, (name, aval) in enumerate(self._inputs.items()):
             if _is_real(aval) and name not in self._masks:
                 sources[name] = first + i

@@ -30,22 +30,22 @@ class Sampler:
 
     def __init__(
         self,
-        record: PortableFunction,
+        portable: PortableFunction,
         seed: int,
         only: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        """For the arguments of a record; equal seeds draw the same.
+        """For the arguments of a portable function; equal seeds draw the same.
 
         Args:
-          record: the function.
+          portable: the function.
           seed: of sizes and values.
           only: the sizes that are drawn of some variables; of all others any.
         """
-        self._name, self._seed = record.name, seed
-        self._scope = SymbolicScope((*record.constraints, *record.requirements), check=False)
-        self._shapes = [aval.shape for aval in (*record.in_avals, *record.out_avals)]
+        self._name, self._seed = portable.name, seed
+        self._scope = SymbolicScope((*portable.constraints, *portable.requirements), check=False)
+        self._shapes = [aval.shape for aval in (*portable.in_avals, *portable.out_avals)]
         self._generator = np.random.default_rng(seed)
-        dims = (d for aval in record.in_avals for d in aval.shape if isinstance(d, DimExpr))
+        dims = (d for aval in portable.in_avals for d in aval.shape if isinstance(d, DimExpr))
         self.variables: tuple[str, ...] = tuple(
             dict.fromkeys(name for dim in dims for name in sorted(dim.variables()))
         )

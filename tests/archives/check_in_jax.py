@@ -34,9 +34,9 @@ def _check(folder: Path) -> list[str]:
     facts = json.loads((folder / "program.json").read_text())
     order = int(facts["differentiable"])
     with jax.enable_x64(facts["x64"]):
-        record = deserialize((folder / ARCHIVE).read_bytes())
-        write_function(folder / RETARGETED, retarget(record, TARGET), vjp_order=order)
-        exported = to_exported(record)
+        portable = deserialize((folder / ARCHIVE).read_bytes())
+        write_function(folder / RETARGETED, retarget(portable, TARGET), vjp_order=order)
+        exported = to_exported(portable)
         if exported.has_vjp() != facts["differentiable"]:
             return [f"has_vjp is {exported.has_vjp()}"]
         calls = [ExpectedCall.read(folder / f"call-{i}") for i in range(facts["calls"])]

@@ -31,26 +31,26 @@ def _check(folder: Path) -> list[str]:
     calls = [ExpectedCall.read(folder / f"call-{i}") for i in range(facts["calls"])]
     read = deserialize((folder / ARCHIVE).read_bytes())
     failures = list(_unlike(read, calls, facts["differentiable"]))
-    record = read_function(folder / RETARGETED)
+    portable = read_function(folder / RETARGETED)
     for i, call in enumerate(calls):
-        lines = answers(record, call, facts["tolerance"])
+        lines = answers(portable, call, facts["tolerance"])
         failures += [f"call {i}, {line}" for line in lines]
     return failures
 
 
 def _unlike(
-    record: PortableFunction, calls: Sequence[ExpectedCall], differentiable: bool
+    portable: PortableFunction, calls: Sequence[ExpectedCall], differentiable: bool
 ) -> Iterator[str]:
     """Tells where the archive, read without JAX, says another thing than the calls."""
     for call in calls:
-        yield from _other_types("argument", record.in_avals, call.inputs)
-        yield from _other_types("result", record.out_avals, call.results)
-    if record.has_vjp != differentiable:
-        yield f"has_vjp is {record.has_vjp}"
-    if record.has_vjp:
-        vjp = record.vjp()
-        count = len(record.in_avals)
-        if (len(vjp.in_avals), len(vjp.out_avals)) != (count + len(record.out_avals), count):
+        yield from _other_types("argument", portable.in_avals, call.inputs)
+        yield from _other_types("result", portable.out_avals, call.results)
+    if portable.has_vjp != differentiable:
+        yield f"has_vjp is {portable.has_vjp}"
+    if portable.has_vjp:
+        vjp = portable.vjp()
+        count = len(portable.in_avals)
+        if (len(vjp.in_avals), len(vjp.out_avals)) != (count + len(portable.out_avals), count):
             yield f"its VJP has {len(vjp.in_avals)} arguments and {len(vjp.out_avals)} results"
 
 
@@ -65,15 +65,15 @@ def _other_types(what: str, avals: Sequence[Any], arrays: Sequence[Array]) -> It
             yield f"{what} {i} is {aval}, not {array.dtype.name}{list(array.shape)}"
 
 
-def answers(record: PortableFunction, expected: ExpectedCall, tolerance: float) -> Iterator[str]:
+def answers(portable: PortableFunction, expected: ExpectedCall, tolerance: float) -> Iterator[str]:
     """Tells what differs from the writing version: results and first gradients."""
-    function = to_tf(record, with_gradient=bool(expected.gradients))
+    function = to_tf(portable, with_gradient=bool(expected.gradients))
     tensors = [tf.constant(x) for x in expected.inputs]
     sources = [tensors[i] for i in expected.sources]
     with tf.GradientTape() as tape:
         tape.watch(sources)
-        args, kwargs = record.in_tree.unflatten(iter(tensors))
-        results = record.out_tree.flatten(function(*args, **kwargs))
+        args, kwargs = portable.in_tree.unflatten(iter(tensors))
+        results = portable.out_tree.flatten(function(*args, **kwargs))
     yield from differences("result", [r.numpy() for r in results], expected.results, tolerance)
     if not expected.gradients:
         return

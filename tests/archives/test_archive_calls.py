@@ -62,9 +62,9 @@ def _both(function: Any, *arrays: Array) -> tuple[list[Array], list[Array]]:
     target = text.split("custom_call @")[1].split("(")[0]
     checks = [jax_export.DisabledSafetyCheck.custom_call(target)]
     exported = jax_export.export(jax.jit(function), platforms=["cpu"], disabled_checks=checks)
-    record = from_exported(exported(*arrays))
-    assert not any(c.name == target for c in StableHloModule(record.module.data).custom_calls())
-    got = to_exported(record).call(*arrays)
+    portable = from_exported(exported(*arrays))
+    assert not any(c.name == target for c in StableHloModule(portable.module.data).custom_calls())
+    got = to_exported(portable).call(*arrays)
     return list(map(np.asarray, function(*arrays))), list(map(np.asarray, got))
 
 
@@ -155,14 +155,14 @@ def test_tridiagonal_solve() -> None:
     b = normal(4, 2)
     matrix = np.diag(diagonal) + np.diag(lower[1:], -1) + np.diag(upper[:-1], 1)
     outs = _like(lower, diagonal, upper, b, _INFO)
-    record = from_exported(
+    portable = from_exported(
         jax_export.export(
             jax.jit(_ffi("lapack_sgtsv_ffi", outs)),
             platforms=["cpu"],
             disabled_checks=[jax_export.DisabledSafetyCheck.custom_call("lapack_sgtsv_ffi")],
         )(lower, diagonal, upper, b)
     )
-    got = to_exported(record).call(lower, diagonal, upper, b)
+    got = to_exported(portable).call(lower, diagonal, upper, b)
     np.testing.assert_allclose(got[3], np.linalg.solve(matrix, b), rtol=1e-4)
 
 

@@ -99,13 +99,13 @@ WITH_EVERY_RELEASE = "triangular_solve_batches"
     ids=lambda path: path.stem,
 )
 def test_member_runs_under_jax(sidecar: Path) -> None:
-    facts, record = _read(sidecar)
-    if record.module.stablehlo_version > _jax_compat.current_stablehlo_version():
+    facts, portable = _read(sidecar)
+    if portable.module.stablehlo_version > _jax_compat.current_stablehlo_version():
         with pytest.raises(ModuleError, match="Upgrade JAX"):
-            to_exported(record)
+            to_exported(portable)
         return
     with jax.enable_x64(facts["x64"]):
-        exported = to_exported(record)
+        exported = to_exported(portable)
         for call in _calls(facts):
             assert list(compared(exported, call, facts["tolerance"])) == []
 
@@ -116,12 +116,12 @@ def test_member_runs_under_jax(sidecar: Path) -> None:
     ids=lambda path: path.stem,
 )
 def test_member_runs_in_tensorflow(sidecar: Path) -> None:
-    facts, record = _read(sidecar)
-    if record.module.stablehlo_version > _jax_compat.current_stablehlo_version():
+    facts, portable = _read(sidecar)
+    if portable.module.stablehlo_version > _jax_compat.current_stablehlo_version():
         with pytest.raises(ModuleError, match="Upgrade JAX"):
-            retarget(record)
+            retarget(portable)
         return
-    retargeted = retarget(record, Target.installed())
+    retargeted = retarget(portable, Target.installed())
     for call in _calls(facts)[:1]:
         assert list(answers(retargeted, call, facts["tolerance"])) == []
 
@@ -129,14 +129,16 @@ def test_member_runs_in_tensorflow(sidecar: Path) -> None:
 def test_calls_of_lapack_are_refused_until_they_are_replaced() -> None:
     refused = 0
     for sidecar in MEMBERS:
-        _, record = _read(sidecar)
-        called = [name for name in read_module(record.module.data).custom_calls if "lapack" in name]
+        _, portable = _read(sidecar)
+        called = [
+            name for name in read_module(portable.module.data).custom_calls if "lapack" in name
+        ]
         newest = Target.installed().stablehlo_versions[0]
-        if not called or record.module.stablehlo_version > newest:
+        if not called or portable.module.stablehlo_version > newest:
             continue
         with pytest.raises(
             ModuleError, match=rf"no handler for the custom calls? '{called[0]}'.*Retarget the"
         ):
-            to_tf(record)
+            to_tf(portable)
         refused += 1
     assert refused >= 5

@@ -113,9 +113,9 @@ LONG = {"eigh", "svd", "hessenberg", "tridiagonal"}
     ids=lambda m: f"{m.parent.name}-{m.stem}",
 )
 def test_values_and_gradients_are_those_of_the_release_that_wrote_it(member: Path) -> None:
-    record = read_function(member)
+    portable = read_function(member)
     with jax.enable_x64(True):
-        exported = to_exported(record)
+        exported = to_exported(portable)
         for call in _calls(member):
             results, expected = exported.call(*call["inputs"]), call["results"]
             if member.stem in ("schur", "schur_open"):
@@ -133,13 +133,13 @@ EIGENVALUES = ["eigvals", *(pytest.param(n, marks=pytest.mark.slow) for n in ("e
 
 @pytest.mark.parametrize("name", EIGENVALUES)
 def test_eigenvalues_are_lapacks_in_jax_and_the_bridges_in_tensorflow(name: str) -> None:
-    record = read_function(OLDEST / f"{name}.exported")
-    older = sorted(_called(record.module.data))
-    exported = to_exported(record)
+    portable = read_function(OLDEST / f"{name}.exported")
+    older = sorted(_called(portable.module.data))
+    exported = to_exported(portable)
     assert sorted(_called(exported.mlir_module_serialized)) == [f"{t}_ffi" for t in older]
     with pytest.raises(ModuleError, match=rf"no handler for the custom calls? .*'{older[0]}'"):
-        to_tf(record)
-    for retargeted in (retarget(record), from_exported(exported)):
+        to_tf(portable)
+    for retargeted in (retarget(portable), from_exported(exported)):
         assert _called(retargeted.module.data) == set()
 
 
@@ -156,9 +156,9 @@ def test_eigenvalues_of_archives_are_found_in_tensorflow(name: str) -> None:
 
 
 def test_open_sizes_of_matrices_are_for_lapack_alone() -> None:
-    record = read_function(OLDEST / "schur_open.exported")
+    portable = read_function(OLDEST / "schur_open.exported")
     with pytest.raises(ModuleError, match=r"lapack_sgees of .*only batch dimensions may be open"):
-        retarget(record)
+        retarget(portable)
 
 
 MATRIX = np.random.default_rng(0).normal(size=(2, 5, 5))
@@ -223,10 +223,10 @@ def test_what_jax_writes_today_runs_in_tensorflow(function: Any, dtype: Any) -> 
         )(a)
         expected = [np.asarray(r) for r in exported.call(a)]
     assert _called(exported.mlir_module_serialized)
-    record = from_exported(exported)
-    assert _called(record.module.data) == set()
+    portable = from_exported(exported)
+    assert _called(portable.module.data) == set()
     tolerance = 1e-4 if dtype is np.float32 else 1e-10
-    for result, wanted in zip(to_tf(record)(a), expected, strict=True):
+    for result, wanted in zip(to_tf(portable)(a), expected, strict=True):
         np.testing.assert_allclose(result, wanted, rtol=tolerance, atol=tolerance)
 
 
@@ -249,7 +249,7 @@ def test_a_call_that_no_release_wrote_is_refused_by_name() -> None:
     call = jax.ffi.ffi_call("lapack_sgetrs", jax.ShapeDtypeStruct((3,), np.float32))
     check = jax_export.DisabledSafetyCheck.custom_call("lapack_sgetrs")
     exported = jax_export.export(jax.jit(call), platforms=["cpu"], disabled_checks=[check])
-    record = deserialize(exported(np.ones(3, np.float32)).serialize())
+    portable = deserialize(exported(np.ones(3, np.float32)).serialize())
     with pytest.raises(UnsupportedByTargetError, match=r"call 'lapack_sgetrs'.*no longer") as e:
-        to_exported(record)
+        to_exported(portable)
     assert e.value.operation == "lapack_sgetrs"

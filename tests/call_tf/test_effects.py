@@ -51,8 +51,8 @@ def test_has_side_effects_is_an_effect_of_the_program(asked: bool) -> None:
 
 
 def test_portable_functions_have_no_effect_of_tracing() -> None:
-    record = export(call_tf(draws))(X)
-    assert (record.unordered_effects, record.ordered_effects) == ((), ())
+    portable = export(call_tf(draws))(X)
+    assert (portable.unordered_effects, portable.ordered_effects) == ((), ())
 
 
 @pytest.mark.parametrize("ordered", [False, True])

@@ -116,8 +116,8 @@ def test_from_a_saved_model_to_jax_to_a_saved_model_and_back(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_files_hold_graphs(tmp_path: Path) -> None:
-    record = export(through_graph(Layers(loop=False)), polymorphic_shapes=ROWS)(X)
-    write_function(tmp_path / "f.jaxfn", record, vjp_order=2)
+    portable = export(through_graph(Layers(loop=False)), polymorphic_shapes=ROWS)(X)
+    write_function(tmp_path / "f.jaxfn", portable, vjp_order=2)
     found = to_tf(read_function(tmp_path / "f.jaxfn"))
     agrees(found, expected, order=2)
     agrees(tf.function(found, jit_compile=True, autograph=False), expected)

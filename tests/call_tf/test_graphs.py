@@ -84,12 +84,12 @@ def test_values_and_gradients_are_those_of_the_function(shapes: str | None, way:
 
 
 def test_the_module_calls_the_graph_and_runs_on_every_platform() -> None:
-    record = export(as_graph(tf.sin), polymorphic_shapes=ROWS)(X)
-    assert record.platforms == ("cpu", "cuda", "rocm", "tpu")
-    assert [function.name for function in record.graph_functions] == ["sin"]
-    assert "tf.call_tf_function" in read_module(record.module.data).custom_calls
-    assert record.tensorflow_releases[0] == "2.15"
-    assert "sine" not in str(read_module(record.module.data))
+    portable = export(as_graph(tf.sin), polymorphic_shapes=ROWS)(X)
+    assert portable.platforms == ("cpu", "cuda", "rocm", "tpu")
+    assert [function.name for function in portable.graph_functions] == ["sin"]
+    assert "tf.call_tf_function" in read_module(portable.module.data).custom_calls
+    assert portable.tensorflow_releases[0] == "2.15"
+    assert "sine" not in str(read_module(portable.module.data))
 
 
 def test_a_session_does_not_take_loops_apart() -> None:
@@ -106,12 +106,12 @@ def test_a_graph_that_is_called_twice_is_in_the_list_once() -> None:
         x = jax.jit(lambda x: f(f(x)) + g(x))(x)
         return jax.lax.scan(lambda c, _: (g(f(c)), None), x, None, length=2)[0]
 
-    record = export(program)(X)
-    assert len(record.graph_functions) == 2
+    portable = export(program)(X)
+    assert len(portable.graph_functions) == 2
     x = np.sin(np.sin(X)) + np.cos(X)
     for _ in range(2):
         x = np.cos(np.sin(x))
-    np.testing.assert_allclose(to_tf(record)(X), x, rtol=1e-5)
+    np.testing.assert_allclose(to_tf(portable)(X), x, rtol=1e-5)
 
 
 def test_branches_take_their_own_graphs() -> None:
@@ -123,9 +123,9 @@ def test_branches_take_their_own_graphs() -> None:
 
 @pytest.mark.slow
 def test_gradients_of_second_order_are_graphs_too() -> None:
-    record = export(as_graph(lambda x: x**3), polymorphic_shapes=ROWS)(X).with_vjp(2)
-    assert all(r.graph_functions for r in (record, record.vjp(), record.vjp().vjp()))
-    f, x = to_tf(record), tf.constant(X)
+    portable = export(as_graph(lambda x: x**3), polymorphic_shapes=ROWS)(X).with_vjp(2)
+    assert all(r.graph_functions for r in (portable, portable.vjp(), portable.vjp().vjp()))
+    f, x = to_tf(portable), tf.constant(X)
     with tf.GradientTape() as outer:
         outer.watch(x)
         with tf.GradientTape() as tape:
@@ -149,10 +149,10 @@ def test_gradients_of_second_order_are_graphs_too() -> None:
     ids=["same", "longer", "flat", "strided", "square", "scalar", "signature"],
 )
 def test_symbolic_sizes_of_results_are_found(f: Callable[..., Any], shape: str) -> None:
-    record = export(as_graph(f), polymorphic_shapes=ROWS, platforms=["cpu"])(X)
-    assert shape_text(record.out_avals[0].shape) == shape
+    portable = export(as_graph(f), polymorphic_shapes=ROWS, platforms=["cpu"])(X)
+    assert shape_text(portable.out_avals[0].shape) == shape
     x = np.concatenate([X, X[:2]])
-    np.testing.assert_allclose(to_tf(record)(x), f(tf.constant(x)), rtol=1e-5)
+    np.testing.assert_allclose(to_tf(portable)(x), f(tf.constant(x)), rtol=1e-5)
 
 
 def test_symbolic_sizes_of_results_can_be_declared() -> None:
@@ -214,10 +214,12 @@ def test_vmap_over_a_symbolic_batch() -> None:
 
 
 def test_shapes_can_be_found_too() -> None:
-    record = export(as_graph(tf.sin), polymorphic_shapes=AUTO)(X)
-    (shape,) = record.polymorphic_shapes.values()
+    portable = export(as_graph(tf.sin), polymorphic_shapes=AUTO)(X)
+    (shape,) = portable.polymorphic_shapes.values()
     assert shape == "(b, d1)"
-    np.testing.assert_allclose(to_tf(record)(np.ones((4, 5), np.float32)), np.sin(np.ones((4, 5))))
+    np.testing.assert_allclose(
+        to_tf(portable)(np.ones((4, 5), np.float32)), np.sin(np.ones((4, 5)))
+    )
 
 
 def test_eager_calls_are_as_before() -> None:
@@ -255,10 +257,10 @@ def test_variables_have_the_values_of_the_time_of_export_and_are_shared() -> Non
     variable = tf.Variable(np.eye(40, dtype=np.float32) * 40)
     f = as_graph(lambda x: x @ variable)
     x = np.ones((2, 40), np.float32)
-    record = export(f, polymorphic_shapes="(b, 40)")(x).with_vjp(1)
+    portable = export(f, polymorphic_shapes="(b, 40)")(x).with_vjp(1)
     variable.assign(variable * 7)
-    np.testing.assert_allclose(to_tf(record)(x), 40)
-    (forward,), (backward,) = record.lifted_constants, record.vjp().lifted_constants
+    np.testing.assert_allclose(to_tf(portable)(x), 40)
+    (forward,), (backward,) = portable.lifted_constants, portable.vjp().lifted_constants
     assert forward.digest == backward.digest
     assert forward.aval.shape == (40, 40)
     np.testing.assert_allclose(to_tf(export(f)(x))(x), 280)
@@ -312,40 +314,40 @@ def test_calls_with_side_effects_are_kept() -> None:
         as_graph(tf.sin)(x)
         return x
 
-    record = export(program)(X)
-    assert [f.name for f in record.graph_functions] == ["<lambda>"]
-    assert record.ordered_effects == record.unordered_effects == ()
-    np.testing.assert_array_equal(to_tf(record)(X), X)
+    portable = export(program)(X)
+    assert [f.name for f in portable.graph_functions] == ["<lambda>"]
+    assert portable.ordered_effects == portable.unordered_effects == ()
+    np.testing.assert_array_equal(to_tf(portable)(X), X)
 
 
 @pytest.mark.slow
-def test_records_are_pickled_written_and_retargeted_with_their_graphs() -> None:
+def test_functions_are_pickled_written_and_retargeted_with_their_graphs() -> None:
     f = as_graph(Layers())
-    record = export(lambda x: jnp.cos(f(x)), polymorphic_shapes=ROWS)(X).with_vjp(1)
-    data = serialize(record)
+    portable = export(lambda x: jnp.cos(f(x)), polymorphic_shapes=ROWS)(X).with_vjp(1)
+    data = serialize(portable)
     for other in (
-        pickle.loads(pickle.dumps(record)),
+        pickle.loads(pickle.dumps(portable)),
         deserialize(data),
         retarget(deserialize(data), Target.tensorflow("2.19")),
     ):
-        assert other.graph_functions == record.graph_functions
+        assert other.graph_functions == portable.graph_functions
         agrees(to_tf(other), expected, X)
         agrees(tf.function(to_tf(other), autograph=False), expected, X)
 
 
-def test_jax_takes_no_record_with_graphs() -> None:
-    record = export(as_graph(tf.sin))(X)
+def test_jax_takes_no_function_with_graphs() -> None:
+    portable = export(as_graph(tf.sin))(X)
     with pytest.raises(SerializationError, match=r"calls TensorFlow graphs \(sin\), which JAX can"):
-        to_exported(record)
+        to_exported(portable)
 
 
-def test_a_record_without_its_graphs_is_refused() -> None:
-    record = pickle.loads(pickle.dumps(export(as_graph(tf.sin))(X)))
+def test_a_function_without_its_graphs_is_refused() -> None:
+    portable = pickle.loads(pickle.dumps(export(as_graph(tf.sin))(X)))
     with pytest.raises(ModuleError, match=r"calls TensorFlow functions \(tf.call_tf_function\)"):
-        to_tf(replace(record, graph_functions=()))
-    damaged = GraphFunction("sin", record.graph_functions[0].graph[:-9])
+        to_tf(replace(portable, graph_functions=()))
+    damaged = GraphFunction("sin", portable.graph_functions[0].graph[:-9])
     with pytest.raises(ModuleError, match=r"sin that sin calls cannot be read by the installed"):
-        to_tf(replace(record, graph_functions=(damaged,)))
+        to_tf(replace(portable, graph_functions=(damaged,)))
 
 
 @pytest.mark.slow
@@ -370,12 +372,12 @@ def test_threads_convert_at_the_same_time() -> None:
 
 def test_a_graph_with_fewer_results_than_its_call_ends_in_an_error() -> None:
     """And not in memory of somebody else's."""
-    record = export(as_graph(lambda x: (x + 1, x * 2)), platforms=["cpu"])(X)
-    (made,) = record.graph_functions
+    portable = export(as_graph(lambda x: (x + 1, x * 2)), platforms=["cpu"])(X)
+    (made,) = portable.graph_functions
     graph = tf.compat.v1.GraphDef.FromString(made.graph)
     kept = [node for node in graph.node if node.name != "y1"]
     fewer = tf.compat.v1.GraphDef(node=kept, library=graph.library, versions=graph.versions)
-    forged = replace(record, graph_functions=(GraphFunction("f", fewer.SerializeToString()),))
+    forged = replace(portable, graph_functions=(GraphFunction("f", fewer.SerializeToString()),))
     read = deserialize(serialize(forged))
     with pytest.raises(ModuleError, match=r"takes 2 results from a .* have 1 at"):
         to_tf(read)
@@ -395,9 +397,9 @@ def test_sizes_that_are_cut_or_padded_are_not_guessed(crop: int) -> None:
 def test_gradients_of_random_numbers_are_refused(carried: bool) -> None:
     """They would be those of other numbers."""
     f = call_tf(lambda x: x * tf.random.uniform([2]), call_tf_graph=carried)
-    record = export(lambda x: f(x))(X)
+    portable = export(lambda x: f(x))(X)
     with pytest.raises(GradientError, match=r"draws random numbers \(RandomUniform\).*stateless"):
-        record.vjp()
+        portable.vjp()
     with pytest.raises(GradientError, match="draws random numbers"):
         jax.grad(lambda x: f(x).sum())(X)
 

@@ -132,21 +132,21 @@ def test_from_tensorflow_to_jax_and_back(tmp_path: Path) -> None:
 def test_weights_that_tensorflow_captured_are_lifted_once() -> None:
     big = tf.Variable(GENERATOR.normal(size=(64, 64)).astype(np.float32))
     f = call_tf(lambda x: x @ big)
-    record = export(lambda x: f(f(x)))(jnp.ones((1, 64)))
-    assert [str(constant.aval) for constant in record.lifted_constants] == ["float32[64,64]"]
+    portable = export(lambda x: f(f(x)))(jnp.ones((1, 64)))
+    assert [str(constant.aval) for constant in portable.lifted_constants] == ["float32[64,64]"]
     expected = np.ones((1, 64), np.float32) @ big.numpy() @ big.numpy()
-    np.testing.assert_allclose(to_tf(record)(np.ones((1, 64), np.float32)), expected, rtol=1e-3)
+    np.testing.assert_allclose(to_tf(portable)(np.ones((1, 64), np.float32)), expected, rtol=1e-3)
 
 
-def test_records_with_calls_are_stored_and_read() -> None:
-    record = deserialize(serialize(export(call_tf(tf.sin))(X).with_vjp()))
-    np.testing.assert_allclose(to_exported(record).call(X), np.sin(X), rtol=1e-5)
-    agrees(lambda f: f, to_exported(record).call, jnp.sin)
+def test_functions_with_calls_are_stored_and_read() -> None:
+    portable = deserialize(serialize(export(call_tf(tf.sin))(X).with_vjp()))
+    np.testing.assert_allclose(to_exported(portable).call(X), np.sin(X), rtol=1e-5)
+    agrees(lambda f: f, to_exported(portable).call, jnp.sin)
 
 
 def test_programs_are_for_platforms_that_tensorflow_has_no_device_of() -> None:
-    record = export(call_tf(tf.sin))(X)
-    assert (record.platforms, record.dropped_platforms) == (("cpu", "cuda", "rocm", "tpu"), ())
+    portable = export(call_tf(tf.sin))(X)
+    assert (portable.platforms, portable.dropped_platforms) == (("cpu", "cuda", "rocm", "tpu"), ())
     exported = jax.export.export(
         jax.jit(lambda x: jnp.cos(call_tf(tf.sin)(x))), platforms=("tpu", "cpu", "cuda")
     )(X)

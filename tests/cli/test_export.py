@@ -27,8 +27,8 @@ def exported(ok: Ok, *words: str) -> PortableFunction:
     return read_function("f.jaxfn")
 
 
-def shapes(record: PortableFunction) -> list[str]:
-    return list(map(str, record.in_avals))
+def shapes(portable: PortableFunction) -> list[str]:
+    return list(map(str, portable.in_avals))
 
 
 def test_says_what_it_wrote(ok: Ok) -> None:
@@ -37,10 +37,10 @@ def test_says_what_it_wrote(ok: Ok) -> None:
         "f.jaxfn: predict(params['b']: float32[2], params['w']: float32[3,2], x: float32[b,3]) -> "
         "(float32[], float32[b,2]); gradients to order 1; runs on TensorFlow 2.15 to 2.21\n"
     )
-    record = read_function("f.jaxfn")
-    assert record.name == "predict"
-    assert record.vjp().tensorflow_releases[0] == "2.15"
-    assert not record.vjp().has_vjp
+    portable = read_function("f.jaxfn")
+    assert portable.name == "predict"
+    assert portable.vjp().tensorflow_releases[0] == "2.15"
+    assert not portable.vjp().has_vjp
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,17 @@ def test_says_what_it_wrote(ok: Ok) -> None:
     ],
 )
 def test_arguments(ok: Ok, words: tuple[str, ...]) -> None:
-    record = exported(ok, f"{M}:predict", *words)
-    assert shapes(record) == ["float32[2]", "float32[3,2]", "float32[b,3]"]
+    portable = exported(ok, f"{M}:predict", *words)
+    assert shapes(portable) == ["float32[2]", "float32[3,2]", "float32[b,3]"]
 
 
 def test_one_shape_for_all_arguments(ok: Ok) -> None:
-    record = exported(ok, f"{M}:solve", "--args", "f32[2,3,3]", "f32[2,3,3]", "--shapes", "b, 3, 3")
-    assert shapes(record) == ["float32[b,3,3]"] * 2
-    record = exported(ok, f"{M}:cube", "--args", "f32[2,3]", "--shapes", "auto")
-    assert shapes(record) == ["float32[b,d1]"]
+    portable = exported(
+        ok, f"{M}:solve", "--args", "f32[2,3,3]", "f32[2,3,3]", "--shapes", "b, 3, 3"
+    )
+    assert shapes(portable) == ["float32[b,3,3]"] * 2
+    portable = exported(ok, f"{M}:cube", "--args", "f32[2,3]", "--shapes", "auto")
+    assert shapes(portable) == ["float32[b,d1]"]
 
 
 def test_keyword_arguments_may_be_open_as_well(ok: Ok) -> None:
@@ -75,13 +77,13 @@ def test_keyword_arguments_may_be_open_as_well(ok: Ok) -> None:
 
 
 def test_a_named_tuple_is_one_argument(ok: Ok) -> None:
-    record = exported(ok, f"{M}:product", "--args", "('f32[n]', 'f32[n]')")
-    assert record.in_paths() == ("pair[0]", "pair[1]")
+    portable = exported(ok, f"{M}:product", "--args", "('f32[n]', 'f32[n]')")
+    assert portable.in_paths() == ("pair[0]", "pair[1]")
 
 
 def test_a_pytree_that_can_be_called_is_not(ok: Ok) -> None:
-    record = exported(ok, f"{M}:call", "--args", f"@{M}:layer", "f32[b,3]")
-    assert record.in_paths() == ("layer.weights", "x")
+    portable = exported(ok, f"{M}:call", "--args", f"@{M}:layer", "f32[b,3]")
+    assert portable.in_paths() == ("layer.weights", "x")
 
 
 def test_methods_keys_and_scalars(ok: Ok) -> None:
@@ -106,24 +108,24 @@ def test_64_bits_have_to_be_asked_for(run: Run, ok: Ok) -> None:
 
 def test_target_and_platforms(ok: Ok) -> None:
     words = ("--args", "f32[n]", "--tensorflow", "2.17", "--platforms", "cpu,gpu")
-    record = exported(ok, f"{M}:cube", *words)
-    assert record.module.stablehlo_version == (1, 1, 1)
-    assert record.platforms == ("cpu", "cuda", "rocm")
+    portable = exported(ok, f"{M}:cube", *words)
+    assert portable.module.stablehlo_version == (1, 1, 1)
+    assert portable.platforms == ("cpu", "cuda", "rocm")
 
 
 def test_constraints_are_given_or_found(ok: Ok) -> None:
-    record = exported(ok, f"{M}:halves", "--args", "f32[b]", "--constraints", "b >= 2", "b <= 64")
-    assert (record.constraints, record.requirements) == (("b >= 2", "b <= 64"), ())
-    record = exported(ok, f"{M}:halves", "--args", "f32[b]", "--constraints", "infer")
-    assert (record.constraints, record.requirements) == ((), ("b >= 2",))
+    portable = exported(ok, f"{M}:halves", "--args", "f32[b]", "--constraints", "b >= 2", "b <= 64")
+    assert (portable.constraints, portable.requirements) == (("b >= 2", "b <= 64"), ())
+    portable = exported(ok, f"{M}:halves", "--args", "f32[b]", "--constraints", "infer")
+    assert (portable.constraints, portable.requirements) == ((), ("b >= 2",))
 
 
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_orders_of_gradients(ok: Ok, order: int) -> None:
-    record = exported(ok, f"{M}:cube", "--args", "f32[n]", "--vjp-order", str(order))
+    portable = exported(ok, f"{M}:cube", "--args", "f32[n]", "--vjp-order", str(order))
     for _ in range(order):
-        record = record.vjp()
-    assert not record.has_vjp
+        portable = portable.vjp()
+    assert not portable.has_vjp
 
 
 def test_dropped_platforms_are_noted(run: Run) -> None:

@@ -50,10 +50,10 @@ def assert_fits(value: Any, schema: Any, place: str) -> None:
 
 
 def test_json_keeps_its_schema(ok: Ok, predict: str) -> None:
-    record = read_function(predict)
+    portable = read_function(predict)
     constant = LiftedConstant(Aval((2, 3), "float32"), "ab" * 32, "weights")
     full = replace(
-        record,
+        portable,
         lifted_constants=(constant,),
         dropped_platforms=(("rocm", "no rule"),),
         unordered_effects=("Odd",),
@@ -71,7 +71,7 @@ def _exported_by_jax() -> bytes:
     return bytes(exported.serialize(vjp_order=1))
 
 
-def test_json_of_a_record(ok: Ok, predict: str) -> None:
+def test_json_of_a_function(ok: Ok, predict: str) -> None:
     facts = facts_of(ok, predict)
     assert facts["schema"] == 1
     assert facts["file"] == {
@@ -96,10 +96,10 @@ def test_json_of_a_record(ok: Ok, predict: str) -> None:
     }
     assert facts["tensorflow"] == ["2.15", "2.16", "2.17", "2.18", "2.19", "2.20", "2.21"]
     assert facts["gradient"]["orders"] == 1
-    record = read_function(predict)
+    portable = read_function(predict)
     forward, gradient = facts["modules"]
-    assert forward["bytes"] == len(record.module.data)
-    assert gradient["bytes"] == len(record.vjp().module.data)
+    assert forward["bytes"] == len(portable.module.data)
+    assert gradient["bytes"] == len(portable.vjp().module.data)
     assert "stablehlo.dot_general" in {op["name"] for op in forward["ops"]}
     counts = [op["count"] for op in forward["ops"]]
     assert counts == sorted(counts, reverse=True)
@@ -109,7 +109,7 @@ def test_json_of_a_record(ok: Ok, predict: str) -> None:
 def test_text(ok: Ok, predict: str) -> None:
     text = ok("inspect", predict, "--ops", "1")
     size = Path(predict).stat().st_size
-    record = read_function(predict)
+    portable = read_function(predict)
     head, function, gradient = text.split("\n\nthe function: ")[0], *text.split("\n\n")[-2:]
     expected = f"""predict, in predict.jaxfn
 
@@ -128,14 +128,16 @@ made by:   JAX {jax.__version__}
 made for:  every TensorFlow from 2.15 on
 format:    jaxfn version 1, {size:,} bytes"""
     assert head == expected
-    assert function.startswith(f"the function: {len(record.module.data):,} bytes (")
+    assert function.startswith(f"the function: {len(portable.module.data):,} bytes (")
     assert (
         " in constants), StableHLO 0.14.24, calling convention 8, TensorFlow 2.15 to 2.21\n"
     ) in function
     assert " ops: " in function
     assert " more" in function
     assert "\n  custom calls: " in function
-    assert gradient.startswith(f"its gradient of order 1: {len(record.vjp().module.data):,} bytes")
+    assert gradient.startswith(
+        f"its gradient of order 1: {len(portable.vjp().module.data):,} bytes"
+    )
 
 
 def test_all_ops_are_shown_if_asked(ok: Ok, predict: str) -> None:
@@ -214,11 +216,11 @@ def test_what_only_some_files_have(ok: Ok, predict: str) -> None:
 
 
 def test_captured_arrays(ok: Ok, predict: str) -> None:
-    record = read_function(predict)
+    portable = read_function(predict)
     large = constant(Aval((30, 40), "float32"), bytes(4800), "table")
     small = constant(Aval((3,), "bool"), bytes(3), "mask")
-    vjp = replace(record.vjp(), lifted_constants=(small, large))
-    both = replace(record, lifted_constants=(large,), gradient=StoredGradient(vjp))
+    vjp = replace(portable.vjp(), lifted_constants=(small, large))
+    both = replace(portable, lifted_constants=(large,), gradient=StoredGradient(vjp))
     write_function("with.jaxfn", both)
     write_function("without.jaxfn", both, arrays=False)
     elsewhere = replace(vjp, lifted_constants=(replace(small, data=None), large))
@@ -240,7 +242,7 @@ def test_captured_arrays(ok: Ok, predict: str) -> None:
             "in_file": count,
             "largest": {"name": "table", "bytes": 4800},
         }
-    write_function("one.jaxfn", replace(record, lifted_constants=(small,)), vjp_order=0)
+    write_function("one.jaxfn", replace(portable, lifted_constants=(small,)), vjp_order=0)
     assert "constants: 1 array, 3 bytes, in the file\n" in ok("inspect", "one.jaxfn")
 
 
@@ -250,8 +252,8 @@ def test_releases() -> None:
 
 
 def test_a_module_that_cannot_be_read(ok: Ok, predict: str) -> None:
-    record = read_function(predict)
-    write_function("odd.jaxfn", changed(record, module=b"no module"))
+    portable = read_function(predict)
+    write_function("odd.jaxfn", changed(portable, module=b"no module"))
     facts = facts_of(ok, "odd.jaxfn")
     assert facts["modules"][0]["ops"] == []
     assert facts["modules"][0]["unreadable"].startswith("The StableHLO module ")

@@ -113,11 +113,11 @@ def test_json_keeps_its_schema(ok: Ok, sine: Path) -> None:
     assert facts["modules"][0]["arguments"] == ["float32[?,3]"]
 
 
-def sidecar(folder: Path, shape: str = "(b, 3)", record: str = "sine.jaxfn") -> None:
+def sidecar(folder: Path, shape: str = "(b, 3)", portable: str = "sine.jaxfn") -> None:
     (folder / "assets.extra").mkdir()
     port = {"path": "x", "dtype": "float32", "shape": shape}
     signature = {
-        "record": record,
+        "record": portable,
         "inputs": {"x": port},
         "outputs": {"y": port},
         "buckets": {"b": [1, 8]},
@@ -130,9 +130,9 @@ def test_what_the_bridge_knew_of_its_own_model(ok: Ok, sine: Path) -> None:
     from jax2tf_bridge.serialization import write_function
 
     sidecar(sine)
-    records = sine / "assets.extra" / "jax2tf_bridge"
-    records.mkdir()
-    write_function(records / "sine.jaxfn", SINE, vjp_order=1)
+    portables = sine / "assets.extra" / "jax2tf_bridge"
+    portables.mkdir()
+    write_function(portables / "sine.jaxfn", SINE, vjp_order=1)
     text = ok("inspect", "sine")
     assert "sine, a SavedModel written by jax2tf-bridge 9.9 with TensorFlow 2.21.0\n" in text
     assert "signature serving_default(x: float32[b,3]) -> (y: float32[b,3])" in text
@@ -145,7 +145,7 @@ def test_what_the_bridge_knew_of_its_own_model(ok: Ok, sine: Path) -> None:
         "constraints": [],
         "requirements": [],
     }
-    (records / "sine.jaxfn").write_bytes(b"damaged")
+    (portables / "sine.jaxfn").write_bytes(b"damaged")
     assert "warning: A function beside the model cannot be read: " in ok("inspect", "sine")
 
 

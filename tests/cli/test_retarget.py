@@ -31,12 +31,14 @@ def test_values_and_gradients_are_the_same(ok: Ok, file: str) -> None:
         "TensorFlow 2.16 to 2.21\n"
     )
     assert Path(file).read_bytes() == before
-    record = read_function("older.jaxfn")
-    assert record.module.stablehlo_version == record.vjp().module.stablehlo_version == (0, 17, 7)
+    portable = read_function("older.jaxfn")
+    assert (
+        portable.module.stablehlo_version == portable.vjp().module.stablehlo_version == (0, 17, 7)
+    )
     x = tf.constant([1.0, 2.0])
     with tf.GradientTape() as tape:
         tape.watch(x)
-        y = to_tf(record)(x)
+        y = to_tf(portable)(x)
     np.testing.assert_allclose(y, [1, 8])
     np.testing.assert_allclose(tape.gradient(y, x), [3, 12], rtol=1e-6)
 

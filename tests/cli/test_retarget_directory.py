@@ -19,7 +19,7 @@ import tensorflow as tf
 from jax2tf_bridge import Target, convert, export
 from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.saved_model._signature import Signature
-from jax2tf_bridge.saving import save_records
+from jax2tf_bridge.saving import save_functions
 from jax2tf_bridge.serialization import read_function
 from tests.cli.conftest import Ok, Run
 from tests.saved_model.by_hand import INT4, INT32, Call, Model
@@ -147,8 +147,8 @@ def test_models_that_jax2tf_wrote(ok: Ok, tmp_path: Path) -> None:
 
 
 def test_models_of_the_bridge_keep_their_functions(ok: Ok, tmp_path: Path) -> None:
-    record = export(predict, polymorphic_shapes=[None, "(b, _)"], target=NEW)(WEIGHTS, X)
-    save_records(tmp_path / "ours", {"serving_default": Signature(record)})
+    portable = export(predict, polymorphic_shapes=[None, "(b, _)"], target=NEW)(WEIGHTS, X)
+    save_functions(tmp_path / "ours", {"serving_default": Signature(portable)})
     ok("retarget", "ours", "--tensorflow", "2.16", "-o", "old")
     (file,) = (tmp_path / "old" / "assets.extra" / "jax2tf_bridge").iterdir()
     stored = read_function(file)
@@ -196,8 +196,8 @@ SINE = export(jnp.sin, platforms=["cpu"])(X).module.data
     [
         (
             Call(SINE, results=[INT32]),
-            "The StableHLO module of main/XlaCallModule does not match its record: "
-            "result 0: the record says int32[4,3], the module tensor<4x3xf32>",
+            "The StableHLO module of main/XlaCallModule does not match its portable function: "
+            "result 0: the portable function says int32[4,3], the module tensor<4x3xf32>",
         ),
         (
             Call(SINE, arguments=[INT4]),
@@ -268,8 +268,8 @@ def test_a_file_is_not_overwritten_by_that_option(run: Run) -> None:
 
 
 def test_a_function_beside_the_model_that_is_lost(run: Run, tmp_path: Path) -> None:
-    record = export(predict)(WEIGHTS, X)
-    save_records(tmp_path / "ours", {"serving_default": Signature(record)})
+    portable = export(predict)(WEIGHTS, X)
+    save_functions(tmp_path / "ours", {"serving_default": Signature(portable)})
     (file,) = (tmp_path / "ours" / "assets.extra" / "jax2tf_bridge").iterdir()
     file.unlink()
     ended = run("retarget", "ours", "--tensorflow", "2.15", "-o", "mended")

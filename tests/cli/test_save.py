@@ -79,7 +79,7 @@ def test_a_module_that_is_too_new_says_what_mends_it(run: Run, cube: str) -> Non
     release = ".".join(tf.__version__.split(".")[:2])
     assert (
         f" Where JAX is installed, retarget it: jax2tf-bridge retarget {cube} --tensorflow "
-        f"{release}, or in Python retarget(record, Target.tensorflow('{release}')). Or "
+        f"{release}, or in Python retarget(portable, Target.tensorflow('{release}')). Or "
         "export it again without --tensorflow, or serve it with a newer TensorFlow."
     ) in ended.error
     assert not Path("m").exists()

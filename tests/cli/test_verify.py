@@ -310,31 +310,31 @@ def test_a_folder_that_is_no_saved_model(run: Run, tmp_path: Path) -> None:
 def test_sizes_satisfy_the_constraints() -> None:
     from jax2tf_bridge import export
 
-    record = export(
+    portable = export(
         lambda x, y: x[:, : y.shape[0]],
         polymorphic_shapes=["(b, 2*n)", "(n,)"],
         polymorphic_constraints=["mod(b, 4) == 0", "n >= 3"],
     )(np.ones((4, 6), np.float32), np.ones(3, np.float32))
-    sampler = Sampler(record, 0)
+    sampler = Sampler(portable, 0)
     found = sampler.sizes(6)
     assert len(found) == 6
     assert found[0] == {"b": 4, "n": 3}
     assert all(sizes["b"] % 4 == 0 and sizes["n"] >= 3 for sizes in found)
-    assert sampler.array(record.in_avals[0], {"b": 4, "n": 3}).shape == (4, 6)
-    assert Sampler(record, 0).sizes(6) == found
+    assert sampler.array(portable.in_avals[0], {"b": 4, "n": 3}).shape == (4, 6)
+    assert Sampler(portable, 0).sizes(6) == found
 
 
 def test_sizes_beside_large_ones_follow_from_the_constraints() -> None:
     from jax2tf_bridge import export
 
-    record = export(
+    portable = export(
         lambda x, y, z: x[:, : y.shape[0]] + z.sum(),
         polymorphic_shapes=["(b, n)", "(m,)", "(k,)"],
         polymorphic_constraints=["n == 2*m", "3*k >= m"],
     )(*(np.ones(shape, np.float32) for shape in [(4, 6), (3,), (3,)]))
-    only = Sampler(record, 0, {"n": [1024, 4096]})
+    only = Sampler(portable, 0, {"n": [1024, 4096]})
     assert only.with_sizes({}) == {"b": 1, "n": 1024, "m": 512, "k": 171}
     assert {sizes["n"] for sizes in only.sizes(20)} == {1024, 4096}
-    assert Sampler(record, 0).with_sizes({"m": 700}) == {"b": 1, "n": 1400, "m": 700, "k": 234}
+    assert Sampler(portable, 0).with_sizes({"m": 700}) == {"b": 1, "n": 1400, "m": 700, "k": 234}
     with pytest.raises(ShapeError, match=r"no sizes of .* beside n = 7 were found"):
-        Sampler(record, 0).with_sizes({"n": 7})
+        Sampler(portable, 0).with_sizes({"n": 7})

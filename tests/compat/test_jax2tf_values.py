@@ -176,8 +176,8 @@ def test_requirements_are_errors_unless_they_are_granted() -> None:
         halves, polymorphic_shapes="(b,)", polymorphic_constraints="infer"
     )
     found, text = granted(spec(4))
-    record = export(halves, polymorphic_shapes="(b,)", polymorphic_constraints="infer")(spec(4))
-    assert text == str(found.shape) == shape_text(record.out_avals[0].shape)
+    portable = export(halves, polymorphic_shapes="(b,)", polymorphic_constraints="infer")(spec(4))
+    assert text == str(found.shape) == shape_text(portable.out_avals[0].shape)
 
 
 def test_auto_is_refused_with_what_to_do() -> None:

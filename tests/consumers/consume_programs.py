@@ -7,7 +7,8 @@ every shape.
 
     python -m tests.consumers.consume_programs EXPORTED REPORT [PROGRAM ...]
 
-checks the SavedModel and the record of each program, values and first gradients, at every shape.
+checks the SavedModel and the portable function of each program, values and first gradients, at
+every shape.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _check(name: str, folder: Path) -> list[str]:
     if release not in facts["gradient_releases"]:
         calls = [replace(call, gradients=[]) for call in calls]
     failures = []
-    for kind, load in (("SavedModel", _load_model), ("record", _load_record)):
+    for kind, load in (("SavedModel", _load_model), ("record", _load_function)):
         try:
             found = list(check(load, folder, calls, facts))
         except Exception as e:
@@ -78,15 +79,15 @@ def _load_model(folder: Path) -> FlatFunction:
     return loaded
 
 
-def _load_record(folder: Path) -> FlatFunction:
+def _load_function(folder: Path) -> FlatFunction:
     from jax2tf_bridge import to_tf
 
-    record = pickle.loads((folder / "record.pickle").read_bytes())
-    call = to_tf(record)
+    portable = pickle.loads((folder / "record.pickle").read_bytes())
+    call = to_tf(portable)
 
     def flat(*tensors: tf.Tensor) -> Sequence[Any]:
-        args, kwargs = record.in_tree.unflatten(iter(tensors))
-        leaves: list[Any] = record.out_tree.flatten(call(*args, **kwargs))
+        args, kwargs = portable.in_tree.unflatten(iter(tensors))
+        leaves: list[Any] = portable.out_tree.flatten(call(*args, **kwargs))
         return leaves
 
     return flat
@@ -105,10 +106,10 @@ def _is_refused(
         if "needs StableHLO" not in str(e):
             yield f"it is refused without the reason: {e}"
     except tf.errors.OpError as e:
-        if load is _load_record:
+        if load is _load_function:
             yield f"TensorFlow refuses it before the bridge does: {e}"
     else:
-        yield "it gave an answer, though the record says that this release cannot run it"
+        yield "it gave an answer, though the portable function says that this release cannot run it"
 
 
 def _differences(

@@ -37,9 +37,9 @@ def _export(program: Program, folder: Path) -> list[str]:
         except Exception as e:
             failures.append(f"SavedModel: {type(e).__name__}: {str(e)[:1500]}")
         try:
-            releases = _write_record(program, example, folder)
+            releases = _write_function(program, example, folder)
         except Exception as e:
-            failures.append(f"record: {type(e).__name__}: {str(e)[:1500]}")
+            failures.append(f"portable function: {type(e).__name__}: {str(e)[:1500]}")
         failures += _too_narrow(program, releases)
     for i, expected in enumerate(references):
         _write_reference(expected, folder / f"call-{i}")
@@ -76,19 +76,19 @@ def _write_model(
     )
 
 
-def _write_record(program: Program, example: Example, folder: Path) -> dict[str, Sequence[str]]:
-    """Writes the record, and gives the TF releases that it says can run it and its gradient."""
+def _write_function(program: Program, example: Example, folder: Path) -> dict[str, Sequence[str]]:
+    """Writes the function, and gives the TF releases that it says can run it and its gradient."""
     call = example.calls[0]
-    record = export(
+    portable = export(
         example.function,
         polymorphic_shapes=program.polymorphic_shapes,
         polymorphic_constraints=program.constraints,
     )(*jax_arguments(program, call), **call.kwargs)
-    stored = record.with_vjp(1 if program.differentiable else 0)
+    stored = portable.with_vjp(1 if program.differentiable else 0)
     (folder / "record.pickle").write_bytes(pickle.dumps(stored))
-    gradient = stored.vjp() if program.differentiable else record
+    gradient = stored.vjp() if program.differentiable else portable
     return {
-        "releases": record.tensorflow_releases,
+        "releases": portable.tensorflow_releases,
         "gradient_releases": gradient.tensorflow_releases,
     }
 
@@ -101,7 +101,7 @@ def _too_narrow(program: Program, releases: dict[str, Sequence[str]]) -> Iterato
     ):
         found = releases.get(what)
         if found is not None and (not found or found[0] > oldest):
-            yield f"record: {what} are {list(found)}, and not from {oldest} on"
+            yield f"portable function: {what} are {list(found)}, and not from {oldest} on"
 
 
 def _write_reference(expected: Reference, path: Path) -> None:

@@ -41,10 +41,10 @@ def layer(params: Any, x: Any) -> Any:
 
 
 def save(path: Path, **options: Any) -> Path:
-    record = jax2tf_bridge.export(layer, polymorphic_shapes=[None, f"(b, {WIDTH})"])(
+    portable = jax2tf_bridge.export(layer, polymorphic_shapes=[None, f"(b, {WIDTH})"])(
         WEIGHTS, np.zeros((4, WIDTH), np.float32)
     )
-    jax2tf_bridge.save(path, record, params=WEIGHTS, **options)
+    jax2tf_bridge.save(path, portable, params=WEIGHTS, **options)
     return path
 
 

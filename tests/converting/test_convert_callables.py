@@ -171,10 +171,10 @@ def test_platforms_of_an_exported_function_inside_narrow_ours() -> None:
     from jax2tf_bridge import export
 
     exported = exported_double(["cpu", "tpu"])
-    record = export(lambda x: exported.call(x) + 1)(X)
-    assert record.platforms == ("cpu", "tpu")
-    assert [p for p, _ in record.dropped_platforms] == ["cuda", "rocm"]
-    for _, reason in record.dropped_platforms:
+    portable = export(lambda x: exported.call(x) + 1)(X)
+    assert portable.platforms == ("cpu", "tpu")
+    assert [p for p, _ in portable.dropped_platforms] == ["cuda", "rocm"]
+    for _, reason in portable.dropped_platforms:
         assert "cpu" in reason
         assert "tpu" in reason
 

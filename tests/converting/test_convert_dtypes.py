@@ -45,11 +45,11 @@ def test_dtype(case: tuple[str, bool]) -> None:
 
 
 @pytest.mark.parametrize("dtype", sampled([*NARROW, *WIDE], every=4))
-def test_dtype_through_a_record(dtype: str) -> None:
+def test_dtype_through_a_function(dtype: str) -> None:
     x = values(dtype)
     with jax.enable_x64(dtype in WIDE):
-        record = export(swap)(x)
-    f = to_tf(record)
+        portable = export(swap)(x)
+    f = to_tf(portable)
     np.testing.assert_array_equal(f(x)[0], x[::-1])
     np.testing.assert_array_equal(tf.function(f, autograph=False)(x)[0], x[::-1])
 
@@ -156,6 +156,6 @@ def test_gradient_beside_a_key() -> None:
 
 
 def test_key_in_the_place_of_words_is_refused() -> None:
-    record = export(lambda k: jax.random.uniform(k))(jax.random.key(0))
+    portable = export(lambda k: jax.random.uniform(k))(jax.random.key(0))
     with pytest.raises(DTypeError, match=r"The argument k must be a tensor.*key<fry>\[\]"):
-        to_tf(record)(jax.random.key(0))
+        to_tf(portable)(jax.random.key(0))

@@ -60,7 +60,7 @@ assert "jax" not in sys.modules
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """What the consumer says of each model: its result and two orders of its gradient."""
     root = tmp_path_factory.mktemp("models")
-    record = export(model, polymorphic_shapes="(b, _)")(X)
+    portable = export(model, polymorphic_shapes="(b, _)")(X)
     models: dict[str, Any] = {
         "default": (convert(model, polymorphic_shapes="(b, _)"), {}),
         "with gradients": (
@@ -76,9 +76,9 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
             {},
         ),
         "while_loop": (convert(until_large, polymorphic_shapes="(b, _)"), {}),
-        "record": (to_tf(record), {}),
-        "record of order 0": (to_tf(record.with_vjp(0)), {}),
-        "record of order 1": (to_tf(record.with_vjp(1)), {}),
+        "record": (to_tf(portable), {}),
+        "record of order 0": (to_tf(portable.with_vjp(0)), {}),
+        "record of order 1": (to_tf(portable.with_vjp(1)), {}),
     }
     for name, (f, options) in models.items():
         save(root / name, f, **options)
@@ -106,7 +106,7 @@ def test_second_order_ends_clearly(loaded: dict[str, list[str]], name: str) -> N
     )
 
 
-def test_last_order_of_a_record_ends_clearly(loaded: dict[str, list[str]]) -> None:
+def test_last_order_of_a_function_ends_clearly(loaded: dict[str, list[str]]) -> None:
     assert "only lower orders were materialised" in loaded["record of order 1"][2]
     assert "only lower orders were materialised" in loaded["record of order 0"][1]
 

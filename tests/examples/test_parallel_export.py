@@ -22,17 +22,17 @@ def check(folder: Path) -> None:
     """Checks the files that an example has written."""
     names = ["classify", "classify_long_tpu", "classify_short", "embed"]
     assert sorted(path.stem for path in folder.iterdir()) == names
-    records = {path.stem: read_function(path) for path in folder.iterdir()}
-    assert records["classify_long_tpu"].platforms == ("tpu",)
-    assert records["classify"].has_vjp
-    assert not records["embed"].has_vjp
+    portables = {path.stem: read_function(path) for path in folder.iterdir()}
+    assert portables["classify_long_tpu"].platforms == ("tpu",)
+    assert portables["classify"].has_vjp
+    assert not portables["embed"].has_vjp
 
     sizes = {"embedding": (1000, 32), "mix": (32, 32), "head": (32, 4)}
     params = {key: tf.ones(size) / 32 for key, size in sizes.items()}
     tokens = tf.zeros((5, 3), tf.int32)
-    probabilities = to_tf(records["classify"])(params, tokens)
+    probabilities = to_tf(portables["classify"])(params, tokens)
     assert probabilities.numpy().sum(1) == pytest.approx([1.0] * 5)
-    assert to_tf(records["embed"])(params, tokens).shape == (5, 32)
+    assert to_tf(portables["embed"])(params, tokens).shape == (5, 32)
 
 
 def test_what_the_examples_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

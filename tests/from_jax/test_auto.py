@@ -158,19 +158,19 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, str]]] = {
 
 @pytest.mark.parametrize(("f", "args", "expected"), CASES.values(), ids=CASES.keys())
 def test_of_examples(f: Any, args: tuple[Any, ...], expected: dict[str, str]) -> None:
-    record = exported(f, *args)
-    assert record.polymorphic_shapes == expected
-    assert record.requirements == ()
+    portable = exported(f, *args)
+    assert portable.polymorphic_shapes == expected
+    assert portable.requirements == ()
 
 
 def test_for_one_argument() -> None:
-    record = exported(lambda w, x: x @ w, ones(28, 10), ones(4, 28), shapes=[None, AUTO])
-    assert record.polymorphic_shapes == {"x": "(b, 28)"}
-    record = exported(lambda x, y: x @ y, ones(4, 28), ones(28, 3), shapes=["(b, n)", AUTO])
-    assert record.polymorphic_shapes == {"x": "(b, n)", "y": "(n, d1)"}
+    portable = exported(lambda w, x: x @ w, ones(28, 10), ones(4, 28), shapes=[None, AUTO])
+    assert portable.polymorphic_shapes == {"x": "(b, 28)"}
+    portable = exported(lambda x, y: x @ y, ones(4, 28), ones(28, 3), shapes=["(b, n)", AUTO])
+    assert portable.polymorphic_shapes == {"x": "(b, n)", "y": "(n, d1)"}
     shapes = [AUTO, "(n, 32, 32, 8)"]
-    record = exported(with_same_size, KERNEL, IMAGE, shapes=shapes)
-    assert record.polymorphic_shapes == {"image": "(n, 32, 32, 8)"}
+    portable = exported(with_same_size, KERNEL, IMAGE, shapes=shapes)
+    assert portable.polymorphic_shapes == {"image": "(n, 32, 32, 8)"}
 
 
 def test_arguments_by_keyword_are_told_apart_in_any_order() -> None:
@@ -180,8 +180,8 @@ def test_arguments_by_keyword_are_told_apart_in_any_order() -> None:
     table = {"a": TABLE, "b": ones(5)}
     for kwargs in ({"table": table, "ids": IDS}, {"ids": IDS, "table": table}):
         shapes = dict.fromkeys(kwargs, AUTO)
-        record = export(looked_up, polymorphic_shapes=shapes, platforms=["cpu"])(**kwargs)
-        assert record.polymorphic_shapes == {"ids": "(b, d1)"}
+        portable = export(looked_up, polymorphic_shapes=shapes, platforms=["cpu"])(**kwargs)
+        assert portable.polymorphic_shapes == {"ids": "(b, d1)"}
 
 
 def test_what_was_chosen_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -191,8 +191,8 @@ def test_what_was_chosen_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_what_always_holds_needs_no_constraint() -> None:
-    record = exported(lambda x: jnp.pad(x, (0, -x.shape[0] % 8)).reshape(-1, 8), ones(3))
-    assert record.polymorphic_shapes == {"x": "(b,)"}
+    portable = exported(lambda x: jnp.pad(x, (0, -x.shape[0] % 8)).reshape(-1, 8), ones(3))
+    assert portable.polymorphic_shapes == {"x": "(b,)"}
 
 
 def test_a_requirement_closes_a_dimension_unless_it_may_be_added() -> None:
@@ -200,15 +200,15 @@ def test_a_requirement_closes_a_dimension_unless_it_may_be_added() -> None:
         return jax.lax.top_k(x, 3)[0]
 
     assert exported(f, ones(4, 6)).polymorphic_shapes == {"x": "(b, 6)"}
-    record = exported(f, ones(4, 6), constraints="infer")
-    assert record.polymorphic_shapes == {"x": "(b, d1)"}
-    assert record.requirements == ("d1 >= 3",)
+    portable = exported(f, ones(4, 6), constraints="infer")
+    assert portable.polymorphic_shapes == {"x": "(b, d1)"}
+    assert portable.requirements == ("d1 >= 3",)
 
 
 def test_what_only_fits_while_it_is_open_stays_open() -> None:
-    record = exported(lambda w, x: x + jnp.repeat(w, 2), ones(3), ones(6), constraints="infer")
-    assert record.polymorphic_shapes == {"w": "(b,)", "x": "(d1,)"}
-    assert record.requirements == ("d1 == 2*b",)
+    portable = exported(lambda w, x: x + jnp.repeat(w, 2), ones(3), ones(6), constraints="infer")
+    assert portable.polymorphic_shapes == {"w": "(b,)", "x": "(d1,)"}
+    assert portable.requirements == ("d1 == 2*b",)
 
 
 def test_nothing_can_stay_open() -> None:
@@ -233,10 +233,10 @@ def test_constraints_cannot_speak_of_names_that_are_not_there_yet() -> None:
         r"polymorphic_shapes names: AUTO names its variables itself",
     ):
         exported(jnp.sin, ones(4), constraints=["b >= 2"])
-    record = exported(
+    portable = exported(
         lambda x, y: (x[:2], y), ones(4), ones(3), shapes=["(n,)", AUTO], constraints=["n >= 2"]
     )
-    assert record.polymorphic_shapes == {"x": "(n,)", "y": "(b,)"}
+    assert portable.polymorphic_shapes == {"x": "(n,)", "y": "(b,)"}
 
 
 def test_errors_of_the_function_stay_what_they_are() -> None:

@@ -1,4 +1,4 @@
-"""from_exported(): what jax.export exported or deserialized, as records."""
+"""from_exported(): what jax.export exported or deserialized, as portable functions."""
 
 from __future__ import annotations
 
@@ -29,44 +29,44 @@ def test_fields_of_an_exported_function() -> None:
     x = jax.ShapeDtypeStruct(jax_export.symbolic_shape("b, 4", scope=scope), np.float32)
     p = {"w": jax.ShapeDtypeStruct((4, 5), np.float32)}
     exported = jax_export.export(jax.jit(f), platforms=["cpu", "tpu"])(p, x, scale=1.5)
-    record = from_exported(exported)
-    assert record.name == "f"
-    assert record.in_paths() == ("x0['w']", "x1", "scale")
-    assert [str(a) for a in record.in_avals] == ["float32[4,5]", "float32[b,4]", "float32[]"]
-    assert record.out_avals[0].shape == (parse_dimension("b"), 5)
-    assert str(record.out_tree) == "{'y': *}"
-    assert record.platforms == ("cpu", "tpu")
-    assert record.constraints == ("b >= 2",)
-    assert record.constraints_known
-    assert record.module.uses_shape_polymorphism
-    assert record.module.stablehlo_version == (0, 14, 24)
-    assert record.gradient.made is None
-    vjp = record.vjp()
+    portable = from_exported(exported)
+    assert portable.name == "f"
+    assert portable.in_paths() == ("x0['w']", "x1", "scale")
+    assert [str(a) for a in portable.in_avals] == ["float32[4,5]", "float32[b,4]", "float32[]"]
+    assert portable.out_avals[0].shape == (parse_dimension("b"), 5)
+    assert str(portable.out_tree) == "{'y': *}"
+    assert portable.platforms == ("cpu", "tpu")
+    assert portable.constraints == ("b >= 2",)
+    assert portable.constraints_known
+    assert portable.module.uses_shape_polymorphism
+    assert portable.module.stablehlo_version == (0, 14, 24)
+    assert portable.gradient.made is None
+    vjp = portable.vjp()
     names = ("primal_0", "primal_1", "primal_2", "cotangent_0")
     assert vjp.argument_names == names
     exported = jax_export.export(jax.jit(f), platforms=["cpu", "tpu"])(p, x, scale=1.5)
     assert bridge.deserialize(exported.serialize(vjp_order=1)).vjp().argument_names == names
-    assert [str(a) for a in vjp.out_avals] == [str(a) for a in record.in_avals]
-    assert vjp.target == record.target
+    assert [str(a) for a in vjp.out_avals] == [str(a) for a in portable.in_avals]
+    assert vjp.target == portable.target
 
 
 def test_constraints_of_a_deserialized_function_are_those_that_its_module_checks() -> None:
     scope = jax_export.SymbolicScope(("b >= 2",))
     x = jax.ShapeDtypeStruct(jax_export.symbolic_shape("b, 4", scope=scope), np.float32)
     data = jax_export.export(jax.jit(jnp.sin))(x).serialize()
-    record = from_exported(jax_export.deserialize(data))
-    assert record.constraints == ("b >= 2",)
+    portable = from_exported(jax_export.deserialize(data))
+    assert portable.constraints == ("b >= 2",)
     # There may have been more.
-    assert not record.constraints_known
+    assert not portable.constraints_known
     assert not bridge.deserialize(data).constraints_known
     free = jax.ShapeDtypeStruct(jax_export.symbolic_shape("b, 4"), np.float32)
-    record = from_exported(jax_export.export(jax.jit(jnp.sin))(free))
-    assert not record.constraints_known
-    assert not record.has_vjp or record.vjp().constraints == ()
+    portable = from_exported(jax_export.export(jax.jit(jnp.sin))(free))
+    assert not portable.constraints_known
+    assert not portable.has_vjp or portable.vjp().constraints == ()
 
 
-def _custom_calls(record: PortableFunction) -> list[str]:
-    return [call.name for call in StableHloModule(record.module.data).custom_calls()]
+def _custom_calls(portable: PortableFunction) -> list[str]:
+    return [call.name for call in StableHloModule(portable.module.data).custom_calls()]
 
 
 @pytest.mark.parametrize("platforms", [("cpu",), ("cpu", "cuda", "rocm")], ids=str)
@@ -79,10 +79,10 @@ def test_solvers_in_an_exported_function_become_stablehlo(platforms: tuple[str, 
     libraries = {"cpu": "lapack_s", "cuda": "cusolver_", "rocm": "hipsolver_"}
     called = {c.name for c in StableHloModule(exported.mlir_module_serialized).custom_calls()}
     assert {f"{libraries[platform]}getrf_ffi" for platform in platforms} <= called
-    record = from_exported(exported)
-    assert record.platforms == platforms
-    assert _custom_calls(record) == _custom_calls(record.vjp()) == []
-    again = to_exported(record)
+    portable = from_exported(exported)
+    assert portable.platforms == platforms
+    assert _custom_calls(portable) == _custom_calls(portable.vjp()) == []
+    again = to_exported(portable)
     np.testing.assert_allclose(again.call(a, y), f(a, y), rtol=1e-4)
     got = jax.grad(lambda a: jnp.sum(again.call(a, y)))(a)
     np.testing.assert_allclose(got, jax.grad(lambda a: jnp.sum(f(a, y)))(a), rtol=1e-4, atol=1e-5)
@@ -109,12 +109,12 @@ def test_where_an_array_lies_is_kept() -> None:
     assert portable_aval(jax.ShapeDtypeStruct((2,), np.float32)).memory_space == "device"
 
 
-def test_what_is_no_function_of_jax_or_no_record() -> None:
-    record = export(jnp.sin)(np.ones(2, np.float32))
+def test_what_is_no_function_of_jax_or_no_function() -> None:
+    portable = export(jnp.sin)(np.ones(2, np.float32))
     with pytest.raises(FunctionError, match=r"^from_exported expected a jax\.export\.Exported, wh"):
-        from_exported(record)  # type: ignore[arg-type]
+        from_exported(portable)  # type: ignore[arg-type]
     with pytest.raises(FunctionError, match=r"^to_exported expected a PortableFunction"):
-        to_exported(to_exported(record))  # type: ignore[arg-type]
+        to_exported(to_exported(portable))  # type: ignore[arg-type]
 
 
 class _Counted:

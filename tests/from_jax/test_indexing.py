@@ -84,8 +84,8 @@ def test_the_xla_of_tensorflow_2_17_fails_on_them(
     args = numbers(4, 3), positions(4, 2, bound=3)
     made = bridge_export(take, polymorphic_shapes=spec, target=Target.tensorflow(release))(*args)
     again = retarget(made, Target.tensorflow(release))
-    for record in (made, again):
-        assert StableHloModule(record.module.data).uses_batching_dims() == bool(has_them)
+    for portable in (made, again):
+        assert StableHloModule(portable.module.data).uses_batching_dims() == bool(has_them)
 
 
 def test_a_batched_gather_of_an_archive_needs_tensorflow_2_18() -> None:
@@ -96,8 +96,8 @@ def test_a_batched_gather_of_an_archive_needs_tensorflow_2_18() -> None:
     for release in ("2.16", "2.17"):
         with pytest.raises(UnsupportedByTargetError, match=r"first TensorFlow that can .* 2\.18"):
             from_exported(exported, target=Target.tensorflow(release))
-    record = from_exported(exported)
-    assert record.tensorflow_releases[0] == "2.18"
+    portable = from_exported(exported)
+    assert portable.tensorflow_releases[0] == "2.18"
     static = export.export(jax.jit(take), platforms=["cpu"])(
         numbers(4, 3), positions(4, 2, bound=3)
     )

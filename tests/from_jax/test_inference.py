@@ -28,9 +28,9 @@ def test_what_always_holds_is_added_silently(caplog: pytest.LogCaptureFixture) -
         return in_blocks(x)
 
     with caplog.at_level(logging.INFO, "jax2tf_bridge"):
-        record = exported(traced, 3)
-    assert record.requirements == ()
-    assert record.constraints == ()
+        portable = exported(traced, 3)
+    assert portable.requirements == ()
+    assert portable.constraints == ()
     assert traces == ["(b,)", "(b,)"]
     assert not caplog.records
 
@@ -53,18 +53,18 @@ def test_all_that_is_missing_comes_in_one_error_and_is_enough() -> None:
     assert error.requirements == ("mod(b, 2) == 0", "c >= 4")
     assert "All that it needs:\n  - mod(b, 2) == 0\n  - c >= 4\n" in str(error)
     assert 'polymorphic_constraints=["c <= 20", "mod(b, 2) == 0", "c >= 4"])' in str(error)
-    record = exported(f, 4, 6, constraints=["c <= 20", *error.requirements])
-    assert record.requirements == ()
-    assert record.constraints == ("c <= 20", "mod(b, 2) == 0", "c >= 4")
+    portable = exported(f, 4, 6, constraints=["c <= 20", *error.requirements])
+    assert portable.requirements == ()
+    assert portable.constraints == ("c <= 20", "mod(b, 2) == 0", "c >= 4")
 
 
 def test_infer_lists_what_it_added() -> None:
-    record = exported(best_five, 7, constraints="infer")
-    assert record.requirements == ("b >= 5",)
-    assert record.constraints == ()
-    assert "needs of the sizes: b >= 5" in repr(record)
-    record = exported(best_five, 7, constraints=["b <= 9", "infer"])
-    assert (record.requirements, record.constraints) == (("b >= 5",), ("b <= 9",))
+    portable = exported(best_five, 7, constraints="infer")
+    assert portable.requirements == ("b >= 5",)
+    assert portable.constraints == ()
+    assert "needs of the sizes: b >= 5" in repr(portable)
+    portable = exported(best_five, 7, constraints=["b <= 9", "infer"])
+    assert (portable.requirements, portable.constraints) == (("b >= 5",), ("b <= 9",))
 
 
 def test_requirements_are_weakest_and_simple() -> None:
@@ -90,12 +90,12 @@ def test_names_of_variables_stay_the_users() -> None:
         half = x.shape[0] // 2
         return x + y, x[:half] + x[half:]
 
-    record = exported(f, 4, 4, constraints="infer")
-    assert record.requirements == ("b == c", "mod(c, 2) == 0")
-    assert record.polymorphic_shapes == {"x": "(b,)", "y": "(c,)"}
+    portable = exported(f, 4, 4, constraints="infer")
+    assert portable.requirements == ("b == c", "mod(c, 2) == 0")
+    assert portable.polymorphic_shapes == {"x": "(b,)", "y": "(c,)"}
     names = {
         n
-        for a in record.out_avals
+        for a in portable.out_avals
         for d in a.shape
         if not isinstance(d, int)
         for n in d.variables()
@@ -125,9 +125,9 @@ def test_reshapes_that_jax_does_not_check_are_requirements() -> None:
 
 def test_symbolic_arguments_of_jax_keep_their_constraints() -> None:
     (b,) = jax.export.symbolic_shape("b", constraints=["b >= 5"])
-    record = export(best_five, platforms=["cpu"])(jax.ShapeDtypeStruct((b,), np.float32))
-    assert record.constraints == ("b >= 5",)
-    assert record.requirements == ()
+    portable = export(best_five, platforms=["cpu"])(jax.ShapeDtypeStruct((b,), np.float32))
+    assert portable.constraints == ("b >= 5",)
+    assert portable.requirements == ()
 
 
 class TestVjp:
@@ -144,23 +144,23 @@ class TestVjp:
 
     def test_what_always_holds_is_added_silently(self) -> None:
         f = self.with_gradient(lambda g: in_blocks(g).reshape(-1)[: g.shape[0]])
-        record = exported(f, 3)
-        assert record.vjp().requirements == ()
-        assert [str(a) for a in record.vjp().out_avals] == ["float32[b]"]
+        portable = exported(f, 3)
+        assert portable.vjp().requirements == ()
+        assert [str(a) for a in portable.vjp().out_avals] == ["float32[b]"]
 
     def test_requirements_bind_the_gradient_alone(self) -> None:
         f = self.with_gradient(lambda g: g.at[:5].add(lax.top_k(g, 5)[0]))
-        record = exported(f, 7, constraints="infer")
-        module = record.module.data
-        assert record.vjp().requirements == ("b >= 5",)
-        assert record.requirements == ()
-        assert record.module.data is module
-        assert record.vjp().vjp().requirements == ("b >= 5",)
+        portable = exported(f, 7, constraints="infer")
+        module = portable.module.data
+        assert portable.vjp().requirements == ("b >= 5",)
+        assert portable.requirements == ()
+        assert portable.module.data is module
+        assert portable.vjp().vjp().requirements == ("b >= 5",)
 
     def test_by_default_they_are_an_error_when_the_gradient_is_asked_for(self) -> None:
         f = self.with_gradient(lambda g: g.at[:5].add(lax.top_k(g, 5)[0]))
-        record = exported(f, 7)
-        problem = record.gradient_problem()
+        portable = exported(f, 7)
+        problem = portable.gradient_problem()
         assert problem is not None
         assert problem.startswith("the gradient of f needs b >= 5 at")
         assert (
@@ -168,7 +168,7 @@ class TestVjp:
             in problem
         )
         with pytest.raises(InconclusiveShapeError):
-            record.vjp()
+            portable.vjp()
 
     def test_what_fails_is_traced_once(self) -> None:
         traces = []
@@ -177,20 +177,20 @@ class TestVjp:
             traces.append(str(g.shape))
             return g.at[:5].add(lax.top_k(g, 5)[0])
 
-        record = exported(self.with_gradient(rule), 7)
-        problem = record.gradient_problem()
+        portable = exported(self.with_gradient(rule), 7)
+        problem = portable.gradient_problem()
         assert problem is not None
         count = len(traces)
         assert count > 0
         for _ in range(2):
             with pytest.raises(InconclusiveShapeError) as caught:
-                record.vjp()
-            assert str(caught.value) == record.gradient_problem() == problem
+                portable.vjp()
+            assert str(caught.value) == portable.gradient_problem() == problem
         assert len(traces) == count
 
     def test_the_forward_functions_requirements_hold_in_the_gradient(self) -> None:
-        record = exported(best_five, 7, constraints="infer")
-        assert record.vjp().requirements == ("b >= 5",)
+        portable = exported(best_five, 7, constraints="infer")
+        assert portable.vjp().requirements == ("b >= 5",)
         assert exported(best_five, 7, constraints=["b >= 5"]).vjp().constraints == ("b >= 5",)
 
 
@@ -199,8 +199,8 @@ def test_names_that_look_like_the_bridges_own_are_the_users() -> None:
         return jnp.split(x, 2)[0] + y
 
     shapes = ["(b,)", "(b_over_2,)"]
-    record = exported(f, 8, 4, shapes=shapes, constraints=["mod(b, 2) == 0", "infer"])
-    (requirement,) = record.requirements
+    portable = exported(f, 8, 4, shapes=shapes, constraints=["mod(b, 2) == 0", "infer"])
+    (requirement,) = portable.requirements
     assert set(re.findall(r"\w*b\w*", requirement)) == {"b", "b_over_2"}
 
 
@@ -208,9 +208,9 @@ def test_names_that_look_like_the_bridges_own_are_the_users() -> None:
     "constraints", [["b >= 4", "b == c", "mod(b, 3) == 0"], ["b >= 4", "infer"]], ids=str
 )
 def test_a_size_of_known_remainder_may_be_equal_to_another(constraints: list[str]) -> None:
-    record = exported(lambda x, y: (x.reshape(3, -1), x + y), 6, 6, constraints=constraints)
-    assert record.requirements == (("mod(b, 3) == 0", "b == c") if "infer" in constraints else ())
-    halves, total = record.out_avals
+    portable = exported(lambda x, y: (x.reshape(3, -1), x + y), 6, 6, constraints=constraints)
+    assert portable.requirements == (("mod(b, 3) == 0", "b == c") if "infer" in constraints else ())
+    halves, total = portable.out_avals
     assert (str(halves), str(total)) == ("float32[3,floordiv(b, 3)]", "float32[b]")
 
 
@@ -226,8 +226,8 @@ def test_the_bridges_own_names_stay_inside() -> None:
     def f(x: Any, y: Any) -> Any:
         return jnp.split(x, 2)[0] + y, x.view(np.int32).reshape(-1, 2)
 
-    record = exported(f, 8, 4, constraints="infer")
-    for each in (record, record.vjp(), record.vjp().vjp()):
+    portable = exported(f, 8, 4, constraints="infer")
+    for each in (portable, portable.vjp(), portable.vjp().vjp()):
         assert "_over_" not in repr(each)
 
 
@@ -242,17 +242,17 @@ def test_a_padding_that_must_be_a_number_is_that_of_the_example(
     size: int, requirement: str
 ) -> None:
     x = np.ones((2, size, 1), np.float32)
-    record = export(
+    portable = export(
         strided,
         polymorphic_shapes="(b, n, 1)",
         polymorphic_constraints="infer",
         platforms=["cpu"],
     )(x)
-    assert record.requirements == ()
-    gradient = record.vjp()
+    assert portable.requirements == ()
+    gradient = portable.vjp()
     assert gradient.requirements == (requirement,)
-    assert gradient.in_avals[0].shape == record.in_avals[0].shape
-    assert gradient.out_avals[0].shape == record.in_avals[0].shape
+    assert gradient.in_avals[0].shape == portable.in_avals[0].shape
+    assert gradient.out_avals[0].shape == portable.in_avals[0].shape
     cotangent = tf.ones((2, (size + 1) // 2, 2))
     (found,) = to_tf(gradient)(tf.constant(x), cotangent)
     expected = jax.grad(lambda x: strided(x).sum())(x)

@@ -150,19 +150,19 @@ WITH_IDS = pytest.mark.parametrize(
 )
 
 
-def _holds(record: PortableFunction, arrays: Sequence[Any]) -> None:
+def _holds(portable: PortableFunction, arrays: Sequence[Any]) -> None:
     """Checks that the module takes these arrays, and has none left."""
-    assert {c.data for c in record.lifted_constants} == {a.tobytes() for a in arrays}
-    assert len(record.lifted_constants) == len(arrays)
+    assert {c.data for c in portable.lifted_constants} == {a.tobytes() for a in arrays}
+    assert len(portable.lifted_constants) == len(arrays)
     assert all(
         constant.size < LEAST_BYTES
-        for constant in read_module(record.module.data).largest_constants
+        for constant in read_module(portable.module.data).largest_constants
     )
-    inputs, _ = read_main_types(record.module.data)
-    kept = len(record.module.kept_arguments)
-    several = len(record.platforms) > 1
+    inputs, _ = read_main_types(portable.module.data)
+    kept = len(portable.module.kept_arguments)
+    several = len(portable.platforms) > 1
     assert len(inputs) == several + kept + len(arrays)
-    for constant, kind in zip(record.lifted_constants, inputs[several + kept :], strict=True):
+    for constant, kind in zip(portable.lifted_constants, inputs[several + kept :], strict=True):
         assert kind.startswith(f"tensor<{'x'.join(map(str, constant.aval.shape))}x")
 
 
@@ -178,9 +178,9 @@ def _total(f: Callable[..., Any]) -> Callable[..., Any]:
     return total
 
 
-def _runs(record: PortableFunction, f: Callable[..., Any], *args: Any) -> None:
+def _runs(portable: PortableFunction, f: Callable[..., Any], *args: Any) -> None:
     """Values and first gradients are those of the function."""
-    exported = bridge.to_exported(record)
+    exported = bridge.to_exported(portable)
     got, expected = (jax.jit(_with_gradients(g))(*args) for g in (exported.call, f))
     _same(got, expected)
 
@@ -190,7 +190,7 @@ def _with_gradients(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @cache
-def _record(f: Callable[..., Any]) -> PortableFunction:
+def _portable(f: Callable[..., Any]) -> PortableFunction:
     """Exports the function for the CPU, once for several tests."""
     return bridge.export(f, platforms=["cpu"])(X)
 
@@ -199,44 +199,44 @@ def _record(f: Callable[..., Any]) -> PortableFunction:
 def test_captured_arrays_become_arguments(
     f: Callable[..., Any], arrays: Sequence[Any], of_vjp: Sequence[Any]
 ) -> None:
-    record = _record(f)
-    vjp = record.vjp()
-    _holds(record, arrays)
+    portable = _portable(f)
+    vjp = portable.vjp()
+    _holds(portable, arrays)
     _holds(vjp, of_vjp)
     _holds(vjp.vjp(), of_vjp)
-    _runs(record, f, X)
+    _runs(portable, f, X)
 
 
 @WITH_IDS
 def test_each_array_is_there_once_for_all_orders(
     f: Callable[..., Any], arrays: Sequence[Any], of_vjp: Sequence[Any]
 ) -> None:
-    record = _record(f)
-    orders = [record, record.vjp(), record.vjp().vjp()]
+    portable = _portable(f)
+    orders = [portable, portable.vjp(), portable.vjp().vjp()]
     every = [c for order in orders for c in order.lifted_constants]
     assert len({id(c.data) for c in every}) == len({c.digest for c in every}) == len(of_vjp)
     # What is the same has one name, and what is not has another.
     assert len({c.name for c in every}) == len({(c.name, c.digest) for c in every}) == len(of_vjp)
-    _holds(record, arrays)
+    _holds(portable, arrays)
 
 
 def test_a_loop_without_a_gradient() -> None:
-    record = _record(while_loop)
-    _holds(record, [A, B])
-    _same(bridge.to_exported(record).call(X), while_loop(X))
+    portable = _portable(while_loop)
+    _holds(portable, [A, B])
+    _same(bridge.to_exported(portable).call(X), while_loop(X))
 
 
 def test_they_are_arguments_on_all_platforms() -> None:
-    record = bridge.export(top_level)(X)
-    assert len(record.platforms) > 1
-    _holds(record, [A, B])
-    _holds(record.vjp(), [A, B])
-    _runs(record, top_level, X)
+    portable = bridge.export(top_level)(X)
+    assert len(portable.platforms) > 1
+    _holds(portable, [A, B])
+    _holds(portable.vjp(), [A, B])
+    _runs(portable, top_level, X)
 
 
 @pytest.mark.parametrize("f", [own_jit, scan, remat])
 def test_second_gradients(f: Callable[..., Any]) -> None:
-    exported = bridge.to_exported(_record(f))
+    exported = bridge.to_exported(_portable(f))
 
     def slope(f: Callable[..., Any]) -> Callable[..., Any]:
         return lambda x: jnp.mean(jax.grad(_total(f))(x) ** 2)
@@ -251,20 +251,20 @@ COMBINATIONS = list(product([own_jit, scan, cond], [["cpu"], ["cpu", "tpu"], Non
 @pytest.mark.parametrize("case", sampled(COMBINATIONS, every=4))
 def test_symbolic_shapes_and_platforms(case: tuple[Callable[..., Any], Any]) -> None:
     f, platforms = case
-    record = bridge.export(f, polymorphic_shapes=f"(b, {SIZE})", platforms=platforms)(X)
+    portable = bridge.export(f, polymorphic_shapes=f"(b, {SIZE})", platforms=platforms)(X)
     for rows in (1, 3, 5):
-        _runs(record, f, np.resize(X, (rows, SIZE)))
-    _holds(record.vjp(), [A, B, C] if f is scan else [A, B])
+        _runs(portable, f, np.resize(X, (rows, SIZE)))
+    _holds(portable.vjp(), [A, B, C] if f is scan else [A, B])
 
 
 def test_arguments_that_are_dropped_do_not_shift_them() -> None:
     def f(unused: Any, x: Any, *, also_unused: Any) -> Any:
         return x @ A
 
-    record = bridge.export(f)(np.ones(2), X, also_unused=np.ones(3))
-    assert record.module.kept_arguments == (1,)
-    _holds(record, [A])
-    _same(bridge.to_exported(record).call(np.ones(2), X, also_unused=np.ones(3)), X @ A)
+    portable = bridge.export(f)(np.ones(2), X, also_unused=np.ones(3))
+    assert portable.module.kept_arguments == (1,)
+    _holds(portable, [A])
+    _same(bridge.to_exported(portable).call(np.ones(2), X, also_unused=np.ones(3)), X @ A)
 
 
 def test_their_order_is_always_the_same() -> None:
@@ -272,11 +272,11 @@ def test_their_order_is_always_the_same() -> None:
         first = jax.jit(lambda y: y @ C)(x)
         return jax.jit(lambda y: y @ C @ A)(first @ B)
 
-    record, again = (bridge.export(f)(X) for _ in range(2))
-    assert [c.name for c in record.lifted_constants] == ["constant_0", "constant_1", "constant_2"]
-    _holds(record, [A, B, C])
-    assert again.module.data == record.module.data
-    assert again.lifted_constants == record.lifted_constants
+    portable, again = (bridge.export(f)(X) for _ in range(2))
+    assert [c.name for c in portable.lifted_constants] == ["constant_0", "constant_1", "constant_2"]
+    _holds(portable, [A, B, C])
+    assert again.module.data == portable.module.data
+    assert again.lifted_constants == portable.lifted_constants
 
 
 def test_equal_arrays_are_one() -> None:
@@ -287,9 +287,9 @@ def test_equal_arrays_are_one() -> None:
         y = jax.jit(lambda z: z @ copies[1])(y)
         return jax.lax.map(lambda row: row @ copies[2], y)
 
-    record = bridge.export(f)(X)
-    _holds(record, [A])
-    _runs(record, f, X)
+    portable = bridge.export(f)(X)
+    _holds(portable, [A])
+    _runs(portable, f, X)
 
 
 def test_arrays_of_equal_bytes_and_different_types_are_not_one() -> None:
@@ -298,12 +298,12 @@ def test_arrays_of_equal_bytes_and_different_types_are_not_one() -> None:
     def f(x: Any) -> Any:
         return x @ A + flat[0] * x + jnp.sum(jnp.sin(flat)) + jnp.sum(jnp.asarray(integers) > 0)
 
-    record = bridge.export(f)(X)
-    avals = {str(c.aval) for c in record.lifted_constants}
+    portable = bridge.export(f)(X)
+    avals = {str(c.aval) for c in portable.lifted_constants}
     assert avals == {"float32[32,32]", "float32[1024]", "int32[32,32]"}
-    assert len({c.digest for c in record.lifted_constants}) == 1
-    assert len({id(c.data) for c in record.lifted_constants}) == 1
-    _same(bridge.to_exported(record).call(X), f(X))
+    assert len({c.digest for c in portable.lifted_constants}) == 1
+    assert len({id(c.data) for c in portable.lifted_constants}) == 1
+    _same(bridge.to_exported(portable).call(X), f(X))
 
 
 def test_small_arrays_and_repeated_values_stay() -> None:
@@ -312,25 +312,25 @@ def test_small_arrays_and_repeated_values_stay() -> None:
     def f(x: Any) -> Any:
         return x[:, :31] @ small + x @ zeros + x @ ones + jnp.full((3, SIZE), 2.0)
 
-    record = bridge.export(f)(X)
-    assert record.lifted_constants == ()
-    _runs(record, f, X)
+    portable = bridge.export(f)(X)
+    assert portable.lifted_constants == ()
+    _runs(portable, f, X)
 
 
 def test_4096_bytes_are_enough() -> None:
     assert A.nbytes == LEAST_BYTES
-    record = bridge.export(lambda x: x @ A[:, :-1])(X)
-    assert record.lifted_constants == ()
+    portable = bridge.export(lambda x: x @ A[:, :-1])(X)
+    assert portable.lifted_constants == ()
 
 
 def test_arrays_that_are_arguments_stay_arguments() -> None:
-    record = bridge.export(lambda x, w: x @ w)(X, A)
-    assert record.lifted_constants == ()
+    portable = bridge.export(lambda x, w: x @ w)(X, A)
+    assert portable.lifted_constants == ()
 
 
 def test_pickling_keeps_the_arrays_once() -> None:
-    record = _record(own_jit).with_vjp(1)
-    data = pickle.dumps(record)
+    portable = _portable(own_jit).with_vjp(1)
+    data = pickle.dumps(portable)
     assert data.count(A.tobytes()) == data.count(B.tobytes()) == 1
     stored = pickle.loads(data)
     assert not are_types_checked(stored)
@@ -338,12 +338,12 @@ def test_pickling_keeps_the_arrays_once() -> None:
 
 
 def test_retargeting_keeps_them() -> None:
-    record = bridge.export(own_jit, target=Target.tensorflow("2.19"))(X).with_vjp(1)
-    older = bridge.retarget(record, Target.tensorflow("2.16"))
-    assert older.module.stablehlo_version != record.module.stablehlo_version
+    portable = bridge.export(own_jit, target=Target.tensorflow("2.19"))(X).with_vjp(1)
+    older = bridge.retarget(portable, Target.tensorflow("2.16"))
+    assert older.module.stablehlo_version != portable.module.stablehlo_version
     _holds(older, [A, B])
     _holds(older.vjp(), [A, B])
-    assert older.lifted_constants == record.lifted_constants
+    assert older.lifted_constants == portable.lifted_constants
     _runs(older, own_jit, X)
 
 
@@ -352,9 +352,9 @@ def test_4_bit_integers_beside_them() -> None:
         return (x.astype(jnp.float32) @ A).astype(jnp.int4), x + x
 
     x = jnp.asarray(random.integers(-4, 3, (3, SIZE)), jnp.int4)
-    record = bridge.export(f)(x)
-    _holds(record, [A])
-    for each in (record, bridge.retarget(record)):
+    portable = bridge.export(f)(x)
+    _holds(portable, [A])
+    for each in (portable, bridge.retarget(portable)):
         got = bridge.to_exported(each).call(x)
         for g, w in zip(got, f(x), strict=True):
             assert g.dtype == jnp.int4
@@ -365,42 +365,42 @@ def test_linear_algebra_beside_them() -> None:
     def f(x: Any) -> Any:
         return jnp.linalg.solve(A @ A.T + jnp.eye(SIZE), x.T)
 
-    record = bridge.export(f, platforms=["cpu", "cuda"])(X)
-    _holds(record, [A @ A.T])
-    _runs(record, f, X)
+    portable = bridge.export(f, platforms=["cpu", "cuda"])(X)
+    _holds(portable, [A @ A.T])
+    _runs(portable, f, X)
 
 
 def test_jax_reads_them_in_what_it_wrote() -> None:
-    record = _record(own_jit)
-    exported = bridge.to_exported(record)
+    portable = _portable(own_jit)
+    exported = bridge.to_exported(portable)
     expected = jax.jit(_with_gradients(own_jit))(X)
     for written in (
         exported.serialize(vjp_order=1),
-        bytearray(bridge.serialize_exported(record, vjp_order=1)),
+        bytearray(bridge.serialize_exported(portable, vjp_order=1)),
     ):
         _same(jax.jit(_with_gradients(jax.export.deserialize(written).call))(X), expected)
 
 
 def test_gradients_where_jax_takes_no_maker_of_a_vjp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jax2tf_bridge.from_jax._jax_compat._GET_VJP", "no_such_field")
-    record = bridge.export(custom_vjp, platforms=["cpu"])(X).with_vjp(2)
-    _runs(record, custom_vjp, X)
+    portable = bridge.export(custom_vjp, platforms=["cpu"])(X).with_vjp(2)
+    _runs(portable, custom_vjp, X)
 
 
 def test_arrays_that_were_left_out_are_missed() -> None:
-    record = _record(own_jit)
-    without = tuple(replace(c, data=None) for c in record.lifted_constants)
+    portable = _portable(own_jit)
+    without = tuple(replace(c, data=None) for c in portable.lifted_constants)
     message = (
         r"own_jit captured the array constant_0 \(float32\[32,32\]\), which is not there: "
         r"it was written without arrays\. Write the file with arrays=True"
     )
     with pytest.raises(ModuleError, match=message):
-        bridge.to_exported(replace(record, lifted_constants=without))
+        bridge.to_exported(replace(portable, lifted_constants=without))
 
 
-def test_records_that_do_not_fit_their_module_are_found_before_anything_is_put_into_it() -> None:
-    record = bridge.export(own_jit)(X)
+def test_functions_that_do_not_fit_their_module_are_found_before_anything_is_put_into_it() -> None:
+    portable = bridge.export(own_jit)(X)
     wrong = LiftedConstant(bridge.portable.Aval((2,), "float32"), "0" * 64, data=bytes(8))
-    unchecked = replace(record, lifted_constants=(wrong,))
-    with pytest.raises(ModuleError, match=r"the record has 2 arguments, the module 3"):
+    unchecked = replace(portable, lifted_constants=(wrong,))
+    with pytest.raises(ModuleError, match=r"the portable function has 2 arguments, the module 3"):
         bridge.to_exported(unchecked)

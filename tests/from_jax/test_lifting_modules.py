@@ -46,11 +46,11 @@ def test_every_dtype_is_lifted_bit_by_bit() -> None:
         return {dtype: jnp.asarray(array) for dtype, array in arrays.items()}, x + 1
 
     with jax.enable_x64(True):
-        record = bridge.export(f, platforms=["cpu"])(np.ones(3, np.float32))
-        lifted = {constant.aval: constant.data for constant in record.lifted_constants}
+        portable = bridge.export(f, platforms=["cpu"])(np.ones(3, np.float32))
+        lifted = {constant.aval: constant.data for constant in portable.lifted_constants}
         assert lifted == {Aval((4099, 3), d): a.tobytes() for d, a in arrays.items()}
-        assert read_module(record.module.data).constant_bytes < 100
-        got, _ = bridge.to_exported(record).call(np.ones(3, np.float32))
+        assert read_module(portable.module.data).constant_bytes < 100
+        got, _ = bridge.to_exported(portable).call(np.ones(3, np.float32))
         for dtype, array in arrays.items():
             assert got[dtype].dtype == array.dtype
             assert np.asarray(got[dtype]).tobytes() == array.tobytes(), dtype
@@ -61,9 +61,9 @@ def test_special_values_keep_their_bits(dtype: str) -> None:
     kind = jnp.dtype(dtype)
     values = [0, 1] if dtype == "bool" else [np.nan, -np.inf, np.inf, -0.0, 0.0, 1.0]
     array = np.resize(np.array(values).astype(kind), 5000)
-    record = bridge.export(lambda x: (jnp.asarray(array), x))(np.ones(3, np.float32))
-    assert record.lifted_constants[0].data == array.tobytes()
-    got, _ = bridge.to_exported(record).call(np.ones(3, np.float32))
+    portable = bridge.export(lambda x: (jnp.asarray(array), x))(np.ones(3, np.float32))
+    assert portable.lifted_constants[0].data == array.tobytes()
+    got, _ = bridge.to_exported(portable).call(np.ones(3, np.float32))
     assert np.asarray(got).tobytes() == array.tobytes()
 
 
@@ -74,11 +74,11 @@ def test_dtypes_that_some_tensorflow_lacks_or_misreads_stay(dtype: str) -> None:
     def f(x: Any) -> Any:
         return jnp.asarray(array).astype(jnp.float32)[:3] + x
 
-    record = bridge.export(f)(np.ones(3, np.float32))
-    assert record.lifted_constants == ()
-    assert read_module(record.module.data).constant_bytes >= 10_000
+    portable = bridge.export(f)(np.ones(3, np.float32))
+    assert portable.lifted_constants == ()
+    assert read_module(portable.module.data).constant_bytes >= 10_000
     np.testing.assert_array_equal(
-        bridge.to_exported(record).call(np.ones(3, np.float32)), 1 + array[:3].astype(np.float32)
+        bridge.to_exported(portable).call(np.ones(3, np.float32)), 1 + array[:3].astype(np.float32)
     )
 
 

@@ -30,19 +30,19 @@ def accurate_exp(x: Any) -> Any:
 
 
 def test_widest_is_the_oldest_version_that_loses_nothing() -> None:
-    record = bridge.export(lambda x: lax.top_k(jax.nn.gelu(x), 2))(x32)
-    assert record.module.stablehlo_version == (0, 14, 24)
-    assert record.module.calling_convention_version == 8
-    assert record.tensorflow_releases[0] == "2.15"
+    portable = bridge.export(lambda x: lax.top_k(jax.nn.gelu(x), 2))(x32)
+    assert portable.module.stablehlo_version == (0, 14, 24)
+    assert portable.module.calling_convention_version == 8
+    assert portable.tensorflow_releases[0] == "2.15"
     narrow = bridge.export(lambda x: x.astype(jnp.float8_e3m4).astype(jnp.float32))(x32)
     assert narrow.module.stablehlo_version == (1, 7, 3)
     assert narrow.tensorflow_releases[0] == "2.18"
 
 
 def test_a_targets_own_version_is_used() -> None:
-    record = bridge.export(jnp.sin, target=Target.tensorflow("2.17.1"))(x32)
-    assert record.module.stablehlo_version == (1, 1, 1)
-    assert record.target.name == "TensorFlow 2.17"
+    portable = bridge.export(jnp.sin, target=Target.tensorflow("2.17.1"))(x32)
+    assert portable.module.stablehlo_version == (1, 1, 1)
+    assert portable.target.name == "TensorFlow 2.17"
 
 
 def test_what_the_target_cannot_express_is_named_with_its_line() -> None:
@@ -88,8 +88,8 @@ def test_custom_calls_are_refused_by_name() -> None:
         bridge.export(my_kernel)(x32)
     assert info.value.operation == "my_kernel"
     allowed = DisabledSafetyCheck.custom_call("my_kernel")
-    record = bridge.export(my_kernel, disabled_checks=[allowed])(x32)
-    assert record.module.disabled_checks == (allowed,)
+    portable = bridge.export(my_kernel, disabled_checks=[allowed])(x32)
+    assert portable.module.disabled_checks == (allowed,)
     jax_check = jax.export.DisabledSafetyCheck.custom_call("my_kernel")
     assert bridge.export(my_kernel, disabled_checks=[jax_check])(x32).module.disabled_checks == (
         allowed,
@@ -100,11 +100,11 @@ def test_a_platform_without_a_rule_is_dropped_with_its_reason() -> None:
     def f(x: Any) -> Any:
         return lax.platform_dependent(x, cpu=jnp.sin, tpu=jnp.cos)
 
-    record = bridge.export(f)(x32)
-    assert record.platforms == ("cpu", "tpu")
-    assert [p for p, _ in record.dropped_platforms] == ["cuda", "rocm"]
-    assert all(reason for _, reason in record.dropped_platforms)
-    assert "not for cuda: " in repr(record)
+    portable = bridge.export(f)(x32)
+    assert portable.platforms == ("cpu", "tpu")
+    assert [p for p, _ in portable.dropped_platforms] == ["cuda", "rocm"]
+    assert all(reason for _, reason in portable.dropped_platforms)
+    assert "not for cuda: " in repr(portable)
     with pytest.raises(PlatformError, match="f cannot be lowered for cuda: ") as info:
         bridge.export(f, platforms=["cpu", "cuda"])(x32)
     assert set(info.value.reasons) == {"cuda"}
@@ -139,9 +139,9 @@ def test_a_platform_whose_lowering_raises_a_runtime_error_is_dropped(
     def f(x: Any) -> Any:
         return function(x) * 2
 
-    record = bridge.export(f)(x32)
-    assert record.platforms == ("cpu", "rocm", "tpu")
-    assert record.dropped_platforms == (("cuda", reason),)
+    portable = bridge.export(f)(x32)
+    assert portable.platforms == ("cpu", "rocm", "tpu")
+    assert portable.dropped_platforms == (("cuda", reason),)
     with pytest.raises(PlatformError) as info:
         bridge.export(f, platforms=["cuda"])(x32)
     assert str(info.value) == f"f cannot be lowered for cuda: {reason}"
@@ -160,18 +160,18 @@ def _doubled(x: Any, *, interpret: bool = False) -> Any:
 @pytest.mark.filterwarnings("ignore:.*(pl.pallas_call|Pallas Triton):DeprecationWarning")
 def test_pallas_kernels_are_for_the_tpu_and_no_release_is_said_to_run_them() -> None:
     x = np.ones((8, 128), np.float32)
-    record = bridge.export(_doubled)(x)
-    assert record.platforms == ("tpu",)
-    assert [platform for platform, _ in record.dropped_platforms] == ["cpu", "cuda", "rocm"]
-    assert "interpret mode" in dict(record.dropped_platforms)["cpu"]
+    portable = bridge.export(_doubled)(x)
+    assert portable.platforms == ("tpu",)
+    assert [platform for platform, _ in portable.dropped_platforms] == ["cpu", "cuda", "rocm"]
+    assert "interpret mode" in dict(portable.dropped_platforms)["cpu"]
     unknown = (
         "runs on TPUs alone whose runtime reads the Pallas kernels of its JAX; no TensorFlow "
         "release is known to have one"
     )
     exported = jax.export.export(jax.jit(_doubled), platforms=["tpu"])(x)
     for found in (
-        record,
-        bridge.deserialize(bridge.serialize(record)),
+        portable,
+        bridge.deserialize(bridge.serialize(portable)),
         bridge.from_exported(exported),
     ):
         assert found.tensorflow_releases == ()
@@ -183,9 +183,9 @@ def test_pallas_kernels_are_for_the_tpu_and_no_release_is_said_to_run_them() -> 
 
 def test_pallas_kernels_that_are_interpreted_run_everywhere() -> None:
     x = np.ones((8, 128), np.float32)
-    record = bridge.export(functools.partial(_doubled, interpret=True))(x)
-    assert record.platforms == ("cpu", "cuda", "rocm", "tpu")
-    np.testing.assert_allclose(bridge.to_tf(record, with_gradient=False)(x), 2 * x)
+    portable = bridge.export(functools.partial(_doubled, interpret=True))(x)
+    assert portable.platforms == ("cpu", "cuda", "rocm", "tpu")
+    np.testing.assert_allclose(bridge.to_tf(portable, with_gradient=False)(x), 2 * x)
 
 
 @pytest.mark.parametrize(
@@ -229,11 +229,11 @@ def test_composites_and_chlo_are_inlined() -> None:
     def f(x: Any) -> tuple[Any, ...]:
         return lax.top_k(x, 2)[0], lax.erf(x), jnp.arccos(x), lax.erfc(x), jnp.sinh(x)
 
-    record = bridge.export(f, polymorphic_shapes="b, 3")(x32)
-    module = StableHloModule(record.module.data)
+    portable = bridge.export(f, polymorphic_shapes="b, 3")(x32)
+    module = StableHloModule(portable.module.data)
     assert {call.name for call in module.custom_calls()} <= {"shape_assertion"}
     assert "stablehlo.composite" not in {op.name for op in module._walk()}
-    assert record.module.stablehlo_version == (0, 14, 24)
+    assert portable.module.stablehlo_version == (0, 14, 24)
 
 
 ACCURATE = ["exp", "exp2", "expm1", "log", "log1p", "logistic", "rsqrt", "sin", "sqrt", "tanh"]
@@ -248,12 +248,12 @@ def test_the_cpu_ignores_a_requested_accuracy() -> None:
     with_it = accurate(x)
     for name, without in plain(x).items():
         np.testing.assert_array_equal(without, with_it[name], err_msg=name)
-    record = bridge.export(accurate, platforms=["cpu"])(x)
-    assert record.module.stablehlo_version == (0, 14, 24)
+    portable = bridge.export(accurate, platforms=["cpu"])(x)
+    assert portable.module.stablehlo_version == (0, 14, 24)
 
 
 def test_elsewhere_a_requested_accuracy_is_kept() -> None:
     for platforms in (None, ["cuda"], ["tpu"]):
-        record = bridge.export(accurate_exp, platforms=platforms)(x32)
-        assert record.module.stablehlo_version == (1, 9, 1)
-        assert record.tensorflow_releases[0] == "2.19"
+        portable = bridge.export(accurate_exp, platforms=platforms)(x32)
+        assert portable.module.stablehlo_version == (1, 9, 1)
+        assert portable.tensorflow_releases[0] == "2.19"

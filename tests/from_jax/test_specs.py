@@ -31,8 +31,8 @@ tree = {"a": x32, "b": (x32, x32)}
     ],
 )
 def test_prefixes(spec: object, expected: list[str]) -> None:
-    record = bridge.export(lambda x, t: x, polymorphic_shapes=spec, platforms=["cpu"])(x32, tree)
-    assert [str(a) for a in record.in_avals] == [f"float32[{e}]" for e in expected]
+    portable = bridge.export(lambda x, t: x, polymorphic_shapes=spec, platforms=["cpu"])(x32, tree)
+    assert [str(a) for a in portable.in_avals] == [f"float32[{e}]" for e in expected]
 
 
 def export_error(spec: object, *args: object, error: type[Exception]) -> str:
@@ -57,10 +57,10 @@ def masked(x: jax.Array, *, mask: dict[str, jax.Array]) -> jax.Array:
     ],
 )
 def test_entries_by_name_are_for_arguments_by_keyword_too(spec: object) -> None:
-    record = bridge.export(masked, polymorphic_shapes=spec, platforms=["cpu"])(x32, mask=MASK)
-    assert [str(a) for a in record.in_avals] == ["float32[b,4]", "float32[b,1]"]
-    assert str(record.out_avals[0]) == "float32[b,4]"
-    assert record.polymorphic_shapes == {"x": "(b, 4)", "mask['m']": "(b, 1)"}
+    portable = bridge.export(masked, polymorphic_shapes=spec, platforms=["cpu"])(x32, mask=MASK)
+    assert [str(a) for a in portable.in_avals] == ["float32[b,4]", "float32[b,1]"]
+    assert str(portable.out_avals[0]) == "float32[b,4]"
+    assert portable.polymorphic_shapes == {"x": "(b, 4)", "mask['m']": "(b, 1)"}
 
 
 def test_arguments_without_an_entry_by_name_keep_their_shapes() -> None:
@@ -298,16 +298,16 @@ def test_arguments_that_have_no_keyword_are_given_by_a_lambda() -> None:
 
 
 def test_64_bits_are_taken_as_jax_takes_them() -> None:
-    record = bridge.export(lambda x, n: x)(x32.astype(np.float64), 3)
-    assert [a.dtype for a in record.in_avals] == ["float32", "int32"]
+    portable = bridge.export(lambda x, n: x)(x32.astype(np.float64), 3)
+    assert [a.dtype for a in portable.in_avals] == ["float32", "int32"]
     with jax.enable_x64(True):
-        record = bridge.export(lambda x, n: x)(x32.astype(np.float64), 3)
-    assert [a.dtype for a in record.in_avals] == ["float64", "int64"]
+        portable = bridge.export(lambda x, n: x)(x32.astype(np.float64), 3)
+    assert [a.dtype for a in portable.in_avals] == ["float64", "int64"]
 
 
 def test_constraints_reach_the_scope() -> None:
-    record = bridge.export(
+    portable = bridge.export(
         lambda x: x[:5], polymorphic_shapes="b", polymorphic_constraints=["b >= 5"]
     )(np.ones(7, np.float32))
-    assert str(record.out_avals[0]) == "float32[5]"
-    assert record.constraints == ("b >= 5",)
+    assert str(portable.out_avals[0]) == "float32[5]"
+    assert portable.constraints == ("b >= 5",)

@@ -381,10 +381,10 @@ def test_what_a_scope_of_jax_derives_is_left_out() -> None:
 
 
 def test_a_product_of_sizes_that_is_a_number_is_told_to_jax() -> None:
-    record = export(
+    portable = export(
         lambda x: x.reshape(-1) + np.ones(64, np.float32),
         polymorphic_shapes="(h, w)",
         polymorphic_constraints=["h*w == 64"],
         platforms=["cpu"],
     )(np.ones((4, 16), np.float32))
-    assert record.out_avals[0].shape == (64,)
+    assert portable.out_avals[0].shape == (64,)

@@ -40,16 +40,16 @@ def double(node: Any) -> Any:
     return type(node)(2 * node.x)
 
 
-def in_jax(record: PortableFunction) -> Any:
-    return jax.export.deserialize(bytearray(bridge.serialize_exported(record)))
+def in_jax(portable: PortableFunction) -> Any:
+    return jax.export.deserialize(bytearray(bridge.serialize_exported(portable)))
 
 
 WAYS: list[Callable[[PortableFunction], Any]] = [
     to_exported,
-    lambda record: to_exported(bridge.deserialize(bridge.serialize(record))),
-    lambda record: to_exported(pickle.loads(pickle.dumps(record))),
-    lambda record: to_exported(bridge.from_exported(to_exported(record))),
-    lambda record: to_exported(bridge.deserialize(bridge.serialize_exported(record))),
+    lambda portable: to_exported(bridge.deserialize(bridge.serialize(portable))),
+    lambda portable: to_exported(pickle.loads(pickle.dumps(portable))),
+    lambda portable: to_exported(bridge.from_exported(to_exported(portable))),
+    lambda portable: to_exported(bridge.deserialize(bridge.serialize_exported(portable))),
     in_jax,
 ]
 NAMES = ["call", "file", "pickle", "exported", "JAX's file", "in JAX"]
@@ -60,8 +60,8 @@ NAMES = ["call", "file", "pickle", "exported", "JAX's file", "in JAX"]
 def test_they_are_called_on_every_way(kind: Any, way: Callable[[Any], Any]) -> None:
     if way is in_jax and kind is Shaped and jax.__version_info__ < (0, 9):
         pytest.skip("JAX 0.8 reads its files by making such types from numbers")
-    record = bridge.export(double, platforms=["cpu"])(kind(X))
-    result = way(record).call(kind(X))
+    portable = bridge.export(double, platforms=["cpu"])(kind(X))
+    result = way(portable).call(kind(X))
     assert type(result) is kind
     assert result.x.tolist() == [0, 2, 4]
 
@@ -71,8 +71,8 @@ def test_partials_are_called_on_every_way(way: Callable[[Any], Any]) -> None:
     def f(add: Any, x: Any) -> Any:
         return add(x), Partial(jnp.multiply, x)
 
-    record = bridge.export(f, platforms=["cpu"])(Partial(jnp.add, X), X)
-    total, multiply = way(record).call(Partial(jnp.add, X), X)
+    portable = bridge.export(f, platforms=["cpu"])(Partial(jnp.add, X), X)
+    total, multiply = way(portable).call(Partial(jnp.add, X), X)
     assert total.tolist() == [0, 2, 4]
     assert multiply(X).tolist() == [0, 1, 4]
 
@@ -81,14 +81,14 @@ def test_exported_functions_of_jax_s_own_are_read() -> None:
     exported = jax.export.export(jax.jit(lambda f, s: f(s.x)), platforms=["cpu"])(
         Partial(jnp.add, X), Shaped(X)
     )
-    record = bridge.from_exported(exported)
-    assert to_exported(record).call(Partial(jnp.add, X), Shaped(X)).tolist() == [0, 2, 4]
-    assert record.in_paths() == ("x0[0][0]", "x1[0]")
+    portable = bridge.from_exported(exported)
+    assert to_exported(portable).call(Partial(jnp.add, X), Shaped(X)).tolist() == [0, 2, 4]
+    assert portable.in_paths() == ("x0[0][0]", "x1[0]")
 
 
 def test_what_auto_finds_is_told_in_texts() -> None:
-    record = bridge.export(double, polymorphic_shapes=bridge.AUTO, platforms=["cpu"])(Strict(X))
-    assert record.polymorphic_shapes == {"node[0]": "(b,)"}
+    portable = bridge.export(double, polymorphic_shapes=bridge.AUTO, platforms=["cpu"])(Strict(X))
+    assert portable.polymorphic_shapes == {"node[0]": "(b,)"}
 
 
 def test_a_constructor_that_refuses_abstract_values_is_told() -> None:
@@ -117,10 +117,10 @@ def test_types_that_jax_does_not_know() -> None:
         serialized_name="test_validating_types.Crate",
         from_children=lambda static, children: Crate(),
     )
-    record = bridge.export(jnp.sin, platforms=["cpu"])(X)
+    portable = bridge.export(jnp.sin, platforms=["cpu"])(X)
     tree = TreeSpec("custom", "Crate", (), (LEAF,), None, "test_validating_types.Crate", b"null")
     with pytest.raises(StructureError) as caught:
-        to_exported(replace(record, out_tree=tree)).call(X)
+        to_exported(replace(portable, out_tree=tree)).call(X)
     assert str(caught.value) == (
         "sin has a Crate, which JAX does not know as a pytree here: register Crate with "
         "jax.tree_util.register_pytree_node before the call."

@@ -36,17 +36,17 @@ MEMORY = 512 << 20
 _FILE = Path(tempfile.mkdtemp(prefix="fuzz-readers-")) / "function.jaxfn"
 
 
-def _use(record: PortableFunction) -> None:
-    """All that one can do with a record without running it."""
-    repr(record)
+def _use(portable: PortableFunction) -> None:
+    """All that one can do with a portable function without running it."""
+    repr(portable)
     for _ in range(4):
-        assert len(record.in_paths()) == len(record.in_avals)
-        assert len(list(record.out_tree.leaf_paths())) == len(record.out_avals)
-        assert all(i < len(record.in_avals) for i in record.module.kept_arguments)
-        assert all(len(c.data) == array_size(c.aval) for c in record.lifted_constants if c.data)
-        if not record.has_vjp:
+        assert len(portable.in_paths()) == len(portable.in_avals)
+        assert len(list(portable.out_tree.leaf_paths())) == len(portable.out_avals)
+        assert all(i < len(portable.in_avals) for i in portable.module.kept_arguments)
+        assert all(len(c.data) == array_size(c.aval) for c in portable.lifted_constants if c.data)
+        if not portable.has_vjp:
             break
-        record = record.vjp()
+        portable = portable.vjp()
 
 
 def jaxfn(data: bytes) -> None:

@@ -23,12 +23,12 @@ ARCHIVES = ROOT / "tests" / "serialization" / "archives"
 
 
 def _with_arrays() -> PortableFunction:
-    """A record with lifted constants, which its VJP shares, and one whose array is elsewhere."""
+    """A function with lifted constants, which its VJP shares, and one whose array is elsewhere."""
     first = constant(Aval((2, 3), "float32"), bytes(range(24)), "weights")
     second = constant(Aval((3,), "bool"), bytes(3), "mask")
     elsewhere = replace(constant(Aval((5,), "int8"), b"12345", "bias"), data=None)
-    record = replace(simple(), lifted_constants=(first, second, elsewhere))
-    return with_vjps(record, b"the module of the VJP")
+    portable = replace(simple(), lifted_constants=(first, second, elsewhere))
+    return with_vjps(portable, b"the module of the VJP")
 
 
 def _weights() -> list[bytes]:
@@ -53,7 +53,7 @@ def _weights() -> list[bytes]:
 @pytest.fixture(scope="module")
 def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """For each reader a folder with small files of its format, all of them sound."""
-    record = export(
+    portable = export(
         lambda p, x: {4: x @ p["w"], 3: (None, [x.sum()])},
         polymorphic_shapes=[None, "(b, 2)"],
         polymorphic_constraints=["b >= 2"],
@@ -62,9 +62,9 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     archives = [path.read_bytes() for path in sorted(ARCHIVES.glob("*/*.exported"))]
     assert archives
     corpora = {
-        "jaxfn": [serialize(record), serialize(record, vjp_order=0), serialize(_with_arrays())],
+        "jaxfn": [serialize(portable), serialize(portable, vjp_order=0), serialize(_with_arrays())],
         "exported": [data for data in archives if len(data) < 8192],
-        "bytecode": [record.module.data, record.vjp().module.data],
+        "bytecode": [portable.module.data, portable.vjp().module.data],
         "msgpack": _weights(),
         "weights_file": _weights(),
     }

@@ -220,8 +220,8 @@ def test_import_loads_neither_jax_nor_tensorflow(in_steps: dict[str, Any]) -> No
     assert in_steps["loaded by the import"] == []
 
 
-def test_record_and_errors_load_neither_jax_nor_tensorflow(in_steps: dict[str, Any]) -> None:
-    assert in_steps["loaded by the record and errors"] == []
+def test_function_and_errors_load_neither_jax_nor_tensorflow(in_steps: dict[str, Any]) -> None:
+    assert in_steps["loaded by the portable function and errors"] == []
 
 
 def test_export_does_not_load_tensorflow(in_steps: dict[str, Any]) -> None:

@@ -20,43 +20,43 @@ SEAM = (*PORTABLE_SEAM, *OP_SEAM)
 
 
 @pytest.fixture(scope="module")
-def record() -> PortableFunction:
+def portable() -> PortableFunction:
     return export(lambda x: jnp.sin(x), platforms=["cpu"])(np.float32(1))
 
 
-def _call_module(without: Callable[[], None], record: PortableFunction) -> None:
-    np.testing.assert_allclose(to_tf(record)(np.float32(1)), np.sin(1), rtol=1e-6)
+def _call_module(without: Callable[[], None], portable: PortableFunction) -> None:
+    np.testing.assert_allclose(to_tf(portable)(np.float32(1)), np.sin(1), rtol=1e-6)
     without()
     with pytest.raises(ModuleError, match="has no XlaCallModule op"):
-        to_tf(record)(np.float32(1))
+        to_tf(portable)(np.float32(1))
 
 
-def _max_convention(without: Callable[[], None], record: PortableFunction) -> None:
+def _max_convention(without: Callable[[], None], portable: PortableFunction) -> None:
     assert Target.installed().calling_convention >= 8
     without()
     assert Target.installed().calling_convention == 8
 
 
-def _current_version(without: Callable[[], None], record: PortableFunction) -> None:
+def _current_version(without: Callable[[], None], portable: PortableFunction) -> None:
     (version,) = Target.installed().stablehlo_versions
     assert version >= (0, 14, 24)
     without()
     assert Target.installed().stablehlo_versions == ((0, 14, 24),)
 
 
-def _list_wrapper(without: Callable[[], None], record: PortableFunction) -> None:
+def _list_wrapper(without: Callable[[], None], portable: PortableFunction) -> None:
     module = tf.Module()
     module.value = [1.0, [2.0]]
     _wrapper_is_a_leaf(without, module.value, list)
 
 
-def _tuple_wrapper(without: Callable[[], None], record: PortableFunction) -> None:
+def _tuple_wrapper(without: Callable[[], None], portable: PortableFunction) -> None:
     module = tf.Module()
     module.value = (1.0, [2.0])
     _wrapper_is_a_leaf(without, module.value, tuple)
 
 
-def _dict_wrapper(without: Callable[[], None], record: PortableFunction) -> None:
+def _dict_wrapper(without: Callable[[], None], portable: PortableFunction) -> None:
     module = tf.Module()
     module.value = {"a": 1.0}
     _wrapper_is_a_leaf(without, module.value, dict)
@@ -69,8 +69,8 @@ def _wrapper_is_a_leaf(without: Callable[[], None], wrapper: object, plain: type
     assert _tf_compat.unwrapped(wrapper) is wrapper
 
 
-def _saved_model(without: Callable[[], None], record: PortableFunction) -> None:
-    signature = Signature(record, defaults={"x": 1.0})
+def _saved_model(without: Callable[[], None], portable: PortableFunction) -> None:
+    signature = Signature(portable, defaults={"x": 1.0})
     with tempfile.TemporaryDirectory() as folder:
         save(f"{folder}/1", signature)
         without()
@@ -78,7 +78,7 @@ def _saved_model(without: Callable[[], None], record: PortableFunction) -> None:
             save(f"{folder}/2", signature)
 
 
-def _sharding(without: Callable[[], None], record: PortableFunction) -> None:
+def _sharding(without: Callable[[], None], portable: PortableFunction) -> None:
     spread = export(spread_product(), platforms=["tpu"])(X, X)
 
     def build() -> None:
@@ -104,7 +104,7 @@ BEHAVIOURS: dict[str, Callable[[Callable[[], None], PortableFunction], None]] = 
 
 @pytest.mark.parametrize("name", [entry.name for entry in SEAM])
 def test_without_the_name(
-    name: str, record: PortableFunction, monkeypatch: pytest.MonkeyPatch
+    name: str, portable: PortableFunction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First with the name, then without it: a test that sees no difference would prove nothing."""
-    BEHAVIOURS[name](lambda: take_away(monkeypatch, SEAM, name), record)
+    BEHAVIOURS[name](lambda: take_away(monkeypatch, SEAM, name), portable)

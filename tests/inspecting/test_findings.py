@@ -195,7 +195,8 @@ def test_requests_to_warm_up_cover_some_sizes(tmp_path: Path) -> None:
     (folder / "assets.extra" / "tf_serving_warmup_requests").write_bytes(requests[:-1])
     facts = describe_saved_model(read_saved_model(folder))
     assert facts["findings"][0]["text"] == (
-        "The requests to warm up cannot be read: it ends within a record. TensorFlow Serving "
+        "The requests to warm up cannot be read: it ends within a portable function. TensorFlow "
+        "Serving "
         "does not load the model."
     )
     assert facts["findings"][0]["severity"] == "error"
@@ -293,9 +294,13 @@ def test_a_module_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "results", "difference"),
     [
-        ([FLOAT32], [INT32], "result 0: the record says int32[4,3], the module tensor<4x3xf32>"),
-        ([FLOAT32], [], "the record has 0 results, the module 1"),
-        ([FLOAT32, FLOAT32], [FLOAT32], "the record has 2 arguments, the module 1"),
+        (
+            [FLOAT32],
+            [INT32],
+            "result 0: the portable function says int32[4,3], the module tensor<4x3xf32>",
+        ),
+        ([FLOAT32], [], "the portable function has 0 results, the module 1"),
+        ([FLOAT32, FLOAT32], [FLOAT32], "the portable function has 2 arguments, the module 1"),
     ],
 )
 def test_types_that_tensorflow_does_not_compare(

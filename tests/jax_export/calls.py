@@ -48,8 +48,8 @@ def _exported(program: Program, example: Example) -> Exported:
         polymorphic_constraints=program.constraints,
         platforms=["tpu", "cpu"],
     )
-    record = export(*_arguments(program, first), **first.kwargs)
-    return Exported(record)
+    portable = export(*_arguments(program, first), **first.kwargs)
+    return Exported(portable)
 
 
 def _arguments(program: Program, call: Call) -> list[Any]:

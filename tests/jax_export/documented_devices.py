@@ -132,7 +132,7 @@ OVER_EIGHT_DEVICES: tuple[Callable[[Any], Any], ...] = (
 
 
 def gradients_of_what_was_lowered() -> Any:
-    """Second derivatives, on another mesh, of the bridge's records of what JAX has exported."""
+    """Second derivatives, on another mesh, of the bridge's functions of what JAX has exported."""
     import jax2tf_bridge as bridge
     from jax2tf_bridge import jax_export as of_the_bridge
 
@@ -140,11 +140,11 @@ def gradients_of_what_was_lowered() -> Any:
     f = jax.jit(lambda x: jnp.sin(x), in_shardings=NamedSharding(mesh, PartitionSpec("a")))
     exported = jax.export.export(f)(x84)
     results = []
-    for record in (
+    for portable in (
         bridge.from_exported(exported),
         bridge.deserialize(exported.serialize(vjp_order=2)),
     ):
-        again: Any = of_the_bridge.Exported(record)
+        again: Any = of_the_bridge.Exported(portable)
         (placed,) = again.in_shardings_jax(other)
 
         def slope(x: Any) -> Any:

@@ -252,7 +252,7 @@ def test_everything_that_takes_a_portable_function_takes_it(tmp_path: Path) -> N
     assert bridge.retarget(given).module == portable.module
     bridge.save(tmp_path / "model", given)
     assert tf.saved_model.contains_saved_model(str(tmp_path / "model"))
-    with pytest.raises(FunctionError, match=r"exported already: to_tf\(record\)"):
+    with pytest.raises(FunctionError, match=r"exported already: to_tf\(portable\)"):
         bridge.export(given)
 
 
@@ -318,7 +318,7 @@ def test_a_module_that_mlir_must_not_see_has_no_text() -> None:
         damaged.call(x34)
     (result,) = portable.out_avals
     wrong = Exported(replace(portable, out_avals=(replace(result, dtype="float64"),)))
-    with pytest.raises(ModuleError, match="does not match its record"):
+    with pytest.raises(ModuleError, match="does not match its portable function"):
         wrong.mlir_module()
 
 

@@ -72,10 +72,10 @@ def test_every_name_is_there() -> None:
 
 
 def test_every_field_and_method_is_there() -> None:
-    record = of_the_bridge.export(jax.jit(jax.numpy.sin))(np.float32(0))
+    portable = of_the_bridge.export(jax.jit(jax.numpy.sin))(np.float32(0))
     exported = jax_export.export(jax.jit(jax.numpy.sin))(np.float32(0))
     for name in sorted(_of_exported()):
-        theirs, ours = getattr(exported, name), getattr(record, name)
+        theirs, ours = getattr(exported, name), getattr(portable, name)
         assert callable(theirs) == callable(ours), name
     # A field with a default would be found on the class, before the portable function is asked.
     defaults = [

@@ -64,8 +64,8 @@ def test_threads() -> None:
 
 def test_threads_have_the_configuration_of_the_caller() -> None:
     with ThreadPoolExecutor(1) as executor, jax.enable_x64(True):
-        record = export_many([ExportJob(functions.double, [np.ones(2)])], executor=executor)
-    assert str(record["double"].out_avals[0]) == "float64[2]"
+        portable = export_many([ExportJob(functions.double, [np.ones(2)])], executor=executor)
+    assert str(portable["double"].out_avals[0]) == "float64[2]"
 
 
 def test_processes() -> None:

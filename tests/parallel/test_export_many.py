@@ -85,30 +85,30 @@ def _exported_here(job: ExportJob) -> PortableFunction:
     )(*job.args, **job.kwargs)
 
 
-def test_records_are_those_of_this_process(workers: ExportWorkers) -> None:
+def test_functions_are_those_of_this_process(workers: ExportWorkers) -> None:
     """Byte for byte: but for the frames of the caller, which are in the locations of a module."""
     with configured({"jax_traceback_in_locations_limit": 0}):
-        records = export_many(JOBS, executor=workers)
-        assert list(records) == list(JOBS)
+        portables = export_many(JOBS, executor=workers)
+        assert list(portables) == list(JOBS)
         for name, job in JOBS.items():
             here = serialize(_exported_here(job), vjp_order=job.vjp_order)
-            assert serialize(records[name]) == here, name
+            assert serialize(portables[name]) == here, name
 
 
 def test_types_are_those_of_this_process(workers: ExportWorkers) -> None:
     """Although they are not registered for files."""
-    record = export_many([ExportJob(functions.layer, [LAYER, X])], executor=workers)["layer"]
-    result = record.out_tree.unflatten(iter("ab"))
+    portable = export_many([ExportJob(functions.layer, [LAYER, X])], executor=workers)["layer"]
+    result = portable.out_tree.unflatten(iter("ab"))
     assert result == Point("a", Layer("b", None))
-    assert record.in_tree.children[0].flatten((LAYER, X))[0] is LAYER.kernel
+    assert portable.in_tree.children[0].flatten((LAYER, X))[0] is LAYER.kernel
 
 
 def test_gradients_are_those_that_were_asked_for(workers: ExportWorkers) -> None:
     jobs = {str(n): ExportJob(functions.dense, [X], vjp_order=n) for n in (0, 1)}
-    records = export_many(jobs, executor=workers)
-    assert records["1"].vjp().out_avals[0].shape == (4, 2)
+    portables = export_many(jobs, executor=workers)
+    assert portables["1"].vjp().out_avals[0].shape == (4, 2)
     with pytest.raises(GradientError, match="vjp_order=0"):
-        records["0"].vjp()
+        portables["0"].vjp()
 
 
 def test_configuration_of_jax_goes_along(workers: ExportWorkers) -> None:
@@ -116,8 +116,8 @@ def test_configuration_of_jax_goes_along(workers: ExportWorkers) -> None:
     with jax.enable_x64(True), jax.default_matmul_precision("highest"):
         wide = jnp.ones((2, 2), jnp.float64)
         jobs = [ExportJob(lambda x: x @ wide, [np.ones((3, 2))], name="wide")]
-        record = export_many(jobs, executor=workers)["wide"]
-        assert str(record.out_avals[0]) == "float64[3,2]"
+        portable = export_many(jobs, executor=workers)["wide"]
+        assert str(portable.out_avals[0]) == "float64[3,2]"
         with configured({"jax_traceback_in_locations_limit": 0}):
             far = export_many(jobs, executor=workers)["wide"].module
             assert far == _exported_here(jobs[0]).module
@@ -162,7 +162,7 @@ def failed(workers: ExportWorkers) -> ExportManyError:
 def test_failing_jobs_do_not_lose_the_others(failed: ExportManyError) -> None:
     # A module that can be imported is sent by its name, its locks with it.
     assert list(failed.results) == ["good", "lock", "also good"]
-    assert all(isinstance(record, PortableFunction) for record in failed.results.values())
+    assert all(isinstance(portable, PortableFunction) for portable in failed.results.values())
     assert list(failed.errors) == [name for name in _failing() if name not in failed.results]
     assert str(failed).startswith("9 of 12 exports failed:\n  - The export of 'raises' failed (at ")
     assert failed.exceptions == tuple(failed.errors.values())
@@ -241,7 +241,7 @@ def test_two_threads_share_workers(workers: ExportWorkers) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [list(records) for records in found] == [["double", "double_2", "double_3"]] * 3
+    assert [list(portables) for portables in found] == [["double", "double_2", "double_3"]] * 3
 
 
 def test_progress_is_shown(workers: ExportWorkers, capsys: pytest.CaptureFixture[str]) -> None:

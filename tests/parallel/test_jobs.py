@@ -32,9 +32,9 @@ def test_names_are_the_functions_and_differ() -> None:
         ExportJob(jitted, [X]),
         ExportJob(lambda x: x, [X]),
     ]
-    records = export_many(jobs, executor=_Here())
-    assert list(records) == ["double", "double_3", "double_2", "jitted", "<lambda>"]
-    assert records["double_3"].name == "double"
+    portables = export_many(jobs, executor=_Here())
+    assert list(portables) == ["double", "double_3", "double_2", "jitted", "<lambda>"]
+    assert portables["double_3"].name == "double"
 
 
 def test_a_mapping_names_the_jobs() -> None:

@@ -259,8 +259,8 @@ def test_workers_may_have_devices_that_this_process_lacks(workers: ExportWorkers
         return jax.lax.with_sharding_constraint(x, sharding)
 
     assert len(jax.devices()) == 1
-    record = export_many([ExportJob(jax.jit(sharded), [np.ones(4)])], executor=workers)["sharded"]
-    assert record.module.nr_devices == 2
+    portable = export_many([ExportJob(jax.jit(sharded), [np.ones(4)])], executor=workers)["sharded"]
+    assert portable.module.nr_devices == 2
 
 
 def test_shutdown_lets_calls_finish_and_takes_no_more() -> None:

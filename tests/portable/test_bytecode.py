@@ -139,7 +139,7 @@ def _distinct(calls: list[dict[str, str]]) -> set[frozenset[tuple[str, str]]]:
     }
 
 
-def _record(program: Program) -> bridge.PortableFunction:
+def _portable(program: Program) -> bridge.PortableFunction:
     with program.precision():
         example = program.build()
         call = example.calls[0]
@@ -153,10 +153,10 @@ def _record(program: Program) -> bridge.PortableFunction:
 
 def _artifacts(program: Program) -> list[tuple[str, bytes]]:
     """The program and its VJP, as the bridge writes them and at JAX's own version."""
-    record = _record(program)
+    portable = _portable(program)
     with program.precision():
-        records = [record, record.vjp()] if program.differentiable else [record]
-    written = [(version_text(r.module.stablehlo_version), r.module.data) for r in records]
+        portables = [portable, portable.vjp()] if program.differentiable else [portable]
+    written = [(version_text(r.module.stablehlo_version), r.module.data) for r in portables]
     newest = version_text(_jax_compat.current_stablehlo_version())
     return written + [(newest, _at_version(artifact, newest)) for _, artifact in written]
 
@@ -222,7 +222,7 @@ def test_what_jax_writes_agrees_with_mlir(program: Program) -> None:
 def test_every_version_of_stablehlo_and_of_bytecode(program: Program) -> None:
     artifact = _as_jax_writes_it(program)
     if "stablehlo.composite" in read_module(artifact).operations:
-        artifact = _record(program).module.data
+        artifact = _portable(program).module.data
     expressed = 0
     for version in VERSIONS:
         try:
@@ -276,8 +276,8 @@ def test_types_of_older_versions(version: str) -> None:
 
 
 def test_assertions_about_shapes_can_be_read() -> None:
-    record = bridge.export(lambda x: x.reshape(2, -1), polymorphic_shapes="(2*b,)")(jnp.ones(4))
-    summary = read_module(record.module.data)
+    portable = bridge.export(lambda x: x.reshape(2, -1), polymorphic_shapes="(2*b,)")(jnp.ones(4))
+    summary = read_module(portable.module.data)
     assertions = summary.custom_call_attributes("shape_assertion")
     assert assertions
     assert summary.custom_calls["shape_assertion"] >= len(assertions)

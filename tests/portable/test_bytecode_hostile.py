@@ -34,11 +34,11 @@ def artifacts() -> tuple[bytes, ...]:
 
         return lax.scan(step, jnp.zeros(4), x * jnp.arange(4.0))
 
-    record = bridge.export(f, polymorphic_shapes="(b, 4)", platforms=["cpu"])(jnp.ones((2, 4)))
+    portable = bridge.export(f, polymorphic_shapes="(b, 4)", platforms=["cpu"])(jnp.ones((2, 4)))
     found = []
     for version in ("0.9.0", "0.10.0", "0.12.0", "0.14.24", "1.13.1"):
         with _jax_compat.make_ir_context():
-            module = _jax_compat.deserialize_module(record.module.data)
+            module = _jax_compat.deserialize_module(portable.module.data)
             found.append(_jax_compat.serialize_module(module, version))
     assert [artifact[4] >> 1 for artifact in found] == [0, 1, 3, 4, 6]
     return tuple(found)

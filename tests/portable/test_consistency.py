@@ -1,4 +1,4 @@
-"""Records whose parts do not agree: no writer writes them, no reader gives them out."""
+"""Portable functions whose parts do not agree: no writer writes them, no reader gives them out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from jax2tf_bridge import PortableFunction, serialize_exported
 from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.portable import Aval, TreeSpec
-from jax2tf_bridge.portable._consistency import record_problem, vjp_problem
+from jax2tf_bridge.portable._consistency import function_problem, vjp_problem
 from jax2tf_bridge.portable._portable_function import GradientOnDemand, StoredGradient
 from jax2tf_bridge.portable._symbolic_texts import Comparisons
 from jax2tf_bridge.portable._tree_spec import LEAF
@@ -24,7 +24,7 @@ from shape_poly import Comparison, DimExpr, parse_comparison
 from tests.serialization import records
 from tests.serialization.exported_by_hand import MODULE
 from tests.serialization.records import (
-    RECORDS_THAT_CANNOT_BE_CALLED,
+    FUNCTIONS_THAT_CANNOT_BE_CALLED,
     SCALAR,
     call_tree,
     changed,
@@ -49,7 +49,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("write", WRITERS)
-@pytest.mark.parametrize(("changes", "text"), RECORDS_THAT_CANNOT_BE_CALLED)
+@pytest.mark.parametrize(("changes", "text"), FUNCTIONS_THAT_CANNOT_BE_CALLED)
 def test_no_writer_writes_them(write: Write, changes: dict[str, Any], text: str) -> None:
     with pytest.raises(SerializationError) as caught:
         write(simple(**changes))
@@ -63,7 +63,7 @@ def test_no_writer_writes_them(write: Write, changes: dict[str, Any], text: str)
     ("changes", "text"),
     [
         (changes, text)
-        for changes, text in RECORDS_THAT_CANNOT_BE_CALLED
+        for changes, text in FUNCTIONS_THAT_CANNOT_BE_CALLED
         # The writers need these two to be right for themselves.
         if changes.keys().isdisjoint({"in_avals", "stablehlo_version"})
     ],
@@ -90,10 +90,10 @@ def read_in_spite_of(
 @pytest.mark.parametrize("write", WRITERS)
 def test_variables_that_an_equality_defines(write: Write) -> None:
     b, c = DimExpr.variable("b"), DimExpr.variable("c")
-    record = simple(
+    portable = simple(
         in_avals=(Aval((b,), "int8"),), out_avals=(Aval((c,), "int8"),), constraints=("c == 2*b",)
     )
-    assert write(record)
+    assert write(portable)
 
 
 B = DimExpr.variable("b")
@@ -172,28 +172,28 @@ def test_a_vjp_may_write_sizes_in_another_way() -> None:
 def test_values_that_stand_for_many_are_compared_once() -> None:
     count = 20_000
     wide = (Aval((B,) * count, "float32"),) * count
-    record = simple(
+    portable = simple(
         in_tree=call_tree(*(LEAF,) * count),
         argument_names=("x",) * count,
         in_avals=wide,
         in_shardings=(None,) * count,
         kept_arguments=tuple(range(count)),
     )
-    vjp = vjp_of(record, in_avals=(*wide, SCALAR), out_avals=wide)
+    vjp = vjp_of(portable, in_avals=(*wide, SCALAR), out_avals=wide)
     start = time.perf_counter()
-    assert record_problem(record, count, 1, Comparisons()) is None
-    assert vjp_problem(record, vjp.in_tree, vjp.in_avals, vjp.out_avals) is None
+    assert function_problem(portable, count, 1, Comparisons()) is None
+    assert vjp_problem(portable, vjp.in_tree, vjp.in_avals, vjp.out_avals) is None
     assert time.perf_counter() - start < 3
 
 
 @pytest.mark.parametrize("write", WRITERS)
 def test_vjps_are_kept_unless_others_are_asked_for(write: Write) -> None:
-    record = records.with_vjps(simple(), MODULE, MODULE)
-    kept = deserialize(write(record))
+    portable = records.with_vjps(simple(), MODULE, MODULE)
+    kept = deserialize(write(portable))
     assert kept.vjp().vjp().name == "f"
     assert not kept.vjp().vjp().has_vjp
-    assert write(record) == write(record, vjp_order=2)
-    assert not deserialize(write(record, vjp_order=0)).has_vjp
+    assert write(portable) == write(portable, vjp_order=2)
+    assert not deserialize(write(portable, vjp_order=0)).has_vjp
     # Those that are not there are not made.
     assert not deserialize(
         write(simple(gradient=GradientOnDemand(lambda: vjp_of(simple()))))

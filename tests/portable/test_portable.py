@@ -1,4 +1,4 @@
-"""What a record says of itself, and what is none."""
+"""What a portable function says of itself, and what is none."""
 
 import pickle
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from jax2tf_bridge import (
     write_function,
 )
 from jax2tf_bridge.errors import FunctionError, TargetError
-from jax2tf_bridge.portable._as_portable import as_record
+from jax2tf_bridge.portable._as_portable import as_portable_function
 from tests.house.imports import ROOT
 from tests.serialization.records import changed
 
@@ -44,7 +44,8 @@ CALLS: dict[str, Callable[[Any], Any]] = {
         (export(jnp.sin), "of type function. Call what export returns with the function's argum"),
         (
             jax.export.export(jax.jit(jnp.sin))(np.float32(1)),
-            "Got: 'sin' of type Exported. It is JAX's own: from_exported(exported) makes a record",
+            "Got: 'sin' of type Exported. It is JAX's own: from_exported(exported) makes a "
+            "portable function",
         ),
         ("sine.jaxfn", "Got: 'sine.jaxfn' of type str. Read it first: read_function('sine.jaxfn')"),
         (Path("sine.jaxfn"), "Path. Read it first: read_function(path)."),
@@ -53,7 +54,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     ],
     ids=["function", "export", "Exported", "str", "Path", "bytes", "None"],
 )
-def test_what_is_no_record(caller: str, value: Any, hint: str) -> None:
+def test_what_is_no_function(caller: str, value: Any, hint: str) -> None:
     with pytest.raises(FunctionError) as error:
         CALLS[caller](value)
     assert str(error.value).startswith(f"{caller} expected a PortableFunction. Got: ")
@@ -62,29 +63,29 @@ def test_what_is_no_record(caller: str, value: Any, hint: str) -> None:
     assert isinstance(error.value, TypeError)
 
 
-def test_nothing_is_written_of_what_is_no_record(tmp_path: Path) -> None:
+def test_nothing_is_written_of_what_is_no_function(tmp_path: Path) -> None:
     file: Any = tmp_path / "f.jaxfn"
-    record: Any = export(jnp.sin, platforms=["cpu"])(np.float32(1))
+    portable: Any = export(jnp.sin, platforms=["cpu"])(np.float32(1))
     with pytest.raises(FunctionError, match="write_function"):
         write_function(file, jnp.sin)  # type: ignore[arg-type]
     with pytest.raises(FunctionError, match="write_function"):
-        write_function(record, file)
+        write_function(portable, file)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("target", ["2.17", "tensorflow", 2.17])
 def test_what_is_no_target(target: Any) -> None:
-    record = export(jnp.sin, platforms=["cpu"])(np.float32(1))
+    portable = export(jnp.sin, platforms=["cpu"])(np.float32(1))
     message = r"target must be a Target, as Target.tensorflow\('2.17'\)"
     with pytest.raises(TargetError, match=message):
-        retarget(record, target)
+        retarget(portable, target)
     with pytest.raises(TargetError, match=message):
         export(jnp.sin, target=target)
 
 
-def test_a_record_is_one() -> None:
-    record = export(jnp.sin, platforms=["cpu"])(np.float32(1))
-    assert as_record(record, "to_tf") is record
+def test_a_function_is_one() -> None:
+    portable = export(jnp.sin, platforms=["cpu"])(np.float32(1))
+    assert as_portable_function(portable, "to_tf") is portable
 
 
 def test_what_jax_has_of_it_is_named() -> None:
@@ -99,23 +100,23 @@ def test_what_jax_has_of_it_is_named() -> None:
         _ = function.unknown
 
 
-def test_a_record_says_which_releases_run_it() -> None:
-    record = export(jnp.sin, target=Target.tensorflow("2.17"))(np.float32(1))
-    for same in (record, pickle.loads(pickle.dumps(record))):
+def test_a_function_says_which_releases_run_it() -> None:
+    portable = export(jnp.sin, target=Target.tensorflow("2.17"))(np.float32(1))
+    for same in (portable, pickle.loads(pickle.dumps(portable))):
         assert repr(same).endswith("\n  runs on TensorFlow: 2.17 to 2.21")
         assert same.tensorflow_releases == ("2.17", "2.18", "2.19", "2.20", "2.21")
-    newer = changed(record, stablehlo_version=(9, 0, 0))
+    newer = changed(portable, stablehlo_version=(9, 0, 0))
     assert repr(newer).endswith("\n  runs on TensorFlow: no release known to this version")
 
 
-def test_a_record_that_calls_lapack_runs_on_no_release() -> None:
-    record = read_function(LAPACK)
-    assert record.tensorflow_releases == ()
-    assert repr(record).endswith(
+def test_a_function_that_calls_lapack_runs_on_no_release() -> None:
+    portable = read_function(LAPACK)
+    assert portable.tensorflow_releases == ()
+    assert repr(portable).endswith(
         "\n  runs on no TensorFlow: TensorFlow has no handler for the custom call lapack_ssyevd; "
         "see retarget"
     )
     # JAX writes such checks into its files; jaxlib has dropped the call, so that nobody has it.
     vouched = (DisabledSafetyCheck.custom_call("lapack_ssyevd"),)
-    assert changed(record, disabled_checks=vouched).tensorflow_releases == ()
-    assert repr(retarget(record)).endswith("\n  runs on TensorFlow: 2.15 to 2.21")
+    assert changed(portable, disabled_checks=vouched).tensorflow_releases == ()
+    assert repr(retarget(portable)).endswith("\n  runs on TensorFlow: 2.15 to 2.21")

@@ -1,4 +1,4 @@
-"""Which TensorFlow releases run a record: versions and custom calls together."""
+"""Which TensorFlow releases run a portable function: versions and custom calls together."""
 
 import pytest
 
@@ -19,24 +19,24 @@ ALL = ("2.15", "2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
     ],
 )
 def test_custom_calls_that_some_releases_handle(calls: tuple[str, ...], first: str) -> None:
-    record = changed(simple(), stablehlo_version=(0, 14, 24), calling_convention_version=8)
-    assert releases_that_run(record.module, calls) == ALL[ALL.index(first) :]
-    assert unhandled_anywhere(record.module, calls) == ()
+    portable = changed(simple(), stablehlo_version=(0, 14, 24), calling_convention_version=8)
+    assert releases_that_run(portable.module, calls) == ALL[ALL.index(first) :]
+    assert unhandled_anywhere(portable.module, calls) == ()
 
 
 def test_custom_calls_that_no_release_handles() -> None:
-    record = changed(simple(), stablehlo_version=(0, 14, 24), calling_convention_version=8)
+    portable = changed(simple(), stablehlo_version=(0, 14, 24), calling_convention_version=8)
     calls = ("Eigh", "lapack_sgeev_ffi", "mine")
-    assert releases_that_run(record.module, calls) == ()
-    assert unhandled_anywhere(record.module, calls) == ("lapack_sgeev_ffi", "mine")
+    assert releases_that_run(portable.module, calls) == ()
+    assert unhandled_anywhere(portable.module, calls) == ("lapack_sgeev_ffi", "mine")
     checks = tuple(map(DisabledSafetyCheck.custom_call, calls[1:]))
-    vouched = changed(record, disabled_checks=checks)
+    vouched = changed(portable, disabled_checks=checks)
     assert releases_that_run(vouched.module, calls) == ALL
     assert unhandled_anywhere(vouched.module, calls) == ()
 
 
 def test_custom_calls_of_the_tpu_need_the_tpu() -> None:
-    record = changed(simple(), stablehlo_version=(1, 9, 1), platforms=("cpu",))
-    assert releases_that_run(record.module, ["LuDecomposition"]) == ()
-    on_tpu = changed(record, platforms=("cpu", "tpu"))
+    portable = changed(simple(), stablehlo_version=(1, 9, 1), platforms=("cpu",))
+    assert releases_that_run(portable.module, ["LuDecomposition"]) == ()
+    on_tpu = changed(portable, platforms=("cpu", "tpu"))
     assert releases_that_run(on_tpu.module, ["LuDecomposition"]) == ("2.19", "2.20", "2.21")

@@ -36,7 +36,7 @@ def test_flatten_and_unflatten() -> None:
     assert str(NESTED) == "{'a': [*, None], 'b': (*, Point(*, *))}"
 
 
-def test_order_of_keys_is_the_records() -> None:
+def test_order_of_keys_is_the_functions() -> None:
     spec = tree("dict", LEAF, LEAF, keys=("b", "a"))
     assert spec.flatten({"a": 1, "b": 2}) == [2, 1]
     assert list(spec.unflatten(iter([2, 1]))) == ["b", "a"]

@@ -237,16 +237,16 @@ if "perturb_singular" in inspect.signature(lax.linalg.tridiagonal_solve).paramet
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_they_are_exported_for_every_platform(name: str) -> None:
     a = np.eye(3, dtype=np.float32)
-    record = bridge.export(FUNCTIONS[name])(a)
-    assert record.platforms == ("cpu", "cuda", "rocm", "tpu")
-    assert record.module.stablehlo_version == (0, 14, 24)
+    portable = bridge.export(FUNCTIONS[name])(a)
+    assert portable.platforms == ("cpu", "cuda", "rocm", "tpu")
+    assert portable.module.stablehlo_version == (0, 14, 24)
     assert bridge.export(FUNCTIONS[name], platforms=["tpu"])(a).platforms == ("tpu",)
 
 
 @pytest.mark.parametrize("name", ["eig", "schur"])
 def test_empty_matrices_stay_empty(name: str) -> None:
-    record = bridge.export(FUNCTIONS[name])(np.zeros((2, 0, 0), np.float32))
-    assert record.out_avals[-1].shape == (2, 0, 0)
+    portable = bridge.export(FUNCTIONS[name])(np.zeros((2, 0, 0), np.float32))
+    assert portable.out_avals[-1].shape == (2, 0, 0)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])

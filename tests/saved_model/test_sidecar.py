@@ -61,12 +61,12 @@ SIDECAR_OF_TWO = Sidecar(
 )
 
 
-def record() -> PortableFunction:
+def portable() -> PortableFunction:
     """A function with a lifted constant, and VJPs to the second order."""
     return with_vjps(replace(simple(), lifted_constants=(TABLE,)), b"first", b"second")
 
 
-RECORDS_OF_TWO = {"serving_default": record(), "é / Ü": record()}
+RECORDS_OF_TWO = {"serving_default": portable(), "é / Ü": portable()}
 
 
 @pytest.fixture
@@ -88,10 +88,10 @@ def refusal(folder: Path) -> str:
 def test_what_is_read_is_what_was_written(saved: Path) -> None:
     found = read_sidecar(saved)
     assert found is not None
-    sidecar, records = found
+    sidecar, portables = found
     assert sidecar == SIDECAR_OF_TWO
-    assert records.keys() == RECORDS_OF_TWO.keys()
-    default, other = records["serving_default"], records["é / Ü"]
+    assert portables.keys() == RECORDS_OF_TWO.keys()
+    default, other = portables["serving_default"], portables["é / Ü"]
     # As many gradients as the signature has, and no arrays.
     assert default.vjp().module.data == b"first"
     assert not default.vjp().has_vjp
@@ -147,10 +147,10 @@ def test_the_json_is_the_documented_one(saved: Path) -> None:
             {"digest": TABLE.digest, "dtype": "float32", "shape": [2, 3], "key": ENTRY.key}
         ],
     }
-    records = saved / "assets.extra" / "jax2tf_bridge"
-    assert sorted(os.listdir(records)) == ["_.jaxfn", "serving_default.jaxfn"]
+    portables = saved / "assets.extra" / "jax2tf_bridge"
+    assert sorted(os.listdir(portables)) == ["_.jaxfn", "serving_default.jaxfn"]
     assert TABLE.data is not None
-    assert TABLE.data not in (records / "_.jaxfn").read_bytes()
+    assert TABLE.data not in (portables / "_.jaxfn").read_bytes()
 
 
 def test_a_saved_model_without_one(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_sidecar_that_could_not_be_read_is_not_written(
 def test_gradients_that_are_not_there(tmp_path: Path) -> None:
     sidecar = Sidecar("1", "2", {"f": signature(vjp_order=3)}, constants=(ENTRY,))
     with pytest.raises(SerializationError, match="only VJPs up to order 2 are there"):
-        write_sidecar(tmp_path, sidecar, {"f": record()})
+        write_sidecar(tmp_path, sidecar, {"f": portable()})
 
 
 def test_size_is_bounded(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +317,11 @@ def change_sidecar(folder: Path, change: Callable[[Any], object]) -> None:
             "no.jaxfn",
             "it names assets.extra/jax2tf_bridge/no.jaxfn, wh",
         ),
-        ("signatures.f.record", "g.jaxfn", "signatures: the record 'g.jaxfn' is there twice"),
+        (
+            "signatures.f.record",
+            "g.jaxfn",
+            "signatures: the portable function 'g.jaxfn' is there twice",
+        ),
         ("signatures.f.inputs.x", "x", "signatures['f'].inputs['x']: expected an object, got 'x'"),
         ("signatures.f.inputs.x.shape", [3], "inputs['x'].shape: expected text, got [3]"),
         ("signatures.f.takes_params", 1, "takes_params: expected true or false, got 1"),
@@ -348,7 +352,7 @@ def change_sidecar(folder: Path, change: Callable[[Any], object]) -> None:
 )
 def test_damaged_fields(path: str, value: Any, text: str, tmp_path: Path) -> None:
     sidecar = two(signatures={"f": signature(), "g": signature()})
-    write_sidecar(tmp_path, sidecar, {"f": record(), "g": record()})
+    write_sidecar(tmp_path, sidecar, {"f": portable(), "g": portable()})
 
     def change(facts: Any) -> None:
         *parts, last = path.split(".") if ".jaxfn" not in path else [path]
@@ -360,7 +364,7 @@ def test_damaged_fields(path: str, value: Any, text: str, tmp_path: Path) -> Non
     assert text in refusal(tmp_path)
 
 
-def test_a_damaged_record(saved: Path) -> None:
+def test_a_damaged_function(saved: Path) -> None:
     file = saved / RECORDS / "_.jaxfn"
     file.write_bytes(file.read_bytes()[:-1])
     assert refusal(saved).startswith(f"{file} cannot be read as a .jaxfn file: ")

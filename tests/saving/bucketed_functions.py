@@ -22,17 +22,17 @@ from shape_poly import symbolic_shape
 class NamedFunction:
     """Portable function over named tensors."""
 
-    record: PortableFunction
+    portable: PortableFunction
     inputs: Mapping[str, Aval]
     outputs: Mapping[str, Aval]
 
     def __call__(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        args, kwargs = self.record.in_tree.unflatten(tensors[name] for name in self.inputs)
-        results = self.record.out_tree.flatten(to_tf(self.record)(*args, **kwargs))
+        args, kwargs = self.portable.in_tree.unflatten(tensors[name] for name in self.inputs)
+        results = self.portable.out_tree.flatten(to_tf(self.portable)(*args, **kwargs))
         return dict(zip(self.outputs, results, strict=True))
 
     def bucketing(self, buckets: Mapping[str, Sequence[int]], **options: Any) -> Bucketing:
-        constraints = (*self.record.constraints, *self.record.requirements)
+        constraints = (*self.portable.constraints, *self.portable.requirements)
         return make_bucketing(
             "f", self.inputs, self.outputs, buckets, constraints=constraints, **options
         )
@@ -43,13 +43,13 @@ class NamedFunction:
 
 def named(f: Callable[..., Any], *args: Any, shapes: Any = "(b, ...)", **options: Any) -> Any:
     """Exports a function for the CPU, with its arguments and results by name."""
-    record = export(f, polymorphic_shapes=shapes, platforms=["cpu"], **options)(*args)
-    inputs = valid_names(record.in_paths(), "input")
-    outputs = valid_names(record.out_tree.leaf_paths(), "output")
+    portable = export(f, polymorphic_shapes=shapes, platforms=["cpu"], **options)(*args)
+    inputs = valid_names(portable.in_paths(), "input")
+    outputs = valid_names(portable.out_tree.leaf_paths(), "output")
     return NamedFunction(
-        record,
-        dict(zip(inputs, map(as_op_aval, record.in_avals), strict=True)),
-        dict(zip(outputs, map(as_op_aval, record.out_avals), strict=True)),
+        portable,
+        dict(zip(inputs, map(as_op_aval, portable.in_avals), strict=True)),
+        dict(zip(outputs, map(as_op_aval, portable.out_avals), strict=True)),
     )
 
 

@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
-from jax2tf_bridge.saving import publish_version, publish_weights, save_records
+from jax2tf_bridge.saving import publish_version, publish_weights, save_functions
 from jax2tf_bridge.saving.publishing import _atomic_rename
 from jax2tf_bridge.saving.publishing._whole_directory import whole_directory
 from jax2tf_bridge.serialization import read_function
@@ -86,9 +86,9 @@ def _save(path: Path, keep: int | None) -> int:
     return 0
 
 
-def _save_record(path: Path, keep: int | None) -> int:
-    record = read_function(path.parent / "record.jaxfn")
-    save_records(path, {SERVING_DEFAULT: Signature(record)}, overwrite=True)
+def _save_function(path: Path, keep: int | None) -> int:
+    portable = read_function(path.parent / "record.jaxfn")
+    save_functions(path, {SERVING_DEFAULT: Signature(portable)}, overwrite=True)
     return 0
 
 
@@ -97,7 +97,7 @@ _KINDS = {
     "publish_files": _publish_files,
     "publish_weights": _publish_weights,
     "save": _save,
-    "save_record": _save_record,
+    "save_record": _save_function,
 }
 
 

@@ -104,8 +104,8 @@ def test_boxes_around_values_are_no_part_of_the_path(tmp_path: Path) -> None:
     nnx = pytest.importorskip("flax.nnx", exc_type=ImportError)
     graph, state = nnx.split(nnx.Linear(3, 2, rngs=nnx.Rngs(0)))
     x = np.ones((2, 3), np.float32)
-    record = export(lambda state, x: nnx.merge(graph, state)(x))(state, x)
-    publish(tmp_path / "root", record, params=state)
+    portable = export(lambda state, x: nnx.merge(graph, state)(x))(state, x)
+    publish(tmp_path / "root", portable, params=state)
     doubled = jax.tree_util.tree_map(lambda leaf: leaf * 2, nnx.to_pure_dict(state))
     publish(tmp_path / "root", params=doubled)
     model = tf.saved_model.load(tmp_path / "root" / "2")
@@ -141,9 +141,9 @@ def test_what_the_message_says_of_common_mistakes(tmp_path: Path) -> None:
     turned = {"head": {**weights["head"], "kernel": weights["head"]["kernel"].T}}
     with pytest.raises(ShapeError, match=r"head/kernel: .* got \(2, 3\) \(transposed\?\)"):
         assign_weights(model, turned)
-    record = export(lambda p, x: jnp.dot(x, p["head"]["kernel"]))(weights, np.ones((1, 3)))
+    portable = export(lambda p, x: jnp.dot(x, p["head"]["kernel"]))(weights, np.ones((1, 3)))
     file = tmp_path / "turned.msgpack"
     write_weights(file, turned)
     with pytest.raises(ShapeError, match=rf"^The weights in {file} do not fit .*\n.*transposed"):
-        save(tmp_path / "m", record, params=file)
+        save(tmp_path / "m", portable, params=file)
     assert read_weights(file)["head"]["kernel"].shape == (2, 3)

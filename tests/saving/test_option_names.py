@@ -195,11 +195,11 @@ def test_names_are_checked_before_anything_is_traced(
 
 
 def test_all_signatures_are_checked_before_the_first_is_traced(tmp_path: Path) -> None:
-    record = export(lambda x: x + 1, polymorphic_shapes="(rows,)", platforms=["cpu"])(np.ones(3))
-    both = {"words": text(args=[*[IDS] * 3]), "rows": Signature(record, example={"y": [1]})}
+    portable = export(lambda x: x + 1, polymorphic_shapes="(rows,)", platforms=["cpu"])(np.ones(3))
+    both = {"words": text(args=[*[IDS] * 3]), "rows": Signature(portable, example={"y": [1]})}
     with pytest.raises(SavingError, match="signature rows names 'y', which is no input"):
         save(tmp_path / "m", both)
-    named = {**both, "rows": Signature(record)}
+    named = {**both, "rows": Signature(portable)}
     with pytest.raises(ShapeError) as caught:
         save(tmp_path / "m", named, buckets={"row": [1, 4]})
     assert str(caught.value) == (
@@ -262,10 +262,10 @@ def test_buckets_are_chosen_once_and_from_an_iterator(tmp_path: Path) -> None:
 def test_integers_beyond_their_dtype_are_not_wrapped_around(
     option: str, value: Any, dtype: Any, limits: str, tmp_path: Path
 ) -> None:
-    record = export(lambda x: x, platforms=["cpu"])(np.ones(1, dtype))
+    portable = export(lambda x: x, platforms=["cpu"])(np.ones(1, dtype))
     given: Any = {"defaults" if option == "default of" else "example": {"x": value}}
     with pytest.raises(SavingError) as caught:
-        save(tmp_path / "m", Signature(record, **given))
+        save(tmp_path / "m", Signature(portable, **given))
     assert str(caught.value) == (
         f"The {option} the input x of the signature serving_default holds {limits}. Give a number "
         "in this range, or export the function for a wider dtype."

@@ -61,7 +61,7 @@ def scaled(factor: int) -> Any:
 
 
 @pytest.fixture(scope="module")
-def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def portable(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A .jaxfn file: a list of named tuples, and numbers as keys."""
     path = tmp_path_factory.mktemp("records") / "net.jaxfn"
     shapes = [None, "(b, 3)"]
@@ -70,10 +70,10 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def published(record: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def published(portable: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with one version."""
     root = tmp_path_factory.mktemp("published") / "root"
-    publish(root, record, params=PARAMS)
+    publish(root, portable, params=PARAMS)
     return root
 
 
@@ -110,9 +110,9 @@ FORMS = ["state dict", "paths", "msgpack", "safetensors", "dots"]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_save(form: str, record: Path, tmp_path: Path) -> None:
+def test_save(form: str, portable: Path, tmp_path: Path) -> None:
     given = given_as(form, PARAMS, tmp_path)
-    saved = save(tmp_path / "m", record, params=given)
+    saved = save(tmp_path / "m", portable, params=given)
     assert list(saved.weights) == [
         *("layers/0/kernel", "layers/0/bias", "layers/1/kernel", "layers/1/bias"),
         *("scale/0", "scale/1"),
@@ -137,9 +137,9 @@ def test_jax_functions_get_nested_dicts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(model.serving_default(X), X)
 
 
-def test_several_signatures_share_the_weights_of_a_file(record: Path, tmp_path: Path) -> None:
+def test_several_signatures_share_the_weights_of_a_file(portable: Path, tmp_path: Path) -> None:
     write_weights(tmp_path / "w", PARAMS)
-    saved = save(tmp_path / "m", {"one": record, "two": record}, params=tmp_path / "w")
+    saved = save(tmp_path / "m", {"one": portable, "two": portable}, params=tmp_path / "w")
     assert len(saved.weights) == 6
     model = tf.saved_model.load(tmp_path / "m")
     model.params["scale/0"].assign(0)
@@ -157,10 +157,10 @@ def test_a_pytree_of_the_structure_goes_before_paths(tmp_path: Path) -> None:
     np.testing.assert_array_equal(model.serving_default(X), X + 10)
 
 
-def test_an_open_file(record: Path, root: Path, tmp_path: Path) -> None:
+def test_an_open_file(portable: Path, root: Path, tmp_path: Path) -> None:
     write_weights(tmp_path / "w", scaled(2))
     with open_weights(tmp_path / "w") as weights:
-        save(tmp_path / "m", record, params=weights)
+        save(tmp_path / "m", portable, params=weights)
         publish(root, params=weights)
         assert weights["scale/1"] == 6
     assert_answers(tmp_path / "m", scaled(2))
@@ -170,32 +170,32 @@ def test_an_open_file(record: Path, root: Path, tmp_path: Path) -> None:
 def test_boxes_around_values_are_no_part_of_the_path(tmp_path: Path) -> None:
     nnx = pytest.importorskip("flax.nnx", exc_type=ImportError)
     graph, state = nnx.split(nnx.Linear(3, 2, rngs=nnx.Rngs(0)))
-    record = export(lambda state, x: nnx.merge(graph, state)(x))(state, X)
-    assert leaf_names(record.in_tree.children[0].children[0])[0].startswith("bias/")
+    portable = export(lambda state, x: nnx.merge(graph, state)(x))(state, X)
+    assert leaf_names(portable.in_tree.children[0].children[0])[0].startswith("bias/")
     pure = nnx.to_pure_dict(state)
     write_weights(tmp_path / "w", pure)
-    save(tmp_path / "m", record, params=tmp_path / "w")
+    save(tmp_path / "m", portable, params=tmp_path / "w")
     model = tf.saved_model.load(tmp_path / "m")
     expected = X @ pure["kernel"] + pure["bias"]
     np.testing.assert_allclose(model.serving_default(X), expected, rtol=1e-5)
 
 
-def test_a_file_with_other_weights_beside_them(record: Path, tmp_path: Path) -> None:
+def test_a_file_with_other_weights_beside_them(portable: Path, tmp_path: Path) -> None:
     file = tmp_path / "state.msgpack"
     write_weights(file, {"params": PARAMS, "step": 3})
     with pytest.raises(StructureError) as caught:
-        save(tmp_path / "m", record, params=file)
+        save(tmp_path / "m", portable, params=file)
     first, *_, last = str(caught.value).splitlines()
     assert first == f"The weights in {file} do not fit the argument params of net:"
     assert last == (
         f"The weights lie below 'params' there: give params=read_weights({str(file)!r})['params']."
     )
     assert "  - step is not expected" in str(caught.value)
-    save(tmp_path / "m", record, params=read_weights(file)["params"])
+    save(tmp_path / "m", portable, params=read_weights(file)["params"])
     assert_answers(tmp_path / "m", PARAMS)
 
 
-def test_missing_and_unexpected_paths(record: Path, root: Path, tmp_path: Path) -> None:
+def test_missing_and_unexpected_paths(portable: Path, root: Path, tmp_path: Path) -> None:
     state = flatten_state(PARAMS)
     state["layers/0/kernal"] = state.pop("layers/0/kernel")
     state["steps"] = 1
@@ -205,7 +205,7 @@ def test_missing_and_unexpected_paths(record: Path, root: Path, tmp_path: Path) 
         (state, "params"),
     ):
         with pytest.raises(StructureError) as caught:
-            save(tmp_path / "m", record, params=given)
+            save(tmp_path / "m", portable, params=given)
         first, *lines, last = str(caught.value).splitlines()
         assert first == f"{whose} do not fit the argument params of net:"
         assert sorted(lines) == [
@@ -219,63 +219,63 @@ def test_missing_and_unexpected_paths(record: Path, root: Path, tmp_path: Path) 
         publish(root, params=tmp_path / "w")
 
 
-def test_nested_state_dicts_that_lack_something(record: Path, tmp_path: Path) -> None:
+def test_nested_state_dicts_that_lack_something(portable: Path, tmp_path: Path) -> None:
     state = to_state_dict(PARAMS)
     del state["layers"]["1"]["bias"]
     with pytest.raises(StructureError, match=r"params do not fit .*\n  - layers/1/bias is missing"):
-        save(tmp_path / "m", record, params=state)
+        save(tmp_path / "m", portable, params=state)
     # What is no state dict of it at all is judged as the pytree that it may be.
     with pytest.raises(StructureError, match=r"params: the key 'layers' is missing"):
-        save(tmp_path / "m", record, params={"w": 1})
+        save(tmp_path / "m", portable, params={"w": 1})
 
 
 def test_paths_below_a_part_of_the_function(tmp_path: Path) -> None:
     kernel = np.eye(3, dtype=np.float32)
-    record = export(lambda v, x: x @ v["params"]["kernel"])({"params": {"kernel": kernel}}, X)
+    portable = export(lambda v, x: x @ v["params"]["kernel"])({"params": {"kernel": kernel}}, X)
     write_weights(tmp_path / "w", {"kernel": kernel})
     with pytest.raises(StructureError, match=r"give params=\{'params': read_weights\('.*w'\)\}\.$"):
-        save(tmp_path / "m", record, params=tmp_path / "w")
+        save(tmp_path / "m", portable, params=tmp_path / "w")
 
 
-def test_shapes_and_dtypes_of_files(record: Path, root: Path, tmp_path: Path) -> None:
+def test_shapes_and_dtypes_of_files(portable: Path, root: Path, tmp_path: Path) -> None:
     wrong = to_state_dict(PARAMS)
     wrong["layers"]["0"]["kernel"] = np.ones((3, 4), np.float32)
     write_weights(tmp_path / "shape", wrong)
     message = r"params\['layers'\]\[0\]\.kernel: expected shape \(3, 3\), got \(3, 4\)"
     with pytest.raises(ShapeError, match=message):
-        save(tmp_path / "m", record, params=tmp_path / "shape")
+        save(tmp_path / "m", portable, params=tmp_path / "shape")
     wrong["layers"]["0"]["kernel"] = np.ones((3, 3), np.int32)
     write_weights(tmp_path / "dtype", wrong)
     with pytest.raises(DTypeError, match=r"kernel: expected float32, got int32"):
-        save(tmp_path / "m", record, params=tmp_path / "dtype")
+        save(tmp_path / "m", portable, params=tmp_path / "dtype")
     with pytest.raises(DTypeError, match=r"kernel'?\]?: expected float32\[3,3\], got int32"):
         publish(root, params=tmp_path / "dtype")
 
 
-def test_files_that_cannot_be_read(record: Path, root: Path, tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(portable: Path, root: Path, tmp_path: Path) -> None:
     (tmp_path / "damaged").write_bytes(b"\x81\xa1a")
     with pytest.raises(FileFormatError, match="damaged"):
-        save(tmp_path / "m", record, params=tmp_path / "damaged")
+        save(tmp_path / "m", portable, params=tmp_path / "damaged")
     with pytest.raises(FileNotFoundError):
-        save(tmp_path / "m", record, params="none.msgpack")
+        save(tmp_path / "m", portable, params="none.msgpack")
     with pytest.raises(FileFormatError, match="damaged"):
         publish(root, params=tmp_path / "damaged")
     assert [p.name for p in root.iterdir()] == ["1"]
 
 
 def test_two_files_and_nothing_of_jax(
-    record: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    portable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_weights(tmp_path / "w", PARAMS)
     write_weights(tmp_path / "w2", scaled(2))
     with blocked("jax", "jaxlib", "flax"):
         with pytest.raises(ImportError):
             import jax.numpy  # noqa: F401
-        assert main(["save", str(record), "-o", str(tmp_path / "plain")]) == 0
+        assert main(["save", str(portable), "-o", str(tmp_path / "plain")]) == 0
         words = ["--params", str(tmp_path / "w2")]
-        assert main(["save", str(record), "-o", str(tmp_path / "command"), *words]) == 0
-        assert main(["publish", str(record), "-o", str(tmp_path / "root"), *words]) == 0
-        save(tmp_path / "m", record, params=tmp_path / "w")
+        assert main(["save", str(portable), "-o", str(tmp_path / "command"), *words]) == 0
+        assert main(["publish", str(portable), "-o", str(tmp_path / "root"), *words]) == 0
+        save(tmp_path / "m", portable, params=tmp_path / "w")
         publish(tmp_path / "root", params=tmp_path / "w")
         model = tf.saved_model.load(tmp_path / "m")
         assert str(assign_weights(model, tmp_path / "w2")) == "6 variables assigned"
@@ -290,7 +290,7 @@ def test_two_files_and_nothing_of_jax(
 
 
 @pytest.mark.slow
-def test_two_files_where_jax_cannot_be_imported(record: Path, tmp_path: Path) -> None:
+def test_two_files_where_jax_cannot_be_imported(portable: Path, tmp_path: Path) -> None:
     """Tests the command as well: starting TensorFlow once more would take longest."""
     write_weights(tmp_path / "w", PARAMS)
     write_weights(tmp_path / "w2", scaled(2))
@@ -312,7 +312,7 @@ def test_two_files_where_jax_cannot_be_imported(record: Path, tmp_path: Path) ->
     np.save(f"{folder}/y.npy", model.serving_default(x))
     assert not {"jax", "flax"} & set(sys.modules)
     """
-    printed = run_python(code, str(record), str(tmp_path), without_jax=True)
+    printed = run_python(code, str(portable), str(tmp_path), without_jax=True)
     plain, with_params, assigned = printed.splitlines()
     assert plain.startswith(f"{tmp_path}/plain: serving_default(params_layers_0_kernel: float32[")
     assert with_params.startswith(f"{tmp_path}/command: serving_default(x: float32[b,3])")

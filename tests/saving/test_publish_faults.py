@@ -207,14 +207,14 @@ def test_new_save_that_is_killed_before_any_of_its_operations(
         shutil.rmtree(path.parent)
 
 
-def test_save_of_a_record_that_is_killed_before_any_of_its_operations(
+def test_save_of_a_function_that_is_killed_before_any_of_its_operations(
     side: Side, tmp_path: Path
 ) -> None:
     folder = tmp_path / "models"
     folder.mkdir()
     captured = np.arange(3000, dtype=np.float32)
-    record = export(lambda x: x + captured)(captured)
-    write_function(folder / "record.jaxfn", record)
+    portable = export(lambda x: x + captured)(captured)
+    write_function(folder / "record.jaxfn", portable)
     path = folder / "m"
     side.run_one("save_record", path)
     operations = side.run_one("save_record", path)["operations"]

@@ -31,7 +31,7 @@ class Moments(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def dense_record() -> PortableFunction:
+def dense_function() -> PortableFunction:
     return export(dense, polymorphic_shapes=[None, "(b, 3)"])(PARAMS, X)
 
 
@@ -41,8 +41,8 @@ def test_names_dtypes_values_and_gradients(tmp_path: Path) -> None:
     def f(params: Any, x: Any, *, scale: Any) -> Any:
         return {"y": x @ params[0]["w"] * scale + params[1][0], "m": [Moments(x.sum(), x > 1)]}
 
-    record = export(f, polymorphic_shapes=[None, "(b, 3)"])(params, X, scale=np.float32(2))
-    saved = save(tmp_path / "m", record)
+    portable = export(f, polymorphic_shapes=[None, "(b, 3)"])(params, X, scale=np.float32(2))
+    saved = save(tmp_path / "m", portable)
     assert str(saved.signatures["serving_default"]) == (
         "(params_0_w: float32[3,2], params_1_0: float32[], x: float32[b,3], scale: float32[])"
         " -> (m_0_mean: float32[], m_0_count: bool[b,3], y: float32[b,2])"
@@ -107,9 +107,9 @@ def test_weights_are_variables_shared_by_all_signatures(tmp_path: Path) -> None:
     ],
 )
 def test_which_weights_are_trainable(
-    dense_record: PortableFunction, trainable: Any, names: Any, tmp_path: Path
+    dense_function: PortableFunction, trainable: Any, names: Any, tmp_path: Path
 ) -> None:
-    saved = save(tmp_path / "m", dense_record, params=PARAMS, trainable=trainable, vjp_order=0)
+    saved = save(tmp_path / "m", dense_function, params=PARAMS, trainable=trainable, vjp_order=0)
     assert saved.trainable == names
     loaded = tf.saved_model.load(tmp_path / "m")
     assert [v.name for v in loaded.trainable_variables] == [f"{name}:0" for name in names]
@@ -217,13 +217,13 @@ def test_a_function_without_a_gradient_is_saved(tmp_path: Path) -> None:
         save(tmp_path / "n", Signature(export(f)(X).with_vjp(1)))
 
 
-def test_records_and_files(tmp_path: Path) -> None:
-    record = export(dense, polymorphic_shapes=[None, "(b, 3)"])(PARAMS, X)
-    write_function(tmp_path / "f.jaxfn", record, vjp_order=1)
+def test_functions_and_files(tmp_path: Path) -> None:
+    portable = export(dense, polymorphic_shapes=[None, "(b, 3)"])(PARAMS, X)
+    write_function(tmp_path / "f.jaxfn", portable, vjp_order=1)
     file = tmp_path / "f.jaxfn"
     # Empty options say nothing of the arguments, so they are no contradiction.
     with_empty = Signature(file, kwargs={}, polymorphic_constraints=[])
-    save(tmp_path / "m", {"a": record, "b": with_empty, "c": str(file)}, params=PARAMS)
+    save(tmp_path / "m", {"a": portable, "b": with_empty, "c": str(file)}, params=PARAMS)
     loaded = tf.saved_model.load(tmp_path / "m")
     for method in (loaded.a, loaded.b, loaded.c):
         np.testing.assert_allclose(method(X), dense(PARAMS, X), rtol=1e-6)
@@ -334,8 +334,8 @@ def test_no_arguments_and_no_results(tmp_path: Path) -> None:
 
 
 def test_narrow_integers_are_named_as_they_cross(tmp_path: Path) -> None:
-    record = export(lambda x: x.astype(jnp.int8))(np.ones(3, np.int8).astype(jnp.int4))
-    saved = save(tmp_path / "m", record).signatures["serving_default"]
+    portable = export(lambda x: x.astype(jnp.int8))(np.ones(3, np.int8).astype(jnp.int4))
+    saved = save(tmp_path / "m", portable).signatures["serving_default"]
     assert str(saved) == "(x: int8[3]) -> (output_0: int8[3])"
 
 
@@ -356,8 +356,8 @@ def test_valid_names(paths: list[str], names: tuple[str, ...]) -> None:
 
 def test_names_that_tensorflow_takes(tmp_path: Path) -> None:
     keys = ["a", "A", "größe", "self", "lambda", "tensors", "name", "1", "a/b c", "_", ""]
-    record = export(lambda p: {k: v + 1 for k, v in p.items()})({k: X for k in keys})
-    saved = save(tmp_path / "m", record).signatures["serving_default"]
+    portable = export(lambda p: {k: v + 1 for k, v in p.items()})({k: X for k in keys})
+    saved = save(tmp_path / "m", portable).signatures["serving_default"]
     signature = tf.saved_model.load(tmp_path / "m").signatures["serving_default"]
     results = signature(**{n: tf.constant(X) + i for i, n in enumerate(saved.inputs)})
     for i, name in enumerate(saved.outputs):

@@ -55,9 +55,9 @@ def dropped(params: Any) -> Any:
     ],
 )
 def test_weights_that_do_not_fit(params: Any, error: Any, message: str, tmp_path: Path) -> None:
-    record = export(dense, polymorphic_shapes=[None, "(b, 3)"])(PARAMS, X)
+    portable = export(dense, polymorphic_shapes=[None, "(b, 3)"])(PARAMS, X)
     with pytest.raises(error, match=message):
-        save(tmp_path / "m", record, params=params)
+        save(tmp_path / "m", portable, params=params)
     assert contents(tmp_path) == []
 
 
@@ -166,10 +166,10 @@ def test_errors_of_the_users_own_say_how_it_was_called(tmp_path: Path) -> None:
 
 
 def test_more_gradients_than_were_stored(tmp_path: Path) -> None:
-    record = export(dense, polymorphic_shapes=[None, "(b, 3)"])(PARAMS, X).with_vjp(1)
+    portable = export(dense, polymorphic_shapes=[None, "(b, 3)"])(PARAMS, X).with_vjp(1)
     message = r"^The signature serving_default cannot be saved with vjp_order=2: .* Where the func"
     with pytest.raises(GradientError, match=message):
-        save(tmp_path / "m", record, params=PARAMS, vjp_order=2)
+        save(tmp_path / "m", portable, params=PARAMS, vjp_order=2)
 
 
 def test_what_would_not_fit_into_a_graph_is_refused(

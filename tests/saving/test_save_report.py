@@ -60,9 +60,9 @@ def test_nothing_is_fixed_where_there_are_no_sizes(tmp_path: Path) -> None:
     assert fixed_line(saved(tmp_path / "1", Signature(lambda x: x, args=[ONE]))) == ""
 
 
-def test_records_are_exported_again(tmp_path: Path) -> None:
-    record = export(lambda x: x + 1)(X)
-    assert fixed_line(saved(tmp_path / "1", record)).endswith(
+def test_functions_are_exported_again(tmp_path: Path) -> None:
+    portable = export(lambda x: x + 1)(X)
+    assert fixed_line(saved(tmp_path / "1", portable)).endswith(
         "export(..., polymorphic_shapes='(b, ...)')"
     )
 
@@ -93,8 +93,8 @@ def test_the_code_leaves_weights_closed(tmp_path: Path) -> None:
     def product(params: Any, x: Any) -> Any:
         return x @ params["w"]
 
-    record = export(product)(weights, np.ones((4, 3), np.float32))
-    saved = save(tmp_path / "m", record, params=weights, vjp_order=0)
+    portable = export(product)(weights, np.ones((4, 3), np.float32))
+    saved = save(tmp_path / "m", portable, params=weights, vjp_order=0)
     code = "export(..., polymorphic_shapes={'x': '(b, ...)'})"
     assert saved.signatures["serving_default"].opened_by == code
     opened = export(product, polymorphic_shapes={"x": "(b, ...)"})

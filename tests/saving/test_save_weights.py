@@ -109,13 +109,13 @@ def test_what_tensorflow_does_not_differentiate_is_not_trainable(tmp_path: Path)
     ],
 )
 def test_numbers_keep_their_value(exported: Any, given: Any, message: str, tmp_path: Path) -> None:
-    record = export(lambda p, x: x * p["n"])({"n": exported}, X)
+    portable = export(lambda p, x: x * p["n"])({"n": exported}, X)
     with pytest.raises(DTypeError, match=message):
-        save(tmp_path / "m", record, params={"n": given})
+        save(tmp_path / "m", portable, params={"n": given})
 
 
 def test_numbers_of_python(tmp_path: Path) -> None:
-    record = export(lambda p, x: x * p["n"])({"n": 1.5}, X)
-    save(tmp_path / "m", record, params={"n": 3})
+    portable = export(lambda p, x: x * p["n"])({"n": 1.5}, X)
+    save(tmp_path / "m", portable, params={"n": 3})
     loaded = tf.saved_model.load(tmp_path / "m")
     np.testing.assert_array_equal(loaded.serving_default(X), X * 3)

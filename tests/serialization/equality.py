@@ -8,7 +8,7 @@ from jax2tf_bridge import PortableFunction
 from jax2tf_bridge.portable._module_types import are_types_checked
 from tests.serialization.strategies import same_tree
 
-# How a record was made known in this process is not in the file.
+# How a portable function was made known in this process is not in the file.
 OF_THE_PROCESS = {"gradient"}
 FIELDS = {field.name for field in dataclasses.fields(PortableFunction)} - OF_THE_PROCESS
 

@@ -34,9 +34,9 @@ TREE = TreeSpec(
 
 
 def everything() -> PortableFunction:
-    """A small record of which no field is empty, with a VJP."""
+    """A small portable function of which no field is empty, with a VJP."""
     aval = Aval((DimExpr.variable("b"), 3), "float32", memory_space="host")
-    record = changed(
+    portable = changed(
         simple(TREE),
         in_avals=(aval, Aval((), "key<fry>", (2,)), aval),
         kept_arguments=(0, 2),
@@ -52,7 +52,7 @@ def everything() -> PortableFunction:
         lifted_constants=(constant(Aval((3,), "int16"), b"abcdef", "weights"),),
         graph_functions=(GraphFunction("sine", b"a graph"), GraphFunction("", b"another")),
     )
-    return with_vjps(record, b"the module of the VJP")
+    return with_vjps(portable, b"the module of the VJP")
 
 
 DATA = serialize(everything())
@@ -82,11 +82,11 @@ def refused(data: bytes, *parts: str) -> FileFormatError:
 def read_or_refused(data: bytes) -> bool:
     """Tells whether the data was read; if it was, the function can be shown and written."""
     try:
-        record = deserialize(data, file="model.jaxfn")
+        portable = deserialize(data, file="model.jaxfn")
     except FileFormatError:
         return False
-    repr(record)
-    serialize(record)
+    repr(portable)
+    serialize(portable)
     return True
 
 

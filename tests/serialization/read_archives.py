@@ -50,7 +50,7 @@ def shardings(them: tuple[Sharding | None, ...], theirs: Json) -> Json:
     named: list[Json] = []
     for sharding, their_hlo in zip(them, theirs["hlo"], strict=True):
         if sharding is None or sharding.mesh is None:
-            # Replicated: empty where it is written, and spelled out in the record.
+            # Replicated: empty where it is written, and spelled out in the portable function.
             spelled = None if sharding is None else sharding.hlo.hex()
             hlo.append("" if (spelled, their_hlo) == ("0800", "") else spelled)
             named.append(None)
@@ -74,7 +74,7 @@ def shardings(them: tuple[Sharding | None, ...], theirs: Json) -> Json:
     return {"hlo": hlo, "named": named}
 
 
-def describe(record: PortableFunction, theirs: Json) -> Json:
+def describe(portable: PortableFunction, theirs: Json) -> Json:
     """Describes a function in the form of the JSON beside the file."""
 
     def avals(them: Any, theirs: Json) -> Json:
@@ -88,46 +88,48 @@ def describe(record: PortableFunction, theirs: Json) -> Json:
         ]
 
     return {
-        "fun_name": record.name,
-        "in_tree": tree(record.in_tree),
-        "in_avals": avals(record.in_avals, theirs["in_avals"]),
-        "out_tree": tree(record.out_tree),
-        "out_avals": avals(record.out_avals, theirs["out_avals"]),
-        "in_shardings": shardings(record.in_shardings, theirs["in_shardings"]),
-        "out_shardings": shardings(record.out_shardings, theirs["out_shardings"]),
-        "nr_devices": record.module.nr_devices,
-        "platforms": list(record.platforms),
-        "ordered_effects": [f"<class '{name}'>" for name in record.ordered_effects],
-        "unordered_effects": [f"<class '{name}'>" for name in record.unordered_effects],
-        "disabled_safety_checks": [str(check) for check in record.module.disabled_checks],
-        "module": hashlib.sha256(record.module.data).hexdigest(),
-        "calling_convention_version": record.module.calling_convention_version,
-        "module_kept_var_idx": list(record.module.kept_arguments),
-        "uses_global_constants": record.uses_global_constants,
-        "vjp": describe(record.vjp(), theirs["vjp"]) if record.has_vjp else None,
+        "fun_name": portable.name,
+        "in_tree": tree(portable.in_tree),
+        "in_avals": avals(portable.in_avals, theirs["in_avals"]),
+        "out_tree": tree(portable.out_tree),
+        "out_avals": avals(portable.out_avals, theirs["out_avals"]),
+        "in_shardings": shardings(portable.in_shardings, theirs["in_shardings"]),
+        "out_shardings": shardings(portable.out_shardings, theirs["out_shardings"]),
+        "nr_devices": portable.module.nr_devices,
+        "platforms": list(portable.platforms),
+        "ordered_effects": [f"<class '{name}'>" for name in portable.ordered_effects],
+        "unordered_effects": [f"<class '{name}'>" for name in portable.unordered_effects],
+        "disabled_safety_checks": [str(check) for check in portable.module.disabled_checks],
+        "module": hashlib.sha256(portable.module.data).hexdigest(),
+        "calling_convention_version": portable.module.calling_convention_version,
+        "module_kept_var_idx": list(portable.module.kept_arguments),
+        "uses_global_constants": portable.uses_global_constants,
+        "vjp": describe(portable.vjp(), theirs["vjp"]) if portable.has_vjp else None,
     }
 
 
 def differences(file: Path) -> list[str]:
     """Lists where a function differs from what JAX said of it."""
     theirs = json.loads(file.with_suffix(".json").read_text())
-    record = read_exported(file.read_bytes())
-    ours = describe(record, theirs)
+    portable = read_exported(file.read_bytes())
+    ours = describe(portable, theirs)
     found = [f"{k}: {v!r}, expected {theirs[k]!r}" for k, v in ours.items() if v != theirs[k]]
     release = file.parent.name
-    if file.stem == "symbolic" and record.constraints != ("b >= 3", "mod(b, 2) == 0", "h <= 100"):
-        found.append(f"constraints: {record.constraints}")
-    if record.constraints_known or record.in_paths() != tuple(dict.fromkeys(record.in_paths())):
+    if file.stem == "symbolic" and portable.constraints != ("b >= 3", "mod(b, 2) == 0", "h <= 100"):
+        found.append(f"constraints: {portable.constraints}")
+    if portable.constraints_known or portable.in_paths() != tuple(
+        dict.fromkeys(portable.in_paths())
+    ):
         found.append("constraints_known or the paths are wrong")
     stamp = {"0.8.3": 3, "0.9.2": 3, "0.10.2": 3}.get(release, 2)
     wrote = f"JAX {release}" if release == "0.12.0.1" else f"JAX (serialization version {stamp})"
-    if record.producer != wrote:
-        found.append(f"producer: {record.producer}")
-    artifact = re.match(rb"ML\xefR.StableHLO_v([0-9.]+)\0", record.module.data)
+    if portable.producer != wrote:
+        found.append(f"producer: {portable.producer}")
+    artifact = re.match(rb"ML\xefR.StableHLO_v([0-9.]+)\0", portable.module.data)
     assert artifact is not None
-    if ".".join(map(str, record.module.stablehlo_version)) != artifact.group(1).decode():
-        found.append(f"StableHLO {record.module.stablehlo_version}")
-    for aval in (*record.in_avals, *record.out_avals):
+    if ".".join(map(str, portable.module.stablehlo_version)) != artifact.group(1).decode():
+        found.append(f"StableHLO {portable.module.stablehlo_version}")
+    for aval in (*portable.in_avals, *portable.out_avals):
         if aval.element_shape != KEY_WORDS.get(aval.dtype, ()) or aval.memory_space != "device":
             found.append(f"aval: {aval!r}")
     return [f"{release}/{file.stem}: {line}" for line in found]

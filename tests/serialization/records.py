@@ -1,4 +1,4 @@
-"""Records made by hand, for tests that need no JAX."""
+"""Portable functions made by hand, for tests that need no JAX."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shape_poly import Dim, DimExpr
 MODULE_FIELDS = {field.name for field in dataclasses.fields(Module)}
 SCALAR = Aval((), "float32")
 
-RECORDS_THAT_CANNOT_BE_CALLED: list[tuple[dict[str, Any], str]] = [
+FUNCTIONS_THAT_CANNOT_BE_CALLED: list[tuple[dict[str, Any], str]] = [
     ({"platforms": ()}, "platforms has no member"),
     ({"stablehlo_version": (1,)}, "stablehlo_version has 1 members for 3 numbers"),
     ({"in_avals": ()}, "in_avals has 0 members for 1 leaves of in_tree"),
@@ -54,7 +54,7 @@ def constant(aval: Aval, data: bytes, name: str = "") -> LiftedConstant:
 
 
 def simple(argument: TreeSpec = LEAF, result: TreeSpec = LEAF) -> PortableFunction:
-    """A record of a function of one argument, all of whose leaves are scalars."""
+    """A portable function of a function of one argument, all of whose leaves are scalars."""
     ins, outs = argument.leaf_count, result.leaf_count
     return PortableFunction(
         name="f",
@@ -86,7 +86,7 @@ def cotangent(aval: Aval) -> Aval:
 
 
 def vjp_of(primal: PortableFunction, **changes: Any) -> PortableFunction:
-    """A record of the types of a function's VJP, with these fields in the place of its own."""
+    """A function of the types of a function's VJP, with these fields in the place of its own."""
     in_avals = (*primal.in_avals, *map(cotangent, primal.out_avals))
     ins, outs = len(in_avals), len(primal.in_avals)
     fields: dict[str, Any] = {
@@ -104,12 +104,12 @@ def vjp_of(primal: PortableFunction, **changes: Any) -> PortableFunction:
     return changed(primal, **fields)
 
 
-def with_vjps(record: PortableFunction, *modules: bytes) -> PortableFunction:
+def with_vjps(portable: PortableFunction, *modules: bytes) -> PortableFunction:
     """Adds VJPs of these modules, each that of the one before."""
     if not modules:
-        return record
-    vjp = with_vjps(vjp_of(record, module=modules[0], gradient=record.gradient), *modules[1:])
-    return replace(record, gradient=StoredGradient(vjp))
+        return portable
+    vjp = with_vjps(vjp_of(portable, module=modules[0], gradient=portable.gradient), *modules[1:])
+    return replace(portable, gradient=StoredGradient(vjp))
 
 
 def within(in_avals: tuple[Aval, ...], out_avals: tuple[Aval, ...]) -> tuple[Aval, ...]:

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for records: every field, in every form that a file holds."""
+"""Hypothesis strategies for portable functions: every field, in every form that a file holds."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ _constant_types = st.builds(
 def _lifted(aval: Aval, name: str, data: bytes) -> LiftedConstant:
     size = array_size(aval)
     assert isinstance(size, int)
-    # Few bytes that differ: records often have an array several times.
+    # Few bytes that differ: portable functions often have an array several times.
     found = constant(aval, (data * size)[:size], name)
     # Whether the data is there is the same wherever the array is.
     return replace(found, data=None) if found.digest < "4" else found
@@ -157,8 +157,8 @@ targets = st.builds(Target, texts, tuples(versions), u32)
 
 
 @st.composite
-def single_records(draw: st.DrawFn) -> PortableFunction:
-    """A record without VJPs; every field is drawn."""
+def single_functions(draw: st.DrawFn) -> PortableFunction:
+    """A portable function without VJPs; every field is drawn."""
     arguments = draw(tuples(trees))
     keywords = draw(st.lists(texts, max_size=2, unique=True))
     keyword_trees = tuple(draw(trees) for _ in keywords)
@@ -214,19 +214,19 @@ def single_records(draw: st.DrawFn) -> PortableFunction:
 
 def chained(functions: Sequence[PortableFunction]) -> PortableFunction:
     """Returns the first of the functions, each with the next as its VJP."""
-    *rest, record = functions
+    *rest, portable = functions
     for function in reversed(rest):
-        record = replace(function, gradient=StoredGradient(record))
-    return record
+        portable = replace(function, gradient=StoredGradient(portable))
+    return portable
 
 
 @st.composite
-def records(draw: st.DrawFn) -> PortableFunction:
-    """A record with VJPs up to some order, which may share fields with it."""
-    first = draw(single_records())
+def portable_functions(draw: st.DrawFn) -> PortableFunction:
+    """A portable function with VJPs up to some order, which may share fields with it."""
+    first = draw(single_functions())
     functions = [first]
     for _ in range(draw(st.integers(0, 2))):
-        fresh = draw(single_records())
+        fresh = draw(single_functions())
         primal = functions[-1]
         shared = vjp_of(primal, module=fresh.module.data, name=fresh.name, gradient=fresh.gradient)
         types: dict[str, Any] = {

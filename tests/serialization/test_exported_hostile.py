@@ -93,11 +93,11 @@ def test_an_assertion_that_never_ends() -> None:
 def check_only_the_documented_error(data: bytes) -> None:
     start = time.perf_counter()
     try:
-        record = read_exported(data)
-        str(record)
+        portable = read_exported(data)
+        str(portable)
         # What was checked can be read.
-        if record.has_vjp:
-            str(record.vjp())
+        if portable.has_vjp:
+            str(portable.vjp())
     except FileFormatError:
         pass
     assert time.perf_counter() - start < SECONDS

@@ -54,10 +54,10 @@ def marks(program: Program) -> Any:
 def check(exported: Any, order: int) -> PortableFunction:
     """Reads what JAX writes, and compares with what JAX says."""
     exported = write_archives.with_vjp(exported, order)
-    record = read_exported(exported.serialize(vjp_order=order))
+    portable = read_exported(exported.serialize(vjp_order=order))
     theirs = json.loads(json.dumps(write_archives.describe(exported, order)))
-    assert describe(record, theirs) == theirs
-    return record
+    assert describe(portable, theirs) == theirs
+    return portable
 
 
 @pytest.mark.parametrize(
@@ -80,18 +80,18 @@ def test_programs(program: Program) -> None:
             exported = jax.export.export(function)(*symbolic, **example.calls[0].kwargs)
         except Exception:
             exported = jax.export.export(function)(*arguments, **example.calls[0].kwargs)
-        record = check(exported, int(program.differentiable))
-        assert record.has_vjp == program.differentiable
+        portable = check(exported, int(program.differentiable))
+        assert portable.has_vjp == program.differentiable
 
 
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_vjps_of_every_order(order: int) -> None:
     exported = jax.export.export(jax.jit(lambda x, n: (jnp.sin(x) * n, n)))(jnp.ones(3), 2)
-    record = check(exported, order)
+    portable = check(exported, order)
     for _ in range(order):
-        record = record.vjp()
+        portable = portable.vjp()
     with pytest.raises(GradientError, match="stored without the VJP of this order"):
-        record.vjp()
+        portable.vjp()
 
 
 def test_many_arguments_and_deep_trees() -> None:
@@ -99,16 +99,16 @@ def test_many_arguments_and_deep_trees() -> None:
     tree: Any = jnp.float32(0)
     for _ in range(60):
         tree = {"next": tree}
-    record = check(jax.export.export(jax.jit(lambda t, *a: (a[7], t)))(tree, *leaves), 0)
-    assert record.module.kept_arguments == (0, 8)
+    portable = check(jax.export.export(jax.jit(lambda t, *a: (a[7], t)))(tree, *leaves), 0)
+    assert portable.module.kept_arguments == (0, 8)
 
 
 def test_symbolic_expressions() -> None:
     b, h = jax.export.symbolic_shape("b, h")
     sizes = (b * h - b, b // 3 + 2 * h, b % 4 + 1, 3 * b * b, jax.core.max_dim(b, h))
     specs = [jax.ShapeDtypeStruct((b, h, s), np.int8) for s in sizes]
-    record = check(jax.export.export(jax.jit(lambda *a: a))(*specs), 0)
-    assert str(record.in_avals[4].shape[2]) == "max(b, h)"
+    portable = check(jax.export.export(jax.jit(lambda *a: a))(*specs), 0)
+    assert str(portable.in_avals[4].shape[2]) == "max(b, h)"
 
 
 @pytest.mark.skipif(

@@ -25,11 +25,13 @@ ORDERS = [
 
 @pytest.mark.parametrize(("there_are", "order", "message"), ORDERS)
 def test_more_orders_than_there_are(there_are: int, order: int, message: str) -> None:
-    record = writable()
+    portable = writable()
     for _ in range(there_are):
-        record = replace(record, gradient=StoredGradient(records.vjp_of(record, name="f_vjp")))
+        portable = replace(
+            portable, gradient=StoredGradient(records.vjp_of(portable, name="f_vjp"))
+        )
     with pytest.raises(SerializationError, match=message):
-        serialize_exported(record, vjp_order=order)
+        serialize_exported(portable, vjp_order=order)
 
 
 class Huge(bytes):
@@ -103,9 +105,9 @@ def test_limits_are_errors_before_anything_is_written(
 
 
 def test_every_reason_is_listed() -> None:
-    record = writable(
+    portable = writable(
         in_avals=(Aval((), "int2"),), calling_convention_version=5, **one_argument(LEAF)
     )
     with pytest.raises(SerializationError, match="f cannot be written as JAX's") as caught:
-        serialize_exported(record)
+        serialize_exported(portable)
     assert str(caught.value).count("\n  - ") == 2

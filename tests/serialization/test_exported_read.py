@@ -40,24 +40,24 @@ def test_archives_are_read_where_jax_may_be(file: Path) -> None:
     assert differences(file) == []
 
 
-def test_a_record_says_where_it_comes_from() -> None:
-    record = read_exported(archive("0.9.2", "symbolic"))
-    assert record.argument_names == ("x0", "x1")
-    assert record.in_paths() == ("x0", "x1")
-    assert not record.constraints_known
-    assert record.constraints == ("b >= 3", "mod(b, 2) == 0", "h <= 100")
-    assert record.module.uses_shape_polymorphism
-    assert record.uses_global_constants
-    assert record.producer == record.target.name == "JAX (serialization version 3)"
-    assert record.target.stablehlo_versions == (record.module.stablehlo_version,)
-    assert record.module.stablehlo_version == (1, 13, 7)
+def test_a_function_says_where_it_comes_from() -> None:
+    portable = read_exported(archive("0.9.2", "symbolic"))
+    assert portable.argument_names == ("x0", "x1")
+    assert portable.in_paths() == ("x0", "x1")
+    assert not portable.constraints_known
+    assert portable.constraints == ("b >= 3", "mod(b, 2) == 0", "h <= 100")
+    assert portable.module.uses_shape_polymorphism
+    assert portable.uses_global_constants
+    assert portable.producer == portable.target.name == "JAX (serialization version 3)"
+    assert portable.target.stablehlo_versions == (portable.module.stablehlo_version,)
+    assert portable.module.stablehlo_version == (1, 13, 7)
     assert read_exported(archive("0.12.0.1", "nothing")).producer == "JAX 0.12.0.1"
 
 
 def test_nodes_that_nobody_registered_have_stand_ins() -> None:
-    record = read_exported(archive("0.8.3", "trees"))
+    portable = read_exported(archive("0.8.3", "trees"))
     (boxes, nothing), (point, empty) = (
-        record.in_tree.children[0].children[0].children[i].children for i in (1, 0)
+        portable.in_tree.children[0].children[0].children[i].children for i in (1, 0)
     )
     box = boxes
     assert (box.kind, box.name, box.serialized_name, box.auxdata) == (
@@ -73,21 +73,21 @@ def test_nodes_that_nobody_registered_have_stand_ins() -> None:
 
 
 def test_vjps_are_read_when_they_are_asked_for() -> None:
-    record = read_exported(archive("0.6.2", "trees"))
-    vjp = record.vjp()
-    assert vjp is record.vjp()
-    assert vjp is record.gradient.made
-    count = len(record.in_avals)
+    portable = read_exported(archive("0.6.2", "trees"))
+    vjp = portable.vjp()
+    assert vjp is portable.vjp()
+    assert vjp is portable.gradient.made
+    count = len(portable.in_avals)
     assert vjp.argument_names[: count + 1] == (
         *(f"primal_{i}" for i in range(count)),
         "cotangent_0",
     )
-    assert vjp.module.data != record.module.data
+    assert vjp.module.data != portable.module.data
     with pytest.raises(GradientError, match="it was stored without the VJP of this order"):
         vjp.vjp()
-    copied = pickle.loads(pickle.dumps(record))
+    copied = pickle.loads(pickle.dumps(portable))
     assert copied.vjp().module.data == vjp.module.data
-    assert copied.in_tree == record.in_tree
+    assert copied.in_tree == portable.in_tree
 
 
 def test_names_do_not_hide_keywords() -> None:
@@ -142,7 +142,7 @@ def test_later_fields_are_passed_over() -> None:
 
 
 def test_checks_and_effects() -> None:
-    record = read_exported(
+    portable = read_exported(
         by_hand(
             {
                 # Shape assertions can no longer be disabled.
@@ -156,12 +156,12 @@ def test_checks_and_effects() -> None:
             }
         )
     )
-    assert record.module.disabled_checks == (
+    assert portable.module.disabled_checks == (
         DisabledSafetyCheck.platform(),
         DisabledSafetyCheck.custom_call("mine"),
     )
-    assert record.ordered_effects == ("a.b.Effect",)
-    assert record.unordered_effects == ("something else",)
+    assert portable.ordered_effects == ("a.b.Effect",)
+    assert portable.unordered_effects == ("something else",)
 
 
 @pytest.mark.parametrize(
@@ -190,9 +190,9 @@ def test_shardings_by_index() -> None:
         ExportedField.IN_SHARDINGS_IDXS: [1],
         ExportedField.OUT_SHARDINGS_IDXS: [0],
     }
-    record = read_exported(by_hand(fields))
-    assert record.out_shardings == (None,)
-    (sharding,) = record.in_shardings
+    portable = read_exported(by_hand(fields))
+    assert portable.out_shardings == (None,)
+    (sharding,) = portable.in_shardings
     assert sharding is not None
     assert sharding.mesh == AbstractMesh(("x", "y"), (2, 3), ("auto", "explicit"))
 
@@ -205,8 +205,8 @@ def test_avals_by_index() -> None:
         ExportedField.IN_AVALS_IDXS: [1],
         ExportedField.OUT_AVALS_IDXS: [0],
     }
-    record = read_exported(by_hand(fields))
-    assert (record.in_avals, record.out_avals) == (shared[1:], shared[:1])
+    portable = read_exported(by_hand(fields))
+    assert (portable.in_avals, portable.out_avals) == (shared[1:], shared[:1])
 
 
 def test_a_good_vjp_by_hand() -> None:

@@ -87,13 +87,13 @@ def test_programs_run_in_jax(program: Program) -> None:
     with program.precision():
         example = program.build()
         first = example.calls[0]
-        record = export(
+        portable = export(
             example.function,
             polymorphic_shapes=program.polymorphic_shapes,
             polymorphic_constraints=program.constraints,
             platforms=["cpu"],
         )(*jax_arguments(program, first), **first.kwargs)
-        back = in_jax(serialize_exported(record, vjp_order=int(program.differentiable)))
+        back = in_jax(serialize_exported(portable, vjp_order=int(program.differentiable)))
         again = Example(back.call, example.calls)
         for call in example.calls:
             want, got = reference(program, example, call), reference(program, again, call)
@@ -102,8 +102,8 @@ def test_programs_run_in_jax(program: Program) -> None:
 
 
 def test_second_derivatives() -> None:
-    record = export(lambda x: jnp.sin(x) * x, polymorphic_shapes="b")(jnp.ones(3))
-    back = in_jax(serialize_exported(record, vjp_order=2))
+    portable = export(lambda x: jnp.sin(x) * x, polymorphic_shapes="b")(jnp.ones(3))
+    back = in_jax(serialize_exported(portable, vjp_order=2))
     x = jnp.arange(5.0)
 
     def second(f: Any) -> Any:
@@ -121,11 +121,11 @@ def test_captured_arrays_and_4_bit_integers() -> None:
         return jnp.tanh(x @ captured) * q.astype(jnp.float32), q
 
     x, q = np.ones((2, 64), np.float32), jnp.arange(-8, 8, 0.5).astype(jnp.int4)
-    record = export(f, polymorphic_shapes=["b, _", None])(x, q)
-    assert record.lifted_constants
+    portable = export(f, polymorphic_shapes=["b, _", None])(x, q)
+    assert portable.lifted_constants
     # As it is written where it is, and from a file.
     exported = jax.export.export(jax.jit(f), platforms=["cpu"])(x, q)
-    for stored in (record, deserialize(serialize(record, vjp_order=2))):
+    for stored in (portable, deserialize(serialize(portable, vjp_order=2))):
         back = in_jax(serialize_exported(stored, vjp_order=2))
         assert [str(aval.dtype) for aval in back.in_avals] == ["float32", "int4"]
         result, same = back.call(x, q)
@@ -143,7 +143,7 @@ def test_captured_arrays_and_4_bit_integers() -> None:
     np.testing.assert_allclose(curvature(back.call), curvature(f), rtol=1e-3, atol=1e-5)
     again = read_exported(serialize_exported(stored, vjp_order=0))
     assert not again.lifted_constants
-    assert serialize_exported(stored) == serialize_exported(record, vjp_order=2)
+    assert serialize_exported(stored) == serialize_exported(portable, vjp_order=2)
 
 
 WITHOUT_JAX = """
@@ -160,8 +160,8 @@ except SerializationError as e:
 
 def test_what_needs_jax_says_so() -> None:
     captured = np.sin(np.arange(2048, dtype=np.float32))
-    record = export(lambda x, q: (captured + x, q))(np.float32(1), jnp.ones(2, jnp.int4))
-    assert run_python(WITHOUT_JAX, serialize(record).hex(), without_jax=True) == (
+    portable = export(lambda x, q: (captured + x, q))(np.float32(1), jnp.ones(2, jnp.int4))
+    assert run_python(WITHOUT_JAX, serialize(portable).hex(), without_jax=True) == (
         "<lambda> cannot be written as JAX's exported function without JAX: captured arrays (1) "
         "lie beside its module, and its module takes 4-bit integers as 8-bit ones, for TensorFlow. "
         "Install JAX (pip install 'jax2tf-bridge[jax]'), or write a .jaxfn file with "
@@ -169,7 +169,7 @@ def test_what_needs_jax_says_so() -> None:
     )
 
 
-def described(record: PortableFunction) -> dict[str, Any]:
+def described(portable: PortableFunction) -> dict[str, Any]:
     """Returns the fields of a function that the format holds."""
     left_out = {
         "argument_names",
@@ -182,10 +182,10 @@ def described(record: PortableFunction) -> dict[str, Any]:
         "gradient",
         "uses_global_constants",
     }
-    fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
+    fields = {f.name: getattr(portable, f.name) for f in dataclasses.fields(portable)}
     # JAX folds what depends on the platform by a newer convention.
     module = dataclasses.replace(
-        record.module, calling_convention_version=9, uses_shape_polymorphism=False
+        portable.module, calling_convention_version=9, uses_shape_polymorphism=False
     )
     found = {name: value for name, value in fields.items() if name not in left_out}
     return {**found, "module": module}
@@ -210,25 +210,25 @@ def test_what_is_written() -> None:
     assert read_exported(newer).module.calling_convention_version == 10
 
 
-def test_the_same_record_is_written_as_the_same_bytes() -> None:
-    record = export(lambda x: jnp.sin(x))(jnp.ones(3)).with_vjp(1)
-    assert serialize_exported(record, vjp_order=1) == serialize_exported(record, vjp_order=1)
+def test_the_same_function_is_written_as_the_same_bytes() -> None:
+    portable = export(lambda x: jnp.sin(x))(jnp.ones(3)).with_vjp(1)
+    assert serialize_exported(portable, vjp_order=1) == serialize_exported(portable, vjp_order=1)
 
 
 def test_what_jax_wrote_is_written_again() -> None:
     for file in FILES:
-        record = read_exported(file.read_bytes())
-        again = read_exported(serialize_exported(record, vjp_order=int(record.has_vjp)))
-        if any(s is not None and s.mesh is None for s in record.in_shardings):
+        portable = read_exported(file.read_bytes())
+        again = read_exported(serialize_exported(portable, vjp_order=int(portable.has_vjp)))
+        if any(s is not None and s.mesh is None for s in portable.in_shardings):
             # Known in XLA's words alone; JAX 0.11 and later need names.
             assert all(s is not None and s.mesh is not None for s in again.in_shardings)
-            record = replace(
-                record, in_shardings=again.in_shardings, out_shardings=again.out_shardings
+            portable = replace(
+                portable, in_shardings=again.in_shardings, out_shardings=again.out_shardings
             )
-        assert described(again) == described(record), file
-        assert again.has_vjp == record.has_vjp
-        if record.has_vjp:
-            assert described(again.vjp()) == described(record.vjp()), file
+        assert described(again) == described(portable), file
+        assert again.has_vjp == portable.has_vjp
+        if portable.has_vjp:
+            assert described(again.vjp()) == described(portable.vjp()), file
 
 
 MESH = AbstractMesh(
@@ -309,18 +309,18 @@ def functions(draw: st.DrawFn) -> PortableFunction:
 
 
 @given(functions())
-def test_what_is_read_is_what_was_written(record: PortableFunction) -> None:
-    assert described(read_exported(serialize_exported(record))) == described(record)
+def test_what_is_read_is_what_was_written(portable: PortableFunction) -> None:
+    assert described(read_exported(serialize_exported(portable))) == described(portable)
 
 
 def test_shardings_are_jax_s() -> None:
     """For releases that know names, and for those that know XLA's words alone."""
     spread = (Sharding(MESH, (("x",), ())),)
     matrix = (Aval((4, 3), "float32"),)
-    record = writable(
+    portable = writable(
         in_avals=matrix, out_avals=matrix, in_shardings=spread, out_shardings=spread, nr_devices=6
     )
-    back = in_jax(serialize_exported(record))
+    back = in_jax(serialize_exported(portable))
     assert back.module.nr_devices == 6
     if jax.__version_info__ >= (0, 9):
         named = back.in_shardings_jax(None)[0]
@@ -367,19 +367,19 @@ def test_archives_of_several_devices_run_in_jax() -> None:
 
 
 def test_types_that_jax_knows_but_nobody_registered() -> None:
-    record = export(lambda t: t.only + 1)(Free(jnp.ones(2)))
+    portable = export(lambda t: t.only + 1)(Free(jnp.ones(2)))
     with pytest.raises(SerializationError, match="a Free, which is not registered for files"):
-        serialize_exported(record)
+        serialize_exported(portable)
 
 
 def test_4_bit_integers_of_jax_s_own_modules() -> None:
-    record = writable(in_avals=(Aval((), "int4"),), constraints_known=False)
-    assert read_exported(serialize_exported(record)).in_avals == record.in_avals
+    portable = writable(in_avals=(Aval((), "int4"),), constraints_known=False)
+    assert read_exported(serialize_exported(portable)).in_avals == portable.in_avals
 
 
 def test_ordered_dicts() -> None:
     tree = OrderedDict([("b", jnp.ones(2)), ("a", jnp.zeros(2))])
-    record = export(lambda t: OrderedDict(t, c=t["b"]))(tree)
-    result = in_jax(serialize_exported(record)).call(tree)
+    portable = export(lambda t: OrderedDict(t, c=t["b"]))(tree)
+    result = in_jax(serialize_exported(portable)).call(tree)
     assert isinstance(result, OrderedDict)
     assert list(result) == ["b", "a", "c"]

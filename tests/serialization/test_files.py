@@ -31,7 +31,7 @@ from tests.serialization.records import changed, simple, with_vjps
 
 
 @pytest.fixture(scope="module")
-def record() -> PortableFunction:
+def portable() -> PortableFunction:
     def f(params: Any, x: Any) -> Any:
         return {"y": jnp.tanh(x @ params["w"])}
 
@@ -39,32 +39,32 @@ def record() -> PortableFunction:
     return export(f, polymorphic_shapes=shapes)({"w": np.ones((3, 4), np.float32)}, np.ones((2, 3)))
 
 
-def test_write_and_read(record: PortableFunction, tmp_path: Path) -> None:
+def test_write_and_read(portable: PortableFunction, tmp_path: Path) -> None:
     path = tmp_path / "f.jaxfn"
-    write_function(path, record, vjp_order=2)
+    write_function(path, portable, vjp_order=2)
     found = read_function(str(path))
-    assert_equal(found, deserialize(serialize(record, vjp_order=2)))
-    assert_equal(replace(found, gradient=record.with_vjp(0).gradient), record.with_vjp(0))
-    assert found.vjp().module.data == record.vjp().module.data
-    assert path.read_bytes() == serialize(record, vjp_order=2)
+    assert_equal(found, deserialize(serialize(portable, vjp_order=2)))
+    assert_equal(replace(found, gradient=portable.with_vjp(0).gradient), portable.with_vjp(0))
+    assert found.vjp().module.data == portable.vjp().module.data
+    assert path.read_bytes() == serialize(portable, vjp_order=2)
     assert os.listdir(tmp_path) == ["f.jaxfn"]
 
 
 @pytest.mark.parametrize("vjp_size", [0, 1, 1 << 17])
 @pytest.mark.parametrize("size", [0, 1, (1 << 16) - 1, 1 << 16, 1 << 17])
 def test_modules_of_all_sizes(size: int, vjp_size: int, tmp_path: Path) -> None:
-    record = with_vjps(changed(simple(), module=os.urandom(size)), os.urandom(vjp_size))
+    portable = with_vjps(changed(simple(), module=os.urandom(size)), os.urandom(vjp_size))
     path = tmp_path / "f.jaxfn"
-    write_function(path, record)
-    assert_equal(read_function(path), record)
+    write_function(path, portable)
+    assert_equal(read_function(path), portable)
 
 
 def test_structure_that_is_larger_than_the_first_read(tmp_path: Path) -> None:
     constraints = tuple(f"b >= {n}" for n in range(10_000))
-    record = changed(simple(), constraints=constraints, module=os.urandom(1 << 17))
+    portable = changed(simple(), constraints=constraints, module=os.urandom(1 << 17))
     path = tmp_path / "f.jaxfn"
-    write_function(path, record)
-    assert_equal(read_function(path), record)
+    write_function(path, portable)
+    assert_equal(read_function(path), portable)
 
 
 def test_what_was_there_is_replaced(tmp_path: Path) -> None:
@@ -120,13 +120,13 @@ write_function(sys.argv[1], record, vjp_order=0)
 
 def test_a_process_that_dies_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "f.jaxfn"
-    record = with_vjps(simple(), b"the VJP")
-    write_function(path, record)
+    portable = with_vjps(simple(), b"the VJP")
+    write_function(path, portable)
     run_python(DEATH, str(path))
-    assert_equal(read_function(path), record)
+    assert_equal(read_function(path), portable)
 
 
-def test_nothing_is_touched_by_a_record_that_cannot_be_written(tmp_path: Path) -> None:
+def test_nothing_is_touched_by_a_function_that_cannot_be_written(tmp_path: Path) -> None:
     path = tmp_path / "f.jaxfn"
     with pytest.raises(SerializationError):
         write_function(path, simple(), vjp_order=1)
@@ -285,8 +285,8 @@ def test_a_large_module_is_in_memory_once(tmp_path: Path) -> None:
     path = tmp_path / "f.jaxfn"
     write_function(path, changed(simple(), module=bytes(size)))
     with traced_peak() as peak:
-        record = read_function(path)
-    assert len(record.module.data) == size <= peak[0] < 1.1 * size
+        portable = read_function(path)
+    assert len(portable.module.data) == size <= peak[0] < 1.1 * size
 
 
 def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A record from a file runs in TensorFlow without JAX, if its types are those of its module."""
+"""A function from a file runs in TensorFlow without JAX, if its types are those of its module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.serialization.records import changed
 
 
 @pytest.fixture(scope="module")
-def record() -> PortableFunction:
+def portable() -> PortableFunction:
     def f(params: Any, x: Any) -> Any:
         return {"y": jnp.square(x @ params["w"]), "n": x.shape[0] * jnp.int32(1)}
 
@@ -35,27 +35,27 @@ N, Y = Aval((), "int32"), Aval((B, 1), "float32")
 WRONG: list[tuple[dict[str, Any], str]] = [
     (
         {"out_avals": (N, replace(Y, dtype="float64"))},
-        "result 1: the record says float64[b,1], the module tensor<?x1xf32>",
+        "result 1: the portable function says float64[b,1], the module tensor<?x1xf32>",
     ),
     (
         {"out_avals": (replace(N, dtype="int64"), Y)},
-        "result 0: the record says int64[], the module tensor<i32>",
+        "result 0: the portable function says int64[], the module tensor<i32>",
     ),
     (
         {"out_avals": (N, replace(Y, shape=(B, 1000)))},
-        "result 1: the record says float32[b,1000], the module tensor<?x1xf32>",
+        "result 1: the portable function says float32[b,1000], the module tensor<?x1xf32>",
     ),
     (
         {"in_avals": (W, replace(X, shape=(B, 4)))},
-        "argument 1: the record says float32[b,4], the module tensor<?x3xf32>",
+        "argument 1: the portable function says float32[b,4], the module tensor<?x3xf32>",
     ),
-    ({"module_kept_var_idx": (0,)}, "the record has 1 arguments, the module 2"),
+    ({"module_kept_var_idx": (0,)}, "the portable function has 1 arguments, the module 2"),
 ]
 
 
-def test_a_file_runs(record: PortableFunction, tmp_path: Path) -> None:
-    write_function(tmp_path / "f.jaxfn", record, vjp_order=1)
-    assert (record.in_avals, record.out_avals) == ((W, X), (N, Y))
+def test_a_file_runs(portable: PortableFunction, tmp_path: Path) -> None:
+    write_function(tmp_path / "f.jaxfn", portable, vjp_order=1)
+    assert (portable.in_avals, portable.out_avals) == ((W, X), (N, Y))
     f = to_tf(read_function(tmp_path / "f.jaxfn"))
     w = tf.constant([[1.0], [2.0], [3.0]])
     for batch in (1, 4):
@@ -68,13 +68,13 @@ def test_a_file_runs(record: PortableFunction, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("changes", "text"), WRONG)
 def test_files_that_contradict_their_modules_are_refused(
-    changes: dict[str, Any], text: str, record: PortableFunction, tmp_path: Path
+    changes: dict[str, Any], text: str, portable: PortableFunction, tmp_path: Path
 ) -> None:
-    write_function(tmp_path / "f.jaxfn", changed(record, **changes), vjp_order=0)
+    write_function(tmp_path / "f.jaxfn", changed(portable, **changes), vjp_order=0)
     with pytest.raises(ModuleError) as caught:
         to_tf(read_function(tmp_path / "f.jaxfn"))
     assert str(caught.value).splitlines() == [
-        "The StableHLO module of f does not match its record:",
+        "The StableHLO module of f does not match its portable function:",
         f"  - {text}",
     ]
 
@@ -92,7 +92,9 @@ print("jax" in sys.modules)
 
 
 @pytest.mark.slow
-def test_a_file_runs_where_jax_cannot_be_imported(record: PortableFunction, tmp_path: Path) -> None:
-    write_function(tmp_path / "f.jaxfn", record, vjp_order=1)
+def test_a_file_runs_where_jax_cannot_be_imported(
+    portable: PortableFunction, tmp_path: Path
+) -> None:
+    write_function(tmp_path / "f.jaxfn", portable, vjp_order=1)
     lines = run_python(RUN, str(tmp_path / "f.jaxfn"), without_jax=True).splitlines()
     assert lines == ["[[36.0]]", "False"]

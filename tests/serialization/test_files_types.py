@@ -50,7 +50,7 @@ register_pytree_node_serialization(
 
 
 @pytest.fixture(scope="module")
-def record() -> PortableFunction:
+def portable() -> PortableFunction:
     def f(p: Point, s: Scaled, q: Plain) -> Any:
         return Scaled(Point(p.x + s.value * s.factor, p.y), 3), q
 
@@ -58,8 +58,8 @@ def record() -> PortableFunction:
     return export(f)(Point(one, one), Scaled(one, 2), Plain(one, one))
 
 
-def test_registered_types_are_rebuilt(record: PortableFunction) -> None:
-    found = deserialize(serialize(record))
+def test_registered_types_are_rebuilt(portable: PortableFunction) -> None:
+    found = deserialize(serialize(portable))
     point, scaled, plain = found.in_tree.children[0].children
     assert (point.serialized_name, scaled.serialized_name, plain.serialized_name) == (
         "test_files_types.Point",
@@ -75,16 +75,16 @@ def test_registered_types_are_rebuilt(record: PortableFunction) -> None:
     # Not registered: a named tuple of the same fields.
     assert type(other) is not Plain
     assert other == Plain(3, 4)
-    assert serialize(found) == serialize(record)
+    assert serialize(found) == serialize(portable)
 
 
-def test_arguments_of_registered_types_are_taken(record: PortableFunction) -> None:
-    tree = deserialize(serialize(record)).in_tree.children[0]
+def test_arguments_of_registered_types_are_taken(portable: PortableFunction) -> None:
+    tree = deserialize(serialize(portable)).in_tree.children[0]
     leaves = tree.flatten((Point(1, 2), Scaled(3, 2), Plain(4, 5)))
     assert leaves == [1, 2, 3, 4, 5]
 
 
-def test_a_named_tuple_without_static_data_has_the_fields_of_the_record() -> None:
+def test_a_named_tuple_without_static_data_has_the_fields_of_the_function() -> None:
     """A function made by hand has them as jax.export writes them."""
     tree = TreeSpec(
         "namedtuple",
@@ -110,17 +110,17 @@ print(serialize(record) == data)
 """
 
 
-def test_elsewhere_their_children_stand_for_them(record: PortableFunction) -> None:
-    lines = run_python(WITHOUT, serialize(record).hex(), without_jax=True).splitlines()
+def test_elsewhere_their_children_stand_for_them(portable: PortableFunction) -> None:
+    lines = run_python(WITHOUT, serialize(portable).hex(), without_jax=True).splitlines()
     assert lines == ["tuple Point {'x': 1, 'y': 2} Plain(u=3, v=4)", "True"]
 
 
-def test_the_function_still_computes_the_same(record: PortableFunction) -> None:
+def test_the_function_still_computes_the_same(portable: PortableFunction) -> None:
     tf = pytest.importorskip("tensorflow")
     from jax2tf_bridge import to_tf
 
     one = tf.constant(1.0)
-    result, _ = to_tf(deserialize(serialize(record)))(
+    result, _ = to_tf(deserialize(serialize(portable)))(
         Point(one, one), Scaled(one, 2), Plain(one, one)
     )
     assert jnp.asarray(result.value.x) == 3

@@ -32,13 +32,13 @@ NOTHING = constant(Aval((0, 3), "int64"), b"", "nothing")
 
 
 def lifting(*constants: LiftedConstant, vjps: int = 1) -> PortableFunction:
-    """A record with these constants, which its VJPs have in the opposite order."""
-    record = replace(simple(), lifted_constants=constants)
+    """A portable function with these constants, which its VJPs have in the opposite order."""
+    portable = replace(simple(), lifted_constants=constants)
     modules = [b"a VJP"] * vjps
     if not modules:
-        return record
-    vjp = vjp_of(record, lifted_constants=constants[::-1], module=modules.pop())
-    return replace(record, gradient=StoredGradient(with_vjps(vjp, *modules)))
+        return portable
+    vjp = vjp_of(portable, lifted_constants=constants[::-1], module=modules.pop())
+    return replace(portable, gradient=StoredGradient(with_vjps(vjp, *modules)))
 
 
 def places(data: bytes, arrays: Sequence[LiftedConstant]) -> list[int]:
@@ -53,9 +53,9 @@ def places(data: bytes, arrays: Sequence[LiftedConstant]) -> list[int]:
 
 def test_each_array_is_there_once_and_aligned() -> None:
     reshaped = replace(FLOATS, aval=Aval((6,), "int32"), name="the same bytes")
-    record = lifting(FLOATS, MASK, FLOATS, NOTHING, reshaped, vjps=2)
-    data = serialize(record)
-    assert_equal(deserialize(data), record)
+    portable = lifting(FLOATS, MASK, FLOATS, NOTHING, reshaped, vjps=2)
+    data = serialize(portable)
+    assert_equal(deserialize(data), portable)
     assert serialize(deserialize(data)) == data
     first, second = places(data, [FLOATS, MASK])
     assert first % 64 == second % 64 == 0
@@ -89,16 +89,16 @@ def test_equal_arrays_need_not_be_one_object() -> None:
 
 
 def test_arrays_that_are_left_out(tmp_path: Path) -> None:
-    record = lifting(FLOATS, MASK)
+    portable = lifting(FLOATS, MASK)
     path = tmp_path / "f.jaxfn"
-    write_function(path, record, arrays=False)
+    write_function(path, portable, arrays=False)
     data = path.read_bytes()
-    assert data == serialize(record, arrays=False)
+    assert data == serialize(portable, arrays=False)
     assert FLOATS.data is not None
     assert FLOATS.data not in data
     found = read_function(path)
-    assert found.lifted_constants == record.lifted_constants
-    assert found.vjp().lifted_constants == record.vjp().lifted_constants
+    assert found.lifted_constants == portable.lifted_constants
+    assert found.vjp().lifted_constants == portable.vjp().lifted_constants
     for function in (found, found.vjp()):
         assert [c.data for c in function.lifted_constants] == [None, None]
     # What was left out stays out.
@@ -106,30 +106,30 @@ def test_arrays_that_are_left_out(tmp_path: Path) -> None:
 
 
 def test_arrays_that_are_elsewhere() -> None:
-    record = lifting(FLOATS, replace(MASK, data=None))
-    found = deserialize(serialize(record))
-    assert_equal(found, record)
+    portable = lifting(FLOATS, replace(MASK, data=None))
+    found = deserialize(serialize(portable))
+    assert_equal(found, portable)
     # One who has the array is enough.
-    record = lifting(replace(FLOATS, data=None), FLOATS)
-    assert [c.data for c in deserialize(serialize(record)).lifted_constants] == [FLOATS.data] * 2
+    portable = lifting(replace(FLOATS, data=None), FLOATS)
+    assert [c.data for c in deserialize(serialize(portable)).lifted_constants] == [FLOATS.data] * 2
 
 
 @pytest.mark.parametrize("sizes", [(0,), (1, 63, 64, 65), (100_000,), (5_000_000, 7, 3_000_000)])
 def test_arrays_of_all_sizes(sizes: tuple[int, ...], tmp_path: Path) -> None:
     constants = [constant(Aval((size,), "int8"), os.urandom(size), f"{size}") for size in sizes]
-    record = lifting(*constants)
+    portable = lifting(*constants)
     path = tmp_path / "f.jaxfn"
-    write_function(path, record)
-    assert_equal(read_function(path), record)
-    assert_equal(deserialize(path.read_bytes()), record)
+    write_function(path, portable)
+    assert_equal(read_function(path), portable)
+    assert_equal(deserialize(path.read_bytes()), portable)
 
 
 def test_large_arrays_are_in_memory_once(tmp_path: Path) -> None:
     size = 1 << 25
     constants = [constant(Aval((size,), "uint8"), bytes([i]) * size) for i in range(2)]
     path = tmp_path / "f.jaxfn"
-    record = lifting(*constants, vjps=2)
-    write_function(path, record)
+    portable = lifting(*constants, vjps=2)
+    write_function(path, portable)
     data = path.read_bytes()
 
     def peak(call: Any, argument: Any) -> int:
@@ -146,7 +146,7 @@ def test_large_arrays_are_in_memory_once(tmp_path: Path) -> None:
     assert 2 * size <= peak(deserialize, data) < 2.1 * size
     tracemalloc.start()
     try:
-        write_function(path, record)
+        write_function(path, portable)
         assert tracemalloc.get_traced_memory()[1] < 0.1 * size
     finally:
         tracemalloc.stop()
@@ -292,7 +292,7 @@ def test_a_forged_file_whose_array_would_be_larger_than_memory() -> None:
 
 
 def test_a_file_with_another_array_for_a_digest_is_refused() -> None:
-    """Its checksums are right; but no other record must come to use its array for its own."""
+    """Its checksums are right; but no other function must come to use its array for its own."""
     data = serialize(lifting(FLOATS))
     (start,) = places(data, [FLOATS])
     assert FLOATS.data is not None

@@ -1,4 +1,4 @@
-"""Records that a .jaxfn file cannot hold: the error names the place, and nothing is written."""
+"""Errors of writing .jaxfn files: functions that do not fit the format or contradict themselves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jax2tf_bridge.serialization import serialize
 from jax2tf_bridge.serialization.jaxfn import _format
 from shape_poly import DimExpr
 from tests.serialization.records import (
-    RECORDS_THAT_CANNOT_BE_CALLED,
+    FUNCTIONS_THAT_CANNOT_BE_CALLED,
     call_tree,
     changed,
     simple,
@@ -36,9 +36,9 @@ class Text(str):
     pass
 
 
-def refusal(record: PortableFunction, **options: Any) -> str:
+def refusal(portable: PortableFunction, **options: Any) -> str:
     with pytest.raises(SerializationError) as caught:
-        serialize(record, **options)
+        serialize(portable, **options)
     assert isinstance(caught.value, ValueError)
     return str(caught.value)
 
@@ -71,8 +71,8 @@ def test_keys_of_a_keyword_argument() -> None:
     inner = TreeSpec("dict", keys=(1j,), children=(LEAF,))
     keywords = TreeSpec("dict", keys=("scale",), children=(inner,))
     tree = TreeSpec("tuple", children=(TreeSpec("tuple"), keywords))
-    record = replace(simple(), in_tree=tree, argument_names=())
-    assert "cannot be written: scale has the key 1j" in refusal(record)
+    portable = replace(simple(), in_tree=tree, argument_names=())
+    assert "cannot be written: scale has the key 1j" in refusal(portable)
 
 
 def test_keys_that_nest_or_count_too_far() -> None:
@@ -107,12 +107,12 @@ def test_depth() -> None:
         ({"out_shardings": ()}, "out_shardings has 0 members for 1 out_avals"),
         ({"argument_names": ()}, "argument_names has 0 members for 1 arguments"),
         ({"in_tree": LEAF}, "in_tree is not the structure of (args, kwargs)"),
-        *RECORDS_THAT_CANNOT_BE_CALLED,
+        *FUNCTIONS_THAT_CANNOT_BE_CALLED,
         ({"kept_arguments": (0, 0)}, "not in ascending order from 0 to 0: 0 comes after 0"),
         ({"kept_arguments": (1,)}, "not in ascending order from 0 to 0: 1 comes after -1"),
     ],
 )
-def test_inconsistent_records(changes: dict[str, Any], text: str) -> None:
+def test_inconsistent_functions(changes: dict[str, Any], text: str) -> None:
     found = refusal(changed(simple(), **changes))
     assert found.startswith("f cannot be written: its parts disagree: ")
     assert text in found
@@ -164,8 +164,8 @@ def test_values_out_of_range(changes: dict[str, Any], text: str) -> None:
 
 def test_too_many_dimensions() -> None:
     shape = tuple(DimExpr.variable(f"a_long_name_of_a_dimension_{i}") for i in range(5000))
-    record = replace(simple(), in_avals=(Aval(shape, "int8"),))
-    assert "characters together, and a file holds 131072. Use shorter names." in refusal(record)
+    portable = replace(simple(), in_avals=(Aval(shape, "int8"),))
+    assert "characters together, and a file holds 131072. Use shorter names." in refusal(portable)
 
 
 def test_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,19 +181,19 @@ def test_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_size_limit_of_flatbuffers_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flatbuffers.builder.Builder.MAX_BUFFER_SIZE", 1 << 11)
-    record = replace(simple(), argument_names=("x" * 2000,))
-    assert "its description, without modules and arrays, takes more than" in refusal(record)
+    portable = replace(simple(), argument_names=("x" * 2000,))
+    assert "its description, without modules and arrays, takes more than" in refusal(portable)
 
 
 def test_more_vjps_than_there_are() -> None:
     reason = NoGradient("it uses a while loop")
-    record = replace(simple(), gradient=reason)
-    assert refusal(record, vjp_order=1) == (
+    portable = replace(simple(), gradient=reason)
+    assert refusal(portable, vjp_order=1) == (
         "f cannot be written with vjp_order=1: there is no VJP. f has no gradient: it uses a while "
         "loop."
     )
-    record = with_vjps(replace(simple(), name="f_0", gradient=reason), b"1", b"2")
-    assert refusal(record, vjp_order=4) == (
+    portable = with_vjps(replace(simple(), name="f_0", gradient=reason), b"1", b"2")
+    assert refusal(portable, vjp_order=4) == (
         "f_0 cannot be written with vjp_order=4: only VJPs up to order 2 are there. f_0 has no "
         "gradient: it uses a while loop."
     )
@@ -203,8 +203,8 @@ def test_vjps_that_cannot_be_made() -> None:
     def no_gradient() -> PortableFunction:
         raise GradientError("the function branches on its input")
 
-    record = replace(simple(), gradient=GradientOnDemand(no_gradient))
-    text = refusal(record, vjp_order=1)
+    portable = replace(simple(), gradient=GradientOnDemand(no_gradient))
+    text = refusal(portable, vjp_order=1)
     assert text.endswith("there is no VJP. the function branches on its input")
 
     def question() -> PortableFunction:
@@ -229,10 +229,10 @@ def test_endless_vjps() -> None:
     assert "a file holds VJPs up to order 200" in refusal(more(), vjp_order=1000)
 
 
-def test_a_record_of_a_call_without_names_is_written() -> None:
+def test_a_function_of_a_call_without_names_is_written() -> None:
     tree = call_tree()
-    record = changed(
+    portable = changed(
         simple(), in_tree=tree, argument_names=(), in_avals=(), in_shardings=(),
         kept_arguments=(),
     )  # fmt: skip
-    assert serialize(record)
+    assert serialize(portable)

@@ -60,8 +60,8 @@ def test_random_tables(data: bytes) -> None:
 
 
 def test_forged_as_it_should_be() -> None:
-    record = deserialize(forged())
-    assert (record.name, record.out_avals) == ("f", (Aval((), "float32"),))
+    portable = deserialize(forged())
+    assert (portable.name, portable.out_avals) == ("f", (Aval((), "float32"),))
 
 
 BILLION = 2**32 - 1

@@ -22,10 +22,10 @@ SINE, COSINE = GraphFunction("sine", b"graph of sine"), GraphFunction("cosine", 
 
 def with_graphs() -> PortableFunction:
     """A function that calls two graphs, and a VJP that calls one of them and another."""
-    record = replace(simple(), graph_functions=(SINE, COSINE))
-    record = with_vjps(record, b"the module of the VJP")
-    vjp = replace(record.vjp(), graph_functions=(COSINE, GraphFunction("sine", b"its gradient")))
-    return replace(record, gradient=StoredGradient(vjp))
+    portable = replace(simple(), graph_functions=(SINE, COSINE))
+    portable = with_vjps(portable, b"the module of the VJP")
+    vjp = replace(portable.vjp(), graph_functions=(COSINE, GraphFunction("sine", b"its gradient")))
+    return replace(portable, gradient=StoredGradient(vjp))
 
 
 def _version(data: bytes) -> int:
@@ -33,9 +33,9 @@ def _version(data: bytes) -> int:
 
 
 def test_graphs_come_back_in_their_order_those_of_the_vjp_too() -> None:
-    record = with_graphs()
-    data = serialize(record)
-    assert_equal(deserialize(data), record)
+    portable = with_graphs()
+    data = serialize(portable)
+    assert_equal(deserialize(data), portable)
     assert serialize(deserialize(data)) == data
 
 

@@ -22,7 +22,7 @@ from tests.fresh_process import run_python
 from tests.sampling import examples
 from tests.serialization.equality import FIELDS, assert_equal
 from tests.serialization.records import call_tree, changed, simple, vjp_of, with_vjps
-from tests.serialization.strategies import records, single_records
+from tests.serialization.strategies import portable_functions, single_functions
 
 thorough = settings(
     deadline=None,
@@ -31,33 +31,33 @@ thorough = settings(
 )
 
 
-@given(records())
+@given(portable_functions())
 @thorough
-def test_round_trip(record: PortableFunction) -> None:
-    data = serialize(record)
+def test_round_trip(portable: PortableFunction) -> None:
+    data = serialize(portable)
     found = deserialize(data)
-    assert_equal(found, record)
+    assert_equal(found, portable)
     assert serialize(found) == data
 
 
-@given(single_records(), st.sampled_from((bytearray, memoryview)))
+@given(single_functions(), st.sampled_from((bytearray, memoryview)))
 @settings(thorough, max_examples=examples(5))
-def test_other_buffers(record: PortableFunction, kind: type) -> None:
-    buffer = kind(serialize(record))
+def test_other_buffers(portable: PortableFunction, kind: type) -> None:
+    buffer = kind(serialize(portable))
     found = deserialize(buffer)
     if isinstance(buffer, bytearray):
         buffer[:] = bytes(len(buffer))  # it is the caller's again
-    assert_equal(found, record)
+    assert_equal(found, portable)
 
 
-@given(records())
+@given(portable_functions())
 @settings(thorough, max_examples=examples(10))
-def test_what_was_read_can_be_pickled(record: PortableFunction) -> None:
-    assert_equal(pickle.loads(pickle.dumps(deserialize(serialize(record)))), record)
+def test_what_was_read_can_be_pickled(portable: PortableFunction) -> None:
+    assert_equal(pickle.loads(pickle.dumps(deserialize(serialize(portable)))), portable)
 
 
 def test_every_field_is_drawn_and_compared() -> None:
-    """A field that is added to the record must come into the strategy and the format."""
+    """A field that is added to the portable function must come into the strategy and the format."""
     defaults = {
         field.name: field.default
         for field in dataclasses.fields(PortableFunction)
@@ -65,11 +65,11 @@ def test_every_field_is_drawn_and_compared() -> None:
     }
     drawn: dict[str, set[str]] = {name: set() for name in FIELDS}
 
-    @given(single_records())
+    @given(single_functions())
     @settings(thorough, max_examples=examples(40), database=None, derandomize=True)
-    def collect(record: PortableFunction) -> None:
+    def collect(portable: PortableFunction) -> None:
         for name in FIELDS:
-            drawn[name].add(repr(getattr(record, name)))
+            drawn[name].add(repr(getattr(portable, name)))
 
     collect()
     assert [name for name, values in drawn.items() if len(values) < 2] == []
@@ -80,28 +80,28 @@ def test_every_field_is_drawn_and_compared() -> None:
 def test_many_arguments() -> None:
     """More than the 65,535 that JAX's format has indices for."""
     count = 70_000
-    record = changed(
+    portable = changed(
         simple(),
         in_tree=call_tree(TreeSpec("list", children=(LEAF,) * count)),
         in_avals=(Aval((2,), "float32"), Aval((), "int32")) * (count // 2),
         in_shardings=(None,) * count,
         kept_arguments=tuple(range(1, count, 2)),
     )
-    data = serialize(record)
-    assert_equal(deserialize(data), record)
+    data = serialize(portable)
+    assert_equal(deserialize(data), portable)
     assert len(data) < 10 * count
 
 
 def test_keys_that_are_equal_but_of_other_types() -> None:
     trees = [TreeSpec("dict", keys=(key,), children=(LEAF,)) for key in (1, True, 1.0, "1", b"1")]
     zeros = [TreeSpec("dict", keys=(key,), children=(LEAF,)) for key in (0.0, -0.0, 0, False, None)]
-    record = simple(TreeSpec("tuple", children=tuple(trees + zeros)))
-    assert_equal(deserialize(serialize(record)), record)
+    portable = simple(TreeSpec("tuple", children=tuple(trees + zeros)))
+    assert_equal(deserialize(serialize(portable)), portable)
 
 
 def test_a_key_that_is_no_number() -> None:
-    record = simple(TreeSpec("dict", keys=((math.nan, "x"),), children=(LEAF,)))
-    found = deserialize(serialize(record)).in_tree.children[0].children[0]
+    portable = simple(TreeSpec("dict", keys=((math.nan, "x"),), children=(LEAF,)))
+    found = deserialize(serialize(portable)).in_tree.children[0].children[0]
     (key,) = found.keys
     assert isinstance(key, tuple)
     assert math.isnan(key[0])
@@ -111,50 +111,50 @@ def test_a_key_that_is_no_number() -> None:
 def test_dimensions_stay_as_they_are_written() -> None:
     """JAX compares expressions by their form."""
     b = DimExpr.variable("b")
-    record = dataclasses.replace(simple(), in_avals=(Aval(((4 * b) // 2, 2 * b, 7), "float32"),))
-    (aval,) = deserialize(serialize(record)).in_avals
-    assert aval == record.in_avals[0]
-    assert list(map(str, aval.shape)) == list(map(str, record.in_avals[0].shape))
+    portable = dataclasses.replace(simple(), in_avals=(Aval(((4 * b) // 2, 2 * b, 7), "float32"),))
+    (aval,) = deserialize(serialize(portable)).in_avals
+    assert aval == portable.in_avals[0]
+    assert list(map(str, aval.shape)) == list(map(str, portable.in_avals[0].shape))
 
 
 def test_deepest_tree() -> None:
     tree = LEAF
     for _ in range(198):
         tree = TreeSpec("list", children=(tree,))
-    record = simple(tree)
-    assert_equal(deserialize(serialize(record)), record)
+    portable = simple(tree)
+    assert_equal(deserialize(serialize(portable)), portable)
 
 
 def test_sizes_of_numpy() -> None:
     shape: tuple[int, ...] = tuple(np.array([2, 3]))
-    record = dataclasses.replace(simple(), in_avals=(Aval(shape, "float32"),))
-    (aval,) = deserialize(serialize(record)).in_avals
+    portable = dataclasses.replace(simple(), in_avals=(Aval(shape, "float32"),))
+    (aval,) = deserialize(serialize(portable)).in_avals
     assert aval.shape == (2, 3)
     assert {type(size) for size in aval.shape} == {int}
 
 
 def test_vjps_that_are_there_are_kept() -> None:
-    record = with_vjps(simple(), b"first", b"second")
+    portable = with_vjps(simple(), b"first", b"second")
     for order, reason in ((0, "vjp_order=0"), (1, "vjp_order=1")):
-        found = deserialize(serialize(record, vjp_order=order))
+        found = deserialize(serialize(portable, vjp_order=order))
         for _ in range(order):
             found = found.vjp()
         assert not found.has_vjp
         with pytest.raises(GradientError, match=f"its file was written with {reason}; write it"):
             found.vjp()
-    assert_equal(deserialize(serialize(record, vjp_order=2)), record)
-    assert serialize(record, vjp_order=2) == serialize(record)
+    assert_equal(deserialize(serialize(portable, vjp_order=2)), portable)
+    assert serialize(portable, vjp_order=2) == serialize(portable)
 
 
 def test_vjps_are_made_when_they_are_asked_for() -> None:
     vjp = vjp_of(simple(), module=b"the VJP")
-    record = dataclasses.replace(simple(), gradient=GradientOnDemand(lambda: vjp))
-    assert deserialize(serialize(record)).gradient_problem() == (
+    portable = dataclasses.replace(simple(), gradient=GradientOnDemand(lambda: vjp))
+    assert deserialize(serialize(portable)).gradient_problem() == (
         "f has no gradient: its file was written with vjp_order=0; write it with vjp_order=1."
     )
-    assert deserialize(serialize(record, vjp_order=1)).vjp().module.data == b"the VJP"
+    assert deserialize(serialize(portable, vjp_order=1)).vjp().module.data == b"the VJP"
     # Now it is there.
-    assert deserialize(serialize(record)).vjp().module.data == b"the VJP"
+    assert deserialize(serialize(portable)).vjp().module.data == b"the VJP"
 
 
 DETERMINISM = """

@@ -42,12 +42,12 @@ def on_cpu(f: Callable[..., Any]) -> Callable[..., PortableFunction]:
     return bridge.export(f, platforms=["cpu"])
 
 
-def through_file(record: PortableFunction) -> PortableFunction:
-    return bridge.deserialize(bridge.serialize(record))
+def through_file(portable: PortableFunction) -> PortableFunction:
+    return bridge.deserialize(bridge.serialize(portable))
 
 
-def through_pickle(record: PortableFunction) -> PortableFunction:
-    read: PortableFunction = pickle.loads(pickle.dumps(record))
+def through_pickle(portable: PortableFunction) -> PortableFunction:
+    read: PortableFunction = pickle.loads(pickle.dumps(portable))
     return read
 
 
@@ -133,7 +133,7 @@ class Late(Labelled):
 
 
 class Often(Labelled):
-    """A node that a record has many times."""
+    """A node that a portable function has many times."""
 
 
 class Pair(NamedTuple):
@@ -181,9 +181,9 @@ def test_registering_what_the_error_says_makes_it_work() -> None:
     def f(step: Step) -> Any:
         return Step(step.count + 1, Labelled(step.mean, ("a", 2)))
 
-    record = on_cpu(f)(Step(ONE, ONE))
-    assert through_file(record).in_tree == record.in_tree
-    stored = [through_file(record), through_pickle(record)]
+    portable = on_cpu(f)(Step(ONE, ONE))
+    assert through_file(portable).in_tree == portable.in_tree
+    stored = [through_file(portable), through_pickle(portable)]
     module = "tests.serialization.test_unregistered_types"
     for read in stored:
         assert read.in_tree.children[0].children[0].codec is None
@@ -198,7 +198,7 @@ def test_registering_what_the_error_says_makes_it_work() -> None:
     )
     assert len(paste_advice(caught.value)) == 2
     # Those that were read before, and those that are read now.
-    for read in (*stored, through_file(record), through_pickle(record)):
+    for read in (*stored, through_file(portable), through_pickle(portable)):
         count, labelled = to_exported(read).call(Step(ONE, 5 * ONE))
         assert (count, labelled.value, labelled.label) == (2, 5, ("a", 2))
     assert to_exported(through_file(stored[0])).call(Step(ONE, ONE)).mean.label == ("a", 2)
@@ -259,8 +259,8 @@ def test_static_data_that_cannot_be_had() -> None:
 
 
 def test_a_registration_made_later_does_not_keep_a_function_from_being_read() -> None:
-    record = on_cpu(lambda late: {"late": late, "twice": 2 * late.value})(Late(ONE, jnp.sin))
-    written, pickled = bridge.serialize(record), pickle.dumps(record)
+    portable = on_cpu(lambda late: {"late": late, "twice": 2 * late.value})(Late(ONE, jnp.sin))
+    written, pickled = bridge.serialize(portable), pickle.dumps(portable)
     bridge.register_pytree_node_serialization(
         Late,
         serialized_name="test_unregistered_types.Late",
@@ -356,7 +356,7 @@ def test_where_a_type_is_defined_is_asked_before_names_that_were_registered() ->
 def test_a_type_is_looked_up_once_a_file(
     write: Callable[..., Any], node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = on_cpu(lambda nodes: nodes[0])([node] * 9)
+    portable = on_cpu(lambda nodes: nodes[0])([node] * 9)
     asked, ask = [], _jax_registrations.serialization_of
 
     def counting(spec: TreeSpec) -> tuple[str, bytes] | None:
@@ -364,15 +364,15 @@ def test_a_type_is_looked_up_once_a_file(
         return ask(spec)
 
     monkeypatch.setattr(_jax_registrations, "serialization_of", counting)
-    write(record)
+    write(portable)
     # Of the arguments and of the results.
     assert 1 <= len(asked) <= 2
 
 
 def test_deep_copies_keep_types_and_vjps() -> None:
-    record = on_cpu(lambda step: Step(step.mean, Active(step.count, jnp.sin)))(Step(ONE, ONE))
-    (copied,), (alone,) = copy.deepcopy(([record], [record.out_tree]))
-    assert copied.vjp().name == record.vjp().name
+    portable = on_cpu(lambda step: Step(step.mean, Active(step.count, jnp.sin)))(Step(ONE, ONE))
+    (copied,), (alone,) = copy.deepcopy(([portable], [portable.out_tree]))
+    assert copied.vjp().name == portable.vjp().name
     for tree in (copied.out_tree, alone):
         step = tree.unflatten(iter([1, 2]))
         assert (type(step), type(step.mean)) == (Step, Active)
@@ -436,8 +436,8 @@ for record in (deserialize(data), pickle.loads(bytes.fromhex(sys.argv[2]))):
 
 
 def test_without_jax_they_are_named_tuples_of_the_same_fields() -> None:
-    record = on_cpu(jnp.linalg.slogdet)(MATRIX)
-    written = bridge.serialize(record).hex(), pickle.dumps(record).hex()
+    portable = on_cpu(jnp.linalg.slogdet)(MATRIX)
+    written = bridge.serialize(portable).hex(), pickle.dumps(portable).hex()
     lines = run_python(ELSEWHERE, *written, without_jax=True).splitlines()
     assert lines == ["SlogdetResult(*, *) SlogdetResult(sign=1, logabsdet=2)"] * 2
 

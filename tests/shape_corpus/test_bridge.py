@@ -29,7 +29,7 @@ PROVABLE, REQUIREMENT = labelled("provable"), labelled("requirement")
 IMPOSSIBLE = labelled("impossible")
 
 
-def record_of(case: ShapeCase, constraints: Any) -> bridge.PortableFunction:
+def function_of(case: ShapeCase, constraints: Any) -> bridge.PortableFunction:
     if case.name in SILENT_IN_JAX_0_8 and jax.__version_info__ < (0, 9):
         pytest.skip("jnp.stack of JAX 0.8 does not say which shapes differ")
     exporter = export(
@@ -43,28 +43,28 @@ def record_of(case: ShapeCase, constraints: Any) -> bridge.PortableFunction:
 
 @pytest.mark.parametrize("case", sampled(PROVABLE, every=3), ids=str)
 def test_provable_cases_pass_without_help(case: ShapeCase) -> None:
-    assert record_of(case, ()).requirements == ()
+    assert function_of(case, ()).requirements == ()
 
 
 @pytest.mark.parametrize("case", sampled(REQUIREMENT, every=3), ids=str)
 def test_inferred_requirements_are_the_right_ones(case: ShapeCase) -> None:
-    record = record_of(case, "infer")
-    stated = SymbolicScope(record.requirements)
+    portable = function_of(case, "infer")
+    stated = SymbolicScope(portable.requirements)
     for sizes in grid(case.variables, 24, 300):
-        assert stated.holds(sizes) == case.fits(sizes), (record.requirements, sizes)
+        assert stated.holds(sizes) == case.fits(sizes), (portable.requirements, sizes)
 
 
 @pytest.mark.parametrize("case", sampled(REQUIREMENT, every=7), ids=str)
 def test_requirements_are_asked_for_by_default(case: ShapeCase) -> None:
     with pytest.raises(InconclusiveShapeError) as caught:
-        record_of(case, ())
+        function_of(case, ())
     error = caught.value
     assert case.function.__code__.co_filename in str(error.source)
     assert error.counterexample is not None
     assert not case.fits({**dict.fromkeys(case.variables, 1), **error.counterexample})
     assert f'polymorphic_constraints=["{error.requirements[0]}"' in str(error)
     # What the error says to write is enough.
-    assert record_of(case, error.requirements).requirements == ()
+    assert function_of(case, error.requirements).requirements == ()
 
 
 # Taking every third row alternates between the two kinds of constraints.
@@ -77,7 +77,7 @@ IMPOSSIBLE_EITHER_WAY = [(case, how) for case in IMPOSSIBLE for how in ((), "inf
 def test_impossible_cases_have_a_counterexample(row: tuple[ShapeCase, Any]) -> None:
     case, constraints = row
     with pytest.raises(Exception) as caught:  # noqa: PT011
-        record_of(case, constraints)
+        function_of(case, constraints)
     error = caught.value
     if isinstance(error, InconclusiveShapeError):
         assert error.counterexample
@@ -90,30 +90,30 @@ def test_impossible_cases_have_a_counterexample(row: tuple[ShapeCase, Any]) -> N
 
 @pytest.mark.parametrize("case", labelled("provable", VJP_CASES), ids=str)
 def test_provable_gradients_pass_without_help(case: ShapeCase) -> None:
-    record = record_of(case, ())
-    assert record.requirements == record.vjp().requirements == ()
+    portable = function_of(case, ())
+    assert portable.requirements == portable.vjp().requirements == ()
 
 
 @pytest.mark.parametrize("case", labelled("requirement", VJP_CASES), ids=str)
 def test_requirements_of_a_gradient_bind_the_gradient_alone(case: ShapeCase) -> None:
-    record = record_of(case, "infer")
-    before = record.module.data
-    stated = SymbolicScope(record.vjp().requirements)
+    portable = function_of(case, "infer")
+    before = portable.module.data
+    stated = SymbolicScope(portable.vjp().requirements)
     for sizes in grid(case.variables, 24, 300):
-        assert stated.holds(sizes) == case.fits(sizes), (record.vjp().requirements, sizes)
-    assert record.requirements == ()
-    assert record.module.data is before
+        assert stated.holds(sizes) == case.fits(sizes), (portable.vjp().requirements, sizes)
+    assert portable.requirements == ()
+    assert portable.module.data is before
     with pytest.raises(InconclusiveShapeError, match="the gradient of"):
-        record_of(case, ()).vjp()
+        function_of(case, ()).vjp()
 
 
 @pytest.mark.parametrize("case", labelled("impossible", VJP_CASES), ids=str)
 def test_impossible_gradients_say_so_when_they_are_asked_for(case: ShapeCase) -> None:
-    record = record_of(case, "infer")
-    assert record.requirements == ()
+    portable = function_of(case, "infer")
+    assert portable.requirements == ()
     with pytest.raises((InconclusiveShapeError, GradientError)) as caught:
-        record.vjp()
-    assert record.gradient_problem() == str(caught.value)
+        portable.vjp()
+    assert portable.gradient_problem() == str(caught.value)
 
 
 @pytest.mark.slow

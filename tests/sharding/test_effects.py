@@ -107,26 +107,26 @@ def test_calls_for_debugging_can_be_left_out(
 
 
 def test_what_is_left_out_leaves_no_effect() -> None:
-    record = bridge.export(printing, disabled_checks=LEFT_OUT)(ROW)
-    assert record.ordered_effects == record.unordered_effects == ()
-    assert record.tensorflow_releases[0] == "2.15"
-    assert record.platforms == ("cpu", "cuda", "rocm", "tpu")
-    stored = bridge.deserialize(bridge.serialize(record))
+    portable = bridge.export(printing, disabled_checks=LEFT_OUT)(ROW)
+    assert portable.ordered_effects == portable.unordered_effects == ()
+    assert portable.tensorflow_releases[0] == "2.15"
+    assert portable.platforms == ("cpu", "cuda", "rocm", "tpu")
+    stored = bridge.deserialize(bridge.serialize(portable))
     np.testing.assert_allclose(bridge.to_tf(stored)(ROW), ROW * 2)
 
 
 def test_calls_in_branches_loops_and_maps_are_left_out() -> None:
-    record = bridge.export(in_loops, disabled_checks=LEFT_OUT)(ROW)
-    np.testing.assert_allclose(bridge.to_tf(record)(ROW), in_loops(ROW), rtol=1e-6)
+    portable = bridge.export(in_loops, disabled_checks=LEFT_OUT)(ROW)
+    np.testing.assert_allclose(bridge.to_tf(portable)(ROW), in_loops(ROW), rtol=1e-6)
 
 
 def test_calls_in_gradients_alone() -> None:
-    record = bridge.export(gradient_prints)(ROW)
+    portable = bridge.export(gradient_prints)(ROW)
     assert "the gradient of gradient_prints calls back to Python by jax.debug.print" in str(
-        record.gradient_problem()
+        portable.gradient_problem()
     )
     with pytest.raises(GradientError, match=r"debug_effects\(\) among the disabled checks"):
-        record.vjp()
+        portable.vjp()
     allowed = bridge.export(gradient_prints, disabled_checks=LEFT_OUT)(ROW)
     (pulled,) = bridge.to_tf(allowed.vjp())(ROW, ROW)
     np.testing.assert_allclose(pulled, ROW * 2)
@@ -197,6 +197,6 @@ def test_tokens_of_which_nothing_is_left_are_fine() -> None:
         lax.create_token()
         return a * 2
 
-    record = bridge.export(with_token)(ROW)
-    assert record.module.calling_convention_version == 8
-    np.testing.assert_allclose(bridge.to_tf(record)(ROW), ROW * 2)
+    portable = bridge.export(with_token)(ROW)
+    assert portable.module.calling_convention_version == 8
+    np.testing.assert_allclose(bridge.to_tf(portable)(ROW), ROW * 2)

@@ -1,4 +1,4 @@
-"""On eight devices, records and their VJPs give in JAX what the functions themselves give."""
+"""On eight devices, functions and their VJPs give in JAX what the functions themselves give."""
 
 import jax
 import pytest
@@ -104,7 +104,7 @@ def agreeing(partitioner: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_records_of_shardy_agree_with_jax() -> None:
+def test_functions_of_shardy_agree_with_jax() -> None:
     assert len(agreeing("shardy")) == 13
 
 
@@ -113,5 +113,5 @@ def test_records_of_shardy_agree_with_jax() -> None:
     jax.__version_info__ >= OLDEST_WITHOUT_GSPMD,
     reason="JAX itself cannot call what it exported for GSPMD",
 )
-def test_records_of_gspmd_agree_with_jax() -> None:
+def test_functions_of_gspmd_agree_with_jax() -> None:
     assert len(agreeing("gspmd")) == 13

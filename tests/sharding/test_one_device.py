@@ -49,11 +49,11 @@ def mapped(function: Callable[[Any], Any]) -> Any:
 @pytest.mark.parametrize("name", [*CASES, *WITHOUT_GRADIENT])
 def test_values(name: str) -> None:
     function = mapped({**CASES, **WITHOUT_GRADIENT}[name])
-    record = bridge.export(function)(X)
-    assert record.module.nr_devices == 1
-    assert record.platforms == ("cpu", "cuda", "rocm", "tpu")
-    assert record.tensorflow_releases[0] == "2.15"
-    found = tf.function(bridge.to_tf(record, with_gradient=False))(X)
+    portable = bridge.export(function)(X)
+    assert portable.module.nr_devices == 1
+    assert portable.platforms == ("cpu", "cuda", "rocm", "tpu")
+    assert portable.tensorflow_releases[0] == "2.15"
+    found = tf.function(bridge.to_tf(portable, with_gradient=False))(X)
     np.testing.assert_allclose(found, function(X), rtol=1e-6)
 
 
@@ -83,11 +83,11 @@ def test_a_permutation_to_nobody_gives_zeros_of_every_kind() -> None:
         assert not np.any(zeros.numpy())
 
 
-def test_a_record_of_jax_runs_too() -> None:
+def test_a_function_of_jax_runs_too() -> None:
     function = mapped(lambda a: lax.all_gather(a, "x", tiled=True))
     theirs = jax.export.export(function, platforms=["cpu"])(X)
-    record = bridge.from_exported(theirs)
-    np.testing.assert_allclose(bridge.to_tf(record)(X), X, rtol=1e-6)
+    portable = bridge.from_exported(theirs)
+    np.testing.assert_allclose(bridge.to_tf(portable)(X), X, rtol=1e-6)
 
 
 _PERTURBED = """
@@ -123,8 +123,8 @@ def test_parts_for_several_platforms_are_not_handed_to_jax() -> None:
     """XLA would end the process."""
     several: dict[str, Any] = {}
     for options in (several, {"platforms": ["cpu"], "polymorphic_shapes": "(8*b, 8)"}):
-        record = bridge.export(by_parts(), **options)(X)
-        if b"xla.sdy.GlobalToLocalShape" not in record.module.data:
+        portable = bridge.export(by_parts(), **options)(X)
+        if b"xla.sdy.GlobalToLocalShape" not in portable.module.data:
             pytest.skip("this JAX writes computations by parts in another way")
         with pytest.raises(ShardingError, match=r"by itself \(jax\.shard_map\).*cpu.*export"):
-            bridge.to_exported(record)
+            bridge.to_exported(portable)

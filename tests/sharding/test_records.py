@@ -25,50 +25,50 @@ def exported(function: Any, *args: Any) -> PortableFunction:
     return bridge.export(function, platforms=["cpu"])(*args)
 
 
-def test_a_record_says_how_arguments_and_results_are_spread() -> None:
-    record = exported(spread_product(), X, X)
-    assert record.module.nr_devices == 8
-    ins, outs = words(record.in_shardings), words(record.out_shardings)
+def test_a_function_says_how_arguments_and_results_are_spread() -> None:
+    portable = exported(spread_product(), X, X)
+    assert portable.module.nr_devices == 8
+    ins, outs = words(portable.in_shardings), words(portable.out_shardings)
     assert None not in (*ins, *outs)
     assert len({*ins, *outs}) == 3
 
 
 def test_on_every_device_as_a_whole_is_not_the_same_as_not_said() -> None:
     function = jax.jit(product, in_shardings=(over("x"), None), out_shardings=over())
-    record = exported(function, X, X)
-    assert [s is None for s in record.in_shardings] == [False, True]
-    assert words(record.out_shardings) == [REPLICATED]
-    again = bridge.deserialize(bridge.serialize(record))
-    assert again.in_shardings == record.in_shardings
-    assert again.out_shardings == record.out_shardings
+    portable = exported(function, X, X)
+    assert [s is None for s in portable.in_shardings] == [False, True]
+    assert words(portable.out_shardings) == [REPLICATED]
+    again = bridge.deserialize(bridge.serialize(portable))
+    assert again.in_shardings == portable.in_shardings
+    assert again.out_shardings == portable.out_shardings
 
 
 def test_a_vjp_is_spread_as_its_function() -> None:
-    record = exported(spread_product(), X, X)
-    vjp = record.vjp()
+    portable = exported(spread_product(), X, X)
+    vjp = portable.vjp()
     assert vjp.module.nr_devices == 8
-    given = words((*record.in_shardings, *record.out_shardings))
+    given = words((*portable.in_shardings, *portable.out_shardings))
     assert words(vjp.in_shardings) == given
-    assert words(vjp.out_shardings) == words(record.in_shardings)
+    assert words(vjp.out_shardings) == words(portable.in_shardings)
     second = vjp.vjp()
     assert words(second.out_shardings) == given
 
 
 def test_what_is_not_said_is_on_every_device_in_the_vjp() -> None:
     function = jax.jit(product, in_shardings=(over("x"), None))
-    record = exported(function, X, X)
-    vjp = record.vjp()
-    rows = words(record.in_shardings)[0]
+    portable = exported(function, X, X)
+    vjp = portable.vjp()
+    rows = words(portable.in_shardings)[0]
     assert words(vjp.in_shardings) == [rows, REPLICATED, REPLICATED]
     assert words(vjp.out_shardings) == [rows, REPLICATED]
 
 
 def test_an_argument_that_the_module_dropped_has_a_sharding_in_the_vjp() -> None:
     function = jax.jit(lambda a, unused, w: a * w, in_shardings=(over("x"), over("y"), None))
-    record = exported(function, X, X, X)
-    assert record.module.kept_arguments == (0, 2)
-    rows = words(record.in_shardings)[0]
-    assert words(record.vjp().out_shardings) == [rows, REPLICATED, REPLICATED]
+    portable = exported(function, X, X, X)
+    assert portable.module.kept_arguments == (0, 2)
+    rows = words(portable.in_shardings)[0]
+    assert words(portable.vjp().out_shardings) == [rows, REPLICATED, REPLICATED]
 
 
 def test_four_bit_arguments_keep_the_shardings_of_all() -> None:
@@ -77,26 +77,26 @@ def test_four_bit_arguments_keep_the_shardings_of_all() -> None:
         in_shardings=(over("x"), over("x")),
         out_shardings=over("x"),
     )
-    record = exported(function, X, jax.ShapeDtypeStruct((8, 8), "int4"))
+    portable = exported(function, X, jax.ShapeDtypeStruct((8, 8), "int4"))
     rows = words(exported(jax.jit(jnp.sin, in_shardings=over("x")), X).in_shardings)
-    assert words((*record.in_shardings, *record.out_shardings)) == rows * 3
+    assert words((*portable.in_shardings, *portable.out_shardings)) == rows * 3
 
 
 def test_open_sizes_may_be_spread_where_they_divide() -> None:
-    record = bridge.export(
+    portable = bridge.export(
         jax.jit(jnp.sin, in_shardings=over("x")), polymorphic_shapes="(2*b, 8)", platforms=["cpu"]
     )(X)
-    assert words(record.in_shardings) == words(
+    assert words(portable.in_shardings) == words(
         exported(jax.jit(jnp.sin, in_shardings=over("x")), X).in_shardings
     )
-    assert record.vjp().module.nr_devices == 8
+    assert portable.vjp().module.nr_devices == 8
 
 
 def test_the_spec_of_an_argument_counts_and_where_an_array_lies_does_not() -> None:
     spec = jax.ShapeDtypeStruct(X.shape, X.dtype, sharding=over("x"))
-    record = exported(jax.jit(jnp.sin), spec)
-    assert record.module.nr_devices == 8
-    assert record.in_shardings[0] is not None
+    portable = exported(jax.jit(jnp.sin), spec)
+    assert portable.module.nr_devices == 8
+    assert portable.in_shardings[0] is not None
     one = Mesh(np.array(jax.devices()[:1]), ("x",))
     array = jax.device_put(X, NamedSharding(one, PartitionSpec("x")))
     assert exported(jax.jit(jnp.sin), array).in_shardings == (None,)
@@ -120,11 +120,11 @@ def _of_an_inner_jit(a: Any) -> Any:
 def test_a_function_that_is_not_jitted_is_exported_as_if_it_were(
     function: Any, argument: Any
 ) -> None:
-    record = exported(function, argument)
+    portable = exported(function, argument)
     jitted = exported(jax.jit(function), argument)
-    assert record.module.nr_devices == jitted.module.nr_devices == 8
-    assert record.in_shardings == jitted.in_shardings
-    assert record.out_shardings == jitted.out_shardings
+    assert portable.module.nr_devices == jitted.module.nr_devices == 8
+    assert portable.in_shardings == jitted.in_shardings
+    assert portable.out_shardings == jitted.out_shardings
 
 
 def test_what_jax_lowers_for_one_device_must_not_speak_of_several() -> None:
@@ -140,9 +140,9 @@ def test_what_jax_lowers_for_one_device_must_not_speak_of_several() -> None:
 
 
 def test_shard_map_is_exported_with_its_devices() -> None:
-    record = exported(by_parts(), X)
-    assert record.module.nr_devices == 8
-    assert record.vjp().module.nr_devices == 8
+    portable = exported(by_parts(), X)
+    assert portable.module.nr_devices == 8
+    assert portable.vjp().module.nr_devices == 8
 
 
 def _spread_sine() -> Any:
@@ -155,8 +155,8 @@ def test_a_mesh_of_one_device_is_no_mesh(inner: bool) -> None:
     sine = _spread_sine()
     function = (lambda x: sine(x) * 1) if inner else sine
     np.testing.assert_allclose(bridge.convert(function)(X), np.sin(X), rtol=1e-5)
-    record = bridge.export(function)(X)
-    assert b"sdy" not in record.module.data
-    assert record.tensorflow_releases[0] == "2.15"
-    (slope,) = bridge.to_tf(record.vjp())(X, np.ones_like(X))
+    portable = bridge.export(function)(X)
+    assert b"sdy" not in portable.module.data
+    assert portable.tensorflow_releases[0] == "2.15"
+    (slope,) = bridge.to_tf(portable.vjp())(X, np.ones_like(X))
     np.testing.assert_allclose(slope, np.cos(X), rtol=1e-5)

@@ -112,11 +112,13 @@ def test_open_sizes_may_be_constrained(jitted: bool) -> None:
 
 
 def test_a_retargeted_function_is_still_known_to_be_sharded() -> None:
-    record = bridge.export(spread_product())(X, X)
-    again = bridge.retarget(record, bridge.Target.tensorflow("2.21"))
-    assert again.module.calling_convention_version == record.module.calling_convention_version == 10
+    portable = bridge.export(spread_product())(X, X)
+    again = bridge.retarget(portable, bridge.Target.tensorflow("2.21"))
+    assert (
+        again.module.calling_convention_version == portable.module.calling_convention_version == 10
+    )
     with pytest.raises(UnsupportedByTargetError, match="it holds sharding annotations"):
-        bridge.retarget(record, bridge.Target.tensorflow("2.17"))
+        bridge.retarget(portable, bridge.Target.tensorflow("2.17"))
 
 
 @pytest.mark.parametrize("how", ["eager", "graph", "compiled"])
@@ -149,10 +151,10 @@ def gspmd() -> Iterator[None]:
 
 
 def test_modules_of_gspmd_run_on_every_release(gspmd: None) -> None:
-    record = bridge.export(spread_product(), disabled_checks=ALLOWED)(X, X)
-    assert record.tensorflow_releases[0] == "2.15"
-    np.testing.assert_allclose(bridge.to_tf(record)(X, X), product(X, X), atol=1e-5)
-    slopes = bridge.to_tf(record.vjp())(X, X, np.ones_like(X))
+    portable = bridge.export(spread_product(), disabled_checks=ALLOWED)(X, X)
+    assert portable.tensorflow_releases[0] == "2.15"
+    np.testing.assert_allclose(bridge.to_tf(portable)(X, X), product(X, X), atol=1e-5)
+    slopes = bridge.to_tf(portable.vjp())(X, X, np.ones_like(X))
     for slope, wanted in zip(slopes, jax.vjp(product, X, X)[1](np.ones_like(X)), strict=True):
         np.testing.assert_allclose(slope, wanted, atol=1e-4)
     with pytest.raises(ShardingError, match=r"computes on the part of each by itself"):
@@ -160,8 +162,8 @@ def test_modules_of_gspmd_run_on_every_release(gspmd: None) -> None:
 
 
 def test_modules_of_shardy_need_a_release_that_reads_them() -> None:
-    record = bridge.export(spread_product(), disabled_checks=ALLOWED)(X, X)
-    assert record.tensorflow_releases == ("2.20", "2.21")
+    portable = bridge.export(spread_product(), disabled_checks=ALLOWED)(X, X)
+    assert portable.tensorflow_releases == ("2.20", "2.21")
 
 
 def test_a_model_of_it_is_saved_and_loaded(tmp_path: Path) -> None:
@@ -181,20 +183,20 @@ def test_what_computes_by_parts_cannot_be_allowed() -> None:
     for run in (function, tf.function(function)):
         with pytest.raises(ShardingError, match=text):
             run(X)
-    record = bridge.export(by_parts(), platforms=["cpu"], disabled_checks=ALLOWED)(X)
-    stored = bridge.deserialize(bridge.serialize(record))
+    portable = bridge.export(by_parts(), platforms=["cpu"], disabled_checks=ALLOWED)(X)
+    stored = bridge.deserialize(bridge.serialize(portable))
     with pytest.raises(ShardingError, match=text):
         bridge.to_tf(stored, with_gradient=False)(X)
 
 
 def test_the_check_is_stored_and_jax_is_not_told() -> None:
-    record = bridge.export(spread_product(), platforms=["cpu"], disabled_checks=ALLOWED)(X, X)
-    stored = bridge.deserialize(bridge.serialize(record.with_vjp()))
+    portable = bridge.export(spread_product(), platforms=["cpu"], disabled_checks=ALLOWED)(X, X)
+    stored = bridge.deserialize(bridge.serialize(portable.with_vjp()))
     assert stored.module.disabled_checks == ALLOWED
     found = bridge.to_tf(stored)(X, X)
     np.testing.assert_allclose(found, product(X, X), atol=1e-5)
-    assert bridge.to_exported(record).disabled_safety_checks == ()
-    (op,) = _nodes(tf.function(bridge.to_tf(record)), "XlaCallModule", X, X)
+    assert bridge.to_exported(portable).disabled_safety_checks == ()
+    (op,) = _nodes(tf.function(bridge.to_tf(portable)), "XlaCallModule", X, X)
     assert list(op.attr["disabled_checks"].list.s) == []
 
 
@@ -269,10 +271,10 @@ def test_without_the_ops_a_function_on_one_device_has_no_annotation() -> None:
 
 
 def test_what_xla_has_no_words_for_is_an_error() -> None:
-    record = bridge.export(spread_product(), platforms=["tpu"])(X, X)
+    portable = bridge.export(spread_product(), platforms=["tpu"])(X, X)
     mesh = bridge.portable.AbstractMesh(("x", "y"), (2, 4), ("auto", "auto"))
     partial = bridge.portable.Sharding(mesh, (("x",), ()), unreduced=("y",))
-    odd = replace(record, in_shardings=(partial, None))
+    odd = replace(portable, in_shardings=(partial, None))
     with pytest.raises(ShardingError, match=r"unreduced=\{'y'\}.* have no words for"):
         tf.function(bridge.to_tf(odd, with_gradient=False)).get_concrete_function(
             tf.constant(X), tf.constant(X)

@@ -1,4 +1,4 @@
-"""What the tests of shape checks share: records of given shapes, and every mode of calling."""
+"""What the tests of shape checks share: functions of given shapes, and every mode of calling."""
 
 import re
 from collections.abc import Callable
@@ -26,10 +26,10 @@ def words(text: str) -> str:
     return " ".join(re.findall(r"[^\s()\[\],:]+", text))
 
 
-def record_of(
+def function_of(
     f: Callable[..., Any], shapes: Any, constraints: Any = (), requirements: Any = ()
 ) -> PortableFunction:
-    """The record of `f` for arguments of these shapes, which are specifications."""
+    """The portable function of `f` for arguments of these shapes, which are specifications."""
     sizes = {"a": 2, "b": 4, "n": 3}
 
     def example(shape: str) -> Any:
@@ -41,8 +41,8 @@ def record_of(
         polymorphic_constraints=constraints,
         platforms=["cpu"],
     )
-    record = exporting(*map(example, shapes))
-    return replace(record, requirements=tuple(requirements))
+    portable = exporting(*map(example, shapes))
+    return replace(portable, requirements=tuple(requirements))
 
 
 def ones(shapes: Any) -> list[Any]:

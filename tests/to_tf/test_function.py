@@ -1,4 +1,4 @@
-"""to_tf(): a record as a TF function, and what it refuses before an op is built."""
+"""to_tf(): a portable function as a TF function, and what it refuses before an op is built."""
 
 import dataclasses
 import pickle
@@ -28,12 +28,12 @@ PARAMS = {"w": np.ones((3, 4), np.float32), "b": np.zeros((4,), np.float32)}
 
 
 @pytest.fixture(scope="module")
-def record() -> PortableFunction:
+def portable() -> PortableFunction:
     return export(dense, polymorphic_shapes=[None, "(b, _)"])(PARAMS, X, scale=np.float32(1))
 
 
-def test_call(record: PortableFunction) -> None:
-    f = to_tf(record)
+def test_call(portable: PortableFunction) -> None:
+    f = to_tf(portable)
     for call in (f, tf.function(f, autograph=False), tf.function(f, jit_compile=True)):
         for batch in (1, 5):
             result = call(PARAMS, np.ones((batch, 3), np.float32), scale=2.0)
@@ -41,27 +41,27 @@ def test_call(record: PortableFunction) -> None:
             assert int(result["n"]) == batch
 
 
-def test_values_of_every_kind(record: PortableFunction) -> None:
-    f = to_tf(record)
+def test_values_of_every_kind(portable: PortableFunction) -> None:
+    f = to_tf(portable)
     params = {"w": tf.Variable(PARAMS["w"]), "b": jnp.asarray(PARAMS["b"])}
     for scale in (2, 2.0, np.float32(2), tf.constant(2.0), tf.Variable(2.0)):
         np.testing.assert_allclose(f(params, X, scale=scale)["y"], np.full((2, 4), 6.0))
 
 
-def test_name_and_repr(record: PortableFunction) -> None:
-    f = to_tf(record)
+def test_name_and_repr(portable: PortableFunction) -> None:
+    f = to_tf(portable)
     assert f.__name__ == "dense"
-    for text in (repr(record), str(f.__doc__)):
+    for text in (repr(portable), str(f.__doc__)):
         assert text.startswith("PortableFunction dense(params['b']: float32[4], params['w']: ")
         assert "x: float32[b,3], scale: float32[]) -> (int32[], float32[b,4])\n" in text
-        assert f"module: {len(record.module.data)} bytes" in text
-        assert repr(record.module.data)[2:10] not in text
+        assert f"module: {len(portable.module.data)} bytes" in text
+        assert repr(portable.module.data)[2:10] not in text
         assert len(text) < 1000
 
 
-def test_every_difference_of_structure_is_listed(record: PortableFunction) -> None:
+def test_every_difference_of_structure_is_listed(portable: PortableFunction) -> None:
     with pytest.raises(StructureError) as error:
-        to_tf(record)({"w": [1.0], "c": 1.0}, None, scales=1)
+        to_tf(portable)({"w": [1.0], "c": 1.0}, None, scales=1)
     text = str(error.value)
     for line in (
         "params: the key 'b' is missing",
@@ -74,15 +74,15 @@ def test_every_difference_of_structure_is_listed(record: PortableFunction) -> No
     assert isinstance(error.value, TypeError)
 
 
-def test_number_of_arguments(record: PortableFunction) -> None:
+def test_number_of_arguments(portable: PortableFunction) -> None:
     with pytest.raises(
         StructureError, match=r"expected 2 positional arguments \(params, x\), got 1"
     ):
-        to_tf(record)(PARAMS, scale=1.0)
+        to_tf(portable)(PARAMS, scale=1.0)
 
 
-def test_every_difference_of_shape_and_dtype_is_listed(record: PortableFunction) -> None:
-    f = to_tf(record)
+def test_every_difference_of_shape_and_dtype_is_listed(portable: PortableFunction) -> None:
+    f = to_tf(portable)
     with pytest.raises(ArgumentsError) as error:
         f({"w": np.ones((3, 5), np.float32), "b": np.zeros(4, np.int32)}, X[0], scale=1.0)
     text = str(error.value)
@@ -94,21 +94,21 @@ def test_every_difference_of_shape_and_dtype_is_listed(record: PortableFunction)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.int32, np.float16, np.bool_])
-def test_nothing_is_cast(record: PortableFunction, dtype: Any) -> None:
+def test_nothing_is_cast(portable: PortableFunction, dtype: Any) -> None:
     name = np.dtype(dtype).name
-    for call in (to_tf(record), tf.function(to_tf(record), autograph=False)):
+    for call in (to_tf(portable), tf.function(to_tf(portable), autograph=False)):
         with pytest.raises(DTypeError, match=f"x: expected float32, got {name}"):
             call(PARAMS, X.astype(dtype), scale=1.0)
 
 
 @pytest.mark.parametrize(("x", "got"), [(X[:, :2], r"\(2, 2\)"), (X[None], r"\(1, 2, 3\)")])
-def test_sizes_and_ranks(record: PortableFunction, x: Any, got: str) -> None:
+def test_sizes_and_ranks(portable: PortableFunction, x: Any, got: str) -> None:
     with pytest.raises(ShapeError, match=rf"x: expected shape \(b, 3\), got {got}"):
-        to_tf(record)(PARAMS, x, scale=1.0)
+        to_tf(portable)(PARAMS, x, scale=1.0)
 
 
-def test_unknown_rank(record: PortableFunction) -> None:
-    f = to_tf(record)
+def test_unknown_rank(portable: PortableFunction) -> None:
+    f = to_tf(portable)
     g = tf.function(
         lambda x: f(PARAMS, x, scale=1.0)["y"],
         input_signature=[tf.TensorSpec(None)],
@@ -119,9 +119,9 @@ def test_unknown_rank(record: PortableFunction) -> None:
         g(X[0])
 
 
-def test_what_is_no_array(record: PortableFunction) -> None:
+def test_what_is_no_array(portable: PortableFunction) -> None:
     with pytest.raises(DTypeError, match=r"The argument x must be a tensor.*float32\[b,3\]"):
-        to_tf(record)(PARAMS, object(), scale=1.0)
+        to_tf(portable)(PARAMS, object(), scale=1.0)
 
 
 def test_number_that_is_none_of_the_dtype() -> None:
@@ -143,7 +143,7 @@ def test_shapes_that_contradict_each_other() -> None:
 RELEASE = ".".join(tf.__version__.split(".")[:2])
 REMEDY = (
     f"Where JAX is installed, retarget it: jax2tf-bridge retarget FILE --tensorflow {RELEASE}, or "
-    rf"in Python retarget\(record, Target.tensorflow\('{RELEASE}'\)\)\. Or export it "
+    rf"in Python retarget\(portable, Target.tensorflow\('{RELEASE}'\)\)\. Or export it "
     r"again without a target, or serve it with a newer TensorFlow\."
 )
 
@@ -155,21 +155,21 @@ REMEDY = (
         ({"calling_convention_version": 99}, ".*calling convention 99; the installed TensorFlow"),
     ],
 )
-def test_record_that_is_too_new(record: PortableFunction, change: Any, message: str) -> None:
+def test_function_that_is_too_new(portable: PortableFunction, change: Any, message: str) -> None:
     with pytest.raises(ModuleError, match=f"dense {message}.*{REMEDY}"):
-        to_tf(changed(record, **change))
+        to_tf(changed(portable, **change))
 
 
-def test_vjp_record() -> None:
+def test_vjp_function() -> None:
     """Flat primals, then cotangents; a result for each primal, also those that were dropped."""
 
     def f(p: Any, n: Any, unused: Any, *, k: Any) -> Any:
         return p["a"] * n * k, n + 1
 
     a, n, k = np.array([1, 2], np.float32), np.array([3, 4], np.int32), np.float32(2)
-    record = export(f)({"a": a}, n, np.float32(9), k=k)
-    assert record.module.kept_arguments == (0, 1, 3)
-    vjp = record.vjp()
+    portable = export(f)({"a": a}, n, np.float32(9), k=k)
+    assert portable.module.kept_arguments == (0, 1, 3)
+    vjp = portable.vjp()
     assert [str(aval) for aval in vjp.in_avals] == [
         "float32[2]",
         "int32[2]",
@@ -205,12 +205,12 @@ def gradient(f: Any) -> Any:
     return tape.gradient(y, x)
 
 
-def test_without_gradient(record: PortableFunction) -> None:
-    f = to_tf(record, with_gradient=False)
+def test_without_gradient(portable: PortableFunction) -> None:
+    f = to_tf(portable, with_gradient=False)
     for call in (f, tf.function(f, autograph=False)):
         with pytest.raises(LookupError, match="dense was converted with with_gradient=False"):
             gradient(call)
-    np.testing.assert_allclose(gradient(to_tf(record)), np.full((2, 3), 4))
+    np.testing.assert_allclose(gradient(to_tf(portable)), np.full((2, 3), 4))
 
 
 def test_structure_without_the_types_of_the_exporting_process() -> None:
@@ -221,8 +221,8 @@ def test_structure_without_the_types_of_the_exporting_process() -> None:
         bias: Any
 
     exported = export(lambda w: Weights(w.kernel * 2, w.bias))(Weights(X, X[0]))
-    record = pickle.loads(pickle.dumps(exported))
-    f = to_tf(record)
+    portable = pickle.loads(pickle.dumps(exported))
+    f = to_tf(portable)
     result = f({"kernel": X, "bias": X[0]})
     np.testing.assert_allclose(result["kernel"], 2 * X)
     with pytest.raises(StructureError, match="w: the key 'bias' is missing"):
@@ -231,12 +231,12 @@ def test_structure_without_the_types_of_the_exporting_process() -> None:
         f([X, X[0]])
 
 
-def test_without_jax(record: PortableFunction, tmp_path: Path) -> None:
-    records = {
-        "all orders": record.with_vjp(2),
+def test_without_jax(portable: PortableFunction, tmp_path: Path) -> None:
+    portables = {
+        "all orders": portable.with_vjp(2),
         "key": export(lambda k: jax.random.uniform(k, (2,)))(jax.random.key(1)),
     }
-    (tmp_path / "records").write_bytes(pickle.dumps(records))
+    (tmp_path / "records").write_bytes(pickle.dumps(portables))
     expected = jax.random.uniform(jax.random.key(1), (2,))
     words = jax.random.key_data(jax.random.key(1)).tolist()
     out = run_in_tensorflow(

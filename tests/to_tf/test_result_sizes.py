@@ -29,7 +29,7 @@ def outer(x: Any, y: Any) -> Any:
     return jnp.reshape(x[:, None] * y, -1)
 
 
-def record_of(f: Any, *names: str) -> PortableFunction:
+def function_of(f: Any, *names: str) -> PortableFunction:
     return export(f, polymorphic_shapes=list(names), platforms=["cpu"])(*[ROW] * len(names))
 
 
@@ -46,20 +46,20 @@ POWER = (
 def test_a_size_that_is_known(wrapped: Any) -> None:
     eight = np.ones(8, np.int8)
     message = f"{POWER} Result 0 would have this size, 8589934592 here. Call it with smaller sizes"
-    for f in (to_tf(record_of(power, "b")), convert(power, polymorphic_shapes="b")):
+    for f in (to_tf(function_of(power, "b")), convert(power, polymorphic_shapes="b")):
         with pytest.raises(ShapeError, match=message):
             wrapped(f)(eight)
         assert wrapped(f)(np.ones(2, np.int8)).shape == (2048,)
 
 
 def test_a_size_with_more_digits_than_python_writes() -> None:
-    record = record_of(lambda x: jnp.broadcast_to(x[0], (x.shape[0] ** 60,) * 2), "b")
+    portable = function_of(lambda x: jnp.broadcast_to(x[0], (x.shape[0] ** 60,) * 2), "b")
     with pytest.raises(ShapeError, match=r"b\^60 does not fit.* more than 10\^30 here"):
-        to_tf(record)(np.ones(8, np.int8))
+        to_tf(portable)(np.ones(8, np.int8))
 
 
 def test_a_size_that_is_known_at_run_time_only() -> None:
-    f = unknown(to_tf(record_of(power, "b")), 1)
+    f = unknown(to_tf(function_of(power, "b")), 1)
     assert f(np.ones(2, np.int8)).shape == (2048,)
     with pytest.raises(
         tf.errors.InvalidArgumentError, match=rf"{POWER} Call it with smaller sizes than b =\] \[8"
@@ -68,7 +68,7 @@ def test_a_size_that_is_known_at_run_time_only() -> None:
 
 
 def test_a_product_of_two_sizes() -> None:
-    f = unknown(to_tf(record_of(outer, "b", "c")), 2)
+    f = unknown(to_tf(function_of(outer, "b", "c")), 2)
     assert f(np.ones(300, np.int8), np.ones(400, np.int8)).shape == (120_000,)
     large = np.ones(70_000, np.int8)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"than b =\] \[70000\] \[, c =\]"):
@@ -81,14 +81,16 @@ def guards(f: Any, count: int) -> int:
 
 
 def test_sizes_that_cannot_wrap_around_cost_nothing() -> None:
-    plain = guards(to_tf(record_of(lambda x: x, "b")), 1)
-    assert guards(to_tf(record_of(lambda x: jnp.concatenate([x, x, ROW[:1]])[1:], "b")), 1) == plain
-    assert guards(to_tf(record_of(power, "b")), 1) == plain + 1
+    plain = guards(to_tf(function_of(lambda x: x, "b")), 1)
+    assert (
+        guards(to_tf(function_of(lambda x: jnp.concatenate([x, x, ROW[:1]])[1:], "b")), 1) == plain
+    )
+    assert guards(to_tf(function_of(power, "b")), 1) == plain + 1
 
 
 def test_sizes_that_an_argument_has_cost_nothing() -> None:
-    flat = to_tf(record_of(lambda x, y, z: x * 2, "b*c", "b", "c"))
-    assert guards(flat, 3) == guards(to_tf(record_of(lambda x, y, z: y * 2, "b*c", "b", "c")), 3)
+    flat = to_tf(function_of(lambda x, y, z: x * 2, "b*c", "b", "c"))
+    assert guards(flat, 3) == guards(to_tf(function_of(lambda x, y, z: y * 2, "b*c", "b", "c")), 3)
 
 
 EXPRESSIONS = [

@@ -1,4 +1,4 @@
-"""Shapes against the record's: one text in every mode."""
+"""Shapes against the portable function's: one text in every mode."""
 
 import functools
 import re
@@ -18,10 +18,10 @@ from tests.to_tf.shape_checking import (
     CONSTRAINT,
     SPECIFICATION,
     double,
+    function_of,
     in_mode,
     ones,
     open_specs,
-    record_of,
     words,
 )
 
@@ -102,9 +102,9 @@ WRONG: dict[str, Any] = {
 
 
 @functools.cache
-def wrong_record(name: str) -> PortableFunction:
+def wrong_function(name: str) -> PortableFunction:
     specs, constraints, *_ = WRONG[name]
-    return record_of(double, specs, constraints)
+    return function_of(double, specs, constraints)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Any:
     module = tf.Module()
     module.functions = {
         name: tf.function(
-            to_tf(wrong_record(name)), input_signature=open_specs(shapes), autograph=False
+            to_tf(wrong_function(name)), input_signature=open_specs(shapes), autograph=False
         )
         for name, (_, _, shapes, _) in WRONG.items()
     }
@@ -131,7 +131,7 @@ def test_text_is_the_same_in_every_mode(
     if mode == "loaded":
         f = request.getfixturevalue("loaded").functions[name]
     else:
-        f = in_mode(mode, to_tf(wrong_record(name)), shapes, tmp_path)
+        f = in_mode(mode, to_tf(wrong_function(name)), shapes, tmp_path)
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         f(*ones(shapes))
     message = str(caught.value)
@@ -157,13 +157,13 @@ FITTING: list[tuple[list[str], Sequence[str], list[tuple[int, ...]]]] = [
 
 
 @functools.cache
-def fitting_records() -> list[PortableFunction]:
-    return [record_of(double, specs, constraints) for specs, constraints, _ in FITTING]
+def fitting_functions() -> list[PortableFunction]:
+    return [function_of(double, specs, constraints) for specs, constraints, _ in FITTING]
 
 
 @pytest.mark.parametrize("mode", ["eager", "static", "jit", "open", "loaded", "jit open"])
 def test_sizes_that_fit(mode: str, tmp_path: Path) -> None:
-    functions = [to_tf(record) for record in fitting_records()]
+    functions = [to_tf(portable) for portable in fitting_functions()]
 
     def all_of_them(*arrays: Any) -> Any:
         left = list(arrays)
@@ -193,19 +193,19 @@ def test_inside_a_users_jit_compile_the_module_checks(
     specs: Any, constraints: Any, shapes: Any, text: str
 ) -> None:
     """XLA drops assertions. If the body has no trouble with the sizes, JAX's own check speaks."""
-    f = to_tf(record_of(add_up, specs, constraints))
+    f = to_tf(function_of(add_up, specs, constraints))
     function = tf.function(f, input_signature=open_specs(shapes), autograph=False, jit_compile=True)
     phrase = text.split(" of double")[0]
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s){re.escape(phrase)}"):
         function(*ones(shapes))
-    g = to_tf(record_of(double, specs, constraints))
+    g = to_tf(function_of(double, specs, constraints))
     function = tf.function(g, input_signature=open_specs(shapes), autograph=False, jit_compile=True)
     with pytest.raises(tf.errors.InvalidArgumentError):
         function(*ones(shapes))
 
 
 def test_every_problem_that_is_known_is_listed() -> None:
-    f = to_tf(record_of(double, ["b, n", "b, n"], ["n >= 3"]))
+    f = to_tf(function_of(double, ["b, n", "b, n"], ["n >= 3"]))
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         f(*ones([(2, 2), (3, 4)]))
     assert str(caught.value) == (
@@ -217,7 +217,7 @@ def test_every_problem_that_is_known_is_listed() -> None:
 
 
 def test_what_is_known_is_judged_while_tracing() -> None:
-    f = to_tf(record_of(double, ["b, n", "b, n"]))
+    f = to_tf(function_of(double, ["b, n", "b, n"]))
     specs = [tf.TensorSpec([None, 2]), tf.TensorSpec([3, 4])]
     with pytest.raises(
         tf.errors.InvalidArgumentError,
@@ -228,7 +228,7 @@ def test_what_is_known_is_judged_while_tracing() -> None:
 
 def test_sizes_of_the_specification_that_are_not_known_while_tracing() -> None:
     f = tf.function(
-        to_tf(record_of(double, ["b, 28"])),
+        to_tf(function_of(double, ["b, 28"])),
         input_signature=[tf.TensorSpec([None, None])],
         autograph=False,
     )
@@ -239,9 +239,9 @@ def test_sizes_of_the_specification_that_are_not_known_while_tracing() -> None:
     assert words(f"{SPECIFICATION}arrays[0]: {text}") in words(str(caught.value))
 
 
-def test_static_record_on_sizes_that_are_not_known() -> None:
-    record = export(double)(jnp.ones((2, 3)))
-    f = tf.function(to_tf(record), input_signature=[tf.TensorSpec([None, 3])], autograph=False)
+def test_static_function_on_sizes_that_are_not_known() -> None:
+    portable = export(double)(jnp.ones((2, 3)))
+    f = tf.function(to_tf(portable), input_signature=[tf.TensorSpec([None, 3])], autograph=False)
     (result,) = f.get_concrete_function().structured_outputs
     assert result.shape.as_list() == [2, 3]
     with pytest.raises(tf.errors.InvalidArgumentError, match="the size of dimension 0 must be 2"):
@@ -251,7 +251,9 @@ def test_static_record_on_sizes_that_are_not_known() -> None:
 @pytest.mark.parametrize("shape", [(2, 28, 1), (28,), ()], ids=str)
 def test_ranks_that_are_not_known_while_tracing(shape: Any) -> None:
     f = tf.function(
-        to_tf(record_of(double, ["b, 28"])), input_signature=[tf.TensorSpec(None)], autograph=False
+        to_tf(function_of(double, ["b, 28"])),
+        input_signature=[tf.TensorSpec(None)],
+        autograph=False,
     )
     assert f(tf.ones((2, 28)))[0].shape == (2, 28)
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
@@ -263,7 +265,7 @@ def test_ranks_that_are_not_known_while_tracing(shape: Any) -> None:
 
 
 def test_loaded_without_jax_and_by_its_signature(tmp_path: Path) -> None:
-    f = to_tf(record_of(double, ["2*b, n"], ["n >= 2"]))
+    f = to_tf(function_of(double, ["2*b, n"], ["n >= 2"]))
     module = tf.Module()
     module.f = tf.function(
         lambda x: {"y": f(x)[0]}, input_signature=[tf.TensorSpec([None, None])], autograph=False

@@ -20,7 +20,7 @@ from tests.sampling import examples
 from tests.to_tf.shape_checking import (
     assertions,
     double,
-    record_of,
+    function_of,
     squares,
     words,
 )
@@ -50,7 +50,7 @@ def in_a_loop(f: Any) -> Any:
     ids=["while_loop", "cond", "map_fn", "call"],
 )
 def test_inside_control_flow(around: Any, jit_compile: bool | None) -> None:
-    f = to_tf(record_of(lambda x: jnp.abs(x), ["b, 2*b"]))
+    f = to_tf(function_of(lambda x: jnp.abs(x), ["b, 2*b"]))
     function = tf.function(
         around(f),
         input_signature=[tf.TensorSpec([None, None])],
@@ -65,7 +65,7 @@ def test_inside_control_flow(around: Any, jit_compile: bool | None) -> None:
 
 
 def test_in_a_dataset() -> None:
-    f = to_tf(record_of(squares, ["2*b"]))
+    f = to_tf(function_of(squares, ["2*b"]))
     data = tf.data.Dataset.from_tensor_slices(tf.ones(7)).batch(4).map(f)
     results = iter(data)
     assert next(results).shape == (4,)
@@ -75,7 +75,7 @@ def test_in_a_dataset() -> None:
 
 def test_guards_run_before_the_module() -> None:
     f = tf.function(
-        to_tf(record_of(double, ["b, 2*b"])),
+        to_tf(function_of(double, ["b, 2*b"])),
         input_signature=[tf.TensorSpec([None, None])],
         autograph=False,
     ).get_concrete_function()
@@ -86,7 +86,7 @@ def test_guards_run_before_the_module() -> None:
 
 
 def test_a_graph_without_automatic_control_dependencies_is_guarded_too() -> None:
-    f = to_tf(record_of(double, ["b, 2*b"]))
+    f = to_tf(function_of(double, ["b, 2*b"]))
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         x = tf.compat.v1.placeholder(tf.float32, [None, None])
         (y,) = f(x)
@@ -101,7 +101,7 @@ def test_how_many_operations_it_takes() -> None:
 
     def operations(spec: Any) -> list[str]:
         f = tf.function(
-            to_tf(record_of(double, ["b, 28"])), input_signature=[spec], autograph=False
+            to_tf(function_of(double, ["b, 28"])), input_signature=[spec], autograph=False
         ).get_concrete_function()
         return [op.type for op in f.graph.get_operations()]
 
@@ -114,8 +114,8 @@ def test_how_many_operations_it_takes() -> None:
 
 
 def test_constants_that_need_64_bits() -> None:
-    record = replace(record_of(double, ["b"]), constraints=("5000000000*b <= 15000000000",))
-    f = tf.function(to_tf(record), input_signature=[tf.TensorSpec([None])], autograph=False)
+    portable = replace(function_of(double, ["b"]), constraints=("5000000000*b <= 15000000000",))
+    f = tf.function(to_tf(portable), input_signature=[tf.TensorSpec([None])], autograph=False)
     assert f(tf.ones(3))[0].shape == (3,)
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         f(tf.ones(4))

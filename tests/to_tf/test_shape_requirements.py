@@ -15,15 +15,15 @@ from tests.to_tf.shape_checking import (
     CONSTRAINT,
     assertions,
     double,
+    function_of,
     in_mode,
-    record_of,
     squares,
     words,
 )
 
 
 def test_cotangents_of_a_wrong_rank() -> None:
-    f = to_tf(record_of(double, ["b, 3"]))
+    f = to_tf(function_of(double, ["b, 3"]))
     x = tf.ones((2, 3))
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -44,21 +44,21 @@ REQUIREMENT = (
 
 @pytest.mark.parametrize("mode", ["eager", "static", "jit", "open", "loaded"])
 def test_requirements_say_whose_they_are(mode: str, tmp_path: Path) -> None:
-    record = record_of(double, ["b"], requirements=["mod(b, 2) == 0"])
-    f = in_mode(mode, to_tf(record), [(3,)], tmp_path)
+    portable = function_of(double, ["b"], requirements=["mod(b, 2) == 0"])
+    f = in_mode(mode, to_tf(portable), [(3,)], tmp_path)
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         f(tf.ones(3))
     assert words(REQUIREMENT) in words(str(caught.value))
 
 
-def with_vjp_requirement(record: PortableFunction) -> PortableFunction:
-    vjp = replace(record.vjp(), requirements=("mod(b, 2) == 0",))
-    return replace(record, gradient=StoredGradient(vjp))
+def with_vjp_requirement(portable: PortableFunction) -> PortableFunction:
+    vjp = replace(portable.vjp(), requirements=("mod(b, 2) == 0",))
+    return replace(portable, gradient=StoredGradient(vjp))
 
 
 @pytest.mark.parametrize("mode", ["eager", "static", "jit", "open", "loaded"])
 def test_requirements_of_the_gradient_bind_gradient_calls_only(mode: str, tmp_path: Path) -> None:
-    f = in_mode(mode, to_tf(with_vjp_requirement(record_of(squares, ["b"]))), [(3,)], tmp_path)
+    f = in_mode(mode, to_tf(with_vjp_requirement(function_of(squares, ["b"]))), [(3,)], tmp_path)
 
     def gradient(x: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -77,7 +77,7 @@ def test_requirements_of_the_gradient_bind_gradient_calls_only(mode: str, tmp_pa
 
 
 def test_gradients_guard_what_the_call_did_not() -> None:
-    f = to_tf(with_vjp_requirement(record_of(squares, ["b"])))
+    f = to_tf(with_vjp_requirement(function_of(squares, ["b"])))
 
     @tf.function(input_signature=[tf.TensorSpec([None]), tf.TensorSpec([None])], autograph=False)
     def gradient(x: Any, cotangent: Any) -> Any:
@@ -95,10 +95,10 @@ def test_gradients_guard_what_the_call_did_not() -> None:
 
 
 def test_second_order_names_the_users_argument() -> None:
-    record = record_of(squares, ["b"])
-    second = replace(record.vjp().vjp(), requirements=("b >= 3",))
-    first = replace(record.vjp(), gradient=StoredGradient(second))
-    f = to_tf(replace(record, gradient=StoredGradient(first)))
+    portable = function_of(squares, ["b"])
+    second = replace(portable.vjp().vjp(), requirements=("b >= 3",))
+    first = replace(portable.vjp(), gradient=StoredGradient(second))
+    f = to_tf(replace(portable, gradient=StoredGradient(first)))
     x = tf.ones(2)
     with tf.GradientTape() as outer:
         outer.watch(x)

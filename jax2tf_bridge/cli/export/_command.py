@@ -115,7 +115,7 @@ def run(options: argparse.Namespace) -> None:
         _check_call(options.function, function, args, kwargs)
         _check_shapes(options.shapes, len(args))
         with console.step(f"exporting {options.function}"):
-            record = _exported(
+            portable = _exported(
                 lambda: export(
                     function,
                     polymorphic_shapes=shapes,
@@ -126,12 +126,12 @@ def run(options: argparse.Namespace) -> None:
                 options.function,
             )
         with console.step(f"exporting the gradient of {options.function}"):
-            record = _with_gradient(record, options.vjp_order, console)
+            portable = _with_gradient(portable, options.vjp_order, console)
     with console.step(f"writing {options.output}"):
-        write_function(options.output, record)
-    for platform, reason in record.dropped_platforms:
+        write_function(options.output, portable)
+    for platform, reason in portable.dropped_platforms:
         console.note(f"not for {platform}: {reason}")
-    print(printable(f"{options.output}: {summary(record)}"))
+    print(printable(f"{options.output}: {summary(portable)}"))
 
 
 @dataclass(frozen=True)
@@ -266,18 +266,18 @@ def _exported(make: Callable[[], PortableFunction], name: str) -> PortableFuncti
 
 
 def _with_gradient(
-    record: PortableFunction, order: int | None, console: Console
+    portable: PortableFunction, order: int | None, console: Console
 ) -> PortableFunction:
     """Adds the gradients that are asked for; by default one order, if there is one."""
     try:
         if order is not None:
-            return record.with_vjp(order)
+            return portable.with_vjp(order)
         try:
-            return record.with_vjp(1)
+            return portable.with_vjp(1)
         except GradientError as e:
-            because = first_line(e).removeprefix(f"{record.name} has no gradient: ").rstrip(".")
-            console.note(f"{record.name} is stored without a gradient: {because}.")
-            return replace(record, gradient=NoGradient(because))
+            because = first_line(e).removeprefix(f"{portable.name} has no gradient: ").rstrip(".")
+            console.note(f"{portable.name} is stored without a gradient: {because}.")
+            return replace(portable, gradient=NoGradient(because))
     except InconclusiveShapeError as e:
         raise BridgeError(Message(e, " Or leave the gradient out: --vjp-order 0")) from e
 

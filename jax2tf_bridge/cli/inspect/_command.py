@@ -100,11 +100,11 @@ def _file_contents(path: Path) -> _Read:
 
 
 def _function(path: Path) -> _Read:
-    record = read_function(path)
-    facts = {"file": _file(path), **describe(record)}
+    portable = read_function(path)
+    facts = {"file": _file(path), **describe(portable)}
     modules = [
         None if module["unreadable"] else function.module.data
-        for module, function in zip(facts["modules"], stored_functions(record), strict=True)
+        for module, function in zip(facts["modules"], stored_functions(portable), strict=True)
     ]
     return facts, modules, function_lines, file_page
 

@@ -32,45 +32,45 @@ _MANY = 40
 _NUMBER = re.compile(r"([0-9]+)")
 
 
-def describe(record: PortableFunction) -> dict[str, Any]:
+def describe(portable: PortableFunction) -> dict[str, Any]:
     """Describes a portable function; docs/command-line.md explains each field."""
-    kept = frozenset(record.module.kept_arguments)
-    functions = stored_functions(record)
+    kept = frozenset(portable.module.kept_arguments)
+    functions = stored_functions(portable)
     orders = [_order(i, function) for i, function in enumerate(functions)]
     return {
         "schema": SCHEMA,
-        "name": record.name,
-        "producer": record.producer,
-        "target": record.target.name,
+        "name": portable.name,
+        "producer": portable.producer,
+        "target": portable.target.name,
         "arguments": [
             {"path": port.path, **_array(port.aval), "used": i in kept}
-            for i, port in enumerate(record.inputs)
+            for i, port in enumerate(portable.inputs)
         ],
-        "results": [{"path": port.path, **_array(port.aval)} for port in record.outputs],
-        "structure": {"arguments": str(record.in_tree), "result": str(record.out_tree)},
+        "results": [{"path": port.path, **_array(port.aval)} for port in portable.outputs],
+        "structure": {"arguments": str(portable.in_tree), "result": str(portable.out_tree)},
         "sizes": {
-            "variables": sorted(_variables(record.in_avals)),
-            "constraints": list(record.constraints),
-            "constraints_known": record.constraints_known,
-            "requirements": list(record.requirements),
+            "variables": sorted(_variables(portable.in_avals)),
+            "constraints": list(portable.constraints),
+            "constraints_known": portable.constraints_known,
+            "requirements": list(portable.requirements),
         },
-        "platforms": list(record.platforms),
+        "platforms": list(portable.platforms),
         "dropped_platforms": [
             {"platform": platform, "reason": reason}
-            for platform, reason in record.dropped_platforms
+            for platform, reason in portable.dropped_platforms
         ],
         "tensorflow": orders[0]["tensorflow"],
         "gradient": {"orders": len(orders) - 1, "then": functions[-1].gradient_problem() or ""},
         "modules": orders,
         "effects": {
-            "ordered": list(record.ordered_effects),
-            "unordered": list(record.unordered_effects),
+            "ordered": list(portable.ordered_effects),
+            "unordered": list(portable.unordered_effects),
         },
-        "disabled_checks": [str(check) for check in record.module.disabled_checks],
-        "devices": record.module.nr_devices,
+        "disabled_checks": [str(check) for check in portable.module.disabled_checks],
+        "devices": portable.module.nr_devices,
         "shardings": {
-            "arguments": [_text(s) for s in record.in_shardings],
-            "results": [_text(s) for s in record.out_shardings],
+            "arguments": [_text(s) for s in portable.in_shardings],
+            "results": [_text(s) for s in portable.out_shardings],
         },
         "constants": [
             {
@@ -80,7 +80,7 @@ def describe(record: PortableFunction) -> dict[str, Any]:
                 "bytes": _size(c),
                 "in_file": c.data is not None,
             }
-            for c in record.lifted_constants
+            for c in portable.lifted_constants
         ],
         "arrays": _arrays(functions),
     }

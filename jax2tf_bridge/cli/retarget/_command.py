@@ -70,13 +70,13 @@ def run(options: argparse.Namespace) -> None:
     target = Target.tensorflow(options.tensorflow)
     output = options.output or _output_beside(options.file, options.tensorflow)
     check_output(output)
-    record = read_function(options.file)
+    portable = read_function(options.file)
     with loading("JAX", "retarget", console):
         from jax2tf_bridge.from_jax.stablehlo._retarget import retarget
-    with console.step(f"retargeting {record.name}"):
-        retargeted = retarget(record, target)
+    with console.step(f"retargeting {portable.name}"):
+        retargeted = retarget(portable, target)
         # The gradients that were there, which may be retargeted only now.
-        write_function(output, retargeted, vjp_order=len(stored_functions(record)) - 1)
+        write_function(output, retargeted, vjp_order=len(stored_functions(portable)) - 1)
     print(printable(f"{output}: {summary(retargeted)}"))
 
 
@@ -116,7 +116,7 @@ def _retarget_directory(options: argparse.Namespace) -> None:
 
     with console.step(f"retargeting {len(contents.modules)} modules"):
         modules = [retargeted(called) for called in contents.modules]
-        records = _records(contents, lambda record: retarget(record, target))
+        portables = _portables(contents, lambda portable: retarget(portable, target))
     with (
         console.step(f"writing {output}"),
         changed_copy(source, output, overwrite=options.overwrite) as folder,
@@ -127,10 +127,10 @@ def _retarget_directory(options: argparse.Namespace) -> None:
             changed.write(file)
         # It has digests of the graph that was.
         replace_file(folder / _FINGERPRINT)
-        for name, record in records.items():
+        for name, portable in portables.items():
             replace_file(folder / name)
-            order = len(stored_functions(record)) - 1
-            write_function(folder / name, record, vjp_order=order, arrays=False)
+            order = len(stored_functions(portable)) - 1
+            write_function(folder / name, portable, vjp_order=order, arrays=False)
         facts = describe_saved_model(read_saved_model(folder))
     count = "1 module" if len(modules) == 1 else f"{len(modules)} modules"
     releases = [r for r in facts["tensorflow"] if r in facts["tensorflow_for_gradients"]]
@@ -148,21 +148,21 @@ def _default_output(options: argparse.Namespace) -> Path:
     return source.parent / f"{plain.name}-tf{options.tensorflow}"
 
 
-def _records(
+def _portables(
     contents: SavedModelContents, retarget: Callable[[PortableFunction], PortableFunction]
 ) -> dict[Path, PortableFunction]:
     """Retargets the functions in the sidecar of a model, by their files."""
     found = {}
     for file in function_files(contents):
         try:
-            record = read_function(file)
+            portable = read_function(file)
         except FileNotFoundError as e:
             raise FileFormatError(
                 f"The SavedModel {contents.path} has lost {file.name}, which holds a function of "
                 "it: copy the whole folder.",
                 file=str(file),
             ) from e
-        found[file.relative_to(contents.path)] = retarget(record)
+        found[file.relative_to(contents.path)] = retarget(portable)
     return found
 
 

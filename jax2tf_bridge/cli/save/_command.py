@@ -79,9 +79,9 @@ def run(options: argparse.Namespace) -> None:
     signatures = {SERVING_DEFAULT: _read(options)}
     quiet_tensorflow(debug=options.debug)
     with loading("TensorFlow", "save", console):
-        from jax2tf_bridge.saving import save_records
+        from jax2tf_bridge.saving import save_functions
     with console.step(f"saving {output}"):
-        saved = save_records(
+        saved = save_functions(
             output,
             signatures,
             overwrite=options.overwrite,
@@ -100,12 +100,12 @@ def run_publish(options: argparse.Namespace) -> None:
     signatures = {SERVING_DEFAULT: _read(options)}
     quiet_tensorflow(debug=options.debug)
     with loading("TensorFlow", "publish", console):
-        from jax2tf_bridge.saving import publish_version, save_records
+        from jax2tf_bridge.saving import publish_version, save_functions
     dropped = _buckets_dropped(options.output, options)
     with console.step(f"publishing below {options.output}"):
         published = publish_version(
             options.output,
-            lambda folder: save_records(folder, signatures, **_save_options(options)),
+            lambda folder: save_functions(folder, signatures, **_save_options(options)),
             keep=options.keep,
         )
     _note(published, console, dropped)

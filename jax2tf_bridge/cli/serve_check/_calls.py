@@ -62,14 +62,14 @@ def calls_of(contents: SavedModelContents) -> list[Call]:
     found: list[Call] = []
     for entry in entries:
         if known is not None and entry.name in known[0].signatures:
-            record = known[1][entry.name]
-            shapes = _shapes(entry, known[0].signatures[entry.name], record)
+            portable = known[1][entry.name]
+            shapes = _shapes(entry, known[0].signatures[entry.name], portable)
         else:
-            record, shapes = None, None
-        if record is None or shapes is None:
+            portable, shapes = None, None
+        if portable is None or shapes is None:
             found += _guesses(entry)
         else:
-            found += _samples(entry, record, shapes)
+            found += _samples(entry, portable, shapes)
         found += [call for call in requests if call.signature == entry.name][:_MOST_WARM_UPS]
     # TensorFlow Serving does not load a model with requests for what is not there.
     names = {entry.name for entry in entries}
@@ -80,9 +80,9 @@ def _has_gradient(entry: EntryPoint) -> bool:
     return entry.gradient is not None and entry.gradient.orders > 0
 
 
-def _shapes(entry: EntryPoint, known: SignatureEntry, record: PortableFunction) -> Shapes | None:
+def _shapes(entry: EntryPoint, known: SignatureEntry, portable: PortableFunction) -> Shapes | None:
     """Returns the inputs' shapes with named sizes; None if they are not the function's."""
-    avals = {port.path: port.aval for port in record.inputs}
+    avals = {port.path: port.aval for port in portable.inputs}
     found = {}
     for port in entry.inputs:
         aval = avals.get(known.inputs[port.name].path) if port.name in known.inputs else None
@@ -100,10 +100,10 @@ def _op_or_own(aval: Aval) -> tuple[tuple[Dim, ...], ...]:
     return aval.op_shape, aval.shape
 
 
-def _samples(entry: EntryPoint, record: PortableFunction, shapes: Shapes) -> Iterator[Call]:
+def _samples(entry: EntryPoint, portable: PortableFunction, shapes: Shapes) -> Iterator[Call]:
     """Yields calls at a few sizes that the function allows, the smallest first."""
-    scope = SymbolicScope((*record.constraints, *record.requirements), check=False)
-    every = [*shapes.values(), *(aval.shape for aval in (*record.in_avals, *record.out_avals))]
+    scope = SymbolicScope((*portable.constraints, *portable.requirements), check=False)
+    every = [*shapes.values(), *(aval.shape for aval in (*portable.in_avals, *portable.out_avals))]
     names = sorted({v for s in every for d in s if isinstance(d, DimExpr) for v in d.variables()})
     drawn = sample_sizes(names, scope, nonempty=every, candidates=_CANDIDATES, seed=0)
     found = list(itertools.islice(drawn, _SAMPLES))

@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> None:
         assert isinstance(loaded, LoadedFunction)  # what save() wrote is
         weights: Sequence[str] = ()
         if loaded.takes_params:
-            tree = loaded.record.in_tree.children[0].children[0]
+            tree = loaded.portable.in_tree.children[0].children[0]
             weights = [by_path[path] for path in tree.leaf_paths("params")]
         with console.step("loading the SavedModel"):
             pair = Pair(
@@ -155,8 +155,8 @@ def _sidecar(folder: Path) -> tuple[Sidecar, bool]:
             "function: save() writes it. For a SavedModel of another tool, compare "
             "jax2tf_bridge.load(...) with the function."
         )
-    sidecar, records = found
-    avals = [a for r in records.values() for a in (*r.in_avals, *r.out_avals)]
+    sidecar, portables = found
+    avals = [a for r in portables.values() for a in (*r.in_avals, *r.out_avals)]
     return sidecar, any(a.dtype in NEED_X64 for a in avals)
 
 

@@ -157,7 +157,7 @@ def _positional_count(signature: inspect.Signature | None) -> int:
 def _instead(value: object) -> str:
     """Tells how to call a function that was exported already."""
     if isinstance(unwrapped(value), PortableFunction):
-        return " It is exported already: to_tf(record) makes a TensorFlow function of it."
+        return " It is exported already: to_tf(portable) makes a TensorFlow function of it."
     if isinstance(value, jax_export.Exported):
         return " It is exported already: from_exported(exported) makes a portable function of it."
     if callable(getattr(value, "apply", None)):

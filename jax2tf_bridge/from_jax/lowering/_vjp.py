@@ -63,7 +63,7 @@ def gradient_on_demand(
     # The gradient may be asked for where JAX is configured otherwise.
     x64 = bool(jax.config.read("jax_enable_x64"))
     name, vjp_name = function.name, f"the gradient of {function.name}"
-    # Its module may be large, and what is asked later lives as long as the record.
+    # Its module may be large, and what is asked later lives as long as the portable function.
     bare = replace(exported, mlir_module_serialized=b"", _get_vjp=None)
     spread = functools.cache(lambda: vjp_shardings(traced, bare, name))
     vjp_function = replace(

@@ -32,36 +32,36 @@ def as_jax_has_it(function: Writable) -> Writable:
     """
     if not function.needs_jax:
         return function
-    check_stored_types(function.record)
-    record = embedded(function.record)
-    if any(map(is_narrow, (*record.in_avals, *record.out_avals))):
-        module = read_module(record)
-        retype_narrow_values(module, record, ELEMENT_TYPES)
-        record = _with_module(record, module)
-    return replace(function, record=record, needs_jax="")
+    check_stored_types(function.portable)
+    portable = embedded(function.portable)
+    if any(map(is_narrow, (*portable.in_avals, *portable.out_avals))):
+        module = read_module(portable)
+        retype_narrow_values(module, portable, ELEMENT_TYPES)
+        portable = _with_module(portable, module)
+    return replace(function, portable=portable, needs_jax="")
 
 
-def _with_module(record: PortableFunction, module: StableHloModule) -> PortableFunction:
-    data = module.serialize(record.module.stablehlo_version)
-    return replace(record, module=replace(record.module, data=data))
+def _with_module(portable: PortableFunction, module: StableHloModule) -> PortableFunction:
+    data = module.serialize(portable.module.stablehlo_version)
+    return replace(portable, module=replace(portable.module, data=data))
 
 
-def check_stored_types(record: PortableFunction) -> None:
+def check_stored_types(portable: PortableFunction) -> None:
     """Compares the types of a stored function with those of its module, without MLIR.
 
     Raises:
       ModuleError: they differ, or the module cannot be read.
     """
-    if are_types_checked(record):
+    if are_types_checked(portable):
         return
     try:
-        ins, outs = read_main_types(record.module.data)
+        ins, outs = read_main_types(portable.module.data)
     except FileFormatError as e:
-        raise ModuleError(f"The module of {record.name} cannot be read: {e}") from e
+        raise ModuleError(f"The module of {portable.name} cannot be read: {e}") from e
     check_function_types(
-        record,
-        _as_tensorflow_has_them(kept_avals(record), ins),
-        _as_tensorflow_has_them(record.out_avals, outs),
+        portable,
+        _as_tensorflow_has_them(kept_avals(portable), ins),
+        _as_tensorflow_has_them(portable.out_avals, outs),
     )
 
 
@@ -76,31 +76,31 @@ def _as_tensorflow_has_them(avals: Sequence[Aval], types: Sequence[str]) -> list
     return widened
 
 
-def embedded(record: PortableFunction, vjp_order: int = 0) -> PortableFunction:
+def embedded(portable: PortableFunction, vjp_order: int = 0) -> PortableFunction:
     """Puts the lifted constants into the module again, as JAX has them.
 
     Args:
-      record: a function whose types were compared with its module's.
+      portable: a function whose types were compared with its module's.
       vjp_order: in how many of the VJPs that are there it is done as well.
 
     Raises:
       ModuleError: the arrays are not there, or the installed JAX cannot read the module.
     """
-    made = record.gradient.made
+    made = portable.gradient.made
     if vjp_order and made is not None:
-        record = replace(record, gradient=StoredGradient(embedded(made, vjp_order - 1)))
-    if not record.lifted_constants:
-        return record
-    arrays = [_data(record, constant) for constant in record.lifted_constants]
-    module = read_module(record)
+        portable = replace(portable, gradient=StoredGradient(embedded(made, vjp_order - 1)))
+    if not portable.lifted_constants:
+        return portable
+    arrays = [_data(portable, constant) for constant in portable.lifted_constants]
+    module = read_module(portable)
     module.embed_constants(arrays)
-    return replace(_with_module(record, module), lifted_constants=())
+    return replace(_with_module(portable, module), lifted_constants=())
 
 
-def _data(record: PortableFunction, constant: LiftedConstant) -> bytes:
+def _data(portable: PortableFunction, constant: LiftedConstant) -> bytes:
     if constant.data is None:
         raise ModuleError(
-            f"{record.name} captured the array {constant.name or constant.digest} "
+            f"{portable.name} captured the array {constant.name or constant.digest} "
             f"({constant.aval}), which is not there: it was written without arrays. "
             "Write the file with arrays=True, or pass the array as an argument."
         )

@@ -19,7 +19,7 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.archives._rewriting import rewrite_calls
 from jax2tf_bridge.from_jax.arguments._avals import is_narrow
 from jax2tf_bridge.from_jax.stablehlo._module import LossyError, StableHloModule
-from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record
+from jax2tf_bridge.portable._as_portable import HoldsPortable, as_portable_function
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._call_types import call_avals
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
@@ -182,7 +182,7 @@ WIDE = {narrow: ELEMENT_TYPES[wide] for narrow, wide in WIDENED.items()}
 
 
 def retarget(
-    record: PortableFunction | HoldsPortable, target: Target | None = None
+    portable: PortableFunction | HoldsPortable, target: Target | None = None
 ) -> PortableFunction:
     """Rewrites a portable function for another target, as an older TensorFlow needs it.
 
@@ -191,7 +191,7 @@ def retarget(
     version of the target that loses nothing.  JAX is needed for it.
 
     Args:
-      record: of an export, a file or one of JAX's archives.
+      portable: of an export, a file or one of JAX's archives.
       target: what the consumer can run; by default `Target.widest()`.
 
     Returns:
@@ -206,48 +206,49 @@ def retarget(
       FunctionError: it is no portable function.
       TargetError: it is no Target.
     """
-    record = as_record(record, "retarget")
+    portable = as_portable_function(portable, "retarget")
     target = as_target(target)
-    module = read_module(record)
-    rewrite_calls(module, record.name, keep_current=False)
-    if record.module.nr_devices == 1:
-        module.reduce_to_one_device(record.name)
+    module = read_module(portable)
+    rewrite_calls(module, portable.name, keep_current=False)
+    if portable.module.nr_devices == 1:
+        module.reduce_to_one_device(portable.name)
     module.narrow_platform_index()
     module.expand()
-    retype_narrow_values(module, record, WIDE)
-    _check_custom_calls(module, record, target)
-    check_function_types(record, *module.main_types())
+    retype_narrow_values(module, portable, WIDE)
+    _check_custom_calls(module, portable, target)
+    check_function_types(portable, *module.main_types())
     retargeted = retarget_module(
-        module, target, function_name=record.name, has_effects=bool(record.ordered_effects)
+        module, target, function_name=portable.name, has_effects=bool(portable.ordered_effects)
     )
     found = replace(
-        record,
+        portable,
         module=replace(
-            record.module,
+            portable.module,
             data=retargeted.module,
             stablehlo_version=retargeted.stablehlo_version,
             calling_convention_version=retargeted.calling_convention_version,
         ),
         target=target,
-        gradient=_retargeted_vjp(record, target),
+        gradient=_retargeted_vjp(portable, target),
     )
     mark_types_checked(found)
     return found
 
 
-def read_module(record: PortableFunction) -> StableHloModule:
+def read_module(portable: PortableFunction) -> StableHloModule:
     """Reads the function's module into memory.
 
     Raises:
       ModuleError: the installed JAX cannot read it.
     """
     try:
-        return StableHloModule(record.module.data)
+        return StableHloModule(portable.module.data)
     except Exception as e:  # of types that differ between releases of jaxlib
         newest = version_text(_jax_compat.current_stablehlo_version())
         raise ModuleError(
-            f"The installed JAX cannot read the module of {record.name}: it is written at "
-            f"StableHLO {version_text(record.module.stablehlo_version)} by {record.producer}, and "
+            f"The installed JAX cannot read the module of {portable.name}: it is written at "
+            f"StableHLO {version_text(portable.module.stablehlo_version)} by {portable.producer}, "
+            f"and "
             f"this JAX reads up to {newest}. Upgrade JAX if that is older; else the module is "
             "damaged."
         ) from e
@@ -285,12 +286,14 @@ def _to_retype(
     return {i: e for i, e in elements.items() if not types[i].endswith((f"x{e}>", f"<{e}>"))}
 
 
-def _check_custom_calls(module: StableHloModule, record: PortableFunction, target: Target) -> None:
-    handled = target.custom_calls(record.platforms)
+def _check_custom_calls(
+    module: StableHloModule, portable: PortableFunction, target: Target
+) -> None:
+    handled = target.custom_calls(portable.platforms)
     for call in module.custom_calls():
-        if call.name not in handled and not is_vouched(call.name, record.module.disabled_checks):
+        if call.name not in handled and not is_vouched(call.name, portable.module.disabled_checks):
             raise UnsupportedByTargetError(
-                f"{record.name} cannot run on {target.name}: {no_handler_text([str(call)])}, and "
+                f"{portable.name} cannot run on {target.name}: {no_handler_text([str(call)])}, and "
                 "it has no form in StableHLO alone. Export the function again with "
                 "jax2tf_bridge.export, if need be without what made this call.",
                 operation=call.name,
@@ -298,14 +301,14 @@ def _check_custom_calls(module: StableHloModule, record: PortableFunction, targe
             )
 
 
-def _retargeted_vjp(record: PortableFunction, target: Target) -> Gradient:
+def _retargeted_vjp(portable: PortableFunction, target: Target) -> Gradient:
     """Retargets a VJP that is there, since it is written with the rest; others when asked for."""
-    gradient, name = record.gradient, record.name
+    gradient, name = portable.gradient, portable.name
     if gradient.made is not None:
         try:
             return StoredGradient(retarget(gradient.made, target))
         except (ModuleError, UnsupportedByTargetError) as e:
-            behind = f" This is the gradient of {name}: record.with_vjp(0) leaves it behind."
+            behind = f" This is the gradient of {name}: portable.with_vjp(0) leaves it behind."
             hint = Message(e, behind)
             if isinstance(e, UnsupportedByTargetError):
                 raise UnsupportedByTargetError(hint, operation=e.operation, source=e.source) from e

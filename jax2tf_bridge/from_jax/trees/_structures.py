@@ -18,44 +18,44 @@ from jax2tf_bridge.serialization._stored_types import registration_call, with_ty
 _UNKNOWN = object()
 
 
-def jax_structures(record: PortableFunction) -> tuple[Any, Any]:
+def jax_structures(portable: PortableFunction) -> tuple[Any, Any]:
     """Makes JAX's structures of (args, kwargs) and of the result.
 
     Raises:
       StructureError: a type is not known here, or its children are in another order here.
       FileFormatError: a registered type does not fit what is stored.
     """
-    known = _with_known_types(record)
+    known = _with_known_types(portable)
     return (
-        _treedef(record, known.in_tree, record.in_avals, "arguments"),
-        _treedef(record, known.out_tree, record.out_avals, "results"),
+        _treedef(portable, known.in_tree, portable.in_avals, "arguments"),
+        _treedef(portable, known.out_tree, portable.out_avals, "results"),
     )
 
 
-def _with_known_types(record: PortableFunction) -> PortableFunction:
+def _with_known_types(portable: PortableFunction) -> PortableFunction:
     """Fills in the types of tree nodes that are registered here by now.
 
     Raises:
       StructureError: some are not.
       FileFormatError: one does not fit what is stored.
     """
-    in_tree, out_tree = with_types(record.in_tree), with_types(record.out_tree)
+    in_tree, out_tree = with_types(portable.in_tree), with_types(portable.out_tree)
     unknown = [*_without_types(in_tree), *_without_types(out_tree)]
     if unknown:
         names = dict.fromkeys(node.serialized_name or node.name for node in unknown)
         calls = list(dict.fromkeys(map(registration_call, unknown)))
         raise StructureError(
-            f"The arguments or results of {record.name} hold types that are not known here: "
+            f"The arguments or results of {portable.name} hold types that are not known here: "
             f"{', '.join(names)}. Register them before the call:{bullet_list(calls)}"
         )
-    return replace(record, in_tree=in_tree, out_tree=out_tree)
+    return replace(portable, in_tree=in_tree, out_tree=out_tree)
 
 
-def _treedef(record: PortableFunction, spec: TreeSpec, avals: Sequence[Aval], what: str) -> Any:
-    structure = _jax_structure(spec, record.name)
+def _treedef(portable: PortableFunction, spec: TreeSpec, avals: Sequence[Aval], what: str) -> Any:
+    structure = _jax_structure(spec, portable.name)
     if not _keeps_order(spec, iter([replace(aval) for aval in avals]))[0]:
         raise StructureError(
-            f"The {what} of {record.name} are flattened in another order here than when it was "
+            f"The {what} of {portable.name} are flattened in another order here than when it was "
             "exported: the fields of a named tuple or the children of a registered type have "
             "another order, or the keys of a dict in the file are not sorted. "
             "Use the definitions of the types that it was exported with."

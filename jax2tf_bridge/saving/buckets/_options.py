@@ -178,7 +178,7 @@ def _bucketing(
     chosen = _chosen(endpoint.signature_inputs(), common)
     if not chosen:
         return None
-    signature, record = endpoint.signature, endpoint.record
+    signature, portable = endpoint.signature, endpoint.portable
     return make_bucketing(
         endpoint.name,
         avals_of(endpoint.inputs),
@@ -186,7 +186,7 @@ def _bucketing(
         chosen,
         oversize=oversize,
         mask=signature.mask,
-        constraints=(*record.constraints, *record.requirements),
+        constraints=(*portable.constraints, *portable.requirements),
         pad_values=signature.pad_values,
         unchecked=signature.unchecked_padding,
     )

@@ -330,11 +330,11 @@ def weights_by_name(folder: Path, params: Any) -> dict[str, Any]:
       SavingError: it has no weights.
       StructureError: `params` have another structure; each difference is listed.
     """
-    sidecar, records = _sidecar_of(folder)
+    sidecar, portables = _sidecar_of(folder)
     names: dict[str, Any] = {}
     for name, entry in sidecar.signatures.items():
         if entry.takes_params:
-            tree = records[name].in_tree.children[0].children[0]
+            tree = portables[name].in_tree.children[0].children[0]
             leaves = leaves_for(tree, params, f"the weights of {folder}", PARAMS)
             names |= dict(zip(leaf_names(tree), leaves, strict=True))
     if not names:

@@ -219,7 +219,7 @@ def instructions(
     cache = None if programs is None else CompileCache(whole / CACHE_FOLDER, programs)
     # TensorFlow Serving wants a folder of versions.
     root = whole.parent if whole.name.isdecimal() else whole
-    platforms = sorted({p for e in endpoints for p in e.record.platforms})
+    platforms = sorted({p for e in endpoints for p in e.portable.platforms})
     return serving_instructions(
         root,
         root.name,

@@ -120,7 +120,7 @@ class _Probe:
         for name, aval in avals_of(self.endpoint.inputs).items():
             if not fits_shape(found[name], aval):
                 raise SavingError(
-                    f"{place} does not give what {self.endpoint.record.name} takes, for the "
+                    f"{place} does not give what {self.endpoint.portable.name} takes, for the "
                     f"example ({_text(example)}): {name}: expected {ServedArray.of_aval(aval)}, "
                     f"got {ServedArray.of_tensor(found[name])}. Its sizes are fixed: open them "
                     "with polymorphic_shapes, or pad to them in preprocess."
@@ -277,8 +277,8 @@ def warm_up_requests(
         if endpoint.bucketing is not None:
             requests += requests_of(endpoint.bucketing, example)
         elif not any(is_symbolic_dim(d) for port in endpoint.inputs for d in port.aval.shape):
-            record = endpoint.record
-            scope = SymbolicScope((*record.constraints, *record.requirements), check=False)
+            portable = endpoint.portable
+            scope = SymbolicScope((*portable.constraints, *portable.requirements), check=False)
             constraints = scope.constraints
             requests.append(
                 request_without_buckets(

@@ -58,23 +58,23 @@ def checked_names(signatures: Mapping[str, Signature]) -> tuple[str, ...]:
     return tuple(signatures)
 
 
-def check_takes_params(name: str, record: PortableFunction, *, takes: bool, given: bool) -> None:
+def check_takes_params(name: str, portable: PortableFunction, *, takes: bool, given: bool) -> None:
     """Raises unless there are weights for a function that takes them, and a place for them."""
     if takes and not given:
         raise SavingError(
             f"The signature {name} has takes_params=True, but save got no params. "
             "Pass params=..., or leave out takes_params."
         )
-    if takes and not record.argument_names:
+    if takes and not portable.argument_names:
         raise SavingError(
-            f"params were given, and {record.name} of the signature {name} has no positional "
+            f"params were given, and {portable.name} of the signature {name} has no positional "
             "argument to take them. Give its Signature takes_params=False."
         )
 
 
-def check_size(records: Mapping[str, Iterable[PortableFunction]]) -> None:
+def check_size(portables: Mapping[str, Iterable[PortableFunction]]) -> None:
     """Raises if the modules, by signature, do not fit into a graph."""
-    sizes = {name: sum(len(r.module.data) for r in each) for name, each in records.items()}
+    sizes = {name: sum(len(r.module.data) for r in each) for name, each in portables.items()}
     if sum(sizes.values()) > _LARGEST_GRAPH:
         each = ", ".join(f"{name}: {size / 1e9:.2f} GB" for name, size in sizes.items())
         raise SavingError(

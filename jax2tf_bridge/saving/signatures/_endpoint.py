@@ -46,7 +46,7 @@ class Endpoint:
     Attributes:
       name: of the signature.
       signature: what the user asked for.
-      record: the portable function.
+      portable: the portable function.
       weights: for its first argument; empty if it takes none.
       inputs: without weights and masks.
       outputs: of the function, before any postprocess.
@@ -61,7 +61,7 @@ class Endpoint:
 
     name: str
     signature: Signature
-    record: PortableFunction
+    portable: PortableFunction
     weights: Sequence[tf.Variable]
     inputs: tuple[NamedPort, ...]
     outputs: tuple[NamedPort, ...]
@@ -86,15 +86,15 @@ class Endpoint:
         Raises:
           SavingError: names clash, or are not there.
         """
-        record: PortableFunction = signature.function
+        portable: PortableFunction = signature.function
         first = len(weights)
-        avals = record.in_avals[first:]
-        inputs = SignatureInputs.of(name, signature, record.in_paths()[first:], avals).ports
-        paths = tuple(record.out_tree.leaf_paths())
-        outputs = named_ports("output", name, signature.output_names, paths, record.out_avals)
+        avals = portable.in_avals[first:]
+        inputs = SignatureInputs.of(name, signature, portable.in_paths()[first:], avals).ports
+        paths = tuple(portable.out_tree.leaf_paths())
+        outputs = named_ports("output", name, signature.output_names, paths, portable.out_avals)
         # Without orders, TensorFlow's PreventGradient says why there is no gradient.
-        orders = None if vjp_order is None else StoredOrders(record, vjp_order, constants)
-        flat = _flat(record, weights, constants, orders)
+        orders = None if vjp_order is None else StoredOrders(portable, vjp_order, constants)
+        flat = _flat(portable, weights, constants, orders)
 
         def held() -> dict[str, tf.Tensor]:
             # No input has a slash in its name.
@@ -110,7 +110,7 @@ class Endpoint:
             results = flat(*own, *given)
             return {port.name: r for port, r in zip(outputs, results, strict=True)}
 
-        return Endpoint(name, signature, record, weights, inputs, outputs, orders, call, held)
+        return Endpoint(name, signature, portable, weights, inputs, outputs, orders, call, held)
 
     def signature_inputs(self) -> SignatureInputs:
         """Returns its inputs beside the options that name them."""
@@ -134,7 +134,7 @@ class Endpoint:
           A tf.function, and each (args, kwargs) of specs to trace it with: with all arguments, and
           without some of those that have a default.
         """
-        arguments, out_tree = self.arguments, to_plain_containers(self.record.out_tree)
+        arguments, out_tree = self.arguments, to_plain_containers(self.portable.out_tree)
         names, given = arguments.names, self.defaults()
         defaults = {port.path: given[port.name] for port in self.inputs if port.name in given}
 
@@ -146,7 +146,7 @@ class Endpoint:
             results = self.call({p.name: x for p, x in zip(self.inputs, leaves, strict=True)})
             return out_tree.unflatten(results[port.name] for port in self.outputs)
 
-        method.__name__ = method.__qualname__ = self.record.name
+        method.__name__ = method.__qualname__ = self.portable.name
         method.__signature__ = _python_signature(arguments, defaults)  # type: ignore[attr-defined]
         args, kwargs = arguments.unflatten(self.specs().values())
         calls = [
@@ -221,7 +221,7 @@ class Endpoint:
     @cached_property
     def arguments(self) -> Call:
         """Structure of the arguments without weights and masks, in containers that can be saved."""
-        whole = Call.of(self.record.in_tree, self.record.argument_names)
+        whole = Call.of(self.portable.in_tree, self.portable.argument_names)
         given = replace(whole, args=whole.args[1 if self.takes_params else 0 :])
         return given.without([mask.path for mask in self.masks]).map(to_plain_containers)
 
@@ -247,7 +247,7 @@ class Endpoint:
     def prevented(self, order: int) -> str | None:
         """Says why the gradient of this order, or the function (0), has none; None if it has."""
         if self.orders is None:
-            return self.record.gradient_problem()
+            return self.portable.gradient_problem()
         return self.orders.prevented(order)
 
     @property
@@ -317,32 +317,32 @@ def to_plain_containers(tree: TreeSpec) -> TreeSpec:
     return TreeSpec("tuple", children=children)
 
 
-def saved_orders(record: PortableFunction, asked: int | None) -> int | None:
+def saved_orders(portable: PortableFunction, asked: int | None) -> int | None:
     """Returns how many orders of gradients are saved; None for a function that has no gradient.
 
     By default those that the portable function holds, and at least one.
     """
     if asked == 0:
         return 0
-    if record.gradient_problem() is not None:
+    if portable.gradient_problem() is not None:
         return None
     if asked is not None:
         return asked
-    order, vjp = 1, record.vjp().gradient.made
+    order, vjp = 1, portable.vjp().gradient.made
     while vjp is not None:
         order, vjp = order + 1, vjp.gradient.made
     return order
 
 
 def _flat(
-    record: PortableFunction,
+    portable: PortableFunction,
     weights: Sequence[tf.Variable],
     constants: Constants,
     orders: StoredOrders | None,
 ) -> Callable[..., Sequence[tf.Tensor]]:
     """Makes one tf.function over weights, constants and the other flat arguments."""
     first = len(weights)
-    avals = record.in_avals[first:]
+    avals = portable.in_avals[first:]
     lifted = {} if orders is None else orders.constants
     signature = [
         *(tf.TensorSpec(variable.shape, variable.dtype) for variable in weights),
@@ -354,9 +354,9 @@ def _flat(
     def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
         known = dict(zip(lifted, tensors[first:last], strict=True))
         args = [*tensors[:first], *tensors[last:]]
-        return call_flat(record, args, True, constants, orders, known)
+        return call_flat(portable, args, True, constants, orders, known)
 
-    flat.__name__ = flat.__qualname__ = record.name
+    flat.__name__ = flat.__qualname__ = portable.name
     function: Callable[..., Sequence[tf.Tensor]] = tf.function(
         flat, input_signature=signature, autograph=False
     )

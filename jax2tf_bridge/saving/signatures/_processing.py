@@ -78,7 +78,7 @@ def arguments(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, tf.Te
         leaves = endpoint.arguments.flatten(args, kwargs)
     except StructureError as e:
         raise SavingError(
-            f"{place} does not give the arguments of {endpoint.record.name}: {e}"
+            f"{place} does not give the arguments of {endpoint.portable.name}: {e}"
         ) from e
     found, problems = {}, []
     for leaf, port in zip(leaves, endpoint.inputs, strict=True):
@@ -89,7 +89,8 @@ def arguments(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, tf.Te
             problems.append(problem)
     if problems:
         raise SavingError(
-            f"{place} does not give the arguments of {endpoint.record.name}:{bullet_list(problems)}"
+            f"{place} does not give the arguments of "
+            f"{endpoint.portable.name}:{bullet_list(problems)}"
             "\nChange what preprocess returns, or save the function for such arguments."
         )
     return found

@@ -56,7 +56,7 @@ class Weights:
         self._leaves: dict[str, Any] = {}
         self._trees: list[TreeSpec] = []
 
-    def for_record(self, record: PortableFunction) -> list[tf.Variable]:
+    def for_function(self, portable: PortableFunction) -> list[tf.Variable]:
         """Returns the variables that are a function's first argument, in the order of its leaves.
 
         Raises:
@@ -64,12 +64,12 @@ class Weights:
             shapes or dtypes; each difference is listed.
           SavingError: another function has other names for them.
         """
-        (tree, *_), (path, *_) = record.in_tree.children[0].children, record.argument_names
-        whose = f"the argument {path} of {record.name}"
+        (tree, *_), (path, *_) = portable.in_tree.children[0].children, portable.argument_names
+        whose = f"the argument {path} of {portable.name}"
         leaves = leaves_for(tree, self._params, whose, PARAMS)
         names, paths = leaf_names(tree), tuple(tree.leaf_paths(PARAMS))
-        avals = record.in_avals[: len(leaves)]
-        self._check(record, path, leaves, avals, paths)
+        avals = portable.in_avals[: len(leaves)]
+        self._check(portable, path, leaves, avals, paths)
         known = tree in self._trees
         for name, own_path, leaf, aval in zip(names, paths, leaves, avals, strict=True):
             if name not in self._by_name:
@@ -78,14 +78,14 @@ class Weights:
                 self._leaves[name] = leaf
             elif not known and self._leaves[name] is not leaf:
                 raise SavingError(
-                    f"{own_path} of {record.name} and {self._by_name[name].path} of another "
+                    f"{own_path} of {portable.name} and {self._by_name[name].path} of another "
                     f"signature are two weights, and would both be named {name}: the functions "
                     "were exported with weights in different containers. Export all of them with "
                     "the same."
                 )
             elif self._by_name[name].variable.dtype != op_dtype(aval, own_path):
                 raise DTypeError(
-                    f"{own_path}: {record.name} takes it as {aval.dtype}, and another signature "
+                    f"{own_path}: {portable.name} takes it as {aval.dtype}, and another signature "
                     f"as {self._by_name[name].variable.dtype.name}. Export all of them for one."
                 )
         self._trees.append(tree)
@@ -118,7 +118,7 @@ class Weights:
 
     def _check(
         self,
-        record: PortableFunction,
+        portable: PortableFunction,
         argument: str,
         leaves: Sequence[Any],
         avals: Sequence[Aval],
@@ -143,7 +143,7 @@ class Weights:
             source = self._params.source if isinstance(self._params, PathWeights) else ""
             whose = f"The weights in {source}" if source else "params"
             raise mismatch(
-                f"{whose} do not fit the argument {argument} of {record.name}",
+                f"{whose} do not fit the argument {argument} of {portable.name}",
                 shapes,
                 dtypes,
                 "Pass the weights that it was exported with, or export it for these.",
@@ -158,13 +158,13 @@ class ConstantVariables:
         self.lifted: dict[str, LiftedConstant] = {}
         self._by_key: dict[Key, tf.Variable] = {}
 
-    def add(self, record: PortableFunction) -> None:
+    def add(self, portable: PortableFunction) -> None:
         """Makes those of a portable function that are not there yet.
 
         Raises:
           ModuleError: the function does not hold one of them.
         """
-        for constant in record.lifted_constants:
+        for constant in portable.lifted_constants:
             key = constant_key(constant)
             if key in self._by_key:
                 continue
@@ -172,16 +172,16 @@ class ConstantVariables:
             number = len(self.variables)
             while name in self.variables:
                 name, number = f"{plain}_{number}", number + 1
-            array = constant_array(record, constant)
+            array = constant_array(portable, constant)
             variable = tf.Variable(array, trainable=False, name=f"constants/{name}")
             self.variables[name] = self._by_key[key] = variable
             self.lifted[name] = constant
 
-    def tensors(self, record: PortableFunction, saving: object) -> list[tf.Tensor]:
+    def tensors(self, portable: PortableFunction, saving: object) -> list[tf.Tensor]:
         """Returns the values of a function's constants, in the current graph."""
         return [
             self._by_key[constant_key(constant)].read_value()
-            for constant in record.lifted_constants
+            for constant in portable.lifted_constants
         ]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from jax2tf_bridge.errors import FileFormatError, SerializationError, bullet_list
 from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._consistency import record_problem
+from jax2tf_bridge.portable._consistency import function_problem
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, shared_checks
@@ -35,82 +35,85 @@ class Writable:
       needs_jax: what JAX has to change in its module first, as a sentence; "" for nothing.
     """
 
-    record: PortableFunction
+    portable: PortableFunction
     in_tree: TreeSpec
     out_tree: TreeSpec
     needs_jax: str
 
 
-def writable(record: PortableFunction) -> Writable:
+def writable(portable: PortableFunction) -> Writable:
     """Checks that the format can hold a function, and names its types for it.
 
     Raises:
       SerializationError: the format cannot hold it; every reason is listed.
     """
     problems: list[str] = []
-    in_tree = _tree(record.in_tree, "the arguments", 1, problems)
-    out_tree = _tree(record.out_tree, "the results", 1, problems)
-    if any(_is_too_deep(tree, 1) for tree in (record.in_tree, record.out_tree)):
-        raise _refusal(record, problems)  # Nothing else can be said of it.
-    leaves = record.in_tree.leaf_count, record.out_tree.leaf_count
-    problem = record_problem(record, *leaves, Comparisons())
+    in_tree = _tree(portable.in_tree, "the arguments", 1, problems)
+    out_tree = _tree(portable.out_tree, "the results", 1, problems)
+    if any(_is_too_deep(tree, 1) for tree in (portable.in_tree, portable.out_tree)):
+        raise _refusal(portable, problems)  # Nothing else can be said of it.
+    leaves = portable.in_tree.leaf_count, portable.out_tree.leaf_count
+    problem = function_problem(portable, *leaves, Comparisons())
     if problem is not None:
-        raise _refusal(record, [*problems, f"its parts disagree: {problem}"])
-    for path, aval in ((port.path, port.aval) for port in record.inputs):
+        raise _refusal(portable, [*problems, f"its parts disagree: {problem}"])
+    for path, aval in ((port.path, port.aval) for port in portable.inputs):
         _check_dtype(path, aval, problems)
-    for i, aval in enumerate(record.out_avals):
+    for i, aval in enumerate(portable.out_avals):
         _check_dtype(f"result {i}", aval, problems)
-    if record.module.kept_arguments and record.module.kept_arguments[-1] > _LARGEST_SHORT:
+    if portable.module.kept_arguments and portable.module.kept_arguments[-1] > _LARGEST_SHORT:
         problems.append(
-            f"argument {record.module.kept_arguments[-1]} is used, and the format counts arguments "
+            f"argument {portable.module.kept_arguments[-1]} is used, and the format counts "
+            f"arguments "
             f"in 16 bits, up to {_LARGEST_SHORT}: join arrays, or write a .jaxfn file"
         )
     problems += [
         f"the captured array {constant.name or constant.digest} ({constant.aval}) is not there: it "
         "was written with arrays=False. Read a file that has its arrays"
-        for constant in record.lifted_constants
+        for constant in portable.lifted_constants
         if constant.data is None
     ]
-    if record.graph_functions:
-        names = ", ".join(dict.fromkeys(function.name for function in record.graph_functions))
+    if portable.graph_functions:
+        names = ", ".join(dict.fromkeys(function.name for function in portable.graph_functions))
         problems.append(
             f"it calls TensorFlow graphs ({names}), which JAX cannot run: export it with call_tf "
             "without call_tf_graph, or write a .jaxfn file"
         )
-    if record.module.calling_convention_version < _OLDEST_CONVENTION:
+    if portable.module.calling_convention_version < _OLDEST_CONVENTION:
         problems.append(
-            f"its calling convention is {record.module.calling_convention_version}, and JAX calls "
+            f"its calling convention is {portable.module.calling_convention_version}, and JAX "
+            f"calls "
             f"modules from {_OLDEST_CONVENTION} on"
         )
-    if record.module.calling_convention_version > _LARGEST_SHORT:
+    if portable.module.calling_convention_version > _LARGEST_SHORT:
         problems.append(
-            f"its calling convention is {record.module.calling_convention_version}, and the format "
+            f"its calling convention is {portable.module.calling_convention_version}, and the "
+            f"format "
             f"holds up to {_LARGEST_SHORT}"
         )
     problems += [
         f"the effect {name} is known by its class alone, and JAX finds it by module and class"
-        for name in (*record.ordered_effects, *record.unordered_effects)
+        for name in (*portable.ordered_effects, *portable.unordered_effects)
         if name.isidentifier()
     ]
     problems += [
         f"the disabled safety check {str(check)!r} is unknown to the format"
-        for check in shared_checks(record.module.disabled_checks)
+        for check in shared_checks(portable.module.disabled_checks)
         if check != DisabledSafetyCheck.platform() and check.is_custom_call() is None
     ]
-    every = dict.fromkeys((*record.in_shardings, *record.out_shardings))
+    every = dict.fromkeys((*portable.in_shardings, *portable.out_shardings))
     for mesh in dict.fromkeys(s.mesh for s in every if s is not None and s.mesh is not None):
         if any(not 0 < size <= _LARGEST_COUNT for size in mesh.axis_sizes):
             problems.append(f"the mesh {mesh} has a size that is not from 1 to {_LARGEST_COUNT}")
-    if not 0 < record.module.nr_devices <= _LARGEST_COUNT:
-        problems.append(f"{record.module.nr_devices} devices are not from 1 to {_LARGEST_COUNT}")
+    if not 0 < portable.module.nr_devices <= _LARGEST_COUNT:
+        problems.append(f"{portable.module.nr_devices} devices are not from 1 to {_LARGEST_COUNT}")
     if problems:
-        raise _refusal(record, problems)
-    return Writable(record, in_tree, out_tree, _work_for_jax(record))
+        raise _refusal(portable, problems)
+    return Writable(portable, in_tree, out_tree, _work_for_jax(portable))
 
 
-def _refusal(record: PortableFunction, problems: list[str]) -> SerializationError:
+def _refusal(portable: PortableFunction, problems: list[str]) -> SerializationError:
     return SerializationError(
-        f"{record.name} cannot be written as JAX's exported function:{bullet_list(problems)}"
+        f"{portable.name} cannot be written as JAX's exported function:{bullet_list(problems)}"
     )
 
 
@@ -118,23 +121,23 @@ def _is_too_deep(spec: TreeSpec, depth: int) -> bool:
     return depth > _DEEPEST_TREE or any(_is_too_deep(c, depth + 1) for c in spec.children)
 
 
-def _is_widened(record: PortableFunction) -> bool:
+def _is_widened(portable: PortableFunction) -> bool:
     """Tells whether the module takes 4-bit integers as 8-bit ones, as TensorFlow needs it."""
-    if not any(aval.dtype in WIDENED for aval in (*record.in_avals, *record.out_avals)):
+    if not any(aval.dtype in WIDENED for aval in (*portable.in_avals, *portable.out_avals)):
         return False
     try:
-        inputs, outputs = read_main_types(record.module.data)
+        inputs, outputs = read_main_types(portable.module.data)
     except FileFormatError:
-        return record.constraints_known  # as its record was made
+        return portable.constraints_known  # as its portable function was made
     return not any(t.endswith(_NARROW) for t in (*inputs, *outputs))
 
 
-def _work_for_jax(record: PortableFunction) -> str:
+def _work_for_jax(portable: PortableFunction) -> str:
     """Describes what JAX has to change in the module, in a sentence; "" for nothing."""
     work = []
-    if record.lifted_constants:
-        work.append(f"captured arrays ({len(record.lifted_constants)}) lie beside its module")
-    if _is_widened(record):
+    if portable.lifted_constants:
+        work.append(f"captured arrays ({len(portable.lifted_constants)}) lie beside its module")
+    if _is_widened(portable):
         work.append("its module takes 4-bit integers as 8-bit ones, for TensorFlow")
     return ", and ".join(work)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._consistency import record_problem, vjp_problem
+from jax2tf_bridge.portable._consistency import function_problem, vjp_problem
 from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._portable_function import GradientOnDemand, NoGradient, PortableFunction
 from jax2tf_bridge.portable._stablehlo_version import Version
@@ -120,7 +120,7 @@ def _function(
     convention = table.integer(ExportedField.CALLING_CONVENTION_VERSION)
     producer = _producer(table)
     shardings = ShardingReader(table)
-    record = PortableFunction(
+    portable = PortableFunction(
         name=table.string(ExportedField.FUNCTION_NAME) or "",
         in_tree=in_tree,
         in_avals=in_avals,
@@ -149,22 +149,22 @@ def _function(
         uses_global_constants=refines,
         gradient=NoGradient("it was stored without the VJP of this order"),
     )
-    problem = record_problem(record, len(in_avals), len(out_avals), Comparisons())
+    problem = function_problem(portable, len(in_avals), len(out_avals), Comparisons())
     if problem is not None:
         raise table.error(None, "parts that agree", problem)
     vjp = table.table(ExportedField.VJP)
     if vjp is None:
-        return record
+        return portable
     if not checked:
-        _function(vjp, record, only_check=True)
-    return record if only_check else _with_vjp(record, vjp)
+        _function(vjp, portable, only_check=True)
+    return portable if only_check else _with_vjp(portable, vjp)
 
 
-def _with_vjp(record: PortableFunction, vjp: Table) -> PortableFunction:
+def _with_vjp(portable: PortableFunction, vjp: Table) -> PortableFunction:
     def make() -> PortableFunction:
-        return _function(vjp.again(), record, checked=True)
+        return _function(vjp.again(), portable, checked=True)
 
-    return replace(record, gradient=GradientInBytes(make))
+    return replace(portable, gradient=GradientInBytes(make))
 
 
 class _AvalTables:

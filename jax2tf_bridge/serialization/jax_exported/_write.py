@@ -36,11 +36,11 @@ _ROOM = 1 << 16
 _MOST_VJPS = MAX_DEPTH - 20
 
 
-def writable_chain(record: PortableFunction, vjp_order: int | None) -> list[Writable]:
+def writable_chain(portable: PortableFunction, vjp_order: int | None) -> list[Writable]:
     """Checks that the format can hold a function and its VJPs, before anything is written.
 
     Args:
-      record: the function.
+      portable: the function.
       vjp_order: how many VJPs, which are made if they are not there; None for those that are.
 
     Raises:
@@ -48,7 +48,7 @@ def writable_chain(record: PortableFunction, vjp_order: int | None) -> list[Writ
       InconclusiveShapeError: making a VJP asked something about the sizes.
       ValueError: vjp_order is negative.
     """
-    return [writable(function) for function in vjp_chain(record, vjp_order, _MOST_VJPS)]
+    return [writable(function) for function in vjp_chain(portable, vjp_order, _MOST_VJPS)]
 
 
 def write_exported(functions: Sequence[Writable]) -> bytes:
@@ -57,7 +57,7 @@ def write_exported(functions: Sequence[Writable]) -> bytes:
     Raises:
       SerializationError: they are too large.
     """
-    size = sum(len(f.record.module.data) for f in functions)
+    size = sum(len(f.portable.module.data) for f in functions)
     try:
         writer = Writer(size + _ROOM)
         place: Offset | None = None
@@ -67,7 +67,8 @@ def write_exported(functions: Sequence[Writable]) -> bytes:
         return bytes(writer.finish(place))
     except BuilderSizeError as e:
         raise SerializationError(
-            f"{functions[0].record.name} cannot be written as JAX's exported function: its modules "
+            f"{functions[0].portable.name} cannot be written as JAX's exported function: its "
+            f"modules "
             f"have {size} bytes, and the format holds {_LARGEST_FILE}, with all else. Pass large "
             "arrays as arguments."
         ) from e
@@ -76,55 +77,55 @@ def write_exported(functions: Sequence[Writable]) -> bytes:
 def _exported(
     writer: Writer, function: Writable, vjp: Offset | None
 ) -> Iterator[tuple[Field, Value]]:
-    record = function.record
-    avals = tuple(dict.fromkeys((*record.in_avals, *record.out_avals)))
+    portable = function.portable
+    avals = tuple(dict.fromkeys((*portable.in_avals, *portable.out_avals)))
     index_of = {aval: i for i, aval in enumerate(avals)}
     ordered, unordered = (
         [writer.table(effect_table(effect)) for effect in effects]
-        for effects in (record.ordered_effects, record.unordered_effects)
+        for effects in (portable.ordered_effects, portable.unordered_effects)
     )
-    checks = [writer.table(check_table(c)) for c in shared_checks(record.module.disabled_checks)]
-    yield ExportedField.FUNCTION_NAME, record.name
+    checks = [writer.table(check_table(c)) for c in shared_checks(portable.module.disabled_checks)]
+    yield ExportedField.FUNCTION_NAME, portable.name
     yield ExportedField.IN_TREE, write_tree(writer, function.in_tree)
-    yield ExportedField.IN_AVALS, list(map(aval_table, record.in_avals))
+    yield ExportedField.IN_AVALS, list(map(aval_table, portable.in_avals))
     yield ExportedField.OUT_TREE, write_tree(writer, function.out_tree)
-    yield ExportedField.OUT_AVALS, list(map(aval_table, record.out_avals))
-    yield ExportedField.PLATFORMS, record.platforms
+    yield ExportedField.OUT_AVALS, list(map(aval_table, portable.out_avals))
+    yield ExportedField.PLATFORMS, portable.platforms
     yield ExportedField.ORDERED_EFFECTS, ordered
     yield ExportedField.UNORDERED_EFFECTS, unordered
     yield ExportedField.DISABLED_CHECKS, checks
-    yield ExportedField.MODULE, record.module.data
-    yield ExportedField.MODULE_KEPT_VAR_IDX, record.module.kept_arguments
+    yield ExportedField.MODULE, portable.module.data
+    yield ExportedField.MODULE_KEPT_VAR_IDX, portable.module.kept_arguments
     yield ExportedField.VJP, vjp
     yield ExportedField.UNIQUE_AVALS, list(map(aval_table, avals))
-    yield ExportedField.IN_AVALS_IDXS, [index_of[aval] for aval in record.in_avals]
-    yield ExportedField.OUT_AVALS_IDXS, [index_of[aval] for aval in record.out_avals]
-    yield from _shardings(writer, record)
+    yield ExportedField.IN_AVALS_IDXS, [index_of[aval] for aval in portable.in_avals]
+    yield ExportedField.OUT_AVALS_IDXS, [index_of[aval] for aval in portable.out_avals]
+    yield from _shardings(writer, portable)
     yield ExportedField.SERIALIZATION_VERSION, WRITTEN_VERSION
-    short = record.module.nr_devices if record.module.nr_devices <= _LARGEST_SHORT else 0
+    short = portable.module.nr_devices if portable.module.nr_devices <= _LARGEST_SHORT else 0
     yield ExportedField.NR_DEVICES_SHORT, short
-    convention = max(record.module.calling_convention_version, _LOWEST_CONVENTION)
+    convention = max(portable.module.calling_convention_version, _LOWEST_CONVENTION)
     yield ExportedField.CALLING_CONVENTION_VERSION, convention
     # JAX then folds what depends on the sizes and on the platform before XLA compiles: without
     # it, custom calls of other platforms are still there.
     refines = (
-        record.module.uses_shape_polymorphism
-        or record.uses_global_constants
-        or len(record.platforms) > 1
+        portable.module.uses_shape_polymorphism
+        or portable.uses_global_constants
+        or len(portable.platforms) > 1
     )
     yield ExportedField.USES_GLOBAL_CONSTANTS, refines
-    yield ExportedField.NR_DEVICES, record.module.nr_devices
+    yield ExportedField.NR_DEVICES, portable.module.nr_devices
 
 
-def _shardings(writer: Writer, record: PortableFunction) -> Iterator[tuple[Field, Value]]:
+def _shardings(writer: Writer, portable: PortableFunction) -> Iterator[tuple[Field, Value]]:
     """Yields the shardings of one function: in XLA's form, by name in-line, and by index.
 
     Older releases of JAX read the first, JAX 0.11 and later names alone.  If only XLA's form is
     known, the axes get names.
     """
     ins, outs = (
-        [_Spread(port.sharding, port.aval, record.module.nr_devices) for port in ports]
-        for ports in (record.inputs, record.outputs)
+        [_Spread(port.sharding, port.aval, portable.module.nr_devices) for port in ports]
+        for ports in (portable.inputs, portable.outputs)
     )
     every = (*ins, *outs)
     named = list(dict.fromkeys(s.named for s in every if s.named))

@@ -9,7 +9,7 @@ from typing import Any
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant
-from jax2tf_bridge.portable._consistency import record_problem, vjp_problem
+from jax2tf_bridge.portable._consistency import function_problem, vjp_problem
 from jax2tf_bridge.portable._graph_function import GraphFunction
 from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._portable_function import (
@@ -58,7 +58,7 @@ class Stored:
     parts: tuple[Part, ...]
     vjp_missing_because: str
 
-    def record(self, contents: Sequence[bytes]) -> PortableFunction:
+    def portable(self, contents: Sequence[bytes]) -> PortableFunction:
         """Makes the portable function, given the contents of the parts."""
         count = len(self.functions)
         arrays = {
@@ -74,9 +74,9 @@ class Stored:
                     replace(constant, data=arrays.get(constant.digest))
                     for constant in fields["lifted_constants"]
                 )
-            record = PortableFunction(**fields, gradient=gradient)
-            gradient = StoredGradient(record)
-        return record
+            portable = PortableFunction(**fields, gradient=gradient)
+            gradient = StoredGradient(portable)
+        return portable
 
 
 def read_structure(
@@ -180,8 +180,10 @@ class _FileReader:
                 **lowering["module"],
             ),
         }
-        record = PortableFunction(**found)
-        problem = record_problem(record, in_tree.leaf_count, out_tree.leaf_count, self._comparisons)
+        portable = PortableFunction(**found)
+        problem = function_problem(
+            portable, in_tree.leaf_count, out_tree.leaf_count, self._comparisons
+        )
         if problem is not None:
             raise table.error(None, "parts that agree", problem)
         return found

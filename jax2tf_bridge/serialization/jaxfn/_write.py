@@ -11,9 +11,9 @@ from flatbuffers.builder import BuilderSizeError
 
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.errors import SerializationError
-from jax2tf_bridge.portable._as_portable import HoldsPortable, as_record
+from jax2tf_bridge.portable._as_portable import HoldsPortable, as_portable_function
 from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._consistency import record_problem
+from jax2tf_bridge.portable._consistency import function_problem
 from jax2tf_bridge.portable._graph_function import GraphFunction
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._sharding import AbstractMesh, Sharding
@@ -30,12 +30,12 @@ from jax2tf_bridge.serialization.jaxfn._trees import Root, TreeWriter
 
 
 def file_parts(
-    record: PortableFunction | HoldsPortable, *, vjp_order: int | None, arrays: bool
+    portable: PortableFunction | HoldsPortable, *, vjp_order: int | None, arrays: bool
 ) -> list[bytes | bytearray]:
     """Writes the parts of a .jaxfn file: the structure, each module, and each array.
 
     Args:
-      record: the portable function.
+      portable: the portable function.
       vjp_order: how many VJPs are written; None for those that are materialised.
       arrays: whether the lifted arrays are written.
 
@@ -45,15 +45,15 @@ def file_parts(
       ValueError: vjp_order is negative.
       FunctionError: it is no portable function.
     """
-    record = as_record(record, "serialize (or write_function)")
-    functions, missing_because = _chain(record, vjp_order)
+    portable = as_portable_function(portable, "serialize (or write_function)")
+    functions, missing_because = _chain(portable, vjp_order)
     writer = _StructureWriter()
     try:
         structure = writer.structure(functions, missing_because, arrays)
     except BuilderSizeError as e:
-        raise _too_large(record.name) from e
+        raise _too_large(portable.name) from e
     if len(structure) > _format.MAX_STRUCTURE_SIZE:
-        raise _too_large(record.name)
+        raise _too_large(portable.name)
     behind = [function.module.data for function in functions]
     behind += with_padding(writer.arrays.values(), len(structure) + sum(map(len, behind)))
     has_graphs = any(function.graph_functions for function in functions)
@@ -70,10 +70,10 @@ def _too_large(name: str) -> SerializationError:
 
 
 def _chain(
-    record: PortableFunction, vjp_order: int | None
+    portable: PortableFunction, vjp_order: int | None
 ) -> tuple[tuple[PortableFunction, ...], str]:
     """Returns the function and the VJPs that are written, and why the last of them has none."""
-    functions = vjp_chain(record, vjp_order, _format.MAX_VJP_ORDER)
+    functions = vjp_chain(portable, vjp_order, _format.MAX_VJP_ORDER)
     lazy = functions[-1].gradient
     if lazy.available:
         order = len(functions) - 1
@@ -165,7 +165,7 @@ class _StructureWriter:
             function.in_tree, Root("the arguments", function.argument_names)
         )
         out_leaves = self._trees.add(function.out_tree, Root("the result"))
-        problem = record_problem(function, in_leaves, out_leaves, self._comparisons)
+        problem = function_problem(function, in_leaves, out_leaves, self._comparisons)
         if problem is not None:
             raise SerializationError(f"its parts disagree: {problem}.")
         yield schema.Function.NAME, texts.index(function.name)
