@@ -398,3 +398,36 @@ def test_every_dtype_is_one_of_jax() -> None:
     assert all(hasattr(ml_dtypes, name) for name in missing)
     assert {DTYPES[short] for short in ("f16", "i2", "u64", "bf16")} <= set(DTYPES.values())
     assert np.dtype(DTYPES["i64"]) == np.int64
+
+
+NEEDED = {
+    "JAX": ("jax", "jax", ("jax2tf_bridge.from_jax", "jax2tf_bridge.loading")),
+    "TensorFlow": ("tensorflow", "tensorflow-cpu", ("jax2tf_bridge.saving",)),
+}
+"""For each package: its module, the extra that installs it, and ours that import it."""
+
+
+@pytest.mark.parametrize(
+    ("needs", "words"),
+    [
+        ("JAX", "export tests.cli.models:cube --args f32[n] -o f.jaxfn"),
+        ("JAX", "retarget cube.jaxfn --tensorflow 2.16"),
+        ("JAX", "verify model --against tests.cli.models:cube"),
+        ("TensorFlow", "save cube.jaxfn -o m"),
+        ("TensorFlow", "publish cube.jaxfn -o m"),
+    ],
+)
+@pytest.mark.usefixtures("cube")
+def test_a_package_that_is_missing(
+    run: Run, monkeypatch: pytest.MonkeyPatch, needs: str, words: str
+) -> None:
+    module, extra, ours = NEEDED[needs]
+    monkeypatch.setitem(sys.modules, module, None)
+    for name in [m for m in sys.modules if m.startswith(ours)]:
+        monkeypatch.delitem(sys.modules, name)
+    ended = run(*words.split())
+    assert (ended.code, ended.error) == (
+        1,
+        f"jax2tf-bridge {words.split()[0]} needs {needs}, which is not installed here. Install it "
+        f"with: pip install 'jax2tf-bridge[{extra}]'",
+    )

@@ -44,7 +44,7 @@ def simple(**changes: Any) -> PortableFunction:
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the writers write anything, as somebody else's may."""
     for module in (_jaxfn_write, _exported_limits):
-        monkeypatch.setattr(module, "record_problem", lambda *_: None)
+        monkeypatch.setattr(module, "function_problem", lambda *_: None)
     monkeypatch.setattr(_vjp_chain, "vjp_problem", lambda *_: None)
 
 

@@ -78,7 +78,7 @@ WRONG: list[tuple[dict[Any, Any], str]] = [
     ({F.OUT_AVALS: aval(space=4)}, "memory_space: expected a memory space from 0 to 3, got 4"),
     (
         {F.OUT_AVALS: aval("b /")},
-        r"out_avals\[0\].shape: expected a size as dimension 0, got une",
+        r"out_avals\[0\].shape: expected a size as dimension 0, got text that is none: The dim",
     ),
     ({F.OUT_AVALS: aval("-5")}, "expected a size from 0 to 9223372036854775807 as dimension 0"),
     (

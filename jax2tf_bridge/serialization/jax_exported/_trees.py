@@ -146,7 +146,8 @@ class AvalReader:
             try:
                 dim = parse_dimension(text)
             except DimensionSyntaxError as e:
-                raise table.error(AvalField.SHAPE, f"a size as dimension {index}", f"{e}") from e
+                found = f"text that is none: {str(e).rstrip('.')}"
+                raise table.error(AvalField.SHAPE, f"a size as dimension {index}", found) from e
             if isinstance(dim, int) and not 0 <= dim <= _LARGEST_SIZE:
                 raise table.error(
                     AvalField.SHAPE, f"a size from 0 to {_LARGEST_SIZE} as dimension {index}", text
