@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from jax2tf_bridge.colocated import Channel
-from jax2tf_bridge.parallel import _worker_main
 from jax2tf_bridge.parallel._configuration import configuration, configured
 from jax2tf_bridge.parallel._failures import Failure, out_of_time, worker_died
 
@@ -55,7 +54,13 @@ class WorkerProcess:
         self._connection, other_end = Pipe()
         with other_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-X", "faulthandler", str(Path(_worker_main.__file__))],
+                [
+                    sys.executable,
+                    "-P",
+                    "-X",
+                    "faulthandler",
+                    str(Path(str(Path(__file__).with_name("_worker_main.py")))),
+                ],
                 stdin=other_end.fileno(),
                 stdout=self._log,
                 stderr=self._log,
@@ -133,7 +138,7 @@ class WorkerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process can take another call."""
+        """Tells whether the process runs."""
         return self._process.poll() is None and not self._out_of_time
 
     def output(self) -> str:

@@ -1,4 +1,4 @@
-"""The portable function and what it is made of. Imports neither jax nor tensorflow.
+"""Portable functions and what they are made of. Imports neither jax nor tensorflow.
 
 `__init__.pyi` lists the names, which are imported when they are first used.
 

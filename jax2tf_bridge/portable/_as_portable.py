@@ -16,7 +16,7 @@ class HoldsPortable(Protocol):
 
     @property
     def portable(self) -> PortableFunction:
-        """The portable function."""
+        """Portable function that it holds."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The TensorFlow half: from a PortableFunction to a TF function. Never imports jax."""
+"""Makes TensorFlow functions of portable functions. Never imports jax."""
 
 from jax2tf_bridge.errors import MissingDependencyError
 
