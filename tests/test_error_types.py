@@ -397,4 +397,4 @@ def test_types_of_jax_export(name: str) -> None:
 
 @pytest.mark.parametrize("name", FLAX)
 def test_types_of_flax(name: str) -> None:
-    _compare(FLAX[name], _theirs("flax.serialization"), jax2tf_bridge)
+    _compare(FLAX[name], _theirs("flax.serialization"), jax2tf_bridge.weights)

@@ -9,7 +9,7 @@ from typing import Any
 def as_integer(value: Any) -> int | None:
     """Returns an integer of Python or NumPy as Python's; None for all else, bools too.
 
-    >>> as_integer(np.int32(3)), as_integer(True), as_integer(2.0)
+    >>> as_integer(3), as_integer(True), as_integer(2.0)
     (3, None, None)
     """
     try:

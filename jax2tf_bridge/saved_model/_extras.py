@@ -50,13 +50,13 @@ class Request:
     inputs: Mapping[str, Message]
 
 
-def requests_in(portable: Message) -> Iterator[Request]:
+def requests_in(record: Message) -> Iterator[Request]:
     """Yields the requests to predict in an entry of the warm-up file, and skips other kinds.
 
     Raises:
       FileFormatError: it is damaged.
     """
-    for log in _messages(portable, PredictionLogField.PREDICT_LOG, "a request to predict"):
+    for log in _messages(record, PredictionLogField.PREDICT_LOG, "a request to predict"):
         for request in _messages(log, PredictionLogField.REQUEST, "a request to predict"):
             name = ""
             for spec in _messages(request, RequestField.MODEL_SPEC, "what a request is for"):
@@ -79,8 +79,8 @@ def read_requests(folder: Path) -> Iterator[Request]:
     if _size(path) is None:
         return
     try:
-        for portable in read_records(path):
-            yield from requests_in(Message(portable, "a request to warm up", str(path)))
+        for record in read_records(path):
+            yield from requests_in(Message(record, "a request to warm up", str(path)))
     except FileFormatError:
         raise  # it says more
     except ValueError as e:

@@ -47,13 +47,13 @@ def read_records(path: Path) -> Iterator[bytes]:
             yield content
 
 
-def write_records(path: Path, portables: Iterable[bytes]) -> None:
+def write_records(path: Path, records: Iterable[bytes]) -> None:
     """Writes records to a file."""
     with path.open("wb") as file:
-        for portable in portables:
-            file.write(_head(len(portable)))
-            file.write(portable)
-            file.write(_CHECKSUM.pack(masked(crc32c(portable))))
+        for record in records:
+            file.write(_head(len(record)))
+            file.write(record)
+            file.write(_CHECKSUM.pack(masked(crc32c(record))))
 
 
 def _head(length: int) -> bytes:

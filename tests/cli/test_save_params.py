@@ -90,7 +90,7 @@ def test_files_in_the_wrong_place(run: Run, ok: Ok, files: tuple[str, str]) -> N
     ended = run("save", "cube.jaxfn", "-o", "m", "--params", weights)
     assert "do not fit the argument x of cube: a single array is missing; " in ended.error
     ended = run("save", weights, "-o", "m")
-    assert ended.error.endswith("weights in msgpack, which read_weights reads, and no function.")
+    assert "seem to be weights in msgpack: read them with read_weights" in ended.error
     ok("publish", function, "-o", "models")
     ended = run("publish", "-o", "models", "--params", weights)
     assert ended.error.endswith(

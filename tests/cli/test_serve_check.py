@@ -183,7 +183,7 @@ def test_a_damaged_request_to_warm_up_is_an_error(model: Path, tmp_path: Path) -
     shutil.copytree(model, damaged)
     file = damaged / WARM_UP
     file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(FileFormatError, match="it ends within a request"):
+    with pytest.raises(FileFormatError, match="it ends within a record"):
         calls_of(read_saved_model(damaged))
 
 
@@ -250,7 +250,10 @@ def test_wrong_calls_are_one_line(run: Run, model: Path, tmp_path: Path) -> None
     code, text = error(model)
     assert (code, text.split(",")[0]) == (2, "name the release by --tensorflow")
     code, text = error(tmp_path / "none", "--tensorflow", "2.17")
-    assert (code, text) == (2, f"{tmp_path / 'none'} does not exist")
+    assert (code, text) == (
+        2,
+        f"{tmp_path / 'none'} does not exist; name the folder that holds saved_model.pb",
+    )
     code, text = error(model, "--python", tmp_path / "none")
     assert (code, text) == (
         2,

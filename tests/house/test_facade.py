@@ -71,7 +71,7 @@ found["loaded by the import"] = heavy()
 from jax2tf_bridge import BridgeError, DisabledSafetyCheck, PortableFunction
 from jax2tf_bridge.portable import Aval, TreeSpec
 jax2tf_bridge.Target.widest()
-found["loaded by the record and errors"] = heavy()
+found["loaded by the portable function and errors"] = heavy()
 
 found["subpackages"] = {}
 for name in ("compat", "colocated", "jax_export"):

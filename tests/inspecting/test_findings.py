@@ -195,7 +195,7 @@ def test_requests_to_warm_up_cover_some_sizes(tmp_path: Path) -> None:
     (folder / "assets.extra" / "tf_serving_warmup_requests").write_bytes(requests[:-1])
     facts = describe_saved_model(read_saved_model(folder))
     assert facts["findings"][0]["text"] == (
-        "The requests to warm up cannot be read: it ends within a portable function. TensorFlow "
+        "The requests to warm up cannot be read: it ends within a record. TensorFlow "
         "Serving "
         "does not load the model."
     )

@@ -244,10 +244,10 @@ def test_attributes_of_the_op(tmp_path: Path) -> None:
     [
         (b"", 0, None),
         (bytes([3]) + bytes(7 + 4) + b"abc" + bytes(4), 1, None),
-        (bytes([3]) + bytes(7 + 4) + b"abc" + bytes(3), 0, "it ends within a portable function"),
-        (bytes([0]) + bytes(15) + bytes(3), 1, "it ends within a portable function's length"),
-        (b"\xff" * 12, 0, "it ends within a portable function"),
-        (bytes(16) * 100_001, 100_000, "it has more than 100,000 portable functions"),
+        (bytes([3]) + bytes(7 + 4) + b"abc" + bytes(3), 0, "it ends within a record"),
+        (bytes([0]) + bytes(15) + bytes(3), 1, "it ends within a record's length"),
+        (b"\xff" * 12, 0, "it ends within a record"),
+        (bytes(16) * 100_001, 100_000, "it has more than 100,000 records"),
     ],
 )
 def test_requests_to_warm_up_are_counted(

@@ -117,9 +117,9 @@ def test_the_file_is_what_protobuf_reads(tmp_path: Path) -> None:
     requests = all_dtypes()
     path = write_warm_up(tmp_path, requests, "the model")
     log_class = serving_messages()
-    portables = list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
-    for portable, request in zip(portables, requests, strict=True):
-        read = log_class.FromString(portable).predict_log.request
+    records = list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
+    for record, request in zip(records, requests, strict=True):
+        read = log_class.FromString(record).predict_log.request
         assert read.model_spec.name == "the model"
         assert read.model_spec.signature_name == request.signature
         assert list(read.output_filter) == []
@@ -243,11 +243,11 @@ def log_of(proto: bytes) -> bytes:
         log_of(b"\x08\x01\x12\x0a\x12\x08\x08\x80\x80\x80\x80\x80\x80\x01\x2a\x04\0\0\x80\x3f"),
     ],
 )
-def test_functions_that_are_no_requests(portable: bytes, tmp_path: Path) -> None:
+def test_records_that_are_no_requests(record: bytes, tmp_path: Path) -> None:
     path = tmp_path / WARM_UP
     path.parent.mkdir()
     with tf.io.TFRecordWriter(str(path)) as writer:
-        writer.write(portable)
+        writer.write(record)
     told = "not a warm-up file|tf_serving_warmup_requests cannot be read: in a request"
     with pytest.raises(FileFormatError, match=told):
         read_warm_up(tmp_path)

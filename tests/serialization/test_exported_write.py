@@ -321,7 +321,7 @@ def test_shardings_are_jax_s() -> None:
         in_avals=matrix, out_avals=matrix, in_shardings=spread, out_shardings=spread, nr_devices=6
     )
     back = in_jax(serialize_exported(portable))
-    assert back.module.nr_devices == 6
+    assert back.nr_devices == 6
     if jax.__version_info__ >= (0, 9):
         named = back.in_shardings_jax(None)[0]
         assert named.spec == jax.sharding.PartitionSpec("x", None)

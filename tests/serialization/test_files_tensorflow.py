@@ -49,7 +49,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"in_avals": (W, replace(X, shape=(B, 4)))},
         "argument 1: the portable function says float32[b,4], the module tensor<?x3xf32>",
     ),
-    ({"module_kept_var_idx": (0,)}, "the portable function has 1 arguments, the module 2"),
+    ({"kept_arguments": (0,)}, "the portable function has 1 arguments, the module 2"),
 ]
 
 

@@ -114,10 +114,9 @@ class StableHloModule:
         self._drop_shardings()
         if left is not None:
             raise ShardingError(
-                f"{function_name} speaks of a mesh of several devices ({left}), but no argument or "
-                "result of it is spread over them, so that JAX lowers it for one. Give jax.jit "
-                "in_shardings and out_shardings over the mesh, or use a mesh of one device; then "
-                "export it."
+                f"{function_name} uses a mesh of several devices ({left}), but JAX lowers it for "
+                "one, since no argument or result is spread over the mesh. Give jax.jit "
+                "in_shardings and out_shardings over the mesh, or use a mesh of one device."
             )
 
     def _drop_shardings(self) -> None:
