@@ -27,6 +27,7 @@ from jax2tf_bridge.saving import (
     SavedModel,
     SignatureInputs,
     check_option_names,
+    check_vjp_order,
     opened,
     save_functions,
 )
@@ -136,6 +137,7 @@ def save(
             for name, given in named.items()
         }
         # Before what takes long.
+        check_vjp_order(vjp_order)
         check_option_names([each.inputs() for each in prepared.values()], options)
         portables = {}
         for name, each in prepared.items():

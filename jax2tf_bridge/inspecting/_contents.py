@@ -10,14 +10,14 @@ from pathlib import Path
 
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.portable._call_types import call_problem
-from jax2tf_bridge.portable._dtypes import WIDENED
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES, tensorflow_releases
-from jax2tf_bridge.portable._tensorflow_releases import (
+from jax2tf_bridge.portable._custom_calls import (
     has_kernel,
     unhandled_anywhere,
     unhandled_calls,
 )
+from jax2tf_bridge.portable._dtypes import WIDENED
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES, tensorflow_releases
 from jax2tf_bridge.portable.bytecode import ModuleSummary, read_module
 from jax2tf_bridge.saved_model._saved_model import CalledModule, SavedModelContents
 from jax2tf_bridge.saved_model._sidecar import FILE_NAME, MOST_ORDERS, RECORDS

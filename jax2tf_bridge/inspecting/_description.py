@@ -15,7 +15,7 @@ from jax2tf_bridge.inspecting._findings import findings
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._call_types import call_avals
 from jax2tf_bridge.portable._stablehlo_version import version_text
-from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES
+from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
 from jax2tf_bridge.saved_model._meta_graph import Port
 from jax2tf_bridge.saved_model._saved_model import EntryPoint, SavedModelContents
 from jax2tf_bridge.saved_model._tensors import TensorType

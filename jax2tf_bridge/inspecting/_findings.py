@@ -13,10 +13,10 @@ from jax2tf_bridge.inspecting._contents import (
     is_linear_algebra,
     sidecar_signatures,
 )
+from jax2tf_bridge.portable._custom_calls import no_handler_text
 from jax2tf_bridge.portable._sharding import CALLS_OF_PARTS
 from jax2tf_bridge.portable._stablehlo_version import version_text
-from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES
-from jax2tf_bridge.portable._tensorflow_releases import no_handler_text
+from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
 from jax2tf_bridge.saved_model._saved_model import EntryPoint, Gradient, SavedModelContents
 from jax2tf_bridge.saved_model._sidecar import SIDECAR
 from jax2tf_bridge.saved_model._tensors import TensorType

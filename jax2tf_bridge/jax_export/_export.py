@@ -18,7 +18,7 @@ from jax2tf_bridge.from_jax.shapes._traced_function import SYMBOLIC
 from jax2tf_bridge.from_jax.trees._tree_specs import rebuilt
 from jax2tf_bridge.jax_export._exported import Exported
 from jax2tf_bridge.portable._safety_checks import NOT_STRICT
-from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES
+from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
 from shape_poly import is_symbolic_dim
 
 minimum_supported_calling_convention_version: int = min(c for _, c in TENSORFLOW_RELEASES.values())

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Self
 from jax2tf_bridge.errors import GradientError, InconclusiveShapeError
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant, Port
 from jax2tf_bridge.portable._call import Call
-from jax2tf_bridge.portable._graph_function import GraphFunction
-from jax2tf_bridge.portable._module import Module
-from jax2tf_bridge.portable._sharding import Sharding
-from jax2tf_bridge.portable._stablehlo_version import version_text
-from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.portable._tensorflow_releases import (
+from jax2tf_bridge.portable._custom_calls import (
     custom_calls_of,
     has_kernel,
     no_handler_text,
     releases_that_run,
     unhandled_anywhere,
 )
+from jax2tf_bridge.portable._graph_function import GraphFunction
+from jax2tf_bridge.portable._module import Module
+from jax2tf_bridge.portable._sharding import Sharding
+from jax2tf_bridge.portable._stablehlo_version import version_text
+from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tree_spec import TreeSpec, flat_call, flat_names, flat_tuple
 from shape_poly import is_symbolic_dim, shape_text
 

@@ -10,29 +10,13 @@ from types import MappingProxyType
 
 from jax2tf_bridge.errors import Argument, Message, TargetError
 from jax2tf_bridge.portable._stablehlo_version import Version
+from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
 from jax2tf_bridge.portable._tf_compat import installed_versions
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 """The platforms a module is lowered for by default, by JAX's names."""
 
 _PLATFORM_ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType({"gpu": ("cuda", "rocm")})
-
-TENSORFLOW_RELEASES: Mapping[str, tuple[Version, int]] = MappingProxyType(
-    {
-        "2.15": ((0, 14, 24), 8),
-        "2.16": ((0, 17, 7), 9),
-        "2.17": ((1, 1, 1), 9),
-        "2.18": ((1, 7, 3), 9),
-        "2.19": ((1, 9, 1), 9),
-        "2.20": ((1, 12, 1), 10),
-        "2.21": ((1, 13, 7), 10),
-    }
-)
-"""For each TF release the newest StableHLO version and calling convention that it reads.
-
-Measured: `tensorflow.compiler.mlir.stablehlo.stablehlo.get_current_version()` and
-`call_module_maximum_supported_version()` of each.
-"""
 
 # XLA itself handles these on every platform; TF registers no other handler.
 _XLA_CUSTOM_CALLS = frozenset(
@@ -182,15 +166,6 @@ def _nearest_release(release: str) -> str | None:
     known = {tuple(map(int, r.split("."))): r for r in TENSORFLOW_RELEASES}
     asked = tuple(map(int, match.groups()))
     return known[min((k for k in known if k >= asked), default=max(known))]
-
-
-def tensorflow_releases(version: Version, calling_convention: int) -> tuple[str, ...]:
-    """Returns the TF releases of the table that read a module of this version and convention."""
-    return tuple(
-        release
-        for release, (newest, convention) in TENSORFLOW_RELEASES.items()
-        if version <= newest and calling_convention <= convention
-    )
 
 
 def canonical_platforms(

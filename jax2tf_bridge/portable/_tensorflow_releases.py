@@ -1,110 +1,34 @@
-"""TensorFlow releases that run a module, by its versions and its custom calls."""
+"""A table of TensorFlow releases: a new release is a new row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Protocol
 
-from jax2tf_bridge._utils._lists import some
-from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable._module import Module
-from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
 from jax2tf_bridge.portable._stablehlo_version import Version
-from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES, Target, tensorflow_releases
-from jax2tf_bridge.portable.bytecode import read_module
 
-_EXPANDED_FROM: Mapping[str, Version] = MappingProxyType(
+TENSORFLOW_RELEASES: Mapping[str, tuple[Version, int]] = MappingProxyType(
     {
-        **dict.fromkeys(("mhlo.topk", "mhlo.erf"), TENSORFLOW_RELEASES["2.17"][0]),
-        **{
-            f"mhlo.{name}": TENSORFLOW_RELEASES["2.21"][0]
-            for name in ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "sinh")
-        },
+        "2.15": ((0, 14, 24), 8),
+        "2.16": ((0, 17, 7), 9),
+        "2.17": ((1, 1, 1), 9),
+        "2.18": ((1, 7, 3), 9),
+        "2.19": ((1, 9, 1), 9),
+        "2.20": ((1, 12, 1), 10),
+        "2.21": ((1, 13, 7), 10),
     }
 )
-"""What stands for operations of the CHLO dialect in archives of JAX up to 0.8, and the StableHLO
-version of the first release that is known to expand it.  Measured in 2.15 and 2.17 to 2.21."""
+"""For each TF release the newest StableHLO version and calling convention that it reads.
 
-_KERNEL = "tpu_custom_call"
-"""A kernel of Pallas: only a TPU runtime as new as its JAX reads it, whatever the TensorFlow."""
-
-
-class Lowered(Protocol):
-    """A module that was lowered for platforms, of a portable function or in a SavedModel."""
-
-    @property
-    def platforms(self) -> tuple[str, ...]:
-        """By JAX's names."""
-
-    @property
-    def disabled_checks(self) -> tuple[DisabledSafetyCheck, ...]:
-        """The safety checks that are off."""
+Measured: `tensorflow.compiler.mlir.stablehlo.stablehlo.get_current_version()` and
+`call_module_maximum_supported_version()` of each.
+"""
 
 
-def unhandled_calls(module: Lowered, names: Iterable[str], newest: Version) -> tuple[str, ...]:
-    """Returns the custom calls that TensorFlow has no handler for.
-
-    Args:
-      module: holds them; those that its disabled checks name are taken to have one.
-      names: of the custom calls in its module.
-      newest: the newest StableHLO version that the TensorFlow reads.
-    """
-    expanded = {name for name, since in _EXPANDED_FROM.items() if since <= newest}
-    handled = Target.widest().custom_calls(module.platforms) | expanded
-    return tuple(
-        name
-        for name in names
-        if name not in handled and not is_vouched(name, module.disabled_checks)
-    )
-
-
-def no_handler_text(calls: Sequence[str]) -> str:
-    """Says that TensorFlow has no handler for custom calls.
-
-    >>> no_handler_text(["'lapack_ssyevd'"])
-    "TensorFlow has no handler for the custom call 'lapack_ssyevd'"
-    """
-    return f"TensorFlow has no handler for the custom call{'s'[: len(calls) - 1]} {some(calls, 8)}"
-
-
-def unhandled_anywhere(module: Lowered, names: Iterable[str]) -> tuple[str, ...]:
-    """Returns the custom calls for which no known TensorFlow release has a handler."""
-    newest = max(version for version, _ in TENSORFLOW_RELEASES.values())
-    return unhandled_calls(module, names, newest)
-
-
-def releases_that_run(module: Module, names: Iterable[str]) -> tuple[str, ...]:
-    """Returns the known releases that read the module, and have handlers for its custom calls.
-
-    Args:
-      module: the module.
-      names: of the custom calls in its module.
-    """
-    names = tuple(names)
-    if has_kernel(module, names):
-        return ()
+def tensorflow_releases(version: Version, calling_convention: int) -> tuple[str, ...]:
+    """Returns the TF releases of the table that read a module of this version and convention."""
     return tuple(
         release
-        for release in tensorflow_releases(
-            module.stablehlo_version, module.calling_convention_version
-        )
-        if not unhandled_calls(module, names, TENSORFLOW_RELEASES[release][0])
+        for release, (newest, convention) in TENSORFLOW_RELEASES.items()
+        if version <= newest and calling_convention <= convention
     )
-
-
-def has_kernel(module: Lowered, names: Iterable[str]) -> bool:
-    """Tells modules that only a TPU runs, with a runtime for their kernel of Pallas.
-
-    What was lowered for other platforms too has a branch for these.
-    """
-    is_vouched_for = is_vouched(_KERNEL, module.disabled_checks)
-    return set(module.platforms) == {"tpu"} and _KERNEL in names and not is_vouched_for
-
-
-def custom_calls_of(module: Module) -> tuple[str, ...]:
-    """Names the custom calls in the module; none if it cannot be read."""
-    try:
-        return tuple(read_module(module.data).custom_calls)
-    except FileFormatError:
-        return ()  # to_tf says what is wrong with it

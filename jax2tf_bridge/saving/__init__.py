@@ -26,7 +26,7 @@ from jax2tf_bridge.saving.publishing._publish_weights import (
     weights_by_name,
 )
 from jax2tf_bridge.saving.serving._instructions import BatchingParameters, ServingInstructions
-from jax2tf_bridge.saving.signatures._checks import check_option_names
+from jax2tf_bridge.saving.signatures._checks import check_option_names, check_vjp_order
 from jax2tf_bridge.saving.signatures._inputs import SignatureInputs
 from jax2tf_bridge.saving.signatures._served_arrays import ServedArray
 from jax2tf_bridge.saving.weights._assign import Rename, WeightsReport, assign_weights
@@ -52,6 +52,7 @@ __all__ = [
     "as_variables",
     "assign_weights",
     "check_option_names",
+    "check_vjp_order",
     "choose_buckets",
     "is_flat",
     "latest_version",

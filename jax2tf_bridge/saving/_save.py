@@ -1,4 +1,4 @@
-"""save_records(): portable functions as the signatures of one SavedModel."""
+"""save_functions(): portable functions as the signatures of one SavedModel."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from jax2tf_bridge.saving.signatures._checks import (
     check_option_names,
     check_size,
     check_takes_params,
+    check_vjp_order,
     checked_names,
 )
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint, optional_subsets, saved_orders
@@ -89,8 +90,7 @@ def save_functions(
       ModuleError: the installed TF cannot run a module, or a function does not match it.
     """
     names = checked_names(signatures)
-    if vjp_order is not None and (not isinstance(vjp_order, int) or vjp_order < 0):
-        raise SavingError(f"vjp_order must be an integer, 0 or more. Got: {vjp_order!r}")
+    check_vjp_order(vjp_order)
     path = Path(path)
     with (
         opened(params) as given,

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from jax2tf_bridge.errors import Argument, FileFormatError, Message, ModuleError
+from jax2tf_bridge.portable._custom_calls import no_handler_text, unhandled_calls
 from jax2tf_bridge.portable._graph_function import CUSTOM_CALL
 from jax2tf_bridge.portable._module_types import are_types_checked, check_function_types
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import shared_checks
 from jax2tf_bridge.portable._stablehlo_version import version_text
-from jax2tf_bridge.portable._tensorflow_releases import no_handler_text, unhandled_calls
 from jax2tf_bridge.portable._tf_compat import installed_versions
 from jax2tf_bridge.portable.bytecode import ModuleSummary, read_module
 from jax2tf_bridge.to_tf import _tf_compat

@@ -6,7 +6,8 @@ import pytest
 
 from jax2tf_bridge import Target
 from jax2tf_bridge.errors import TargetError
-from jax2tf_bridge.portable._target import as_target, tensorflow_releases
+from jax2tf_bridge.portable._target import as_target
+from jax2tf_bridge.portable._tensorflow_releases import tensorflow_releases
 
 
 def test_the_widest_prefers_the_oldest() -> None:

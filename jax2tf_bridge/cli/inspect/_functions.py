@@ -13,13 +13,13 @@ from jax2tf_bridge.cli._function_text import releases_text, stored_functions
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._array_sizes import array_size
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant
-from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._stablehlo_version import version_text
-from jax2tf_bridge.portable._tensorflow_releases import (
+from jax2tf_bridge.portable._custom_calls import (
     no_handler_text,
     releases_that_run,
     unhandled_anywhere,
 )
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable.bytecode import read_module
 from shape_poly import Dim, is_symbolic_dim
 

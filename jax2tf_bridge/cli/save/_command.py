@@ -179,7 +179,7 @@ def _buckets_dropped(root: Path, options: argparse.Namespace) -> str | None:
 
 
 def _save_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Makes keyword arguments of `save_records` from the options."""
+    """Makes keyword arguments of `save_functions` from the options."""
     return {
         "params": options.params,
         "vjp_order": options.vjp_order,

@@ -139,7 +139,7 @@ def signature(function: PortableFunction, options: argparse.Namespace) -> Signat
 
 
 def bucket_options(options: argparse.Namespace) -> BucketOptions:
-    """Makes the bucket options of `save_records`, for which TensorFlow is loaded."""
+    """Makes the bucket options of `save_functions`, for which TensorFlow is loaded."""
     from jax2tf_bridge.saving import BucketOptions
 
     oversize: Any = dict(options.oversize) or None

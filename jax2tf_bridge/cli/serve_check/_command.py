@@ -26,7 +26,8 @@ from jax2tf_bridge.cli.serve_check._tensorflow_environments import (
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.portable._stablehlo_version import version_text
-from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES, Target
+from jax2tf_bridge.portable._target import Target
+from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
 
 
 def run(options: argparse.Namespace) -> None:

@@ -25,10 +25,10 @@ from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 from jax2tf_bridge.from_jax.shapes._traced_function import POLYMORPHIC, SizeWords
 from jax2tf_bridge.from_jax.stablehlo._graph_calls import graph_call_rules, take_graph_functions
 from jax2tf_bridge.from_jax.stablehlo._module import FoundOperation, StableHloModule
+from jax2tf_bridge.portable._custom_calls import no_handler_text
 from jax2tf_bridge.portable._graph_function import GraphFunction
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
 from jax2tf_bridge.portable._target import PLATFORMS, Target
-from jax2tf_bridge.portable._tensorflow_releases import no_handler_text
 from shape_poly import SymbolicScope
 
 _UNSOLVABLE = "Cannot solve for values of dimension variables"

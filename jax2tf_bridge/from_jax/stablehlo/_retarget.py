@@ -22,6 +22,7 @@ from jax2tf_bridge.from_jax.stablehlo._module import LossyError, StableHloModule
 from jax2tf_bridge.portable._as_portable import HoldsPortable, as_portable_function
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._call_types import call_avals
+from jax2tf_bridge.portable._custom_calls import no_handler_text
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
 from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._module_types import check_function_types, mark_types_checked
@@ -33,8 +34,8 @@ from jax2tf_bridge.portable._portable_function import (
 )
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
 from jax2tf_bridge.portable._stablehlo_version import Version, version_text
-from jax2tf_bridge.portable._target import TENSORFLOW_RELEASES, Target, as_target
-from jax2tf_bridge.portable._tensorflow_releases import no_handler_text
+from jax2tf_bridge.portable._target import Target, as_target
+from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
 from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
-from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.errors import Argument, Message, SavingError
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving.buckets._options import BucketOptions, check_bucket_options
@@ -81,6 +81,14 @@ def check_size(portables: Mapping[str, Iterable[PortableFunction]]) -> None:
             f"The modules take {sum(sizes.values()) / 1e9:.2f} GB ({each}), and a SavedModel's "
             "graph holds less than 2.15 GB. Arrays that the function computes with NumPy, or "
             "captures in a form that is not lifted, are the usual reason: pass them as params."
+        )
+
+
+def check_vjp_order(vjp_order: int | None) -> None:
+    """Raises SavingError unless it counts orders of gradients, or is None."""
+    if vjp_order is not None and (not isinstance(vjp_order, int) or vjp_order < 0):
+        raise SavingError(
+            Message(Argument("vjp_order"), f" must be an integer, 0 or more. Got: {vjp_order!r}")
         )
 
 

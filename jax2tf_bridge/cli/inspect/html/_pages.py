@@ -23,7 +23,7 @@ from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
 from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
 from jax2tf_bridge.cli.inspect.html._page import Fold, Page, Table
 from jax2tf_bridge.inspecting._findings import in_units
-from jax2tf_bridge.portable._tensorflow_releases import no_handler_text
+from jax2tf_bridge.portable._custom_calls import no_handler_text
 
 _MOST_BARS = 12
 _WRITTEN_SO = "its file was written with vjp_order="
