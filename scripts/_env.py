@@ -84,10 +84,7 @@ def _ask(path: str) -> Python | None:
     return Python(lines[0], (major, minor, micro))
 
 
-Minor = tuple[int, int]
-
-
-def _candidates(oldest: Minor, newest: Minor) -> Iterator[str]:
+def _candidates(oldest: tuple[int, int], newest: tuple[int, int]) -> Iterator[str]:
     yield sys.executable
     for minor in range(oldest[1], newest[1] + 1):
         found = shutil.which(f"python3.{minor}")
@@ -98,12 +95,14 @@ def _candidates(oldest: Minor, newest: Minor) -> Iterator[str]:
         yield str(path)
 
 
-def find_pythons(oldest: Minor = OLDEST_PYTHON, newest: Minor = NEWEST_PYTHON) -> list[Python]:
+def find_pythons(
+    oldest: tuple[int, int] = OLDEST_PYTHON, newest: tuple[int, int] = NEWEST_PYTHON
+) -> list[Python]:
     """Finds one interpreter for each version, oldest first: on the PATH and among pyenv's.
 
     For its own version, the one that runs the script goes first.
     """
-    found: dict[Minor, Python] = {}
+    found: dict[tuple[int, int], Python] = {}
     for path in _candidates(oldest, newest):
         python = _ask(path)
         if python and oldest <= python.minor <= newest:

@@ -90,6 +90,7 @@ class _Search:
     ) -> None:
         self._names, self._among = names, among
         self._candidates, self._largest = candidates, largest
+        self._usual = max(itertools.chain(candidates, *among.values()), default=0)
         # Those with few choices first: the sizes of others may follow from theirs.
         self._order = sorted(names, key=lambda name: name not in among)
         self._completed = [
@@ -134,16 +135,19 @@ class _Search:
 
         if name in self._among:
             return filter(fits, self._among[name])
-        choices = [*self._candidates]
-        for size in {size for c in constraints for size in _thresholds(c, sizes, name)}:
-            if 1 <= size <= self._largest and size not in choices:
-                larger = (i for i, candidate in enumerate(choices) if candidate > size)
-                choices.insert(next(larger, len(choices)), size)
-        found = filter(fits, choices)
-        first = next(found, None)
-        if first is None:
-            return filter(fits, range(1, min(_SCANNED, self._largest) + 1)) if constraints else ()
-        return itertools.chain([first], found)
+        thresholds = {size for c in constraints for size in _thresholds(c, sizes, name)}
+        thresholds = {size for size in thresholds if 1 <= size <= self._largest}
+        first = [*self._candidates]
+        # Larger ones are tried only if nothing else fits: an upper bound is seldom a size to run.
+        for size in sorted(s for s in thresholds if s <= self._usual and s not in first):
+            place = next((i for i, known in enumerate(first) if known > size), len(first))
+            first.insert(place, size)
+        scanned = range(1, min(_SCANNED, self._largest) + 1) if constraints else ()
+        for choices in (first, sorted(thresholds), scanned):
+            found = filter(fits, choices)
+            for fitting in found:
+                return itertools.chain([fitting], found)
+        return ()
 
 
 def _thresholds(comparison: Comparison, sizes: Mapping[str, int], name: str) -> Iterator[int]:

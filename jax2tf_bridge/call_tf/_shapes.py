@@ -41,7 +41,7 @@ def result_shapes(
     """
     known = function.known_shapes(avals, shapes)
     if known is not None:
-        _checkvariables_of(function, avals, known)
+        _check_variables(function, avals, known)
         return known
     found: list[JaxShape | None] = [
         tuple(t.shape) if t.shape.rank is not None and t.shape.is_fully_defined() else None
@@ -64,7 +64,7 @@ def result_avals(function: FlatFunction, avals: Sequence[Aval]) -> list[Aval]:
     return list(declared.avals if declared else compiled(function, avals, "cpu").results)
 
 
-def _checkvariables_of(
+def _check_variables(
     function: FlatFunction, avals: Sequence[Aval], known: Sequence[JaxShape]
 ) -> None:
     """Raises if a size of a result has nothing to do with those of the arguments."""

@@ -86,7 +86,7 @@ def to_exported(portable: PortableFunction | HoldsPortable) -> jax_export.Export
       UnsupportedByTargetError: the module holds a call that JAX registers no longer and that has
         no form in StableHLO.
       ModuleError: the installed JAX cannot read the module, its types are not the function's, or
-        that was written without the arrays that the function captured.
+        it was written without the arrays that the function captured.
       SerializationError: JAX has no place for what the function holds.
       ShardingError: JAX cannot run it, since it computes by parts in more forms than one.
       FunctionError: it is no portable function.
@@ -278,8 +278,7 @@ def _todays_module(portable: PortableFunction) -> bytes:
         if is_retired(call.name):
             raise UnsupportedByTargetError(
                 f"{portable.name} cannot run under JAX {jax.__version__}: the custom call {call} "
-                f"is "
-                f"one that {portable.producer} registered and JAX does no longer, and it has no "
+                f"is one that {portable.producer} registered and JAX does no longer, and it has no "
                 "form in StableHLO. Export the function again.",
                 operation=call.name,
                 source=call.source,

@@ -50,8 +50,7 @@ def check_readable(portable: PortableFunction) -> None:
         with_sizes = " with open sizes" if portable.module.uses_shape_polymorphism else ""
         raise ShardingError(
             f"{portable.name} computes on the part of each device by itself (jax.shard_map), and "
-            f"was "
-            f"exported for {', '.join(portable.platforms)}{with_sizes}: JAX cannot run "
+            f"was exported for {', '.join(portable.platforms)}{with_sizes}: JAX cannot run "
             "such a module. To call it in JAX, export it for one platform and known sizes, as "
             'export(f, platforms=["cpu"]).'
         )

@@ -189,9 +189,7 @@ def _releases(called: CalledModule, calls: Iterable[str]) -> Iterator[str]:
     for release in tensorflow_releases(called.stablehlo_version, called.calling_convention_version):
         if called.uses_shardy and _numbers(release) < _FIRST_WITH_SHARDY:
             continue
-        if not unhandled_calls(
-            _without_vouched_lapack(called), calls, TENSORFLOW_RELEASES[release][0]
-        ):
+        if not unhandled_calls(judged, calls, TENSORFLOW_RELEASES[release][0]):
             yield release
 
 

@@ -62,7 +62,7 @@ class WorkerProcess:
                     "-P",
                     "-X",
                     "faulthandler",
-                    str(Path(str(Path(__file__).with_name("_worker_main.py")))),
+                    str(_PROGRAM),
                 ],
                 stdin=other_end.fileno(),
                 stdout=self._log,

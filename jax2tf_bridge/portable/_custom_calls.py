@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from jax2tf_bridge._utils._lists import some
+from jax2tf_bridge._utils._once_per_object import once_per_object
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
@@ -103,9 +104,29 @@ def has_kernel(module: Lowered, names: Iterable[str]) -> bool:
     return set(module.platforms) == {"tpu"} and _KERNEL in names and not is_vouched_for
 
 
+@once_per_object
+def _known_calls(_: Module) -> list[tuple[str, ...]]:
+    return []  # filled when they are known
+
+
+def mark_calls_handled(module: Module) -> None:
+    """Notes that the module was written for a target that handles its custom calls.
+
+    `custom_calls_of` then finds none without reading the module, but for kernels of Pallas.
+    """
+    if _KERNEL.encode() not in module.data:
+        _known_calls(module).append(())
+
+
 def custom_calls_of(module: Module) -> tuple[str, ...]:
-    """Names the custom calls in the module; none if it cannot be read."""
-    try:
-        return tuple(read_module(module.data).custom_calls)
-    except FileFormatError:
-        return ()  # to_tf says what is wrong with it
+    """Names the custom calls in the module that may have no handler; reads it once.
+
+    None if the module cannot be read.
+    """
+    known = _known_calls(module)
+    if not known:
+        try:
+            known.append(tuple(read_module(module.data).custom_calls))
+        except FileFormatError:
+            known.append(())  # to_tf says what is wrong with it
+    return known[0]

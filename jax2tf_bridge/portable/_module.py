@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
 from jax2tf_bridge.portable._stablehlo_version import Version
@@ -24,7 +24,7 @@ class Module:
       nr_devices: the number of devices that it was lowered for.
     """
 
-    data: bytes
+    data: bytes = field(repr=False)
     stablehlo_version: Version
     calling_convention_version: int
     kept_arguments: tuple[int, ...]
@@ -32,3 +32,7 @@ class Module:
     uses_shape_polymorphism: bool = False
     disabled_checks: tuple[DisabledSafetyCheck, ...] = ()
     nr_devices: int = 1
+
+    def __hash__(self) -> int:
+        # Of the bytes, the length says enough; hashing megabytes would take long.
+        return hash((len(self.data), self.stablehlo_version, self.kept_arguments, self.platforms))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
-from jax2tf_bridge._utils._once_per_object import once_per_object
 from jax2tf_bridge.errors import ModuleError, bullet_list
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
@@ -79,21 +77,6 @@ def check_function_types(
         module_outputs,
         has_platform_index=len(function.platforms) > 1,
     )
-
-
-@once_per_object
-def _checked(_: PortableFunction) -> threading.Event:
-    return threading.Event()
-
-
-def mark_types_checked(function: PortableFunction) -> None:
-    """Notes that the function's types were compared with its module's in this process."""
-    _checked(function).set()
-
-
-def are_types_checked(function: PortableFunction) -> bool:
-    """Returns whether `mark_types_checked` was called with this object."""
-    return _checked(function).is_set()
 
 
 def _differences(kind: str, avals: Sequence[Aval], types: Sequence[str]) -> list[str]:

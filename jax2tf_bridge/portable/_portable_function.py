@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from jax2tf_bridge._utils._once_per_object import once_per_object
 from jax2tf_bridge.errors import GradientError, InconclusiveShapeError
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant, Port
 from jax2tf_bridge.portable._call import Call
 from jax2tf_bridge.portable._custom_calls import (
     custom_calls_of,
     has_kernel,
+    mark_calls_handled,
     no_handler_text,
     releases_that_run,
     unhandled_anywhere,
@@ -301,8 +303,13 @@ class PortableFunction:
         if order < 0:
             raise ValueError(f"order must be at least 0. Got: {order}")
         if order == 0:
-            return replace(self, gradient=NoGradient("only lower orders were materialised"))
-        return replace(self, gradient=StoredGradient(self.vjp().with_vjp(order - 1)))
+            gradient: Gradient = NoGradient("only lower orders were materialised")
+        else:
+            gradient = StoredGradient(self.vjp().with_vjp(order - 1))
+        found = replace(self, gradient=gradient)
+        if are_types_checked(self):
+            mark_types_checked(found)
+        return found
 
     def in_paths(self) -> tuple[str, ...]:
         """Returns for each flat argument how a user would write it: "x", "params['w']"."""
@@ -370,3 +377,19 @@ def _span(releases: Sequence[str]) -> str:
     if not releases:
         return "no release known to this version"
     return releases[0] if len(releases) == 1 else f"{releases[0]} to {releases[-1]}"
+
+
+@once_per_object
+def _checked(_: PortableFunction) -> threading.Event:
+    return threading.Event()
+
+
+def mark_types_checked(function: PortableFunction) -> None:
+    """Notes that types and custom calls were compared with the module's in this process."""
+    _checked(function).set()
+    mark_calls_handled(function.module)
+
+
+def are_types_checked(function: PortableFunction) -> bool:
+    """Returns whether `mark_types_checked` was called with this object."""
+    return _checked(function).is_set()

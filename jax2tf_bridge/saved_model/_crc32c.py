@@ -1,4 +1,4 @@
-"""CRC-32C, which checkpoints and portable function files of TensorFlow have.
+"""CRC-32C, which checkpoints and TFRecord files have.
 
 By google-crc32c where it is installed, at the speed of memory; else at the speed of NumPy. The
 polynomial of Castagnoli, bits reversed, as https://www.rfc-editor.org/rfc/rfc3720#appendix-B.4

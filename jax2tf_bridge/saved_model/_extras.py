@@ -27,7 +27,7 @@ _MOST_FILES = 10_000
 def read_warm_up(folder: Path) -> WarmUp | None:
     """Counts the requests of the warm-up file, a TFRecord; None if there is no such file.
 
-    None if there is none. Its requests are counted and not read.
+    Its requests are counted and not read.
     """
     path = folder / WARM_UP
     size = _size(path)

@@ -162,9 +162,8 @@ def _endpoint(
                 Argument("vjp_order", order),
                 ": ",
                 e,
-                " Where the function was exported, store more with it: ",
-                Argument("vjp_order", order, f"write_function(..., vjp_order={order})"),
-                ".",
+                f" Where the function was exported, store more with it: write_function(..., "
+                f"vjp_order={order}), or jax2tf-bridge export --vjp-order {order}.",
             )
         ) from e
     return Endpoint.of(name, replace(signature, takes_params=takes), own, constants, order)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jax2tf_bridge.errors import GradientError, SerializationError
+from jax2tf_bridge.errors import Argument, GradientError, Message, SerializationError
 from jax2tf_bridge.portable._consistency import vjp_problem
 from jax2tf_bridge.portable._portable_function import PortableFunction
 
@@ -41,7 +41,12 @@ def vjp_chain(
             order = len(functions) - 1
             there = f"only VJPs up to order {order} are there" if order else "there is no VJP"
             raise SerializationError(
-                f"{portable.name} cannot be written with vjp_order={vjp_order}: {there}. {e}"
+                Message(
+                    f"{portable.name} cannot be written with ",
+                    Argument("vjp_order", vjp_order),
+                    f": {there}. ",
+                    e,
+                )
             ) from e
         problem = vjp_problem(primal, vjp.in_tree, vjp.in_avals, vjp.out_avals)
         if problem is not None:

@@ -31,8 +31,8 @@ def check_graph_functions(portable: PortableFunction, most_results: int | None) 
     if most_results is not None and not portable.graph_functions:
         raise ModuleError(
             f"The module of {portable.name} calls TensorFlow functions ({CUSTOM_CALL}) that its "
-            "record does not hold: it was not exported by this bridge. Export the function again "
-            "with jax2tf_bridge.export and call_tf(..., call_tf_graph=True)."
+            "portable function does not hold: it was not exported by this bridge. Export the "
+            "function again with jax2tf_bridge.export and call_tf(..., call_tf_graph=True)."
         )
     most = 0
     for function in portable.graph_functions:
@@ -42,10 +42,8 @@ def check_graph_functions(portable: PortableFunction, most_results: int | None) 
     if most < (most_results or 0):
         raise ModuleError(
             f"The module of {portable.name} takes {most_results} results from a TensorFlow "
-            f"function, "
-            f"and those that its portable function holds have {most} at most: they do not belong "
-            f"together. "
-            "Export the function again."
+            f"function, and those that its portable function holds have {most} at most: they do "
+            "not belong together. Export the function again."
         )
 
 

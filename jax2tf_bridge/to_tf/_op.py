@@ -9,8 +9,8 @@ import tensorflow as tf
 from jax2tf_bridge.errors import Argument, FileFormatError, Message, ModuleError
 from jax2tf_bridge.portable._custom_calls import no_handler_text, unhandled_calls
 from jax2tf_bridge.portable._graph_function import CUSTOM_CALL
-from jax2tf_bridge.portable._module_types import are_types_checked, check_function_types
-from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable._module_types import check_function_types
+from jax2tf_bridge.portable._portable_function import PortableFunction, are_types_checked
 from jax2tf_bridge.portable._safety_checks import shared_checks
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._tf_compat import installed_versions
@@ -111,8 +111,8 @@ def _check_custom_calls(
         f"{no_handler_text([repr(name) for name in unknown])}. Retarget the portable function "
         "where JAX is installed (retarget, or the command jax2tf-bridge retarget): calls "
         "that have a form in StableHLO alone are replaced. If the runtime that serves the model "
-        f"has handlers, add DisabledSafetyCheck.custom_call({unknown[0]!r}) to its "
-        f"disabled_checks.{gradient}"
+        f"has handlers, export with disabled_checks=[DisabledSafetyCheck.custom_call("
+        f"{unknown[0]!r})].{gradient}"
     )
 
 

@@ -19,8 +19,11 @@ import jax2tf_bridge as bridge
 from jax2tf_bridge import PortableFunction, Target, from_exported, retarget, to_exported
 from jax2tf_bridge.errors import ModuleError, StructureError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.portable._module_types import are_types_checked, mark_types_checked
-from jax2tf_bridge.portable._portable_function import StoredGradient
+from jax2tf_bridge.portable._portable_function import (
+    StoredGradient,
+    are_types_checked,
+    mark_types_checked,
+)
 from jax2tf_bridge.portable._tree_spec import NodeCodec, TreeSpec
 from tests.serialization.records import changed
 

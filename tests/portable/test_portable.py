@@ -1,7 +1,11 @@
 """What a portable function says of itself, and what is none."""
 
+import copy
+import gc
 import pickle
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +23,13 @@ from jax2tf_bridge import (
     retarget,
     serialize,
     serialize_exported,
+    to_exported,
     to_tf,
     write_function,
 )
 from jax2tf_bridge.errors import FunctionError, TargetError
 from jax2tf_bridge.portable._as_portable import as_portable_function
+from jax2tf_bridge.portable._portable_function import are_types_checked
 from tests.house.imports import ROOT
 from tests.serialization.records import changed
 
@@ -120,3 +126,38 @@ def test_a_function_that_calls_lapack_runs_on_no_release() -> None:
     vouched = (DisabledSafetyCheck.custom_call("lapack_ssyevd"),)
     assert changed(portable, disabled_checks=vouched).tensorflow_releases == ()
     assert repr(retarget(portable)).endswith("\n  runs on TensorFlow: 2.15 to 2.21")
+
+
+def test_a_portable_function_is_let_go_with_what_is_noted_of_it() -> None:
+    function = export(jnp.sin, platforms=["cpu"])(np.float32(1))
+    assert are_types_checked(function)
+    assert np.isclose(to_exported(function).call(np.float32(1)), np.sin(1))
+    assert function.tensorflow_releases
+    alive: list[weakref.ref[Any]] = [weakref.ref(function), weakref.ref(function.module)]
+    del function
+    gc.collect()
+    assert [kept() for kept in alive] == [None, None]
+
+
+def test_a_copy_is_checked_again_unless_only_its_gradient_changed() -> None:
+    function = export(jnp.sin, platforms=["cpu"])(np.float32(1))
+    assert are_types_checked(function.with_vjp(1))
+    assert are_types_checked(function.with_vjp(0))
+    assert not are_types_checked(replace(function, name="g"))
+    assert not are_types_checked(pickle.loads(pickle.dumps(function)))
+
+
+def test_gradients_that_are_not_made_are_left_behind_by_pickles_alone() -> None:
+    function = export(jnp.sin, platforms=["cpu"])(np.float32(1))
+    assert copy.deepcopy(function).gradient is function.gradient
+    again = pickle.loads(pickle.dumps(function))
+    assert not again.has_vjp
+    assert "stored without the VJP of this order" in str(again.gradient_problem())
+    made = pickle.loads(pickle.dumps(function.with_vjp(1)))
+    assert made.vjp().out_avals == function.vjp().out_avals
+
+
+def test_a_module_prints_without_its_bytes() -> None:
+    module = export(jnp.sin, platforms=["cpu"])(np.float32(1)).module
+    assert len(repr(module)) < 300
+    assert hash(module) == hash(replace(module))

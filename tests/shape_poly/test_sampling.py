@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from itertools import islice
 
 import pytest
 from hypothesis import given
@@ -74,3 +75,15 @@ def test_sizes_of_symbolic_dimensions_are_not_zero() -> None:
     shapes = [symbolic_shape("b - 3, 0, floordiv(8, n - 1)")]
     found = next(sample_sizes("bn", SymbolicScope(), nonempty=shapes))
     assert found == {"b": 4, "n": 2}
+
+
+def test_sizes_that_fit_are_not_sought_beyond_the_candidates() -> None:
+    for seed in (None, *range(5)):
+        for texts in (["b <= 100000"], ["b*n <= 2147483647"]):
+            drawn = sample_sizes(["b", "n"], SymbolicScope(texts), seed=seed)
+            assert max(size for sizes in islice(drawn, 20) for size in sizes.values()) <= 256
+
+
+def test_a_variable_waits_for_one_that_has_a_least_size() -> None:
+    sizes = next(sample_sizes(["a", "b"], SymbolicScope(["a >= b", "b >= 20"]), seed=0))
+    assert sizes["a"] >= sizes["b"] >= 20

@@ -14,8 +14,7 @@ from jax2tf_bridge import DisabledSafetyCheck, PortableFunction, export
 from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
 from jax2tf_bridge.portable import Aval
-from jax2tf_bridge.portable._module_types import are_types_checked
-from jax2tf_bridge.portable._portable_function import StoredGradient
+from jax2tf_bridge.portable._portable_function import StoredGradient, are_types_checked
 from jax2tf_bridge.to_tf import _op, to_tf
 from tests.serialization.records import changed
 
@@ -106,7 +105,7 @@ def test_custom_calls_that_tensorflow_has_no_handler_for() -> None:
     message = (
         r"<lambda> cannot run in TensorFlow on cpu: TensorFlow has no handler for the custom call "
         r"'my_kernel'\. Retarget the portable function .*retarget.*"
-        r"DisabledSafetyCheck\.custom_call\('my_kernel'\) to its disabled_checks\."
+        r"disabled_checks=\[DisabledSafetyCheck\.custom_call\('my_kernel'\)\]\."
     )
     with pytest.raises(ModuleError, match=message + "$"):
         to_tf(unchecked)

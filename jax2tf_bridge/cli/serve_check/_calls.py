@@ -19,7 +19,7 @@ from jax2tf_bridge.saved_model._tensors import TensorType, tensor_type
 from shape_poly import Dim, DimExpr, SymbolicScope, evaluate_shape, sample_sizes
 
 _SAMPLES = 3
-_CANDIDATES = (*range(1, 9), 12, 16)
+_CANDIDATES = (*range(1, 9), 12, 16, 24, 32, 48, 64, 128, 224, 256)
 _MOST_WARM_UPS = 20
 """Of each signature; all of a thousand would take long, and say little more."""
 

@@ -15,8 +15,8 @@ from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
 from jax2tf_bridge.from_jax.stablehlo._retarget import retarget_module
 from jax2tf_bridge.from_jax.trees._tree_specs import spec_of_structure
 from jax2tf_bridge.portable._module import Module
-from jax2tf_bridge.portable._module_types import check_types, mark_types_checked
-from jax2tf_bridge.portable._portable_function import Gradient, PortableFunction
+from jax2tf_bridge.portable._module_types import check_types
+from jax2tf_bridge.portable._portable_function import Gradient, PortableFunction, mark_types_checked
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from shape_poly import Dim, is_symbolic_dim
 

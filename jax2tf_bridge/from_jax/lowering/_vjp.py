@@ -11,7 +11,7 @@ from typing import TypeVar
 import jax
 from jax import export as jax_export
 
-from jax2tf_bridge.errors import GradientError, InconclusiveShapeError, ShardingError
+from jax2tf_bridge.errors import GradientError, InconclusiveShapeError, Message, ShardingError
 from jax2tf_bridge.from_jax._shardings import vjp_shardings
 from jax2tf_bridge.from_jax.lowering._build import build
 from jax2tf_bridge.from_jax.lowering._effects import refuse_host_callbacks
@@ -85,7 +85,7 @@ def gradient_on_demand(
         except (InconclusiveShapeError, ShardingError):
             raise
         except Exception as e:
-            raise GradientError(f"{name} has no gradient: {e}") from e
+            raise GradientError(Message(f"{name} has no gradient: ", e)) from e
         check_requirements_allowed(assumptions, inferred.assumptions, vjp_function, options)
         return inferred
 

@@ -17,8 +17,12 @@ from jax2tf_bridge.from_jax.stablehlo._retarget import (
 )
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES
-from jax2tf_bridge.portable._module_types import are_types_checked, check_function_types
-from jax2tf_bridge.portable._portable_function import PortableFunction, StoredGradient
+from jax2tf_bridge.portable._module_types import check_function_types
+from jax2tf_bridge.portable._portable_function import (
+    PortableFunction,
+    StoredGradient,
+    are_types_checked,
+)
 from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization.jax_exported._limits import Writable
 

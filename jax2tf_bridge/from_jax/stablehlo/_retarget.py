@@ -25,12 +25,13 @@ from jax2tf_bridge.portable._call_types import call_avals
 from jax2tf_bridge.portable._custom_calls import no_handler_text
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
 from jax2tf_bridge.portable._module import Module
-from jax2tf_bridge.portable._module_types import check_function_types, mark_types_checked
+from jax2tf_bridge.portable._module_types import check_function_types
 from jax2tf_bridge.portable._portable_function import (
     Gradient,
     GradientOnDemand,
     PortableFunction,
     StoredGradient,
+    mark_types_checked,
 )
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
 from jax2tf_bridge.portable._stablehlo_version import Version, version_text
@@ -249,8 +250,7 @@ def read_module(portable: PortableFunction) -> StableHloModule:
         raise ModuleError(
             f"The installed JAX cannot read the module of {portable.name}: it is written at "
             f"StableHLO {version_text(portable.module.stablehlo_version)} by {portable.producer}, "
-            f"and "
-            f"this JAX reads up to {newest}. Upgrade JAX if that is older; else the module is "
+            f"and this JAX reads up to {newest}. Upgrade JAX if that is older; else the module is "
             "damaged."
         ) from e
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import tensorflow as tf
 
 from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._dtypes import NARROW_FLOATS
+from jax2tf_bridge.portable._dtypes import NARROW_FLOATS, find_dtype
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, is_plain
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from shape_poly import evaluate_shape
@@ -41,8 +41,8 @@ class Slot:
     @property
     def is_differentiable(self) -> bool:
         """True if TensorFlow has gradients for the dtype; it has none for 8-bit floats."""
-        dtype = self.spec.dtype
-        return bool((dtype.is_floating or dtype.is_complex) and not dtype.name.startswith("float8"))
+        row = find_dtype(self.spec.dtype.name)
+        return row is not None and row.is_differentiable and row.bits > 8
 
     def dual(self) -> Slot:
         """Turns an argument into its cotangent, a result of the gradient; and back."""

@@ -187,11 +187,11 @@ def _variables(avals: Mapping[str, Aval]) -> list[str]:
 def _checked_sizes(name: str, variable: str, given: Any) -> tuple[int, ...]:
     place = Message(f"{name}: ", Argument("buckets", {variable: given}))
     if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
-        raise ShapeError(f"{place}: expected a sequence of sizes, as (1, 8, 32)")
+        raise ShapeError(Message(place, ": expected a sequence of sizes, as (1, 8, 32)"))
     sizes = []
     for size in given:
         if (number := as_integer(size)) is None:
-            raise ShapeError(f"{place}: {size!r} is no integer")
+            raise ShapeError(Message(place, f": {size!r} is no integer"))
         sizes.append(number)
     if not sizes:
         raise ShapeError(Message(place, ": there must be at least one bucket"))

@@ -17,7 +17,7 @@ from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._call import Call
-from jax2tf_bridge.portable._dtypes import KEYS
+from jax2tf_bridge.portable._dtypes import KEYS, is_integer
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.saved_model._signature import Signature
@@ -287,7 +287,7 @@ def _shown(value: Any) -> str:
 
 def _refuse_overflow(place: str, value: Any, dtype: str) -> None:
     """Raises for integers beyond their dtype, which NumPy and TensorFlow would wrap around."""
-    if not dtype.startswith(("int", "uint")):
+    if not is_integer(dtype):
         return
     array, limits = np.asarray(value), np.iinfo(dtype)
     if array.dtype.kind not in "iu" or not array.size:

@@ -81,14 +81,12 @@ def writable(portable: PortableFunction) -> Writable:
     if portable.module.calling_convention_version < _OLDEST_CONVENTION:
         problems.append(
             f"its calling convention is {portable.module.calling_convention_version}, and JAX "
-            f"calls "
-            f"modules from {_OLDEST_CONVENTION} on"
+            f"calls modules from {_OLDEST_CONVENTION} on"
         )
     if portable.module.calling_convention_version > _LARGEST_SHORT:
         problems.append(
             f"its calling convention is {portable.module.calling_convention_version}, and the "
-            f"format "
-            f"holds up to {_LARGEST_SHORT}"
+            f"format holds up to {_LARGEST_SHORT}"
         )
     problems += [
         f"the effect {name} is known by its class alone, and JAX finds it by module and class"

@@ -68,9 +68,8 @@ def write_exported(functions: Sequence[Writable]) -> bytes:
     except BuilderSizeError as e:
         raise SerializationError(
             f"{functions[0].portable.name} cannot be written as JAX's exported function: its "
-            f"modules "
-            f"have {size} bytes, and the format holds {_LARGEST_FILE}, with all else. Pass large "
-            "arrays as arguments."
+            f"modules have {size} bytes, and the format holds {_LARGEST_FILE}, with all else. Pass "
+            "large arrays as arguments."
         ) from e
 
 
