@@ -286,7 +286,7 @@ ADVICE = {
     ),
     "a model that is there": Advice(
         lambda: saved(),
-        r"save\(\.\.\., (overwrite=True)\) replaces",
+        r"(overwrite=True) replaces",
         "saved({})",
     ),
     "a constructor that checks": Advice(

@@ -143,22 +143,17 @@ def save(
         for name, each in prepared.items():
             portables[name] = each.with_function()
             check_interrupts()
-        try:
-            return save_functions(
-                path,
-                portables,
-                params=keys_as_words(weights),
-                trainable=trainable,
-                vjp_order=vjp_order,
-                buckets=options,
-                warm_up=warm_up,
-                precompile=precompile,
-                overwrite=overwrite,
-            )
-        except FileExistsError as e:
-            if not overwrite:
-                e.add_note("save(..., overwrite=True) replaces a SavedModel that is there.")
-            raise
+        return save_functions(
+            path,
+            portables,
+            params=keys_as_words(weights),
+            trainable=trainable,
+            vjp_order=vjp_order,
+            buckets=options,
+            warm_up=warm_up,
+            precompile=precompile,
+            overwrite=overwrite,
+        )
 
 
 def keys_as_words(params: Any) -> Any:

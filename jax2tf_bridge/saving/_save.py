@@ -14,6 +14,7 @@ from jax2tf_bridge.errors import Argument, GradientError, Message, SavingError
 from jax2tf_bridge.portable._as_portable import as_portable_function
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saved_model._signature import Signature
+from jax2tf_bridge.saved_model._whole_directory import whole_directory
 from jax2tf_bridge.saving._metadata import write_defaults, write_metadata
 from jax2tf_bridge.saving._report import (
     SavedModel,
@@ -23,7 +24,6 @@ from jax2tf_bridge.saving._report import (
 )
 from jax2tf_bridge.saving.buckets._bucket_names import BUCKETS
 from jax2tf_bridge.saving.buckets._options import BucketOptions, with_buckets
-from jax2tf_bridge.saving.publishing._whole_directory import whole_directory
 from jax2tf_bridge.saving.serving._instructions import instructions
 from jax2tf_bridge.saving.serving._precompile import precompile as precompiled
 from jax2tf_bridge.saving.serving._requests import warm_up_requests

@@ -229,7 +229,7 @@ def test_modules_that_cannot_be_retargeted(
             "--tensorflow 3.1: TensorFlow 2.21 is the newest that is known",
         ),
         (["--tensorflow", "2.15", "-o", "new"], 1, "new is there already; --overwrite replaces"),
-        (["--tensorflow", "2.15", "-o", "file"], 1, "file is a file, and no folder"),
+        (["--tensorflow", "2.15", "-o", "file"], 1, "file is there already, and is no folder"),
         (["--tensorflow", "2.15", "-o", "file/x"], 1, "file is a file, and no folder"),
         (
             ["--tensorflow", "2.15", "-o", "folder", "--overwrite"],

@@ -23,10 +23,11 @@ from jax2tf_bridge.inspecting import SavedModelContents, describe_saved_model, r
 from jax2tf_bridge.inspecting._contents import function_files
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.saved_model._new_directory import changed_copy, check_free, replace_file
+from jax2tf_bridge.saved_model._new_directory import changed_copy, replace_file
 from jax2tf_bridge.saved_model._patching import NewModule, replaced_modules
 from jax2tf_bridge.saved_model._reading import GRAPH_FILE, read_message
 from jax2tf_bridge.saved_model._saved_model import CalledModule
+from jax2tf_bridge.saved_model._whole_directory import check_free
 from jax2tf_bridge.serialization import read_function, write_function
 
 _WITH_SHARDY = 10
@@ -91,7 +92,7 @@ def _retarget_directory(options: argparse.Namespace) -> None:
     target = Target.tensorflow(options.tensorflow)
     source: Path = options.file
     output = options.output or _default_output(options)
-    check_free(output, overwrite=options.overwrite)
+    check_free(output, overwrite=options.overwrite, has=GRAPH_FILE)
     with console.step(f"reading {source}"):
         contents = read_saved_model(source)
     with loading("JAX", "retarget", console):

@@ -20,9 +20,9 @@ from jax2tf_bridge.cli.save._options import (
     signature,
 )
 from jax2tf_bridge.errors import path_error
-from jax2tf_bridge.saved_model._new_directory import exists_error
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
 from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
+from jax2tf_bridge.saved_model._whole_directory import check_free
 from jax2tf_bridge.serialization import read_function
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def run(options: argparse.Namespace) -> None:
     """Reads the file and writes the SavedModel."""
     console = Console(verbose=options.verbose)
     output: Path = options.output
-    if not options.overwrite and output.is_dir() and any(output.iterdir()):
-        raise exists_error(output)
+    if output.is_dir():
+        check_free(output, overwrite=options.overwrite, has="saved_model.pb")
     check_save_options(options)
     signatures = {SERVING_DEFAULT: _read(options)}
     quiet_tensorflow(debug=options.debug)

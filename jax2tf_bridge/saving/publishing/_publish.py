@@ -18,9 +18,9 @@ from typing import Generic, TypeVar
 from jax2tf_bridge._utils._integers import as_integer
 from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge.errors import path_error
-from jax2tf_bridge.saving.publishing._atomic_rename import rename_to_new
-from jax2tf_bridge.saving.publishing._staging import locked_folder, remove_at_once
-from jax2tf_bridge.saving.publishing._whole_directory import (
+from jax2tf_bridge.saved_model._atomic_rename import rename_to_new
+from jax2tf_bridge.saved_model._staging import locked_folder, remove_at_once
+from jax2tf_bridge.saved_model._whole_directory import (
     local_path,
     staging,
     sync_folder,

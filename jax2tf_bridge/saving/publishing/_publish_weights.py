@@ -31,9 +31,9 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, VariableEntry, read_sidecar
+from jax2tf_bridge.saved_model._whole_directory import local_path
 from jax2tf_bridge.saving.publishing._fingerprint import with_checkpoint
 from jax2tf_bridge.saving.publishing._publish import NewVersion, latest_version, publish_version
-from jax2tf_bridge.saving.publishing._whole_directory import local_path
 from jax2tf_bridge.saving.weights._params import leaves_for
 from jax2tf_bridge.saving.weights._variables import PARAMS, as_saved, leaf_names
 

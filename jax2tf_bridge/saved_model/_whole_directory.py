@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jax2tf_bridge._utils._interrupts import ended_by_interrupts
-from jax2tf_bridge.errors import path_error
-from jax2tf_bridge.saving.publishing._atomic_rename import exchange
-from jax2tf_bridge.saving.publishing._staging import clear_leftovers, staging_folder
+from jax2tf_bridge.errors import Argument, Message, path_error
+from jax2tf_bridge.saved_model._atomic_rename import exchange
+from jax2tf_bridge.saved_model._staging import clear_leftovers, staging_folder
 
 _ADDRESS = re.compile(r"\w{2,}:/")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -45,7 +45,7 @@ def whole_directory(
     path = local_path(path)
     if path.parent.is_dir():
         clear_leftovers(path.parent, path.name, path)
-    _check(path, overwrite, has)
+    check_free(path, overwrite=overwrite, has=has)
     with (
         staging(path.parent, path.name, target=path) as place,
         ended_by_interrupts() as check_interrupts,
@@ -53,7 +53,7 @@ def whole_directory(
         partial = place / "new"  # made by the writer, with the usual permissions
         yield partial
         sync_tree(partial)
-        _check(path, overwrite, has)
+        check_free(path, overwrite=overwrite, has=has)
         check_interrupts()
         if overwrite and path.exists():
             _replace(path, partial, place / "old")
@@ -136,10 +136,8 @@ def _raise(error: OSError) -> None:
 
 @contextlib.contextmanager
 def _made_folders(folder: Path) -> Iterator[None]:
-    missing = [p for p in (folder, *folder.parents) if not p.exists()]
-    above = folder if not missing else missing[-1].parent
-    if not above.is_dir():
-        raise path_error(NotADirectoryError, errno.ENOTDIR, "is a file, and no folder", above)
+    above = _existing_parent(folder / "new")
+    missing = [p for p in (folder, *folder.parents) if p != above and above in p.parents]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
@@ -150,6 +148,18 @@ def _made_folders(folder: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):  # others use it
                 made.rmdir()
         raise
+
+
+def _existing_parent(path: Path) -> Path:
+    """Returns the lowest folder above a path that is there.
+
+    Raises:
+      NotADirectoryError: it is a file.
+    """
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise path_error(NotADirectoryError, errno.ENOTDIR, "is a file, and no folder", above)
+    return above
 
 
 def _is_full_disk(error: Exception) -> bool:
@@ -198,8 +208,10 @@ def in_units(size: int) -> str:
     return f"{size / 1000**power:.1f} {'kMG'[power - 1]}B"
 
 
-def _check(path: Path, overwrite: bool, has: str | None) -> None:
+def check_free(path: Path, *, overwrite: bool, has: str | None = None) -> None:
+    """Raises, before the work is done, if `whole_directory` would refuse what is at `path`."""
     if not path.exists():
+        _existing_parent(path)
         return
     if not path.is_dir():
         raise path_error(
@@ -210,7 +222,8 @@ def _check(path: Path, overwrite: bool, has: str | None) -> None:
     if not any(path.iterdir()):
         return
     if not overwrite:
-        raise path_error(FileExistsError, errno.EEXIST, "is there already, and not empty", path)
+        there = Message("is there already; ", Argument("overwrite", True), " replaces it")
+        raise path_error(FileExistsError, errno.EEXIST, there, path)
     if has is not None and not (path / has).exists():
         text = f"is not replaced: it has no {has}, but something else"
         raise path_error(FileExistsError, errno.EEXIST, text, path)
