@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from jax2tf_bridge import Signature, publish, save
 from jax2tf_bridge._utils._interrupts import ended_by_interrupts
+from tests.fresh_process import run_python
 from tests.saving.saved_functions import contents
 
 
@@ -97,8 +98,23 @@ def test_the_handler_of_the_program_decides() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+INTERRUPTED = """
+import sys
+from pathlib import Path
+
+from tests.saving.test_interrupts import interrupt_at_any_moment
+
+interrupt_at_any_moment(Path(sys.argv[1]))
+"""
+
+
 @pytest.mark.slow
 def test_an_interrupt_at_any_moment_ends_saving(tmp_path: Path) -> None:
+    """TensorFlow may stay in a graph that an interrupt came out of: in a process of its own."""
+    run_python(INTERRUPTED, str(tmp_path))
+
+
+def interrupt_at_any_moment(tmp_path: Path) -> None:
     """With garbage collected all the time, in which many of the interrupts come."""
 
     def signature(factor: float) -> Signature:

@@ -446,6 +446,7 @@ OPTAX = """
 import sys, re
 import jax, numpy as np, optax
 from jax2tf_bridge import *
+from jax2tf_bridge import errors
 
 params = {"w": np.ones(3, np.float32)}
 transform = optax.adam(1e-3)
@@ -457,7 +458,7 @@ else:
     record = read_function(sys.argv[2])
     try:
         to_exported(record).call(params, state, params)
-    except StructureError as e:
+    except errors.StructureError as e:
         calls = re.findall("  - (.*)", str(e))
     print(*calls, sep="\\n")
     for call in calls:

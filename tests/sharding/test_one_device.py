@@ -97,7 +97,7 @@ from jax2tf_bridge import export
 
 one = Mesh(np.array(jax.devices()[:1]), ("x",))
 f = jax.shard_map(lambda a: jax.lax.psum(a, "x"), mesh=one, in_specs=P("x"), out_specs=P())
-print(export(f)(np.ones(4, np.float32)).nr_devices)
+print(export(f)(np.ones(4, np.float32)).module.nr_devices)
 """
 
 
