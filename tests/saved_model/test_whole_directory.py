@@ -66,7 +66,7 @@ def test_it_is_new_with_the_folders_above(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("either_way")
 def test_it_replaces_what_is_there_with_leave(tmp_path: Path) -> None:
     write(tmp_path / "m", "old")
-    with pytest.raises(FileExistsError, match="is there already, and not empty"):
+    with pytest.raises(FileExistsError, match="is there already; overwrite=True replaces it"):
         write(tmp_path / "m")
     assert contents(tmp_path) == ["m", "m/old"]
     write(tmp_path / "m", overwrite=True)
@@ -173,7 +173,10 @@ def test_what_comes_in_the_last_instant_stays(
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", comes_too_late)
-    with pytest.raises(OSError, match="not empty"), whole_directory(tmp_path / "m") as folder:
+    with (
+        pytest.raises(OSError, match="is there already"),
+        whole_directory(tmp_path / "m") as folder,
+    ):
         folder.mkdir()
     assert contents(tmp_path) == ["m", "m/theirs"]
 
@@ -312,7 +315,7 @@ def test_what_a_dead_process_had_put_aside_comes_back(tmp_path: Path) -> None:
 
     leave(tmp_path / "m", fill)
     assert not (tmp_path / "m").exists()
-    with pytest.raises(FileExistsError, match="not empty"):
+    with pytest.raises(FileExistsError, match="is there already"):
         write(tmp_path / "m")
     assert contents(tmp_path) == ["m", "m/old"]
 
