@@ -36,3 +36,15 @@ def number_of(text: str) -> complex:
         except ValueError:
             pass
     return complex(text)
+
+
+def in_units(size: int) -> str:
+    """Writes a number of bytes for people.
+
+    >>> in_units(999), in_units(12_345_678)
+    ('999 bytes', '12.3 MB')
+    """
+    if size < 1000:
+        return f"{size} bytes"
+    power = 3 if size >= 10**9 else 2 if size >= 10**6 else 1
+    return f"{size / 1000**power:.1f} {'kMG'[power - 1]}B"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
 from jax2tf_bridge._utils._lists import some
+from jax2tf_bridge._utils._number_texts import in_units
 from jax2tf_bridge.inspecting._contents import (
     ModuleContents,
     is_linear_algebra,
@@ -54,18 +55,6 @@ class Finding:
     text: str
     remedy: str = ""
     modules: tuple[int, ...] = ()
-
-
-def in_units(size: int) -> str:
-    """Writes a number of bytes for people.
-
-    >>> in_units(999), in_units(12_345_678)
-    ('999 bytes', '12.3 MB')
-    """
-    if size < 1000:
-        return f"{size} bytes"
-    power = 3 if size >= 10**9 else 2 if size >= 10**6 else 1
-    return f"{size / 1000**power:.1f} {'kMG'[power - 1]}B"
 
 
 def shortened(text: str, most: int = 500) -> str:

@@ -25,7 +25,7 @@ from jax2tf_bridge.from_jax import to_exported
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._call import Call
 from jax2tf_bridge.portable._portable_function import Gradient, GradientOnDemand, PortableFunction
-from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
+from jax2tf_bridge.portable._tree_spec import flat_call, flat_names, flat_tuple
 from shape_poly import Dim, shape_text, solve_dimensions
 
 Flat: TypeAlias = Callable[..., Sequence[Any]]
@@ -256,12 +256,11 @@ def _flat_function(portable: PortableFunction) -> PortableFunction:
 
     Where its stored gradients end, the next one says so.
     """
-    arguments = TreeSpec("tuple", children=(LEAF,) * len(portable.in_avals))
     return replace(
         portable,
-        in_tree=TreeSpec("tuple", children=(arguments, TreeSpec("dict"))),
-        out_tree=TreeSpec("tuple", children=(LEAF,) * len(portable.out_avals)),
-        argument_names=tuple(f"x{i}" for i in range(len(portable.in_avals))),
+        in_tree=flat_call(len(portable.in_avals)),
+        out_tree=flat_tuple(len(portable.out_avals)),
+        argument_names=flat_names(len(portable.in_avals)),
         gradient=_vjp_or_refusal(portable, portable.name, 0),
     )
 

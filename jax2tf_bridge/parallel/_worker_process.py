@@ -30,7 +30,7 @@ _PATIENCE = 5.0
 """Seconds that a worker without work has to end by itself."""
 
 _PROGRAM = Path(__file__).with_name("_worker_main.py")
-"""What a worker runs, which cannot import the bridge yet."""
+"""Program of a worker, which cannot import the bridge yet."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,10 @@
 
 from jax2tf_bridge._lazy_names import homes_of, lazy_getattr
 
-__all__ = sorted(homes_of(__spec__))
-__getattr__ = lazy_getattr(__name__, homes_of(__spec__))
+_HOMES = homes_of(__spec__)
+
+__all__ = sorted(_HOMES)
+__getattr__ = lazy_getattr(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

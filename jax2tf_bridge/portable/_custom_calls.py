@@ -25,7 +25,7 @@ _EXPANDED_FROM: Mapping[str, Version] = MappingProxyType(
         },
     }
 )
-"""What stands for operations of the CHLO dialect in archives of JAX up to 0.8, and the StableHLO
+"""Stand-ins for operations of the CHLO dialect in archives of JAX up to 0.8, and the StableHLO
 version of the first release that is known to expand it.  Measured in 2.15 and 2.17 to 2.21."""
 
 _KERNEL = "tpu_custom_call"
@@ -114,8 +114,9 @@ def mark_calls_handled(module: Module) -> None:
 
     `custom_calls_of` then finds none without reading the module, but for kernels of Pallas.
     """
-    if _KERNEL.encode() not in module.data:
-        _known_calls(module).append(())
+    known = _known_calls(module)
+    if not known and _KERNEL.encode() not in module.data:
+        known.append(())
 
 
 def custom_calls_of(module: Module) -> tuple[str, ...]:

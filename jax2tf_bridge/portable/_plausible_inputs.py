@@ -13,7 +13,7 @@ from jax2tf_bridge.portable._dtypes import is_integer, kind_of
 from shape_poly import Dim, evaluate_shape, variables_of
 
 Draw: TypeAlias = Literal["full", "prefix", "negative", "short"]
-"""What a draw is like.
+"""Kinds of draws.
 
 Of full sequences: "full", with normal numbers, and lengths as long as they can be; "negative", with
 numbers below zero, ids of 0 and 1, and small integers where lengths could stand. Of sequences that

@@ -96,7 +96,7 @@ _RETIRED = re.compile(r"(?:lapack|blas)_[sdcz][a-z]+\d?")
 _EVERY_CALL = "ALL"
 
 NOT_STRICT = (DisabledSafetyCheck.platform(), DisabledSafetyCheck.custom_call(_EVERY_CALL))
-"""What older releases of JAX disabled with strict_checks=False."""
+"""Checks that older releases of JAX disabled with strict_checks=False."""
 
 
 def is_vouched(call: str, checks: Iterable[DisabledSafetyCheck]) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jax2tf_bridge._utils._interrupts import ended_by_interrupts
+from jax2tf_bridge._utils._number_texts import in_units
 from jax2tf_bridge.errors import Argument, Message, path_error
 from jax2tf_bridge.saved_model._atomic_rename import exchange
 from jax2tf_bridge.saved_model._staging import clear_leftovers, staging_folder
@@ -194,18 +195,6 @@ def _size(folder: Path) -> int:
             with contextlib.suppress(OSError):
                 size += os.lstat(os.path.join(path, file)).st_blocks * 512
     return size
-
-
-def in_units(size: int) -> str:
-    """Writes a number of bytes for people.
-
-    >>> in_units(999), in_units(12_345_678)
-    ('999 bytes', '12.3 MB')
-    """
-    if size < 1000:
-        return f"{size} bytes"
-    power = 3 if size >= 10**9 else 2 if size >= 10**6 else 1
-    return f"{size / 1000**power:.1f} {'kMG'[power - 1]}B"
 
 
 def check_free(path: Path, *, overwrite: bool, has: str | None = None) -> None:

@@ -95,7 +95,7 @@ class SavedModel:
     variable_bytes: int
     notes: tuple[str, ...] = ()
     serving_from: Callable[[Path], ServingInstructions] = field(kw_only=True, repr=False)
-    """How to serve it from another place, to which it was moved or copied."""
+    """Returns instructions for another place, to which it was moved or copied."""
 
     @property
     def serving(self) -> ServingInstructions:

@@ -150,8 +150,7 @@ def constant_array(portable: PortableFunction, constant: LiftedConstant) -> np.n
         raise ModuleError(
             f"{portable.name} captured the array {constant.name or constant.digest} "
             f"({constant.aval}), which its portable function does not hold: it was written "
-            f"without arrays. "
-            "Write the file with arrays=True, or pass the weights as an argument."
+            "without arrays. Write the file with arrays=True, or pass the weights as an argument."
         )
     array = np.frombuffer(constant.data, dtype=dtype.as_numpy_dtype)
     # Nothing of it is open.

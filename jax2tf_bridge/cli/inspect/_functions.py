@@ -27,7 +27,7 @@ SCHEMA = 1
 """The version of the schema; a field that is taken away or means something else raises it."""
 
 _MANY = 40
-"""How many arguments or results are listed; a model may have thousands."""
+"""Limits the arguments or results that are listed; a model may have thousands."""
 
 _NUMBER = re.compile(r"([0-9]+)")
 

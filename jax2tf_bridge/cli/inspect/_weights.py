@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from jax2tf_bridge._utils._array_texts import array_type_text
+from jax2tf_bridge._utils._number_texts import in_units
 from jax2tf_bridge.cli.inspect._functions import SCHEMA, natural_order
 from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
 from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
 from jax2tf_bridge.cli.inspect.html._page import Page, Table
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.inspecting._findings import in_units
 from jax2tf_bridge.weights import open_weights
 from jax2tf_bridge.weights._magic_bytes import guess_format
 

@@ -21,7 +21,7 @@ from shape_poly import Dim, DimExpr, SymbolicScope, evaluate_shape, sample_sizes
 _SAMPLES = 3
 _CANDIDATES = (*range(1, 9), 12, 16, 24, 32, 48, 64, 128, 224, 256)
 _MOST_WARM_UPS = 20
-"""Of each signature; all of a thousand would take long, and say little more."""
+"""Limits the requests of each signature; all of a thousand would take long, and say little more."""
 
 Shapes: TypeAlias = Mapping[str, tuple[Dim, ...]]
 

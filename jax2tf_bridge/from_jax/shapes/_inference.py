@@ -47,7 +47,7 @@ T = TypeVar("T")
 logger = logging.getLogger("jax2tf_bridge")
 
 MAX_ROUNDS = 100
-"""How often a function is traced at most; a round settles one question."""
+"""Limits how often a function is traced; a round settles one question."""
 
 
 @dataclass(frozen=True)

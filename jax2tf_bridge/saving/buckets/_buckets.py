@@ -23,13 +23,13 @@ from jax2tf_bridge.saving.buckets._bucket_names import (
 from shape_poly import Comparison, Dim, Plan, SymbolicScope, make_plan, shape_text, variables_of
 
 Oversize: TypeAlias = Literal["split", "as is"]
-"""What becomes of sizes above the largest bucket."""
+"""Treatments of sizes above the largest bucket."""
 
 _MOST_TRIED = 64
-"""How many sizes of a variable are tried to see whether a dimension grows with it."""
+"""Sizes of a variable that are tried to see whether a dimension grows with it."""
 
 _NEAREST = 1024
-"""How far a size that would do is looked for."""
+"""Limits the search for a size that would do."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ CACHE_FOLDER = Path("assets.extra", "xla_cache")
 _FLAGS = "TF_XLA_FLAGS"
 _HEADINGS = ("Graph execution error:", "Detected at node", "Node:")
 _NODES = re.compile(r"\{\{[^}]*\}\} ?")
-"""How TensorFlow names nodes of graphs, which are none of the user's."""
+"""TensorFlow's names of nodes of graphs, which are none of the user's."""
 _CHARACTERS_SHOWN = 500
 
 
