@@ -1,7 +1,8 @@
-"""The models that are measured: in JAX, and two of them written in TensorFlow as well."""
+"""The models that are measured: in JAX, and written in Keras or TensorFlow as well."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,15 +25,20 @@ class Model:
       weights: float32 arrays.
       shape: of the inputs, without the batch.
       polymorphic_shape: of the inputs.
+      vocabulary: of models that take numbers of words: how many there are.
     """
 
     apply: Callable[..., Any]
     weights: Weights
     shape: tuple[int, ...]
     polymorphic_shape: str
+    vocabulary: int = 0
 
     def inputs(self, batch: int) -> Any:
         """Inputs of a batch size, the same each time."""
+        if self.vocabulary:
+            words = np.random.default_rng(0).integers(0, self.vocabulary, (batch, *self.shape))
+            return words.astype(np.int32)
         return np.random.default_rng(0).standard_normal((batch, *self.shape), np.float32)
 
 
@@ -110,7 +116,96 @@ def transformer(layers: int = 6, width: int = 256, heads: int = 4) -> Model:
     return Model(apply, weights, (64, width), f"(b, 64, {width})")
 
 
-MODELS: dict[str, Callable[[], Model]] = {"MLP": mlp, "conv net": conv, "transformer": transformer}
+def text(words: int = 10_000, width: int = 128) -> Model:
+    """Texts of 64 words: embeddings, a convolution over five, the maximum, and a dense layer."""
+    rng = np.random.default_rng(4)
+    weights = {
+        "embedding": rng.standard_normal((words, width), np.float32),
+        "c": _normal(rng, 5, width, width),
+        "cb": np.zeros(width, np.float32),
+        "d": _normal(rng, width, 10),
+        "db": np.zeros(10, np.float32),
+    }
+
+    def apply(w: Weights, x: jax.Array) -> jax.Array:
+        y = jnp.asarray(w["embedding"])[x]
+        y = jax.lax.conv_general_dilated(
+            y, w["c"], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
+        )
+        y = jax.nn.relu(y + w["cb"]).max(axis=1)
+        return jnp.add(y @ w["d"], w["db"])
+
+    return Model(apply, weights, (64,), "(b, 64)", vocabulary=words)
+
+
+MODELS: dict[str, Callable[[], Model]] = {
+    "MLP": mlp,
+    "conv net": conv,
+    "transformer": transformer,
+    "text": text,
+}
+
+
+def in_keras(name: str, model: Model) -> Any:
+    """The same model as a user would write it in Keras, with the same weights; Keras is untyped."""
+    keras: Any = importlib.import_module("keras")
+    inputs = keras.Input(model.shape, dtype="int32" if model.vocabulary else "float32")
+    layers, w = keras.layers, model.weights
+    if name == "transformer":
+        return _transformer_in_keras(inputs, model)
+    stacks = {
+        "MLP": [
+            layers.Dense(512, activation="relu"),
+            layers.Dense(512, activation="relu"),
+            layers.Dense(10),
+        ],
+        "conv net": [
+            *(
+                layers.Conv2D(size, 3, stride, "same", activation="relu", use_bias=False)
+                for size, stride in ((32, 1), (64, 2), (64, 2))
+            ),
+            layers.Flatten(),
+            layers.Dense(10, use_bias=False),
+        ],
+        "text": [
+            layers.Embedding(*w["embedding"].shape) if name == "text" else None,
+            layers.Conv1D(128, 5, padding="same", activation="relu"),
+            layers.GlobalMaxPooling1D(),
+            layers.Dense(10),
+        ],
+    }
+    y = inputs
+    for layer in stacks[name]:
+        y = layer(y)
+    made = keras.Model(inputs, y)
+    ordered = (
+        [w[key] for i in range(3) for key in (f"w{i}", f"b{i}")] if name == "MLP" else w.values()
+    )
+    made.set_weights(list(ordered))
+    return made
+
+
+def _transformer_in_keras(inputs: Any, model: Model, heads: int = 4) -> Any:
+    keras: Any = importlib.import_module("keras")
+    layers = keras.layers
+    width = model.shape[-1]
+    y, weights = inputs, []
+    for i in range(sum(key.startswith("qkv") for key in model.weights)):
+        qkv, out, up, down = (model.weights[f"{key}{i}"] for key in ("qkv", "out", "up", "down"))
+        norms = [
+            layers.LayerNormalization(center=False, scale=False, epsilon=1e-6) for _ in range(2)
+        ]
+        attention = layers.MultiHeadAttention(heads, width // heads, use_bias=False)
+        normed = norms[0](y)
+        y = y + attention(normed, normed)
+        hidden = layers.Dense(4 * width, use_bias=False)(norms[1](y))
+        hidden = keras.activations.gelu(hidden, approximate=True)
+        y = y + layers.Dense(width, use_bias=False)(hidden)
+        weights += np.split(qkv.reshape(width, heads, -1), 3, axis=-1)
+        weights += [out.reshape(heads, -1, width), up, down]
+    made = keras.Model(inputs, y)
+    made.set_weights(weights)
+    return made
 
 
 def in_tensorflow(name: str) -> Callable[..., Any]:

@@ -1,4 +1,7 @@
-"""A trace of requests of many sizes, answered from C++: jax2tf's model, and ours with buckets."""
+"""A trace of requests of many sizes, answered from C++.
+
+By jax2tf's model, by ours with buckets, and by ours as TensorFlow's own operations.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,15 @@ import tensorflow as tf
 
 import jax2tf_bridge as bridge
 from benchmarks import _measure
+from jax2tf_bridge import Target
 from tests.consumers.cpp_programs import compile_program
+from tests.consumers.own_operations import without_xla
 from tests.consumers.replaying import Replay, Run, numbers, replay
 
 _WIDTHS = (784, 512, 512, 10)
 _LARGEST = 128
 _JAX2TF, _PLAIN, _BUCKETS = "jax2tf", "bridge, no buckets", "bridge, buckets and warm-up"
+_OWN = "bridge, TensorFlow's operations"
 _STEADY = "bridge, no buckets, again"
 
 
@@ -63,10 +69,11 @@ def write_jax2tf(path: Path) -> None:
     )
 
 
-def write_ours(path: Path, **options: Any) -> None:
+def write_ours(path: Path, target: Target | None = None, **options: Any) -> None:
     x = jax.ShapeDtypeStruct((4, _WIDTHS[0]), np.float32)
     params = weights()
-    portable = bridge.export(mlp, polymorphic_shapes=[None, f"(b, {_WIDTHS[0]})"])(params, x)
+    shapes = [None, f"(b, {_WIDTHS[0]})"]
+    portable = bridge.export(mlp, polymorphic_shapes=shapes, target=target)(params, x)
     bridge.save(path, portable, params=params, **options)
 
 
@@ -134,9 +141,10 @@ def main() -> None:
         folder = Path(temporary)
         program = folder / "replay"
         compile_program("replay.cc", Path(tf.__file__).parent, program)
-        models = {name: folder / str(i) for i, name in enumerate((_JAX2TF, _PLAIN, _BUCKETS))}
+        models = {name: folder / str(i) for i, name in enumerate((_JAX2TF, _PLAIN, _BUCKETS, _OWN))}
         write_jax2tf(models[_JAX2TF])
         write_ours(models[_PLAIN], warm_up=False)
+        write_ours(models[_OWN], without_xla(), warm_up=False)
         write_ours(models[_BUCKETS], buckets="auto", expected_sizes=trace(1000, seed=1))
 
         def run(model: Path, asked: Sequence[int]) -> Replay:
@@ -148,7 +156,7 @@ def main() -> None:
 
 def report(rounds: Sequence[Mapping[str, Figures]], json_path: Path | None) -> None:
     rows, measured = [], []
-    for name in (_JAX2TF, _PLAIN, _STEADY, _BUCKETS):
+    for name in (_JAX2TF, _PLAIN, _STEADY, _BUCKETS, _OWN):
         of = {key: [getattr(r[name], key) for r in rounds] for key in Figures.__annotations__}
         spreads = {key: _measure.Spread.of(values) for key, values in of.items()}
         fewer = {

@@ -77,8 +77,8 @@ def _alone(portable: PortableFunction, specs: list[Any], *, checked: bool) -> An
 
     def call(*leaves: Any) -> Any:
         for i in range(_COPIES if checked else 0):
-            _, guards = check_shapes(portable, leaves[i * arity : (i + 1) * arity])
-            with tf.control_dependencies(guards):
+            checked_shapes = check_shapes(portable, leaves[i * arity : (i + 1) * arity])
+            with tf.control_dependencies(checked_shapes.guards):
                 tf.no_op()
         return tf.constant(0)
 

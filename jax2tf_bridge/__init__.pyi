@@ -45,6 +45,7 @@ from jax2tf_bridge.serialization import (
 )
 from jax2tf_bridge.serialization import serialize as serialize
 from jax2tf_bridge.serialization import write_function as write_function
+from jax2tf_bridge.stablehlo import from_stablehlo as from_stablehlo
 from jax2tf_bridge.to_tf import to_tf as to_tf
 from jax2tf_bridge.to_tf._logical_devices import (
     split_to_logical_devices as split_to_logical_devices,

@@ -14,7 +14,7 @@ from jax2tf_bridge.portable._safety_checks import NOT_STRICT
 
 _PACKAGE = "jax.experimental.jax2tf"
 _CONVERTER, _CALLER = f"{_PACKAGE}.jax2tf", f"{_PACKAGE}.call_tf"
-_WITHOUT_EFFECT = ("enable_xla", "native_serialization", "experimental_native_lowering")
+_SWITCHES = ("enable_xla", "native_serialization")
 _STRICT, _CHECKS = "native_serialization_strict_checks", "native_serialization_disabled_checks"
 _NOTHING = object()
 
@@ -32,9 +32,10 @@ def as_jax2tf() -> Iterator[types.ModuleType]:
     It holds in every thread: one that converts meanwhile uses the bridge too. Contexts may be
     nested, and open in several threads: the last one that closes puts jax2tf back. Code that
     takes a name out of the module meanwhile (`from jax.experimental.jax2tf import convert`) keeps
-    the bridge's. What is given for enable_xla, native_serialization and
-    experimental_native_lowering has no effect; native_serialization_strict_checks=False disables
-    the checks of the platform and of custom calls, as in the releases that had it.
+    the bridge's. enable_xla=False and native_serialization=False make TensorFlow's own
+    operations, as in the releases that could; experimental_native_lowering has no effect, and
+    native_serialization_strict_checks=False disables the checks of the platform and of custom
+    calls, as in the releases that had it.
 
     Yields:
       The module jax.experimental.jax2tf as it is now.
@@ -80,8 +81,11 @@ def _names_of_the_bridge() -> Mapping[str, Any]:
 def _called_as_jax2tf(bridge_convert: Callable[..., Any]) -> Callable[..., Any]:
     def convert(fun_jax: Callable[..., Any], **options: Any) -> Any:
         """Calls `jax2tf_bridge.convert` without the options that have had no effect for long."""
-        for name in _WITHOUT_EFFECT:
-            options.pop(name, None)
+        options.pop("experimental_native_lowering", None)
+        given = {name: options[name] for name in _SWITCHES if name in options}
+        if all(given.values()):
+            # On they say what is so anyway, and the bridge warns of it.
+            options = {name: value for name, value in options.items() if name not in given}
         if not options.pop(_STRICT, True):
             options[_CHECKS] = (*options.get(_CHECKS, ()), *NOT_STRICT)
         return bridge_convert(fun_jax, **options)

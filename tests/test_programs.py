@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from jax2tf_bridge import convert
 from tests.consumers.comparison import differences
+from tests.consumers.own_operations import foreign_operations, without_xla
 from tests.program_cases.reference import Reference, crossing, jax_arguments, reference
 from tests.program_cases.tensorflow_side import (
     flat_function,
@@ -17,10 +18,12 @@ from tests.program_cases.tensorflow_side import (
 from tests.programs import PROGRAMS, SEVENTEEN, Program, by_name
 from tests.sampling import sampled
 
+_OWN = "as TensorFlow's own operations, "
 
-def _check(program: Program, results: list[tf.Tensor], expected: Reference) -> None:
+
+def _check(program: Program, results: list[tf.Tensor], expected: Reference, how: str = "") -> None:
     got = [r.numpy() for r in results]
-    assert differences("result", got, expected.results, program.tolerance) == []
+    assert differences(how + "result", got, expected.results, program.tolerance) == []
 
 
 @pytest.mark.parametrize(
@@ -37,12 +40,18 @@ def test_values_and_gradients_are_those_of_jax(program: Program) -> None:
         flat = flat_function(program, example)
         _check(program, flat(*map(tf.constant, first.inputs)), first)
         signature = input_signature([first, *others])
-        traced = tf.function(flat, input_signature=signature, autograph=False)
-        for expected in others or [first]:
-            results, gradients = results_and_gradients(traced, expected.inputs, expected)
-            _check(program, results, expected)
-            got = [g.numpy() for g in gradients]
-            assert differences("gradient", got, expected.gradients, program.tolerance) == []
+        own = flat_function(program, example, without_xla())
+        for how, function in (("", flat), (_OWN, own)):
+            traced = tf.function(function, input_signature=signature, autograph=False)
+            for expected in others or [first]:
+                results, gradients = results_and_gradients(
+                    traced, expected.inputs, expected, own=how == _OWN
+                )
+                _check(program, results, expected, how)
+                got = [g.numpy() for g in gradients]
+                found = differences(how + "gradient", got, expected.gradients, program.tolerance)
+                assert found == []
+        assert foreign_operations(traced.get_concrete_function().graph) == []
 
 
 @pytest.mark.parametrize("name", ["dropout", "keys_in_and_out"])

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jax2tf_bridge.portable._target import Target
+
 READABLE = "what export or jax.export wrote, or the folder of a SavedModel"
 
 
@@ -21,6 +23,10 @@ def check_output(file: Path, option: str = "--output") -> None:
         raise UsageError(f"{option}: {file} is a folder; name the file to write")
     if not file.absolute().parent.is_dir():
         raise UsageError(f"{option}: there is no folder {file.parent}")
+
+
+NO_XLA_HELP = "make TensorFlow's own operations, for what has no XLA: LiteRT, ONNX, TF.js"
+"""Explains --no-xla."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,24 @@ def exported_path(text: str) -> Path:
 def add_output(parser: argparse.ArgumentParser, metavar: str, text: str, **more: Any) -> None:
     """Adds --output."""
     parser.add_argument("-o", "--output", type=Path, metavar=metavar, help=text, **more)
+
+
+def add_target(parser: argparse.ArgumentParser, release: str, **more: Any) -> None:
+    """Adds --tensorflow, which `release` explains, and --no-xla."""
+    parser.add_argument("--tensorflow", metavar="RELEASE", help=release, **more)
+    parser.add_argument("--no-xla", action="store_true", help=NO_XLA_HELP)
+
+
+def target_of(options: argparse.Namespace) -> Target | None:
+    """Returns the target that --tensorflow and --no-xla name; None if both are left out.
+
+    Raises:
+      TargetError: there is no such release.
+    """
+    xla = not options.no_xla
+    if options.tensorflow is not None:
+        return Target.tensorflow(options.tensorflow, xla=xla)
+    return None if xla else Target.widest(xla=False)
 
 
 def at_least(smallest: int) -> Callable[[str], int]:

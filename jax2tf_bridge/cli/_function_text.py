@@ -21,12 +21,13 @@ def summary(portable: PortableFunction) -> str:
     arguments = [f"{p}: {a}" for p, a in zip(portable.in_paths(), portable.in_avals, strict=True)]
     results = [str(aval) for aval in portable.out_avals]
     sizes = (*portable.constraints, *portable.requirements)
+    own = "" if portable.target.xla else ", as its own operations"
     return "; ".join(
         [
             f"{portable.name}({some(arguments, 8)}) -> ({some(results, 8)})",
             *([f"needs {', '.join(sizes)}"] if sizes else []),
             f"{gradients_text(len(stored_functions(portable)) - 1)}",
-            f"runs on {releases_text(portable.tensorflow_releases)}",
+            f"runs on {releases_text(portable.tensorflow_releases)}{own}",
         ]
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, cast
 
@@ -20,6 +19,7 @@ except ModuleNotFoundError as e:
 
 from jax2tf_bridge.converting._arguments import CallArguments
 from jax2tf_bridge.converting._functions import FunctionCache, Requirements
+from jax2tf_bridge.converting._native_serialization import NOT_GIVEN, chosen_target
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._export import call_text, export_options, export_specs
 from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
@@ -31,10 +31,6 @@ from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._constants import CapturedArrays, SharedConstants
 from jax2tf_bridge.to_tf._gradient import call_flat
 
-_DEPRECATED: Any = object()
-_JAX2TF_DEFAULT = "_DefaultNativeSerialization"
-"""The type of what stands in jax2tf for an argument that was not given."""
-
 
 @opaque_to_autograph
 def convert(
@@ -43,8 +39,8 @@ def convert(
     polymorphic_shapes: Any = None,
     polymorphic_constraints: Sequence[str] | Literal["infer"] = (),
     with_gradient: bool = True,
-    enable_xla: Any = _DEPRECATED,
-    native_serialization: Any = _DEPRECATED,
+    enable_xla: Any = NOT_GIVEN,
+    native_serialization: Any = NOT_GIVEN,
     native_serialization_platforms: Sequence[str] | None = None,
     native_serialization_disabled_checks: Sequence[Any] = (),
     target: Target | None = None,
@@ -59,12 +55,15 @@ def convert(
         also among others: what the function needs is added, and listed in `requirements` of the
         function that is returned.
       with_gradient: whether the VJP of `f` becomes the TF gradient, to any order.
-      enable_xla: deprecated and without effect, as in jax2tf.
+      enable_xla: False makes TensorFlow's own operations in the place of XlaCallModule, as
+        `target=Target.widest(xla=False)`; so it was in jax2tf up to JAX 0.6. True is deprecated
+        and without effect.
       native_serialization: as enable_xla.
       native_serialization_platforms: as `platforms` of `export`: by default every platform that
         the function can be lowered for.
       native_serialization_disabled_checks: of DisabledSafetyCheck.
-      target: what the consumer can run; by default `Target.widest()`.
+      target: what the consumer can run; by default `Target.widest()`. For one without XLA the
+        function becomes TensorFlow's own operations.
 
     Returns:
       A function over tensors, tf.Variables, arrays and scalars. 64-bit values are taken as
@@ -77,24 +76,21 @@ def convert(
 
     Raises:
       FunctionError: `f` is not callable.
-      TargetError: no such platform.
+      TargetError: no such platform, or enable_xla, native_serialization and the target contradict
+        each other.
 
     >>> import jax.numpy as jnp, tensorflow as tf
     >>> f = convert(lambda x: jnp.sum(x * x, axis=1), polymorphic_shapes="(b, 2)")
     >>> f(tf.constant([[1.0, 2.0], [3.0, 4.0]])).numpy().tolist()
     [5.0, 25.0]
     """
-    for name, value in (("enable_xla", enable_xla), ("native_serialization", native_serialization)):
-        if type(value).__name__ == _JAX2TF_DEFAULT:
-            continue
-        if value is not _DEPRECATED:
-            asked = "" if value else " A graph of TensorFlow's own operations cannot be had."
-            warnings.warn(
-                f"The argument {name} of convert has no effect and will be removed: the module is "
-                f"always serialized natively.{asked}",
-                DeprecationWarning,
-                stacklevel=3,  # through AutoGraph's wrapper
-            )
+    target = chosen_target(
+        target,
+        enable_xla=enable_xla,
+        native_serialization=native_serialization,
+        platforms=native_serialization_platforms,
+        stacklevel=3,  # through AutoGraph's wrapper
+    )
     register_wrappers(*_tf_compat.wrapper_types())
     function = JaxCallable.of(f, caller="convert")
     options = export_options(

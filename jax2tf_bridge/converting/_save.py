@@ -16,7 +16,8 @@ from jax2tf_bridge.portable._as_portable import unwrapped
 from jax2tf_bridge.portable._auto import AUTO
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.portable._target import Target
+from jax2tf_bridge.portable._target import Target, as_target
+from jax2tf_bridge.portable._without_xla import without_xla
 from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
 from jax2tf_bridge.saving import (
     BucketOptions,
@@ -91,7 +92,8 @@ def save(
       precompile: whether the model is run for these requests now, and what XLA compiled is left
         with it; `serving` of the result has the setting that makes TensorFlow use it.
       platforms: as in `export`, for JAX functions.
-      target: as in `export`, for JAX functions.
+      target: as in `export`, for JAX functions. With a target without XLA, portable functions
+        become TensorFlow's own operations as well.
       overwrite: whether a SavedModel that is there is replaced; nothing else ever is.
 
     Returns:
@@ -239,6 +241,8 @@ def _prepared(
     function = unwrapped(function)
     if isinstance(function, PortableFunction):
         _refuse_export_options(name, signature)
+        if not as_target(target).xla:
+            function = without_xla(function)
         return _Prepared(name, signature, takes, function)
     if hasattr(function, "get_concrete_function") or hasattr(function, "captured_arrays"):
         raise SavingError(

@@ -90,26 +90,48 @@ def module_contents(
     )
 
 
-def functions_beside(contents: SavedModelContents) -> tuple[dict[str, PortableFunction], list[str]]:
-    """Reads the functions beside a model, by their modules' SHA-256; and the problems."""
+@dataclass(frozen=True)
+class FunctionsBeside:
+    """Functions that lie beside a SavedModel, as save() leaves them.
+
+    Attributes:
+      by_module: functions and their VJPs, by the SHA-256 of their modules.
+      own_operations: the functions of the signatures that are TensorFlow's own operations.
+      problems: of files that cannot be read.
+    """
+
+    by_module: Mapping[str, PortableFunction]
+    own_operations: Mapping[str, PortableFunction]
+    problems: tuple[str, ...]
+
+
+def functions_beside(contents: SavedModelContents) -> FunctionsBeside:
+    """Reads the functions beside a model."""
     found: dict[str, PortableFunction] = {}
+    own: dict[str, PortableFunction] = {}
     problems: list[str] = []
-    for file in function_files(contents):
+    for signature, file in _files_of_signatures(contents):
         try:
             functions = vjp_chain(read_function(file), None, MOST_ORDERS)
         except (BridgeError, OSError) as e:
             problems.append(str(e))
         else:
             found |= {hashlib.sha256(each.module.data).hexdigest(): each for each in functions}
-    return found, problems
+            if not functions[0].target.xla:
+                own[signature] = functions[0]
+    return FunctionsBeside(found, own, tuple(problems))
 
 
 def function_files(contents: SavedModelContents) -> Iterator[Path]:
     """Yields the files of the functions that the sidecar names."""
-    for signature in sidecar_signatures(contents).values():
-        name = signature.get("record")
+    return (file for _, file in _files_of_signatures(contents))
+
+
+def _files_of_signatures(contents: SavedModelContents) -> Iterator[tuple[str, Path]]:
+    for signature, entry in sidecar_signatures(contents).items():
+        name = entry.get("record")
         if isinstance(name, str) and FILE_NAME.fullmatch(name):
-            yield Path(contents.path) / RECORDS / name
+            yield signature, Path(contents.path) / RECORDS / name
 
 
 def sidecar_signatures(contents: SavedModelContents) -> dict[str, Mapping[str, object]]:

@@ -14,11 +14,14 @@ from jax2tf_bridge.inspecting._contents import (
 from jax2tf_bridge.inspecting._findings import findings
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._call_types import call_avals
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
 from jax2tf_bridge.saved_model._meta_graph import Port
 from jax2tf_bridge.saved_model._saved_model import EntryPoint, SavedModelContents
+from jax2tf_bridge.saved_model._sidecar import MOST_ORDERS
 from jax2tf_bridge.saved_model._tensors import TensorType
+from jax2tf_bridge.serialization._vjp_chain import vjp_chain
 from shape_poly import is_symbolic_dim
 
 SCHEMA = 1
@@ -29,11 +32,12 @@ _MOST_SIZES = 1000
 
 def describe_saved_model(contents: SavedModelContents) -> dict[str, Any]:
     """Describes a SavedModel as JSON; docs/command-line.md lists the fields."""
-    portables, problems = functions_beside(contents)
-    modules = module_contents(contents, portables)
+    beside = functions_beside(contents)
+    modules = module_contents(contents, beside.by_module)
     signatures = [e for e in contents.entries if e.is_signature]
     methods = [e for e in contents.entries if not e.is_signature]
     sidecar = sidecar_signatures(contents)
+    own = contents.tensorflow if beside.own_operations else None
     warm_up = contents.warm_up
     return {
         "schema": SCHEMA,
@@ -47,12 +51,15 @@ def describe_saved_model(contents: SavedModelContents) -> dict[str, Any]:
         },
         "findings": [
             {"severity": f.severity, "text": f.text, "remedy": f.remedy, "modules": list(f.modules)}
-            for f in findings(contents, modules, problems)
+            for f in findings(contents, modules, beside)
         ],
-        "tensorflow": _releases([m for m in modules if not m.order]),
-        "tensorflow_for_gradients": _releases([m for m in modules if m.order]),
+        "tensorflow": _releases([m for m in modules if not m.order], own),
+        "tensorflow_for_gradients": _releases([m for m in modules if m.order], own),
         "platforms": _platforms(modules),
-        "signatures": [_signature(e, sidecar.get(e.name, {})) for e in signatures],
+        "signatures": [
+            _signature(e, sidecar.get(e.name, {}), beside.own_operations.get(e.name))
+            for e in signatures
+        ],
         "methods": [_entry(e) for e in methods],
         "more_methods": contents.more_entries,
         # What is called first, then gradients, then what nothing runs.
@@ -89,11 +96,24 @@ def _place(module: ModuleContents) -> tuple[bool, int, int]:
     return module.order is None, module.order or 0, module.called.number
 
 
-def _releases(modules: Sequence[ModuleContents]) -> list[str]:
-    """Returns the releases that surely run all of the modules; none for no modules."""
-    if not modules:
+def _releases(modules: Sequence[ModuleContents], written_by: str | None) -> list[str]:
+    """Returns the releases that surely run all of the modules; none for no modules.
+
+    Args:
+      modules: of the model.
+      written_by: the TensorFlow that wrote its own operations beside them, which newer ones run;
+        None if there are none.
+    """
+    if not modules and written_by is None:
         return []
-    return [r for r in TENSORFLOW_RELEASES if all(r in m.releases for m in modules)]
+    oldest = _numbers(written_by or "")
+    found = (r for r in TENSORFLOW_RELEASES if _numbers(r) >= oldest)
+    return [r for r in found if all(r in m.releases for m in modules)]
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    """Reads "2.17.1" as (2, 17); nothing of what is no release."""
+    return tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())
 
 
 def _platforms(modules: Sequence[ModuleContents]) -> list[str]:
@@ -102,10 +122,19 @@ def _platforms(modules: Sequence[ModuleContents]) -> list[str]:
     return [p for p in lists[0] if all(p in other for other in lists)] if lists else []
 
 
-def _signature(entry: EntryPoint, known: Mapping[str, object]) -> dict[str, Any]:
+def _signature(
+    entry: EntryPoint, known: Mapping[str, object], own: PortableFunction | None
+) -> dict[str, Any]:
+    """Describes a signature; `own` is the function of one of TensorFlow's own operations."""
     buckets = known.get("buckets")
+    described = _entry(entry)
+    if own is not None and described["gradient"] is None:
+        orders = len(vjp_chain(own, None, MOST_ORDERS)) - 1
+        described["gradient"] = {"orders": orders, "then": "", "left_out": False}
     return {
-        **_entry(entry),
+        **described,
+        "own_operations": own is not None,
+        "own_gradient": own is not None and own.tensorflow_differentiates,
         "inputs": [
             {**_port(p, known.get("inputs")), "has_default": p.has_default} for p in entry.inputs
         ],

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias, TypeVar
 from jax2tf_bridge._utils._lists import some
 from jax2tf_bridge._utils._number_texts import in_units
 from jax2tf_bridge.inspecting._contents import (
+    FunctionsBeside,
     ModuleContents,
     is_linear_algebra,
     sidecar_signatures,
@@ -64,14 +65,14 @@ def shortened(text: str, most: int = 500) -> str:
 
 
 def findings(
-    contents: SavedModelContents, modules: Sequence[ModuleContents], problems: Sequence[str]
+    contents: SavedModelContents, modules: Sequence[ModuleContents], beside: FunctionsBeside
 ) -> tuple[Finding, ...]:
     """Finds what will go wrong, the worst first.
 
     Args:
       contents: the model.
       modules: of it.
-      problems: with the functions that lie beside it.
+      beside: the functions that lie beside it.
     """
     found = [
         *_missing(contents),
@@ -81,7 +82,7 @@ def findings(
         *_gradients(contents),
         *(
             Finding("warning", f"A function beside the model cannot be read: {shortened(p)}")
-            for p in problems
+            for p in beside.problems
         ),
     ]
     return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))

@@ -25,6 +25,7 @@ from jax2tf_bridge.portable._module import Module
 from jax2tf_bridge.portable._sharding import Sharding
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import Target
+from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
 from jax2tf_bridge.portable._tree_spec import TreeSpec, flat_call, flat_names, flat_tuple
 from shape_poly import is_symbolic_dim, shape_text
 
@@ -197,6 +198,8 @@ class PortableFunction:
         captured by the function.
       graph_functions: the TensorFlow graphs that the module calls, by their places here.
       gradient: where its VJP comes from.
+      tensorflow_differentiates: whether TensorFlow's gradient of its operations is JAX's, so that
+        without XLA it needs no VJP.
     """
 
     name: str
@@ -220,6 +223,7 @@ class PortableFunction:
     lifted_constants: tuple[LiftedConstant, ...] = ()
     graph_functions: tuple[GraphFunction, ...] = ()
     gradient: Gradient = NoGradient()
+    tensorflow_differentiates: bool = False
 
     @classmethod
     def over_leaves(
@@ -272,6 +276,8 @@ class PortableFunction:
     @property
     def tensorflow_releases(self) -> tuple[str, ...]:
         """Known TensorFlow releases that can run it."""
+        if not self.target.xla:
+            return tuple(TENSORFLOW_RELEASES)
         return releases_that_run(self.module, custom_calls_of(self.module))
 
     def gradient_problem(self) -> str | None:
@@ -354,6 +360,8 @@ class PortableFunction:
         )
 
     def _releases_text(self) -> str:
+        if not self.target.xla:
+            return f"TensorFlow: {_span(self.tensorflow_releases)}, as its own operations"
         names = custom_calls_of(self.module)
         calls = unhandled_anywhere(self.module, names)
         if calls:

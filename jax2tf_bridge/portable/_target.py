@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from jax2tf_bridge.errors import Argument, Message, TargetError
 from jax2tf_bridge.portable._stablehlo_version import Version
+from jax2tf_bridge.portable._tensorflow_operations import CUSTOM_CALLS
 from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
 from jax2tf_bridge.portable._tf_compat import installed_versions
 
@@ -51,6 +52,14 @@ _TPU_CUSTOM_CALLS = frozenset(
     }
 )
 
+# Without XLA the bridge itself reads the module: versions that say all that JAX says, the first
+# one for files that an older bridge reads. An older jaxlib writes its own.
+_VERSIONS_WITHOUT_XLA: tuple[Version, ...] = ((1, 13, 7), (1, 18, 0))
+_CONVENTION_WITHOUT_XLA = max(convention for _, convention in TENSORFLOW_RELEASES.values())
+
+NO_XLA = Argument("no_xla", code="xla=False")
+"""Names the choice of a target without XLA, for messages."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -61,27 +70,37 @@ class Target:
       stablehlo_versions: the versions to write the module at, in order of preference; the
         first one that can express it without loss is taken.
       calling_convention: the newest calling convention that it accepts.
+      xla: whether it has XLA; if not, functions become TensorFlow's own operations.
 
     >>> Target.tensorflow("2.17").stablehlo_versions
     ((1, 1, 1),)
     >>> Target.widest().name
     'every TensorFlow from 2.15 on'
+    >>> Target.tensorflow("2.17", xla=False).name
+    'TensorFlow 2.17 without XLA'
     """
 
     name: str
     stablehlo_versions: tuple[Version, ...]
     calling_convention: int
+    xla: bool = True
 
     @staticmethod
-    def widest() -> Target:
-        """Returns a target of the lowest versions, so that most TF releases run the module."""
+    def widest(*, xla: bool = True) -> Target:
+        """Returns a target of the lowest versions, so that most TF releases run the module.
+
+        Args:
+          xla: False for consumers without XLA, as LiteRT: functions become TensorFlow's own
+            operations. So for the other targets.
+        """
         versions = tuple(v for v, _ in TENSORFLOW_RELEASES.values())
         newest_convention = max(c for _, c in TENSORFLOW_RELEASES.values())
         oldest = next(iter(TENSORFLOW_RELEASES))
-        return Target(f"every TensorFlow from {oldest} on", versions, newest_convention)
+        target = Target(f"every TensorFlow from {oldest} on", versions, newest_convention)
+        return target if xla else target.without_xla()
 
     @staticmethod
-    def tensorflow(release: str) -> Target:
+    def tensorflow(release: str, *, xla: bool = True) -> Target:
         """Returns what TF `release` reads ("2.17", "2.17.1"); the module is written at its version.
 
         Raises:
@@ -96,20 +115,34 @@ class Target:
         if key not in TENSORFLOW_RELEASES:
             raise TargetError(_unknown_release(release, key))
         version, convention = TENSORFLOW_RELEASES[key]
-        return Target(f"TensorFlow {key}", (version,), convention)
+        target = Target(f"TensorFlow {key}", (version,), convention)
+        return target if xla else target.without_xla()
 
     @staticmethod
-    def installed() -> Target:
+    def installed(*, xla: bool = True) -> Target:
         """Asks the TensorFlow installed in this environment what it reads.
 
         Raises:
           MissingDependencyError: TensorFlow is not installed.
         """
         release, version, convention = installed_versions()
-        return Target(f"the installed TensorFlow {release}", (version,), convention)
+        target = Target(f"the installed TensorFlow {release}", (version,), convention)
+        return target if xla else target.without_xla()
+
+    def without_xla(self) -> Target:
+        """Returns the same consumer without XLA, which runs TensorFlow's own operations alone."""
+        if not self.xla:
+            return self
+        name = f"{self.name} without XLA"
+        return Target(name, _VERSIONS_WITHOUT_XLA, _CONVENTION_WITHOUT_XLA, xla=False)
 
     def custom_calls(self, platforms: Sequence[str]) -> frozenset[str]:
-        """Returns the custom calls that have a handler on at least one of `platforms`."""
+        """Returns the custom calls that have a handler on at least one of `platforms`.
+
+        Without XLA, those that TensorFlow has operations for.
+        """
+        if not self.xla:
+            return CUSTOM_CALLS
         return _XLA_CUSTOM_CALLS | (_TPU_CUSTOM_CALLS if "tpu" in platforms else frozenset())
 
 

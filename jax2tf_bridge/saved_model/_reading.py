@@ -19,7 +19,7 @@ from jax2tf_bridge.saved_model._saved_model import (
     SavedModelContents,
 )
 from jax2tf_bridge.saved_model._schema import SavedModelField
-from jax2tf_bridge.saved_model._sidecar import sidecar_facts
+from jax2tf_bridge.saved_model._sidecar import SIDECAR, sidecar_facts
 
 GRAPH_FILE = "saved_model.pb"
 MOST_BYTES = 2**31 - 1
@@ -34,7 +34,8 @@ def read_saved_model(path: str | os.PathLike[str]) -> SavedModelContents:
     Raises:
       FileNotFoundError: the folder does not exist.
       FileFormatError: it is not a SavedModel (the text says where there may be one); or
-        saved_model.pb is damaged, too large, or has no XlaCallModule.
+        saved_model.pb is damaged, too large, or has no XlaCallModule, and save() did not write
+        it.
     """
     folder = Path(path)
     message = read_message(folder)
@@ -53,7 +54,8 @@ def read_saved_model(path: str | os.PathLike[str]) -> SavedModelContents:
         entries += found.entries
         more += found.more
         missing |= dict.fromkeys(found.missing)
-    if not modules:
+    # What save() makes for a target without XLA has none.
+    if not modules and not (folder / SIDECAR).exists():
         raise FileFormatError(
             f"The SavedModel {folder} has no XlaCallModule op: nothing in it was made by JAX's or "
             "the bridge's conversion to StableHLO.",

@@ -106,6 +106,14 @@ def save_functions(
         check_option_names([e.signature_inputs() for e in plain], buckets)
         check_size({e.name: _stored(e.portable, e.order) for e in plain})
         endpoints = with_buckets(plain, buckets)
+        if precompile and not any(e.portable.target.xla for e in endpoints):
+            raise SavingError(
+                Message(
+                    Argument("precompile", True),
+                    " has nothing to compile: TensorFlow runs its own operations as they are. "
+                    "Leave it out.",
+                )
+            )
         requests, notes = warm_up_requests(endpoints) if warm_up or precompile else ((), ())
         root = _root(endpoints, weights.weights(), constants)
         served = _save(root, endpoints, folder)

@@ -12,6 +12,7 @@ from jax2tf_bridge.portable._as_portable import HoldsPortable, as_portable_funct
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._call import Call
 from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable._without_xla import without_xla
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._constants import EagerConstants
 from jax2tf_bridge.to_tf._dtypes import fits, fits_shape, op_dtype
@@ -23,7 +24,7 @@ from shape_poly import shape_text
 
 @opaque_to_autograph
 def to_tf(
-    portable: PortableFunction | HoldsPortable, *, with_gradient: bool = True
+    portable: PortableFunction | HoldsPortable, *, with_gradient: bool = True, xla: bool = True
 ) -> Callable[..., Any]:
     """Makes a TF function of a portable function; JAX is not needed for it.
 
@@ -31,6 +32,8 @@ def to_tf(
       portable: what `export` made, here or in another process.
       with_gradient: whether the portable function's VJPs become its gradient. Without, asking for a
         gradient is an error that says so.
+      xla: False makes TensorFlow's own operations, also of a function that was exported for XLA.
+        One that was exported for a target without XLA never becomes anything else.
 
     Returns:
       A function over tensors, tf.Variables, arrays and scalars, with the arguments and the
@@ -40,12 +43,14 @@ def to_tf(
       its path; and tf.errors.InvalidArgumentError at run time where symbolic sizes contradict.
 
     Raises:
-      ModuleError: the installed TF cannot run the module, or the portable function does not match
-        it.
+      ModuleError: the installed TF cannot run the module, or has no operation for one of the
+        module's and there is no XLA, or the portable function does not match it.
       DTypeError: TF lacks a dtype of an argument or result.
       FunctionError: it is no portable function.
     """
     function = as_portable_function(portable, "to_tf")
+    if not xla:
+        function = without_xla(function)
     check_function(function)
     arguments = Call.of(function.in_tree, function.argument_names)
     paths = arguments.paths()

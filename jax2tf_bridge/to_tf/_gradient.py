@@ -15,6 +15,7 @@ from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._constants import Constants, Key, constant_key
 from jax2tf_bridge.to_tf._dtypes import op_dtype
 from jax2tf_bridge.to_tf._op import call_op, check_versions
+from jax2tf_bridge.to_tf._operations_call import call_operations
 from jax2tf_bridge.to_tf._shapes import CheckedBefore, ShapeContract
 
 _NO_GRADIENT = (
@@ -69,6 +70,8 @@ class StoredOrders:
         constants of all orders: in a branch or loop a gradient may use what its function has, and
         TensorFlow fails where it captures a tensor or variable of its own.
       constants: what the lifted constants of all orders are, as `known()` orders them.
+      order: how many orders were asked for; `functions` are fewer where TensorFlow differentiates
+        the function's operations itself.
     """
 
     def __init__(self, portable: PortableFunction, order: int, constants: Constants) -> None:
@@ -78,7 +81,9 @@ class StoredOrders:
           GradientError, InconclusiveShapeError: there are fewer.
         """
         self.functions: list[Any] = []
-        self._order, self._name = order, portable.name
+        self.order, self._name = order, portable.name
+        # What TensorFlow differentiates itself needs no function for an order.
+        order = self._order = 0 if differentiates_itself(portable) else order
         callees = [_Callee(portable, constants, orders=self)]
         for _ in range(order):
             callees.append(callees[-1].vjp())
@@ -104,10 +109,15 @@ class StoredOrders:
         return list(self.functions[order - 1](*args, *(known[key] for key in self.constants)))
 
     def prevented(self, order: int) -> str | None:
-        """Why the function of this order has no gradient; None if it has."""
-        if order < self._order:
+        """Explains why the function of this order has no gradient; None if it has one."""
+        itself = differentiates_itself(self._callees[0].portable)
+        return None if itself or order < self._order else self.ended(order)
+
+    def ended(self, order: int) -> str | None:
+        """Explains why it has none where each order needs a function that is saved."""
+        if order < self.order:
             return None
-        return _LAST_ORDER.format(name=self._name, order=self._order, more=self._order + 1)
+        return _LAST_ORDER.format(name=self._name, order=self.order, more=self.order + 1)
 
     def trace(self) -> None:
         """Traces all of them, so that they are there when TensorFlow looks for them."""
@@ -133,6 +143,11 @@ class StoredOrders:
         return tf.function(vjp, input_signature=signature, autograph=False)
 
 
+def differentiates_itself(portable: PortableFunction) -> bool:
+    """Tells functions whose operations TensorFlow differentiates, to any order, without a VJP."""
+    return portable.tensorflow_differentiates and not portable.target.xla
+
+
 @dataclass(frozen=True)
 class _Callee:
     """A function that is called, or the VJP of `primal`.
@@ -156,7 +171,8 @@ class _Callee:
             before = CheckedBefore(len(primal.in_avals), ShapeContract.of(primal))
         held = self.held()
         taken = [held[constant_key(constant)] for constant in self.portable.lifted_constants]
-        return call_op(self.portable, args, taken, self.paths, before)
+        call = call_op if self.portable.target.xla else call_operations
+        return call(self.portable, args, taken, self.paths, before)
 
     def held(self) -> dict[Key, tf.Tensor]:
         """Returns the tensors of its lifted constants, and all else that is known."""
@@ -188,6 +204,8 @@ def _call_named(
 ) -> list[tf.Tensor]:
     """Does as call_flat; `prevented` says why there should be no gradient."""
     named = [tf.identity(t, f"jax2tf_arg_{i}") for i, t in enumerate(tensors)]
+    if prevented is None and differentiates_itself(callee.portable):
+        return [tf.identity(result, "jax2tf_out") for result in callee.call(named)]
     if prevented is None and callee.orders is None and not tf.executing_eagerly():
         # In a graph the answer must be there before anyone asks: a SavedModel is saved together
         # with its gradients, and where one cannot be traced nothing is saved.
@@ -211,7 +229,8 @@ def _call_differentiable(callee: _Callee, args: Sequence[tf.Tensor]) -> list[tf.
     def call(*inputs: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
         primals, constants = inputs[: len(args)], inputs[len(args) :]
         inside = replace(callee, known=dict(zip(held, constants, strict=True)))
-        results = inside.call(primals)
+        with _tf_compat.not_recorded():
+            results = inside.call(primals)
 
         @opaque_to_autograph
         def gradient(*cotangents: tf.Tensor | None, variables: Any = None) -> list[Any]:

@@ -56,6 +56,11 @@ def function_names(portable: PortableFunction) -> list[str]:
     return [_name(function) for function in functions]
 
 
+def graph_functions(portable: PortableFunction) -> list[Any]:
+    """Returns a portable function's graphs as functions that can be called."""
+    return [_built_function(portable, function) for function in portable.graph_functions]
+
+
 def _name(function: Any) -> str:
     name = function.name
     return name.decode() if isinstance(name, bytes) else str(name)

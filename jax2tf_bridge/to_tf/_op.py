@@ -13,12 +13,15 @@ from jax2tf_bridge.portable._module_types import check_function_types
 from jax2tf_bridge.portable._portable_function import PortableFunction, are_types_checked
 from jax2tf_bridge.portable._safety_checks import shared_checks
 from jax2tf_bridge.portable._stablehlo_version import version_text
+from jax2tf_bridge.portable._target import NO_XLA
+from jax2tf_bridge.portable._tensorflow_operations import find_inexpressible
 from jax2tf_bridge.portable._tf_compat import installed_versions
 from jax2tf_bridge.portable.bytecode import ModuleSummary, read_module
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._constants import constant_array
 from jax2tf_bridge.to_tf._dtypes import op_dtype
 from jax2tf_bridge.to_tf._graph_functions import check_graph_functions, function_names
+from jax2tf_bridge.to_tf._operations_call import program_of
 from jax2tf_bridge.to_tf._shapes import CheckedBefore, check_shapes
 from jax2tf_bridge.to_tf._sharding import annotated, check_devices
 
@@ -31,6 +34,8 @@ def check_versions(portable: PortableFunction) -> None:
     """
     release, version, convention = installed_versions()
     module = portable.module
+    if not portable.target.xla:
+        return  # the bridge reads the module itself
     if module.stablehlo_version > version or module.calling_convention_version > convention:
         short = ".".join(release.split(".")[:2])
         raise ModuleError(
@@ -69,7 +74,9 @@ def check_function(portable: PortableFunction) -> None:
     _, newest, _ = installed_versions()
     stored: PortableFunction | None = portable
     # A gradient that is too new is an error only when it is asked for.
-    while stored is not None and stored.module.stablehlo_version <= newest:
+    while stored is not None and not (
+        stored.target.xla and stored.module.stablehlo_version > newest
+    ):
         if not are_types_checked(stored):
             _check_module(stored, of=portable)
         stored = stored.gradient.made
@@ -88,7 +95,10 @@ def _check_module(portable: PortableFunction, *, of: PortableFunction) -> None:
     """Raises unless the module takes and gives what the function says, and TF runs its calls."""
     summary = _summary(portable)
     check_function_types(portable, summary.inputs, summary.outputs)
-    _check_custom_calls(portable, summary, of=of)
+    if portable.target.xla:
+        _check_custom_calls(portable, summary, of=of)
+    else:
+        _check_operations(portable, of=of)
     check_graph_functions(portable, summary.call_results.get(CUSTOM_CALL))
 
 
@@ -103,17 +113,35 @@ def _check_custom_calls(
     unknown = unhandled_calls(portable.module, summary.custom_calls, newest)
     if not unknown:
         return
-    gradient = ""
-    if portable is not of:
-        gradient = f" This is a gradient of {of.name}: portable.with_vjp(0) leaves it behind."
     raise ModuleError(
         f"{portable.name} cannot run in TensorFlow on {', '.join(portable.platforms)}: "
         f"{no_handler_text([repr(name) for name in unknown])}. Retarget the portable function "
         "where JAX is installed (retarget, or the command jax2tf-bridge retarget): calls "
         "that have a form in StableHLO alone are replaced. If the runtime that serves the model "
         f"has handlers, export with disabled_checks=[DisabledSafetyCheck.custom_call("
-        f"{unknown[0]!r})].{gradient}"
+        f"{unknown[0]!r})].{_gradient_text(portable, of)}"
     )
+
+
+def _check_operations(portable: PortableFunction, *, of: PortableFunction) -> None:
+    """Raises unless TensorFlow's own operations say what the module does."""
+    found = find_inexpressible(program_of(portable))
+    if found is None:
+        return
+    raise ModuleError(
+        Message(
+            f"{portable.name} cannot become TensorFlow's own operations: {found.problem}. Export "
+            "it without ",
+            NO_XLA,
+            f", for a TensorFlow that has XLA.{_gradient_text(portable, of)}",
+        )
+    )
+
+
+def _gradient_text(portable: PortableFunction, of: PortableFunction) -> str:
+    if portable is of:
+        return ""
+    return f" This is a gradient of {of.name}: portable.with_vjp(0) leaves it behind."
 
 
 def _summary(portable: PortableFunction) -> ModuleSummary:
@@ -148,18 +176,18 @@ def call_op(
         other. It is also what the function fails with when it runs, where the others do.
     """
     check_devices(portable, is_gradient=before is not None)
-    shapes, guards = check_shapes(portable, args, paths, before)
+    checked = check_shapes(portable, args, paths, before)
     attributes = {
         "version": portable.module.calling_convention_version,
         "module": portable.module.data,
         "Tout": [op_dtype(aval, "a result") for aval in portable.out_avals],
-        "Sout": shapes,
+        "Sout": checked.results,
         "platforms": [p.upper() for p in portable.platforms],
         "function_list": function_names(portable),
         "has_token_input_output": False,
         "disabled_checks": [str(check) for check in shared_checks(portable.module.disabled_checks)],
     }
-    with tf.control_dependencies(guards):
+    with tf.control_dependencies(checked.guards):
         spread = annotated(portable, args, portable.in_shardings, portable.in_avals)
         taken = [*(spread[i] for i in portable.module.kept_arguments), *constants]
         results = _tf_compat.call_module(taken, attributes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,12 +109,29 @@ class CheckedBefore:
         return all(place.argument < self.arguments for place in check.places)
 
 
+@dataclass(frozen=True)
+class CheckedShapes:
+    """Shapes of one call, as far as they are known by now.
+
+    Attributes:
+      results: the results' shapes, as static as the arguments' are (a loop's state may not lose
+        its shape).
+      guards: operations that fail at run time where the sizes that are not known now do not fit.
+        What computes must depend on them.
+      variables: the dimension variables: ints where they are known, else scalar tensors.
+    """
+
+    results: list[tuple[int | None, ...]]
+    guards: list[tf.Operation]
+    variables: Mapping[str, Any]
+
+
 def check_shapes(
     portable: PortableFunction,
     args: Sequence[tf.Tensor],
     paths: Callable[[], Sequence[str]] | None = None,
     before: CheckedBefore | None = None,
-) -> tuple[list[tuple[int | None, ...]], list[tf.Operation]]:
+) -> CheckedShapes:
     """Compares the arguments' shapes with the portable function's, as far as they are known by now.
 
     Args:
@@ -123,11 +140,6 @@ def check_shapes(
       paths: how the user writes them, asked for messages only; by default what the portable
         function says.
       before: what needs no guard.
-
-    Returns:
-      The results' shapes, as static as the arguments' are (a loop's state may not lose its
-      shape); and operations that fail at run time where the sizes that are not known now do not
-      fit. What computes must depend on them.
 
     Raises:
       tf.errors.InvalidArgumentError: the known sizes contradict the portable function or each
@@ -139,7 +151,7 @@ def check_shapes(
     call = _Call(contract, paths or portable.in_paths, args)
     call.check_ranks()
     if call.is_as_expected():
-        return [evaluate_shape(shape, {}) for shape in results], []
+        return CheckedShapes([evaluate_shape(shape, {}) for shape in results], [], {})
     guards = Guards(contract.algebra)
     call.find_sizes(guards)
     solution = solve(
@@ -155,7 +167,7 @@ def check_shapes(
     sizes.check(known)
     if any(size is None for shape in known for size in shape):
         sizes.guard(solution.values, guards)
-    return known, guards.operations()
+    return CheckedShapes(known, guards.operations(), solution.values)
 
 
 class _Call:

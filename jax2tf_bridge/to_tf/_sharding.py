@@ -52,7 +52,7 @@ def check_devices(portable: PortableFunction, *, is_gradient: bool = False) -> N
     if portable.module.nr_devices == 1:
         return
     for_tpu = set(portable.platforms) == {"tpu"} and not tf.executing_eagerly()
-    if for_tpu:
+    if for_tpu and portable.target.xla:
         return
     over = f"{portable.name} is sharded over {portable.module.nr_devices} devices"
     others = [platform for platform in portable.platforms if platform != "tpu"]
@@ -96,6 +96,8 @@ def _is_spread(portable: PortableFunction) -> bool:
 def _runs_on(platforms: Sequence[str]) -> str:
     if tf.executing_eagerly():
         return "eager TensorFlow"
+    if not platforms:
+        return "TensorFlow without XLA"
     *most, last = platforms
     return f"TensorFlow on {', '.join(most) + ' and ' * bool(most)}{last}"
 

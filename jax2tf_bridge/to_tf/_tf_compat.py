@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
@@ -34,6 +35,12 @@ _SHARDING = SeamName(
     "2.15 to 2.21",
     "sharded functions cannot be called in graphs: ModuleError",
 )
+_STOP_RECORDING = SeamName(
+    "tensorflow.python.eager.record",
+    "stop_recording",
+    "2.15 to 2.21",
+    "TensorFlow differentiates loops in vain, and XLA cannot compile them",
+)
 _SET_ATTRIBUTE = "_set_attr"
 """What operations in a graph have for attributes beyond those of their kind, in 2.15 to 2.21."""
 
@@ -52,6 +59,7 @@ SEAM: Sequence[SeamName] = (
     _DICT_WRAPPER,
     _SAVED_MODEL,
     _SHARDING,
+    _STOP_RECORDING,
 )
 
 
@@ -91,6 +99,15 @@ def xla_sharding(value: tf.Tensor, sharding: bytes, attributes: Mapping[str, byt
     for name, content in attributes.items():
         getattr(result.op, _SET_ATTRIBUTE)(name, tf.compat.v1.AttrValue(s=content))
     return result
+
+
+def not_recorded() -> AbstractContextManager[Any]:
+    """Makes operations of which no tape takes note, as those are that a custom gradient replaces.
+
+    For a tape TensorFlow would differentiate each loop and branch when it is made.
+    """
+    stop = _STOP_RECORDING.get()
+    return nullcontext() if stop is None else stop()
 
 
 @functools.lru_cache(maxsize=1)

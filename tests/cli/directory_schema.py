@@ -26,6 +26,8 @@ DIRECTORY_SCHEMA: dict[str, Any] = {
     "signatures": [
         {
             **_ENTRY,
+            "own_operations": bool,
+            "own_gradient": bool,
             "inputs": [{**_PORT, "has_default": bool}],
             "outputs": [_PORT],
             "buckets": (dict, type(None)),

@@ -8,6 +8,7 @@ SCHEMA: dict[str, Any] = {
     "name": str,
     "producer": str,
     "target": str,
+    "xla": bool,
     "arguments": [
         {"path": str, "shape": list, "dtype": str, "memory_space": str, "used": bool},
     ],

@@ -118,3 +118,7 @@ def masked(x: Any, mask: Any) -> Any:
 def masked_twice(x: Any, mask: Any, weight: Any) -> Any:
     """Divides what is real, and sees by a sign how the rest is padded."""
     return masked(x, mask) + (x * weight).sum() - jnp.minimum(x, 0).sum()
+
+
+def kernel(x: Any) -> Any:
+    return jax.ffi.ffi_call("my_kernel", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)

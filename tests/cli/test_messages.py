@@ -27,12 +27,14 @@ from jax2tf_bridge.errors import (
     message_of,
     path_error,
 )
+from jax2tf_bridge.portable._target import NO_XLA
 from jax2tf_bridge.saving.buckets._bucket_names import BUCKETS
 from tests.cli.conftest import Ok
 
 COMMAND = argparse.Namespace(command="save")
 CONSTRAINTS = "polymorphic_constraints"
 ARGUMENTS = [
+    (NO_XLA, "xla=False", "--no-xla"),
     (Argument("polymorphic_shapes"), "polymorphic_shapes", "--shapes"),
     (Argument("polymorphic_shapes", AUTO, "AUTO"), "AUTO", "--shapes auto"),
     (
@@ -131,8 +133,8 @@ def _named_arguments() -> set[str]:
     return found
 
 
-# The first two are of jax.export's interface; `file` is positional.
-IN_PYTHON_ALONE = {"symbolic_shape", "constraints", "file"}
+# The first two are of jax.export's interface; `file` is positional; the others of from_stablehlo.
+IN_PYTHON_ALONE = {"symbolic_shape", "constraints", "file", "arguments", "results", "result_shapes"}
 
 
 def test_every_option_that_messages_name_exists(ok: Ok) -> None:

@@ -59,7 +59,7 @@ def test_what_jax_wrote_becomes_a_file_of_ours(ok: Ok) -> None:
 
 def test_errors(run: Run, file: str) -> None:
     for words, code, error in (
-        ([file], 2, "the following arguments are required: --tensorflow"),
+        ([file], 2, "name the release by --tensorflow, as 2.16, or --no-xla"),
         ([file, "--tensorflow", "2.1"], 2, "--tensorflow 2.1: TensorFlow 2.15 is the oldest"),
         ([file, "--tensorflow", "2.16", "-o", "no/f"], 2, "--output: there is no folder no"),
         (["no.jaxfn", "--tensorflow", "2.16"], 2, "no.jaxfn: No such file or directory"),

@@ -85,12 +85,18 @@ def test_checks_of_jax_are_taken_by_their_text(jax2tf: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["enable_xla", "native_serialization"])
-def test_graphs_of_tensorflows_own_operations_are_not_to_be_had(name: str) -> None:
+def test_graphs_of_tensorflows_own_operations(name: str) -> None:
     asked: dict[str, Any] = {name: False}
-    with pytest.warns(DeprecationWarning, match=rf"{name} .* A graph of TensorFlow's own op"):
-        assert convert(jnp.sin, **asked)(np.float32(0)).numpy() == 0
     with as_jax2tf() as jax2tf:
-        assert jax2tf.convert(jnp.sin, **asked)(np.float32(0)).numpy() == 0
+        both = convert(jnp.negative, **asked), jax2tf.convert(jnp.negative, **asked)
+        with pytest.raises(ValueError, match="Leave one of them out"):
+            jax2tf.convert(jnp.negative, enable_xla=False, native_serialization=True)
+    for f in both:
+        assert f(np.float32(1)).numpy() == -1
+        graph = tf.function(f, autograph=False).get_concrete_function(tf.TensorSpec(())).graph
+        kinds = {op.type for op in graph.get_operations()}
+        assert "Neg" in kinds
+        assert not [kind for kind in kinds if "Xla" in kind]
 
 
 @pytest.mark.parametrize("name", ["enable_xla", "native_serialization"])

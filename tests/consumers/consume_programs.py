@@ -27,8 +27,9 @@ import numpy as np
 import tensorflow as tf
 
 from tests.consumers.comparison import differences
-from tests.consumers.exchange import ExpectedCall, Report
+from tests.consumers.exchange import OPERATIONS, ExpectedCall, Report
 from tests.consumers.one_by_one import one_by_one
+from tests.consumers.own_operations import foreign_operations, switch_off_xla
 
 FlatFunction = Callable[..., Sequence[Any]]
 Load = Callable[[Path], FlatFunction]
@@ -62,27 +63,34 @@ def _check(name: str, folder: Path) -> list[str]:
     calls = [ExpectedCall.read(folder / f"call-{i}") for i in range(facts["calls"])]
     release = ".".join(tf.__version__.split(".")[:2])
     check = _differences if release in facts["releases"] else _is_refused
+    every = calls
     if release not in facts["gradient_releases"]:
         calls = [replace(call, gradients=[]) for call in calls]
     failures = []
-    for kind, load in (("SavedModel", _load_model), ("record", _load_function)):
+    kinds = (
+        ("model", _load_model, check, calls),
+        ("record.pickle", _load_function, check, calls),
+        (f"{OPERATIONS}model", _load_model, _operations_differ, every),
+        (f"{OPERATIONS}record.pickle", _load_function, _operations_differ, every),
+    )
+    for kind, load, how, asked in kinds:
         try:
-            found = list(check(load, folder, calls, facts))
+            found = list(how(load, folder / kind, asked, facts))
         except Exception as e:
             found = [f"{type(e).__name__}: {str(e)[:1500]}"]
         failures += [f"{kind}: {problem}" for problem in found]
     return failures
 
 
-def _load_model(folder: Path) -> FlatFunction:
-    loaded: FlatFunction = tf.saved_model.load(str(folder / "model")).f
+def _load_model(path: Path) -> FlatFunction:
+    loaded: FlatFunction = tf.saved_model.load(str(path)).f
     return loaded
 
 
-def _load_function(folder: Path) -> FlatFunction:
+def _load_function(path: Path) -> FlatFunction:
     from jax2tf_bridge import to_tf
 
-    portable = pickle.loads((folder / "record.pickle").read_bytes())
+    portable = pickle.loads(path.read_bytes())
     call = to_tf(portable)
 
     def flat(*tensors: tf.Tensor) -> Sequence[Any]:
@@ -94,14 +102,14 @@ def _load_function(folder: Path) -> FlatFunction:
 
 
 def _is_refused(
-    load: Load, folder: Path, calls: Sequence[ExpectedCall], facts: dict[str, Any]
+    load: Load, path: Path, calls: Sequence[ExpectedCall], facts: dict[str, Any]
 ) -> Iterator[str]:
     """Checks that our part refuses, with a reason, what this TensorFlow cannot run."""
     from jax2tf_bridge.errors import ModuleError
 
     del facts
     try:
-        load(folder)(*(tf.constant(i) for i in calls[0].inputs))
+        load(path)(*(tf.constant(i) for i in calls[0].inputs))
     except ModuleError as e:
         if "needs StableHLO" not in str(e):
             yield f"it is refused without the reason: {e}"
@@ -112,17 +120,32 @@ def _is_refused(
         yield "it gave an answer, though the portable function says that this release cannot run it"
 
 
-def _differences(
-    load: Load, folder: Path, calls: Sequence[ExpectedCall], facts: dict[str, Any]
+def _operations_differ(
+    load: Load, path: Path, calls: Sequence[ExpectedCall], facts: dict[str, Any]
 ) -> Iterator[str]:
-    function = load(folder)
+    """Does as `_differences`, and checks that no operation is XLA's: every release has them."""
+    function = load(path)
+    traced = tf.function(function, autograph=False).get_concrete_function(
+        *(tf.TensorSpec(i.shape, i.dtype) for i in calls[0].inputs)
+    )
+    if found := foreign_operations(traced.graph):
+        yield f"its graph has {', '.join(found)}"
+    yield from _differences(
+        lambda _: function, path, calls, {**facts, "jit_compile": False, "own": True}
+    )
+
+
+def _differences(
+    load: Load, path: Path, calls: Sequence[ExpectedCall], facts: dict[str, Any]
+) -> Iterator[str]:
+    function = load(path)
     modes: dict[str, FlatFunction] = {"": function}
     if facts["jit_compile"]:
         modes["jit_compile=True, "] = tf.function(function, jit_compile=True, autograph=False)
     for mode, run in modes.items():
         for i, expected in enumerate(calls):
             where = f"{mode}call {i}, "
-            results, gradients = _run(run, expected)
+            results, gradients = _run(run, expected, own=facts.get("own", False))
             tolerance = facts["tolerance"]
             yield from differences(where + "result", _numpy(results), expected.results, tolerance)
             got = _numpy(gradients)
@@ -132,15 +155,23 @@ def _differences(
         yield from _gradient_is_refused(function, first)
 
 
-def _run(function: FlatFunction, expected: ExpectedCall) -> tuple[Sequence[Any], Sequence[Any]]:
+def _run(
+    function: FlatFunction, expected: ExpectedCall, *, own: bool
+) -> tuple[Sequence[Any], Sequence[Any]]:
     tensors = [tf.constant(i) for i in expected.inputs]
     if not expected.gradients:
         return function(*tensors), []
-    return _differentiated(function, tensors, expected)
+    results, gradients = _differentiated(function, tensors, expected, own=own)
+    # TensorFlow's gradient of a tf.gather is tf.IndexedSlices.
+    return results, [tf.convert_to_tensor(g) if own else g for g in gradients]
 
 
 def _differentiated(
-    function: FlatFunction, tensors: Sequence[tf.Tensor], expected: ExpectedCall
+    function: FlatFunction,
+    tensors: Sequence[tf.Tensor],
+    expected: ExpectedCall,
+    *,
+    own: bool = False,
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     sources = [tensors[i] for i in expected.sources]
     with tf.GradientTape() as tape:
@@ -148,7 +179,9 @@ def _differentiated(
         results = function(*tensors)
     targets = [results[i] for i in expected.targets]
     cotangents = [tf.constant(c) for c in expected.cotangents]
-    return results, tape.gradient(targets, sources, output_gradients=cotangents)
+    # TensorFlow itself has no gradient where nothing depends on an argument.
+    unconnected = tf.UnconnectedGradients.ZERO if own else tf.UnconnectedGradients.NONE
+    return results, tape.gradient(targets, sources, cotangents, unconnected)
 
 
 def _numpy(tensors: Sequence[Any]) -> list[Any]:
@@ -164,17 +197,21 @@ def _has_float32(call: ExpectedCall) -> bool:
 
 def _gradient_is_refused(function: FlatFunction, expected: ExpectedCall) -> Iterator[str]:
     try:
-        _differentiated(function, [tf.constant(i) for i in expected.inputs], expected)
+        tensors = [tf.constant(i) for i in expected.inputs]
+        _, gradients = _differentiated(function, tensors, expected)
     except LookupError as e:
         if "gradient" not in str(e):
             yield f"asked for a gradient that it lacks, it says only: {e}"
     else:
-        yield "it gave a gradient, though it was stored without one"
+        # TensorFlow does not come as far as the refusal where a dtype has no gradient.
+        if any(gradient is not None for gradient in gradients):
+            yield "it gave a gradient, though it was stored without one"
 
 
 def main(exported: Path, report_path: Path, *names: str) -> NoReturn:
     """Checks the programs named, or all that were exported; exits with 0 when it came through."""
     block_jax()
+    switch_off_xla()
     report = Report(report_path)
     python = "{}.{}.{}".format(*sys.version_info[:3])
     report.head({"tensorflow": tf.__version__, "numpy": np.__version__, "python": python})

@@ -17,6 +17,9 @@ Array = npt.NDArray[Any]
 SERVED = "mlp_captured"
 """The program whose SavedModel has a signature: float32 (b, 28) to (b, 10)."""
 
+OPERATIONS = "operations-"
+"""What the names of files begin with that are made for a target without XLA."""
+
 
 def write_arrays(path: Path, groups: Mapping[str, Sequence[Array]]) -> None:
     """Writes lists of arrays as an npz file, also of dtypes that numpy does not know."""

@@ -16,9 +16,10 @@ from pathlib import Path
 import jax
 import tensorflow as tf
 
-from jax2tf_bridge import export
-from tests.consumers.exchange import SERVED, Report, write_arrays
+from jax2tf_bridge import Target, export
+from tests.consumers.exchange import OPERATIONS, SERVED, Report, write_arrays
 from tests.consumers.one_by_one import one_by_one
+from tests.consumers.own_operations import without_xla
 from tests.program_cases.record import Example, Program
 from tests.program_cases.reference import Reference, jax_arguments, reference
 from tests.program_cases.tensorflow_side import flat_function, input_signature
@@ -32,14 +33,18 @@ def _export(program: Program, folder: Path) -> list[str]:
         references = [reference(program, example, call) for call in example.calls]
         failures = []
         releases: dict[str, Sequence[str]] = {}
-        try:
-            _write_model(program, example, references, folder)
-        except Exception as e:
-            failures.append(f"SavedModel: {type(e).__name__}: {str(e)[:1500]}")
-        try:
-            releases = _write_function(program, example, folder)
-        except Exception as e:
-            failures.append(f"portable function: {type(e).__name__}: {str(e)[:1500]}")
+        for kind, target in (("", None), (OPERATIONS, without_xla())):
+            try:
+                _write_model(program, example, references, folder / f"{kind}model", target)
+            except Exception as e:
+                failures.append(f"{kind}SavedModel: {type(e).__name__}: {str(e)[:1500]}")
+            try:
+                path = folder / f"{kind}record.pickle"
+                found = _write_function(program, example, path, target)
+            except Exception as e:
+                failures.append(f"{kind}portable function: {type(e).__name__}: {str(e)[:1500]}")
+            else:
+                releases = releases or found
         failures += _too_narrow(program, releases)
     for i, expected in enumerate(references):
         _write_reference(expected, folder / f"call-{i}")
@@ -55,11 +60,15 @@ def _export(program: Program, folder: Path) -> list[str]:
 
 
 def _write_model(
-    program: Program, example: Example, references: list[Reference], folder: Path
+    program: Program,
+    example: Example,
+    references: list[Reference],
+    path: Path,
+    target: Target | None,
 ) -> None:
     module = tf.Module()
     module.f = tf.function(
-        flat_function(program, example),
+        flat_function(program, example, target),
         input_signature=input_signature(references),
         autograph=False,
     )
@@ -70,22 +79,25 @@ def _write_model(
         signature = serve.get_concrete_function()
     tf.saved_model.save(
         module,
-        str(folder / "model"),
+        str(path),
         signatures=signature,
         options=tf.saved_model.SaveOptions(experimental_custom_gradients=True),
     )
 
 
-def _write_function(program: Program, example: Example, folder: Path) -> dict[str, Sequence[str]]:
+def _write_function(
+    program: Program, example: Example, path: Path, target: Target | None
+) -> dict[str, Sequence[str]]:
     """Writes the function, and gives the TF releases that it says can run it and its gradient."""
     call = example.calls[0]
     portable = export(
         example.function,
         polymorphic_shapes=program.polymorphic_shapes,
         polymorphic_constraints=program.constraints,
+        target=target,
     )(*jax_arguments(program, call), **call.kwargs)
     stored = portable.with_vjp(1 if program.differentiable else 0)
-    (folder / "record.pickle").write_bytes(pickle.dumps(stored))
+    path.write_bytes(pickle.dumps(stored))
     gradient = stored.vjp() if program.differentiable else portable
     return {
         "releases": portable.tensorflow_releases,

@@ -1,6 +1,7 @@
 """convert(): values, eager mode and tf.function, decorators, and what it refuses."""
 
 import functools
+import re
 import threading
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import BridgeError, convert
+from jax2tf_bridge import BridgeError, Target, convert
 from jax2tf_bridge.errors import DTypeError, ExportError, FunctionError, TargetError
 
 X = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
@@ -173,15 +174,76 @@ def test_unknown_platform() -> None:
         convert(double, native_serialization_platforms=["cdua"])
 
 
-@pytest.mark.parametrize("value", [True, False])
 @pytest.mark.parametrize("name", ["enable_xla", "native_serialization"])
-def test_deprecated_argument(name: str, value: bool) -> None:
-    options: dict[str, Any] = {name: value}
-    text = f"The argument {name} of convert.*natively\\.{'' if value else ' A graph of .*'}$"
+def test_deprecated_argument(name: str) -> None:
+    options: dict[str, Any] = {name: True}
+    text = f"The argument {name}=True of convert is its default, and will be removed. Leave it out."
     with pytest.warns(DeprecationWarning, match=text) as caught:
-        f = convert(double, **options)
+        f = convert(double, **options, polymorphic_shapes="(b, ...)")
     assert [w.filename for w in caught] == [__file__]
     np.testing.assert_allclose(f(X), 2 * X)
+    assert "XlaCallModule" in _operations(f)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"enable_xla": False},
+        {"native_serialization": False},
+        {"native_serialization": False, "enable_xla": True},
+        {"native_serialization": False, "target": Target.tensorflow("2.17")},
+        {"target": Target.widest(xla=False)},
+        {"target": Target.installed(xla=False), "enable_xla": False},
+        {"target": Target.widest(xla=False), "native_serialization_platforms": ["cpu", "tpu"]},
+    ],
+    ids=str,
+)
+def test_tensorflows_own_operations(
+    options: dict[str, Any], recwarn: pytest.WarningsRecorder
+) -> None:
+    f = convert(double, **options, polymorphic_shapes="(b, ...)")
+    assert not [w for w in recwarn if w.category is DeprecationWarning]
+    np.testing.assert_allclose(f(X), 2 * X)
+    assert not [name for name in _operations(f) if "Xla" in name]
+    x = tf.Variable(X)
+    with tf.GradientTape() as tape:
+        y = f(x)
+    np.testing.assert_allclose(tape.gradient(y, x), np.full_like(X, 2))
+
+
+def _operations(f: Any) -> set[str]:
+    spec = tf.TensorSpec([None, *X.shape[1:]], X.dtype)
+    concrete = tf.function(f, autograph=False).get_concrete_function(spec)
+    return {op.type for op in concrete.graph.get_operations()}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"enable_xla": False, "native_serialization": True},
+            "enable_xla=False asks for TensorFlow's own operations, and native_serialization=True "
+            "for a module that XLA runs. Leave one of them out.",
+        ),
+        (
+            {"native_serialization": False, "native_serialization_platforms": ["cpu"]},
+            "and native_serialization=False asks for TensorFlow's own operations, which run on "
+            "all. Leave one of them out.",
+        ),
+        (
+            {"native_serialization": True, "target": Target.tensorflow("2.17", xla=False)},
+            "native_serialization=True and target='TensorFlow 2.17 without XLA' contradict each "
+            "other. Leave native_serialization out.",
+        ),
+        (
+            {"enable_xla": True, "target": Target.widest(xla=False)},
+            "contradict each other. Leave enable_xla out.",
+        ),
+    ],
+)
+def test_switches_that_contradict_each_other(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(TargetError, match=re.escape(text)):
+        convert(double, **options)
 
 
 @pytest.mark.parametrize(

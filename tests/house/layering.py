@@ -15,7 +15,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("portable",),
     ("serialization",),
     ("weights", "saved_model", "from_jax", "to_tf"),
-    ("colocated", "inspecting", "loading", "saving", "call_tf", "jax_export"),
+    ("colocated", "inspecting", "loading", "saving", "call_tf", "jax_export", "stablehlo"),
     ("parallel", "verifying", "converting"),
     ("facade",),
     ("compat", "cli"),
@@ -33,7 +33,9 @@ _STANDS_ON: dict[str, frozenset[str]] = {
 }
 """Who needs what: a package imports only third parties, and packages, that need no more."""
 
-_AT_CALLS = frozenset({"portable", "serialization", "weights", "facade", "compat", "cli"})
+_AT_CALLS = frozenset(
+    {"portable", "serialization", "weights", "stablehlo", "facade", "compat", "cli"}
+)
 """Those that import either within functions, so that they can be imported without."""
 
 JAX_SEAM = re.compile(r"jax2tf_bridge\.(from_jax|call_tf|colocated)\._jax_compat(_\w+)?")

@@ -2,7 +2,9 @@
 
 import tempfile
 from collections.abc import Callable
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._tf_compat import SEAM as OP_SEAM
 from tests.house.seams import take_away
 from tests.sharding.meshes import X, spread_product
+from tests.to_tf.operations.running import op_names
 
 SEAM = (*PORTABLE_SEAM, *OP_SEAM)
 
@@ -90,6 +93,28 @@ def _sharding(without: Callable[[], None], portable: PortableFunction) -> None:
         build()
 
 
+def _stop_recording(without: Callable[[], None], portable: PortableFunction) -> None:
+    def loop(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 2, lambda _, y: y * jnp.sin(y), x)
+
+    looping = to_tf(export(loop, target=Target.widest(xla=False))(np.float32(1)))
+
+    def kinds() -> set[str]:
+        def values(x: tf.Tensor) -> tf.Tensor:
+            # Of one tape alone TensorFlow would not care before it is asked.
+            with tf.GradientTape() as outer, tf.GradientTape() as inner:
+                outer.watch(x)
+                inner.watch(x)
+                return looping(x)
+
+        graph = tf.function(values).get_concrete_function(tf.constant(1.0)).graph
+        return set(op_names(graph))
+
+    assert "EmptyTensorList" not in kinds()
+    without()
+    assert "EmptyTensorList" in kinds()
+
+
 BEHAVIOURS: dict[str, Callable[[Callable[[], None], PortableFunction], None]] = {
     "call_module": _call_module,
     "call_module_maximum_supported_version": _max_convention,
@@ -99,6 +124,7 @@ BEHAVIOURS: dict[str, Callable[[Callable[[], None], PortableFunction], None]] = 
     "_DictWrapper": _dict_wrapper,
     "SavedModel": _saved_model,
     "sharding": _sharding,
+    "stop_recording": _stop_recording,
 }
 
 

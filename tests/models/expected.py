@@ -10,27 +10,35 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax2tf_bridge import Signature, save
+from jax2tf_bridge import Signature, Target, save
 from jax2tf_bridge.saving import SavedModel
-from tests.consumers.exchange import write_arrays
+from tests.consumers.exchange import OPERATIONS, write_arrays
+from tests.consumers.own_operations import without_xla
 from tests.models.model import Arguments, Built, Model, normal
 from tests.program_cases.reference import crossing
 
 SIGNATURE = "serving_default"
 
 
-def save_model(model: Model, built: Built, folder: Path) -> SavedModel:
+def save_model(
+    model: Model, built: Built, folder: Path, target: Target | None = None
+) -> SavedModel:
     """Saves a model by one call, as a user writes it."""
     signature = Signature(
         built.function, args=built.example, polymorphic_shapes=list(model.polymorphic_shapes)
     )
     return save(
-        folder, {SIGNATURE: signature}, params=built.params, trainable=model.trainable, vjp_order=1
+        folder,
+        {SIGNATURE: signature},
+        params=built.params,
+        trainable=model.trainable,
+        vjp_order=1,
+        target=target,
     )
 
 
 def export_model(model: Model, folder: Path) -> None:
-    """Writes `folder`/model, and for each of the model's calls what JAX answers.
+    """Writes `folder`/model, with XLA and without, and for each call what JAX answers.
 
     The gradients are those of all floating-point arguments and weights, in the order of
     "sources" in model.json: first the arguments' leaves, then the weights by name.
@@ -38,6 +46,7 @@ def export_model(model: Model, folder: Path) -> None:
     folder.mkdir(parents=True)
     built = model.build()
     saved = save_model(model, built, folder / "model")
+    save_model(model, built, folder / f"{OPERATIONS}model", without_xla())
     weights, leaves = list(saved.weights), jax.tree_util.tree_leaves(built.params)
     assert [saved.weights[name].shape for name in weights] == [np.shape(leaf) for leaf in leaves]
     for i, args in enumerate(built.calls):

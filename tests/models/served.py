@@ -10,20 +10,32 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.consumers.exchange import read_arrays
+from tests.consumers.exchange import OPERATIONS, read_arrays
+from tests.consumers.own_operations import foreign_operations
 
 _SMALLEST = 1e-3
 """Of the largest gradient: below that, what is left of sums that cancel is not compared."""
 
 
 def served_differences(folder: Path) -> list[str]:
-    """Lists what differs from JAX's answers: by the method, the signature, a gradient."""
-    return list(_differences(folder))
+    """Lists what differs from JAX's answers: by the method, the signature, a gradient.
+
+    Of the model that XLA runs, and of that of TensorFlow's own operations.
+    """
+    own = f"{OPERATIONS}model"
+    return [
+        *_differences(folder, "model"),
+        *(f"{own}: {text}" for text in _differences(folder, own)),
+    ]
 
 
-def _differences(folder: Path) -> Iterator[str]:
+def _differences(folder: Path, name: str) -> Iterator[str]:
     facts = json.loads((folder / "model.json").read_text())
-    model = tf.saved_model.load(str(folder / "model"))
+    model = tf.saved_model.load(str(folder / name))
+    if name.startswith(OPERATIONS):
+        found = foreign_operations(model.signatures["serving_default"].graph)
+        if found:
+            yield f"its graph has {', '.join(found)}"
     weights = [model.params[name] for name in facts["weights"]]
     signature = model.signatures["serving_default"]
     for i in range(facts["calls"]):

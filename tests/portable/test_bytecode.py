@@ -46,6 +46,8 @@ TYPES = (
     *("tensor<?xf32, #stablehlo.bounds<4>>", "tensor<?x3x?xf32, #stablehlo.bounds<4, ?, 9>>"),
     *("!stablehlo.token", "none", "tuple<>", "tuple<tuple<tensor<i1>>, !stablehlo.token>"),
     *("() -> ()", "(tensor<i1>, f32) -> tensor<i1>", "(i32) -> (tensor<i1>, tensor<2xf32>)"),
+    "tensor<4x!quant.uniform<i8:f32, 5.000000e-01:-3>>",
+    "tensor<4x2x!quant.uniform<u4:bf16:1, {5.000000e-01:3,2.500000e-01}>>",
 )
 
 

@@ -61,6 +61,19 @@ def test_the_installed_one_is_asked() -> None:
     assert target.calling_convention == known.calling_convention
 
 
+def test_targets_without_xla() -> None:
+    target = Target.tensorflow("2.17", xla=False)
+    assert target.name == "TensorFlow 2.17 without XLA"
+    assert not target.xla
+    assert Target.tensorflow("2.17").xla
+    assert target.without_xla() is target
+    assert Target.widest(xla=False).name == "every TensorFlow from 2.15 on without XLA"
+    # All that JAX writes can be said, whatever the release.
+    assert target.stablehlo_versions[0] >= (1, 13, 7)
+    assert "shape_assertion" in target.custom_calls(["cpu"])
+    assert "tpu_custom_call" not in target.custom_calls(["cpu"])
+
+
 def test_which_releases_run_a_module() -> None:
     assert tensorflow_releases((0, 14, 24), 8)[0] == "2.15"
     assert tensorflow_releases((0, 14, 24), 9)[0] == "2.16"

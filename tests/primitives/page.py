@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from tests.primitives.case import Case
+from tests.primitives.differing import reasons
 from tests.primitives.excepted import FUNCTIONS, PRIMITIVES
 from tests.primitives.table import CASES, SUBJECTS
 
@@ -17,6 +19,7 @@ def generated() -> str:
     """Writes the part between the marks, from the table alone: the same with every JAX."""
     parts = [
         *_cases(),
+        *_differing(),
         "## Without a case",
         *_by_reason("Primitives", PRIMITIVES),
         *_by_reason("Functions", FUNCTIONS),
@@ -39,12 +42,25 @@ def updated(text: str) -> str:
 
 def _cases() -> Iterable[str]:
     yield "## The cases"
-    rows = ["| subject | functions | cases |", "|---|---|---|"]
-    for name, cases in SUBJECTS.items():
-        title = name.replace("_", " ")
-        rows.append(f"| {title} | {len({case.target for case in cases})} | {len(cases)} |")
-    rows.append(f"| all | {len({case.target for case in CASES})} | {len(CASES)} |")
+    rows = [
+        "| subject | functions | cases | functions that agree as TensorFlow's own operations |",
+        "|---|---|---|---|",
+        *(_row(name.replace("_", " "), cases) for name, cases in SUBJECTS.items()),
+        _row("all", CASES),
+    ]
     yield "\n".join(rows)
+
+
+def _row(title: str, cases: Sequence[Case]) -> str:
+    targets = {case.target for case in cases}
+    agreeing = targets - {case.target for case in cases if case.name in reasons()}
+    return f"| {title} | {len(targets)} | {len(cases)} | {len(agreeing)} |"
+
+
+def _differing() -> Iterable[str]:
+    if reasons():
+        yield "## What differs as TensorFlow's own operations"
+        yield _list((reason, name) for name, reason in reasons().items())
 
 
 def _by_reason(title: str, reasons: Mapping[str, str]) -> Iterable[str]:

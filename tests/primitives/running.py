@@ -15,6 +15,7 @@ from jax import lax
 from jax2tf_bridge import convert
 from tests.primitives.arguments import Array
 from tests.primitives.case import Case, precision
+from tests.primitives.comparing import cotangent, difference, is_inexact
 
 SIZES = (3, 2)
 """Of the symbolic batch: the first is the one that JAX runs."""
@@ -78,40 +79,72 @@ def _of_run(
 
 
 def _static_difference(cases: Sequence[Case]) -> list[tuple[Case, str]]:
-    functions = [_differentiable(case.no_gradient, case.function()) for case in cases]
-    rows = [case.sample(0) for case in cases]
-    expected = _in_jax(functions, rows)
-    got = _in_tensorflow(convert(_together(functions)), rows, expected)
-    return _compare(cases, got, expected)
+    tried = static_trials(cases)
+    converted = convert(_together([trial.function for trial in tried]))
+    rows, expected = [t.row for t in tried], [t.expected for t in tried]
+    return _compare(cases, _in_tensorflow(converted, rows, expected), expected)
 
 
 def _batch_difference(cases: Sequence[Case]) -> list[tuple[Case, str]]:
-    constant = {case: case.no_gradient or case.no_open_gradient for case in cases}
-    functions = [jax.vmap(_differentiable(constant[c], c.function())) for c in cases]
-    samples = [[case.sample(i) for i in range(SIZES[0])] for case in cases]
-    rows = [[np.stack(column) for column in zip(*s, strict=True)] for s in samples]
-    expected = _in_jax(functions, rows)
+    tried = batch_trials(cases)
     needed = sorted({case.open_gradient_needs for case in cases} - {""})
     converted = convert(
-        _together(functions), polymorphic_shapes="(b, ...)", polymorphic_constraints=needed
+        _together([trial.function for trial in tried]),
+        polymorphic_shapes="(b, ...)",
+        polymorphic_constraints=needed,
     )
     found = []
     for size in SIZES:
-        shorter = [[x[:size] for x in row] for row in rows]
-        wanted = [_shorter(answer, size) for answer in expected]
-        got = _in_tensorflow(converted, shorter, wanted)
-        alike = size == SIZES[0]
+        shorter = [trial.of_size(size) for trial in tried]
+        wanted = [trial.expected for trial in shorter]
+        got = _in_tensorflow(converted, [trial.row for trial in shorter], wanted)
         texts = [
             (case, text)
             for case, text in _compare(cases, got, wanted)
-            if alike or not case.depends_on_batch
+            if size in sizes_compared(case)
         ]
         found += [(case, f"batch of {size}: {text}") for case, text in texts]
     return found
 
 
-def _shorter(answer: Answer, size: int) -> Answer:
-    return Answer([x[:size] for x in answer.results], [x[:size] for x in answer.gradients])
+@dataclass(frozen=True)
+class Trial:
+    """A case's function over arrays, the arrays, and what JAX answers."""
+
+    function: Flat
+    row: list[Array]
+    expected: Answer
+
+    def of_size(self, size: int) -> Trial:
+        """Makes the trial of a smaller batch."""
+        shorter = Answer(
+            [x[:size] for x in self.expected.results], [x[:size] for x in self.expected.gradients]
+        )
+        return Trial(self.function, [x[:size] for x in self.row], shorter)
+
+
+def static_trials(cases: Sequence[Case]) -> list[Trial]:
+    """Asks JAX for the answers of cases of one precision, together."""
+    functions = [_differentiable(case.no_gradient, case.function()) for case in cases]
+    return _trials(functions, [case.sample(0) for case in cases])
+
+
+def batch_trials(cases: Sequence[Case]) -> list[Trial]:
+    """Asks JAX for the answers under jax.vmap, of the largest batch."""
+    constant = {case: case.no_gradient or case.no_open_gradient for case in cases}
+    functions = [jax.vmap(_differentiable(constant[c], c.function())) for c in cases]
+    samples = [[case.sample(i) for i in range(SIZES[0])] for case in cases]
+    return _trials(functions, [[np.stack(c) for c in zip(*s, strict=True)] for s in samples])
+
+
+def _trials(functions: Sequence[Flat], rows: list[list[Array]]) -> list[Trial]:
+    answers = _in_jax(functions, rows)
+    return [Trial(*both) for both in zip(functions, rows, answers, strict=True)]
+
+
+def sizes_compared(case: Case) -> tuple[int, ...]:
+    """The sizes of the batch whose rows have the results that they have in the largest."""
+    return SIZES[:1] if case.depends_on_batch else SIZES
 
 
 def _differentiable(no_gradient: str, function: Flat) -> Flat:
@@ -134,22 +167,22 @@ def _in_jax(functions: Sequence[Flat], rows: list[list[Array]]) -> list[Answer]:
     @jax.jit
     def run(rows: list[list[Any]], cotangents: list[list[Any]]) -> tuple[Any, Any]:
         leaves, tree = jax.tree.flatten(rows)
-        places = [i for i, leaf in enumerate(leaves) if _inexact(leaf)]
+        places = [i for i, leaf in enumerate(leaves) if is_inexact(leaf)]
 
         def of_inexact(values: list[Any]) -> tuple[Any, Any]:
             merged = list(leaves)
             for place, value in zip(places, values, strict=True):
                 merged[place] = value
             results = group(jax.tree.unflatten(tree, merged))
-            return [[r for r in result if _inexact(r)] for result in results], results
+            return [[r for r in result if is_inexact(r)] for result in results], results
 
         _, pull_back, results = jax.vjp(of_inexact, [leaves[i] for i in places], has_aux=True)
         conjugates = jax.tree.map(jnp.conj, cotangents)
         gradients = iter(map(jnp.conj, pull_back(conjugates)[0]))
-        return results, [[next(gradients) for x in row if _inexact(x)] for row in rows]
+        return results, [[next(gradients) for x in row if is_inexact(x)] for row in rows]
 
     cotangents = [
-        [cotangent(r.shape, r.dtype) for r in result if _inexact(r)]
+        [cotangent(r.shape, r.dtype) for r in result if is_inexact(r)]
         for result in jax.eval_shape(group, rows)
     ]
     results, gradients = jax.device_get(run(rows, cotangents))
@@ -164,7 +197,7 @@ def _in_tensorflow(
 ) -> list[Answer]:
     tensors = [[tf.constant(x) for x in row] for row in rows]
     sources = [
-        [t for t, x in zip(ts, row, strict=True) if _inexact(x)]
+        [t for t, x in zip(ts, row, strict=True) if is_inexact(x)]
         for ts, row in zip(tensors, rows, strict=True)
     ]
     with tf.GradientTape() as tape:
@@ -173,7 +206,7 @@ def _in_tensorflow(
     targets, cotangents = [], []
     for result, answer in zip(results, expected, strict=True):
         for tensor, wanted in zip(result, answer.results, strict=True):
-            if _inexact(wanted):
+            if is_inexact(wanted):
                 targets.append(tensor)
                 cotangents.append(tf.constant(cotangent(wanted.shape, wanted.dtype)))
     flat = [s for row in sources for s in row]
@@ -184,19 +217,6 @@ def _in_tensorflow(
         Answer([r.numpy() for r in result], [next(gradients).numpy() for _ in row])
         for result, row in zip(results, sources, strict=True)
     ]
-
-
-def cotangent(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Numbers of either sign for one result; a row of a batch has those of the batch's row."""
-    count = int(np.prod(shape))
-    values = np.cos(1.7 * np.arange(count) + 0.3)
-    if np.dtype(dtype).kind == "c":
-        values = values + 1j * np.sin(0.9 * np.arange(count) + 1)
-    return np.asarray(values.reshape(shape)).astype(dtype)
-
-
-def _inexact(x: Any) -> bool:
-    return bool(jnp.issubdtype(x.dtype, np.inexact))
 
 
 def _compare(
@@ -214,30 +234,11 @@ def _compare(
                 for i, pair in enumerate(zip(g.gradients, e.gradients, strict=True))
             ),
         ]
-        texts = [f"{what} {text}" for what, a, b in pairs if (text := difference(a, b, case))]
+        texts = [
+            f"{what} {text}"
+            for what, a, b in pairs
+            if (text := difference(a, b, case.relative_tolerance))
+        ]
         if texts:
             found.append((case, "; ".join(texts)))
     return found
-
-
-def difference(got: Array, expected: Array, case: Case) -> str:
-    """In what `got` is not `expected`; empty if they agree."""
-    if (got.dtype, got.shape) != (expected.dtype, expected.shape):
-        return f"is {got.dtype}{got.shape}, expected {expected.dtype}{expected.shape}"
-    if not _inexact(expected):
-        wrong = got != expected
-        a, b = got, expected
-    else:
-        wide = np.complex128 if expected.dtype.kind == "c" else np.float64
-        a, b = got.astype(wide), expected.astype(wide)
-        finite = np.abs(b[np.isfinite(b)])
-        # Sums have errors of the size of their largest terms.
-        scale = max(1.0, float(np.max(finite, initial=0)))
-        tolerance = case.relative_tolerance
-        wrong = ~np.isclose(a, b, rtol=tolerance, atol=tolerance * min(scale, 10.0), equal_nan=True)
-    if not wrong.any():
-        return ""
-    place = tuple(int(i) for i in np.argwhere(wrong)[0])
-    return (
-        f"differs at {place} and {int(wrong.sum()) - 1} more: expected {b[place]}, got {a[place]}"
-    )

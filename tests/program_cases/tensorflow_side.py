@@ -8,14 +8,14 @@ from typing import Any
 import jax
 import tensorflow as tf
 
-from jax2tf_bridge import convert
+from jax2tf_bridge import Target, convert
 from tests.program_cases.record import Array, Example, Program
 from tests.program_cases.reference import Reference, over_key_words
 
 FlatFunction = Callable[..., list[tf.Tensor]]
 
 
-def flat_function(program: Program, example: Example) -> FlatFunction:
+def flat_function(program: Program, example: Example, target: Target | None = None) -> FlatFunction:
     """Makes the converted program one over its leaves, with 4-bit ones taken from 8-bit tensors.
 
     TensorFlow cannot take apart every pytree that JAX can, nor hold a typed key.
@@ -25,6 +25,7 @@ def flat_function(program: Program, example: Example) -> FlatFunction:
         polymorphic_shapes=program.polymorphic_shapes,
         polymorphic_constraints=program.constraints,
         with_gradient=program.differentiable,
+        target=target,
     )
     first = example.calls[0]
     leaves, tree = jax.tree_util.tree_flatten((first.args, dict(first.kwargs)))
@@ -50,9 +51,17 @@ def _open_shape(arrays: Sequence[Array]) -> list[int | None]:
 
 
 def results_and_gradients(
-    function: FlatFunction, inputs: Sequence[Any], expected: Reference
+    function: FlatFunction, inputs: Sequence[Any], expected: Reference, *, own: bool = False
 ) -> tuple[list[Any], list[Any]]:
-    """Computes the results on the inputs, and the gradients for the reference's cotangents."""
+    """Computes the results on the inputs, and the gradients for the reference's cotangents.
+
+    Args:
+      function: the program's.
+      inputs: its arguments.
+      expected: JAX's answers.
+      own: whether it is made of TensorFlow's own operations, which it differentiates in its way:
+        without a gradient where nothing depends on an argument.
+    """
     tensors = [tf.constant(i) for i in inputs]
     if not expected.gradients:
         return function(*tensors), []
@@ -62,4 +71,7 @@ def results_and_gradients(
         results = function(*tensors)
     cotangents = [tf.constant(c) for c in expected.cotangents]
     targets = [results[i] for i in expected.targets]
-    return results, tape.gradient(targets, sources, output_gradients=cotangents)
+    zero = tf.UnconnectedGradients.ZERO if own else tf.UnconnectedGradients.NONE
+    pulled = tape.gradient(targets, sources, cotangents, zero)
+    # TensorFlow's gradient of a tf.gather is tf.IndexedSlices.
+    return results, [tf.convert_to_tensor(g) if own else g for g in pulled]

@@ -153,7 +153,7 @@ graph_functions = st.builds(
     GraphFunction, texts, st.sampled_from((b"\0", b"a graph", bytes(range(256))))
 )
 constraints = comparisons.map(str) | st.just("mod( 2*(a+b), 3)==0")
-targets = st.builds(Target, texts, tuples(versions), u32)
+targets = st.builds(Target, texts, tuples(versions), u32, xla=st.booleans())
 
 
 @st.composite
@@ -206,6 +206,7 @@ def single_functions(draw: st.DrawFn) -> PortableFunction:
         requirements=draw(tuples(constraints)),
         constraints_known=draw(st.booleans()),
         uses_global_constants=draw(st.booleans()),
+        tensorflow_differentiates=draw(st.booleans()),
         lifted_constants=draw(tuples(lifted_constants)),
         graph_functions=draw(tuples(graph_functions, most=2)),
         gradient=NoGradient(draw(texts)),

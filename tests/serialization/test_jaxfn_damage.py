@@ -107,7 +107,7 @@ def test_newer_version() -> None:
 
 
 def test_version_before_the_first() -> None:
-    refused(DATA[:8] + bytes(4) + DATA[12:], "expected a format version from 1 to 2, got 0.")
+    refused(DATA[:8] + bytes(4) + DATA[12:], "expected a format version from 1 to 3, got 0.")
 
 
 @pytest.mark.parametrize("size", [0, 31, len(DATA) + 1, 2**63])

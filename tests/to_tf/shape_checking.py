@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import tensorflow as tf
 
-from jax2tf_bridge import PortableFunction, export
+from jax2tf_bridge import PortableFunction, Target, export
 from shape_poly import evaluate_shape, symbolic_shape
 
 SPECIFICATION = "Input shapes do not match the polymorphic shapes specification of double: "
@@ -26,8 +26,16 @@ def words(text: str) -> str:
     return " ".join(re.findall(r"[^\s()\[\],:]+", text))
 
 
+TARGETS = {"XLA": None, "own operations": Target.widest(xla=False)}
+"""With XLA, and of TensorFlow's own operations: shapes are checked in the same way."""
+
+
 def function_of(
-    f: Callable[..., Any], shapes: Any, constraints: Any = (), requirements: Any = ()
+    f: Callable[..., Any],
+    shapes: Any,
+    constraints: Any = (),
+    requirements: Any = (),
+    target: Target | None = None,
 ) -> PortableFunction:
     """The portable function of `f` for arguments of these shapes, which are specifications."""
     sizes = {"a": 2, "b": 4, "n": 3}
@@ -40,6 +48,7 @@ def function_of(
         polymorphic_shapes=shapes,
         polymorphic_constraints=constraints,
         platforms=["cpu"],
+        target=target,
     )
     portable = exporting(*map(example, shapes))
     return replace(portable, requirements=tuple(requirements))

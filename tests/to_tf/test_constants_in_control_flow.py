@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import Signature, convert, save
+from jax2tf_bridge import Signature, Target, convert, save
 
 RNG = np.random.default_rng(0)
 MATRIX = RNG.standard_normal((40, 40)).astype(np.float32) / 6
@@ -69,19 +69,22 @@ CASES = [
 OTHER_CASES = [(function, kind, not jit_compile) for function, kind, jit_compile in CASES]
 
 
+@pytest.mark.parametrize("xla", [True, False])
 @pytest.mark.parametrize(
     ("function", "kind", "jit_compile"),
     [*CASES, *(pytest.param(*case, marks=pytest.mark.complete) for case in OTHER_CASES)],
 )
-def test_gradients(function: Any, kind: str, jit_compile: bool, tmp_path: Path) -> None:
+def test_gradients(function: Any, kind: str, jit_compile: bool, xla: bool, tmp_path: Path) -> None:
+    target = None if xla else Target.widest(xla=False)
     if kind == "converted":
         weight: Any = tf.Variable(W)
-        converted = convert(function)
+        converted = convert(function, target=target)
 
         def step(x: Any) -> Any:
             return converted(weight, x)
     else:
-        save(tmp_path / "m", Signature(function, args=[X]), params=W, platforms=["cpu"])
+        signature = Signature(function, args=[X])
+        save(tmp_path / "m", signature, params=W, platforms=["cpu"], target=target)
         loaded = tf.saved_model.load(tmp_path / "m")
         (weight,), step = loaded.trainable_variables, loaded.serving_default
 
@@ -101,8 +104,12 @@ def test_gradients(function: Any, kind: str, jit_compile: bool, tmp_path: Path) 
         )
 
 
-def test_second_order_in_a_branch(tmp_path: Path) -> None:
-    save(tmp_path / "m", Signature(layer, args=[X]), params=W, vjp_order=2)
+@pytest.mark.parametrize("function", [layer, strange])
+@pytest.mark.parametrize("xla", [True, False])
+def test_second_order_in_a_branch(function: Any, xla: bool, tmp_path: Path) -> None:
+    target = None if xla else Target.widest(xla=False)
+    signature = Signature(function, args=[X])
+    save(tmp_path / "m", signature, params=W, vjp_order=2, target=target)
     loaded = tf.saved_model.load(tmp_path / "m")
 
     @tf.function(autograph=False)
@@ -118,7 +125,7 @@ def test_second_order_in_a_branch(tmp_path: Path) -> None:
 
         return tf.cond(tf.reduce_sum(x) > -1e9, of_gradient, lambda: x)
 
-    expected = jax.grad(lambda x: (jax.grad(lambda x: layer(W, x).sum())(x) ** 2).sum())(X)
+    expected = jax.grad(lambda x: (jax.grad(lambda x: function(W, x).sum())(x) ** 2).sum())(X)
     np.testing.assert_allclose(gradient(tf.constant(X)), expected, rtol=1e-4, atol=1e-4)
 
 

@@ -17,6 +17,7 @@ from tests.tensorflow_process import run_in_tensorflow
 from tests.to_tf.shape_checking import (
     CONSTRAINT,
     SPECIFICATION,
+    TARGETS,
     double,
     function_of,
     in_mode,
@@ -102,18 +103,24 @@ WRONG: dict[str, Any] = {
 
 
 @functools.cache
-def wrong_function(name: str) -> PortableFunction:
+def wrong_function(name: str, target: str) -> PortableFunction:
     specs, constraints, *_ = WRONG[name]
-    return function_of(double, specs, constraints)
+    return function_of(double, specs, constraints, target=TARGETS[target])
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def target(request: pytest.FixtureRequest) -> Any:
+    """For what the functions are exported."""
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def loaded(target: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A function for each of WRONG, of one SavedModel."""
     module = tf.Module()
     module.functions = {
         name: tf.function(
-            to_tf(wrong_function(name)), input_signature=open_specs(shapes), autograph=False
+            to_tf(wrong_function(name, target)), input_signature=open_specs(shapes), autograph=False
         )
         for name, (_, _, shapes, _) in WRONG.items()
     }
@@ -125,13 +132,13 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize("mode", ["eager", "static", "jit", "open", "loaded"])
 @pytest.mark.parametrize("name", WRONG)
 def test_text_is_the_same_in_every_mode(
-    mode: str, name: str, tmp_path: Path, request: pytest.FixtureRequest
+    mode: str, name: str, target: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     *_, shapes, text = WRONG[name]
     if mode == "loaded":
         f = request.getfixturevalue("loaded").functions[name]
     else:
-        f = in_mode(mode, to_tf(wrong_function(name)), shapes, tmp_path)
+        f = in_mode(mode, to_tf(wrong_function(name, target)), shapes, tmp_path)
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         f(*ones(shapes))
     message = str(caught.value)
@@ -157,13 +164,16 @@ FITTING: list[tuple[list[str], Sequence[str], list[tuple[int, ...]]]] = [
 
 
 @functools.cache
-def fitting_functions() -> list[PortableFunction]:
-    return [function_of(double, specs, constraints) for specs, constraints, _ in FITTING]
+def fitting_functions(target: str) -> list[PortableFunction]:
+    return [
+        function_of(double, specs, constraints, target=TARGETS[target])
+        for specs, constraints, _ in FITTING
+    ]
 
 
 @pytest.mark.parametrize("mode", ["eager", "static", "jit", "open", "loaded", "jit open"])
-def test_sizes_that_fit(mode: str, tmp_path: Path) -> None:
-    functions = [to_tf(portable) for portable in fitting_functions()]
+def test_sizes_that_fit(mode: str, target: str, tmp_path: Path) -> None:
+    functions = [to_tf(portable) for portable in fitting_functions(target)]
 
     def all_of_them(*arrays: Any) -> Any:
         left = list(arrays)
@@ -204,8 +214,8 @@ def test_inside_a_users_jit_compile_the_module_checks(
         function(*ones(shapes))
 
 
-def test_every_problem_that_is_known_is_listed() -> None:
-    f = to_tf(function_of(double, ["b, n", "b, n"], ["n >= 3"]))
+def test_every_problem_that_is_known_is_listed(target: str) -> None:
+    f = to_tf(function_of(double, ["b, n", "b, n"], ["n >= 3"], target=TARGETS[target]))
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         f(*ones([(2, 2), (3, 4)]))
     assert str(caught.value) == (
@@ -216,8 +226,8 @@ def test_every_problem_that_is_known_is_listed() -> None:
     )
 
 
-def test_what_is_known_is_judged_while_tracing() -> None:
-    f = to_tf(function_of(double, ["b, n", "b, n"]))
+def test_what_is_known_is_judged_while_tracing(target: str) -> None:
+    f = to_tf(function_of(double, ["b, n", "b, n"], target=TARGETS[target]))
     specs = [tf.TensorSpec([None, 2]), tf.TensorSpec([3, 4])]
     with pytest.raises(
         tf.errors.InvalidArgumentError,
@@ -226,9 +236,9 @@ def test_what_is_known_is_judged_while_tracing() -> None:
         tf.function(f, input_signature=specs, autograph=False).get_concrete_function()
 
 
-def test_sizes_of_the_specification_that_are_not_known_while_tracing() -> None:
+def test_sizes_of_the_specification_that_are_not_known_while_tracing(target: str) -> None:
     f = tf.function(
-        to_tf(function_of(double, ["b, 28"])),
+        to_tf(function_of(double, ["b, 28"], target=TARGETS[target])),
         input_signature=[tf.TensorSpec([None, None])],
         autograph=False,
     )
@@ -239,8 +249,8 @@ def test_sizes_of_the_specification_that_are_not_known_while_tracing() -> None:
     assert words(f"{SPECIFICATION}arrays[0]: {text}") in words(str(caught.value))
 
 
-def test_static_function_on_sizes_that_are_not_known() -> None:
-    portable = export(double)(jnp.ones((2, 3)))
+def test_static_function_on_sizes_that_are_not_known(target: str) -> None:
+    portable = export(double, target=TARGETS[target])(jnp.ones((2, 3)))
     f = tf.function(to_tf(portable), input_signature=[tf.TensorSpec([None, 3])], autograph=False)
     (result,) = f.get_concrete_function().structured_outputs
     assert result.shape.as_list() == [2, 3]
@@ -249,9 +259,9 @@ def test_static_function_on_sizes_that_are_not_known() -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 28, 1), (28,), ()], ids=str)
-def test_ranks_that_are_not_known_while_tracing(shape: Any) -> None:
+def test_ranks_that_are_not_known_while_tracing(shape: Any, target: str) -> None:
     f = tf.function(
-        to_tf(function_of(double, ["b, 28"])),
+        to_tf(function_of(double, ["b, 28"], target=TARGETS[target])),
         input_signature=[tf.TensorSpec(None)],
         autograph=False,
     )
@@ -264,8 +274,8 @@ def test_ranks_that_are_not_known_while_tracing(shape: Any) -> None:
         f(tf.ones((2, 27)))
 
 
-def test_loaded_without_jax_and_by_its_signature(tmp_path: Path) -> None:
-    f = to_tf(function_of(double, ["2*b, n"], ["n >= 2"]))
+def test_loaded_without_jax_and_by_its_signature(target: str, tmp_path: Path) -> None:
+    f = to_tf(function_of(double, ["2*b, n"], ["n >= 2"], target=TARGETS[target]))
     module = tf.Module()
     module.f = tf.function(
         lambda x: {"y": f(x)[0]}, input_signature=[tf.TensorSpec([None, None])], autograph=False

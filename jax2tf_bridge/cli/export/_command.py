@@ -8,7 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jax2tf_bridge.cli._commands import NOT_NEGATIVE, Command, UsageError, add_output, check_output
+from jax2tf_bridge.cli._commands import (
+    NOT_NEGATIVE,
+    Command,
+    UsageError,
+    add_output,
+    add_target,
+    check_output,
+    target_of,
+)
 from jax2tf_bridge.cli._console import Console, first_line, printable
 from jax2tf_bridge.cli._function_text import summary
 from jax2tf_bridge.cli._packages import loading
@@ -25,7 +33,6 @@ from jax2tf_bridge.portable._portable_function import (
     NoGradient,
     PortableFunction,
 )
-from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.serialization import write_function
 from shape_poly import Dim
 
@@ -69,11 +76,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--platforms", metavar="NAME,NAME", help="cpu, cuda, rocm, tpu, gpu; by default all"
     )
-    parser.add_argument(
-        "--tensorflow",
-        metavar="RELEASE",
-        help="the release to write it for, as 2.17; by default what most releases can run",
-    )
+    add_target(parser, "the release to write it for, as 2.17; by default what most can run")
     parser.add_argument(
         "--vjp-order",
         type=NOT_NEGATIVE,
@@ -99,7 +102,7 @@ def run(options: argparse.Namespace) -> None:
     specs = [_read(text, "--args") for text in options.args]
     named = dict(_read_keyword(text) for text in options.kwargs)
     shapes = _shapes(options.shapes, specs)
-    target = None if options.tensorflow is None else Target.tensorflow(options.tensorflow)
+    target = target_of(options)
     platforms = None if options.platforms is None else options.platforms.split(",")
     with loading("JAX", "export", console):
         from jax2tf_bridge.from_jax import export

@@ -71,7 +71,12 @@ def signature_text(signature: Mapping[str, Any]) -> str:
     outputs = ", ".join(f"{p['name']}: {type_text(p)}" for p in signature["outputs"])
     gradient, buckets = signature["gradient"], signature["buckets"]
     parts = [f"{signature['name']}({inputs}) -> ({outputs})"]
-    parts.append("runs no module" if gradient is None else gradients_text(gradient["orders"]))
+    if signature["own_operations"]:
+        parts.append("TensorFlow's own operations")
+    if signature["own_gradient"]:
+        parts.append("gradients to any order")
+    else:
+        parts.append("runs no module" if gradient is None else gradients_text(gradient["orders"]))
     return "; ".join([*parts, *bucket_texts(buckets or {}), *padding_text(signature)])
 
 

@@ -20,7 +20,8 @@ from jax2tf_bridge.portable._custom_calls import (
 )
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._stablehlo_version import version_text
-from jax2tf_bridge.portable.bytecode import read_module
+from jax2tf_bridge.portable._tensorflow_operations import inexpressible
+from jax2tf_bridge.portable.bytecode import read_module, read_program
 from shape_poly import Dim, is_symbolic_dim
 
 SCHEMA = 1
@@ -42,6 +43,7 @@ def describe(portable: PortableFunction) -> dict[str, Any]:
         "name": portable.name,
         "producer": portable.producer,
         "target": portable.target.name,
+        "xla": portable.target.xla,
         "arguments": [
             {"path": port.path, **_array(port.aval), "used": i in kept}
             for i, port in enumerate(portable.inputs)
@@ -110,9 +112,11 @@ def _size(constant: LiftedConstant) -> int:
 
 def _order(order: int, function: PortableFunction) -> dict[str, Any]:
     contents = _contents(function)
-    releases = releases_that_run(
-        function.module, (call["name"] for call in contents["custom_calls"])
-    )
+    releases = function.tensorflow_releases
+    if function.target.xla:
+        releases = releases_that_run(
+            function.module, (call["name"] for call in contents["custom_calls"])
+        )
     return {
         "order": order,
         "bytes": len(function.module.data),
@@ -128,10 +132,14 @@ def _contents(function: PortableFunction) -> dict[str, Any]:
     """Lists the operations and custom calls of the module."""
     try:
         found = read_module(function.module.data)
+        unhandled = set(unhandled_anywhere(function.module, found.custom_calls))
+        if not function.target.xla:
+            # Those within composites that TensorFlow has an operation for are not reached.
+            program = read_program(function.module.data)
+            unhandled &= {problem.operation for problem in inexpressible(program)}
     except FileFormatError as e:
         nothing: dict[str, Any] = {"ops": [], "custom_calls": [], "constant_bytes": None}
         return {**nothing, "unreadable": str(e)}
-    unhandled = unhandled_anywhere(function.module, found.custom_calls)
     return {
         "ops": [{"name": name, "count": count} for name, count in found.operations.items()],
         "custom_calls": [
@@ -265,7 +273,8 @@ def _runs_on(facts: Mapping[str, Any]) -> list[str]:
             "jax2tf-bridge retarget writes it without, if it has a form in StableHLO alone",
         ]
     retarget = [] if facts["tensorflow"] else ["jax2tf-bridge retarget writes it for one"]
-    return [releases_text(facts["tensorflow"]), *retarget]
+    own = [] if facts["xla"] else ["as TensorFlow's own operations, without XLA"]
+    return [releases_text(facts["tensorflow"]), *own, *retarget]
 
 
 def _gradient(facts: Mapping[str, Any]) -> list[str]:

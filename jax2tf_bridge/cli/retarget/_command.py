@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from jax2tf_bridge.cli._commands import (
@@ -12,17 +13,21 @@ from jax2tf_bridge.cli._commands import (
     Command,
     UsageError,
     add_output,
+    add_target,
     check_output,
     exported_path,
+    target_of,
 )
 from jax2tf_bridge.cli._console import Console, printable
 from jax2tf_bridge.cli._function_text import releases_text, stored_functions, summary
 from jax2tf_bridge.cli._packages import loading
-from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.errors import BridgeError, FileFormatError, ModuleError
 from jax2tf_bridge.inspecting import SavedModelContents, describe_saved_model, read_saved_model
 from jax2tf_bridge.inspecting._contents import function_files
+from jax2tf_bridge.portable._called_function import called_function
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._target import Target
+from jax2tf_bridge.portable._without_xla import without_xla
 from jax2tf_bridge.saved_model._new_directory import changed_copy, replace_file
 from jax2tf_bridge.saved_model._patching import NewModule, replaced_modules
 from jax2tf_bridge.saved_model._reading import GRAPH_FILE, read_message
@@ -37,19 +42,19 @@ _FINGERPRINT = "fingerprint.pb"
 
 _DESCRIPTION = """\
 Writes the function in a file, or a SavedModel, for another TensorFlow release. Needs JAX, and no
-TensorFlow."""
+TensorFlow. With --no-xla it rewrites a SavedModel with TensorFlow alone."""
 
 _EXAMPLES = """\
 examples:
   jax2tf-bridge retarget predict.jaxfn --tensorflow 2.16 -o predict-2.16.jaxfn
-  jax2tf-bridge retarget predict/1 --tensorflow 2.16 -o predict/2"""
+  jax2tf-bridge retarget predict.jaxfn --no-xla -o predict-no-xla.jaxfn
+  jax2tf-bridge retarget predict/1 --tensorflow 2.16 -o predict/2
+  jax2tf-bridge retarget predict/1 --no-xla -o predict/2"""
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=exported_path, metavar="PATH", help=READABLE)
-    parser.add_argument(
-        "--tensorflow", metavar="RELEASE", required=True, help="the release, as 2.16"
-    )
+    add_target(parser, "the release, as 2.16")
     add_output(parser, "PATH", "what to write; by default beside the other, NAME-tf2.16")
     parser.add_argument(
         "--overwrite",
@@ -60,16 +65,18 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Reads the file or directory, retargets its functions and gradients, and writes the other."""
+    target = target_of(options)
+    if target is None:
+        raise UsageError("name the release by --tensorflow, as 2.16, or --no-xla")
     if options.file.is_dir():
-        _retarget_directory(options)
+        _retarget_directory(options, target)
         return
     if options.overwrite:
         raise UsageError(
             f"--overwrite: {options.file} is a file, and the one to write is replaced anyway"
         )
     console = Console(verbose=options.verbose)
-    target = Target.tensorflow(options.tensorflow)
-    output = options.output or _output_beside(options.file, options.tensorflow)
+    output = options.output or _output_beside(options.file, _suffix(options))
     check_output(output)
     portable = read_function(options.file)
     with loading("JAX", "retarget", console):
@@ -81,27 +88,81 @@ def run(options: argparse.Namespace) -> None:
     print(printable(f"{output}: {summary(retargeted)}"))
 
 
-def _output_beside(file: Path, release: str) -> Path:
-    """Names the file for a release, in the folder of the file that is read."""
-    return file.with_name(f"{file.name.removesuffix('.jaxfn')}-tf{release}.jaxfn")
+def _suffix(options: argparse.Namespace) -> str:
+    """Names the target in the name of what is written: "tf2.16", "tf2.16-no-xla" or "no-xla"."""
+    release = [] if options.tensorflow is None else [f"tf{options.tensorflow}"]
+    return "-".join([*release, *(["no-xla"] if options.no_xla else [])])
 
 
-def _retarget_directory(options: argparse.Namespace) -> None:
+def _output_beside(file: Path, suffix: str) -> Path:
+    """Names the file for a target, in the folder of the file that is read."""
+    return file.with_name(f"{file.name.removesuffix('.jaxfn')}-{suffix}.jaxfn")
+
+
+def _retarget_directory(options: argparse.Namespace, target: Target) -> None:
     """Reads the SavedModel, retargets its modules, and writes the other SavedModel."""
     console = Console(verbose=options.verbose)
-    target = Target.tensorflow(options.tensorflow)
     source: Path = options.file
     output = options.output or _default_output(options)
     check_free(output, overwrite=options.overwrite, has=GRAPH_FILE)
     with console.step(f"reading {source}"):
         contents = read_saved_model(source)
+    if not contents.modules:
+        raise BridgeError(
+            f"{source} is TensorFlow's own operations, which every newer release runs: it has no "
+            "module to retarget."
+        )
+    new = (_for_release if target.xla else _without_xla)(contents, target, console)
+    with (
+        console.step(f"writing {output}"),
+        changed_copy(source, output, overwrite=options.overwrite) as folder,
+    ):
+        replace_file(folder / GRAPH_FILE)
+        with (folder / GRAPH_FILE).open("wb") as file:
+            for part in new.graph:
+                file.write(part)
+        # It has digests of the graph that was.
+        replace_file(folder / _FINGERPRINT)
+        for name, portable in new.functions.items():
+            replace_file(folder / name)
+            order = len(stored_functions(portable)) - 1
+            write_function(folder / name, portable, vjp_order=order, arrays=False)
+        runs_on = f"; runs on {_releases(folder)}" if target.xla else ""
+    modules = contents.modules
+    count = "1 module" if len(modules) == 1 else f"{len(modules)} modules"
+    done = "retargeted" if target.xla else "made of TensorFlow's own operations"
+    print(printable(f"{output}: {count} {done}{runs_on}"))
+
+
+def _releases(folder: Path) -> str:
+    facts = describe_saved_model(read_saved_model(folder))
+    releases = [r for r in facts["tensorflow"] if r in facts["tensorflow_for_gradients"]]
+    if not any(module["order"] for module in facts["modules"]):
+        releases = facts["tensorflow"]
+    return releases_text(releases)
+
+
+@dataclass(frozen=True)
+class _NewContents:
+    """Parts of a SavedModel that are written anew.
+
+    Attributes:
+      graph: the bytes of saved_model.pb, in parts.
+      functions: the functions of its sidecar, by their files.
+    """
+
+    graph: Sequence[bytes | memoryview]
+    functions: Mapping[Path, PortableFunction]
+
+
+def _for_release(contents: SavedModelContents, target: Target, console: Console) -> _NewContents:
     with loading("JAX", "retarget", console):
         from jax2tf_bridge.from_jax.stablehlo._retarget import retarget, retarget_call
 
     def retargeted(called: CalledModule) -> NewModule:
         found = retarget_call(
             bytes(called.module),
-            name="/".join(filter(None, (called.function, called.node))),
+            name=_name_of(called),
             argument_dtypes=called.arguments,
             result_dtypes=[result.dtype for result in called.results],
             platforms=called.platforms,
@@ -117,27 +178,44 @@ def _retarget_directory(options: argparse.Namespace) -> None:
 
     with console.step(f"retargeting {len(contents.modules)} modules"):
         modules = [retargeted(called) for called in contents.modules]
-        portables = _portables(contents, lambda portable: retarget(portable, target))
-    with (
-        console.step(f"writing {output}"),
-        changed_copy(source, output, overwrite=options.overwrite) as folder,
-    ):
-        changed = replaced_modules(read_message(source), modules)
-        replace_file(folder / GRAPH_FILE)
-        with (folder / GRAPH_FILE).open("wb") as file:
-            changed.write(file)
-        # It has digests of the graph that was.
-        replace_file(folder / _FINGERPRINT)
-        for name, portable in portables.items():
-            replace_file(folder / name)
-            order = len(stored_functions(portable)) - 1
-            write_function(folder / name, portable, vjp_order=order, arrays=False)
-        facts = describe_saved_model(read_saved_model(folder))
-    count = "1 module" if len(modules) == 1 else f"{len(modules)} modules"
-    releases = [r for r in facts["tensorflow"] if r in facts["tensorflow_for_gradients"]]
-    if not any(module["order"] for module in facts["modules"]):
-        releases = facts["tensorflow"]
-    print(printable(f"{output}: {count} retargeted; runs on {releases_text(releases)}"))
+        # Signatures that are TensorFlow's own operations have no module to retarget.
+        functions = _portables(contents, lambda f: retarget(f, target) if f.target.xla else f)
+        graph = replaced_modules(read_message(Path(contents.path)), modules)
+        return _NewContents(graph.parts, functions)
+
+
+def _without_xla(contents: SavedModelContents, target: Target, console: Console) -> _NewContents:
+    with loading("TensorFlow", "retarget --no-xla", console):
+        from jax2tf_bridge.to_tf._replaced_modules import with_operations
+
+    def called_by(called: CalledModule) -> PortableFunction:
+        if called.functions:
+            raise ModuleError(
+                f"The module of {_name_of(called)} calls TensorFlow functions itself, and their "
+                "graphs stay behind: export the function again without XLA."
+            )
+        return called_function(
+            bytes(called.module),
+            called.stablehlo_version,
+            name=_name_of(called),
+            argument_dtypes=called.arguments,
+            result_dtypes=[result.dtype for result in called.results],
+            platforms=called.platforms or ("cpu",),
+            disabled_checks=called.disabled_checks,
+            has_tokens=called.has_tokens,
+            calling_convention_version=called.calling_convention_version,
+            target=target,
+        )
+
+    with console.step(f"making operations of {len(contents.modules)} modules"):
+        functions = {(m.function, m.node): called_by(m) for m in contents.modules}
+        graph = (Path(contents.path) / GRAPH_FILE).read_bytes()
+        new = with_operations(graph, functions)
+        return _NewContents([new], _portables(contents, without_xla))
+
+
+def _name_of(called: CalledModule) -> str:
+    return "/".join(filter(None, (called.function, called.node)))
 
 
 def _default_output(options: argparse.Namespace) -> Path:
@@ -146,7 +224,7 @@ def _default_output(options: argparse.Namespace) -> Path:
     if options.overwrite:
         return source
     plain = Path(os.path.abspath(source))
-    return source.parent / f"{plain.name}-tf{options.tensorflow}"
+    return source.parent / f"{plain.name}-{_suffix(options)}"
 
 
 def _portables(

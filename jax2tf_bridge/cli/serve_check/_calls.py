@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,8 +13,8 @@ from jax2tf_bridge.errors import BridgeError, ShapeError
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saved_model._extras import Request, read_requests
-from jax2tf_bridge.saved_model._saved_model import EntryPoint, SavedModelContents
-from jax2tf_bridge.saved_model._sidecar import SignatureEntry, read_sidecar
+from jax2tf_bridge.saved_model._saved_model import EntryPoint, Gradient, SavedModelContents
+from jax2tf_bridge.saved_model._sidecar import Sidecar, SignatureEntry, read_sidecar
 from jax2tf_bridge.saved_model._tensors import TensorType, tensor_type
 from shape_poly import Dim, DimExpr, SymbolicScope, evaluate_shape, sample_sizes
 
@@ -57,6 +57,8 @@ def calls_of(contents: SavedModelContents) -> list[Call]:
         raise BridgeError(f"{contents.path} has no signatures, so there is nothing to serve.")
     folder = Path(contents.path)
     known = read_sidecar(folder)
+    if known is not None:
+        entries = [_with_own_gradient(entry, *known) for entry in entries]
     has_gradient = {entry.name: _has_gradient(entry) for entry in entries}
     requests = [_request(request, has_gradient) for request in read_requests(folder)]
     found: list[Call] = []
@@ -74,6 +76,17 @@ def calls_of(contents: SavedModelContents) -> list[Call]:
     # TensorFlow Serving does not load a model with requests for what is not there.
     names = {entry.name for entry in entries}
     return found + [call for call in requests if call.signature not in names]
+
+
+def _with_own_gradient(
+    entry: EntryPoint, sidecar: Sidecar, portables: Mapping[str, PortableFunction]
+) -> EntryPoint:
+    """Adds the gradients of TensorFlow's own operations, which no module of the graph tells."""
+    portable = portables.get(entry.name)
+    if entry.gradient is not None or portable is None or portable.target.xla:
+        return entry
+    orders = sidecar.signatures[entry.name].vjp_order
+    return replace(entry, gradient=Gradient(max(orders, portable.tensorflow_differentiates), ""))
 
 
 def _has_gradient(entry: EntryPoint) -> bool:

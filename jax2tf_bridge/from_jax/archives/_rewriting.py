@@ -50,44 +50,53 @@ _OPEN_SIZES = ("potrf", "trsm")
 # In JAX they stay LAPACK's, in whose order eigenvalues come, and with matrices of open sizes.
 _IN_LAPACKS_ORDER = ("gees", "geev")
 
-# The lowering rules look at no more of the options than these.
-_OPTIONS = ExportOptions(
-    ("cpu",), (), Target.widest(), (), scope=SymbolicScope([]), infer=False, call=""
-)
+
+def _options(target: Target) -> ExportOptions:
+    """Makes the options that the lowering rules look at."""
+    return ExportOptions(("cpu",), (), target, (), scope=SymbolicScope([]), infer=False, call="")
 
 
-def rewrite_calls(module: StableHloModule, name: str, *, keep_current: bool) -> None:
+def rewrite_calls(
+    module: StableHloModule, name: str, *, keep_current: bool, target: Target | None = None
+) -> None:
     """Replaces the calls of LAPACK in `module` by StableHLO that every reader runs.
 
     Args:
       module: is changed in place.
       name: of the function, for messages.
       keep_current: whether the module is for today's jaxlib: what that takes as it is stays.
+      target: for which it is written; the widest by default.
 
     Raises:
       ModuleError: a call has open sizes, or flags that are computed, so that it has no such form;
         or other operands or types than JAX gives it.
     """
-    for operation, target in module.custom_call_operations():
+    options = _options(target or Target.widest())
+    for operation, called in module.custom_call_operations():
         try:
             # Its operands may be results of a call that was replaced just now.
-            call = archived_call(operation, target)
+            call = archived_call(operation, called)
             if call is None:
                 continue
             if not (keep_current and call.is_current):
                 by_lapack = keep_current and call.routine in _IN_LAPACKS_ORDER
-                _replace(module, operation, call, by_lapack=by_lapack)
+                _replace(module, operation, call, options, by_lapack=by_lapack)
         except ModuleError as e:
             raise ModuleError(f"{name} holds a call that has no form in StableHLO: {e}") from e
         except Exception as e:  # the module may be from anywhere
             raise ModuleError(
-                f"{name} holds a call of {target!r} that is not as JAX writes it: "
+                f"{name} holds a call of {called!r} that is not as JAX writes it: "
                 f"{type(e).__name__}: {e}. Export the function again."
             ) from e
 
 
 def _replace(
-    module: StableHloModule, operation: Any, call: ArchivedCall, *, by_lapack: bool
+    module: StableHloModule,
+    operation: Any,
+    call: ArchivedCall,
+    options: ExportOptions,
+    *,
+    by_lapack: bool,
 ) -> None:
     operands = [*call.arrays, *([call.scale] if call.scale is not None else [])]
     results = [ir.RankedTensorType(r.type) for r in operation.results]
@@ -99,7 +108,7 @@ def _replace(
         if by_lapack:
             replacement = _as_today(function, specs, call.target)
         else:
-            replacement = lower(function.trace(*specs), call.target, _OPTIONS).module
+            replacement = lower(function.trace(*specs), call.target, options).module
     given = replacement.main_types()[1]
     wanted = [str(r) for r in results[: len(given)]]
     if list(given[: len(wanted)]) != wanted:

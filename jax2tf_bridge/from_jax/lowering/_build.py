@@ -10,6 +10,7 @@ from jax2tf_bridge.from_jax._shardings import exported_shardings
 from jax2tf_bridge.from_jax.arguments._avals import portable_aval
 from jax2tf_bridge.from_jax.lowering._flat_functions import out_structure
 from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, Lowered, effect_names
+from jax2tf_bridge.from_jax.lowering._tf_gradients import tensorflow_differentiates
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
 from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
 from jax2tf_bridge.from_jax.stablehlo._retarget import retarget_module
@@ -51,7 +52,8 @@ def build(
       gradient: its gradient.
 
     Raises:
-      UnsupportedByTargetError: no StableHLO version of the target expresses the module.
+      UnsupportedByTargetError: no StableHLO version of the target expresses the module, or it has
+        no XLA, and TensorFlow has no operation for one of the module's.
       ModuleError: the module's types are not those of the trace.
       NotExportableError: it has an effect that cannot be made anew.
     """
@@ -92,6 +94,7 @@ def build(
         disabled_checks=options.disabled_checks,
         nr_devices=exported.nr_devices,
     )
+    by_tensorflow = not options.target.xla and tensorflow_differentiates(traced.jaxpr)
     function = PortableFunction(
         name=name,
         in_tree=in_tree,
@@ -114,6 +117,7 @@ def build(
         lifted_constants=lifted,
         graph_functions=lowered.graph_functions,
         gradient=gradient,
+        tensorflow_differentiates=by_tensorflow,
         uses_global_constants=exported.uses_global_constants,
     )
     mark_types_checked(function)

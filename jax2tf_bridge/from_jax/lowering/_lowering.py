@@ -12,6 +12,7 @@ from jax import export as jax_export
 
 from jax2tf_bridge.errors import (
     BridgeError,
+    Message,
     NotExportableError,
     PlatformError,
     ShapeError,
@@ -19,8 +20,9 @@ from jax2tf_bridge.errors import (
     UnsupportedByTargetError,
     bullet_list,
 )
+from jax2tf_bridge.from_jax._jax_compat import source_of_equation
 from jax2tf_bridge.from_jax.arguments._callables import AlreadyTraced
-from jax2tf_bridge.from_jax.lowering._effects import debug_rules, is_debug_effect
+from jax2tf_bridge.from_jax.lowering._effects import debug_rules, equations, is_debug_effect
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 from jax2tf_bridge.from_jax.shapes._traced_function import POLYMORPHIC, SizeWords
 from jax2tf_bridge.from_jax.stablehlo._graph_calls import graph_call_rules, take_graph_functions
@@ -28,7 +30,7 @@ from jax2tf_bridge.from_jax.stablehlo._module import FoundOperation, StableHloMo
 from jax2tf_bridge.portable._custom_calls import no_handler_text
 from jax2tf_bridge.portable._graph_function import GraphFunction
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
-from jax2tf_bridge.portable._target import PLATFORMS, Target
+from jax2tf_bridge.portable._target import NO_XLA, PLATFORMS, Target
 from shape_poly import SymbolicScope
 
 _UNSOLVABLE = "Cannot solve for values of dimension variables"
@@ -78,12 +80,17 @@ class Lowered:
 def lower(traced: jax.stages.Traced, name: str, options: ExportOptions) -> Lowered:
     """Lowers the trace for the platforms asked for, or for all that work.
 
+    Without XLA there is no choice of a platform when it runs: it is lowered for the CPU, which is
+    nearest to plain StableHLO, or if that is not asked for, for the first one.
+
     Raises:
       PlatformError: one of the platforms asked for, or every default one, fails.
       UnsupportedByTargetError: as it, where the reason is a custom call.
       ShardingError: JAX lowered for one device what takes more.
     """
     platforms = options.platforms or PLATFORMS
+    if not options.target.xla:
+        platforms = ("cpu",) if "cpu" in platforms else platforms[:1]
     try:
         return _attempt(traced, name, platforms, options)
     except Exception as e:  # of types that _is_of_a_platform lists
@@ -96,6 +103,8 @@ def lower(traced: jax.stages.Traced, name: str, options: ExportOptions) -> Lower
             ) from e
         together = e
     if len(platforms) == 1:
+        if not options.target.xla:
+            _refuse_kernels(traced, name, options.target, together)
         raise _failure(name, {platforms[0]: together}) from together
     failures = _failures(traced, name, platforms, options)
     if not failures:
@@ -144,7 +153,9 @@ def _attempt(
     # to keep stable ("ALL" turns that off from JAX 0.9 on; 0.8 needs the names, one by one).
     disabled = {"ALL"}
     rules = (
-        *lowering_overrides(platforms, options.target.stablehlo_versions[0]),
+        *lowering_overrides(
+            platforms, options.target.stablehlo_versions[0], xla=options.target.xla
+        ),
         *graph_call_rules(),
         *(debug_rules(traced) if options.without_debug_effects else ()),
     )
@@ -168,11 +179,54 @@ def _attempt(
         module.reduce_to_one_device(name)
     module.narrow_platform_index()
     graph_functions = take_graph_functions(module)
+    if not options.target.xla:
+        # Composites stay whole. What has no form is found where the module is written.
+        check_one_device(name, exported.nr_devices, options.target)
+        return Lowered(exported, module, graph_functions)
     module.expand()
     for call in module.custom_calls():
         if not options.allows_custom_call(call.name, platforms):
             raise _unregistered(name, call, platforms, options.target)
     return Lowered(exported, module, graph_functions)
+
+
+def _refuse_kernels(traced: jax.stages.Traced, name: str, target: Target, cause: Exception) -> None:
+    """Raises for a kernel of Pallas, if there is one, where lowering has failed."""
+    for equation in equations(traced.jaxpr.jaxpr):
+        if equation.primitive.name == "pallas_call" and not equation.params.get("interpret"):
+            source = source_of_equation(equation)
+            raise UnsupportedByTargetError(
+                Message(
+                    f"{name} cannot run on {target.name}, where it has to become TensorFlow's own "
+                    f"operations: the Pallas kernel{f' at {source}' if source else ''} has no form "
+                    "in them. Replace it by JAX operations, call it with interpret=True, or export "
+                    "the function for TPUs without ",
+                    NO_XLA,
+                    ".",
+                ),
+                operation="pallas_call",
+                source=source,
+            ) from cause
+
+
+def check_one_device(name: str, nr_devices: int, target: Target) -> None:
+    """Raises for a function over several devices, where the target has no XLA.
+
+    Raises:
+      UnsupportedByTargetError: it is one.
+    """
+    if nr_devices == 1:
+        return
+    raise UnsupportedByTargetError(
+        Message(
+            f"{name} cannot run on {target.name}: it is spread over {nr_devices} devices, and "
+            "TensorFlow's own operations run on one. Export it for one device, or without ",
+            NO_XLA,
+            ".",
+        ),
+        operation="devices",
+        source=None,
+    )
 
 
 def _unregistered(

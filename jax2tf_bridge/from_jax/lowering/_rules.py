@@ -25,6 +25,7 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
     rules_possible,
 )
 from jax2tf_bridge.from_jax.linalg._rules import linalg_rules
+from jax2tf_bridge.from_jax.lowering._composites import composite_rules
 from jax2tf_bridge.from_jax.lowering._convolutions import convolution_rules
 from jax2tf_bridge.from_jax.lowering._indexing import BATCHING_DIMS_SINCE, indexing_rules
 from jax2tf_bridge.portable._target import PLATFORMS
@@ -57,7 +58,7 @@ _REDUCTIONS = (
 
 @functools.lru_cache(maxsize=64)
 def lowering_overrides(
-    platforms: tuple[str, ...], stablehlo_version: tuple[int, int, int]
+    platforms: tuple[str, ...], stablehlo_version: tuple[int, int, int], *, xla: bool = True
 ) -> tuple[tuple[Any, Rule], ...]:
     """Makes (primitive, lowering rule) pairs for jax.export's `_override_lowering_rules`.
 
@@ -69,6 +70,7 @@ def lowering_overrides(
     Args:
       platforms: the platforms of the export.
       stablehlo_version: the lowest StableHLO version that the module should be expressible in.
+      xla: whether the target has XLA. If not, what TensorFlow has an operation for stays whole.
     """
     if not rules_possible():
         return ()
@@ -89,7 +91,23 @@ def lowering_overrides(
         pairs += indexing_rules()
     if stablehlo_version < _RESULT_ACCURACY_SINCE:
         pairs += tuple((p, functools.partial(_lower_accuracy, p)) for p in _WITH_ACCURACY)
-    return pairs
+    return pairs if xla else _whole(pairs)
+
+
+def _whole(rules: tuple[tuple[Any, Rule], ...]) -> tuple[tuple[Any, Rule], ...]:
+    """Replaces the rules of what TensorFlow has as one operation."""
+    cholesky_p = lax.linalg.cholesky_p
+    found = {**dict(rules), cholesky_p: common_rule(cholesky_p)}
+    found |= {lax.approx_top_k_p: lower_fun(_exact_top_k)}
+    return (*(found | dict(composite_rules(rules))).items(),)
+
+
+def _exact_top_k(x: Any, *, k: int, reduction_dimension: int, is_max_k: bool, **_: Any) -> Any:
+    """Finds the largest or smallest numbers themselves, as approx_top_k may."""
+    moved = jnp.moveaxis(x, reduction_dimension, -1)
+    values, indices = lax.top_k(moved if is_max_k else -moved, k)
+    values = values if is_max_k else -values
+    return [jnp.moveaxis(y, -1, reduction_dimension) for y in (values, indices)]
 
 
 def _lower_accuracy(primitive: Any, ctx: Any, x: Any, **params: Any) -> Sequence[Any]:

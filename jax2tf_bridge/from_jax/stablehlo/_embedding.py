@@ -1,4 +1,4 @@
-"""Turns modules into JAX's: lifted constants within, and 4-bit values of 4 bits."""
+"""Turns modules into JAX's: constants within, 4-bit values of 4 bits, and no composites."""
 
 from __future__ import annotations
 
@@ -41,6 +41,11 @@ def as_jax_has_it(function: Writable) -> Writable:
     if any(map(is_narrow, (*portable.in_avals, *portable.out_avals))):
         module = read_module(portable)
         retype_narrow_values(module, portable, ELEMENT_TYPES)
+        portable = _with_module(portable, module)
+    if not portable.target.xla:
+        module = read_module(portable)
+        # JAX cannot refine the shapes of composites.
+        module.expand()
         portable = _with_module(portable, module)
     return replace(function, portable=portable, needs_jax="")
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from jax2tf_bridge.errors import (
     Argument,
-    FileFormatError,
     GradientError,
     Message,
     ModuleError,
@@ -18,13 +17,14 @@ from jax2tf_bridge.errors import (
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.archives._rewriting import rewrite_calls
 from jax2tf_bridge.from_jax.arguments._avals import is_narrow
+from jax2tf_bridge.from_jax.lowering._lowering import check_one_device
 from jax2tf_bridge.from_jax.stablehlo._module import LossyError, StableHloModule
 from jax2tf_bridge.portable._as_portable import HoldsPortable, as_portable_function
 from jax2tf_bridge.portable._aval import Aval
-from jax2tf_bridge.portable._call_types import call_avals
+from jax2tf_bridge.portable._called_function import called_function
 from jax2tf_bridge.portable._custom_calls import no_handler_text
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
-from jax2tf_bridge.portable._module import Module
+from jax2tf_bridge.portable._expressible import check_expressible
 from jax2tf_bridge.portable._module_types import check_function_types
 from jax2tf_bridge.portable._portable_function import (
     Gradient,
@@ -37,7 +37,6 @@ from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouche
 from jax2tf_bridge.portable._stablehlo_version import Version, version_text
 from jax2tf_bridge.portable._target import Target, as_target
 from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
-from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
 
 _WITHOUT_EFFECTS = 8
@@ -70,7 +69,8 @@ def retarget_module(
 
     Raises:
       UnsupportedByTargetError: none of the versions can express it, or it needs a newer calling
-        convention; the operation and its source line are named.
+        convention, or TensorFlow's own operations do not say it and the target has no XLA; the
+        operation and its source line are named.
     """
     convention = _calling_convention(module, has_effects)
     if convention > target.calling_convention:
@@ -87,15 +87,19 @@ def retarget_module(
         )
     newest = _jax_compat.current_stablehlo_version()
     problem: LossyError | None = None
-    if module.uses_narrow_integers():
+    if target.xla and module.uses_narrow_integers():
         target = _for_narrow_integers(target, function_name)
     for version in _versions(module, target.stablehlo_versions):
         # An older jaxlib writes at most its own version, which newer readers accept.
         written = min(version, newest)
         try:
-            return Retargeted(module.serialize(written), written, convention)
+            found = Retargeted(module.serialize(written), written, convention)
         except LossyError as e:
             problem = e
+            continue
+        if not target.xla:
+            check_expressible(found.module, target, function_name)
+        return found
     assert problem is not None, "a target has at least one version"
     raise _unsupported(module, problem, target, function_name) from problem
 
@@ -211,13 +215,17 @@ def retarget(
     portable = as_portable_function(portable, "retarget")
     target = as_target(target)
     module = read_module(portable)
-    rewrite_calls(module, portable.name, keep_current=False)
+    rewrite_calls(module, portable.name, keep_current=False, target=target)
     if portable.module.nr_devices == 1:
         module.reduce_to_one_device(portable.name)
     module.narrow_platform_index()
-    module.expand()
+    if target.xla:
+        module.expand()
+    else:
+        check_one_device(portable.name, portable.module.nr_devices, target)
     retype_narrow_values(module, portable, WIDE)
-    _check_custom_calls(module, portable, target)
+    if target.xla:
+        _check_custom_calls(module, portable, target)
     check_function_types(portable, *module.main_types())
     retargeted = retarget_module(
         module, target, function_name=portable.name, has_effects=bool(portable.ordered_effects)
@@ -232,6 +240,8 @@ def retarget(
         ),
         target=target,
         gradient=_retargeted_vjp(portable, target),
+        # For XLA composites are expanded, of which stop_gradient leaves nothing behind.
+        tensorflow_differentiates=portable.tensorflow_differentiates and not target.xla,
     )
     mark_types_checked(found)
     return found
@@ -369,38 +379,18 @@ def retarget_call(
             operation=narrow[0],
             source=None,
         )
-    version = stablehlo_version(memoryview(module))
-    try:
-        inputs, outputs = read_main_types(module)
-    except FileFormatError as e:
-        raise ModuleError(f"The module of {name} cannot be read: {e}") from e
-    if version is None:
-        raise ModuleError(f"The module of {name} is no portable artifact of StableHLO.")
-    in_avals, out_avals = call_avals(
-        argument_dtypes,
-        result_dtypes,
-        (inputs, outputs),
-        has_platform_index=len(platforms) > 1,
+    function = called_function(
+        module,
+        stablehlo_version(memoryview(module)),
+        name=name,
+        argument_dtypes=argument_dtypes,
+        result_dtypes=result_dtypes,
+        platforms=platforms,
+        disabled_checks=disabled_checks,
+        has_tokens=has_tokens,
+        calling_convention_version=calling_convention_version,
+        nr_devices=_devices(module),
     )
-    function = PortableFunction.over_leaves(
-        name,
-        Module(
-            module,
-            version,
-            calling_convention_version,
-            kept_arguments=tuple(range(len(in_avals))),
-            platforms=tuple(platforms),
-            uses_shape_polymorphism=any("?" in t for t in inputs),
-            disabled_checks=tuple(disabled_checks),
-            nr_devices=_devices(module),
-        ),
-        in_avals,
-        out_avals,
-        target=Target("another tool", (version,), calling_convention_version),
-        producer="another tool",
-    )
-    effects = ("tokens",) if has_tokens else ()
-    function = replace(function, ordered_effects=effects, constraints_known=False)
     found = retarget(function, target).module
     return Retargeted(found.data, found.stablehlo_version, found.calling_convention_version)
 

@@ -1,5 +1,19 @@
 """Reads StableHLO portable artifacts, which are MLIR bytecode, without MLIR."""
 
+from jax2tf_bridge.portable.bytecode._program import (
+    Attribute,
+    Block,
+    DenseElements,
+    Function,
+    Operation,
+    OtherType,
+    Program,
+    TensorType,
+    Unsupported,
+    Value,
+    ValueType,
+)
+from jax2tf_bridge.portable.bytecode._read_program import read_program
 from jax2tf_bridge.portable.bytecode._summary import (
     Constant,
     ModuleSummary,
@@ -7,4 +21,21 @@ from jax2tf_bridge.portable.bytecode._summary import (
     read_module,
 )
 
-__all__ = ["Constant", "ModuleSummary", "read_main_types", "read_module"]
+__all__ = [
+    "Attribute",
+    "Block",
+    "Constant",
+    "DenseElements",
+    "Function",
+    "ModuleSummary",
+    "Operation",
+    "OtherType",
+    "Program",
+    "TensorType",
+    "Unsupported",
+    "Value",
+    "ValueType",
+    "read_main_types",
+    "read_module",
+    "read_program",
+]

@@ -20,9 +20,10 @@ _TENSOR = ("vhlo", 15)
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A constant's value: the index of its type, and how many bytes it takes in the file."""
+    """A constant's value: the index of its type, and which bytes of the section it is."""
 
     type: int
+    start: int
     size: int
 
 
@@ -68,8 +69,8 @@ class Attributes:
         if kind in _STRINGS:
             return self.string(index)
         if kind == _TENSOR:
-            value = Tensor(cursor.index("type", self._n_types), cursor.count("bytes"))
-            cursor.skip(value.size, "a tensor")
+            of, size = cursor.index("type", self._n_types), cursor.count("bytes")
+            value = Tensor(of, cursor.skip(size, "a tensor"), size)
         elif kind in _TYPES:
             value = TypeReference(cursor.index("type", self._n_types))
         elif kind in _DICTIONARIES:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import struct
 from typing import NoReturn
 
 from jax2tf_bridge.errors import FileFormatError
 
 # How many bytes a varint takes, by its first byte: the trailing zero bits count the bytes to come.
 VARINT_SIZES = bytes((first & -first).bit_length() if first else 9 for first in range(256))
+
+
+_FLOATS = {16: ("<H", "<e"), 32: ("<I", "<f"), 64: ("<Q", "<d")}
+
+
+def as_float(bits: int, width: int) -> float:
+    """Returns the float of IEEE 754 that has these bits, of which there are 16, 32 or 64."""
+    number, real = _FLOATS[width]
+    value: float = struct.unpack(real, struct.pack(number, bits))[0]
+    return value
 
 
 class Cursor:
@@ -74,6 +85,15 @@ class Cursor:
         """Reads the next signed number, of which the lowest bit is the sign."""
         value = self.varint()
         return (value >> 1) ^ -(value & 1)
+
+    def bits(self, width: int) -> int:
+        """Reads a number of known width, of 64 bits at most, as one without a sign."""
+        value = self.byte() if width <= 8 else self.signed_varint()
+        return value & ((1 << width) - 1)
+
+    def float64(self) -> float:
+        """Reads a float of 64 bits."""
+        return as_float(self.bits(64), 64)
 
     def flagged(self) -> tuple[int, bool]:
         """Reads the next number: without its lowest bit, and that bit."""

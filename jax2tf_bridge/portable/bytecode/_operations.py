@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable.bytecode import _layout
-from jax2tf_bridge.portable.bytecode._cursor import VARINT_SIZES
+from jax2tf_bridge.portable.bytecode._cursor import VARINT_SIZES, Cursor
 from jax2tf_bridge.portable.bytecode._layout import Layout, Section
 
 # The parts that an operation may have; they stand in another order.
-_ATTRIBUTES, _RESULTS, _OPERANDS, _SUCCESSORS, _REGIONS, _USE_LISTS, _PROPERTIES = (
+ATTRIBUTES, RESULTS, OPERANDS, SUCCESSORS, REGIONS, USE_LISTS, PROPERTIES = (
     1 << bit for bit in range(7)
 )
-_ALL = (1 << 7) - 1
+ALL = (1 << 7) - 1
 
 MODULE = "builtin.module"
 
@@ -134,39 +134,28 @@ class _Walker:
             self._cursor.varint()  # how many values the region has
 
     def _begin_block(self, frame: _Frame) -> None:
-        cursor = self._cursor
-        frame.operations, has_arguments = cursor.flagged()
-        if not has_arguments:
-            return
-        n_arguments = cursor.count("arguments")
-        for _ in range(n_arguments):
-            if self._version < _layout.OPTIONAL_LOCATIONS:
-                self._skip(2)
-            elif cursor.flagged()[1]:
-                self._skip(1)
-        if self._version >= _layout.USE_LISTS and cursor.byte() & _USE_LISTS:
-            self._use_lists(n_arguments)
+        frame.operations, _ = read_block(self._cursor, self._version)
 
     def _operation(self, parent: int, depth: int) -> _Frame | None:
         cursor = self._cursor
         name = cursor.index("operation", self._n_names)
         mask = cursor.byte()
-        if mask > _ALL:
+        if mask > ALL:
             cursor.fail(f"an operation has parts {mask:#x} that are not known")
         if not depth and name != self._module:
             cursor.fail("the outermost operation is no module")
         self._skip(1)  # its location
-        attributes = cursor.varint() if mask & _ATTRIBUTES else None
-        properties = cursor.varint() if mask & _PROPERTIES else None
+        attributes = cursor.varint() if mask & ATTRIBUTES else None
+        properties = cursor.varint() if mask & PROPERTIES else None
         n_results = 0
-        if mask & _RESULTS:
+        if mask & RESULTS:
             n_results = cursor.varint()
             self._skip(n_results)
-        for part in (_OPERANDS, _SUCCESSORS):
+        for part in (OPERANDS, SUCCESSORS):
             if mask & part:
                 self._skip(cursor.varint())
-        if mask & _USE_LISTS:
-            self._use_lists(n_results)
+        if mask & USE_LISTS:
+            skip_use_lists(cursor, n_results)
         self._walk.counts[name] += 1
         if parent in self._names:
             self._walk.counts_in_sought[name] += 1
@@ -175,33 +164,72 @@ class _Walker:
             found[Found(name, attributes, properties, depth, n_results)] += 1
             if len(found) > _MOST_FOUND:
                 cursor.fail(f"there are more than {_MOST_FOUND} functions, constants and calls")
-        return self._inside(name, depth) if mask & _REGIONS else None
+        return self._inside(name, depth) if mask & REGIONS else None
 
     def _inside(self, name: int, depth: int) -> _Frame | None:
         """Finds an operation's regions, which lie in a section where nothing reaches into them."""
-        cursor = self._cursor
-        regions, isolated = cursor.flagged()
-        if not isolated or self._version < _layout.LAZY_REGIONS:
+        regions, _, section = read_regions(self._cursor, self._version)
+        if section is None:
             return _Frame(name, regions)
-        number, section = _layout.read_section(cursor)
-        if number != Section.OPERATIONS:
-            cursor.fail(f"section {number} stands in the place of regions")
         if self._top_only and depth:
             return None
-        cursor.at = section.at
+        self._cursor.at = section.at
         return _Frame(name, regions, section.end)
 
-    def _use_lists(self, n_values: int) -> None:
-        """Passes over the order in which values are used, where that is not the usual one."""
-        cursor = self._cursor
-        for _ in range(cursor.varint() if n_values > 1 else 1):
-            if n_values > 1:
-                self._skip(1)  # which value
-            self._skip(cursor.flagged()[0])
-
     def _skip(self, count: int) -> None:
-        """Passes over numbers."""
-        data, at = self._cursor.data, self._cursor.at
-        for _ in range(count):
-            at += VARINT_SIZES[data[at]]
-        self._cursor.at = at
+        skip_numbers(self._cursor, count)
+
+
+def read_block(cursor: Cursor, version: int) -> tuple[int, list[int]]:
+    """Reads the beginning of a block: how many operations it has, and its arguments' types."""
+    operations, has_arguments = cursor.flagged()
+    types: list[int] = []
+    if not has_arguments:
+        return operations, types
+    for _ in range(cursor.count("arguments")):
+        if version >= _layout.OPTIONAL_LOCATIONS:
+            kind, has_location = cursor.flagged()
+        else:
+            kind, has_location = cursor.varint(), True
+        types.append(kind)
+        if has_location:
+            cursor.varint()
+    if version >= _layout.USE_LISTS and cursor.byte() & USE_LISTS:
+        skip_use_lists(cursor, len(types))
+    return operations, types
+
+
+def read_regions(cursor: Cursor, version: int) -> tuple[int, bool, Cursor | None]:
+    """Reads the beginning of an operation's regions.
+
+    Returns:
+      How many they are; whether nothing in them names values from outside; and, for some of
+      those, the section in which they lie, which is passed over.
+    """
+    regions, isolated = cursor.flagged()
+    if not isolated or version < _layout.LAZY_REGIONS:
+        return regions, isolated, None
+    number, section = _layout.read_section(cursor)
+    if number != Section.OPERATIONS:
+        cursor.fail(f"section {number} stands in the place of regions")
+    return regions, isolated, section
+
+
+def skip_use_lists(cursor: Cursor, n_values: int) -> None:
+    """Passes over the order in which values are used, where that is not the usual one."""
+    for _ in range(cursor.varint() if n_values > 1 else 1):
+        if n_values > 1:
+            skip_numbers(cursor, 1)  # which value
+        skip_numbers(cursor, cursor.flagged()[0])
+
+
+def skip_numbers(cursor: Cursor, count: int) -> None:
+    """Passes over numbers.
+
+    Raises:
+      IndexError: the data ends within one.
+    """
+    data, at = cursor.data, cursor.at
+    for _ in range(count):
+        at += VARINT_SIZES[data[at]]
+    cursor.at = at

@@ -26,31 +26,12 @@ from jax2tf_bridge.portable.bytecode._attributes import (
 from jax2tf_bridge.portable.bytecode._layout import Layout, Strings, read_layout
 from jax2tf_bridge.portable.bytecode._operations import MODULE, Found, Walk, walk
 from jax2tf_bridge.portable.bytecode._types import Types, UnknownTypeError
+from jax2tf_bridge.portable.bytecode._vhlo import PROPERTIES, plain_name
 
 Data: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 
 _FUNCTION, _CUSTOM_CALL, _CONSTANT = "func", "custom_call", "constant"
 
-# What the operations that are looked at hold natively, in the order in which it stands.
-_PROPERTIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "vhlo.func_v1": (
-            *("arg_attrs", "function_type", "res_attrs", "sym_name", "sym_visibility"),
-        ),
-        "vhlo.constant_v1": ("value",),
-        "vhlo.custom_call_v1": (
-            *("api_version", "backend_config", "call_target_name", "called_computations"),
-            *("has_side_effect", "operand_layouts", "output_operand_aliases", "result_layouts"),
-        ),
-        "vhlo.custom_call_v2": (
-            *("api_version", "backend_config", "call_target_name", "called_computations"),
-            *("has_side_effect", "operand_layouts", "output_operand_aliases", "result_layouts"),
-            "result_tilings",
-        ),
-    }
-)
-
-_VHLO_NAME = re.compile(r"vhlo\.(.+)_v[0-9]+")
 _PRODUCER = re.compile(r"StableHLO_v([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})")
 _OF_FUNCTIONS = frozenset({"func", "call"})
 _NOT_COUNTED = frozenset({MODULE, "builtin.unrealized_conversion_cast"})
@@ -162,7 +143,7 @@ class _Reader:
         self._kinds = {
             i: kind
             for i, name in enumerate(layout.operation_names)
-            if (kind := _kind(name)) in (_FUNCTION, _CUSTOM_CALL, _CONSTANT)
+            if (kind := plain_name(name)) in (_FUNCTION, _CUSTOM_CALL, _CONSTANT)
         }
         self._unknown: dict[str, None] = {}
         self._walk = walk(layout, frozenset(self._kinds), top_only=top_only)
@@ -216,14 +197,14 @@ class _Reader:
         named: dict[str, int] = {}
         name = self._layout.operation_names[op.name]
         if op.properties is not None:
-            if name not in _PROPERTIES:
+            if name not in PROPERTIES:
                 self._is_unknown(name)
                 return {}
             table = self._layout.properties
             if op.properties >= len(table):
                 _fail(f"an operation names properties {op.properties} of {len(table)}")
             cursor = table[op.properties]
-            for attribute in _PROPERTIES[name]:
+            for attribute in PROPERTIES[name]:
                 named[attribute] = cursor.varint()
             cursor.finished()
         if op.attributes is not None:
@@ -309,7 +290,7 @@ def _operations(layout: Layout, walked: Walk) -> Counter[str]:
     """Counts each operation, by its name in StableHLO."""
     counts: Counter[str] = Counter()
     for i, name in enumerate(layout.operation_names):
-        plain = _kind(name)
+        plain = plain_name(name)
         if plain == "return":
             # VHLO has one operation that returns, from functions and from regions; of what was
             # looked for, functions alone have regions.
@@ -319,11 +300,6 @@ def _operations(layout: Layout, walked: Walk) -> Counter[str]:
             dialect = "func" if plain in _OF_FUNCTIONS else "stablehlo"
             counts[f"{dialect}.{plain}" if plain else name] += walked.counts[i]
     return +counts
-
-
-def _kind(name: str) -> str | None:
-    match = _VHLO_NAME.fullmatch(name)
-    return match.group(1) if match else None
 
 
 def _sorted(counts: Counter[str]) -> Mapping[str, int]:

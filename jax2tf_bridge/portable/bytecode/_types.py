@@ -5,6 +5,7 @@ from __future__ import annotations
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES
 from jax2tf_bridge.portable.bytecode._cursor import Cursor
 from jax2tf_bridge.portable.bytecode._layout import EntryTable
+from jax2tf_bridge.portable.bytecode._program import OtherType, TensorType, ValueType
 
 _DYNAMIC = -(1 << 63)
 _DEEPEST = 50
@@ -20,6 +21,7 @@ _NAMES = {
 }
 _COMPLEX, _FUNCTION, _TENSOR, _BOUNDED_TENSOR = 1, 8, 20, 21
 _TUPLE, _UNRANKED_TENSOR, _BUFFER, _FUTURE = 23, 25, 41, 42
+_QUANTIZED, _QUANTIZED_PER_AXIS = 24, 30
 _BOUNDS = ("vhlo", 18)
 
 
@@ -39,6 +41,7 @@ class Types:
         self._table, self._attributes, self._characters_left = table, attributes, longest
         self._known: dict[int, str] = {}
         self._unknown: dict[int, str] = {}
+        self._values: dict[int, ValueType] = {}
 
     def text(self, index: int) -> str:
         """Prints the type as StableHLO does.
@@ -61,6 +64,25 @@ class Types:
         inputs, outputs = self._list(entry.cursor, 0), self._list(entry.cursor, 0)
         entry.cursor.finished()
         return inputs, outputs
+
+    def value(self, index: int) -> ValueType:
+        """Reads the type of a value; that of a bounded tensor is its text.
+
+        Raises:
+          UnknownTypeError, FileFormatError: as for `text`.
+        """
+        found = self._values.get(index)
+        if found is None:
+            entry = self._table[index]
+            if entry.kind == ("vhlo", _TENSOR):
+                shape = sizes(entry.cursor)
+                element = self._text(entry.cursor.index("type", len(self._table)), 1)
+                entry.cursor.finished()
+                found = TensorType(tuple(shape), element)
+            else:
+                found = OtherType(self.text(index))
+            self._values[index] = found
+        return found
 
     def _text(self, index: int, depth: int) -> str:
         if index in self._unknown:
@@ -96,6 +118,8 @@ class Types:
             return f"complex<{self._one(cursor, depth)}>"
         if code == _UNRANKED_TENSOR:
             return f"tensor<*x{self._one(cursor, depth)}>"
+        if code in (_QUANTIZED, _QUANTIZED_PER_AXIS):
+            return self._quantized(cursor, depth, per_axis=code == _QUANTIZED_PER_AXIS)
         if code in (_TUPLE, _FUTURE):
             kind = "tuple" if code == _TUPLE else "!stablehlo.future"
             return f"{kind}<{', '.join(self._list(cursor, depth))}>"
@@ -104,6 +128,27 @@ class Types:
             results = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
             return f"({', '.join(inputs)}) -> {results}"
         raise UnknownTypeError(f"type {code} of vhlo")
+
+    def _quantized(self, cursor: Cursor, depth: int, *, per_axis: bool) -> str:
+        """Prints the type without the range of its integers."""
+        signed = cursor.varint() & 1
+        storage, expressed = self._one(cursor, depth), self._one(cursor, depth)
+        axis = None
+        if per_axis:
+            axis = cursor.varint()
+            _skip_range(cursor)
+            scales = [cursor.float64() for _ in range(cursor.count("scales"))]
+            points = [cursor.signed_varint() for _ in range(cursor.count("zero points"))]
+        else:
+            scales, points = [cursor.float64()], [cursor.signed_varint()]
+            _skip_range(cursor)
+        if len(scales) != len(points):
+            cursor.fail(f"a type has {len(scales)} scales, and {len(points)} zero points")
+        each = [f"{s:e}:{z}" if z else f"{s:e}" for s, z in zip(scales, points, strict=True)]
+        stored = storage if signed else storage.replace("i", "u", 1)
+        if axis is None:
+            return f"!quant.uniform<{stored}:{expressed}, {each[0]}>"
+        return f"!quant.uniform<{stored}:{expressed}:{axis}, {{{','.join(each)}}}>"
 
     def _one(self, cursor: Cursor, depth: int) -> str:
         text = self._text(cursor.index("type", len(self._table)), depth + 1)
@@ -117,18 +162,30 @@ class Types:
         return tuple(self._one(cursor, depth) for _ in range(cursor.count("types")))
 
     def _dimensions(self, cursor: Cursor) -> str:
-        return "".join(f"{size}x" for size in _sizes(cursor))
+        return "".join(f"{size}x" for size in _printed(cursor))
 
     def _bounds(self, index: int) -> str:
         entry = self._attributes[index]
         if entry.kind != _BOUNDS:
             raise UnknownTypeError(f"a tensor with the encoding {entry.code} of {entry.dialect}")
-        bounds = ", ".join(_sizes(entry.cursor))
+        bounds = ", ".join(_printed(entry.cursor))
         entry.cursor.finished()
         self._characters_left -= len(bounds)
         return f", #stablehlo.bounds<{bounds}>"
 
 
-def _sizes(cursor: Cursor) -> list[str]:
-    sizes = [cursor.signed_varint() for _ in range(cursor.count("sizes"))]
-    return ["?" if size == _DYNAMIC else str(size) for size in sizes]
+def sizes(cursor: Cursor) -> list[int | None]:
+    """Reads sizes; None for one that is not known."""
+    found = [cursor.signed_varint() for _ in range(cursor.count("sizes"))]
+    if found and min(found) < 0 and any(_DYNAMIC != size < 0 for size in found):
+        cursor.fail(f"a tensor has the size {min(found)}")
+    return [None if size == _DYNAMIC else size for size in found]
+
+
+def _printed(cursor: Cursor) -> list[str]:
+    return ["?" if size is None else str(size) for size in sizes(cursor)]
+
+
+def _skip_range(cursor: Cursor) -> None:
+    for _ in ("least", "greatest"):
+        cursor.varint()

@@ -103,7 +103,7 @@ def serving_instructions(
       signatures_that_stay_apart: those whose requests cannot be joined: without buckets, or with
         a preprocess or postprocess that does not take and give rows.
       preprocessed: those that have a preprocess: what that takes cannot be padded.
-      platforms: what the modules were lowered for.
+      platforms: what the modules that XLA compiles were lowered for.
       environment: variables to start it with, as `CompileCache.environment` gives them.
       cores: of the machine that serves; this one's by default.
     """
@@ -219,7 +219,10 @@ def instructions(
     cache = None if programs is None else CompileCache(whole / CACHE_FOLDER, programs)
     # TensorFlow Serving wants a folder of versions.
     root = whole.parent if whole.name.isdecimal() else whole
-    platforms = sorted({p for e in endpoints for p in e.portable.platforms})
+    # TensorFlow's own operations are not compiled.
+    platforms = sorted(
+        {p for e in endpoints if e.portable.target.xla for p in e.portable.platforms}
+    )
     return serving_instructions(
         root,
         root.name,

@@ -233,7 +233,7 @@ class Endpoint:
     @property
     def order(self) -> int:
         """Number of orders of gradients."""
-        return 0 if self.orders is None else len(self.orders.functions)
+        return 0 if self.orders is None else self.orders.order
 
     def gradient_functions(self) -> list[Any]:
         """Traces its gradients, for the saved object; of what was traced of it."""
@@ -245,10 +245,13 @@ class Endpoint:
         return functions
 
     def prevented(self, order: int) -> str | None:
-        """Says why the gradient of this order, or the function (0), has none; None if it has."""
+        """Says why the gradient of this order, or the function (0), has none; None if it has.
+
+        It is about what runs in pieces, of which each order needs a function.
+        """
         if self.orders is None:
             return self.portable.gradient_problem()
-        return self.orders.prevented(order)
+        return self.orders.ended(order)
 
     @property
     def takes_params(self) -> bool:

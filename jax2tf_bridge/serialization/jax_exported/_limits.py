@@ -137,6 +137,8 @@ def _work_for_jax(portable: PortableFunction) -> str:
         work.append(f"captured arrays ({len(portable.lifted_constants)}) lie beside its module")
     if _is_widened(portable):
         work.append("its module takes 4-bit integers as 8-bit ones, for TensorFlow")
+    if not portable.target.xla:
+        work.append("its module has composites, for TensorFlow's own operations")
     return ", and ".join(work)
 
 

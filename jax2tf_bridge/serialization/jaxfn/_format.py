@@ -30,6 +30,8 @@ IDENTIFIER = b"JXFN"
 HISTORY = {
     1: "November 2026, the first: all of a PortableFunction with its VJPs and lifted arrays",
     2: "November 2026: TensorFlow graphs that modules call; written only where there are any",
+    3: "November 2026: targets without XLA, and functions that TensorFlow differentiates itself; "
+    "written only for those",
 }
 """Each version of the format, when it came, and why.
 
@@ -46,6 +48,9 @@ FIRST_VERSION = 1
 
 GRAPH_FUNCTIONS_VERSION = 2
 """What a file with TensorFlow graphs needs."""
+
+WITHOUT_XLA_VERSION = 3
+"""First version with targets without XLA, and functions that TensorFlow differentiates."""
 
 MAX_STRUCTURE_SIZE = 2**31 - 1
 """FlatBuffers' offsets reach no further. Modules and arrays lie behind and have no limit."""

@@ -116,7 +116,7 @@ class _FileReader:
         shardings = root.tables(schema.File.SHARDINGS)
         self._shardings = [None, *(_sharding(table, meshes, texts) for table in shardings)]
         lowerings = root.tables(schema.File.LOWERINGS)
-        self._lowerings = [_lowering(table, texts) for table in lowerings]
+        self._lowerings = [_lowering(table, version, texts) for table in lowerings]
         self._graph_functions = _graph_functions(root, version, texts)
         self._comparisons = Comparisons()
 
@@ -173,6 +173,7 @@ class _FileReader:
             "uses_global_constants": table.boolean(fields.USES_GLOBAL_CONSTANTS),
             "lifted_constants": self._lifted(table),
             "graph_functions": look_up_all(table, fields.GRAPH_FUNCTIONS, self._graph_functions),
+            "tensorflow_differentiates": table.boolean(fields.TENSORFLOW_DIFFERENTIATES),
             **lowering,
             "module": Module(
                 b"",
@@ -231,8 +232,11 @@ def _check_vjp(table: Table, function: dict[str, Any], vjp: dict[str, Any]) -> N
         raise table.error(None, f"the VJP of {primal.name}", problem)
 
 
-def _lowering(table: Table, texts: Sequence[str]) -> dict[str, Any]:
+def _lowering(table: Table, version: int, texts: Sequence[str]) -> dict[str, Any]:
     fields = schema.Lowering
+    xla = table.boolean(fields.TARGET_XLA)
+    if not xla and version < _format.WITHOUT_XLA_VERSION:
+        raise table.error(fields.TARGET_XLA, f"true in a file of version {version}", "false")
     versions = _versions(table, fields.STABLEHLO_VERSION)
     if len(versions) != 1:
         raise table.error(fields.STABLEHLO_VERSION, "one version", f"{len(versions)}")
@@ -258,6 +262,7 @@ def _lowering(table: Table, texts: Sequence[str]) -> dict[str, Any]:
             look_up(table, fields.TARGET_NAME, texts),
             _versions(table, fields.TARGET_STABLEHLO_VERSIONS),
             table.integer(fields.TARGET_CALLING_CONVENTION),
+            xla=xla,
         ),
     }
 

@@ -113,6 +113,7 @@ class Lowering(Field):
     TARGET_NAME = "uint"
     TARGET_STABLEHLO_VERSIONS = "[uint]"
     TARGET_CALLING_CONVENTION = "uint"
+    TARGET_XLA = "bool", True
 
 
 class GraphFunction(Field):
@@ -143,6 +144,7 @@ class Function(Field):
     MODULE_SIZE = "ulong"
     MODULE_CRC32 = "uint"
     GRAPH_FUNCTIONS = "[uint]"
+    TENSORFLOW_DIFFERENTIATES = "bool"
 
 
 class File(Field):

@@ -58,6 +58,8 @@ def file_parts(
     behind += with_padding(writer.arrays.values(), len(structure) + sum(map(len, behind)))
     has_graphs = any(function.graph_functions for function in functions)
     version = _format.GRAPH_FUNCTIONS_VERSION if has_graphs else _format.FIRST_VERSION
+    if any(not f.target.xla or f.tensorflow_differentiates for f in functions):
+        version = _format.WITHOUT_XLA_VERSION
     _format.fill_header(structure, sum(map(len, behind)), version)
     return [structure, *behind]
 
@@ -189,6 +191,7 @@ class _StructureWriter:
             schema.Function.GRAPH_FUNCTIONS,
             self._graph_functions.indices(function.graph_functions),
         )
+        yield schema.Function.TENSORFLOW_DIFFERENTIATES, function.tensorflow_differentiates
 
     def _lowering(self, function: PortableFunction) -> int:
         """Returns the index of how a function was lowered, which is written if it is new."""
@@ -229,6 +232,7 @@ class _StructureWriter:
                 schema.Lowering.TARGET_NAME: texts.index(target.name),
                 schema.Lowering.TARGET_STABLEHLO_VERSIONS: _versions(target.stablehlo_versions),
                 schema.Lowering.TARGET_CALLING_CONVENTION: target.calling_convention,
+                schema.Lowering.TARGET_XLA: target.xla,
             }
         )
         self._lowering_tables.append(table)

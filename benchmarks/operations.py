@@ -1,0 +1,183 @@
+"""TensorFlow's own operations against XlaCallModule and the same model in Keras, in one run.
+
+Time of a call, of the first call at a size that was not seen before, of requests of random sizes
+and of converting; and how many operations the graphs have.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import _measure
+from benchmarks._models import MODELS, Model, in_keras
+from jax2tf_bridge import Target, convert
+from tests.consumers.own_operations import (
+    foreign_operations,
+    operation_counts,
+    switch_off_xla,
+    without_xla,
+)
+
+_XLA, _OWN, _KERAS = "XlaCallModule", "TensorFlow's operations", "Keras"
+_LARGEST = 128
+# Each is asked for once, so that XLA has not seen it.
+_NEW_SIZES = (3, 5, 7, 11, 13, 17, 19, 23)
+
+
+def _specification(model: Model) -> tf.TensorSpec:
+    return tf.TensorSpec((None, *model.shape), tf.int32 if model.vocabulary else tf.float32)
+
+
+def _converted(model: Model, target: Target) -> Any:
+    """The model as it is served: weights as variables, any batch size."""
+    weights = {name: tf.Variable(value) for name, value in model.weights.items()}
+    f = convert(model.apply, polymorphic_shapes=[None, model.polymorphic_shape], target=target)
+    return tf.function(
+        lambda x: f(weights, x), input_signature=[_specification(model)], autograph=False
+    )
+
+
+def _written(name: str, model: Model) -> Any:
+    made = in_keras(name, model)
+    return tf.function(
+        lambda x: made(x, training=False), input_signature=[_specification(model)], autograph=False
+    )
+
+
+def makers(name: str, model: Model) -> Mapping[str, Callable[[], Any]]:
+    """Makes what is compared, each a function of the inputs."""
+    return {
+        _XLA: lambda: _converted(model, Target.widest()),
+        _OWN: lambda: _converted(model, without_xla()),
+        _KERAS: lambda: _written(name, model),
+    }
+
+
+def first_calls(functions: Mapping[str, Any], model: Model) -> dict[str, list[float]]:
+    """Seconds of the first call at each of some sizes."""
+    times: dict[str, list[float]] = {who: [] for who in functions}
+    for size in _NEW_SIZES:
+        x = tf.constant(model.inputs(size))
+        for who, f in functions.items():
+            start = time.perf_counter()
+            np.asarray(f(x))
+            times[who].append(time.perf_counter() - start)
+    return times
+
+
+def trace(functions: Mapping[str, Any], model: Model, sizes: Sequence[int]) -> dict[str, float]:
+    """Seconds of all requests, one after another."""
+    given = {size: tf.constant(model.inputs(size)) for size in set(sizes)}
+    seconds = {}
+    for who, f in functions.items():
+        start = time.perf_counter()
+        for size in sizes:
+            np.asarray(f(given[size]))
+        seconds[who] = time.perf_counter() - start
+    return seconds
+
+
+def measure(name: str, options: Any) -> tuple[list[list[str]], list[dict[str, Any]]]:
+    """Measures one model: a row of a table, and figures, for each way and batch."""
+    model = MODELS[name]()
+    made, converting = {}, {}
+    for who, make in makers(name, model).items():
+        start = time.process_time()
+        made[who] = make()
+        made[who].get_concrete_function()
+        converting[who] = time.process_time() - start
+    assert foreign_operations(made[_OWN].get_concrete_function().graph) == []
+    counts = {
+        who: operation_counts(f.get_concrete_function().graph).total() for who, f in made.items()
+    }
+    warm = tf.constant(model.inputs(2))
+    expected = np.asarray(made[_XLA](warm))
+    for f in made.values():
+        np.testing.assert_allclose(np.asarray(f(warm)), expected, rtol=2e-3, atol=2e-3)
+    _measure.progress(f"{name}: sizes that are new")
+    firsts = {who: _measure.Spread.of(times) for who, times in first_calls(made, model).items()}
+    random_sizes = [random.Random(i).randint(1, _LARGEST) for i in range(options.requests)]
+    _measure.progress(f"{name}: {options.requests} requests")
+    totals = trace(made, model, random_sizes)
+    rows, measured = [], []
+    for batch in options.batches:
+        _measure.progress(f"{name}: batch {batch}")
+        x = tf.constant(model.inputs(batch))
+        calls = {who: lambda f=f, x=x: np.asarray(f(x)) for who, f in made.items()}
+        times = _measure.interleaved(calls, rounds=options.rounds)
+        for who in made:
+            spread = _measure.Spread.of(times[who])
+            ratios = {b: _measure.ratios(times, who, b) for b in (_XLA, _KERAS)}
+            measured.append(
+                {
+                    "model": name,
+                    "batch": batch,
+                    "who": who,
+                    "seconds": spread,
+                    **{f"to {b}": ratio for b, ratio in ratios.items()},
+                    "first call": firsts[who],
+                    "requests": totals[who],
+                    "operations": counts[who],
+                    "converting": converting[who],
+                }
+            )
+            once = batch == options.batches[0]
+            rows.append(
+                [
+                    name,
+                    str(batch),
+                    who,
+                    _measure.seconds_text(spread.median),
+                    *(ratio.ratio_text() for ratio in ratios.values()),
+                    *(
+                        [
+                            _measure.seconds_text(firsts[who].median),
+                            _measure.seconds_text(totals[who]),
+                            str(counts[who]),
+                            _measure.seconds_text(converting[who]),
+                        ]
+                        if once
+                        else [""] * 4
+                    ),
+                ]
+            )
+    return rows, measured
+
+
+def main() -> None:
+    """Measures, and prints a table."""
+    parser = _measure.parser(__doc__, rounds=31)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 32, 256])
+    parser.add_argument("--requests", type=int, default=500)
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    options = parser.parse_args()
+    switch_off_xla()
+    rows, measured = [], []
+    for name in options.models:
+        found = measure(name, options)
+        rows += found[0]
+        measured += found[1]
+    _measure.report(
+        "TensorFlow's own operations",
+        [
+            *("model", "batch", "run by", "median", f"x {_XLA}", f"x {_KERAS}"),
+            *("first call at a size", "requests", "operations", "converting, CPU"),
+        ],
+        rows,
+        measured,
+        json_path=options.json,
+        notes=[
+            f"{options.requests} requests of 1 to {_LARGEST} rows, one after another. Operations: "
+            "without constants, arguments and reads of variables."
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

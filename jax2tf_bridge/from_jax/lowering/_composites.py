@@ -1,0 +1,212 @@
+"""Lowering rules that keep operations whole for TensorFlow's own, as composites.
+
+A composite has a name, attributes and a decomposition: TensorFlow's operation takes its place where
+there is one, else the decomposition does, which is what the export for XLA writes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from jax2tf_bridge.errors import NotExportableError
+from jax2tf_bridge.from_jax._jax_compat import ir
+from jax2tf_bridge.from_jax._jax_compat_lowering import Rule, by_platform, lower_fun
+from jax2tf_bridge.from_jax.stablehlo._operations import replace_operation
+
+Attributes = Mapping[str, bool | int]
+# Of an equation's parameters; None where its composite cannot say them.
+_ToAttributes = Callable[[Mapping[str, Any]], Attributes | None]
+
+STOP_GRADIENT = "jax2tf.stop_gradient"
+SIZES = "sizes"
+"""The attribute with the number of leading operands that are sizes, for the decomposition alone."""
+
+_ordinary_p = Primitive("jax2tf_ordinary")
+"""Stands for an equation that is lowered by `rule`, whatever the overrides of the export are."""
+_ordinary_p.multiple_results = True
+
+
+@_ordinary_p.def_abstract_eval
+def _avals(*args: Any, avals: Sequence[Any], **params: Any) -> list[Any]:
+    return list(avals)
+
+
+def _lower_ordinary(
+    ctx: Any, *operands: Any, rule: Rule, params: tuple[tuple[str, Any], ...], avals: Any
+) -> Sequence[Any]:
+    return rule(ctx, *operands, **dict(params))
+
+
+mlir.register_lowering(_ordinary_p, _lower_ordinary)
+
+
+def composite_rules(rules: Sequence[tuple[Any, Rule]]) -> tuple[tuple[Any, Rule], ...]:
+    """Lists (primitive, rule) pairs that write composites.
+
+    Args:
+      rules: the other overrides of the export; they lower the decompositions.
+    """
+    known = dict(rules)
+    return tuple(
+        (p, functools.partial(_lower, name, to_attributes, known.get(p) or by_platform(p, {})))
+        for p, name, to_attributes in _composites()
+    )
+
+
+def _lower(
+    name: str,
+    to_attributes: _ToAttributes,
+    ordinary: Rule,
+    ctx: Any,
+    *operands: Any,
+    **params: Any,
+) -> Sequence[Any]:
+    attributes = to_attributes(params)
+    if attributes is None:
+        return ordinary(ctx, *operands, **params)
+    avals = tuple(ctx.avals_out)
+    sizes = [d for aval in (*ctx.avals_in, *avals) for d in aval.shape if not isinstance(d, int)]
+    # Sizes of two exports may have the same names, and differ in their constraints.
+    scope = getattr(sizes[0], "scope", None) if sizes else None
+    call = _called(name, ordinary, scope, tuple(sorted(params.items())), avals)
+    results = [*lower_fun(call)(ctx, *operands)]
+    return _as_composite(results, name, attributes, len(operands))
+
+
+@functools.lru_cache(maxsize=256)
+def _called(
+    name: str, rule: Rule, scope: Any, params: tuple[tuple[str, Any], ...], avals: tuple[Any, ...]
+) -> Callable[..., Any]:
+    """Makes the function that becomes the decomposition, once in a module for what is equal."""
+
+    def decomposition(*args: Any) -> Any:
+        return _ordinary_p.bind(*args, rule=rule, params=params, avals=avals)
+
+    decomposition.__name__ = name
+    return jax.jit(decomposition)
+
+
+def _as_composite(
+    results: Sequence[Any], name: str, attributes: Attributes, n_operands: int
+) -> Sequence[Any]:
+    """Puts a composite in the place of a call of its decomposition."""
+    call = results[0].owner
+    call = getattr(call, "operation", call)
+    if call.name != "func.call" or len(call.results) != len(results):
+        if name == STOP_GRADIENT:
+            raise NotExportableError(
+                "The installed JAX lowers jax.lax.stop_gradient in a way that is not known here, "
+                "and TensorFlow would differentiate what is behind it. Export with a target that "
+                "has XLA, or another release of JAX."
+            )
+        return results  # JAX wrote the decomposition in place, which says the same
+    n_sizes = len(call.operands) - n_operands
+    found = {**attributes, **({SIZES: n_sizes} if n_sizes else {})}
+    with call.context, ir.InsertionPoint(call):
+        i64, i32 = (ir.IntegerType.get_signless(width) for width in (64, 32))
+        written: dict[str, ir.Attribute] = {
+            key: ir.BoolAttr.get(value)
+            if isinstance(value, bool)
+            else ir.IntegerAttr.get(i64, value)
+            for key, value in found.items()
+        }
+        composite = ir.Operation.create(
+            "stablehlo.composite",
+            results=[result.type for result in call.results],
+            operands=list(call.operands),
+            attributes={
+                "name": ir.StringAttr.get(name),
+                "composite_attributes": ir.DictAttr.get(written),
+                "decomposition": call.attributes["callee"],
+                "version": ir.IntegerAttr.get(i32, 1),
+            },
+            loc=call.location,
+        )
+        replace_operation(call, composite.results)
+    return list(composite.results)
+
+
+def _composites() -> list[tuple[Any, str, _ToAttributes]]:
+    """Lists primitives with the names and attributes of their composites."""
+    linalg = lax.linalg
+    plain = [
+        (lax.erfc_p, "chlo.erfc"),
+        (lax.lgamma_p, "chlo.lgamma"),
+        (lax.digamma_p, "chlo.digamma"),
+        (lax.erf_inv_p, "chlo.erf_inv"),
+        (lax.bessel_i1e_p, "chlo.bessel_i1e"),
+        (lax.polygamma_p, "chlo.polygamma"),
+        (lax.zeta_p, "chlo.zeta"),
+        (lax.nextafter_p, "chlo.next_after"),
+        (lax.bessel_i0e_p, "jax2tf.bessel_i0e"),
+        (lax.igamma_p, "jax2tf.igamma"),
+        (lax.igammac_p, "jax2tf.igammac"),
+        (lax.regularized_incomplete_beta_p, "jax2tf.betainc"),
+    ]
+    if (stop_gradient := _stop_gradient()) is not None:
+        plain.append((stop_gradient, STOP_GRADIENT))
+    return [
+        *((p, name, lambda params: {}) for p, name in plain),
+        *(
+            (p, f"jax2tf.{p}", _pick("axis", "reverse"))
+            for p in (
+                *(lax.cumsum_p, lax.cumprod_p, lax.cummax_p, lax.cummin_p),
+                lax.cumlogsumexp_p,
+            )
+        ),
+        (linalg.qr_p, "jax2tf.qr", _qr),
+        (linalg.eigh_p, "jax2tf.eigh", _eigh),
+        (linalg.svd_p, "jax2tf.svd", _svd),
+        (linalg.lu_p, "jax2tf.lu", lambda params: {}),
+        (
+            linalg.eig_p,
+            "jax2tf.eig",
+            _pick("compute_left_eigenvectors", "compute_right_eigenvectors"),
+        ),
+        (linalg.tridiagonal_solve_p, "jax2tf.tridiagonal_solve", _tridiagonal_solve),
+    ]
+
+
+def _stop_gradient() -> Any:
+    """Finds the primitive of jax.lax.stop_gradient, which JAX does not name in public."""
+    equations = jax.make_jaxpr(lax.stop_gradient)(np.float32(0)).jaxpr.eqns
+    primitives = {equation.primitive.name: equation.primitive for equation in equations}
+    return primitives.get("stop_gradient")
+
+
+def _pick(*names: str) -> _ToAttributes:
+    def attributes(params: Mapping[str, Any]) -> Attributes | None:
+        return {n: _plain(params[n]) for n in names} if all(n in params for n in names) else None
+
+    return attributes
+
+
+def _plain(value: Any) -> bool | int:
+    return bool(value) if isinstance(value, (bool, np.bool_)) else int(value)
+
+
+def _qr(params: Mapping[str, Any]) -> Attributes | None:
+    return None if params.get("pivoting") else {"full_matrices": bool(params["full_matrices"])}
+
+
+def _eigh(params: Mapping[str, Any]) -> Attributes | None:
+    is_part = params.get("subset_by_index") is not None
+    return None if is_part else {"lower": bool(params["lower"])}
+
+
+def _svd(params: Mapping[str, Any]) -> Attributes | None:
+    if params.get("subset_by_index") is not None:
+        return None
+    return {key: bool(params[key]) for key in ("full_matrices", "compute_uv")}
+
+
+def _tridiagonal_solve(params: Mapping[str, Any]) -> Attributes | None:
+    return None if params.get("perturb_singular") else {}

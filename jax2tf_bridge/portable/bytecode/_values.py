@@ -1,0 +1,201 @@
+"""Reads attributes as values: numbers, strings, tensors, lists and dictionaries of them."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from jax2tf_bridge.portable._dtypes import OF_ELEMENT_TYPES, find_dtype
+from jax2tf_bridge.portable.bytecode._attributes import (
+    Attributes,
+    Dictionary,
+    Tensor,
+    TypeReference,
+)
+from jax2tf_bridge.portable.bytecode._cursor import Cursor, as_float
+from jax2tf_bridge.portable.bytecode._layout import Entry, EntryTable
+from jax2tf_bridge.portable.bytecode._program import (
+    Attribute,
+    DenseElements,
+    OtherType,
+    TensorType,
+    Unsupported,
+    ValueType,
+)
+from jax2tf_bridge.portable.bytecode._types import Types, UnknownTypeError
+from jax2tf_bridge.portable.bytecode._vhlo import ENUMS
+
+_DEEPEST = 50
+
+_ARRAYS = frozenset({("builtin", 0), ("vhlo", 1)})
+_SYMBOL, _UNIT = ("builtin", 4), ("builtin", 7)
+_BOOLEAN, _FLOAT, _INTEGER = ("vhlo", 2), ("vhlo", 8), ("vhlo", 9)
+_ALIAS, _BOUNDS, _ACCURACY = ("vhlo", 10), ("vhlo", 18), ("vhlo", 20)
+_BUILTIN_INTEGER = ("builtin", 8)
+_BUILTIN_INTEGER_TYPE, _BUILTIN_INDEX_TYPE = ("builtin", 0), ("builtin", 1)
+
+
+class Values:
+    """A table of attributes, each of which is read once.
+
+    Attributes share their parts, so that a small table may stand for values that are endless when
+    they are written out: what one stands for is bounded.
+    """
+
+    def __init__(
+        self,
+        table: EntryTable,
+        attributes: Attributes,
+        types: Types,
+        type_table: EntryTable,
+        longest: int,
+    ) -> None:
+        """`longest` is how many characters and entries one attribute may stand for."""
+        self._table, self._attributes, self._types = table, attributes, types
+        self._type_table, self._longest = type_table, longest
+        self._known: dict[int, tuple[Attribute, int]] = {}
+
+    def read(self, index: int) -> Attribute:
+        """Reads the attribute.
+
+        Raises:
+          FileFormatError: there is none of this index, or its bytes are not what its kind says.
+        """
+        return self._read(index, 0)[0]
+
+    def type(self, index: int) -> ValueType:
+        """Reads the type; one that is not known says so in its text.
+
+        Raises:
+          FileFormatError: there is none of this index, or its bytes are not what its kind says.
+        """
+        try:
+            return self._types.value(index)
+        except UnknownTypeError as e:
+            return OtherType(str(e))
+
+    def _read(self, index: int, depth: int) -> tuple[Attribute, int]:
+        """Reads the attribute, and how much it stands for."""
+        found = self._known.get(index)
+        if found is None:
+            entry = self._table[index]
+            if depth > _DEEPEST:
+                entry.cursor.fail(f"attributes are nested more than {_DEEPEST} deep")
+            found = self._known[index] = self._value(index, entry, depth)
+            if found[1] > self._longest:
+                entry.cursor.fail("an attribute stands for more than a module of this size can")
+        return found
+
+    def _value(self, index: int, entry: Entry, depth: int) -> tuple[Attribute, int]:
+        found = self._attributes.read(index)
+        if isinstance(found, str):
+            return found, 1 + len(found)
+        if isinstance(found, Tensor):
+            return self._tensor(entry, found), 1
+        if isinstance(found, TypeReference):
+            kind = self.type(found.type)
+            size = len(kind.shape) if isinstance(kind, TensorType) else len(kind.text)
+            return kind, 1 + size
+        if isinstance(found, Dictionary):
+            items = [(name, self._read(i, depth + 1)) for name, i in found.entries]
+            weight = sum(1 + len(name) + inner for name, (_, inner) in items)
+            return MappingProxyType({name: value for name, (value, _) in items}), weight
+        cursor = entry.cursor
+        if entry.kind in _ARRAYS:
+            indices = [cursor.varint() for _ in range(cursor.count("attributes"))]
+            cursor.finished()
+            values = [self._read(i, depth + 1) for i in indices]
+            return tuple(value for value, _ in values), sum(1 + inner for _, inner in values)
+        value = self._simple(entry)
+        if not isinstance(value, Unsupported):
+            cursor.finished()
+        return value, 20
+
+    def _simple(self, entry: Entry) -> Attribute:
+        kind, cursor = entry.kind, entry.cursor
+        if kind in ENUMS:
+            number = cursor.varint()
+            name = ENUMS[kind].get(number)
+            return name or Unsupported(f"variant {number} of attribute {entry.code} of vhlo")
+        if kind == _BOOLEAN:
+            return bool(cursor.varint())
+        if kind == _INTEGER:
+            return self._integer(cursor)
+        if kind == _FLOAT:
+            return self._float(cursor)
+        if kind == _ACCURACY:
+            return self._accuracy(cursor)
+        if kind == _ALIAS:
+            outputs, operand = _numbers(cursor), cursor.signed_varint()
+            return MappingProxyType(
+                {
+                    "output_tuple_indices": outputs,
+                    "operand_index": operand,
+                    "operand_tuple_indices": _numbers(cursor),
+                }
+            )
+        if kind == _BOUNDS:
+            return _numbers(cursor)
+        if kind == _SYMBOL:
+            text = self._attributes.read(cursor.varint())
+            return text if isinstance(text, str) else Unsupported("a symbol that is no string")
+        if kind == _UNIT:
+            return True
+        if kind == _BUILTIN_INTEGER:
+            return self._builtin_integer(cursor)
+        return Unsupported(f"attribute {entry.code} of {entry.dialect}")
+
+    def _tensor(self, entry: Entry, tensor: Tensor) -> Attribute:
+        kind = self.type(tensor.type)
+        if not isinstance(kind, TensorType):
+            return Unsupported(f"a constant of type {kind}")
+        data = memoryview(entry.cursor.data)[tensor.start : tensor.start + tensor.size]
+        return DenseElements(kind, data)
+
+    def _integer(self, cursor: Cursor) -> Attribute:
+        element = str(self.type(cursor.varint()))
+        if element == "index":
+            return cursor.signed_varint()
+        row = find_dtype(OF_ELEMENT_TYPES.get(element, ""))
+        if row is None or not row.is_integer:
+            return Unsupported(f"an integer of type {element}")
+        value = cursor.bits(row.bits)
+        return value - (1 << row.bits) if row.kind == "int" and value >> (row.bits - 1) else value
+
+    def _builtin_integer(self, cursor: Cursor) -> Attribute:
+        kind = self._type_table[cursor.varint()]
+        if kind.kind == _BUILTIN_INDEX_TYPE:
+            return cursor.signed_varint()
+        if kind.kind != _BUILTIN_INTEGER_TYPE:
+            return Unsupported(f"an integer of type {kind.code} of {kind.dialect}")
+        width = kind.cursor.varint()
+        bits, unsigned = width >> 2, width & 3 == 2
+        if not 0 < bits <= 64:
+            return Unsupported(f"an integer of {bits} bits")
+        value = cursor.bits(bits)
+        if bits == 1:
+            return bool(value)
+        return value - (1 << bits) if not unsigned and value >> (bits - 1) else value
+
+    def _float(self, cursor: Cursor) -> Attribute:
+        element = str(self.type(cursor.varint()))
+        row = find_dtype(OF_ELEMENT_TYPES.get(element, ""))
+        if row is None or row.kind != "float":
+            return Unsupported(f"a number of type {element}")
+        bits = cursor.bits(row.bits)
+        if row.name == "bfloat16":
+            return as_float(bits << 16, 32)
+        if row.name in ("float16", "float32", "float64"):
+            return as_float(bits, row.bits)
+        import numpy as np
+
+        return float(np.array([bits], np.uint8).view(row.numpy())[0])
+
+    def _accuracy(self, cursor: Cursor) -> Attribute:
+        atol, rtol = cursor.float64(), cursor.float64()
+        ulps = cursor.signed_varint()
+        mode = self._simple(self._table[cursor.varint()])
+        return MappingProxyType({"atol": atol, "rtol": rtol, "ulps": ulps, "mode": mode})
+
+
+def _numbers(cursor: Cursor) -> tuple[int, ...]:
+    return tuple(cursor.signed_varint() for _ in range(cursor.count("numbers")))

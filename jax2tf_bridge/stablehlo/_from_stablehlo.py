@@ -1,0 +1,333 @@
+"""from_stablehlo(): a portable function of a StableHLO module that any tool wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from jax2tf_bridge.errors import (
+    Argument,
+    FileFormatError,
+    Message,
+    MissingDependencyError,
+    ModuleError,
+    ShapeError,
+    StructureError,
+)
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._call_types import read_tensor_type
+from jax2tf_bridge.portable._dtypes import WIDENED
+from jax2tf_bridge.portable._expressible import check_expressible
+from jax2tf_bridge.portable._module import Module
+from jax2tf_bridge.portable._portable_function import (
+    NoGradient,
+    PortableFunction,
+    mark_types_checked,
+)
+from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck
+from jax2tf_bridge.portable._stablehlo_version import Version
+from jax2tf_bridge.portable._target import Target, as_target
+from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
+from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec, flat_names, flat_tuple
+from jax2tf_bridge.portable.bytecode import read_main_types
+from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
+from shape_poly import Dim, ShapeSyntaxError, parse_dimension, symbolic_shape, variables_of
+
+_BYTECODE = b"ML\xefR"
+_CONVENTION = 9
+"""The calling convention of modules without effects and shardings; all releases read it."""
+_MOST_NESTED = 100
+_STOP_GRADIENT = b"jax2tf.stop_gradient"
+
+
+def from_stablehlo(
+    module: str | bytes,
+    *,
+    arguments: Mapping[str, Any] | Sequence[str] | None = None,
+    results: Any = None,
+    polymorphic_shapes: Sequence[str | None] | None = None,
+    result_shapes: Sequence[str | None] | None = None,
+    name: str = "main",
+    target: Target | None = None,
+) -> PortableFunction:
+    """Makes a portable function of StableHLO that another tool wrote, as PyTorch/XLA does.
+
+    It can be saved, served and called as any other. It has no VJP; TensorFlow's own operations
+    (a target without XLA) are differentiated by TensorFlow.
+
+    >>> portable = from_stablehlo('''
+    ...   func.func @main(%x: tensor<?x2xf32>) -> tensor<?x2xf32> {
+    ...     %0 = stablehlo.tanh %x : tensor<?x2xf32>
+    ...     return %0 : tensor<?x2xf32>
+    ...   }''', arguments=["x"], polymorphic_shapes=["(b, 2)"], result_shapes=["(b, 2)"])
+    >>> portable.inputs[0].path, str(portable.in_avals[0])
+    ('x', 'float32[b,2]')
+
+    Args:
+      module: a portable artifact, as stablehlo.serialize_portable_artifact gives it; or MLIR's
+        text or bytecode, for which JAX has to be installed. Its function main is called.
+      arguments: the names of main's arguments in order, as ["x", "mask"]; or, where arguments are
+        trees of arrays, a dict of each argument's structure with anything at its leaves, as
+        {"params": {"w": 0, "b": 0}, "x": 0}. Default: x0, x1 and so on.
+      results: the structure of the result, with anything at its leaves; by default the one
+        result of main itself, or a tuple of them.
+      polymorphic_shapes: for each array that main takes its sizes, as "(b, 2)"; None in the place
+        of one leaves those that are open in main a name each, as "x0_0".
+      result_shapes: likewise for each array that main gives, in the variables of the arguments;
+        needed where main leaves sizes open.
+      name: of the function, for messages.
+      target: what the consumer can run; by default what reads the artifact as it is.
+
+    Raises:
+      ModuleError: the module cannot be read, or has no function to call.
+      StructureError: arguments or results have other leaves than main.
+      ShapeError: polymorphic_shapes or result_shapes do not fit the types of main.
+      MissingDependencyError: JAX is not installed, and the module is no portable artifact.
+      UnsupportedByTargetError: the target cannot run it.
+    """
+    artifact = _artifact(module, name)
+    version = _version(artifact, name)
+    try:
+        inputs, outputs = read_main_types(artifact)
+    except FileFormatError as e:
+        raise ModuleError(f"The StableHLO of {name} cannot be read: {e}") from e
+    names, in_tree = _argument_trees(arguments, len(inputs), name)
+    out_tree = _result_tree(results, len(outputs), name)
+    in_avals = _avals(
+        _tensors(inputs, "argument", name), Argument("polymorphic_shapes", polymorphic_shapes), name
+    )
+    out_avals = _avals(
+        _tensors(outputs, "result", name), Argument("result_shapes", result_shapes), name
+    )
+    _check_result_sizes(in_avals, out_avals, name)
+    function = PortableFunction(
+        name=name,
+        in_tree=in_tree,
+        in_avals=tuple(in_avals),
+        out_tree=out_tree,
+        out_avals=tuple(out_avals),
+        argument_names=names,
+        module=Module(
+            artifact,
+            version,
+            _CONVENTION,
+            kept_arguments=tuple(range(len(in_avals))),
+            platforms=("cpu",),
+            uses_shape_polymorphism=any("?" in kind for kind in inputs),
+            # It was lowered for none: it runs on each.
+            disabled_checks=(DisabledSafetyCheck.platform(),),
+        ),
+        target=Target(f"StableHLO {'.'.join(map(str, version))}", (version,), _CONVENTION),
+        producer="StableHLO",
+        in_shardings=(None,) * len(in_avals),
+        out_shardings=(None,) * len(out_avals),
+        gradient=NoGradient("it was made of a StableHLO module, which has none"),
+        constraints_known=False,
+        tensorflow_differentiates=True,
+    )
+    return _for_target(function, target)
+
+
+def _for_target(function: PortableFunction, target: Target | None) -> PortableFunction:
+    wanted = as_target(target)
+    newest = max(version for version, _ in TENSORFLOW_RELEASES.values())
+    if not wanted.xla:
+        check_expressible(function.module.data, wanted, function.name)
+        return replace(function, target=wanted)
+    is_open = function.module.uses_shape_polymorphism
+    try:
+        from jax2tf_bridge.from_jax.stablehlo._parsing import refined_by_tensorflow
+        from jax2tf_bridge.from_jax.stablehlo._retarget import retarget
+    except MissingDependencyError as e:
+        if target is None and not is_open and function.module.stablehlo_version <= newest:
+            return function
+        raise MissingDependencyError("JAX", "jax", f"Writing a module for {wanted.name}") from e
+    if is_open:
+        artifact = refined_by_tensorflow(function.module.data)
+        function = replace(function, module=replace(function.module, data=artifact))
+    # What is expanded stops no gradients, but for the composite of that name.
+    stops = _STOP_GRADIENT in function.module.data
+    found = replace(retarget(function, wanted), tensorflow_differentiates=not stops)
+    mark_types_checked(found)
+    return found
+
+
+def _artifact(module: str | bytes, name: str) -> bytes:
+    if not isinstance(module, (str, bytes, bytearray, memoryview)):
+        raise ModuleError(
+            "from_stablehlo expected a StableHLO module as text or bytes. Got: "
+            f"{type(module).__name__}"
+        )
+    data = module if isinstance(module, str) else bytes(module)
+    if isinstance(data, bytes):
+        if data.startswith(_BYTECODE) and stablehlo_version(memoryview(data)) is not None:
+            return data
+        if not data.startswith(_BYTECODE):
+            data = _text(data, name)
+    try:
+        from jax2tf_bridge.from_jax.stablehlo._parsing import portable_artifact
+    except MissingDependencyError as e:
+        raise MissingDependencyError(
+            "JAX", "jax", "Reading StableHLO that is no portable artifact"
+        ) from e
+    return portable_artifact(data, name)
+
+
+def _text(data: bytes, name: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as e:
+        raise ModuleError(
+            f"The StableHLO of {name} is neither MLIR bytecode, which begins with {_BYTECODE!r}, "
+            f"nor text. Got: {data[:8]!r}"
+        ) from e
+
+
+def _version(artifact: bytes, name: str) -> Version:
+    version = stablehlo_version(memoryview(artifact))
+    if version is None:
+        raise ModuleError(f"The StableHLO of {name} does not say its version.")
+    return version
+
+
+def _tensors(types: Sequence[str], what: str, name: str) -> list[tuple[list[str], str]]:
+    found = []
+    for i, kind in enumerate(types):
+        tensor = read_tensor_type(kind)
+        if tensor is None or tensor[1] in WIDENED:
+            raise ModuleError(
+                f"The {what} {i} of {name} is of type {kind}: expected a tensor of numbers of 8 "
+                "bits or more."
+            )
+        found.append(tensor)
+    return found
+
+
+def _avals(tensors: Sequence[tuple[list[str], str]], argument: Argument, name: str) -> list[Aval]:
+    given: Any = [None] * len(tensors) if argument.value is None else argument.value
+    if isinstance(given, str) or not isinstance(given, Sequence) or len(given) != len(tensors):
+        raise ShapeError(
+            Message(
+                argument,
+                f" must be a list with one entry for each of the {len(tensors)} arrays of {name}: "
+                "a text as '(b, 2)', or None.",
+            )
+        )
+    prefix = "x" if argument.name == "polymorphic_shapes" else "y"
+    avals = []
+    for i, ((sizes, dtype), text) in enumerate(zip(tensors, given, strict=True)):
+        shape = _open_sizes(sizes, f"{prefix}{i}")
+        if text is not None:
+            shape = _given_shape(text, sizes, argument, i)
+        avals.append(Aval(shape, dtype))
+    return avals
+
+
+def _check_result_sizes(in_avals: Sequence[Aval], out_avals: Sequence[Aval], name: str) -> None:
+    known = _variables(in_avals)
+    for i, aval in enumerate(out_avals):
+        if not _variables([aval]) <= known:
+            sizes = [None if not isinstance(size, int) else size for size in aval.shape]
+            shown = ", ".join("?" if size is None else str(size) for size in sizes)
+            raise ShapeError(
+                Message(
+                    f"Result {i} of {name} has the shape ({shown}) in the module, which leaves "
+                    "sizes open. Say how they follow from those of the arguments: ",
+                    Argument("polymorphic_shapes"),
+                    " names these, as ['(b, 2)'], and ",
+                    Argument("result_shapes"),
+                    f" has an entry with these names alone. Names there: "
+                    f"{', '.join(sorted(known)) or 'none'}.",
+                )
+            )
+
+
+def _variables(avals: Sequence[Aval]) -> frozenset[str]:
+    return frozenset(name for aval in avals for size in aval.shape for name in variables_of(size))
+
+
+def _given_shape(text: str, sizes: Sequence[str], argument: Argument, i: int) -> tuple[Dim, ...]:
+    like = [int(size) if size != "?" else None for size in sizes]
+    try:
+        shape = symbolic_shape(text, like=like)
+    except (ShapeSyntaxError, ValueError) as e:
+        raise ShapeError(Message(argument, f", entry {i}: {e}")) from e
+    fits = len(shape) == len(sizes) and all(
+        (size == "?") if not isinstance(dim, int) else size in ("?", str(dim))
+        for dim, size in zip(shape, sizes, strict=True)
+    )
+    if not fits:
+        raise ShapeError(
+            Message(
+                argument,
+                f", entry {i}: the module takes ({', '.join(sizes)}), where ? is open. Got: "
+                f"{text!r}",
+            )
+        )
+    return shape
+
+
+def _open_sizes(sizes: Iterable[str], prefix: str) -> tuple[Dim, ...]:
+    return tuple(
+        parse_dimension(f"{prefix}_{i}") if size == "?" else int(size)
+        for i, size in enumerate(sizes)
+    )
+
+
+def _argument_trees(
+    arguments: Mapping[str, Any] | Sequence[str] | None, count: int, name: str
+) -> tuple[tuple[str, ...], TreeSpec]:
+    if arguments is None:
+        arguments = flat_names(count)
+    if isinstance(arguments, str):
+        raise StructureError(
+            Message(
+                Argument("arguments", arguments),
+                f" must be a list of names, as [{arguments!r}], or a dict.",
+            )
+        )
+    trees = (
+        {key: _tree(value) for key, value in arguments.items()}
+        if isinstance(arguments, Mapping)
+        else {key: LEAF for key in arguments}
+    )
+    found = sum(tree.leaf_count for tree in trees.values())
+    if found != count or (not isinstance(arguments, Mapping) and len(trees) != len(arguments)):
+        raise StructureError(
+            Message(
+                Argument("arguments"),
+                f" has {found} arrays, and {name} takes {count}. Name each of them once.",
+            )
+        )
+    positional = TreeSpec("tuple", children=tuple(trees.values()))
+    return tuple(trees), TreeSpec("tuple", children=(positional, TreeSpec("dict")))
+
+
+def _result_tree(results: Any, count: int, name: str) -> TreeSpec:
+    if results is None:
+        return LEAF if count == 1 else flat_tuple(count)
+    tree = _tree(results)
+    if tree.leaf_count != count:
+        raise StructureError(
+            Message(
+                Argument("results"), f" has {tree.leaf_count} arrays, and {name} gives {count}."
+            )
+        )
+    return tree
+
+
+def _tree(value: Any, depth: int = 0) -> TreeSpec:
+    """Finds the structure of containers; dicts keep their order."""
+    if depth > _MOST_NESTED:
+        raise StructureError(f"arguments and results are nested more than {_MOST_NESTED} deep")
+    if isinstance(value, Mapping):
+        keys = tuple(value)
+        return TreeSpec("dict", keys=keys, children=tuple(_tree(value[k], depth + 1) for k in keys))
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        children = tuple(_tree(v, depth + 1) for v in value)
+        return TreeSpec("namedtuple", type(value).__name__, value._fields, children)
+    if isinstance(value, (tuple, list)):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return TreeSpec(kind, children=tuple(_tree(v, depth + 1) for v in value))  # type: ignore[arg-type]
+    return TreeSpec("none") if value is None else LEAF

@@ -1,0 +1,115 @@
+"""Calls a portable function as TensorFlow's own operations, in graphs and eagerly."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge._utils._once_per_object import once_per_object
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable.bytecode import Program
+from jax2tf_bridge.to_tf._dtypes import op_dtype
+from jax2tf_bridge.to_tf._shapes import (
+    CheckedBefore,
+    CheckedShapes,
+    ShapeContract,
+    check_shapes,
+)
+from jax2tf_bridge.to_tf._sharding import check_devices
+from jax2tf_bridge.to_tf.operations import make_operations, read
+
+
+@once_per_object
+def program_of(portable: PortableFunction) -> Program:
+    """Reads the function's module, once."""
+    return read(portable)
+
+
+def call_operations(
+    portable: PortableFunction,
+    args: Sequence[tf.Tensor],
+    constants: Sequence[tf.Tensor] = (),
+    paths: Callable[[], Sequence[str]] | None = None,
+    before: CheckedBefore | None = None,
+) -> list[tf.Tensor]:
+    """Does as `call_op`, with TensorFlow's own operations in the place of XlaCallModule.
+
+    Eagerly it calls a graph that is made once, with open sizes.
+
+    Raises:
+      ModuleError: an operation of the module has no form in TensorFlow's.
+      ShardingError: the function is sharded, and cannot run on one device, or not in eager mode.
+      tf.errors.InvalidArgumentError: the known sizes contradict the portable function or each
+        other. It is also what the function fails with when it runs, where the others do.
+    """
+    check_devices(portable, is_gradient=before is not None)
+    checked = check_shapes(portable, args, paths, before)
+    if tf.executing_eagerly():
+        return list(_eager_function(portable)(*args, *constants))
+    return _in_graph(portable, checked, args, constants)
+
+
+def _in_graph(
+    portable: PortableFunction,
+    checked: CheckedShapes,
+    args: Sequence[tf.Tensor],
+    constants: Sequence[tf.Tensor],
+) -> list[tf.Tensor]:
+    variables = checked.variables
+    if checked.guards:
+        # What computes with arguments or sizes of them must not fail before the guards do.
+        with tf.control_dependencies(checked.guards):
+            args = [tf.identity(tensor) for tensor in args]
+            for tensor, aval in zip(args, portable.in_avals, strict=True):
+                # Not even the rank may have been known.
+                tensor.set_shape([s if isinstance(s, int) else None for s in aval.op_shape])
+            variables = {
+                name: size if isinstance(size, int) else tf.identity(size)
+                for name, size in variables.items()
+            }
+    taken = [*(args[i] for i in portable.module.kept_arguments), *constants]
+    results = make_operations(portable, program_of(portable), taken, variables)
+    for result, shape in zip(results, checked.results, strict=True):
+        result.set_shape(shape)
+    return results
+
+
+@once_per_object
+def _eager_functions(portable: PortableFunction) -> list[Any]:
+    return []
+
+
+def _eager_function(portable: PortableFunction) -> Any:
+    """Makes the graph that is called eagerly, at the first call."""
+    made = _eager_functions(portable)
+    if not made:
+        # Without a lock, since it may take long: of two threads that make it, one counts.
+        made.append(_traced(portable))
+    return made[0]
+
+
+def _traced(portable: PortableFunction) -> Any:
+    avals = [*portable.in_avals, *(constant.aval for constant in portable.lifted_constants)]
+    n_args = len(portable.in_avals)
+    alive = weakref.ref(portable)  # the caller holds it while this is traced
+
+    def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        function = alive()
+        assert function is not None, "the function is held by its caller"
+        args, constants = tensors[:n_args], tensors[n_args:]
+        # Whoever calls it eagerly knows all sizes, and has checked them.
+        before = CheckedBefore(n_args, ShapeContract.of(function))
+        return _in_graph(function, check_shapes(function, args, None, before), args, constants)
+
+    specs = [
+        tf.TensorSpec(
+            [size if isinstance(size, int) else None for size in aval.op_shape],
+            op_dtype(aval, "an argument"),
+        )
+        for aval in avals
+    ]
+    # Concrete, since TensorFlow warns of many functions of one name that are traced when called.
+    return tf.function(call, input_signature=specs, autograph=False).get_concrete_function()

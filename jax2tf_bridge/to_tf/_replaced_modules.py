@@ -1,0 +1,123 @@
+"""Replaces the XlaCallModule ops of a SavedModel by TensorFlow's own operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge.errors import ModuleError
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.to_tf import _tf_compat
+from jax2tf_bridge.to_tf._dtypes import op_dtype
+from jax2tf_bridge.to_tf._operations_call import call_operations
+
+_CALL_MODULE = "XlaCallModule"
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+def with_operations(
+    saved_model: bytes, functions: Mapping[tuple[str, str], PortableFunction]
+) -> bytes:
+    """Puts calls of functions of TensorFlow's operations in the place of XlaCallModule ops.
+
+    Args:
+      saved_model: the bytes of saved_model.pb.
+      functions: for each of its XlaCallModule ops what it calls, by the names of the function that
+        the op is in ("" for the graph itself) and of the op.
+
+    Raises:
+      ModuleError: an operation of a module has no form in TensorFlow's.
+    """
+    kind = _tf_compat.saved_model_message()
+    if kind is None:
+        raise ModuleError(
+            f"The installed TensorFlow {tf.__version__} has no message of SavedModels where 2.15 "
+            "to 2.21 have it: retarget the SavedModel with one of these."
+        )
+    model = kind()
+    model.ParseFromString(saved_model)
+    for meta_graph in model.meta_graphs:
+        _replace(meta_graph, functions)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _replace(meta_graph: Any, functions: Mapping[tuple[str, str], PortableFunction]) -> None:
+    library = meta_graph.graph_def.library
+    operations = meta_graph.meta_info_def.stripped_op_list
+    taken = {function.signature.name for function in library.function}
+    callers: dict[tuple[bytes, ...], Any] = {}
+    for place, node in list(_nodes(meta_graph.graph_def)):
+        if node.op != _CALL_MODULE:
+            continue
+        # Ops of one module call one function.
+        key = (node.attr["module"].s, *node.attr["platforms"].list.s)
+        if key not in callers:
+            caller = _caller(functions[place, node.name])
+            _rename(caller.graph_def, f"operations_{len(callers)}", taken)
+            library.function.extend(caller.graph_def.library.function)
+            known = {operation.name for operation in operations.op}
+            listed = caller.meta_info_def.stripped_op_list.op
+            operations.op.extend(op for op in listed if op.name not in known)
+            callers[key] = caller
+        call = next(n for n in callers[key].graph_def.node if n.op in _CALLS)
+        node.op = call.op
+        for name in list(node.attr):
+            if not name.startswith("_"):
+                del node.attr[name]
+        for name, value in call.attr.items():
+            if not name.startswith("_"):
+                node.attr[name].CopyFrom(value)
+    if callers:
+        meta_graph.meta_info_def.tensorflow_version = tf.__version__
+        newest = next(iter(callers.values())).graph_def.versions.producer
+        meta_graph.graph_def.versions.producer = newest
+    left = [operation for operation in operations.op if operation.name != _CALL_MODULE]
+    del operations.op[:]
+    operations.op.extend(left)
+
+
+def _nodes(graph: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the nodes of a graph and its functions, with the name of the function or ""."""
+    for node in graph.node:
+        yield "", node
+    for function in graph.library.function:
+        for node in function.node_def:
+            yield function.signature.name, node
+
+
+def _caller(portable: PortableFunction) -> Any:
+    """Makes a graph that calls the function: one op that does, and the functions that it needs."""
+    specs = [
+        tf.TensorSpec(
+            [size if isinstance(size, int) else None for size in aval.op_shape],
+            op_dtype(aval, f"An argument of {portable.name}"),
+        )
+        for aval in portable.in_avals
+    ]
+
+    def call(*args: tf.Tensor) -> list[tf.Tensor]:
+        return call_operations(portable, args)
+
+    concrete = tf.function(call, input_signature=specs, autograph=False).get_concrete_function()
+    with tf.Graph().as_default() as graph:
+        concrete(*(tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs))
+        return tf.compat.v1.train.export_meta_graph(graph=graph, strip_default_attrs=True)
+
+
+def _rename(graph: Any, prefix: str, taken: set[str]) -> None:
+    """Gives the functions of a graph names that no other function has."""
+    names = {}
+    for function in graph.library.function:
+        old = function.signature.name
+        new = f"{prefix}_{old.strip('_')}"
+        while new in taken:
+            new += "_"
+        taken.add(new)
+        names[old] = function.signature.name = new
+    for _, node in _nodes(graph):
+        for value in node.attr.values():
+            for called in (value.func, *value.list.func):
+                if called.name in names:
+                    called.name = names[called.name]

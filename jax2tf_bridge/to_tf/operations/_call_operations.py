@@ -1,0 +1,107 @@
+"""Calls a portable function as TensorFlow's own operations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.errors import FileFormatError, ModuleError
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable.bytecode import Program, TensorType, read_program
+from jax2tf_bridge.to_tf._graph_functions import graph_functions
+from jax2tf_bridge.to_tf.operations._array import Array
+from jax2tf_bridge.to_tf.operations._scope import Scope, typed
+from jax2tf_bridge.to_tf.operations._table import EMITTERS
+from shape_poly import Dim, DimExpr, SymbolicScope
+
+
+def read(portable: PortableFunction) -> Program:
+    """Reads the function's module.
+
+    Raises:
+      ModuleError: it cannot be read.
+    """
+    try:
+        return read_program(portable.module.data)
+    except FileFormatError as e:
+        raise ModuleError(f"The module of {portable.name} cannot be read: {e}") from e
+
+
+def make_operations(
+    portable: PortableFunction,
+    program: Program,
+    args: Sequence[tf.Tensor],
+    variables: Mapping[str, Any],
+) -> list[tf.Tensor]:
+    """Makes TensorFlow's operations of a module's main function, in the current graph.
+
+    Args:
+      portable: the function.
+      program: its module.
+      args: for each argument that main takes, but the platform index; lifted constants come last.
+      variables: of the function's symbolic shapes: ints where they are known, else scalar tensors.
+
+    Returns:
+      A tensor for each result.
+
+    Raises:
+      ModuleError: an operation has no form in TensorFlow's.
+    """
+    numbers = {name: value for name, value in variables.items() if isinstance(value, int)}
+    constraints = SymbolicScope(portable.constraints, check=False)
+    scope = Scope(
+        portable.name,
+        program,
+        EMITTERS,
+        # With great numbers in its constraints a function's sizes are computed in 64 bits.
+        {n: tf.cast(size, tf.int32) for n, size in variables.items() if n not in numbers},
+        constraints,
+        graph_functions(portable),
+        asserts=not portable.constraints_known,
+    )
+    avals = [portable.in_avals[i] for i in portable.module.kept_arguments]
+    avals += [constant.aval for constant in portable.lifted_constants]
+    main = program.main.body
+    arrays: list[Array] = []
+    values = list(main.arguments)
+    if len(portable.platforms) > 1:
+        arrays.append(_platform_index(portable, values.pop(0).tensor))
+    if len(values) != len(avals) or len(main.returned) != len(portable.out_avals):
+        raise ModuleError(
+            f"The module of {portable.name} takes {len(values)} arrays and gives "
+            f"{len(main.returned)}: its portable function says {len(avals)} and "
+            f"{len(portable.out_avals)}."
+        )
+    for value, aval, tensor in zip(values, avals, args, strict=True):
+        arrays.append(_argument(scope, value.tensor, aval, tensor, numbers))
+    try:
+        return [scope.tensor(array) for array in scope.run(main, arrays)]
+    except FileFormatError as e:
+        raise ModuleError(f"The module of {portable.name} cannot be read: {e}") from e
+    except RecursionError as e:
+        raise ModuleError(
+            f"{portable.name} cannot be made of TensorFlow's own operations: its loops and "
+            "branches are nested too deep for Python's stack. Nest fewer, or raise the limit with "
+            "sys.setrecursionlimit."
+        ) from e
+
+
+def _platform_index(portable: PortableFunction, kind: TensorType) -> Array:
+    """The index of the platform whose lowering is nearest to plain StableHLO."""
+    index = portable.platforms.index("cpu") if "cpu" in portable.platforms else 0
+    dtype = np.int64 if kind.element == "i64" else np.int32
+    return Array(kind.element, (), known=np.array(index, dtype))
+
+
+def _argument(
+    scope: Scope, kind: TensorType, aval: Aval, tensor: tf.Tensor, numbers: Mapping[str, int]
+) -> Array:
+    sizes = [
+        size.substitute(numbers) if isinstance(size, DimExpr) else size for size in aval.op_shape
+    ]
+    found: tuple[Dim, ...] = typed(tensor.shape.as_list(), typed(kind.shape, sizes))
+    return scope.made(tensor, kind.element, found)

@@ -1,0 +1,321 @@
+"""Factorizations of matrices as tf.linalg has them, without the errors that its kernels raise.
+
+Where a matrix has no factors, JAX has NaN and TensorFlow's kernels fail: such matrices are kept
+from them. Signs and phases of vectors are those of TensorFlow's kernels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+def _nan(dtype: tf.DType) -> tf.Tensor:
+    return tf.constant(np.array(np.nan), dtype)
+
+
+def _is_finite(a: tf.Tensor) -> tf.Tensor:
+    """Tells which matrices are of finite numbers: [..., 1, 1]."""
+    finite = (
+        tf.math.is_finite(tf.math.real(a)) & tf.math.is_finite(tf.math.imag(a))
+        if a.dtype.is_complex
+        else tf.math.is_finite(a)
+    )
+    return tf.reduce_all(finite, [-2, -1], keepdims=True)
+
+
+def _rows_and_columns(a: tf.Tensor) -> tuple[Any, Any]:
+    """Returns the last two sizes, as ints where they are known."""
+    known = a.shape.as_list()[-2:]
+    if None not in known:
+        return known[0], known[1]
+    shape = tf.shape(a)
+    return tuple(shape[i - 2] if known[i] is None else known[i] for i in range(2))
+
+
+def _column(a: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+    return tf.gather(a, k, axis=-1)
+
+
+def _row(a: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+    return tf.gather(a, k, axis=-2)
+
+
+def _outer(column: tf.Tensor, row: tf.Tensor) -> tf.Tensor:
+    return column[..., tf.newaxis] * row[..., tf.newaxis, :]
+
+
+def _conj(a: tf.Tensor) -> tf.Tensor:
+    return tf.math.conj(a) if a.dtype.is_complex else a
+
+
+def cholesky(a: tf.Tensor, *, lower: bool) -> tf.Tensor:
+    """Computes L of a = L L^H from the lower triangle, or U of a = U^H U from the upper one.
+
+    The other triangle is 0. A matrix that is not positive definite has NaN. Those that may not be,
+    as their least eigenvalue tells, are factored by columns, which is slower.
+    """
+    if not lower:
+        return tf.linalg.adjoint(cholesky(tf.linalg.adjoint(a), lower=True))
+    a = tf.linalg.band_part(a, -1, 0)
+    zero = tf.zeros([], a.dtype)
+    # NaN is no eigenvalue, and 0 is none of a matrix that is definite.
+    values = tf.math.real(tf.linalg.eigvalsh(tf.where(_is_finite(a), a, zero)))
+    n = _rows_and_columns(a)[0]
+    rounding = 8 * np.finfo(values.dtype.as_numpy_dtype).eps * tf.cast(n, values.dtype)
+    definite = tf.reduce_all(values > rounding * tf.reduce_max(tf.abs(values), -1, keepdims=True))
+    return tf.cond(definite, lambda: tf.linalg.cholesky(a), lambda: _cholesky_by_columns(a))
+
+
+def _cholesky_by_columns(a: tf.Tensor) -> tf.Tensor:
+    n = _rows_and_columns(a)[0]
+    index = tf.range(n)
+
+    def step(k: tf.Tensor, factor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        row = _conj(_row(factor, k))
+        column = _column(a, k) - tf.linalg.matvec(factor, row)
+        pivot = tf.cast(tf.sqrt(tf.math.real(_column(column, k))), a.dtype)
+        column = tf.where(index >= k, column / pivot[..., tf.newaxis], tf.zeros([], a.dtype))
+        column = tf.where(index == k, pivot[..., tf.newaxis], column)
+        return k + 1, tf.where(index == k, column[..., tf.newaxis], factor)
+
+    start = (tf.constant(0), tf.zeros_like(a))
+    _, factor = tf.while_loop(lambda k, _: k < n, step, start)
+    pivots = tf.math.real(tf.linalg.diag_part(factor))
+    fine = tf.reduce_all(pivots > 0, -1)[..., tf.newaxis, tf.newaxis]
+    return tf.where(fine, factor, tf.linalg.band_part(tf.fill(tf.shape(a), _nan(a.dtype)), -1, 0))
+
+
+def triangular_solve(
+    a: tf.Tensor, b: tf.Tensor, *, left: bool, lower: bool, unit_diagonal: bool, transpose: str
+) -> tf.Tensor:
+    """Solves op(a) x = b, or x op(a) = b if it is not on the left.
+
+    Args:
+      a: [..., n, n], of which one triangle is read.
+      b: [..., n, k], or [..., k, n].
+      left: whether a is on the left.
+      lower: whether the lower triangle is read.
+      unit_diagonal: whether the diagonal is taken for 1.
+      transpose: "NO_TRANSPOSE", "TRANSPOSE" or "ADJOINT".
+    """
+    if unit_diagonal:
+        a = tf.linalg.set_diag(a, tf.ones_like(tf.linalg.diag_part(a)))
+    if transpose == "TRANSPOSE":
+        # The adjoint of the conjugate.
+        a, transpose = _conj(a), "ADJOINT"
+    adjoint = transpose == "ADJOINT"
+    if left:
+        return tf.linalg.triangular_solve(a, b, lower=lower, adjoint=adjoint)
+    solution = tf.linalg.triangular_solve(a, tf.linalg.adjoint(b), lower=lower, adjoint=not adjoint)
+    return tf.linalg.adjoint(solution)
+
+
+def eigh(a: tf.Tensor, *, lower: bool) -> tuple[tf.Tensor, tf.Tensor]:
+    """Computes vectors and ascending values of Hermitian matrices, of which a triangle is read."""
+    half = tf.linalg.band_part(a if lower else tf.linalg.adjoint(a), -1, 0)
+    fine = _is_finite(half)
+    values, vectors = tf.linalg.eigh(tf.where(fine, half, tf.zeros([], a.dtype)))
+    values = tf.math.real(values)
+    return (
+        tf.where(fine, vectors, _nan(a.dtype)),
+        tf.where(fine[..., 0], values, _nan(values.dtype)),
+    )
+
+
+def eig(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Computes values and right vectors, of norm 1, of square matrices."""
+    fine = _is_finite(a)
+    values, vectors = tf.linalg.eig(tf.where(fine, a, tf.zeros([], a.dtype)))
+    nan = _nan(values.dtype)
+    return tf.where(fine[..., 0], values, nan), tf.where(fine, vectors, nan)
+
+
+def qr(a: tf.Tensor, *, full_matrices: bool) -> tuple[tf.Tensor, tf.Tensor]:
+    """Computes Q and R."""
+    q, r = tf.linalg.qr(a, full_matrices=full_matrices)
+    return q, r
+
+
+def svd(a: tf.Tensor, *, full_matrices: bool) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Computes the singular values, U, and V^H."""
+    values, u, v = tf.linalg.svd(a, full_matrices=full_matrices)
+    if a.dtype.is_complex:
+        # The kernel gives numbers for matrices that are not finite.
+        fine, nan = _is_finite(a), _nan(a.dtype)
+        u, v = tf.where(fine, u, nan), tf.where(fine, v, nan)
+        values = tf.where(fine[..., 0], values, _nan(values.dtype))
+    return values, u, tf.linalg.adjoint(v)
+
+
+def singular_values(a: tf.Tensor) -> tf.Tensor:
+    """Computes the singular values, descending."""
+    values = tf.linalg.svd(a, compute_uv=False)
+    if a.dtype.is_complex:
+        values = tf.where(_is_finite(a)[..., 0], values, _nan(values.dtype))
+    return values
+
+
+_SMALL = 64
+"""Rows of complex matrices that are pivoted as by LAPACK, by |re| + |im|; the kernel takes |z|."""
+
+
+def lu(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Computes P A = L U with partial pivoting.
+
+    Returns:
+      L below the diagonal and U on and above it [..., m, n]; the row that each step swapped with
+      [..., min(m, n)]; the permutation [..., m]. Rows are int32. Matrices that are not square, and
+      singular ones, which TensorFlow's kernel refuses, are factored by columns.
+    """
+    m, n = a.shape.as_list()[-2:]
+    if m is None or m != n or (a.dtype.is_complex and n <= _SMALL):
+        return _lu_by_columns(a)
+
+    def whole() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        factors, permutation = tf.linalg.lu(a)
+        return factors, _pivots(permutation, n), permutation
+
+    # Its kernel factors the matrix in the same way, and has -inf where a pivot is 0.
+    logarithm = tf.math.real(tf.linalg.slogdet(a)[1])
+    regular = tf.reduce_all(tf.math.is_finite(logarithm))
+    factors, pivots, permutation = tf.cond(regular, whole, lambda: _lu_by_columns(a))
+    return factors, pivots, permutation
+
+
+def _pivots(permutation: tf.Tensor, count: int) -> tf.Tensor:
+    """Finds the swaps that make a permutation, in their order."""
+    index = tf.range(count)
+
+    def step(
+        k: tf.Tensor, rows: tf.Tensor, pivots: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        wanted = _column(permutation, k)[..., tf.newaxis]
+        place = tf.argmax(tf.cast(rows == wanted, tf.int32), -1, tf.int32)[..., tf.newaxis]
+        here = _column(rows, k)[..., tf.newaxis]
+        rows = tf.where(index == k, wanted, tf.where(index == place, here, rows))
+        return k + 1, rows, tf.where(index == k, place, pivots)
+
+    rows = tf.broadcast_to(index, tf.shape(permutation))
+    start = (tf.constant(0), rows, tf.zeros_like(rows))
+    return tf.while_loop(lambda k, *_: k < count, step, start)[2]
+
+
+def _lu_by_columns(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    m, n = _rows_and_columns(a)
+    rows, columns = tf.range(m), tf.range(n)
+    count = tf.minimum(m, n)
+    zero = tf.zeros([], a.dtype)
+    batch = tf.shape(a)[:-2]
+    batch_axes = a.shape.rank - 2
+
+    def step(
+        k: tf.Tensor, a: tf.Tensor, pivots: tf.Tensor, permutation: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        column = _column(a, k)
+        # LAPACK's measure of complex numbers.
+        size = (
+            tf.abs(tf.math.real(column)) + tf.abs(tf.math.imag(column))
+            if a.dtype.is_complex
+            else tf.abs(column)
+        )
+        candidates = tf.where(rows >= k, size, tf.constant(-1, size.dtype))
+        place = tf.argmax(candidates, -1, tf.int32)[..., tf.newaxis]
+        order = tf.where(rows == k, place, tf.where(rows == place, k, rows))
+        a = tf.gather(a, order, axis=-2, batch_dims=batch_axes)
+        permutation = tf.gather(permutation, order, axis=-1, batch_dims=batch_axes)
+        pivots = tf.where(tf.range(count) == k, place, pivots)
+
+        column, row = _column(a, k), _row(a, k)
+        pivot = _column(row, k)[..., tf.newaxis]
+        # As in LAPACK, a column of zeros stays what it is: U is singular, L is not.
+        divisor = tf.where(pivot == zero, tf.ones([], a.dtype), pivot)
+        column = tf.where(rows > k, column / divisor, column)
+        below, right = tf.where(rows > k, column, zero), tf.where(columns > k, row, zero)
+        a = tf.where(columns == k, column[..., tf.newaxis], a - _outer(below, right))
+        return k + 1, a, pivots, permutation
+
+    start = (
+        tf.constant(0),
+        a,
+        tf.zeros(tf.concat([batch, [count]], 0), tf.int32),
+        tf.broadcast_to(rows, tf.concat([batch, [m]], 0)),
+    )
+    invariants = tuple(x.shape for x in start)
+    _, a, pivots, permutation = tf.while_loop(lambda k, *_: k < count, step, start, invariants)
+    return a, pivots, permutation
+
+
+def householder_qr(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Computes R and, below the diagonal, the reflectors that make Q, as LAPACK's geqrf.
+
+    Returns:
+      For a [..., m, n]: both packed [..., m, n], and the taus [..., min(m, n)].
+    """
+    m, n = _rows_and_columns(a)
+    rows, columns = tf.range(m), tf.range(n)
+    count = tf.minimum(m, n)
+    zero, one = tf.zeros([], a.dtype), tf.ones([], a.dtype)
+
+    def step(k: tf.Tensor, a: tf.Tensor, taus: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        x = _column(a, k)
+        alpha = _column(x, k)[..., tf.newaxis]
+        tail = tf.where(rows > k, x, zero)
+        sizes = tf.abs(tf.where(rows >= k, x, zero))
+        largest = tf.reduce_max(sizes, -1, keepdims=True)
+        scale = tf.where(largest > 0, largest, tf.ones([], sizes.dtype))
+        norm = scale * tf.norm(sizes / scale, axis=-1, keepdims=True)
+        real = tf.math.real(alpha)
+        done = tf.reduce_all(tail == zero, -1, keepdims=True) & (tf.math.imag(alpha) == 0)
+        beta = tf.where(done, real, tf.where(real < 0, norm, -norm))
+        # Where there is nothing to reflect, nothing is divided by.
+        divisor = tf.cast(tf.where(done, tf.ones([], beta.dtype), beta), a.dtype)
+        beta = tf.cast(beta, a.dtype)
+        tau = (beta - alpha) / divisor
+        v = tf.where(rows == k, one, tail / tf.where(done, one, alpha - beta))
+        products = tf.linalg.matvec(a, _conj(v), transpose_a=True)
+        factor = tf.where(columns > k, _conj(tau) * products, zero)
+        reflected = a - _outer(v, factor)
+        here = tf.where(rows == k, beta, tf.where(rows > k, v, x))
+        a = tf.where(columns == k, here[..., tf.newaxis], reflected)
+        return k + 1, a, tf.where(tf.range(count) == k, tau, taus)
+
+    start = (tf.constant(0), a, tf.zeros(tf.concat([tf.shape(a)[:-2], [count]], 0), a.dtype))
+    invariants = tuple(x.shape for x in start)
+    _, packed, taus = tf.while_loop(lambda k, *_: k < count, step, start, invariants)
+    return packed, taus
+
+
+def householder_product(packed: tf.Tensor, taus: tf.Tensor) -> tf.Tensor:
+    """Computes the first n columns of Q, a product of reflectors (I - tau v v^H), at once.
+
+    With the reflectors as the columns of V it is I - V T V^H, where T is the inverse of an upper
+    triangular matrix: 1 / tau on the diagonal, V^H V above it.
+
+    Args:
+      packed: [..., m, n], of which the first columns have the reflectors below the diagonal.
+      taus: [..., k], of which k <= n.
+    """
+    m, n = _rows_and_columns(packed)
+    k = taus.shape[-1] if taus.shape[-1] is not None else tf.shape(taus)[-1]
+    v = packed[..., :k]
+    v = tf.linalg.set_diag(tf.linalg.band_part(v, -1, 0), tf.ones_like(taus))
+    products = tf.linalg.matmul(v, v, adjoint_a=True)
+    above = tf.linalg.set_diag(tf.linalg.band_part(products, 0, -1), tf.zeros_like(taus))
+    # Multiplied by the taus, which may be 0.
+    scaled = taus[..., tf.newaxis] * above
+    system = tf.linalg.set_diag(scaled, tf.ones_like(taus))
+    t = tf.linalg.triangular_solve(system, tf.linalg.diag(taus), lower=False)
+    columns = tf.linalg.matmul(t, v[..., :n, :], adjoint_b=True)
+    return tf.eye(m, n, dtype=packed.dtype) - tf.linalg.matmul(v, columns)
+
+
+def tridiagonal_solve(
+    lower: tf.Tensor, diagonal: tf.Tensor, upper: tf.Tensor, b: tf.Tensor
+) -> tf.Tensor:
+    """Solves tridiagonal systems [..., n] for b [..., n, k]; what is outside is not read."""
+    return tf.linalg.tridiagonal_solve(
+        tf.stack([upper, diagonal, lower], -2), b, diagonals_format="compact"
+    )

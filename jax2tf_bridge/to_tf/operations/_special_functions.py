@@ -1,0 +1,86 @@
+"""Special functions of CHLO, which modules call or have as composites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import tensorflow as tf
+
+from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.to_tf.operations._array import Array, tf_dtype
+from jax2tf_bridge.to_tf.operations._functions import decomposed
+from jax2tf_bridge.to_tf.operations._integers import constant_like
+from jax2tf_bridge.to_tf.operations._scope import Emitter, Inlined, Scope, broadcast_sizes
+
+TensorFunction = Callable[..., tf.Tensor]
+
+
+def _erf(x: tf.Tensor) -> tf.Tensor:
+    if x.dtype == tf.float64:
+        # TensorFlow has NaN for infinity; beyond 6 all float64 have the same result.
+        x = tf.clip_by_value(x, constant_like(x, -6), constant_like(x, 6))
+    return tf.math.erf(x)
+
+
+_WIDE, _NARROW = frozenset({"f32", "f64"}), frozenset({"f16", "bf16"})
+_ALL = _WIDE | _NARROW
+# The functions, and the element types that they have kernels for.
+_FUNCTIONS: Mapping[str, tuple[TensorFunction, frozenset[str]]] = MappingProxyType(
+    {
+        "chlo.acos": (tf.acos, _ALL),
+        "chlo.acosh": (tf.acosh, _ALL),
+        "chlo.asin": (tf.asin, _ALL),
+        "chlo.asinh": (tf.asinh, _ALL),
+        "chlo.atanh": (tf.atanh, _ALL),
+        "chlo.bessel_i1e": (tf.math.bessel_i1e, _WIDE),
+        "chlo.cosh": (tf.cosh, _ALL),
+        "chlo.digamma": (tf.math.digamma, _WIDE),
+        "chlo.erf": (_erf, _ALL),
+        "chlo.erf_inv": (tf.math.erfinv, _WIDE),
+        "chlo.erfc": (tf.math.erfc, _ALL),
+        "chlo.lgamma": (tf.math.lgamma, _WIDE),
+        "chlo.next_after": (tf.math.nextafter, _WIDE),
+        "chlo.polygamma": (tf.math.polygamma, _WIDE),
+        "chlo.sinh": (tf.sinh, _ALL),
+        "chlo.zeta": (tf.math.zeta, _WIDE),
+        "jax2tf.bessel_i0e": (tf.math.bessel_i0e, _WIDE),
+        "jax2tf.betainc": (tf.math.betainc, _WIDE),
+        "jax2tf.igamma": (tf.math.igamma, _WIDE),
+        "jax2tf.igammac": (tf.math.igammac, _WIDE),
+    }
+)
+_EXACT = frozenset({"chlo.next_after"})
+"""Functions that cannot be computed in float32 and rounded."""
+
+
+def _emitter(name: str) -> Emitter:
+    function, elements = _FUNCTIONS[name]
+
+    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | Inlined:
+        element = operands[0].element
+        in_float32 = element not in elements and element in _NARROW and name not in _EXACT
+        if element not in elements and not in_float32:
+            if operation.name == "composite":
+                return decomposed(scope, operation)
+            scope.fail(operation, f"TensorFlow has no {name} of {element}")
+        sizes = broadcast_sizes(operands)
+        tensors = [scope.compact(array) for array in operands]
+        if name == "jax2tf.betainc":  # which does not broadcast
+            tensors = [scope.tensor(Array(a.element, sizes, scope.compact(a))) for a in operands]
+        if in_float32:
+            tensors = [tf.cast(tensor, tf.float32) for tensor in tensors]
+        found = function(*tensors)
+        return scope.made(tf.cast(found, tf_dtype(element)), element, sizes)
+
+    return emit
+
+
+COMPOSITES: Mapping[str, Emitter] = MappingProxyType({name: _emitter(name) for name in _FUNCTIONS})
+
+# JAX up to 0.8 calls those that it has composites of since.
+_CALLED = ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "erf", "sinh")
+
+TARGETS: Mapping[str, Emitter] = MappingProxyType(
+    {f"mhlo.{name}": COMPOSITES[f"chlo.{name}"] for name in _CALLED}
+)

@@ -1,0 +1,95 @@
+"""Corners that came out wrong once: each is a JAX function beside its value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorflow as tf
+from jax import lax
+
+from jax2tf_bridge import Target, export, to_tf
+from jax2tf_bridge.errors import ModuleError
+from jax2tf_bridge.to_tf.operations import make_operations, read
+from tests.to_tf.operations.running import portable_of
+
+_X = np.arange(15, dtype=np.float32).reshape(3, 5)
+_CUBE = np.arange(210, dtype=np.float32).reshape(5, 6, 7)
+_FIRST = np.array([[1, 2]], np.int32)
+
+
+def _repeated_sum(x: Any) -> Any:
+    return jnp.sum(lax.broadcast_in_dim(x, (x.shape[0], 4, 5), (0, 2)), axis=2)
+
+
+_CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], Any]] = {
+    "a sum that keeps a repeated axis": (lambda x: _repeated_sum(x)[:, 1:], (_X,), "(b, 5)"),
+    "the same transposed": (lambda x: _repeated_sum(x).T, (_X,), None),
+    "elements from one place": (
+        lambda x, i: lax.gather(x, i, lax.GatherDimensionNumbers((1,), (0, 1), (0, 1)), (1, 1, 3)),
+        (_CUBE, _FIRST),
+        None,
+    ),
+    "indices that are joined with nothing": (
+        lambda x, i: lax.gather(
+            x,
+            lax.concatenate([i, jnp.zeros((1, 0), jnp.int32)], 1),
+            lax.GatherDimensionNumbers((1,), (0, 1), (0, 1)),
+            (1, 1, 3),
+        ),
+        (_CUBE, _FIRST),
+        None,
+    ),
+    "a constant in one place": (lambda x: x.at[2].apply(lambda v: jnp.float32(1)), (_X,), None),
+    "a constant in some places": (
+        lambda x, i: x.at[i].apply(lambda v: jnp.float32(1), unique_indices=True),
+        (_X, np.array([0, 2], np.int32)),
+        None,
+    ),
+    "an update of nothing": (
+        lambda x, i: jnp.zeros((0, 5)).at[i].add(x[0]),
+        (_X, np.array([1], np.int32)),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _CASES)
+def test_values_are_those_of_jax(name: str) -> None:
+    f, args, shapes = _CASES[name]
+    portable = export(f, target=Target.widest(xla=False), polymorphic_shapes=shapes)(*args)
+    np.testing.assert_array_equal(to_tf(portable)(*args), f(*map(jnp.asarray, args)))
+
+
+def test_numbers_of_64_bits_that_are_made_of_sizes() -> None:
+    def f(x: Any) -> Any:
+        least, two = (jnp.full((), number, jnp.int64) for number in (-(2**63), 2))
+        return x * (1 + x.shape[0] ** 4) + lax.div(least, two)
+
+    with jax.enable_x64(True):
+        x = np.ones(1000, np.int64)
+        portable = export(f, target=Target.widest(xla=False), polymorphic_shapes="(n,)")(x)
+        np.testing.assert_array_equal(to_tf(portable)(x), f(x))
+
+
+def test_what_contradicts_itself_is_named() -> None:
+    """Of a module that no writer makes; the reader does not compare operands with operations."""
+    text = """
+func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+  %0 = stablehlo.add %x, %x : tensor<2xf32>
+  return %0 : tensor<2xf32>
+}
+"""
+    portable = portable_of(text)
+    program = read(portable)
+    (add, end) = program.main.body.operations
+    broken = replace(add, operands=add.operands[:1])
+    main = replace(program.main, body=replace(program.main.body, operations=(broken, end)))
+    program = replace(program, functions={"main": main})
+    with tf.Graph().as_default(), pytest.raises(ModuleError, match=r"stablehlo\.add: its operands"):
+        make_operations(portable, program, [tf.zeros([2])], {})
