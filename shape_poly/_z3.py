@@ -74,12 +74,14 @@ def find_model(
       purpose: what z3 is needed for, for the error if it is missing.
       least_sum: no smaller sum of the original variables needs to be tried; None where the
         values need not be small.
-      deadline: by `time.monotonic`.
+      deadline: by `time.monotonic`; later by what loading z3 takes, once a process.
 
     Raises:
       ImportError: z3 is not installed.
     """
+    before = time.monotonic()
     z3 = load(purpose)
+    deadline += time.monotonic() - before
     try:
         for exact in (False, True):
             # Products are unknowns at first, of which only some inequalities are told: linear

@@ -43,11 +43,11 @@ A test compares all three tables with what `to_tf.operations` has emitters for.
 """
 
 _CHLO = ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "erf", "sinh")
-"""Operations of CHLO that JAX writes as custom calls up to 0.8, and as composites since."""
+"""Operations of CHLO that JAX writes as custom calls up to 0.9, and as composites since."""
 
 CUSTOM_CALLS = frozenset(
     {
-        # JAX up to 0.8 writes its operations of CHLO so, and later ones composites.
+        # JAX up to 0.9 writes its operations of CHLO so, and later ones composites.
         *(f"mhlo.{name}" for name in _CHLO),
         *("Eigh", "LuDecomposition", "ProductOfElementaryHouseholderReflectors", "Qr"),
         *(

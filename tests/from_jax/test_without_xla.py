@@ -16,6 +16,7 @@ from jax.experimental import pallas
 
 from jax2tf_bridge import PortableFunction, Target, export, from_exported, retarget, to_exported
 from jax2tf_bridge.errors import NotExportableError, UnsupportedByTargetError
+from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.portable._without_xla import without_xla
 from jax2tf_bridge.portable.bytecode import Block, Operation, read_program
 from tests.sharding.meshes import X, by_parts
@@ -137,7 +138,8 @@ def test_there_and_back() -> None:
         portable = export(special, polymorphic_shapes=shapes)(x43).with_vjp(0)
         there = retarget(portable, NO_XLA)
         assert there.target == NO_XLA
-        assert there.module.stablehlo_version >= (1, 13, 7)
+        newest = _jax_compat.current_stablehlo_version()
+        assert there.module.stablehlo_version >= min((1, 13, 7), newest)
         _same_results(special, x43, there)
 
 
@@ -225,7 +227,8 @@ def calls_xla(x: Any) -> Any:
 
 def test_approximate_top_k_is_exact() -> None:
     portable = export(lambda x: lax.approx_max_k(x, 2), target=NO_XLA)(x43)
-    assert "chlo.top_k" in composites(portable)
+    calls = {o.text("call_target_name") for o in operations(portable) if o.name == "custom_call"}
+    assert {"chlo.top_k", "mhlo.topk"} & {*composites(portable), *calls}  # JAX before 0.10 calls it
     smallest = export(lambda x: lax.approx_min_k(x, 2, reduction_dimension=0), target=NO_XLA)(x43)
     values, indices = to_exported(smallest).call(x43)
     np.testing.assert_array_equal(values, x43[:2])

@@ -3,13 +3,24 @@
 import concurrent.futures
 import itertools
 import random
+import time
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shape_poly import Comparison, Proven, Refuted, SymbolicScope, Unknown, parse_comparison, prove
+from shape_poly import (
+    Comparison,
+    Proven,
+    Refuted,
+    SymbolicScope,
+    Unknown,
+    _z3,
+    parse_comparison,
+    prove,
+)
 from shape_poly._counterexamples import (
     Exhausted,
     Found,
@@ -166,6 +177,18 @@ def test_threads_prove_independently() -> None:
 
 
 # z3 as a dependency
+
+
+def test_loading_z3_takes_none_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_slowly(purpose: str) -> Any:
+        time.sleep(0.6)
+        return load(purpose)
+
+    load = _z3.load
+    monkeypatch.setattr(_z3, "load", load_slowly)
+    comparison = parse_comparison("h >= 2")
+    given = [parse_comparison(text) for text in ("h >= w", "w >= b", "b >= 2")]
+    assert decide(given, comparison, time_limit=0.5) == Proven()
 
 
 def test_most_proofs_do_not_load_z3() -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 from jax.extend.core import Literal
 
 _AGREEING = frozenset(
@@ -83,7 +87,24 @@ def _is_alike(equation: Any) -> bool:
     name = equation.primitive.name
     # Of a pole TensorFlow makes NaN, where JAX has an infinity.
     has_pole = name == "integer_pow" and equation.params["y"] < -1
-    return name in _AGREEING and not has_pole
+    return name in _AGREEING and not has_pole and not (_promises(equation) and _breaks_promises())
+
+
+def _promises(equation: Any) -> bool:
+    return equation.params.get("mode") == lax.GatherScatterMode.PROMISE_IN_BOUNDS
+
+
+@functools.cache
+def _breaks_promises() -> bool:
+    """Tells whether the installed JAX says of any vmap of dynamic_slice that it stays in bounds.
+
+    JAX 0.8 does. Where it does not stay there, JAX's gradient goes nowhere then, and TensorFlow's
+    to where the value came from.
+    """
+    x, starts = np.zeros((2, 3), np.float32), np.zeros(2, np.int32)
+    sliced = jax.vmap(lambda x, start: lax.dynamic_slice(x, (start,), (2,)))
+    equations = jax.make_jaxpr(sliced)(x, starts).jaxpr.eqns
+    return any(map(_promises, equations))
 
 
 def _has_narrow_floats(equation: Any) -> bool:

@@ -90,7 +90,7 @@ class StableHloModule:
         """Replaces operations that stand for others by those, so that every reader knows all.
 
         These are stablehlo.composite, and the operations of the CHLO dialect (top_k, erf, acos,
-        ...), which JAX 0.8 writes as custom calls "mhlo.NAME" that older XLA does not know.
+        ...), which JAX up to 0.9 writes as custom calls "mhlo.NAME" that older XLA does not know.
         """
         # A pass frees operations: none that was looked at before may be touched after it.
         names = {op.name for op in self._walk()}

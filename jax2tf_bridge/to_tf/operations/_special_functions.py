@@ -78,7 +78,7 @@ def _emitter(name: str) -> Emitter:
 
 COMPOSITES: Mapping[str, Emitter] = MappingProxyType({name: _emitter(name) for name in _FUNCTIONS})
 
-# JAX up to 0.8 calls those that it has composites of since.
+# JAX up to 0.9 calls those that it has composites of since.
 _CALLED = ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "erf", "sinh")
 
 TARGETS: Mapping[str, Emitter] = MappingProxyType(

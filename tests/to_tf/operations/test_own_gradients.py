@@ -52,6 +52,9 @@ _AGREE: dict[str, Callable[..., Any]] = {
     "activations": lambda x: jax.nn.relu(x) * x + jax.nn.gelu(x) + jax.nn.silu(x),
     "dtypes": lambda x: (x.astype(jnp.bfloat16) * 2).astype(jnp.float32) * x,
     "stopped": lambda x: x + lax.stop_gradient(jnp.round(x) - x) * x,
+    "outside": lambda x: jax.vmap(lambda row, start: lax.dynamic_slice(row, (start,), (2,)))(
+        x, jnp.array([1, 7, -9])
+    ),
     "remat": jax.checkpoint(lambda x: jnp.sin(jnp.sin(x))),
 }
 _DIFFER: dict[str, Callable[..., Any]] = {
@@ -77,7 +80,9 @@ _DIFFER["custom"] = _doubled
 def test_gradients_are_those_of_jax(name: str) -> None:
     f = (_AGREE | _DIFFER)[name]
     portable = export(f, target=_WITHOUT_XLA)(_X)
-    assert portable.tensorflow_differentiates == (name in _AGREE)
+    # JAX 0.8 says of any vmap of dynamic_slice that it stays in bounds, as x[[2, 0, 2]] does.
+    promises = name in {"indices", "outside"} and jax.__version_info__ < (0, 9)
+    assert portable.tensorflow_differentiates == (name in _AGREE and not promises)
     function = to_tf(portable)
     x = tf.constant(_X)
 
