@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from jax2tf_bridge.portable._target import Target
+from jax2tf_bridge.storage._paths import AnyPath, StoragePath, as_path
 
 READABLE = "what export or jax.export wrote, or the folder of a SavedModel"
 
@@ -17,11 +17,11 @@ class UsageError(Exception):
     """Command line that cannot be carried out as it is written; its text is one line."""
 
 
-def check_output(file: Path, option: str = "--output") -> None:
+def check_output(file: AnyPath, option: str = "--output") -> None:
     """Raises before the work is done if the file that an option names cannot be written there."""
     if file.is_dir():
         raise UsageError(f"{option}: {file} is a folder; name the file to write")
-    if not file.absolute().parent.is_dir():
+    if not isinstance(file, StoragePath) and not file.absolute().parent.is_dir():
         raise UsageError(f"{option}: there is no folder {file.parent}")
 
 
@@ -48,13 +48,15 @@ class Command:
     run: Callable[[argparse.Namespace], None]
 
 
-def exported_path(text: str) -> Path:
-    """Reads the argument that names what export, save or jax.export wrote.
+def exported_path(text: str) -> AnyPath:
+    """Reads the argument that names what export, save or jax.export wrote, wherever it is.
 
     Raises:
       argparse.ArgumentTypeError: it names a function, or the Python file of one.
     """
-    path = Path(text)
+    path = as_path(text)
+    if isinstance(path, StoragePath):
+        return path
     module, colon, name = text.partition(":")
     if path.is_dir() or (colon and path.exists()):
         return path
@@ -72,7 +74,7 @@ def exported_path(text: str) -> Path:
 
 def add_output(parser: argparse.ArgumentParser, metavar: str, text: str, **more: Any) -> None:
     """Adds --output."""
-    parser.add_argument("-o", "--output", type=Path, metavar=metavar, help=text, **more)
+    parser.add_argument("-o", "--output", type=as_path, metavar=metavar, help=text, **more)
 
 
 def add_target(parser: argparse.ArgumentParser, release: str, **more: Any) -> None:

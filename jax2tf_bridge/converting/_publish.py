@@ -29,6 +29,7 @@ from jax2tf_bridge.saving import (
     publish_weights,
     weights_by_name,
 )
+from jax2tf_bridge.storage._paths import AnyPath
 
 
 class SaveOptions(TypedDict, total=False):
@@ -59,7 +60,7 @@ def publish(
     several publish at the same time.
 
     Args:
-      root: the folder of all versions, a local one.
+      root: the folder of all versions, on disk or behind a scheme ("gs://bucket/model").
       signatures: as in `save`; None: the newest version once more with other weights. Then nothing
         is traced or compiled, and the files of the graph are shared with that version.
       params: the weights, as in `save`: a pytree, a state dict, or the path of a file.
@@ -118,7 +119,7 @@ def publish(
     return Published.with_weights(made)
 
 
-def _named(newest: Path, params: Any) -> Mapping[str, Any]:
+def _named(newest: AnyPath, params: Any) -> Mapping[str, Any]:
     """Names the leaves as their variables."""
     by_path = isinstance(params, PathWeights) or (isinstance(params, Mapping) and is_flat(params))
     if by_path or "jax" not in sys.modules:
@@ -135,7 +136,7 @@ def _named(newest: Path, params: Any) -> Mapping[str, Any]:
     return dict(zip(names, jax.tree_util.tree_leaves(params), strict=True))
 
 
-def _are_of(newest: Path, names: Sequence[str]) -> bool:
+def _are_of(newest: AnyPath, names: Sequence[str]) -> bool:
     """Tells whether the weights of a version have these names."""
     found = read_sidecar(newest)
     return found is None or set(names) == {v.name for v in found[0].variables}

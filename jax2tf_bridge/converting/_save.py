@@ -64,7 +64,8 @@ def save(
     the weights by its name ("dense/kernel"), `trainable_variables`, and `constants`.
 
     Args:
-      path: the directory, which appears complete or not at all.
+      path: the directory, on disk or behind a scheme ("gs://bucket/model"), which appears complete
+        or not at all.
       signatures: a function, or a mapping of functions by the signatures' names; alone it is
         "serving_default". Each is a Signature, a PortableFunction, or the path of a .jaxfn file.
         JAX is needed only for JAX functions.
@@ -94,7 +95,7 @@ def save(
       platforms: as in `export`, for JAX functions.
       target: as in `export`, for JAX functions. With a target without XLA, portable functions
         become TensorFlow's own operations as well.
-      overwrite: whether a SavedModel that is there is replaced; nothing else ever is.
+      overwrite: whether a SavedModel that is there is replaced, on disk; nothing else ever is.
 
     Returns:
       What was written: signatures as they are served, variables, captured arrays, sizes. Print it.
@@ -108,7 +109,7 @@ def save(
       GradientError, InconclusiveShapeError: a function has fewer orders of gradients. One that has
         none is saved without; `notes` of the result say why.
       FileExistsError, NotADirectoryError: there is something at `path`.
-      OSError: `path` is no local folder that can be replaced, or cannot be written.
+      OSError: nothing that is installed has the scheme of `path`, or it cannot be written.
       ModuleError: the installed TF cannot run a module, or a portable function does not match it.
       ExportError: as `export` raises.
 

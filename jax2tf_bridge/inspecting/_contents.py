@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.portable._call_types import call_problem
@@ -23,6 +22,7 @@ from jax2tf_bridge.saved_model._saved_model import CalledModule, SavedModelConte
 from jax2tf_bridge.saved_model._sidecar import FILE_NAME, MOST_ORDERS, RECORDS
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.serialization._vjp_chain import vjp_chain
+from jax2tf_bridge.storage._paths import AnyPath, as_path
 
 _FIRST_WITH_SHARDY = (2, 20)
 """TensorFlow release since which the op has the attribute `use_shardy_partitioner`."""
@@ -122,16 +122,16 @@ def functions_beside(contents: SavedModelContents) -> FunctionsBeside:
     return FunctionsBeside(found, own, tuple(problems))
 
 
-def function_files(contents: SavedModelContents) -> Iterator[Path]:
+def function_files(contents: SavedModelContents) -> Iterator[AnyPath]:
     """Yields the files of the functions that the sidecar names."""
     return (file for _, file in _files_of_signatures(contents))
 
 
-def _files_of_signatures(contents: SavedModelContents) -> Iterator[tuple[str, Path]]:
+def _files_of_signatures(contents: SavedModelContents) -> Iterator[tuple[str, AnyPath]]:
     for signature, entry in sidecar_signatures(contents).items():
         name = entry.get("record")
         if isinstance(name, str) and FILE_NAME.fullmatch(name):
-            yield signature, Path(contents.path) / RECORDS / name
+            yield signature, as_path(contents.path) / RECORDS / name
 
 
 def sidecar_signatures(contents: SavedModelContents) -> dict[str, Mapping[str, object]]:

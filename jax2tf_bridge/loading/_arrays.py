@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,6 +15,7 @@ from jax2tf_bridge.errors import DTypeError, FileFormatError
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import KEYS, NEED_X64, WIDENED
 from jax2tf_bridge.saved_model._tensor_bundle import BundleEntry, TensorBundle
+from jax2tf_bridge.storage._paths import as_path
 
 
 class SavedVariables:
@@ -28,8 +28,9 @@ class SavedVariables:
           FileFormatError: they are damaged.
           OSError: they cannot be read.
         """
-        self._prefix = Path(folder, "variables", "variables")
-        exists = self._prefix.with_suffix(".index").exists()
+        variables = as_path(folder) / "variables"
+        self._prefix = variables / "variables"
+        exists = (variables / "variables.index").exists()
         self._bundle = TensorBundle(self._prefix) if exists else None
 
     def entry(self, key: str) -> BundleEntry:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -30,12 +29,13 @@ from jax2tf_bridge.saved_model._sidecar import (
     Sidecar,
     SignatureEntry,
 )
+from jax2tf_bridge.storage._paths import AnyPath
 
 _NO_GRADIENT = "the SavedModel has none: the function has none, or it was saved with vjp_order=0"
 
 
 def load_bridge_model(
-    folder: Path, sidecar: Sidecar, portables: Mapping[str, PortableFunction]
+    folder: AnyPath, sidecar: Sidecar, portables: Mapping[str, PortableFunction]
 ) -> LoadedModel:
     """Loads the model of a sidecar.
 
@@ -101,7 +101,7 @@ def _filled(portable: PortableFunction, arrays: Mapping[_Key, bytes]) -> Portabl
 
 
 def _weights(
-    folder: Path,
+    folder: AnyPath,
     sidecar: Sidecar,
     portables: Mapping[str, PortableFunction],
     variables: SavedVariables,
@@ -140,7 +140,7 @@ def _weights(
 
 
 def _signature(
-    folder: Path,
+    folder: AnyPath,
     function: LoadedFunction,
     entry: SignatureEntry,
     weights: Mapping[str, jax.Array],

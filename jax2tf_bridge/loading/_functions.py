@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -26,6 +25,7 @@ from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._call import Call
 from jax2tf_bridge.portable._portable_function import Gradient, GradientOnDemand, PortableFunction
 from jax2tf_bridge.portable._tree_spec import flat_call, flat_names, flat_tuple
+from jax2tf_bridge.storage._paths import AnyPath
 from shape_poly import Dim, shape_text, solve_dimensions
 
 Flat: TypeAlias = Callable[..., Sequence[Any]]
@@ -313,7 +313,7 @@ class LoadedModel:
 
     def __init__(
         self,
-        path: Path,
+        path: AnyPath,
         functions: Mapping[str, Any],
         signatures: Mapping[str, LoadedSignature],
         params: Any,

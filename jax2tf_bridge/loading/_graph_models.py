@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -35,6 +34,7 @@ from jax2tf_bridge.saved_model._dataflow import (
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, Port
 from jax2tf_bridge.saved_model._tensors import constant, tensor_type, texts
+from jax2tf_bridge.storage._paths import AnyPath
 
 _MOST_CALLS = 2000
 """Functions that call each other twice call a module 2^n times, of which a file says little."""
@@ -123,7 +123,7 @@ class GraphFunction:
         return f"<{type(self).__name__} {self.name}: (params, {inputs}) -> ({outputs})>"
 
 
-def load_graph_model(folder: Path, model: MetaGraph) -> LoadedModel:
+def load_graph_model(folder: AnyPath, model: MetaGraph) -> LoadedModel:
     """Loads a graph: each signature that does nothing but call modules.
 
     Raises:
@@ -275,7 +275,7 @@ def _as_array(value: Any, port: Port) -> Any:
     return jnp.asarray(value, port.type.dtype)
 
 
-def _check_has_modules(folder: Path, graph: Graph) -> None:
+def _check_has_modules(folder: AnyPath, graph: Graph) -> None:
     if any(node.op == CALL_MODULE for _, node in graph.every_node()):
         return
     raise FileFormatError(
@@ -286,7 +286,7 @@ def _check_has_modules(folder: Path, graph: Graph) -> None:
     )
 
 
-def _nothing_loaded(folder: Path, problems: Mapping[str, str]) -> FileFormatError:
+def _nothing_loaded(folder: AnyPath, problems: Mapping[str, str]) -> FileFormatError:
     if not problems:
         return FileFormatError(
             f"{folder} has no signatures, so that it does not say which of its functions to call. "

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from jax2tf_bridge.loading._bridge_models import load_bridge_model
 from jax2tf_bridge.loading._functions import LoadedModel
 from jax2tf_bridge.loading._graph_models import load_graph_model
 from jax2tf_bridge.saved_model._reading import read_serving_graph
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
+from jax2tf_bridge.storage._paths import as_path
 
 
 def load(path: str | os.PathLike[str]) -> LoadedModel:
@@ -22,7 +22,7 @@ def load(path: str | os.PathLike[str]) -> LoadedModel:
     saved with experimental_custom_gradients.
 
     Args:
-      path: the folder that holds saved_model.pb.
+      path: the folder that holds saved_model.pb, on disk or behind a scheme ("gs://bucket/model").
 
     Returns:
       The model; its functions run on whatever JAX runs on, at any size that they were exported
@@ -49,7 +49,7 @@ def load(path: str | os.PathLike[str]) -> LoadedModel:
     >>> model.signatures["serving_default"]
     <LoadedSignature serving_default(x: float32[b,3]) -> (output_0: float32[b,2])>
     """
-    folder = Path(path)
+    folder = as_path(path)
     graph = read_serving_graph(folder)
     found = read_sidecar(folder)
     if found is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from jax2tf_bridge.saved_model._saved_model import WarmUp
 from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
 from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT
 from jax2tf_bridge.saved_model._tfrecord import count_records, read_records
+from jax2tf_bridge.storage import _paths as storage
+from jax2tf_bridge.storage._paths import AnyPath
 
 WARM_UP = Path("assets.extra", "tf_serving_warmup_requests")
 """Where TensorFlow Serving looks for requests, below the model's directory."""
@@ -24,7 +25,7 @@ _MOST_REQUESTS = 100_000
 _MOST_FILES = 10_000
 
 
-def read_warm_up(folder: Path) -> WarmUp | None:
+def read_warm_up(folder: AnyPath) -> WarmUp | None:
     """Counts the requests of the warm-up file, a TFRecord; None if there is no such file.
 
     Its requests are counted and not read.
@@ -69,7 +70,7 @@ def requests_in(record: Message) -> Iterator[Request]:
             yield Request(name or SERVING_DEFAULT, inputs)
 
 
-def read_requests(folder: Path) -> Iterator[Request]:
+def read_requests(folder: AnyPath) -> Iterator[Request]:
     """Yields the requests to predict in a SavedModel's warm-up file; none without such a file.
 
     Raises:
@@ -95,20 +96,17 @@ def _messages(message: Message, number: int, place: str) -> Iterator[Message]:
             yield message.message(field, place)
 
 
-def files_below(folder: Path) -> dict[str, int]:
+def files_below(folder: AnyPath) -> dict[str, int]:
     """Returns the sizes of the files in a folder and below, by their paths in it."""
     found: dict[str, int] = {}
-    for path, folders, files in os.walk(folder):
-        folders.sort()
-        for name in sorted(files):
-            file = Path(path, name)
-            size = _size(file)
-            if size is not None and len(found) < _MOST_FILES:
-                found[file.relative_to(folder).as_posix()] = size
+    for name, size in storage.files_below(folder):
+        if len(found) == _MOST_FILES:
+            break
+        found[name] = size
     return found
 
 
-def _size(path: Path) -> int | None:
+def _size(path: AnyPath) -> int | None:
     """Returns the size of a plain file; None if there is none."""
     try:
         found = path.stat()

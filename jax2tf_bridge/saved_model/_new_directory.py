@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jax2tf_bridge.saved_model._reading import GRAPH_FILE
-from jax2tf_bridge.saved_model._whole_directory import whole_directory
+from jax2tf_bridge.storage._directories import on_disk, whole_directory
+from jax2tf_bridge.storage._paths import AnyPath
 
 
 @contextlib.contextmanager
-def changed_copy(source: Path, path: Path, *, overwrite: bool) -> Iterator[Path]:
+def changed_copy(source: AnyPath, path: AnyPath, *, overwrite: bool) -> Iterator[Path]:
     """Yields a copy of a directory to change, and renames it to `path` at the end.
 
     Args:
@@ -24,10 +25,13 @@ def changed_copy(source: Path, path: Path, *, overwrite: bool) -> Iterator[Path]
     Raises:
       OSError: as `whole_directory`.
     """
-    with whole_directory(path, overwrite=overwrite, has=GRAPH_FILE) as new:
-        # What is replaced needs no second copy of its weights.
-        in_place = path.exists() and path.samefile(source)
-        shutil.copytree(source, new, copy_function=_link if in_place else shutil.copy2)
+    with (
+        whole_directory(path, overwrite=overwrite, has=GRAPH_FILE) as new,
+        on_disk(source) as here,
+    ):
+        # What is replaced, or is a copy already, needs no second copy of its weights.
+        linked = here != source or (path.exists() and os.path.samefile(path, source))
+        shutil.copytree(here, new, copy_function=_link if linked else shutil.copy2)
         yield new
 
 

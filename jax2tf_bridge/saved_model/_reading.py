@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from jax2tf_bridge.errors import FileFormatError, path_error
 from jax2tf_bridge.saved_model._entry_points import called_modules, constants, entry_points
@@ -20,6 +19,7 @@ from jax2tf_bridge.saved_model._saved_model import (
 )
 from jax2tf_bridge.saved_model._schema import SavedModelField
 from jax2tf_bridge.saved_model._sidecar import SIDECAR, sidecar_facts
+from jax2tf_bridge.storage._paths import AnyPath, as_path
 
 GRAPH_FILE = "saved_model.pb"
 MOST_BYTES = 2**31 - 1
@@ -37,7 +37,7 @@ def read_saved_model(path: str | os.PathLike[str]) -> SavedModelContents:
         saved_model.pb is damaged, too large, or has no XlaCallModule, and save() did not write
         it.
     """
-    folder = Path(path)
+    folder = as_path(path)
     message = read_message(folder)
     # TensorFlow writes one, and reads the one with the tags that it is asked for.
     graphs = _meta_graphs(message)
@@ -85,7 +85,7 @@ def read_saved_model(path: str | os.PathLike[str]) -> SavedModelContents:
     )
 
 
-def read_message(folder: Path) -> Message:
+def read_message(folder: AnyPath) -> Message:
     """Reads saved_model.pb, and looks at nothing in it.
 
     Raises:
@@ -112,7 +112,7 @@ def read_serving_graph(path: str | os.PathLike[str]) -> MetaGraph:
       FileNotFoundError, FileFormatError: as `read_message`; or the file is damaged.
       OSError: it cannot be read.
     """
-    graphs = _meta_graphs(read_message(Path(path)))
+    graphs = _meta_graphs(read_message(as_path(path)))
     # Others are for other devices or uses; TensorFlow 2 writes one.
     return next((graph for graph in graphs if "serve" in graph.tags), graphs[0])
 
@@ -125,7 +125,7 @@ def _meta_graphs(message: Message) -> list[MetaGraph]:
     return found
 
 
-def _not_a_saved_model(folder: Path) -> OSError | FileFormatError:
+def _not_a_saved_model(folder: AnyPath) -> OSError | FileFormatError:
     if not folder.exists():
         text = f"does not exist; name the folder that holds {GRAPH_FILE}"
         return path_error(FileNotFoundError, errno.ENOENT, text, folder)
@@ -133,7 +133,7 @@ def _not_a_saved_model(folder: Path) -> OSError | FileFormatError:
         problem, below = "it is a file", []
     else:
         problem = f"it has no {GRAPH_FILE}"
-        below = sorted(p.parent.name for p in folder.glob(f"*/{GRAPH_FILE}"))
+        below = sorted(p.name for p in folder.iterdir() if (p / GRAPH_FILE).exists())
     if (folder / "saved_model.pbtxt").exists():
         advice = "Load and save it again: its text form, saved_model.pbtxt, is not read."
     elif (folder / "saved_model.cpb").exists():

@@ -22,6 +22,7 @@ from jax2tf_bridge.portable._dtypes import dtype_holds
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.serialization import read_function, write_function
 from jax2tf_bridge.serialization._vjp_chain import vjp_chain
+from jax2tf_bridge.storage._paths import AnyPath
 
 FORMAT = 3
 """Version of the JSON; raised for every change, also for a field that is added."""
@@ -178,7 +179,7 @@ def write_sidecar(
     (folder / SIDECAR).write_text(text, encoding="utf-8")
 
 
-def read_sidecar(folder: Path) -> tuple[Sidecar, Mapping[str, PortableFunction]] | None:
+def read_sidecar(folder: AnyPath) -> tuple[Sidecar, Mapping[str, PortableFunction]] | None:
     """Reads the sidecar of a SavedModel, and the function of each signature; None if it has none.
 
     The functions' arrays are not in them (`data` is None): `Sidecar.constants` says where they are.
@@ -203,7 +204,7 @@ def read_sidecar(folder: Path) -> tuple[Sidecar, Mapping[str, PortableFunction]]
     return sidecar, portables
 
 
-def sidecar_facts(folder: Path) -> tuple[Mapping[str, object], str | None]:
+def sidecar_facts(folder: AnyPath) -> tuple[Mapping[str, object], str | None]:
     """Reads the JSON of a sidecar without checking what is in it, and says why that fails.
 
     The facts are empty without a sidecar, and with one that is no JSON.
@@ -268,7 +269,7 @@ def _encoded(sidecar: Sidecar, files: Mapping[str, str]) -> str:
     return text
 
 
-def _text(file: Path) -> str:
+def _text(file: AnyPath) -> str:
     if not file.is_file():
         raise JsonProblem("it is no regular file")
     size = file.stat().st_size
@@ -280,7 +281,7 @@ def _text(file: Path) -> str:
         raise JsonProblem(f"byte {e.start} is no UTF-8") from e
 
 
-def _portable(folder: Path, name: str) -> Path:
+def _portable(folder: AnyPath, name: str) -> AnyPath:
     file = folder / RECORDS / name
     if not file.is_file():
         raise JsonProblem(f"it names {RECORDS / name}, which is not there")

@@ -13,12 +13,12 @@ import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._crc32c import crc32c, unmasked
 from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._tensors import STRING, TensorType, dtype_name, read_known_shape
+from jax2tf_bridge.storage._paths import as_path
 
 _MAGIC = 0xDB4775248B80FB57
 _FOOTER_SIZE = 48
@@ -58,16 +58,17 @@ class TensorBundle:
           FileFormatError: it is none, or damaged, or of a kind that is not read here.
           OSError: it cannot be read.
         """
-        self._prefix = os.fspath(prefix)
+        self._prefix = as_path(prefix)
         self._index = f"{self._prefix}.index"
-        size = Path(self._index).stat().st_size
+        file = self._prefix.with_name(f"{self._prefix.name}.index")
+        size = file.stat().st_size
         if size > _MOST_INDEX_BYTES:
             raise FileFormatError(
                 f"{self._index} has {size:,} bytes, and an index of variables has fewer: it is "
                 "damaged, or of another format. Copy or write it again.",
                 file=self._index,
             )
-        index = Message(Path(self._index).read_bytes(), "the index of variables", self._index)
+        index = Message(file.read_bytes(), "the index of variables", self._index)
         entries = _table(index)
         key, header = next(entries, (b"", None))
         if key or header is None:
@@ -86,8 +87,10 @@ class TensorBundle:
           OSError: they cannot be read.
         """
         entry = self.entries[key]
-        name = f"{self._prefix}.data-{entry.shard:05}-of-{self._shards:05}"
-        with open(name, "rb") as file:
+        shard = f"{self._prefix.name}.data-{entry.shard:05}-of-{self._shards:05}"
+        path = self._prefix.with_name(shard)
+        name = str(path)
+        with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
             if entry.start + entry.size > file.tell():
                 raise FileFormatError(

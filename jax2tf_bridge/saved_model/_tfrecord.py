@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import BinaryIO
 
 from jax2tf_bridge.saved_model._crc32c import crc32c, masked
+from jax2tf_bridge.storage._paths import AnyPath
 
 _HEAD, _CHECKSUM = struct.Struct("<QI"), struct.Struct("<I")
 
 
-def count_records(path: Path, at_most: int) -> tuple[int, str | None]:
+def count_records(path: AnyPath, at_most: int) -> tuple[int, str | None]:
     """Counts records without reading them; and says what is wrong, if something is."""
     count = 0
     with path.open("rb") as file:
@@ -29,7 +29,7 @@ def count_records(path: Path, at_most: int) -> tuple[int, str | None]:
     return count, None
 
 
-def read_records(path: Path) -> Iterator[bytes]:
+def read_records(path: AnyPath) -> Iterator[bytes]:
     """Yields the records of a file.
 
     Raises:
@@ -47,7 +47,7 @@ def read_records(path: Path) -> Iterator[bytes]:
             yield content
 
 
-def write_records(path: Path, records: Iterable[bytes]) -> None:
+def write_records(path: AnyPath, records: Iterable[bytes]) -> None:
     """Writes records to a file."""
     with path.open("wb") as file:
         for record in records:

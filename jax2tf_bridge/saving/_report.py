@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import tensorflow as tf
 
@@ -16,6 +15,7 @@ from jax2tf_bridge.saving.publishing._publish import NewVersion
 from jax2tf_bridge.saving.serving._instructions import ServingInstructions
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint
 from jax2tf_bridge.saving.signatures._served_arrays import ServedArray, served_text
+from jax2tf_bridge.storage._paths import AnyPath
 from shape_poly import is_symbolic_dim
 
 _NO_WEIGHTS = (
@@ -86,7 +86,7 @@ class SavedModel:
       notes: what to know beside that, for people.
     """
 
-    path: Path
+    path: AnyPath
     signatures: Mapping[str, SavedSignature]
     weights: Mapping[str, Aval]
     trainable: tuple[str, ...]
@@ -94,7 +94,7 @@ class SavedModel:
     graph_bytes: int
     variable_bytes: int
     notes: tuple[str, ...] = ()
-    serving_from: Callable[[Path], ServingInstructions] = field(kw_only=True, repr=False)
+    serving_from: Callable[[AnyPath], ServingInstructions] = field(kw_only=True, repr=False)
     """Returns instructions for another place, to which it was moved or copied."""
 
     @property
@@ -150,9 +150,9 @@ class Published:
     """
 
     version: int
-    path: Path
+    path: AnyPath
     saved: SavedModel | None = None
-    graph_of: Path | None = None
+    graph_of: AnyPath | None = None
     removed: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -163,7 +163,7 @@ class Published:
         return Published(made.version, made.path, saved, None, made.removed, made.notes)
 
     @staticmethod
-    def with_weights(made: NewVersion[Path]) -> Published:
+    def with_weights(made: NewVersion[AnyPath]) -> Published:
         """Describes other weights for the graph of a version."""
         return Published(made.version, made.path, None, made.result, made.removed, made.notes)
 

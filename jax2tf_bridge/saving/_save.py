@@ -14,7 +14,6 @@ from jax2tf_bridge.errors import Argument, GradientError, Message, SavingError
 from jax2tf_bridge.portable._as_portable import as_portable_function
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saved_model._signature import Signature
-from jax2tf_bridge.saved_model._whole_directory import whole_directory
 from jax2tf_bridge.saving._metadata import write_defaults, write_metadata
 from jax2tf_bridge.saving._report import (
     SavedModel,
@@ -46,6 +45,8 @@ from jax2tf_bridge.saving.weights._variables import (
     check_keys,
     checkpoint_key,
 )
+from jax2tf_bridge.storage._directories import whole_directory
+from jax2tf_bridge.storage._paths import as_path
 from jax2tf_bridge.to_tf._op import check_function
 
 
@@ -64,7 +65,7 @@ def save_functions(
     """Writes a SavedModel of portable functions; neither JAX nor the bridge is needed to load it.
 
     Args:
-      path: the directory, which appears complete or not at all.
+      path: the directory, on disk or behind a scheme, which appears complete or not at all.
       signatures: by name; the function of each is a portable function.
       params: the weights: the first argument of each function that takes them. A pytree, a state
         dict, or a file of msgpack or safetensors.
@@ -75,7 +76,7 @@ def save_functions(
       buckets: the sizes that the functions run at.
       warm_up: whether requests are left with it that TensorFlow Serving replays.
       precompile: whether what XLA compiles for these requests is left with it.
-      overwrite: whether a SavedModel that is there is replaced; nothing else ever is.
+      overwrite: whether a SavedModel that is there is replaced, on disk; nothing else ever is.
 
     Raises:
       SavingError: names that clash, that TensorFlow forbids or that do not exist; or the graph
@@ -86,12 +87,12 @@ def save_functions(
       GradientError, InconclusiveShapeError: a function has fewer orders of gradients. One that has
         none is saved without; `notes` of the result say why.
       FileExistsError, NotADirectoryError: there is something at `path`.
-      OSError: `path` is no local folder that can be replaced, or cannot be written.
+      OSError: nothing that is installed has the scheme of `path`, or it cannot be written.
       ModuleError: the installed TF cannot run a module, or a function does not match it.
     """
     names = checked_names(signatures)
     check_vjp_order(vjp_order)
-    path = Path(path)
+    path = as_path(path)
     with (
         opened(params) as given,
         # Before what takes long, so that what stands in the way at `path` is told at once.

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import os
-import stat
 from collections.abc import Sequence
 
-from jax2tf_bridge._utils._replaced_file import replaced_file
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._as_portable import HoldsPortable
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.serialization.jax_exported._read import read_exported
 from jax2tf_bridge.serialization.jaxfn import _file_parts, _format
 from jax2tf_bridge.serialization.jaxfn._read import Stored, read_structure
+from jax2tf_bridge.storage._files import opened_file, replaced_file
 
 # Most structures are smaller: then one read is enough for a file without large modules.
 _FIRST_READ = 1 << 16
@@ -80,7 +78,8 @@ def write_function(
     >>> write_function("model.jaxfn", export(f)(x))  # doctest: +SKIP
 
     Args:
-      path: the file; one of this name is replaced when the new one is complete on disk.
+      path: the file, on disk or behind a scheme ("gs://bucket/model.jaxfn"); one of this name is
+        replaced when the new one is complete.
       portable: what `export` made.
       vjp_order: as for `serialize`.
       arrays: as for `serialize`.
@@ -110,23 +109,22 @@ def read_function(path: str | os.PathLike[str]) -> PortableFunction:
       OSError: the file cannot be read.
     """
     name = os.fspath(path)
-    with io.FileIO(name) as handle:
-        status = os.fstat(handle.fileno())
-        if not stat.S_ISREG(status.st_mode):
+    with opened_file(path) as (handle, size):
+        if size is None:
             raise FileFormatError(
                 f"{name} is no regular file: read its bytes and use deserialize.", file=name
             )
-        start = _file_parts.read_part(handle, min(status.st_size, _FIRST_READ), name)
-        if len(start) == status.st_size:
+        start = _file_parts.read_part(handle, min(size, _FIRST_READ), name)
+        if len(start) == size:
             return deserialize(start, file=name)
         if not _is_jaxfn(memoryview(start)):
-            _check_size(start, status.st_size, name)
+            _check_size(start, size, name)
             handle.seek(0)
-            return _read_other(_file_parts.read_part(handle, status.st_size, name), name)
-        header = _format.parse_header(start, status.st_size, name)
+            return _read_other(_file_parts.read_part(handle, size, name), name)
+        header = _format.parse_header(start, size, name)
         if header.structure_size > len(start):
             start += _file_parts.read_part(handle, header.structure_size - len(start), name)
-        stored = _stored(memoryview(start), status.st_size, name)
+        stored = _stored(memoryview(start), size, name)
         # Each module and array is read into the bytes that the function keeps: nothing is copied.
         handle.seek(header.structure_size)
         return stored.portable(_file_parts.read_parts(handle, stored.parts, name))

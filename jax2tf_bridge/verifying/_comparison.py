@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,6 +21,8 @@ from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import kind_of
 from jax2tf_bridge.portable._plausible_inputs import DRAWS, PlausibleInputs, batch_variable
 from jax2tf_bridge.saved_model._sidecar import SignatureEntry
+from jax2tf_bridge.storage._directories import on_disk
+from jax2tf_bridge.storage._paths import AnyPath
 from jax2tf_bridge.verifying._containers import KnownTypes, unknown_types
 from jax2tf_bridge.verifying._differences import (
     SMALL_GRADIENT,
@@ -55,7 +56,7 @@ class Pair:
 
     def __init__(
         self,
-        folder: Path,
+        folder: AnyPath,
         params: Any,
         loaded: LoadedFunction,
         entry: SignatureEntry,
@@ -90,7 +91,8 @@ class Pair:
             weights = portable.in_tree.children[0].children[0]
             self._weights = weights.flatten(params, "params")
             function = types.as_function(weights)
-        self._root = tf.saved_model.load(str(folder))
+        with on_disk(folder) as here:
+            self._root = tf.saved_model.load(str(here))
         self._call = self._root.signatures[name]
         self._is_padded, self._drawn = entry.buckets is not None, 0
         specs: Mapping[str, tf.TensorSpec] = self._call.structured_input_signature[1]

@@ -9,7 +9,7 @@ from typing import Any
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.weights._safetensors import SafetensorsContents, looks_like_safetensors
-from jax2tf_bridge.weights._sources import FileSource, MappedSource, MemorySource
+from jax2tf_bridge.weights._sources import FileSource, MemorySource, file_source
 from jax2tf_bridge.weights._state_dicts import from_state_dict
 from jax2tf_bridge.weights._stored import Contents, LeafInfo
 from jax2tf_bridge.weights.msgpack._read import MsgpackContents
@@ -67,11 +67,13 @@ def read_weights(
     """Reads a file of weights, in Flax's msgpack or safetensors, as a tree.
 
     Args:
-      path: the file; its content says which format it has.
+      path: the file, on disk or behind a scheme ("gs://bucket/model.msgpack"); its content says
+        which format it has.
       target: what from_state_dict restores the tree into; None for the tree itself.
       mmap: whether arrays are read-only views of the file, which the system reads when they are
-        used; the file must not be rewritten in place meanwhile (see `WeightsFile`). Otherwise they
-        are copies, which may be written to, and the file may change afterwards.
+        used; the file must not be rewritten in place meanwhile (see `WeightsFile`). Otherwise, and
+        behind a scheme, they are copies, which may be written to, and the file may change
+        afterwards.
       strict: as for from_state_dict.
 
     Raises:
@@ -87,7 +89,7 @@ def read_weights(
     >>> read_weights(path), read_weights(path, target={"layers": [0, 0]})
     ({'layers': {'0': 0.5, '1': 0.25}}, {'layers': [0.5, 0.25]})
     """
-    with (MappedSource if mmap else FileSource)(path) as source:
+    with file_source(path, mmap=mmap) as source:
         tree = _contents(source).tree()
         source.check()
     return tree if target is None else from_state_dict(target, tree, strict=strict)
@@ -97,7 +99,8 @@ def open_weights(path: str | os.PathLike[str]) -> WeightsFile:
     """Opens a file of weights, in Flax's msgpack or safetensors, to read it leaf by leaf.
 
     Args:
-      path: the file; its content says which format it has.
+      path: the file, on disk or behind a scheme ("gs://bucket/model.msgpack"); its content says
+        which format it has.
 
     Returns:
       A mapping from paths to leaves, and a context manager.
@@ -110,7 +113,7 @@ def open_weights(path: str | os.PathLike[str]) -> WeightsFile:
     >>> with open_weights("model.msgpack") as weights:  # doctest: +SKIP
     ...     kernel = weights["params/dense/kernel"]
     """
-    source = MappedSource(path)
+    source = file_source(path, mmap=True)
     try:
         return WeightsFile(source, _contents(source))
     except BaseException:
@@ -129,7 +132,7 @@ class WeightsFile(Mapping[str, Any]):
 
     `open_weights` makes it, and reads only the structure. A leaf is read when it is asked for:
     arrays are read-only views of the file, which the system reads when their elements are used;
-    an array that the file has in chunks is a copy.
+    an array that the file has in chunks is a copy, and so is any of a file behind a scheme.
 
     If the file changes, the next access is a FileFormatError. If another file takes its name, the
     opened one stays readable. Arrays that were handed out can't be guarded: if the file is
@@ -152,7 +155,7 @@ class WeightsFile(Mapping[str, Any]):
     ['dense/bias', 'step'] 7 float64[4], 32 bytes
     """
 
-    def __init__(self, source: MappedSource, contents: Contents) -> None:
+    def __init__(self, source: FileSource, contents: Contents) -> None:
         """Takes over `source`, which `close` closes, and its `contents`."""
         self.file = source.file
         self.format_name, self.metadata = contents.format_name, contents.metadata

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.storage._files import OpenedFile
+from jax2tf_bridge.storage._paths import StoragePath, as_path
 
 HEADER_ROOM = 2048
 """A window has at least this many bytes, or all that are left: enough for any array's headers."""
@@ -126,8 +128,9 @@ class FileSource(Source):
           OSError: it cannot be opened.
         """
         self.file = os.fspath(path)
+        self._path = as_path(path)
         # Before it is opened: opening a pipe waits for who writes to it.
-        mode = os.stat(self.file).st_mode
+        mode = self._path.stat().st_mode
         if stat.S_ISDIR(mode):
             raise FileFormatError(
                 f"{self.file} is a directory: expected a file of msgpack or safetensors. Load a "
@@ -140,7 +143,7 @@ class FileSource(Source):
                 f"{self.file} is no regular file: read its bytes and use msgpack_restore.",
                 file=self.file,
             )
-        self._handle = io.FileIO(self.file)
+        self._handle = self._open()
         self._opened = self._state()
         self.size = self._opened[0]
         self._windows_end = 0
@@ -173,7 +176,7 @@ class FileSource(Source):
             raise ValueError(f"{self.file} was closed: open it again.")
         found = self._state()
         if found != self._opened:
-            raise self._changed(f"it has {found[0]} bytes, modified at {_time_text(found[1])}")
+            raise self._changed(f"it has {found[0]} bytes, modified at {found[1]}")
 
     def window(self, start: int) -> Window:
         is_next = start < self._windows_end
@@ -182,7 +185,7 @@ class FileSource(Source):
         return Window(start, self.content(Span(start, size)))
 
     def content(self, span: Span) -> bytes:
-        self.check()
+        self._check_part()
         with self._lock:
             self._handle.seek(span.start)
             found = self._handle.read(min(span.size, _MOST_AT_ONCE))
@@ -198,7 +201,7 @@ class FileSource(Source):
         return out
 
     def fill(self, span: Span, out: memoryview) -> None:
-        self.check()
+        self._check_part()
         with self._lock:
             self._handle.seek(span.start)
             at = 0
@@ -208,16 +211,23 @@ class FileSource(Source):
                     raise self._changed(f"it ends at byte {span.start + at}")
                 at += count
 
-    def _state(self) -> tuple[int, int]:
+    def _open(self) -> OpenedFile:
+        return io.FileIO(self.file)
+
+    def _check_part(self) -> None:
+        """Checks before a part is read."""
+        self.check()
+
+    def _state(self) -> tuple[int, str]:
         """Returns size and time of modification; a new name or link changes neither."""
         status = os.fstat(self._handle.fileno())
-        return status.st_size, status.st_mtime_ns
+        return status.st_size, _time_text(status.st_mtime_ns)
 
     def _changed(self, found: str) -> FileFormatError:
         size, modified = self._opened
         return FileFormatError(
             f"{self.file} changed while it was open: it had {size} bytes, modified at "
-            f"{_time_text(modified)}; now {found}. Open it again. Replace files instead of "
+            f"{modified}; now {found}. Open it again. Replace files instead of "
             "rewriting them, as write_weights does, or read them with mmap=False.",
             file=self.file,
         )
@@ -245,6 +255,37 @@ class MappedSource(FileSource):
     def array(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
         self.check()
         return _view(self._map or b"", start, dtype, shape)
+
+
+class StoredSource(FileSource):
+    """A file behind a scheme: arrays are new, and their bytes alone are read."""
+
+    _path: StoragePath
+
+    def _open(self) -> OpenedFile:
+        return self._path.open("rb")
+
+    def _check_part(self) -> None:
+        # Asking takes as long as reading: it is done once for each leaf, by those who call `check`.
+        if self._handle.closed:
+            self.check()
+
+    def _state(self) -> tuple[int, str]:
+        found = self._path.find()
+        return (-1, "no time: it is gone") if found is None else (found.size, found.state)
+
+
+def file_source(path: str | os.PathLike[str], *, mmap: bool) -> FileSource:
+    """Opens a file: on disk, mapped or not, or behind a scheme.
+
+    Raises:
+      FileFormatError: it is no regular file.
+      OSError: it cannot be opened.
+    """
+    path = as_path(path)
+    if isinstance(path, StoragePath):
+        return StoredSource(path)
+    return MappedSource(path) if mmap else FileSource(path)
 
 
 def _view(

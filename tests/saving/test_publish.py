@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from jax2tf_bridge.saved_model import _atomic_rename, _staging
 from jax2tf_bridge.saving import NewVersion, latest_version, publish_version, published_versions
 from jax2tf_bridge.saving.publishing import _publish
+from jax2tf_bridge.storage import _atomic_rename, _staging
 from tests.saving.other_users import as_another_user, folder_for_all
 
 

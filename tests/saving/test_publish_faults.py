@@ -21,9 +21,9 @@ import tensorflow as tf
 
 from jax2tf_bridge import export
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
-from jax2tf_bridge.saved_model._whole_directory import whole_directory
 from jax2tf_bridge.saving import latest_version, publish_version, published_versions
 from jax2tf_bridge.serialization import write_function
+from jax2tf_bridge.storage._whole_directory import whole_directory
 from tests.saving.published_models import (
     KERNEL,
     assert_answers,

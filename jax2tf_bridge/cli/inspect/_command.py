@@ -28,6 +28,7 @@ from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.serialization._flatbuffer import Reader
 from jax2tf_bridge.serialization.jax_exported._schema import ExportedField
 from jax2tf_bridge.serialization.jaxfn._format import HEADER_SIZE, IDENTIFIER, parse_header
+from jax2tf_bridge.storage._paths import AnyPath
 
 _DESCRIPTION = """\
 Says what is in a .jaxfn file, in one that jax.export wrote, or in a SavedModel: signatures, what
@@ -86,7 +87,7 @@ _Read = tuple[_Facts, Sequence[bytes | memoryview | None], _Text, _MakePage]
 """What is known, the modules that can be read, and what makes a text and a page of it."""
 
 
-def _file_contents(path: Path) -> _Read:
+def _file_contents(path: AnyPath) -> _Read:
     """Reads a function or, if it is none, weights."""
     try:
         return _function(path)
@@ -99,7 +100,7 @@ def _file_contents(path: Path) -> _Read:
         return facts, (), weights_lines, weights_page
 
 
-def _function(path: Path) -> _Read:
+def _function(path: AnyPath) -> _Read:
     portable = read_function(path)
     facts = {"file": _file(path), **describe(portable)}
     modules = [
@@ -109,7 +110,7 @@ def _function(path: Path) -> _Read:
     return facts, modules, function_lines, file_page
 
 
-def _directory(path: Path) -> _Read:
+def _directory(path: AnyPath) -> _Read:
     contents = read_saved_model(path)
     facts = describe_saved_model(contents)
     modules = [
@@ -119,7 +120,7 @@ def _directory(path: Path) -> _Read:
     return facts, modules, directory_lines, directory_page
 
 
-def _file(path: Path) -> dict[str, Any]:
+def _file(path: AnyPath) -> dict[str, Any]:
     """Describes the file itself."""
     with path.open("rb") as file:
         start, size = file.read(HEADER_SIZE), path.stat().st_size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from jax2tf_bridge._utils._array_texts import array_type_text
@@ -13,13 +12,14 @@ from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
 from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
 from jax2tf_bridge.cli.inspect.html._page import Page, Table
 from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.storage._paths import AnyPath
 from jax2tf_bridge.weights import open_weights
 from jax2tf_bridge.weights._magic_bytes import guess_format
 
 _MOST_BARS = 20
 
 
-def describe_weights(path: Path) -> dict[str, Any] | None:
+def describe_weights(path: AnyPath) -> dict[str, Any] | None:
     """Describes a weights file, leaves in natural order; None for another file.
 
     Raises:

@@ -32,8 +32,9 @@ from jax2tf_bridge.saved_model._new_directory import changed_copy, replace_file
 from jax2tf_bridge.saved_model._patching import NewModule, replaced_modules
 from jax2tf_bridge.saved_model._reading import GRAPH_FILE, read_message
 from jax2tf_bridge.saved_model._saved_model import CalledModule
-from jax2tf_bridge.saved_model._whole_directory import check_free
 from jax2tf_bridge.serialization import read_function, write_function
+from jax2tf_bridge.storage._directories import check_free
+from jax2tf_bridge.storage._paths import AnyPath, StoragePath, as_path
 
 _WITH_SHARDY = 10
 """The calling convention of modules with Shardy's operations, for which the op has a flag."""
@@ -94,7 +95,7 @@ def _suffix(options: argparse.Namespace) -> str:
     return "-".join([*release, *(["no-xla"] if options.no_xla else [])])
 
 
-def _output_beside(file: Path, suffix: str) -> Path:
+def _output_beside(file: AnyPath, suffix: str) -> AnyPath:
     """Names the file for a target, in the folder of the file that is read."""
     return file.with_name(f"{file.name.removesuffix('.jaxfn')}-{suffix}.jaxfn")
 
@@ -102,7 +103,7 @@ def _output_beside(file: Path, suffix: str) -> Path:
 def _retarget_directory(options: argparse.Namespace, target: Target) -> None:
     """Reads the SavedModel, retargets its modules, and writes the other SavedModel."""
     console = Console(verbose=options.verbose)
-    source: Path = options.file
+    source: AnyPath = options.file
     output = options.output or _default_output(options)
     check_free(output, overwrite=options.overwrite, has=GRAPH_FILE)
     with console.step(f"reading {source}"):
@@ -180,7 +181,7 @@ def _for_release(contents: SavedModelContents, target: Target, console: Console)
         modules = [retargeted(called) for called in contents.modules]
         # Signatures that are TensorFlow's own operations have no module to retarget.
         functions = _portables(contents, lambda f: retarget(f, target) if f.target.xla else f)
-        graph = replaced_modules(read_message(Path(contents.path)), modules)
+        graph = replaced_modules(read_message(as_path(contents.path)), modules)
         return _NewContents(graph.parts, functions)
 
 
@@ -209,7 +210,7 @@ def _without_xla(contents: SavedModelContents, target: Target, console: Console)
 
     with console.step(f"making operations of {len(contents.modules)} modules"):
         functions = {(m.function, m.node): called_by(m) for m in contents.modules}
-        graph = (Path(contents.path) / GRAPH_FILE).read_bytes()
+        graph = (as_path(contents.path) / GRAPH_FILE).read_bytes()
         new = with_operations(graph, functions)
         return _NewContents([new], _portables(contents, without_xla))
 
@@ -218,12 +219,12 @@ def _name_of(called: CalledModule) -> str:
     return "/".join(filter(None, (called.function, called.node)))
 
 
-def _default_output(options: argparse.Namespace) -> Path:
+def _default_output(options: argparse.Namespace) -> AnyPath:
     """Returns the model itself with --overwrite, else a folder beside it."""
-    source: Path = options.file
+    source: AnyPath = options.file
     if options.overwrite:
         return source
-    plain = Path(os.path.abspath(source))
+    plain = source if isinstance(source, StoragePath) else Path(os.path.abspath(source))
     return source.parent / f"{plain.name}-{_suffix(options)}"
 
 

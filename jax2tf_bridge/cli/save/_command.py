@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import errno
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jax2tf_bridge.cli._commands import POSITIVE, Command, UsageError, add_output, exported_path
@@ -22,8 +21,9 @@ from jax2tf_bridge.cli.save._options import (
 from jax2tf_bridge.errors import path_error
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
 from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
-from jax2tf_bridge.saved_model._whole_directory import check_free
 from jax2tf_bridge.serialization import read_function
+from jax2tf_bridge.storage._directories import check_free
+from jax2tf_bridge.storage._paths import AnyPath
 
 if TYPE_CHECKING:
     from jax2tf_bridge.saving import NewVersion, Published, SavedModel
@@ -72,7 +72,7 @@ def _add_publish_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Reads the file and writes the SavedModel."""
     console = Console(verbose=options.verbose)
-    output: Path = options.output
+    output: AnyPath = options.output
     if output.is_dir():
         check_free(output, overwrite=options.overwrite, has="saved_model.pb")
     check_save_options(options)
@@ -156,7 +156,7 @@ def _read(options: argparse.Namespace) -> Signature:
     return signature(read_function(options.file), options)
 
 
-def _buckets_dropped(root: Path, options: argparse.Namespace) -> str | None:
+def _buckets_dropped(root: AnyPath, options: argparse.Namespace) -> str | None:
     """Warns if the version before has buckets and the new one has none."""
     from jax2tf_bridge.saving import latest_version
 
@@ -188,7 +188,9 @@ def _save_options(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _report(saved: SavedModel, path: Path, options: argparse.Namespace, console: Console) -> None:
+def _report(
+    saved: SavedModel, path: AnyPath, options: argparse.Namespace, console: Console
+) -> None:
     for note in saved.notes:
         console.note(for_command_line(note, options))
     if console.verbose:

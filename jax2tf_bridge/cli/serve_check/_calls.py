@@ -6,7 +6,6 @@ import base64
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from jax2tf_bridge.errors import BridgeError, ShapeError
@@ -16,6 +15,7 @@ from jax2tf_bridge.saved_model._extras import Request, read_requests
 from jax2tf_bridge.saved_model._saved_model import EntryPoint, Gradient, SavedModelContents
 from jax2tf_bridge.saved_model._sidecar import Sidecar, SignatureEntry, read_sidecar
 from jax2tf_bridge.saved_model._tensors import TensorType, tensor_type
+from jax2tf_bridge.storage._paths import as_path
 from shape_poly import Dim, DimExpr, SymbolicScope, evaluate_shape, sample_sizes
 
 _SAMPLES = 3
@@ -55,7 +55,7 @@ def calls_of(contents: SavedModelContents) -> list[Call]:
     entries = [entry for entry in contents.entries if entry.is_signature]
     if not entries:
         raise BridgeError(f"{contents.path} has no signatures, so there is nothing to serve.")
-    folder = Path(contents.path)
+    folder = as_path(contents.path)
     known = read_sidecar(folder)
     if known is not None:
         entries = [_with_own_gradient(entry, *known) for entry in entries]

@@ -28,6 +28,8 @@ from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
+from jax2tf_bridge.storage._directories import on_disk
+from jax2tf_bridge.storage._paths import AnyPath
 
 
 def run(options: argparse.Namespace) -> None:
@@ -37,19 +39,20 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError("name the release by --tensorflow, or an interpreter with it by --python")
     if options.tensorflow is not None:
         Target.tensorflow(options.tensorflow)
-    directory: Path = options.directory
+    directory: AnyPath = options.directory
     with console.step(f"reading {directory}"):
         contents = read_saved_model(directory)
         calls = calls_of(contents)
         description = describe_saved_model(contents)
     environment = _environment(options, console)
-    with console.step(f"running {len(calls)} calls in TensorFlow {environment.tensorflow}"):
-        there = run_calls(environment.python, directory, calls, other=True)
     here = None
-    # Looked for, and not imported.
-    if importlib.util.find_spec("tensorflow") is not None:
-        with console.step("running them in the TensorFlow here"):
-            here = run_calls(Path(sys.executable), directory, calls, other=False)
+    with on_disk(directory) as folder:
+        with console.step(f"running {len(calls)} calls in TensorFlow {environment.tensorflow}"):
+            there = run_calls(environment.python, folder, calls, other=True)
+        # Looked for, and not imported.
+        if importlib.util.find_spec("tensorflow") is not None:
+            with console.step("running them in the TensorFlow here"):
+                here = run_calls(Path(sys.executable), folder, calls, other=False)
     facts = _facts(directory, environment, description, calls, there, here)
     print(printable(json.dumps(facts, indent=2) if options.json else "\n".join(_lines(facts))))
     _refuse(facts)
@@ -62,7 +65,7 @@ def _environment(options: argparse.Namespace, console: Console) -> Environment:
 
 
 def _facts(
-    directory: Path,
+    directory: AnyPath,
     environment: Environment,
     description: Mapping[str, Any],
     calls: Sequence[Call],
@@ -116,7 +119,7 @@ def _call(call: Call, number: int, there: Run, here: Run | None) -> dict[str, An
 
 
 def retarget_advice(
-    directory: Path, installed: str, description: Mapping[str, Any], signature: str
+    directory: AnyPath, installed: str, description: Mapping[str, Any], signature: str
 ) -> str | None:
     """Advises on a signature whose modules are not for a release; None if they are.
 

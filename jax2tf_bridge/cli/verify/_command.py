@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
@@ -19,6 +18,7 @@ from jax2tf_bridge.cli.verify._options import DESCRIPTION, EXAMPLES, add_options
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.portable._dtypes import NEED_X64
 from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, read_sidecar
+from jax2tf_bridge.storage._paths import AnyPath
 
 if TYPE_CHECKING:
     from jax2tf_bridge.verifying import Difference, Latency, Pair
@@ -137,7 +137,7 @@ def _rounds(options: argparse.Namespace) -> int:
     return _ROUNDS if asked else 0
 
 
-def _sidecar(folder: Path) -> tuple[Sidecar, bool]:
+def _sidecar(folder: AnyPath) -> tuple[Sidecar, bool]:
     """Reads the sidecar of `save`, and whether there are values of 64 bits.
 
     Raises:

@@ -1,16 +1,16 @@
 """publish_version(): writes the next version below a root, as TensorFlow Serving takes it up.
 
 TensorFlow Serving looks again and again for names that are integers, of files and of folders, and
-passes over all others. A version is written under a hidden name, and renamed when it is complete
-and on the disk; one that is removed gets a hidden name first.
+passes over all others. On disk, a version is written under a hidden name, and renamed when it is
+complete and on the disk; one that is removed gets a hidden name first. Behind a scheme, where
+folders cannot be renamed at once, its graph is written last, and removed first.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -18,23 +18,10 @@ from typing import Generic, TypeVar
 from jax2tf_bridge._utils._integers import as_integer
 from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge.errors import path_error
-from jax2tf_bridge.saved_model._atomic_rename import rename_to_new
-from jax2tf_bridge.saved_model._staging import locked_folder, remove_at_once
-from jax2tf_bridge.saved_model._whole_directory import (
-    local_path,
-    staging,
-    sync_folder,
-    sync_tree,
-)
+from jax2tf_bridge.saving.publishing._version_folders import VersionFolder, version_folder
+from jax2tf_bridge.storage._paths import AnyPath
 
 T = TypeVar("T")
-
-# Part of the names of hidden folders.
-_NAME = "version"
-_INTEGER = re.compile(r"\s*\+?([0-9]+)\s*", re.ASCII)
-_LARGEST = 2**63 - 1
-# Others hold the lock while they rename, so for milliseconds, unless they are stopped.
-_LOCK_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -50,7 +37,7 @@ class NewVersion(Generic[T]):
     """
 
     version: int
-    path: Path
+    path: AnyPath
     result: T
     removed: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
@@ -72,7 +59,7 @@ def publish_version(
     machine, whose locks may not be seen, when it also has not changed for a day.
 
     Args:
-      root: the folder of all versions, a local one; made if it is not there.
+      root: the folder of all versions, on disk or behind a scheme; made if it is not there.
       write: is given the path at which it makes the directory; what it returns is handed on.
       keep: how many of the newest versions stay; older ones are removed when the new one is
         there. None keeps all. Keep 2 or more where a server may just be loading the one before.
@@ -85,12 +72,13 @@ def publish_version(
       FileExistsError: `root` is a SavedModel itself.
       FileNotFoundError: `root` is a link to what is not there, or `write` made no directory.
       PermissionError: `root` cannot be written to.
-      OSError: `root` is an address, or the disk is full.
+      OSError: nothing that is installed has the scheme of `root`, or the disk is full.
     """
     count = _checked_keep(keep)
-    folder = _root(root)
+    folder = _folder(root)
+    notes: list[str] = []
     with (
-        staging(folder, _NAME, needed=needed) as place,
+        folder.staged(needed) as place,
         ended_by_interrupts() as check_interrupts,
     ):
         partial = place / "new"
@@ -98,47 +86,44 @@ def publish_version(
         if not partial.is_dir() or not any(partial.iterdir()):
             text = "is not published: what writes it left no folder with something in it"
             raise path_error(FileNotFoundError, errno.ENOENT, text, partial)
-        sync_tree(partial)
-        removable: dict[int, list[Path]] = {}
-        # The lock keeps numbers in order, while others may remove versions; the rename alone
-        # makes them unique.
-        with locked_folder(folder, _LOCK_SECONDS):
+        folder.settle(partial)
+        removable: dict[int, list[AnyPath]] = {}
+        with folder.locked():
             check_interrupts()
-            version = _take_number(partial, folder)
-            notes = _made_lasting(folder, version)
+            version = folder.add(place, notes)
             if count is not None:
-                found = _found(folder)
+                found = _directories(folder, notes)
                 removable = {number: found[number] for number in sorted(found)[:-count]}
         removed = []
         for number, paths in removable.items():
-            if _removed(paths, notes):
+            if _removed(folder, paths, notes):
                 removed.append(number)
-    return NewVersion(version, folder / str(version), result, tuple(removed), tuple(notes))
+    return NewVersion(version, folder.path / str(version), result, tuple(removed), tuple(notes))
 
 
-def published_versions(root: str | os.PathLike[str]) -> dict[int, Path]:
+def published_versions(root: str | os.PathLike[str]) -> dict[int, AnyPath]:
     """Returns the directories of the versions below a root by number, the newest last.
 
     They are those that TensorFlow Serving takes for versions; empty if there is no such root.
 
     Raises:
       NotADirectoryError: `root` is a file.
-      OSError: `root` is an address, or cannot be read.
+      OSError: `root` cannot be read.
     """
-    folder = local_path(root)
-    if not folder.exists():
+    folder = version_folder(root)
+    if not folder.path.exists():
         return {}
-    _check_folder(folder)
-    found = _found(folder)
+    folder.check()
+    found = folder.directories()
     return {number: found[number][-1] for number in sorted(found)}
 
 
-def latest_version(root: str | os.PathLike[str]) -> Path | None:
+def latest_version(root: str | os.PathLike[str]) -> AnyPath | None:
     """Returns the directory of the newest version below a root; None if there is none.
 
     Raises:
       NotADirectoryError: `root` is a file.
-      OSError: `root` is an address, or cannot be read.
+      OSError: `root` cannot be read.
     """
     found = published_versions(root)
     return found[max(found)] if found else None
@@ -157,78 +142,29 @@ def _checked_keep(keep: int | None) -> int | None:
     return count
 
 
-def _root(root: str | os.PathLike[str]) -> Path:
-    folder = local_path(root)
-    if os.path.islink(root) and not folder.exists():
-        text = f"is a link to {folder}, which is not there: make that folder, or mend the link"
+def _folder(root: str | os.PathLike[str]) -> VersionFolder:
+    folder = version_folder(root)
+    there = folder.path.exists()
+    if os.path.islink(root) and not there:
+        text = f"is a link to {folder.path}, which is not there: make that folder, or mend the link"
         raise path_error(FileNotFoundError, errno.ENOENT, text, root)
-    if folder.exists():
-        _check_folder(folder)
+    if there:
+        folder.check()
     return folder
 
 
-def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        text = "is a file, and not the folder of the versions: name the folder above it"
-        raise path_error(NotADirectoryError, errno.ENOTDIR, text, folder)
-    if (folder / "saved_model.pb").is_file():
-        text = f"is a SavedModel, and not the folder of its versions: name {folder.parent}"
-        raise path_error(FileExistsError, errno.EEXIST, text, folder)
-
-
-def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Yields all that TensorFlow Serving would take for a version: it reads 007 as 7."""
-    for name in sorted(os.listdir(folder)):
-        match = _INTEGER.fullmatch(name)
-        if match and int(match[1]) <= _LARGEST:
-            yield int(match[1]), folder / name
-
-
-def _found(folder: Path) -> dict[int, list[Path]]:
-    """Returns the directories of each number; the one that is written as usual is last."""
-    for _ in range(100):
-        found: dict[int, list[Path]] = {}
-        for number, path in _numbered(folder):
-            if path.is_dir():
-                found.setdefault(number, []).append(path)
-            elif not os.path.lexists(path):
-                break  # removed since it was listed; others may have come as well
-        else:
-            break
-    for paths in found.values():
-        paths.sort(key=lambda path: path.name == str(int(path.name)))
-    return found
-
-
-def _take_number(partial: Path, root: Path) -> int:
-    tried = 0
-    while True:
-        largest = max((number for number, _ in _numbered(root)), default=0)
-        # On a shared file system a name may be taken before it is listed.
-        number = max(largest, tried) + 1
-        if number > _LARGEST:
-            text = f"{root} has the version {largest}, and there is no larger number for the next"
-            raise ValueError(text)
-        try:
-            rename_to_new(partial, root / str(number))
-        except FileExistsError:
-            tried = number
-        else:
-            return number
-
-
-def _made_lasting(root: Path, version: int) -> list[str]:
+def _directories(folder: VersionFolder, notes: list[str]) -> dict[int, list[AnyPath]]:
     try:
-        sync_folder(root)
-    except OSError as e:  # it is there, so this is no failure to publish
-        return [f"version {version} may be lost if the machine stops now: {e}"]
-    return []
+        return folder.directories()
+    except OSError as e:  # the new version is there, so this is no failure to publish
+        notes.append(f"older versions could not be listed, and stay: {e}")
+        return {}
 
 
-def _removed(paths: list[Path], notes: list[str]) -> bool:
+def _removed(folder: VersionFolder, paths: list[AnyPath], notes: list[str]) -> bool:
     for path in paths:
         try:
-            remove_at_once(path, _NAME)
+            folder.remove(path)
         except FileNotFoundError:
             return False  # another publisher was faster
         except OSError as e:

@@ -31,11 +31,12 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, VariableEntry, read_sidecar
-from jax2tf_bridge.saved_model._whole_directory import local_path
 from jax2tf_bridge.saving.publishing._fingerprint import with_checkpoint
 from jax2tf_bridge.saving.publishing._publish import NewVersion, latest_version, publish_version
 from jax2tf_bridge.saving.weights._params import leaves_for
 from jax2tf_bridge.saving.weights._variables import PARAMS, as_saved, leaf_names
+from jax2tf_bridge.storage._directories import on_disk
+from jax2tf_bridge.storage._paths import AnyPath
 
 _VARIABLES = "variables"
 # Tensors are handed to TensorFlow, which may copy them, in groups: as large as the largest tensor,
@@ -59,7 +60,7 @@ def publish_weights(
     *,
     keep: int | None = None,
     partial: bool = False,
-) -> NewVersion[Path]:
+) -> NewVersion[AnyPath]:
     """Publishes the newest version below `root` again, with other weights.
 
     Nothing is traced and no model is loaded. Files of the graph are not written again: the new
@@ -98,36 +99,36 @@ def publish_weights(
 
 def _publish(
     root: str | os.PathLike[str],
-    base: Path,
+    base: AnyPath,
     tensors: Mapping[str, Any],
     keep: int | None,
     partial: bool,
-) -> NewVersion[Path]:
+) -> NewVersion[AnyPath]:
     variables = _sidecar_of(base)[0].variables
     given = _checked(tensors, variables, base, partial)
-    with tf.init_scope(), tf.device("CPU:0"):
-        entries = _entries(base, variables, given)
+    with on_disk(base) as source, tf.init_scope(), tf.device("CPU:0"):
+        entries = _entries(base, source, variables, given)
 
-        def write(folder: Path) -> Path:
+        def write(folder: Path) -> AnyPath:
             folder.mkdir()
-            _link_tree(base, folder)
-            _write_checkpoint(base / _VARIABLES / "variables", folder / _VARIABLES, entries)
-            _renew_fingerprint(base, folder)
+            _link_tree(source, folder)
+            _write_checkpoint(source / _VARIABLES / "variables", folder / _VARIABLES, entries)
+            _renew_fingerprint(folder)
             return base
 
         needed = sum(entry.size for entry in entries)
         return publish_version(root, write, keep=keep, needed=needed)
 
 
-def _base(root: str | os.PathLike[str]) -> Path:
+def _base(root: str | os.PathLike[str]) -> AnyPath:
     base = latest_version(root)
     if base is None:
         text = "has no published version yet: publish the model once with its signatures"
-        raise path_error(FileNotFoundError, errno.ENOENT, text, local_path(root))
+        raise path_error(FileNotFoundError, errno.ENOENT, text, root)
     return base
 
 
-def _sidecar_of(folder: Path) -> tuple[Sidecar, Mapping[str, PortableFunction]]:
+def _sidecar_of(folder: AnyPath) -> tuple[Sidecar, Mapping[str, PortableFunction]]:
     found = read_sidecar(folder)
     if found is None:
         raise FileFormatError(
@@ -139,7 +140,7 @@ def _sidecar_of(folder: Path) -> tuple[Sidecar, Mapping[str, PortableFunction]]:
 
 
 def _checked(
-    tensors: Mapping[str, Any], variables: Sequence[VariableEntry], base: Path, partial: bool
+    tensors: Mapping[str, Any], variables: Sequence[VariableEntry], base: AnyPath, partial: bool
 ) -> dict[str, Any]:
     """Checks weights against the variables, and returns them by key of the checkpoint."""
     by_name = {v.name: v for v in variables}
@@ -192,12 +193,12 @@ def _dtype_name(value: Any) -> str:
 
 
 def _entries(
-    base: Path, variables: Sequence[VariableEntry], given: Mapping[str, Any]
+    base: AnyPath, source: Path, variables: Sequence[VariableEntry], given: Mapping[str, Any]
 ) -> list[_Entry]:
-    """Lists what the new checkpoint holds: every key of the old one."""
+    """Lists what the new checkpoint holds: every key of the old one, `base`, of which is a copy."""
     prefix = base / _VARIABLES / "variables"
     try:
-        reader = tf.train.load_checkpoint(str(prefix))
+        reader = tf.train.load_checkpoint(str(source / _VARIABLES / "variables"))
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     except (tf.errors.OpError, ValueError) as e:
         raise FileFormatError(
@@ -306,7 +307,7 @@ def _tensor(value: Any) -> tf.Tensor:
     return tf.convert_to_tensor(np.asarray(value))
 
 
-def _renew_fingerprint(base: Path, folder: Path) -> None:
+def _renew_fingerprint(folder: Path) -> None:
     """Gives the new version a digest of its own checkpoint."""
     file = folder / "fingerprint.pb"
     if not file.exists():
@@ -317,7 +318,7 @@ def _renew_fingerprint(base: Path, folder: Path) -> None:
     file.write_bytes(data)
 
 
-def weights_by_name(folder: Path, params: Any) -> dict[str, Any]:
+def weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
     """Returns the leaves of `params` by the names that `save` gave to their variables.
 
     Args:
@@ -352,7 +353,7 @@ def weights_by_name(folder: Path, params: Any) -> dict[str, Any]:
     return names
 
 
-def as_variables(folder: Path, named: Mapping[str, Any]) -> dict[str, Any]:
+def as_variables(folder: AnyPath, named: Mapping[str, Any]) -> dict[str, Any]:
     """Casts leaves to the dtypes of their variables, where `save` would.
 
     Raises:

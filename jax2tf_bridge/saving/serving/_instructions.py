@@ -6,7 +6,6 @@ import os
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._plausible_inputs import variables_in
@@ -14,6 +13,7 @@ from jax2tf_bridge.saving.buckets._buckets import Bucketing, is_plain
 from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, CompileCache
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint
 from jax2tf_bridge.saving.signatures._served_arrays import ServedArray, Sides
+from jax2tf_bridge.storage._paths import AnyPath, as_path
 
 BATCHING_FILE = "batching_parameters.txt"
 
@@ -114,7 +114,7 @@ def serving_instructions(
         "--port=8500",
         "--rest_api_port=8501",
         f"--model_name={model_name}",
-        f"--model_base_path={Path(root).absolute()}",
+        f"--model_base_path={as_path(root).absolute()}",
     ]
     notes = []
     if "cpu" in platforms:
@@ -204,7 +204,7 @@ def _indented(text: str) -> str:
 
 
 def instructions(
-    path: Path,
+    path: AnyPath,
     endpoints: Sequence[Endpoint],
     served: Mapping[str, Sides],
     *,

@@ -7,6 +7,7 @@ is what `precompile` starts, in a process of its own: TensorFlow reads the setti
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -19,8 +20,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.errors import SavingError, path_error
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, read_warm_up, write_warm_up
+from jax2tf_bridge.storage._paths import AnyPath, StoragePath, as_path
 
 CACHE_FOLDER = Path("assets.extra", "xla_cache")
 """Where the cache lies, below the model's directory: it is published and copied with the model."""
@@ -41,7 +43,7 @@ class CompileCache:
       programs: how many compiled programs it holds.
     """
 
-    folder: Path
+    folder: AnyPath
     programs: int
 
     def environment(self, folder: str | os.PathLike[str] | None = None) -> dict[str, str]:
@@ -50,7 +52,7 @@ class CompileCache:
         Args:
           folder: where it lies on the machine that serves, if it lies elsewhere there.
         """
-        return {_FLAGS: _cache_flags(Path(folder or self.folder), read_only=True)}
+        return {_FLAGS: _cache_flags(as_path(folder or self.folder), read_only=True)}
 
     def __str__(self) -> str:
         (setting,) = (f"{name}='{value}'" for name, value in self.environment().items())
@@ -82,8 +84,8 @@ def precompile(
     Raises:
       SavingError: the model cannot be loaded or run; with TensorFlow's error.
     """
-    model = Path(folder).absolute()
-    kept = Path(cache).absolute() if cache is not None else model / CACHE_FOLDER
+    model = _on_disk(folder)
+    kept = model / CACHE_FOLDER if cache is None else _on_disk(cache)
     kept.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         write_warm_up(temporary, requests)
@@ -95,6 +97,14 @@ def precompile(
         said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
         raise SavingError(f"{model} could not be run to compile it ahead: {said[-1]}")
     return CompileCache(kept, sum(1 for _ in kept.iterdir()))
+
+
+def _on_disk(folder: str | os.PathLike[str]) -> Path:
+    path = as_path(folder)
+    if isinstance(path, StoragePath):
+        text = "has a scheme, and programs are compiled for what is on disk: copy the SavedModel"
+        raise path_error(OSError, errno.EINVAL, text, path)
+    return path.absolute()
 
 
 def _environment(cache: Path) -> dict[str, str]:
@@ -110,7 +120,7 @@ def _environment(cache: Path) -> dict[str, str]:
     }
 
 
-def _cache_flags(folder: Path, *, read_only: bool) -> str:
+def _cache_flags(folder: AnyPath, *, read_only: bool) -> str:
     flags = f"--tf_xla_persistent_cache_directory={folder}"
     return f"{flags} --tf_xla_persistent_cache_read_only=true" if read_only else flags
 

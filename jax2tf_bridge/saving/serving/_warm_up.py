@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField
 from jax2tf_bridge.saved_model._tfrecord import write_records
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.saving.buckets._likely_sizes import smallest_sizes
+from jax2tf_bridge.storage._paths import AnyPath, as_path
 from shape_poly import Comparison, evaluate_shape
 
 _MOST_ELEMENTS = 1 << 24
@@ -167,7 +167,7 @@ def write_warm_up(
     folder: str | os.PathLike[str],
     requests: Iterable[WarmUpRequest],
     model_name: str | None = None,
-) -> Path:
+) -> AnyPath:
     """Writes the file with requests that TensorFlow Serving replays when it loads the model.
 
     Args:
@@ -189,7 +189,7 @@ def write_warm_up(
             f"{len(requests)} warm-up requests, one for each signature and choice of buckets: "
             f"TensorFlow Serving loads a model with at most {MOST_REQUESTS}. Give fewer buckets."
         )
-    path = Path(folder) / WARM_UP
+    path = as_path(folder) / WARM_UP
     path.parent.mkdir(parents=True, exist_ok=True)
     write_records(path, (_as_log(request, model_name) for request in requests))
     return path
@@ -228,7 +228,7 @@ def read_warm_up(folder: str | os.PathLike[str]) -> tuple[WarmUpRequest, ...]:
       FileFormatError: it is no warm-up file, or damaged.
     """
     requests = []
-    for request in read_requests(Path(folder)):
+    for request in read_requests(as_path(folder)):
         try:
             inputs = {
                 name: _read_tensor(tensor.data[tensor.start : tensor.end])
@@ -236,7 +236,7 @@ def read_warm_up(folder: str | os.PathLike[str]) -> tuple[WarmUpRequest, ...]:
             }
         except (ValueError, TypeError, tf.errors.OpError) as e:
             reason = e.message if isinstance(e, tf.errors.OpError) else str(e)
-            path = Path(folder) / WARM_UP
+            path = as_path(folder) / WARM_UP
             text = f"{path}: not a warm-up file of TensorFlow Serving, or damaged: {reason}"
             raise FileFormatError(text, file=str(path)) from e
         requests.append(WarmUpRequest(request.signature, inputs))

@@ -19,6 +19,7 @@ from jax2tf_bridge.serialization._flatbuffer import Table
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from jax2tf_bridge.serialization.jaxfn._pools import look_up_all
+from jax2tf_bridge.storage._files import OpenedFile
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -223,7 +224,7 @@ def _names(
     return names
 
 
-def read_part(handle: io.FileIO, size: int, file: str) -> bytes:
+def read_part(handle: OpenedFile, size: int, file: str) -> bytes:
     """Reads the next `size` bytes of a file that had them a moment ago.
 
     Raises:
@@ -236,7 +237,7 @@ def read_part(handle: io.FileIO, size: int, file: str) -> bytes:
     return room.getvalue()
 
 
-def read_parts(handle: io.FileIO, parts: Sequence[Part], file: str) -> list[bytes]:
+def read_parts(handle: OpenedFile, parts: Sequence[Part], file: str) -> list[bytes]:
     """Reads the parts of a file from where it stands, and verifies them.
 
     Raises:
@@ -313,7 +314,7 @@ def _room(size: int, file: str) -> io.BytesIO:
         ) from None
 
 
-def _fill(view: memoryview, handle: io.FileIO, step: int, file: str) -> Iterator[tuple[int, int]]:
+def _fill(view: memoryview, handle: OpenedFile, step: int, file: str) -> Iterator[tuple[int, int]]:
     """Fills `view` from a file; yields from where to where, after each step."""
     at = 0
     while at < len(view):

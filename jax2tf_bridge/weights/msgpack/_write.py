@@ -16,8 +16,8 @@ import msgpack
 import numpy as np
 
 from jax2tf_bridge._utils._progress import progress_bar
-from jax2tf_bridge._utils._replaced_file import replaced_file
 from jax2tf_bridge.errors import MissingDependencyError, SerializationError
+from jax2tf_bridge.storage._files import replaced_file
 from jax2tf_bridge.weights._array_dtypes import stored_dtype
 from jax2tf_bridge.weights._state_dicts import to_state_dict
 from jax2tf_bridge.weights.msgpack import _format, _write_errors
@@ -85,7 +85,8 @@ def write_weights(
     and a copy of one array at a time of those on other devices.
 
     Args:
-      path: the file; one of this name is replaced when the new one is complete on disk.
+      path: the file, on disk or behind a scheme ("gs://bucket/model.msgpack"); one of this name is
+        replaced when the new one is complete.
       target: as for `to_bytes`.
       progress: whether to show a progress bar; None shows it for 256 MiB or more on a terminal.
 
@@ -114,7 +115,7 @@ def write_weights(
     show = False if progress is None and encoded.size < _LONG else progress
     label = f"writing {os.path.basename(name)}"
     with (
-        replaced_file(name, bytes_of="to_bytes") as file,
+        replaced_file(path, bytes_of="to_bytes") as file,
         progress_bar(label, encoded.size, "B", show=show) as advance,
     ):
         for block in encoded.blocks():

@@ -1,11 +1,10 @@
-"""Writes a directory complete or not at all, also if the process or the machine dies."""
+"""Writes a directory on disk complete or not at all, also if the process or the machine dies."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +12,9 @@ from pathlib import Path
 from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge._utils._number_texts import in_units
 from jax2tf_bridge.errors import Argument, Message, path_error
-from jax2tf_bridge.saved_model._atomic_rename import exchange
-from jax2tf_bridge.saved_model._staging import clear_leftovers, staging_folder
+from jax2tf_bridge.storage._atomic_rename import exchange
+from jax2tf_bridge.storage._staging import clear_leftovers, staging_folder
 
-_ADDRESS = re.compile(r"\w{2,}:/")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -40,7 +38,7 @@ def whole_directory(
     Raises:
       FileExistsError: something is at `path`, or something else than what may be replaced.
       NotADirectoryError: a file is at `path` or above it.
-      OSError: `path` is an address, the current folder or a mount point, or cannot be written, or
+      OSError: `path` is the current folder or a mount point, or cannot be written, or
         the disk is full.
     """
     path = local_path(path)
@@ -64,14 +62,7 @@ def whole_directory(
 
 
 def local_path(path: str | os.PathLike[str]) -> Path:
-    """Returns the absolute path, following links: what a link names is written, not the link.
-
-    Raises:
-      OSError: it is an address.
-    """
-    if _ADDRESS.match(os.fspath(path)):
-        text = "has a scheme, and only local folders can be written: save to one, and copy it"
-        raise path_error(OSError, errno.EINVAL, text, path)
+    """Returns the absolute path, following links: what a link names is written, not the link."""
     return Path(os.path.realpath(path))
 
 

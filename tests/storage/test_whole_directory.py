@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from jax2tf_bridge._utils._number_texts import in_units
-from jax2tf_bridge.saved_model import _atomic_rename, _staging
-from jax2tf_bridge.saved_model._whole_directory import whole_directory
+from jax2tf_bridge.storage import _atomic_rename, _staging
+from jax2tf_bridge.storage._whole_directory import whole_directory
 from tests.saving.other_users import as_another_user, folder_for_all
 from tests.saving.saved_functions import contents
 

@@ -96,6 +96,23 @@ def remove_at_once(path: Path, name: str) -> None:
     _delete(removed)
 
 
+def is_unlocked(place: Path) -> bool:
+    """Tells whether no writer holds the lock of a staging folder, or the folder is gone.
+
+    False where that cannot be known.
+    """
+    try:
+        handle = os.open(place / _LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        return True
+    except OSError:  # another user's
+        return False
+    try:
+        return _lock(handle) is True
+    finally:
+        os.close(handle)
+
+
 @contextlib.contextmanager
 def locked_folder(folder: Path, seconds: float) -> Iterator[None]:
     """Holds a lock on a folder, but waits no longer than so many seconds for it.

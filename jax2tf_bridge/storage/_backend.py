@@ -1,0 +1,262 @@
+"""Operations that a storage behind a scheme offers, and the choice of who carries them out.
+
+A backend is small, so that every storage has what it needs: no operation is about more than one
+file, but for listing a folder. None of them is assumed to be atomic but renaming a file, which
+object stores carry out as a copy that appears whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import io
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from jax2tf_bridge.errors import path_error
+
+# So much is read or written in one call.
+_MOST_AT_ONCE = 16 << 20
+_BUFFER = 1 << 20
+
+_PACKAGES = {
+    "abfs": "adlfs",
+    "abfss": "adlfs",
+    "az": "adlfs",
+    "gcs": "gcsfs",
+    "gs": "gcsfs",
+    "hdfs": "pyarrow",
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "sftp": "paramiko",
+}
+"""What fsspec needs beside itself."""
+
+_TENSORFLOW_ONLY = frozenset({"ram"})
+
+
+@dataclass(frozen=True)
+class Found:
+    """File or folder that is there.
+
+    Attributes:
+      size: in bytes; 0 of a folder.
+      is_folder: whether it is one.
+      state: changes when the file is written again, as far as the storage tells.
+    """
+
+    size: int
+    is_folder: bool
+    state: str = ""
+
+
+class Backend(ABC):
+    """File systems of one kind; all paths have their scheme.
+
+    Every method raises an OSError with the path if the storage fails.
+    """
+
+    @abstractmethod
+    def find(self, path: str) -> Found | None:
+        """Tells what is at a path; None if nothing is."""
+
+    @abstractmethod
+    def names(self, path: str) -> list[str]:
+        """Lists the names in a folder; none if there is no such folder."""
+
+    @abstractmethod
+    def reader(self, path: str) -> io.BufferedReader:
+        """Opens a file for reading, from any position."""
+
+    @abstractmethod
+    def writer(self, path: str) -> Writer:
+        """Opens a new file for writing; the folder above is there."""
+
+    @abstractmethod
+    def make_folder(self, path: str) -> None:
+        """Makes a folder and those above it, where there are folders."""
+
+    @abstractmethod
+    def rename(self, path: str, target: str) -> None:
+        """Renames a file; a file of that name is replaced."""
+
+    @abstractmethod
+    def remove(self, path: str) -> None:
+        """Removes a file, if it is there."""
+
+    @abstractmethod
+    def remove_folder(self, path: str) -> None:
+        """Removes a folder and what is left in it, if it is there."""
+
+
+class Writer(io.RawIOBase):
+    """Hands pieces to an open file of a backend, and closes it."""
+
+    def __init__(self, file: Any, failed: Failed) -> None:
+        """Writes to `file`; `failed` makes errors of the backend's."""
+        self._file, self._failed, self._size = file, failed, 0
+
+    def tell(self) -> int:
+        return self._size
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        with self._failed:
+            for at in range(0, len(view), _MOST_AT_ONCE):
+                self._file.write(bytes(view[at : at + _MOST_AT_ONCE]))
+        self._size += len(view)
+        return len(view)
+
+    def close(self) -> None:
+        if not self.closed:
+            try:
+                with self._failed:
+                    self._file.close()
+            finally:
+                super().close()
+
+
+class _Reader(io.RawIOBase):
+    """Reads an open file of a backend at a position of its own, since others may share the file."""
+
+    def __init__(self, file: Any, size: int, failed: Failed) -> None:
+        self._file, self._size, self._failed, self._at = file, size, failed, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        with self._failed:
+            self._file.seek(self._at)
+            data = self._file.read(min(len(view), _MOST_AT_ONCE))
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+            super().close()
+
+
+def buffered(file: Any, size: int, failed: Failed) -> io.BufferedReader:
+    """Makes a reader of a file that has `seek` and `read`."""
+    return io.BufferedReader(_Reader(file, size, failed), _BUFFER)
+
+
+class Failed:
+    """Context that turns errors of a backend into an OSError about a path."""
+
+    def __init__(self, path: str, codes: Any = None) -> None:
+        """`codes` gives the number of `errno` for an error, None for what it does not know."""
+        self._path, self._codes = path, codes
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, Exception):
+            return
+        code = self._codes(error) if self._codes else None
+        if code is None:
+            code = getattr(error, "errno", None) or _CODES.get(type(error), errno.EIO)
+        kind = _KINDS.get(code, OSError)
+        if code == errno.ENOENT:
+            text = "does not exist"
+        else:
+            said = str(error).strip().splitlines()
+            text = f"cannot be used: {type(error).__name__}{': ' + said[0] if said else ''}"
+        raise path_error(kind, code, text, self._path) from error
+
+
+_KINDS: dict[int, type[OSError]] = {
+    errno.ENOENT: FileNotFoundError,
+    errno.EACCES: PermissionError,
+    errno.EPERM: PermissionError,
+    errno.EEXIST: FileExistsError,
+    errno.ENOTDIR: NotADirectoryError,
+    errno.EISDIR: IsADirectoryError,
+}
+# Errors of fsspec's that were raised without a number.
+_CODES: dict[type[Exception], int] = {
+    FileNotFoundError: errno.ENOENT,
+    PermissionError: errno.EACCES,
+    FileExistsError: errno.EEXIST,
+    NotADirectoryError: errno.ENOTDIR,
+    IsADirectoryError: errno.EISDIR,
+}
+
+
+def backend_for(scheme: str, path: str) -> Backend:
+    """Chooses who carries out the operations on paths of a scheme.
+
+    TensorFlow if it runs here already and has the scheme; else fsspec if it has what the scheme
+    needs; else TensorFlow if it is installed and has the scheme.
+
+    Raises:
+      OSError: nothing that is installed has it; the text says what to install.
+    """
+    tensorflow = "tensorflow" in sys.modules and hasattr(sys.modules["tensorflow"], "io")
+    for choice in (
+        _gfile_for if tensorflow else None,
+        _fsspec_for,
+        None if tensorflow else _gfile_for,
+    ):
+        found = choice and choice(scheme, path)
+        if found:
+            return found
+    raise path_error(OSError, errno.EPROTONOSUPPORT, _missing_text(scheme), path)
+
+
+def _gfile_for(scheme: str, path: str) -> Backend | None:
+    if "tensorflow" not in sys.modules and not _is_installed("tensorflow"):
+        return None
+    from jax2tf_bridge.storage._gfile import gfile_backend
+
+    return gfile_backend(scheme)
+
+
+def _fsspec_for(scheme: str, path: str) -> Backend | None:
+    if scheme in _TENSORFLOW_ONLY or not _is_installed("fsspec"):
+        return None
+    from jax2tf_bridge.storage._fsspec import FsspecBackend, file_system
+
+    found = file_system(scheme, path)
+    return None if found is None else FsspecBackend(found)
+
+
+def _is_installed(package: str) -> bool:
+    if package in sys.modules:
+        return sys.modules[package] is not None
+    return importlib.util.find_spec(package) is not None
+
+
+def _missing_text(scheme: str) -> str:
+    if scheme in _TENSORFLOW_ONLY:
+        return f"needs TensorFlow, which alone has {scheme}://: pip install tensorflow"
+    more = _PACKAGES.get(scheme)
+    if not _is_installed("fsspec"):
+        packages = " ".join(["jax2tf-bridge[storage]", *([more] if more else [])])
+        return f"needs fsspec for {scheme}://: pip install {packages}"
+    if more:
+        return f"needs a package for {scheme}://: pip install {more}"
+    return (
+        f"has the scheme {scheme}://, which neither TensorFlow nor fsspec knows here: import the "
+        "package that registers it, or name a local path"
+    )

@@ -1,0 +1,109 @@
+"""Files that say who is writing a directory where there are no locks, and whether he still lives.
+
+A claim is an empty file beside the directory, `.NAME.KIND-OWNER`. OWNER names a staging folder of
+the writer on its own disk, on which it holds a lock while it lives, the machine, and the time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from jax2tf_bridge.storage._paths import StoragePath
+from jax2tf_bridge.storage._staging import is_unlocked
+
+# For how long a claim of another machine holds.
+_HOLDS_S = 24 * 3600
+_CLAIM = re.compile(
+    r"\.(?P<name>.+?)\.(?P<kind>partial|removed)"
+    r"-(?P<machine>[0-9a-f]{8})-(?P<time>[0-9a-f]{8})-(?P<place>[\w.-]+)-(?P<random>[0-9a-f]{8})"
+)
+
+PARTIAL, REMOVED = "partial", "removed"
+"""Kinds of claims: the directory is being written; it is being removed, whoever does it."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Claim on a directory.
+
+    Attributes:
+      file: where it is; the directory lies beside it.
+      name: of the directory.
+      kind: PARTIAL or REMOVED.
+      machine, time, place: of the writer.
+    """
+
+    file: StoragePath
+    name: str
+    kind: str
+    machine: str
+    time: int
+    place: str
+
+    @property
+    def directory(self) -> StoragePath:
+        """Returns what is claimed."""
+        return self.file.with_name(self.name)
+
+    def is_dead(self) -> bool:
+        """Tells whether its writer surely does not live any more."""
+        if self.machine == machine():
+            return is_unlocked(Path(tempfile.gettempdir(), self.place))
+        return self.time < time.time() - _HOLDS_S
+
+
+def make_claim(directory: StoragePath, kind: str, place: Path) -> Claim:
+    """Claims a directory.
+
+    Args:
+      directory: which.
+      kind: PARTIAL or REMOVED.
+      place: the staging folder of the writer, in the system's folder of temporary files.
+
+    Raises:
+      OSError: the claim cannot be written.
+    """
+    now = int(time.time())
+    owner = f"{machine()}-{now:08x}-{place.name.lstrip('.')}-{secrets.token_hex(4)}"
+    file = directory.with_name(f".{directory.name}.{kind}-{owner}")
+    with file.open("wb") as opened:
+        opened.write(b"-\n")  # some storages forget empty files
+    return Claim(file, directory.name, kind, machine(), now, place.name)
+
+
+def claims_among(folder: StoragePath, names: list[str]) -> Iterator[Claim]:
+    """Yields the claims among the names in a folder."""
+    for name in names:
+        if match := _CLAIM.fullmatch(name):
+            yield Claim(
+                folder / name,
+                match["name"],
+                match["kind"],
+                match["machine"],
+                int(match["time"], 16),
+                f".{match['place']}",
+            )
+
+
+def machine() -> str:
+    """Computes a digest of what sees the same locks: the running system and its files."""
+    parts = [tempfile.gettempdir()]
+    for link in ("/proc/self/ns/mnt",):
+        try:
+            parts.append(os.readlink(link))
+        except OSError:
+            parts.append("")
+    try:
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
+    except OSError:
+        # What else names it may name others as well: then only time says that a writer died.
+        parts.append(secrets.token_hex(16))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]

@@ -1,0 +1,81 @@
+"""Directories that appear complete or not at all, on disk or in storage behind a scheme."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from jax2tf_bridge.storage import _uploads, _whole_directory
+from jax2tf_bridge.storage._paths import AnyPath, StoragePath, as_path
+from jax2tf_bridge.storage._staging import staging_folder
+
+_PLACE = "jax2tf-bridge-copy"
+_PIECE = 4 << 20
+
+
+@contextlib.contextmanager
+def whole_directory(path: AnyPath, *, overwrite: bool = False, has: str) -> Iterator[Path]:
+    """Yields a path on disk to write a directory at, which is at `path` at the end.
+
+    On disk it is renamed; behind a scheme it is sent there, `has` last. If writing fails, what was
+    at `path` is still there.
+
+    Args:
+      path: nothing or an empty directory may be there.
+      overwrite: whether a directory that holds something is replaced, which is done on disk alone.
+      has: the file without which a directory is not one of this kind: it is not replaced, and not
+        seen.
+
+    Raises:
+      FileExistsError: something is at `path`, or something else than what may be replaced.
+      NotADirectoryError: a file is at `path` or above it.
+      OSError: it cannot be written.
+    """
+    path = as_path(path)
+    made = (
+        _uploads.whole_upload(path, overwrite=overwrite, last=has)
+        if isinstance(path, StoragePath)
+        else _whole_directory.whole_directory(path, overwrite=overwrite, has=has)
+    )
+    with made as new:
+        yield new
+
+
+def check_free(path: AnyPath, *, overwrite: bool, has: str | None = None) -> None:
+    """Raises, before the work is done, if `whole_directory` would refuse what is at `path`."""
+    path = as_path(path)
+    if isinstance(path, StoragePath):
+        _uploads.check_free_upload(path, overwrite=overwrite)
+    else:
+        _whole_directory.check_free(path, overwrite=overwrite, has=has)
+
+
+@contextlib.contextmanager
+def on_disk(path: AnyPath) -> Iterator[Path]:
+    """Yields a file or directory on disk: itself, or a copy that is removed at the end.
+
+    Raises:
+      OSError: it cannot be read, or the disk is full.
+    """
+    path = as_path(path)
+    if not isinstance(path, StoragePath):
+        yield path
+        return
+    with staging_folder(Path(tempfile.gettempdir()), _PLACE) as place:
+        copy = place / (path.name or "copy")
+        if path.is_dir():
+            copy.mkdir()
+            for name, _ in path.files_below():
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                _fetch(path / name, copy / name)
+        else:
+            _fetch(path, copy)
+        yield copy
+
+
+def _fetch(path: StoragePath, target: Path) -> None:
+    with path.open("rb") as source, target.open("wb") as file:
+        shutil.copyfileobj(source, file, _PIECE)

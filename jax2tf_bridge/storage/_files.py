@@ -1,0 +1,76 @@
+"""Files that are read, or replaced as a whole, on disk or in storage behind a scheme."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from typing import BinaryIO, TypeAlias, cast
+
+from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.storage import _replaced_file
+from jax2tf_bridge.storage._paths import StoragePath, as_path
+
+OpenedFile: TypeAlias = io.FileIO | io.BufferedReader
+"""Open file that can be read from any position."""
+
+
+@contextlib.contextmanager
+def opened_file(path: str | os.PathLike[str]) -> Iterator[tuple[OpenedFile, int | None]]:
+    """Opens a file for reading, and yields it with its size; None of what is no regular file.
+
+    Raises:
+      OSError: it cannot be read.
+    """
+    place = as_path(path)
+    if isinstance(place, StoragePath):
+        size = place.stat().st_size
+        with place.open("rb") as stored:
+            yield stored, size
+        return
+    with io.FileIO(os.fspath(place)) as handle:
+        status = os.fstat(handle.fileno())
+        yield handle, status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+@contextlib.contextmanager
+def replaced_file(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[BinaryIO]:
+    """Opens a new file for writing, which is at `path` at the end of the block, or not at all.
+
+    On disk it is then complete on disk, and has the mode of the file that it replaces.
+
+    Args:
+      path: the file; if it is a link, its target is replaced.
+      bytes_of: for the message: the function that returns the bytes to write elsewhere.
+
+    Raises:
+      FileExistsError: something is there that is no regular file.
+      OSError: the file cannot be written; the error has the path as it was given.
+    """
+    place = as_path(path)
+    if not isinstance(place, StoragePath):
+        with _replaced_file.replaced_file(place, bytes_of=bytes_of) as handle:
+            yield handle
+        return
+    if place.is_dir():
+        text = "is there and is a folder: name a file to write"
+        raise path_error(FileExistsError, errno.EEXIST, text, place)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    temporary = place.with_name(f".{secrets.token_hex(16)}.tmp")
+    try:
+        with place.backend.writer(str(temporary)) as file:
+            yield cast(BinaryIO, file)
+            size = file.tell()
+        found = temporary.find()
+        if found is None or found.size != size:
+            text = "was written, and is not there as it was written"
+            raise path_error(OSError, errno.EIO, text, temporary)
+        place.backend.rename(str(temporary), str(place))
+    except BaseException:
+        with contextlib.suppress(OSError):
+            place.backend.remove(str(temporary))
+        raise

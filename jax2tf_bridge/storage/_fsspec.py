@@ -1,0 +1,92 @@
+"""Storage that fsspec reaches. Imports fsspec when it is imported itself."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import fsspec
+import fsspec.core
+
+from jax2tf_bridge.storage._backend import Backend, Failed, Found, Writer, buffered
+
+# What tells versions of a file apart, by the file systems that have it.
+_STATES = ("ETag", "etag", "generation", "mtime", "modified", "LastModified", "created")
+
+
+def file_system(scheme: str, path: str) -> Any:
+    """Finds fsspec's file system of a scheme; None if it has none, or a package is missing."""
+    try:
+        fsspec.get_filesystem_class(scheme)
+    except (ImportError, ValueError):
+        return None
+    try:
+        with Failed(path):
+            return fsspec.core.url_to_fs(path)[0]
+    except OSError as e:
+        if isinstance(e.__cause__, ImportError):
+            return None
+        raise
+
+
+class FsspecBackend(Backend):
+    """One of fsspec's file systems."""
+
+    def __init__(self, files: Any) -> None:
+        """Uses an fsspec.AbstractFileSystem."""
+        self._files = files
+
+    def find(self, path: str) -> Found | None:
+        try:
+            with Failed(path):
+                self._files.invalidate_cache()  # others write, too
+                found = self._files.info(path)
+        except FileNotFoundError:
+            return None
+        if found["type"] == "directory":
+            return Found(0, True)
+        state = next((str(found[key]) for key in _STATES if found.get(key)), "")
+        return Found(int(found["size"] or 0), False, state)
+
+    def names(self, path: str) -> list[str]:
+        try:
+            with Failed(path):
+                self._files.invalidate_cache()
+                listed = self._files.ls(path, detail=False)
+                own = str(fsspec.core.strip_protocol(path)).rstrip("/")
+        except FileNotFoundError:
+            return []
+        # Some list the folder itself as an object of no bytes.
+        found = (str(name).rstrip("/") for name in listed)
+        return [name.rpartition("/")[2] for name in found if name != own]
+
+    def reader(self, path: str) -> io.BufferedReader:
+        with Failed(path):
+            file = self._files.open(path, "rb")
+            return buffered(file, int(self._files.size(path) or 0), Failed(path))
+
+    def writer(self, path: str) -> Writer:
+        with Failed(path):
+            return Writer(self._files.open(path, "wb"), Failed(path))
+
+    def make_folder(self, path: str) -> None:
+        with Failed(path):
+            self._files.makedirs(path, exist_ok=True)
+
+    def rename(self, path: str, target: str) -> None:
+        with Failed(target):
+            self._files.mv(path, target)
+
+    def remove(self, path: str) -> None:
+        try:
+            with Failed(path):
+                self._files.rm_file(path)
+        except FileNotFoundError:
+            pass
+
+    def remove_folder(self, path: str) -> None:
+        try:
+            with Failed(path):
+                self._files.rm(path, recursive=True)
+        except FileNotFoundError:
+            pass

@@ -1,0 +1,85 @@
+"""Storage that TensorFlow reaches: tf.io.gfile."""
+
+from __future__ import annotations
+
+import errno
+import io
+from typing import Any
+
+from jax2tf_bridge.storage._backend import Backend, Failed, Found, Writer, buffered
+
+# By the names in tf.errors.
+_ERRORS = {
+    "NotFoundError": errno.ENOENT,
+    "PermissionDeniedError": errno.EACCES,
+    "UnauthenticatedError": errno.EACCES,
+    "AlreadyExistsError": errno.EEXIST,
+    "ResourceExhaustedError": errno.ENOSPC,
+}
+
+
+def gfile_backend(scheme: str) -> GFileBackend | None:
+    """Returns TensorFlow's file systems, importing it; None if it has none of a scheme."""
+    import tensorflow as tf
+
+    return GFileBackend(tf.io.gfile) if scheme in tf.io.gfile.get_registered_schemes() else None
+
+
+class GFileBackend(Backend):
+    """TensorFlow's file systems."""
+
+    def __init__(self, gfile: Any) -> None:
+        """Uses tf.io.gfile."""
+        self._gfile = gfile
+
+    def find(self, path: str) -> Found | None:
+        try:
+            with _failed(path):
+                found = self._gfile.stat(path)
+        except FileNotFoundError:
+            return None
+        if found.is_directory:
+            return Found(0, True)
+        return Found(found.length, False, str(found.mtime_nsec))
+
+    def names(self, path: str) -> list[str]:
+        try:
+            with _failed(path):
+                return [name.rstrip("/") for name in self._gfile.listdir(path)]
+        except FileNotFoundError:
+            return []
+
+    def reader(self, path: str) -> io.BufferedReader:
+        with _failed(path):
+            file = self._gfile.GFile(path, "rb")
+            return buffered(file, file.size(), _failed(path))
+
+    def writer(self, path: str) -> Writer:
+        with _failed(path):
+            return Writer(self._gfile.GFile(path, "wb"), _failed(path))
+
+    def make_folder(self, path: str) -> None:
+        with _failed(path):
+            self._gfile.makedirs(path)
+
+    def rename(self, path: str, target: str) -> None:
+        with _failed(target):
+            self._gfile.rename(path, target, overwrite=True)
+
+    def remove(self, path: str) -> None:
+        try:
+            with _failed(path):
+                self._gfile.remove(path)
+        except FileNotFoundError:
+            pass
+
+    def remove_folder(self, path: str) -> None:
+        try:
+            with _failed(path):
+                self._gfile.rmtree(path)
+        except FileNotFoundError:
+            pass
+
+
+def _failed(path: str) -> Failed:
+    return Failed(path, lambda error: _ERRORS.get(type(error).__name__))

@@ -1,0 +1,220 @@
+"""Paths as users give them: on disk, or with a scheme."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import io
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import Literal, NamedTuple, TypeAlias, overload
+
+from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.storage._backend import Backend, Found, Writer, backend_for
+
+# One letter is a drive of Windows.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)")
+
+
+class Status(NamedTuple):
+    """Size and kind of a file, by the names of os.stat_result."""
+
+    st_size: int
+    st_mode: int
+
+
+@functools.total_ordering
+class StoragePath:
+    """Path with a scheme, as "gs://bucket/model", with those of pathlib's methods that are used.
+
+    `os.fspath` and `str` give it as it was written.
+    """
+
+    def __init__(self, text: str, backend: Backend) -> None:
+        """Takes a path with its scheme, and what carries out its operations."""
+        scheme, _, rest = text.partition("://")
+        parts = [part for part in rest.split("/") if part]
+        # An empty host: memory:///model names what memory://model does, file systems say.
+        start = "/" if rest.startswith("/") else ""
+        self._text = f"{scheme}://{start}{'/'.join(parts)}"
+        self._count = len(parts)
+        self.backend = backend
+
+    def __fspath__(self) -> str:
+        return self._text
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"StoragePath({self._text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StoragePath) and other._text == self._text
+
+    def __lt__(self, other: StoragePath) -> bool:
+        return self._text < other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __truediv__(self, name: str | PurePath) -> StoragePath:
+        below = name.as_posix() if isinstance(name, PurePath) else name
+        return StoragePath(f"{self._text}/{below}", self.backend)
+
+    @property
+    def name(self) -> str:
+        """Returns the last part; "" of a scheme alone."""
+        return self._text.rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """Returns the end of the name from its last dot on."""
+        return PurePath(self.name).suffix
+
+    @property
+    def stem(self) -> str:
+        """Returns the name without its suffix."""
+        return PurePath(self.name).stem
+
+    @property
+    def parent(self) -> StoragePath:
+        """Returns the folder above; a bucket is its own."""
+        if self._count < 2:
+            return self
+        return StoragePath(self._text.rpartition("/")[0], self.backend)
+
+    def with_name(self, name: str) -> StoragePath:
+        """Returns the path of another name in the same folder."""
+        return self.parent / name
+
+    def absolute(self) -> StoragePath:
+        """Returns the path itself."""
+        return self
+
+    def relative_to(self, folder: str | os.PathLike[str]) -> Path:
+        """Returns the path from a folder above."""
+        return Path(self._text).relative_to(Path(os.fspath(folder)))
+
+    def mkdir(self, *, parents: Literal[True], exist_ok: Literal[True]) -> None:
+        """Makes the folder and those above it, where there are folders."""
+        self.backend.make_folder(self._text)
+
+    def find(self) -> Found | None:
+        """Tells what is there; None if nothing is."""
+        return self.backend.find(self._text)
+
+    def exists(self) -> bool:
+        """Tells whether something is there."""
+        return self.find() is not None
+
+    def is_file(self) -> bool:
+        """Tells whether it is a file."""
+        found = self.find()
+        return found is not None and not found.is_folder
+
+    def is_dir(self) -> bool:
+        """Tells whether it is a folder."""
+        found = self.find()
+        return found is not None and found.is_folder
+
+    def stat(self) -> Status:
+        """Returns the size and the kind of what is there.
+
+        Raises:
+          FileNotFoundError: nothing is.
+        """
+        found = self.find()
+        if found is None:
+            raise path_error(FileNotFoundError, errno.ENOENT, "does not exist", self)
+        return Status(found.size, stat.S_IFDIR if found.is_folder else stat.S_IFREG)
+
+    def names(self) -> list[str]:
+        """Lists the names in the folder, sorted; none if there is no folder."""
+        return sorted(self.backend.names(self._text))
+
+    def iterdir(self) -> Iterator[StoragePath]:
+        """Yields what is in the folder."""
+        return (self / name for name in self.names())
+
+    def files_below(self) -> Iterator[tuple[str, int]]:
+        """Yields the files in the folder and below, by their paths in it, with their sizes."""
+        for path in self.iterdir():
+            found = path.find()
+            if found is None:
+                continue
+            if found.is_folder:
+                yield from ((f"{path.name}/{name}", size) for name, size in path.files_below())
+            else:
+                yield path.name, found.size
+
+    @overload
+    def open(self, mode: Literal["rb"]) -> io.BufferedReader: ...
+    @overload
+    def open(self, mode: Literal["wb"]) -> Writer: ...
+    def open(self, mode: Literal["rb", "wb"]) -> io.BufferedReader | Writer:
+        """Opens the file to read it from any position, or a new one to write it."""
+        if mode == "rb":
+            return self.backend.reader(self._text)
+        return self.backend.writer(self._text)
+
+    def read_bytes(self) -> bytes:
+        """Reads the file."""
+        with self.open("rb") as file:
+            return file.read()
+
+
+AnyPath: TypeAlias = Path | StoragePath
+"""Path on disk, or with a scheme."""
+
+
+def files_below(folder: AnyPath) -> Iterator[tuple[str, int]]:
+    """Yields the plain files in a folder and below, by their paths in it, with their sizes."""
+    if isinstance(folder, StoragePath):
+        yield from folder.files_below()
+        return
+    for path, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted(files):
+            file = Path(path, name)
+            with contextlib.suppress(OSError, ValueError):
+                found = file.stat()
+                if stat.S_ISREG(found.st_mode):
+                    yield file.relative_to(folder).as_posix(), found.st_size
+
+
+def as_path(path: str | os.PathLike[str]) -> AnyPath:
+    """Returns a path that reads and writes where the text says.
+
+    Without a scheme, and with "file://", it is pathlib's.
+
+    Raises:
+      OSError: nothing that is installed has the scheme; or pathlib made one slash of two.
+
+    >>> as_path("models/predict")
+    PosixPath('models/predict')
+    """
+    if isinstance(path, StoragePath):
+        return path
+    text = os.fspath(path)
+    match = _SCHEME.match(text)
+    if match is None:
+        return Path(text)
+    scheme = match[1].lower()
+    if not match[2]:
+        # A folder of this name may be there, if hardly ever.
+        if os.path.isdir(f"{match[1]}:"):
+            return Path(text)
+        whole = f"{match[1]}://{text[match.end() :]}"
+        said = (
+            "has one slash behind the scheme, as pathlib writes addresses: give it as the text "
+            f"{whole!r}"
+        )
+        raise path_error(OSError, errno.EINVAL, said, text)
+    if scheme in ("file", "local"):
+        return Path(text[match.end() - 1 :] if text[match.end() :].startswith("/") else text)
+    return StoragePath(text, backend_for(scheme, text))

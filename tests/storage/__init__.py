@@ -1,0 +1,1 @@
+"""Tests of paths on disk and behind schemes."""
