@@ -22,7 +22,9 @@ def gfile_backend(scheme: str) -> GFileBackend | None:
     """Returns TensorFlow's file systems, importing it; None if it has none of a scheme."""
     import tensorflow as tf
 
-    return GFileBackend(tf.io.gfile) if scheme in tf.io.gfile.get_registered_schemes() else None
+    if scheme not in tf.io.gfile.get_registered_schemes():
+        return None
+    return (_RamBackend if scheme == "ram" else GFileBackend)(tf.io.gfile)
 
 
 class GFileBackend(Backend):
@@ -79,6 +81,30 @@ class GFileBackend(Backend):
                 self._gfile.rmtree(path)
         except FileNotFoundError:
             pass
+
+
+class _RamBackend(GFileBackend):
+    """TensorFlow's ram://, which takes the beginning of a name for a folder.
+
+    Where only ram://models is, ram://m is said to be a folder that holds "odels", and removing
+    ram://m beside ram://models removes what is in it and then raises NotFoundError.
+    """
+
+    def find(self, path: str) -> Found | None:
+        found = super().find(path)
+        if found is None or not found.is_folder:
+            return found
+        above, _, name = path.rpartition("/")
+        # One with nothing above, ram://name, lies in ram://.
+        listed = super().names(above if above != "ram:/" else "ram://")
+        return found if name in listed else None
+
+    def names(self, path: str) -> list[str]:
+        if self.find(path) is None:
+            return []
+        return [
+            name for name in super().names(path) if super(_RamBackend, self).find(f"{path}/{name}")
+        ]
 
 
 def _failed(path: str) -> Failed:

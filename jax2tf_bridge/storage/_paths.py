@@ -215,6 +215,10 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
             f"{whole!r}"
         )
         raise path_error(OSError, errno.EINVAL, said, text)
-    if scheme in ("file", "local"):
-        return Path(text[match.end() - 1 :] if text[match.end() :].startswith("/") else text)
+    if scheme == "file":
+        rest = text[match.end() :]
+        if not rest.startswith("/"):
+            said = "names another machine: give the path alone, or with three slashes"
+            raise path_error(OSError, errno.EINVAL, said, text)
+        return Path(rest)
     return StoragePath(text, backend_for(scheme, text))

@@ -40,6 +40,7 @@ PURE = (
     "serialization/test_jaxfn_round_trip.py",
     "serialization/test_xla_shardings.py",
     "shape_poly",
+    "storage/test_schemes.py",
     "portable/test_dtypes.py",
     "weights/test_msgpack_hostile.py",
     "weights/test_paths.py",

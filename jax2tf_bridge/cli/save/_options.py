@@ -7,7 +7,6 @@ import json
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._without_xla import without_xla
 from jax2tf_bridge.saved_model._signature import Signature
+from jax2tf_bridge.storage._paths import AnyPath, as_path
 
 if TYPE_CHECKING:
     from jax2tf_bridge.saving import BucketOptions
@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of both commands."""
     parser.add_argument(
         "--params",
-        type=Path,
+        type=as_path,
         metavar="WEIGHTS",
         help="a msgpack or safetensors file: the function's first argument, as variables",
     )
@@ -78,7 +78,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--example",
-        type=Path,
+        type=as_path,
         metavar="FILE",
         help="values of inputs by name, in a .npz or .json file: buckets are tried with them, and "
         "warm-up requests hold them",
@@ -205,7 +205,7 @@ def _split(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def _read_example(file: Path) -> Mapping[str, Any]:
+def _read_example(file: AnyPath) -> Mapping[str, Any]:
     """Reads values by name; those of JSON have no dtype of their own, and take the inputs'."""
     kind = file.suffix.lower()
     if kind not in (".npz", ".json"):
@@ -222,14 +222,14 @@ def _read_example(file: Path) -> Mapping[str, Any]:
     return found
 
 
-def _read_json(file: Path) -> Mapping[str, Any]:
+def _read_json(file: AnyPath) -> Mapping[str, Any]:
     found = json.loads(file.read_bytes())
     if not isinstance(found, dict):
         raise ValueError('expected an object, as {"ids": [[4, 8, 15]]}')
     return found
 
 
-def _read_npz(file: Path) -> Mapping[str, Any]:
+def _read_npz(file: AnyPath) -> Mapping[str, Any]:
     with file.open("rb") as opened:
         found = np.load(opened, allow_pickle=False)
         if not isinstance(found, np.lib.npyio.NpzFile):

@@ -1,0 +1,146 @@
+"""Versions in storage without atomic renames, which fails, delays and forgets."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from jax2tf_bridge.saving import latest_version, publish_version, published_versions
+from jax2tf_bridge.storage import StoragePath, _claims, _uploads, as_path
+from jax2tf_bridge.storage._claims import PARTIAL, make_claim
+from tests.storage.flaky import TROUBLE, register
+
+ROOT = "flaky://root/models"
+PB = "saved_model.pb"
+
+
+@pytest.fixture(autouse=True)
+def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    register()
+    monkeypatch.setattr(_uploads, "_PAUSES_S", (0.0,) * 4)
+    yield
+    register()
+
+
+def write(path: Path) -> None:
+    (path / "variables").mkdir(parents=True)
+    (path / PB).write_bytes(b"graph")
+    (path / "variables" / "data").write_bytes(b"weights")
+
+
+def root() -> StoragePath:
+    path = as_path(ROOT)
+    assert isinstance(path, StoragePath)
+    return path
+
+
+def check_whole(*allowed: list[int]) -> None:
+    """Checks which versions a reader sees, and that each has all its files."""
+    versions = published_versions(ROOT)
+    assert sorted(versions) in allowed
+    for path in versions.values():
+        assert isinstance(path, StoragePath)
+        found = {name for name, _ in path.files_below()}
+        assert found - {f".{PB}.partial"} == {PB, "variables/data"}
+        assert (path / "variables/data").read_bytes() == b"weights"
+        assert (path / PB).read_bytes() == b"graph"
+
+
+def check_clean(*numbers: int) -> None:
+    """Checks that nothing is there but these versions."""
+    assert root().names() == sorted(map(str, numbers))
+    for number in numbers:
+        path = root() / str(number)
+        assert dict(path.files_below()) == {PB: 5, "variables/data": 7}
+
+
+def test_versions_follow_each_other() -> None:
+    assert latest_version(ROOT) is None
+    for number in (1, 2, 3):
+        assert publish_version(ROOT, write, keep=2).version == number
+    assert latest_version(ROOT) == root() / "3"
+    check_clean(2, 3)
+
+
+@pytest.mark.parametrize("kind", ["fails", "dies", "forgets", "shows late"])
+def test_every_operation_may_fail(kind: str) -> None:
+    for at in itertools.count(1):
+        register()
+        publish_version(ROOT, write)
+        published = None
+        with TROUBLE.happens(kind, at):
+            with contextlib.suppress(*([] if kind == "shows late" else [OSError])):
+                published = publish_version(ROOT, write, keep=1)
+            count = TROUBLE.count
+        check_whole(*([[1, 2], [2]] if published else [[1], [1, 2], [2]]))
+        # Numbers of what failed may be left out.
+        last = publish_version(ROOT, write, keep=1).version
+        assert last in (2, 3)
+        check_whole([last])
+        publish_version(ROOT, write, keep=1)  # removes what could not be removed then
+        check_clean(last + 1)
+        if at > count:
+            assert published
+            assert published.removed == (1,)
+            assert published.notes == ()
+            break
+    assert count > 20
+
+
+def test_what_a_dead_writer_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_version(ROOT, write)
+    here = _claims.machine()
+    with _uploads.staged_upload() as place:
+        alive = make_claim(root() / "2", PARTIAL, place)
+        (root() / "2" / "data").open("wb").close()
+        assert publish_version(ROOT, write).version == 3
+        assert root().names() == [alive.file.name, "1", "2", "3"]
+        # Of another machine only time says that it is dead.
+        monkeypatch.setattr(_claims, "machine", lambda: "00000000")
+        assert publish_version(ROOT, write).version == 4
+        assert (root() / "2" / "data").exists()
+        now = time.time()
+        with monkeypatch.context() as later:
+            later.setattr(time, "time", lambda: now + 25 * 3600)
+            assert publish_version(ROOT, write).version == 5
+        check_clean(1, 3, 4, 5)
+        monkeypatch.setattr(_claims, "machine", lambda: here)
+        make_claim(root() / "6", PARTIAL, place)
+        (root() / "6" / "data").open("wb").close()
+    assert publish_version(ROOT, write).version == 6
+    check_clean(1, 3, 4, 5, 6)
+
+
+def test_many_threads_publish_at_once() -> None:
+    with ThreadPoolExecutor(4) as pool:
+        published = list(pool.map(lambda _: publish_version(ROOT, write), range(12)))
+    numbers = [each.version for each in published]
+    assert len(set(numbers)) == 12
+    check_clean(*numbers)
+
+
+def test_root_that_cannot_be_one() -> None:
+    publish_version(ROOT, write)
+    text = re.escape(f"{ROOT}/1 is a SavedModel, and not the folder of its versions: name {ROOT}")
+    with pytest.raises(FileExistsError, match=text):
+        publish_version(f"{ROOT}/1", write)
+    with pytest.raises(NotADirectoryError, match="is a file, and not the folder of the versions"):
+        latest_version(f"{ROOT}/1/{PB}")
+
+    def without_graph(path: Path) -> None:
+        path.mkdir()
+        (path / "data").write_text("x")
+
+    text = r"/2 is not written: it would be seen by its saved_model\.pb, and its writer left none"
+    with pytest.raises(FileNotFoundError, match=text):
+        publish_version(ROOT, without_graph)
+    check_clean(1)

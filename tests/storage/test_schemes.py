@@ -1,0 +1,163 @@
+"""Paths with a scheme, through fsspec: neither TensorFlow nor JAX is here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from jax2tf_bridge import open_weights, read_weights, write_weights
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.storage import StoragePath, _backend, as_path
+from jax2tf_bridge.storage._directories import check_free, on_disk, whole_directory
+from jax2tf_bridge.storage._files import replaced_file
+
+PB = "saved_model.pb"
+
+
+@pytest.fixture(autouse=True)
+def empty_memory() -> Iterator[None]:
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
+    yield
+    MemoryFileSystem.store.clear()
+
+
+def model(folder: Path, text: str = "graph") -> None:
+    (folder / "variables").mkdir(parents=True)
+    (folder / PB).write_text(text)
+    (folder / "variables" / "data").write_text("weights")
+
+
+def test_path_has_the_methods_of_pathlib() -> None:
+    path = as_path("memory://root/model.jaxfn")
+    assert isinstance(path, StoragePath)
+    assert (str(path), os.fspath(path)) == ("memory://root/model.jaxfn",) * 2
+    assert (path.name, path.stem, path.suffix) == ("model.jaxfn", "model", ".jaxfn")
+    assert path.parent == as_path("memory://root/") == path.parent.parent
+    assert path.parent / Path("a", "b") == as_path("memory://root/a/b")
+    assert path.with_name("x") == as_path("memory://root/x")
+    assert (path.parent / "a/b").relative_to("memory://root") == Path("a/b")
+    assert not path.exists()
+    with pytest.raises(FileNotFoundError, match=r"^memory://root/model.jaxfn does not exist$"):
+        path.stat()
+    with pytest.raises(FileNotFoundError, match=r"^memory://root/model.jaxfn does not exist$"):
+        path.read_bytes()
+
+
+def test_paths_on_disk_stay_pathlibs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert as_path(str(tmp_path)) == as_path(tmp_path) == as_path(f"file://{tmp_path}") == tmp_path
+    assert as_path(r"C:/models") == Path("C:/models")
+    with pytest.raises(OSError, match=r"^gs:/bucket/m has one slash behind .* 'gs://bucket/m'$"):
+        as_path(Path("gs://bucket/m"))
+    with pytest.raises(OSError, match=r"^file://tmp/x names another machine: give the path alone"):
+        as_path("file://tmp/x")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gs:").mkdir()
+    assert as_path("gs:/bucket") == Path("gs:/bucket")
+
+
+@pytest.mark.parametrize(
+    ("path", "installed", "text"),
+    [
+        ("ram://a/b", {"fsspec"}, "needs TensorFlow, which alone has ram://: pip install tensorf"),
+        ("gs://a/b", {"fsspec"}, "needs a package for gs://: pip install gcsfs"),
+        ("s3://a/b", set(), r"needs fsspec for s3://: pip install jax2tf-bridge\[storage\] s3fs"),
+        ("memory://a", set(), r"needs fsspec for memory://: pip install jax2tf-bridge\[storage\]"),
+        ("nothing://a", {"fsspec"}, "has the scheme nothing://, which neither TensorFlow nor fss"),
+    ],
+)
+def test_message_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, path: str, installed: set[str], text: str
+) -> None:
+    monkeypatch.setattr(_backend, "_is_installed", lambda package: package in installed)
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    with pytest.raises(OSError, match=f"^{path} {text}"):
+        as_path(path)
+
+
+def test_weights_are_read_leaf_by_leaf() -> None:
+    kernel = np.arange(1 << 16, dtype=np.float32)
+    path = "memory://root/weights.msgpack"
+    write_weights(path, {"kernel": kernel, "step": 3})
+    assert as_path("memory://root").names() == ["weights.msgpack"]  # type: ignore[union-attr]
+    for mmap in (True, False):
+        found = read_weights(path, mmap=mmap)
+        assert found["step"] == 3
+        np.testing.assert_array_equal(found["kernel"], kernel)
+    with open_weights(path) as weights:
+        assert weights["step"] == 3
+        with replaced_file(path, bytes_of="x") as file:
+            file.write(b"\x00")
+        with pytest.raises(FileFormatError, match=r"changed while it was open: .*it has 1 byte"):
+            _ = weights["kernel"]
+    with pytest.raises(ValueError, match="was closed"):
+        _ = weights["kernel"]
+    with pytest.raises(FileFormatError, match=r"memory://root is a directory: expected a file"):
+        read_weights("memory://root")
+
+
+def test_file_appears_whole_or_not_at_all() -> None:
+    path = as_path("memory://root/file")
+    for text, error in ((b"old", None), (b"new", RuntimeError("no"))):
+        try:
+            with replaced_file(path, bytes_of="x") as file:
+                file.write(text)
+                assert path.exists() == (text == b"new")
+                if error:
+                    raise error
+        except RuntimeError:
+            pass
+    assert path.read_bytes() == b"old"
+    assert path.parent.names() == ["file"]  # type: ignore[union-attr]
+    with pytest.raises(FileExistsError, match="is there and is a folder: name a file to write"):
+        write_weights("memory://root", {"a": 1})
+
+
+def test_directory_is_sent_and_fetched() -> None:
+    path = as_path("memory://root/m")
+    assert isinstance(path, StoragePath)
+    with whole_directory(path, has=PB) as folder:
+        model(folder)
+        assert folder.is_relative_to(tempfile.gettempdir())
+        assert not path.exists()
+    assert dict(path.files_below()) == {PB: 5, "variables/data": 7}
+    assert path.parent.names() == ["m"]
+    with on_disk(path) as copy:
+        assert (copy / "variables" / "data").read_text() == "weights"
+    assert not copy.exists()
+    with on_disk(path / PB) as copy:
+        assert copy.read_text() == "graph"
+
+
+def test_directory_that_is_there_stays() -> None:
+    path = as_path("memory://root/m")
+    with whole_directory(path, has=PB) as folder:
+        model(folder)
+    text = "is there already: save to a new path"
+    with pytest.raises(FileExistsError, match=text), whole_directory(path, has=PB):
+        pytest.fail("nothing is to be written")
+    text = r"is not replaced: overwrite=True needs a local path, .* publish the next version below"
+    with pytest.raises(FileExistsError, match=text):
+        check_free(path, overwrite=True, has=PB)
+    with pytest.raises(NotADirectoryError, match="is there already, and is no folder"):
+        check_free(path / PB, overwrite=False)
+
+
+def test_directory_without_its_last_file_is_not_sent() -> None:
+    path = as_path("memory://root/m")
+    text = r"is not written: it would be seen by its saved_model\.pb, and its writer left none"
+    with contextlib.ExitStack() as stack:
+        (stack.enter_context(whole_directory(path, has=PB)) / "variables").mkdir(parents=True)
+        with pytest.raises(FileNotFoundError, match=text):
+            stack.close()
+    assert isinstance(path, StoragePath)
+    assert path.parent.names() == []
