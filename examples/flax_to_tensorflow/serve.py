@@ -43,7 +43,7 @@ def serve(folder: Path) -> None:
         published = publish(root, params=weights)
     print(f"{published.path}, TensorFlow {tf.__version__}")
     print(f"of JAX and Flax there are loaded: {_loaded() or 'none'}")
-    _compare(published.path, folder / "held_out.npz")
+    _compare(Path(published.path), folder / "held_out.npz")
 
 
 def _compare(path: Path, held_out: Path) -> None:

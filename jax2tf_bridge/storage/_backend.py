@@ -244,7 +244,10 @@ def _fsspec_for(scheme: str, path: str) -> Backend | None:
 def _is_installed(package: str) -> bool:
     if package in sys.modules:
         return sys.modules[package] is not None
-    return importlib.util.find_spec(package) is not None
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ImportError:  # something keeps it from being found
+        return False
 
 
 def _missing_text(scheme: str) -> str:

@@ -13,6 +13,7 @@ from typing import BinaryIO, TypeAlias, cast
 
 from jax2tf_bridge.errors import path_error
 from jax2tf_bridge.storage import _replaced_file
+from jax2tf_bridge.storage._arrivals import has_size, wait_until
 from jax2tf_bridge.storage._paths import StoragePath, as_path
 
 OpenedFile: TypeAlias = io.FileIO | io.BufferedReader
@@ -65,11 +66,10 @@ def replaced_file(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[Bi
         with place.backend.writer(str(temporary)) as file:
             yield cast(BinaryIO, file)
             size = file.tell()
-        found = temporary.find()
-        if found is None or found.size != size:
-            text = "was written, and is not there as it was written"
-            raise path_error(OSError, errno.EIO, text, temporary)
+        wait_until(lambda: has_size(temporary, size), temporary)
         place.backend.rename(str(temporary), str(place))
+        # One that is there under both names was not renamed.
+        wait_until(lambda: not temporary.exists() and has_size(place, size), place)
     except BaseException:
         with contextlib.suppress(OSError):
             place.backend.remove(str(temporary))

@@ -11,20 +11,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge.errors import Argument, Message, path_error
+from jax2tf_bridge.storage._arrivals import has_size, wait_until
 from jax2tf_bridge.storage._claims import PARTIAL, REMOVED, Claim, claims_among, make_claim
 from jax2tf_bridge.storage._paths import StoragePath
 from jax2tf_bridge.storage._whole_directory import staging
 
 _PLACE = "jax2tf-bridge"
 _PIECE = 4 << 20
-# Some storage shows what was written a little later.
-_PAUSES_S = (0.01, 0.1, 0.5, 2.0)
 
 
 @contextlib.contextmanager
@@ -137,10 +135,10 @@ def _send_all(source: Path, target: StoragePath, claim: Claim, last: str) -> Non
     sizes[waiting] = _copy(source / last, target / waiting)
     # Not only of this writer's mistakes: who took it for dead may have removed files.
     for name, size in sizes.items():
-        _until(lambda n=name, s=size: _has_size(target / n, s), target / name)  # type: ignore[misc]
-    _until(claim.file.exists, claim.file)
+        wait_until(lambda n=name, s=size: has_size(target / n, s), target / name)  # type: ignore[misc]
+    wait_until(claim.file.exists, claim.file)
     target.backend.rename(str(target / waiting), str(target / last))
-    _until(lambda: _has_size(target / last, sizes[waiting]), target / last)
+    wait_until(lambda: has_size(target / last, sizes[waiting]), target / last)
 
 
 def _copy(file: Path, target: StoragePath) -> int:
@@ -152,28 +150,9 @@ def _copy(file: Path, target: StoragePath) -> int:
     return size
 
 
-def _has_size(path: StoragePath, size: int) -> bool:
-    found = path.find()
-    return found is not None and found.size == size
-
-
-def _until(
-    holds: Callable[[], bool],
-    path: StoragePath,
-    problem: str = "was written, and is not there as it was written",
-) -> None:
-    """Waits a little for what was done to be seen."""
-    for pause in (*_PAUSES_S, None):
-        if holds():
-            return
-        if pause is not None:
-            time.sleep(pause)
-    raise path_error(OSError, errno.EIO, problem, path)
-
-
 def _is_there(path: StoragePath, source: Path) -> bool:
     try:
-        return _has_size(path, source.stat().st_size)
+        return has_size(path, source.stat().st_size)
     except OSError:
         return False
 
@@ -203,7 +182,7 @@ def _claims(folder: StoragePath, own: Claim) -> list[Claim]:
         found[:] = claims_among(folder, folder.names())
         return own.file in [claim.file for claim in found]
 
-    _until(sees_own, own.file)
+    wait_until(sees_own, own.file)
     return [claim for claim in found if claim.file != own.file]
 
 
@@ -235,9 +214,9 @@ def remove_directory(path: StoragePath, last: str) -> None:
       OSError: something cannot be removed, or is still there.
     """
     path.backend.remove(str(path / last))
-    _until(lambda: not (path / last).exists(), path / last, "was removed, and is still there")
+    wait_until(lambda: not (path / last).exists(), path / last, "was removed, and is still there")
     path.backend.remove_folder(str(path))
-    _until(lambda: not path.exists(), path, "was removed, and is still there")
+    wait_until(lambda: not path.exists(), path, "was removed, and is still there")
 
 
 def remove_visible(path: StoragePath, last: str) -> None:

@@ -102,12 +102,13 @@ def test_extras_are_the_documented_ones() -> None:
             "dev",
             "jax",
             "parallel",
+            "storage",
             "tensorflow",
             "tensorflow-cpu",
             "test",
         )
     }
-    for extra in ("jax", "parallel", "crc32c"):
+    for extra in ("jax", "parallel", "crc32c", "storage"):
         assert _names(EXTRAS["all"]) >= _names(EXTRAS[extra])
 
 
@@ -127,7 +128,7 @@ def test_oldest_that_is_tested_is_the_oldest_that_is_allowed() -> None:
     # The oldest of these two come with the oldest TensorFlow, in tests/consumers.
     with_tensorflow = ("ml-dtypes", "numpy")
     plain = [d for d in PROJECT["dependencies"] if not d.startswith(with_tensorflow)]
-    extras = [d for e in ("jax", "parallel", "crc32c") for d in EXTRAS[e] if ">=" in d]
+    extras = [d for e in ("jax", "parallel", "crc32c", "storage") for d in EXTRAS[e] if ">=" in d]
     assert extras + plain == [pin.replace("==", ">=") for pin in pinned]
 
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.saved_model._sidecar import Sidecar, VariableEntry, write_sidecar
 from jax2tf_bridge.saving import published_versions
+from jax2tf_bridge.storage import AnyPath
 
 MANIFEST = "assets.extra/manifest.json"
 KERNEL = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -62,13 +63,15 @@ def _digests(folder: Path) -> Iterator[tuple[str, str]]:
             yield name, hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def assert_whole(folder: Path) -> None:
+def assert_whole(path: AnyPath) -> None:
     """Every file of what the functions above wrote is there, and as it was written."""
+    folder = Path(path)
     assert dict(_digests(folder)) == json.loads((folder / MANIFEST).read_text()), folder
 
 
-def assert_whole_with_new_weights(folder: Path) -> None:
+def assert_whole_with_new_weights(path: AnyPath) -> None:
     """Checks a version that publish_weights made of a model."""
+    folder = Path(path)
     expected = json.loads((folder / MANIFEST).read_text())
     found = dict(_digests(folder))
     new = {name for name in found if found[name] != expected.get(name)}
@@ -83,7 +86,7 @@ def assert_whole_with_new_weights(folder: Path) -> None:
             np.testing.assert_array_equal(value, KERNEL + 1)
 
 
-def assert_answers(folder: Path, kernel: Any = KERNEL) -> None:
+def assert_answers(folder: AnyPath, kernel: Any = KERNEL) -> None:
     """TensorFlow loads the model, and it computes what it should."""
     loaded = tf.saved_model.load(folder)
     np.testing.assert_allclose(loaded.f(tf.constant(X)), X @ kernel + 1)

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.saved_model import _atomic_rename
 from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
 from jax2tf_bridge.saving import publish_version, publish_weights, save_functions
 from jax2tf_bridge.serialization import read_function
+from jax2tf_bridge.storage import _atomic_rename
 from jax2tf_bridge.storage._whole_directory import whole_directory
 from tests.saving.published_models import KERNEL, write_files, write_model
 

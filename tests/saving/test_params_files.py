@@ -28,6 +28,7 @@ from jax2tf_bridge import (
 from jax2tf_bridge.cli import main
 from jax2tf_bridge.errors import DTypeError, FileFormatError, ShapeError, StructureError
 from jax2tf_bridge.saving import leaf_names
+from jax2tf_bridge.storage import AnyPath
 from jax2tf_bridge.weights import flatten_state, to_state_dict
 from tests.fresh_process import run_python
 from tests.saving.blocked import blocked
@@ -84,7 +85,7 @@ def root(published: Path, tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def assert_answers(folder: Path, params: Any) -> None:
+def assert_answers(folder: AnyPath, params: Any) -> None:
     model = tf.saved_model.load(folder)
     np.testing.assert_allclose(model.serving_default(X), net(params, X), rtol=1e-5)
 

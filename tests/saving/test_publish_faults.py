@@ -23,6 +23,7 @@ from jax2tf_bridge import export
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
 from jax2tf_bridge.saving import latest_version, publish_version, published_versions
 from jax2tf_bridge.serialization import write_function
+from jax2tf_bridge.storage import AnyPath
 from jax2tf_bridge.storage._whole_directory import whole_directory
 from tests.saving.published_models import (
     KERNEL,
@@ -102,7 +103,7 @@ def hidden(folder: Path) -> list[str]:
     return [name for name in os.listdir(folder) if name.startswith(".")]
 
 
-def assert_next_publish_works(root: Path, model: Path, before: Mapping[int, Path]) -> None:
+def assert_next_publish_works(root: Path, model: Path, before: Mapping[int, AnyPath]) -> None:
     """It gets the next number, cleans up, and leaves three versions."""
     published = publish_version(root, copier(model), keep=3)
     assert published.version in (max(before) + 1, max(before) + 2)

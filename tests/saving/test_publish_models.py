@@ -15,6 +15,7 @@ import tensorflow as tf
 from jax2tf_bridge import Signature, latest_version, publish
 from jax2tf_bridge.errors import SavingError, StructureError
 from jax2tf_bridge.saving import weights_by_name
+from jax2tf_bridge.storage import AnyPath
 from tests.saving.precompiling import in_this_process
 
 X = np.ones((2, 3), np.float32)
@@ -28,7 +29,7 @@ def dense(params: Any, x: Any) -> Any:
 DENSE = Signature(dense, args=[X], polymorphic_shapes="(b, 3)")
 
 
-def answer(path: Path) -> Any:
+def answer(path: AnyPath) -> Any:
     loaded = tf.saved_model.load(path)
     return loaded.serving_default(X).numpy()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jax2tf_bridge.saving import latest_version, publish_version, published_versions
-from jax2tf_bridge.storage import StoragePath, _claims, _uploads, as_path
+from jax2tf_bridge.storage import StoragePath, _arrivals, _claims, _uploads, as_path
 from jax2tf_bridge.storage._claims import PARTIAL, make_claim
 from tests.storage.flaky import TROUBLE, register
 
@@ -24,7 +24,7 @@ PB = "saved_model.pb"
 @pytest.fixture(autouse=True)
 def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     register()
-    monkeypatch.setattr(_uploads, "_PAUSES_S", (0.0,) * 4)
+    monkeypatch.setattr(_arrivals, "_PAUSES_S", (0.0,) * 4)
     yield
     register()
 

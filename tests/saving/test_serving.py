@@ -185,7 +185,7 @@ def test_a_second_process_compiles_nothing(
     path, _ = model
     # One for each bucket, as sessions run it and as Python does.
     assert cache.programs == len(list(cache.folder.iterdir())) == 4
-    files = {file.name: file.stat().st_mtime_ns for file in cache.folder.iterdir()}
+    files = {file.name: file.stat().st_mtime_ns for file in Path(cache.folder).iterdir()}
     # What is compiled is written, unless the cache is read only; so is what does not fit.
     writing = {
         name: value.replace(" --tf_xla_persistent_cache_read_only=true", "")
@@ -193,7 +193,7 @@ def test_a_second_process_compiles_nothing(
     }
     printed = run_python(RUN, str(path), "1", "3", "4", env=writing)
     assert printed == "[[1, 10], [3, 10], [4, 10]]"
-    assert {file.name: file.stat().st_mtime_ns for file in cache.folder.iterdir()} == files
+    assert {file.name: file.stat().st_mtime_ns for file in Path(cache.folder).iterdir()} == files
 
 
 @pytest.mark.slow
@@ -236,7 +236,7 @@ def test_the_cache_lies_in_the_model_if_nothing_else_is_said(
     monkeypatch.setenv("PYTHONPATH", "/packages")
     environments = in_this_process(monkeypatch)
     cache = precompile(path, requests[:1])
-    cache.folder.rmdir()  # other tests share the model
+    Path(cache.folder).rmdir()  # other tests share the model
     assert cache == CompileCache(path / CACHE_FOLDER, 0)
     (variables,) = environments
     flags = f"--another=1 --tf_xla_persistent_cache_directory={cache.folder}"

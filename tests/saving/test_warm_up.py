@@ -207,7 +207,7 @@ def test_no_file_means_no_requests(tmp_path: Path) -> None:
 
 
 def test_damaged_files(tmp_path: Path) -> None:
-    path = write_warm_up(tmp_path, all_dtypes()[:2])
+    path = Path(write_warm_up(tmp_path, all_dtypes()[:2]))
     data = path.read_bytes()
     for at in {*range(16), *range(16, len(data), stride(7))}:
         path.write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import tempfile
@@ -15,9 +16,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from jax2tf_bridge import open_weights, read_weights, write_weights
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.storage import StoragePath, _backend, as_path
+from jax2tf_bridge.storage import StoragePath, _arrivals, _backend, as_path
 from jax2tf_bridge.storage._directories import check_free, on_disk, whole_directory
 from jax2tf_bridge.storage._files import replaced_file
+from tests.storage import flaky
 
 PB = "saved_model.pb"
 
@@ -161,3 +163,44 @@ def test_directory_without_its_last_file_is_not_sent() -> None:
             stack.close()
     assert isinstance(path, StoragePath)
     assert path.parent.names() == []
+
+
+@pytest.mark.parametrize("kind", ["fails", "dies", "forgets", "shows late"])
+def test_every_operation_may_fail(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_arrivals, "_PAUSES_S", (0.0,) * 4)
+    flaky.register()
+    folder, file = as_path("flaky://root/a/m"), as_path("flaky://root/f/file")
+    assert isinstance(folder, StoragePath)
+
+    def write() -> None:
+        with replaced_file(file, bytes_of="x") as opened:
+            opened.write(b"new")
+        with whole_directory(folder, has=PB) as new:
+            model(new)
+
+    for at in itertools.count(1):
+        flaky.register()
+        with replaced_file(file, bytes_of="x") as opened:
+            opened.write(b"older")  # of another size, by which a lost renaming is seen
+        done = False
+        with flaky.TROUBLE.happens(kind, at):
+            with contextlib.suppress(*([] if kind == "shows late" else [OSError])):
+                write()
+                done = True
+            count = flaky.TROUBLE.count
+        assert file.read_bytes() in (b"older", b"new")
+        whole = {PB: 5, "variables/data": 7}
+        found = dict(folder.files_below())
+        found.pop(f".{PB}.partial", None)
+        assert found == whole if PB in found else not done
+        if PB not in found:
+            write()
+        assert file.read_bytes() == b"new" or not done
+        with contextlib.suppress(FileExistsError):
+            write()  # cleans up
+        assert dict(folder.files_below()) == whole
+        assert folder.parent.names() == ["m"]
+        if at > count:
+            assert done
+            break
+    assert count > 20
