@@ -124,13 +124,13 @@ def send(source: Path, claim: Claim, last: str) -> list[str]:
 
 def _send_all(source: Path, target: StoragePath, claim: Claim, last: str) -> None:
     sizes: dict[str, int] = {}
+    target.mkdir(parents=True, exist_ok=True)
     for file in sorted(source.rglob("*")):
         name = file.relative_to(source).as_posix()
         if file.is_dir():
             (target / name).mkdir(parents=True, exist_ok=True)
         elif name != last:
             sizes[name] = _copy(file, target / name)
-    target.mkdir(parents=True, exist_ok=True)
     waiting = _waiting_name(last)
     sizes[waiting] = _copy(source / last, target / waiting)
     # Not only of this writer's mistakes: who took it for dead may have removed files.

@@ -124,20 +124,25 @@ def test_file_appears_whole_or_not_at_all() -> None:
         write_weights("memory://root", {"a": 1})
 
 
-def test_directory_is_sent_and_fetched() -> None:
-    path = as_path("memory://root/m")
+@pytest.mark.parametrize("scheme", ["memory", "local"])
+def test_directory_is_sent_and_fetched(tmp_path: Path, scheme: str) -> None:
+    # Behind "local" fsspec has the disk, where folders are made before files.
+    path = as_path(f"{scheme}://{tmp_path}/root/m")
     assert isinstance(path, StoragePath)
     with whole_directory(path, has=PB) as folder:
         model(folder)
+        (folder / "a").write_text("first")
         assert folder.is_relative_to(tempfile.gettempdir())
         assert not path.exists()
-    assert dict(path.files_below()) == {PB: 5, "variables/data": 7}
+    assert dict(path.files_below()) == {"a": 5, PB: 5, "variables/data": 7}
     assert path.parent.names() == ["m"]
     with on_disk(path) as copy:
         assert (copy / "variables" / "data").read_text() == "weights"
     assert not copy.exists()
     with on_disk(path / PB) as copy:
         assert copy.read_text() == "graph"
+    write_weights(path.parent / "w", [1])
+    assert read_weights(f"{path.parent}/w") == {"0": 1}
 
 
 def test_directory_that_is_there_stays() -> None:
