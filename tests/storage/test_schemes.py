@@ -19,6 +19,7 @@ from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.storage import StoragePath, _arrivals, _backend, as_path
 from jax2tf_bridge.storage._directories import check_free, on_disk, whole_directory
 from jax2tf_bridge.storage._files import replaced_file
+from tests.fresh_process import run_python
 from tests.storage import flaky
 
 PB = "saved_model.pb"
@@ -209,3 +210,12 @@ def test_every_operation_may_fail(kind: str, monkeypatch: pytest.MonkeyPatch) ->
             assert done
             break
     assert count > 20
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="tells dead writers on Linux alone"
+)
+def test_killed_writers(tmp_path: Path) -> None:
+    """On the same machine, the next writer removes what one left who was killed, at once."""
+    killed = run_python("from tests.storage.killed_writers import run; run()", str(tmp_path))
+    assert int(killed) > 10
