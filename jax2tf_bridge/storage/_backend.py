@@ -12,6 +12,7 @@ import importlib.util
 import io
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,12 +161,27 @@ def buffered(file: Any, size: int, failed: Failed) -> io.BufferedReader:
     return io.BufferedReader(_Reader(file, size, failed), _BUFFER)
 
 
+NO_FOLDER = "cannot be written: the folder, or the bucket, does not exist"
+"""Text for a file that cannot be made where it is to be."""
+
+
 class Failed:
     """Context that turns errors of a backend into an OSError about a path."""
 
-    def __init__(self, path: str, codes: Any = None) -> None:
-        """`codes` gives the number of `errno` for an error, None for what it does not know."""
-        self._path, self._codes = path, codes
+    def __init__(
+        self,
+        path: str,
+        codes: Callable[[Exception], int | None] | None = None,
+        missing: str = "does not exist",
+    ) -> None:
+        """Takes what goes into the error.
+
+        Args:
+          path: what it is about.
+          codes: gives the number of `errno` for an error, None for what it does not know.
+          missing: the text if the path is not there.
+        """
+        self._path, self._codes, self._missing = path, codes, missing
 
     def __enter__(self) -> None:
         pass
@@ -178,7 +194,7 @@ class Failed:
             code = getattr(error, "errno", None) or _CODES.get(type(error), errno.EIO)
         kind = _KINDS.get(code, OSError)
         if code == errno.ENOENT:
-            text = "does not exist"
+            text = self._missing
         else:
             said = str(error).strip().splitlines()
             text = f"cannot be used: {type(error).__name__}{': ' + said[0] if said else ''}"

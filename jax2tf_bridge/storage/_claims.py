@@ -74,8 +74,12 @@ def make_claim(directory: StoragePath, kind: str, place: Path) -> Claim:
     now = int(time.time())
     owner = f"{machine()}-{now:08x}-{place.name.lstrip('.')}-{secrets.token_hex(4)}"
     file = directory.with_name(f".{directory.name}.{kind}-{owner}")
-    with file.open("wb") as opened:
-        opened.write(b"-\n")  # some storages forget empty files
+    try:
+        with file.open("wb") as opened:
+            opened.write(b"-\n")  # some storages forget empty files
+    except OSError as e:
+        e.filename = str(directory)
+        raise
     return Claim(file, directory.name, kind, machine(), now, place.name)
 
 

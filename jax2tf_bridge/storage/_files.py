@@ -70,7 +70,9 @@ def replaced_file(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[Bi
         place.backend.rename(str(temporary), str(place))
         # One that is there under both names was not renamed.
         wait_until(lambda: not temporary.exists() and has_size(place, size), place)
-    except BaseException:
+    except BaseException as e:
         with contextlib.suppress(OSError):
             place.backend.remove(str(temporary))
+        if isinstance(e, OSError):
+            e.filename = os.fspath(path)
         raise

@@ -8,10 +8,13 @@ from typing import Any
 import fsspec
 import fsspec.core
 
-from jax2tf_bridge.storage._backend import Backend, Failed, Found, Writer, buffered
+from jax2tf_bridge.storage._backend import NO_FOLDER, Backend, Failed, Found, Writer, buffered
 
 # What tells versions of a file apart, by the file systems that have it.
 _STATES = ("ETag", "etag", "generation", "mtime", "modified", "LastModified", "created")
+
+# For these, making a folder would make its bucket.
+_WITHOUT_FOLDERS = frozenset({"abfs", "abfss", "az", "gcs", "gs", "s3", "s3a"})
 
 
 def file_system(scheme: str, path: str) -> Any:
@@ -35,6 +38,8 @@ class FsspecBackend(Backend):
     def __init__(self, files: Any) -> None:
         """Uses an fsspec.AbstractFileSystem."""
         self._files = files
+        protocols = files.protocol if isinstance(files.protocol, tuple) else (files.protocol,)
+        self._has_folders = _WITHOUT_FOLDERS.isdisjoint(protocols)
 
     def find(self, path: str) -> Found | None:
         try:
@@ -66,10 +71,13 @@ class FsspecBackend(Backend):
             return buffered(file, int(self._files.size(path) or 0), Failed(path))
 
     def writer(self, path: str) -> Writer:
-        with Failed(path):
-            return Writer(self._files.open(path, "wb"), Failed(path))
+        failed = Failed(path, missing=NO_FOLDER)
+        with failed:
+            return Writer(self._files.open(path, "wb"), failed)
 
     def make_folder(self, path: str) -> None:
+        if not self._has_folders:
+            return
         with Failed(path):
             self._files.makedirs(path, exist_ok=True)
 

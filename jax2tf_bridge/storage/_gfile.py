@@ -6,7 +6,7 @@ import errno
 import io
 from typing import Any
 
-from jax2tf_bridge.storage._backend import Backend, Failed, Found, Writer, buffered
+from jax2tf_bridge.storage._backend import NO_FOLDER, Backend, Failed, Found, Writer, buffered
 
 # By the names in tf.errors.
 _ERRORS = {
@@ -57,8 +57,9 @@ class GFileBackend(Backend):
             return buffered(file, file.size(), _failed(path))
 
     def writer(self, path: str) -> Writer:
-        with _failed(path):
-            return Writer(self._gfile.GFile(path, "wb"), _failed(path))
+        failed = Failed(path, _code, NO_FOLDER)
+        with failed:
+            return Writer(self._gfile.GFile(path, "wb"), failed)
 
     def make_folder(self, path: str) -> None:
         with _failed(path):
@@ -108,4 +109,8 @@ class _RamBackend(GFileBackend):
 
 
 def _failed(path: str) -> Failed:
-    return Failed(path, lambda error: _ERRORS.get(type(error).__name__))
+    return Failed(path, _code)
+
+
+def _code(error: Exception) -> int | None:
+    return _ERRORS.get(type(error).__name__)

@@ -212,6 +212,27 @@ def test_every_operation_may_fail(kind: str, monkeypatch: pytest.MonkeyPatch) ->
     assert count > 20
 
 
+def test_buckets_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    flaky.register()
+    monkeypatch.setattr(flaky.FlakyFileSystem, "protocol", ("s3", "s3a"))
+    path = as_path("flaky://root/m")
+    path.mkdir(parents=True, exist_ok=True)
+    assert flaky.TROUBLE.count == 0
+
+    def refuses(*_: object, **__: object) -> None:
+        raise FileNotFoundError("The specified bucket does not exist")
+
+    monkeypatch.setattr(flaky.FlakyFileSystem, "_open", refuses)
+    text = r"^flaky://root/m cannot be written: the folder, or the bucket, does not exist$"
+    with pytest.raises(FileNotFoundError, match=text):
+        write_weights(path, [1])
+    with (
+        pytest.raises(FileNotFoundError, match=text),
+        whole_directory(path, has=PB) as folder,
+    ):
+        model(folder)
+
+
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="tells dead writers on Linux alone"
 )

@@ -138,7 +138,6 @@ class _BehindScheme(VersionFolder):
 
     @contextlib.contextmanager
     def staged(self, needed: int | None) -> Iterator[Path]:
-        self.path.mkdir(parents=True, exist_ok=True)
         _uploads.clear_dead_claims(self.path, _is_of_version, GRAPH_FILE)
         with _uploads.staged_upload(needed) as place:
             yield place
@@ -150,6 +149,7 @@ class _BehindScheme(VersionFolder):
         return contextlib.nullcontext()
 
     def add(self, place: Path, notes: list[str]) -> int:
+        self.path.mkdir(parents=True, exist_ok=True)
         claim = _uploads.claim_number(self.path, place, _largest, _LARGEST)
         notes += _uploads.send(place / "new", claim, GRAPH_FILE)
         return int(claim.name)
