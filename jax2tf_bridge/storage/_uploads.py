@@ -64,10 +64,11 @@ def whole_upload(path: StoragePath, *, overwrite: bool, last: str) -> Iterator[P
                 raise path_error(FileExistsError, errno.EEXIST, text, path)
             check_free_upload(path, overwrite=overwrite)
         except BaseException:
-            _withdraw(claim)
+            with contextlib.suppress(OSError):
+                _withdraw(claim)
             raise
-        for note in send(place / "new", claim, last):
-            del note  # it is there, and what was left over is removed by the next writer
+        # What is left over when it is there, the next writer removes.
+        send(place / "new", claim, last)
 
 
 def check_free_upload(path: StoragePath, *, overwrite: bool) -> None:
@@ -84,11 +85,11 @@ def check_free_upload(path: StoragePath, *, overwrite: bool) -> None:
         said = Message(
             "is there already, and is not replaced: ",
             Argument("overwrite", True),
-            " needs a local path, where one folder takes the place of another at once. Save to a "
+            " needs a local path, where one folder takes the place of another at once. Name a "
             "new path, or publish the next version below a folder",
         )
         raise path_error(FileExistsError, errno.EEXIST, said, path)
-    text = "is there already: save to a new path"
+    text = "is there already: name a new path"
     raise path_error(FileExistsError, errno.EEXIST, text, path)
 
 

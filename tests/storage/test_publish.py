@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import re
 import time
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from jax2tf_bridge.saving import latest_version, publish_version, published_versions
+from jax2tf_bridge.saving.publishing import _version_folders
 from jax2tf_bridge.storage import StoragePath, _arrivals, _claims, _uploads, as_path
 from jax2tf_bridge.storage._claims import PARTIAL, make_claim
+from jax2tf_bridge.storage._directories import whole_directory
 from tests.storage.flaky import TROUBLE, register
 
 ROOT = "flaky://root/models"
@@ -144,3 +147,41 @@ def test_root_that_cannot_be_one() -> None:
     with pytest.raises(FileNotFoundError, match=text):
         publish_version(ROOT, without_graph)
     check_clean(1)
+
+
+def test_number_that_has_no_next() -> None:
+    write_model = root() / str(2**63 - 1) / PB
+    with write_model.open("wb") as file:
+        file.write(b"graph")
+    text = f"^{ROOT} has the version {2**63 - 1}, and there is no larger number for the next$"
+    with pytest.raises(ValueError, match=text):
+        publish_version(ROOT, write)
+
+
+def test_what_goes_wrong_afterwards_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    publish_version(ROOT, write)
+
+    def refuses(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_uploads, "_withdraw", refuses)
+        first = publish_version(ROOT, write).notes
+    assert re.fullmatch(rf"{ROOT}/\.2\.partial-\S+ could not be removed: .*denied", first[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(_version_folders._BehindScheme, "directories", refuses)
+        second = publish_version(ROOT, write, keep=1).notes
+    assert second == ("older versions could not be listed, and stay: [Errno 13] Permission denied",)
+    check_clean(1, 2, 3)
+
+
+def test_directory_that_somebody_else_is_writing() -> None:
+    path = root() / "m"
+    with _uploads.staged_upload() as place:
+        make_claim(path, PARTIAL, place)
+        text = "^flaky://root/models/m is just being written by somebody else$"
+        with pytest.raises(FileExistsError, match=text), whole_directory(path, has=PB) as folder:
+            write(folder)
+    with whole_directory(path, has=PB) as folder:
+        write(folder)
+    assert root().names() == ["m"]

@@ -150,7 +150,7 @@ def test_directory_that_is_there_stays() -> None:
     path = as_path("memory://root/m")
     with whole_directory(path, has=PB) as folder:
         model(folder)
-    text = "is there already: save to a new path"
+    text = "is there already: name a new path"
     with pytest.raises(FileExistsError, match=text), whole_directory(path, has=PB):
         pytest.fail("nothing is to be written")
     text = r"is not replaced: overwrite=True needs a local path, .* publish the next version below"
