@@ -152,7 +152,7 @@ def loaded(target: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return tf.saved_model.load(path)
 
 
-@pytest.mark.parametrize(("target", "mode"), MODES_OF_WRONG, indirect=["target"])
+@pytest.mark.parametrize(("target", "mode"), MODES_OF_WRONG, indirect=["target"], scope="module")
 @pytest.mark.parametrize("name", WRONG)
 def test_text_is_the_same_in_every_mode(
     mode: str, name: str, target: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -194,7 +194,7 @@ def fitting_functions(target: str) -> list[PortableFunction]:
     ]
 
 
-@pytest.mark.parametrize(("target", "mode"), MODES_OF_FITTING, indirect=["target"])
+@pytest.mark.parametrize(("target", "mode"), MODES_OF_FITTING, indirect=["target"], scope="module")
 def test_sizes_that_fit(mode: str, target: str, tmp_path: Path) -> None:
     functions = [to_tf(portable) for portable in fitting_functions(target)]
 
