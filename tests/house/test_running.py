@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import subprocess
@@ -87,6 +88,10 @@ def test_times_are_those_of_the_test_and_its_children(tmp_path: Path) -> None:
     assert cpu["test_itself"] >= 0.25  # the kernel counts in ticks
     assert cpu["test_child"] >= 0.45
     assert cpu["test_sleeps"] < 0.25 <= rows["test_measured.py::test_sleeps"]["wall"]
+
+
+def test_collections_pass_over_what_imports_made() -> None:
+    assert gc.get_freeze_count() > 10_000
 
 
 def test_pure_names_exist_and_decide() -> None:
