@@ -130,7 +130,7 @@ def rebuilt_svd(u: Any, s: Any, vh: Any) -> Any:
 def test_of_complex_matrices_on_every_platform() -> None:
     """Matrices of 64 bits are divided down to single rows, so that few make several levels."""
     with jax.enable_x64(True):
-        a = {name: matrix(34, 34, dtype="complex128") for name in ("qr", "lu", "cholesky")}
+        a = {name: matrix(9, 9, dtype="complex128") for name in ("qr", "lu", "cholesky")}
         a |= {"eigh": matrix(7, 7, dtype="complex128"), "svd": matrix(4, 4, dtype="complex128")}
         check_everywhere(every_factorization, a)
         compare(every_factorization, a)
@@ -149,8 +149,9 @@ def test_dtypes(name: str, dtype: str) -> None:
 
 
 def test_batches() -> None:
-    a = {name: matrix(2, 3, 34, 34) for name in FACTORIZATIONS if name != "svd"}
-    a["svd"] = matrix(2, 3, 20, 20)
+    """The larger ones are divided; eigh of those, in a batch, is in test_symbolic_batch."""
+    a = {name: matrix(2, 3, 34, 34) for name in ("qr", "lu", "cholesky")}
+    a |= {name: matrix(2, 3, 4, 4) for name in ("eigh", "svd")}
     compare(jax.vmap(every_factorization, in_axes=1), a)
 
 

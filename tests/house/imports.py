@@ -134,10 +134,10 @@ def _last_name(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def read(source: str, module: str, *, is_package: bool = False) -> ImportVisitor:
-    """Reads the imports in a module's source text."""
+def read(source: str | ast.Module, module: str, *, is_package: bool = False) -> ImportVisitor:
+    """Reads the imports in a module's source text, or in the tree that was parsed from it."""
     visitor = ImportVisitor(module, is_package=is_package)
-    visitor.visit(ast.parse(source))
+    visitor.visit(ast.parse(source) if isinstance(source, str) else source)
     return visitor
 
 

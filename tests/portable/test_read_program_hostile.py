@@ -148,7 +148,7 @@ def test_numbers_made_huge(version: int) -> None:
 _change = st.tuples(st.integers(0, 1 << 20), st.integers(0, 8), st.binary(max_size=12))
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, 4), st.lists(_change, min_size=1, max_size=6))
 def test_mutated(which: int, changes: list[tuple[int, int, bytes]]) -> None:
     data = bytearray(artifacts()[which])
@@ -158,7 +158,7 @@ def test_mutated(which: int, changes: list[tuple[int, int, bytes]]) -> None:
     read(bytes(data))
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 4), st.integers(0, 4), st.floats(0, 1), st.floats(0, 1))
 def test_spliced(left: int, right: int, end: float, start: float) -> None:
     first, second = artifacts()[left], artifacts()[right]
