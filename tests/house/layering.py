@@ -77,7 +77,7 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[Vi
     """Every line of a module's source text that breaks a rule."""
     tree = ast.parse(source)
     nodes = list(ast.walk(tree))
-    found = read(tree, module, is_package=is_package)
+    found = read(source, module, is_package=is_package, tree=tree)
     return [
         *_third_parties(found, module),
         *_floors(found, module),
