@@ -148,5 +148,5 @@ def test_laws_are_tried_on_more_examples_before_a_release(monkeypatch: pytest.Mo
     monkeypatch.delenv(THOROUGH, raising=False)
     assert (examples(20), stride(3)) == (20, 3)
     monkeypatch.setenv(THOROUGH, "1")
-    assert (examples(20), stride(3)) == (100, 1)
+    assert (examples(20), stride(3)) == (200, 1)
     assert f'"{THOROUGH}"' in (ROOT / "scripts" / "_commands.py").read_text()

@@ -36,6 +36,7 @@ from jax2tf_bridge.portable.bytecode import (
     read_program,
 )
 from tests.fresh_process import run_python
+from tests.portable.exported_programs import portable_of
 from tests.program_cases.reference import jax_arguments
 from tests.programs import PROGRAMS, by_name
 from tests.sampling import sampled
@@ -296,17 +297,7 @@ KINDS = ("control_flow", "sort_top_k_symbolic", "int4_arguments", "complex64", "
     "name", sampled([p.name for p in PROGRAMS], every=len(PROGRAMS), keep=KINDS)
 )
 def test_programs_agree_with_mlir(name: str) -> None:
-    program = by_name(name)
-    with program.precision():
-        example = program.build()
-        call = example.calls[0]
-        portable = bridge.export(
-            example.function,
-            polymorphic_shapes=program.polymorphic_shapes,
-            polymorphic_constraints=program.constraints,
-            platforms=["cpu"],
-        )(*call.args, **call.kwargs)
-    check(portable.module.data)
+    check(portable_of(by_name(name)).module.data)
 
 
 @pytest.mark.parametrize(
