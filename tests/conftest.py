@@ -1,6 +1,5 @@
 """What every test shares: quiet runtimes, and the check that the wheel is what is tested."""
 
-import gc
 import os
 from pathlib import Path
 
@@ -27,15 +26,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="fail unless the packages are imported from an installed wheel, not from a checkout",
     )
-
-
-def pytest_collection_finish() -> None:
-    """Lets the garbage collector pass over the modules that are imported by now.
-
-    It would walk JAX and TensorFlow hundreds of times: a tenth of what the tests take.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -11,7 +11,7 @@ import gc
 import pytest
 
 _YOUNG = 10_000
-"""How many new objects there are between collections; Python's default is 700."""
+"""New objects between collections; Python's default is 700."""
 
 
 @pytest.hookimpl(trylast=True)
