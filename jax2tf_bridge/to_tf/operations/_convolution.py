@@ -25,9 +25,9 @@ from jax2tf_bridge.to_tf.operations._convolution_forms import (
     convolve_transposed,
     correlate,
     in_planes,
-    resized,
     result_size,
     with_row,
+    with_sizes,
 )
 from jax2tf_bridge.to_tf.operations._folding import greatest
 from jax2tf_bridge.to_tf.operations._scope import MOST_NEGATIVE, Emitter, Scope, typed
@@ -261,7 +261,7 @@ def _convolved(scope: Scope, operation: Operation, whole: _Convolution) -> Array
                 )
             found = convolve_by_positions(scope, image, kernel, axes, groups)
     if n == 1 and found.rank == 4:
-        found = resized(scope, found, (found.sizes[0], *found.sizes[2:]))
+        found = with_sizes(scope, found, (found.sizes[0], *found.sizes[2:]))
     return _result(scope, found, range(n + 2), numbers)
 
 
@@ -339,7 +339,7 @@ def _gradient_for_kernel(scope: Scope, whole: _Convolution) -> Array:
         axes = (Axis(1, 1), *axes)
     found = correlate(scope, image, cotangent, axes, whole.batch_groups)
     if n == 1:
-        found = resized(scope, found, found.sizes[1:])
+        found = with_sizes(scope, found, found.sizes[1:])
     return _result(scope, found, (*range(1, n + 1), 0, n + 1), whole.numbers)
 
 
