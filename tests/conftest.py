@@ -10,13 +10,13 @@ from tests.consumers.summary import pytest_terminal_summary as pytest_terminal_s
 from tests.plugins.quick_compilation import compile_quickly
 from tests.sampling import examples
 
-pytest_plugins = ("tests.plugins.cpu_times", "tests.plugins.pure")
+pytest_plugins = ("tests.plugins.cpu_times", "tests.plugins.frozen_heap", "tests.plugins.pure")
 
 # Both are read when JAX and TensorFlow are first used, so before any test module.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 compile_quickly()
 # No deadline for an example: a busy machine is no failure.
-settings.register_profile("jax2tf-bridge", max_examples=examples(50), deadline=None)
+settings.register_profile("jax2tf-bridge", max_examples=examples(25), deadline=None)
 settings.load_profile("jax2tf-bridge")
 
 

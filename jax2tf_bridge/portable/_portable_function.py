@@ -63,6 +63,27 @@ class Gradient(ABC):
           ShardingError: it is spread over devices as no mesh can say.
         """
 
+    def changed(
+        self, name: str, change: Callable[[PortableFunction], PortableFunction]
+    ) -> Gradient:
+        """Returns the gradient with each VJP changed: now where it is made, else once it is.
+
+        Args:
+          name: of the function that it is a gradient of.
+          change: makes another function of a VJP.
+        """
+        if self.made is not None:
+            return StoredGradient(change(self.made))
+        if not self.available:
+            return self
+
+        def check() -> None:
+            problem = self.problem(name)
+            if problem is not None:
+                raise GradientError(problem)
+
+        return GradientOnDemand(lambda: change(self.get(name)), check=check)
+
 
 @dataclass(frozen=True)
 class NoGradient(Gradient):

@@ -46,8 +46,11 @@ def nested(f: Callable[..., Any], order: int) -> Callable[..., Any]:
     "function", [tf_cubic, tf.function(tf_cubic)], ids=["plain", "tf.function"]
 )
 def test_gradients_of_any_order(way: Callable[..., Any], function: Any) -> None:
+    # Eagerly the third is dear, and is made as the second is.
+    most = 3 if way is jax.jit else 2
+
     def orders(f: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda x: [nested(f, order)(x) for order in (1, 2, 3)]
+        return lambda x: [nested(f, order)(x) for order in range(1, most + 1)]
 
     found = way(orders(call_tf(function)))(X)
     for ours, theirs in zip(found, jax.jit(orders(cubic))(X), strict=True):

@@ -39,6 +39,7 @@ from jax2tf_bridge.portable._graph_function import GraphFunction
 from jax2tf_bridge.portable.bytecode import read_module
 from shape_poly import shape_text
 from tests.call_tf.graph_models import KERNEL, Layers, X, layers
+from tests.sampling import sampled
 
 ROWS = "(b, 2)"
 
@@ -383,7 +384,7 @@ def test_a_graph_with_fewer_results_than_its_call_ends_in_an_error() -> None:
         to_tf(read)
 
 
-@pytest.mark.parametrize("crop", [16, 1000])
+@pytest.mark.parametrize("crop", sampled([16, 1000], every=2))
 def test_sizes_that_are_cut_or_padded_are_not_guessed(crop: int) -> None:
     for f in (
         lambda x: x[:, : tf.minimum(tf.shape(x)[1], crop)],

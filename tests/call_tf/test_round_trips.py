@@ -58,6 +58,12 @@ def agrees(way: Callable[..., Any], f: Callable[..., Any], g: Callable[..., Any]
     np.testing.assert_allclose(slopes, expected_slopes, rtol=1e-4, atol=1e-5)
 
 
+# What crosses is the same either way, and how it is called is seen of modules and Keras models.
+COMPILED = pytest.mark.parametrize(
+    "way", [pytest.param("eager", marks=pytest.mark.complete), "jit"], indirect=True
+)
+
+
 def test_modules(way: Callable[..., Any]) -> None:
     module = call_tf(Dense())
     agrees(way, lambda x: module(x)["y"], dense)
@@ -86,6 +92,7 @@ def test_keras_models(way: Callable[..., Any]) -> None:
     np.testing.assert_allclose(found, tape.gradient(total, x), rtol=1e-4, atol=1e-5)
 
 
+@COMPILED
 def test_from_jax_to_tensorflow_and_back(way: Callable[..., Any]) -> None:
     agrees(way, call_tf(convert(dense)), dense)
     agrees(way, call_tf(to_tf(export(dense, platforms=["cpu"])(X))), dense)
@@ -95,6 +102,7 @@ def test_from_jax_to_tensorflow_and_back(way: Callable[..., Any]) -> None:
     agrees(way, call_tf(tf.function(with_batches)), dense)
 
 
+@COMPILED
 def test_from_jax_through_a_saved_model_and_back(way: Callable[..., Any], tmp_path: Path) -> None:
     module = tf.Module()
     module.f = tf.function(

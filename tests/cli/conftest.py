@@ -81,8 +81,17 @@ def prints_here(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.fixture(scope="session")
+def exported_cube(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Exports a function with its gradient, and gives what the file holds."""
+    file = tmp_path_factory.mktemp("exported") / "cube.jaxfn"
+    words = ["export", "tests.cli.models:cube", "--args", "f32[n]", "-o", str(file)]
+    assert main(words) == 0
+    return file.read_bytes()
+
+
 @pytest.fixture
-def cube(ok: Ok) -> str:
-    """Exports a function with its gradient, and gives the name of the file."""
-    ok("export", "tests.cli.models:cube", "--args", "f32[n]", "-o", "cube.jaxfn")
+def cube(run: Run, exported_cube: bytes) -> str:
+    """Writes its file into the folder of `run`, and gives the name."""
+    Path("cube.jaxfn").write_bytes(exported_cube)
     return "cube.jaxfn"

@@ -22,8 +22,9 @@ M = "tests.cli.models"
 
 
 def exported(ok: Ok, *words: str) -> PortableFunction:
-    """Exports with these words, and reads the file."""
-    ok("export", *words, "-o", "f.jaxfn")
+    """Exports with these words, without gradients unless they say more, and reads the file."""
+    without = () if "--vjp-order" in words else ("--vjp-order", "0")
+    ok("export", *words, *without, "-o", "f.jaxfn")
     return read_function("f.jaxfn")
 
 

@@ -125,7 +125,8 @@ def _named_arguments() -> set[str]:
     """Collects the arguments that the product's messages name as literals."""
     found = set()
     for file in Path(jax2tf_bridge.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        text = file.read_text()
+        for node in ast.walk(ast.parse(text)) if "Argument(" in text else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
                 first = node.args[0]
                 if node.func.id == "Argument" and isinstance(first, ast.Constant):

@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 
 import jax2tf_bridge
-from jax2tf_bridge import DisabledSafetyCheck, convert, export
+from jax2tf_bridge import DisabledSafetyCheck, Target, convert, export
+from jax2tf_bridge.serialization import read_function
 from tests.cli.conftest import Ok, Run
 from tests.cli.test_retarget_directory import Net, assert_right, predict, save
 
@@ -42,7 +43,7 @@ def test_what_the_module_asserts_of_sizes_is_checked(ok: Ok, tmp_path: Path) -> 
         polymorphic_shapes="(b,)",
         polymorphic_constraints=["mod(b, 2) == 0"],
     )(np.zeros(4, np.float32))
-    jax2tf_bridge.save(tmp_path / "model", portable)
+    jax2tf_bridge.save(tmp_path / "model", portable, vjp_order=0)
     ok("retarget", tmp_path / "model", "--no-xla", "-o", tmp_path / "new")
     served = tf.saved_model.load(str(tmp_path / "new")).signatures["serving_default"]
     (found,) = served(x=tf.range(4.0)).values()
@@ -60,6 +61,18 @@ def test_the_sidecar_says_it(ok: Ok, tmp_path: Path) -> None:
     served = tf.saved_model.load(str(tmp_path / "new")).signatures["serving_default"]
     (found,) = served(x=X).values()
     np.testing.assert_allclose(found, np.sin(X), rtol=1e-6)
+    (stored,) = (tmp_path / "new").rglob("*.jaxfn")
+    assert read_function(stored).target == Target.widest(xla=False)
+
+
+def test_the_sidecar_says_the_release_that_is_asked_for(ok: Ok, tmp_path: Path) -> None:
+    portable = export(lambda x: jnp.sin(x))(X)
+    jax2tf_bridge.save(tmp_path / "model", portable.with_vjp(1))
+    ok("retarget", tmp_path / "model", "--no-xla", "--tensorflow", "2.19", "-o", tmp_path / "new")
+    (stored,) = (tmp_path / "new").rglob("*.jaxfn")
+    function = read_function(stored)
+    for found in (function, function.vjp()):
+        assert found.target == Target.tensorflow("2.19", xla=False)
 
 
 def test_nothing_is_left_behind_where_it_fails(run: Run, tmp_path: Path) -> None:

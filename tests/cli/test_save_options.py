@@ -16,7 +16,7 @@ from jax2tf_bridge.saving.serving._warm_up import read_warm_up
 from tests.cli.conftest import Ok, Run
 
 MODELS = "tests.cli.models"
-BUCKETS = ("--buckets", "n=4,8")
+BUCKETS = ("--buckets", "n=4,8", "--vjp-order", "0")
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_mask_is_filled(run: Run, ok: Ok, masked: str) -> None:
     assert text == "models/1: serving_default(x: float32[n]) -> (output_0: float32[])\n"
     model = tf.saved_model.load("models/1")
     np.testing.assert_allclose(model.serving_default([1.0, 2.0, 6.0]), 3)
-    ended = run("publish", masked, "-o", "models")
+    ended = run("publish", masked, "-o", "models", "--vjp-order", "0")
     assert ended.err == (
         "jax2tf-bridge: note: version 1 has buckets, and this one has none: to keep them, add "
         "--buckets n=4,8 --mask mask\n"
@@ -109,6 +109,8 @@ def test_an_example_is_tried_and_kept(ok: Ok, words: str, kind: str) -> None:
         "m",
         "--buckets",
         "n=4",
+        "--vjp-order",
+        "0",
         "--pad-values",
         "ids=1",
         "--example",

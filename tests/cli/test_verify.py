@@ -58,7 +58,7 @@ def test_latency_is_measured_where_it_is_asked_for(ok: Ok, model: Path) -> None:
 
 
 def test_another_function_is_an_error_with_the_place(run: Run, model: Path) -> None:
-    ended = run("verify", model, "--against", f"{__name__}:one_percent_off", "--rounds", "0")
+    ended = run("verify", model, "--against", f"{__name__}:one_percent_off", "--samples", "2")
     assert ended.code == 1
     assert "output y" in ended.out
     assert "BEYOND IT" in ended.out
@@ -66,13 +66,16 @@ def test_another_function_is_an_error_with_the_place(run: Run, model: Path) -> N
     assert "of its largest number at b = " in ended.error
     assert "1e-04 are allowed" in ended.error
     assert ended.error.rstrip().endswith(f", and {ended.out.count('BEYOND IT') - 1} more")
-    wide = ("--tolerance", "0.05", "--rounds", "0")
+    wide = ("--tolerance", "0.05", "--samples", "1", "--gradients", "0")
     assert run("verify", model, "--against", f"{__name__}:one_percent_off", *wide).code == 0
 
 
 def one_percent_off(params: Any, x: Any) -> Any:
     result = models.predict(params, x)
     return {**result, "y": result["y"] * 1.01}
+
+
+FEW = ("--rounds", "0", "--samples", "2")
 
 
 def another_gradient(params: Any, x: Any) -> Any:
@@ -83,7 +86,7 @@ def another_gradient(params: Any, x: Any) -> Any:
 
 
 def test_another_gradient_is_seen(run: Run, model: Path) -> None:
-    ended = run("verify", model, "--against", f"{__name__}:another_gradient", "--rounds", "0")
+    ended = run("verify", model, "--against", f"{__name__}:another_gradient", *FEW)
     assert ended.code == 1
     assert "the gradient " in ended.error
 
@@ -101,7 +104,7 @@ def test_json_has_all_of_it(ok: Ok, model: Path) -> None:
 def test_integers_buckets_and_what_has_no_gradient(ok: Ok, tmp_path: Path) -> None:
     signature = Signature(lookup, args=[np.zeros((2, 3), np.int32)], polymorphic_shapes="(b, 3)")
     save(tmp_path / "m", signature, buckets={"b": [2, 8]}, vjp_order=0)
-    words = ("--against", f"{__name__}:lookup", "--rounds", "0")
+    words = ("--against", f"{__name__}:lookup", "--samples", "2")
     text = ok("verify", tmp_path / "m", *words)
     assert "(it has no gradients)" in text
     assert "output output_0" in text

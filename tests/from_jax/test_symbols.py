@@ -96,7 +96,7 @@ def _combined(kind: str, x: Any, y: Any, our_x: DimExpr, our_y: DimExpr) -> Both
 
 
 @given(built_in_both(), strategies.assignments)
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 def test_what_jax_prints_evaluates_as_the_same_expression_here(
     both: Both, values: dict[str, int]
 ) -> None:
@@ -115,7 +115,7 @@ def test_what_jax_prints_evaluates_as_the_same_expression_here(
 
 
 @given(built_in_both(), strategies.assignments)
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(150))
 def test_jax_knows_its_own_dimensions_again(both: Both, values: dict[str, int]) -> None:
     dimension, ours = both
     scope = jax_export.SymbolicScope() if isinstance(dimension, int) else dimension.scope
@@ -132,7 +132,7 @@ def test_jax_knows_its_own_dimensions_again(both: Both, values: dict[str, int]) 
 
 
 @given(strategies.expressions, strategies.assignments)
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_jax_evaluates_our_dimensions_alike(x: DimExpr, values: dict[str, int]) -> None:
     # With b == 3 in the scope JAX writes 3 for b: reading the text again, it evaluates itself.
     known = jax_export.SymbolicScope([f"{name} == {size}" for name, size in values.items()])
@@ -322,7 +322,7 @@ def test_what_jax_would_divide_by_for_ever_has_no_form(comparison: str, forms: l
 
 
 @given(st.lists(strategies.comparisons, max_size=3), strategies.assignments)
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_scopes_say_the_same_to_jax(constraints: list[Any], values: dict[str, int]) -> None:
     scope = SymbolicScope(constraints, check=False)
     try:

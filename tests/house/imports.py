@@ -60,7 +60,9 @@ class ImportVisitor(ast.NodeVisitor):
         aliases: for each name that an import binds, the dotted name of what it is bound to.
     """
 
-    def __init__(self, module: str, *, is_package: bool) -> None:
+    def __init__(self, module: str, *, is_package: bool, only_statements: bool = False) -> None:
+        """`only_statements`: no expression of the module imports anything."""
+        self._only_statements = only_statements
         self.package = module if is_package else module.rpartition(".")[0]
         self.imports: list[Import] = []
         self.dynamic: list[DynamicImport] = []
@@ -78,6 +80,15 @@ class ImportVisitor(ast.NodeVisitor):
         parts = self.package.split(".")
         base = ".".join(parts[: len(parts) - level + 1])
         return f"{base}.{module}" if module else base
+
+    def generic_visit(self, node: ast.AST) -> None:
+        """Visits what may hold an import: most of a tree are expressions, which take longest."""
+        if not self._only_statements:
+            super().generic_visit(node)
+            return
+        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+            for child in getattr(node, field, ()):
+                self.visit(child)
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -134,10 +145,13 @@ def _last_name(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def read(source: str, module: str, *, is_package: bool = False) -> ImportVisitor:
-    """Reads the imports in a module's source text."""
-    visitor = ImportVisitor(module, is_package=is_package)
-    visitor.visit(ast.parse(source))
+def read(
+    source: str, module: str, *, is_package: bool = False, tree: ast.Module | None = None
+) -> ImportVisitor:
+    """Reads the imports in a module's source text; `tree` is what was parsed from it, if it was."""
+    plain = "import_module" not in source and "__import__" not in source
+    visitor = ImportVisitor(module, is_package=is_package, only_statements=plain)
+    visitor.visit(tree or ast.parse(source))
     return visitor
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tests.house.imports import Import, ImportVisitor, read
@@ -75,16 +75,17 @@ def floor_of(package: str) -> int | None:
 
 def violations(source: str, module: str, *, is_package: bool = False) -> list[Violation]:
     """Every line of a module's source text that breaks a rule."""
-    found = read(source, module, is_package=is_package)
     tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
+    found = read(source, module, is_package=is_package, tree=tree)
     return [
         *_third_parties(found, module),
         *_floors(found, module),
         *_private_modules(found, module),
-        *_private_names(tree, found, module),
-        *_private_attributes(tree, module),
+        *_private_names(nodes, found, module),
+        *_private_attributes(nodes, module),
         *_computed_imports(found, module),
-        *_state(tree, module),
+        *_state(nodes, tree.body, module),
     ]
 
 
@@ -159,10 +160,12 @@ def _chain(node: ast.expr, aliases: dict[str, str]) -> str | None:
     return None
 
 
-def _private_names(tree: ast.Module, found: ImportVisitor, module: str) -> Iterator[Violation]:
+def _private_names(
+    nodes: Sequence[ast.AST], found: ImportVisitor, module: str
+) -> Iterator[Violation]:
     used: list[tuple[str, int]] = [(entry.target, entry.line) for entry in found.imports]
     used += [(entry.prefix, entry.line) for entry in found.dynamic]
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute | ast.Call):
             used.append((_chain(node, found.aliases) or "", node.lineno))
         if isinstance(node, ast.Constant) and STRING_PRIVATE.fullmatch(str(node.value)):
@@ -185,7 +188,7 @@ _PUBLIC_ATTRIBUTES = frozenset(
 )
 
 
-def _private_attributes(tree: ast.Module, module: str) -> Iterator[Violation]:
+def _private_attributes(nodes: Sequence[ast.AST], module: str) -> Iterator[Violation]:
     """A private attribute of an object may be JAX's or TensorFlow's, so it has to be our own.
 
     It is when it is spelt self._x, or when this very module gives something that name.
@@ -194,7 +197,7 @@ def _private_attributes(tree: ast.Module, module: str) -> Iterator[Violation]:
         return
     own = set(_PUBLIC_ATTRIBUTES)
     read: list[tuple[str, int]] = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             own.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -235,13 +238,13 @@ _CONTAINERS = frozenset(
 )
 
 
-def _state(tree: ast.Module, module: str) -> Iterator[Violation]:
+def _state(nodes: Sequence[ast.AST], body: Sequence[ast.stmt], module: str) -> Iterator[Violation]:
     """Nothing travels between stages by a global: no container to fill, no name to rebind."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Global):
             names = ", ".join(node.names)
             yield Violation(module, node.lineno, f"module-level state: global {names}")
-    for statement in tree.body:
+    for statement in body:
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
             value = statement.value
             function = value.func if isinstance(value, ast.Call) else None

@@ -47,13 +47,13 @@ import jax2tf_bridge
 from jax2tf_bridge import Target, convert, export, to_tf
 def f(x: object) -> object: return x
 """
-# What JAX says of itself is not asked here, and is most of what there would be to read.
+# What JAX and NumPy say of themselves is not asked here, and is most of what there is to read.
 SETTINGS = """
 [mypy]
 strict = True
 ignore_missing_imports = True
 follow_imports = silent
-[mypy-jax.*]
+[mypy-jax.*,numpy.*]
 follow_imports = skip
 """
 

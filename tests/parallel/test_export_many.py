@@ -270,6 +270,11 @@ Pair = collections.namedtuple("Pair", "a b")
 class Layer:
     kernel: jax.Array
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Forgotten:
+    kernel: jax.Array
+
 class Mine(Exception):
     pass
 
@@ -286,23 +291,31 @@ def fails(x):
     raise Mine("as it was")
 
 x = np.ones((2, 2), np.float32)
-jobs = [ExportJob(beside.triple, [x]), ExportJob(apply, [Layer(x), x]), ExportJob(fails, [x])]
-with ExportWorkers(1) as workers:
+jobs = {
+    "triple": ExportJob(beside.triple, [x]),
+    "apply": ExportJob(apply, [Layer(x), x]),
+    "shift": ExportJob(shift, [x]),
+    "forgotten": ExportJob(apply, [Forgotten(x), x]),
+    "fails": ExportJob(fails, [x]),
+}
+with ExportWorkers(1, initializer=register) as workers:
     try:
         export_many(jobs, executor=workers)
     except ExportManyError as error:
-        print(list(error.results))
-        assert "not all of Layer are pytrees there" in str(error.errors["apply"])
-        assert "ExportWorkers(initializer=register)" in str(error.errors["apply"])
+        records = error.results
+        print(list(records))
+        assert "not all of Forgotten are pytrees there" in str(error.errors["forgotten"])
+        assert "ExportWorkers(initializer=register)" in str(error.errors["forgotten"])
         assert type(error.errors["fails"].__cause__) is Mine
-with ExportWorkers(1, initializer=register) as workers:
-    jobs = [ExportJob(apply, [Layer(x), x]), ExportJob(shift, [x])]
-    records = export_many(jobs, executor=workers)
 print(records["shift"].out_tree.unflatten(iter([1, 2])))
 """,
         tmp_path,
     )
-    assert printed.splitlines() == ["run", "['triple']", "Pair(a=1, b=Layer(kernel=2))"]
+    assert printed.splitlines() == [
+        "run",
+        "['triple', 'apply', 'shift']",
+        "Pair(a=1, b=Layer(kernel=2))",
+    ]
 
 
 def test_a_process_that_dies_is_reported_and_replaced(workers: ExportWorkers) -> None:

@@ -23,6 +23,7 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable.bytecode import ModuleSummary, read_main_types, read_module
 from tests.fresh_process import run_python
+from tests.portable.exported_programs import portable_of
 from tests.program_cases.record import Program
 from tests.program_cases.reference import jax_arguments
 from tests.programs import PROGRAMS, SEVENTEEN, by_name
@@ -141,21 +142,9 @@ def _distinct(calls: list[dict[str, str]]) -> set[frozenset[tuple[str, str]]]:
     }
 
 
-def _portable(program: Program) -> bridge.PortableFunction:
-    with program.precision():
-        example = program.build()
-        call = example.calls[0]
-        return bridge.export(
-            example.function,
-            polymorphic_shapes=program.polymorphic_shapes,
-            polymorphic_constraints=program.constraints,
-            platforms=["cpu"],
-        )(*jax_arguments(program, call), **call.kwargs)
-
-
 def _artifacts(program: Program) -> list[tuple[str, bytes]]:
     """The program and its VJP, as the bridge writes them and at JAX's own version."""
-    portable = _portable(program)
+    portable = portable_of(program)
     with program.precision():
         portables = [portable, portable.vjp()] if program.differentiable else [portable]
     written = [(version_text(r.module.stablehlo_version), r.module.data) for r in portables]
@@ -224,7 +213,7 @@ def test_what_jax_writes_agrees_with_mlir(program: Program) -> None:
 def test_every_version_of_stablehlo_and_of_bytecode(program: Program) -> None:
     artifact = _as_jax_writes_it(program)
     if "stablehlo.composite" in read_module(artifact).operations:
-        artifact = _portable(program).module.data
+        artifact = portable_of(program).module.data
     expressed = 0
     for version in VERSIONS:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 from collections import Counter
@@ -36,6 +37,7 @@ from jax2tf_bridge.portable.bytecode import (
     read_program,
 )
 from tests.fresh_process import run_python
+from tests.portable.exported_programs import portable_of
 from tests.program_cases.reference import jax_arguments
 from tests.programs import PROGRAMS, by_name
 from tests.sampling import sampled
@@ -296,17 +298,7 @@ KINDS = ("control_flow", "sort_top_k_symbolic", "int4_arguments", "complex64", "
     "name", sampled([p.name for p in PROGRAMS], every=len(PROGRAMS), keep=KINDS)
 )
 def test_programs_agree_with_mlir(name: str) -> None:
-    program = by_name(name)
-    with program.precision():
-        example = program.build()
-        call = example.calls[0]
-        portable = bridge.export(
-            example.function,
-            polymorphic_shapes=program.polymorphic_shapes,
-            polymorphic_constraints=program.constraints,
-            platforms=["cpu"],
-        )(*call.args, **call.kwargs)
-    check(portable.module.data)
+    check(portable_of(by_name(name)).module.data)
 
 
 @pytest.mark.parametrize(
@@ -596,3 +588,40 @@ def test_module_without_main() -> None:
     module.text("for locations")
     with pytest.raises(FileFormatError, match="it has no function main"):
         read_program(module.build())
+
+
+_COLLECTIVE_REDUCE = (
+    "O-%1n4O4VsVr*qdOiy2SF)lGVE-(NA8wCLc3jqTQ0|^fk7aIdVB?|!+3lkF)6B82?6B7dw3kwSi4+~EV0}Bra7Y7"
+    "#tuLTbm0RaIQ0RsaU0Rtl!0R;~i0S^Ti0S6Bk0S7S`0SOTo0SgBM0V4$+5gii~0~G}U9|<7<0000000001000000"
+    "000511SLq9T5Wo0|5ys1qBHM1b+nqPy+!61aAWY1qDzA0|x|K0|g5M0|x*HRtW_I0RsUC1T6yx3k3rW0}lWR1`z`"
+    "R1pxyC1QP=V0|W~L0|o;D1pxr76$1+e4=WKB4+{}ub!lvLX>I^^Xl!o)ZEs|CY-Ip)Wps6NZeMmW0A_V=V_$YL0A"
+    "p`#Y-M9~X?A5_a%E(7V`X1<F#us?WM6hM04)G*VQFpv00<uk1pxsI6&Dp58wnjBAtL"
+)
+_COLLECTIVE_BROADCAST = (
+    "O-%1n4O4VsVr*qdOiy2SF)lJNE-(NA83h3a2>}BO0|yTi7Xv#T4*?Gg6B82?6B7du3kwSi4+~EN4-*py8wUp$0-*"
+    "&B7XbkQ7XbqU7Xbq!7XbrF7Xbwi7Xb$a0|6rk9S<E569p9o10M|`00000000000RR9100000DFYD+DFX!y9T5cq0"
+    "|NmG8z}_^2?YdG1p!b40S5#_0|5mCPz3`A1TO;z3k3rQ2MGWLMhgW40R;gA2LufR1qK5F1pxq|69Wqc6)_PH3lU;"
+    "<X>4?9ZUA;@Y;OQ<Z)A0BWdLS%Zew3|F#uz4Y;0v?bZK^FUt)4^VPs=rb97&JG5~UAbairWUv@D7EdXs{X>I@j2p"
+    "tCn0RamS5f2j;2NxL|"
+)
+"""Modules of StableHLO 1.19 and 1.20, as StableHLO 1.22 writes them; older MLIR cannot."""
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "flags"),
+    [
+        (
+            _COLLECTIVE_REDUCE,
+            "collective_reduce",
+            {"has_dynamic_root": False, "use_global_device_ids": True},
+        ),
+        (_COLLECTIVE_BROADCAST, "collective_broadcast", {"has_dynamic_root": True}),
+    ],
+)
+def test_collectives_of_later_versions(text: str, name: str, flags: dict[str, bool]) -> None:
+    (found,) = named(read_program(base64.b85decode(text)), name)
+    assert {key: found.attributes[key] for key in flags} == flags
+    assert found.int("channel_id") == 5
+    groups = found.attributes["replica_groups"]
+    assert isinstance(groups, DenseElements)
+    assert groups.array().tolist() == [[0, 1]]

@@ -14,6 +14,7 @@ from tests.primitives.consume_operations import case_differences
 from tests.primitives.differing import reasons
 from tests.primitives.export_operations import export_cases
 from tests.primitives.table import CASES, SUBJECTS
+from tests.sampling import sampled
 
 
 def _differences(cases: Sequence[Case], folder: Path) -> dict[str, list[str]]:
@@ -22,9 +23,12 @@ def _differences(cases: Sequence[Case], folder: Path) -> dict[str, list[str]]:
     return {name: texts for name, texts in found.items() if texts}
 
 
-@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("part", sampled([0, 1], every=2, others=pytest.mark.slow))
 def test_a_sample_of_every_subject(part: int, tmp_path: Path) -> None:
-    """So that the fast tests notice when an operation has lost its form."""
+    """So that the fast tests notice when an operation has lost its form.
+
+    They try every other subject so, and those between with XLA (test_matrix.py).
+    """
     firsts = [
         next(c for c in cases if not c.x64 and c.exists and c.name not in reasons())
         for cases in SUBJECTS.values()

@@ -23,7 +23,7 @@ class Reference:
       sources: the indices of the inputs that gradients are taken for.
       targets: the indices of the results that have cotangents; cotangents: one for each.
       gradients: one for each source, by TensorFlow's convention for complex ones; empty if
-        the program has none, or no targets. The cotangents are real.
+        none were asked for, or the program has none, or no targets. The cotangents are real.
     """
 
     inputs: tuple[Array, ...]
@@ -34,8 +34,10 @@ class Reference:
     gradients: tuple[Array, ...]
 
 
-def reference(program: Program, example: Example, call: Call) -> Reference:
-    """Runs a call in JAX, at its concrete shapes, with its gradient."""
+def reference(
+    program: Program, example: Example, call: Call, *, gradients: bool = True
+) -> Reference:
+    """Runs a call in JAX, at its concrete shapes, with its gradient unless told otherwise."""
     with program.precision():
         args = jax_arguments(program, call)
         arguments = (args, dict(call.kwargs))
@@ -53,10 +55,12 @@ def reference(program: Program, example: Example, call: Call) -> Reference:
         cotangents = {
             i: normal(*shapes[i].shape, seed=17 + i).astype(shapes[i].dtype) for i in targets
         }
-        if program.differentiable and targets:
-            results, gradients = _results_and_gradients(flat, leaves, cotangents, sources)
+        results: list[Any]
+        pulled: list[Any] = []
+        if gradients and program.differentiable and targets:
+            results, pulled = _results_and_gradients(flat, leaves, cotangents, sources)
         else:
-            results, gradients = flat(*leaves), []
+            results = flat(*leaves)
         return Reference(
             tuple(map(crossing, leaves)),
             tuple(map(crossing, results)),
@@ -64,7 +68,7 @@ def reference(program: Program, example: Example, call: Call) -> Reference:
             targets,
             tuple(map(crossing, cotangents.values())),
             # TensorFlow's gradients of complex arguments are the conjugates of JAX's.
-            tuple(conjugate(crossing(g)) for g in gradients),
+            tuple(conjugate(crossing(g)) for g in pulled),
         )
 
 

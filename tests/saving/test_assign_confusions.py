@@ -43,6 +43,7 @@ def saved(folder: Path, params: Any) -> Any:
         folder,
         Signature(lambda p, x: x + sum(jax.tree_util.tree_leaves(p)), args=[ONE]),
         params=params,
+        vjp_order=0,
     )
     return tf.saved_model.load(folder)
 
@@ -123,7 +124,8 @@ def test_jax_functions_get_long_lists_in_their_order(tmp_path: Path) -> None:
         leaves = jax.tree_util.tree_leaves(params)
         return x * sum(leaf * 10.0**-i for i, leaf in enumerate(leaves))
 
-    save(tmp_path / "m", Signature(weighted, args=[ONE]), params=tmp_path / "w.msgpack")
+    signature = Signature(weighted, args=[ONE])
+    save(tmp_path / "m", signature, params=tmp_path / "w.msgpack", vjp_order=0)
     model = tf.saved_model.load(tmp_path / "m")
     np.testing.assert_allclose(model.serving_default(ONE), weighted(layers, ONE), rtol=1e-6)
 

@@ -32,7 +32,7 @@ def keras() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models") / "dense"
-    save(path, DENSE, params=PARAMS)
+    save(path, DENSE, params=PARAMS, vjp_order=0)
     return path
 
 
@@ -50,7 +50,7 @@ def test_a_model_that_save_wrote(folder: Path) -> None:
 def test_the_arrays_that_it_captured_are_no_weights(tmp_path: Path) -> None:
     table = np.arange(2000, dtype=np.float32) % 2
     function = Signature(lambda w, x: w * x + jnp.sum(table), args=[np.float32(1)])
-    save(tmp_path / "m", function, params=np.float32(2))
+    save(tmp_path / "m", function, params=np.float32(2), vjp_order=0)
     model = tf.saved_model.load(tmp_path / "m")
     assert len(model.constants) == 1
     # Weights that are one array have no path; their variable has the name of the argument.
@@ -64,7 +64,7 @@ def test_the_arrays_that_it_captured_are_no_weights(tmp_path: Path) -> None:
 def test_names_that_tensorflow_does_not_take(tmp_path: Path) -> None:
     weights = {"a b": np.float32(1), "a_b": np.float32(10), "c/d": np.float32(100)}
     function = Signature(lambda p, x: x * p["a b"] + p["a_b"] + p["c/d"], args=[X])
-    save(tmp_path / "m", function, params=dict.fromkeys(weights, np.float32(0)))
+    save(tmp_path / "m", function, params=dict.fromkeys(weights, np.float32(0)), vjp_order=0)
     model = tf.saved_model.load(tmp_path / "m")
     report = assign_weights(model, weights | {"e": {}})
     assert report.assigned == {"a_b": "a b", "a_b_1": "a_b", "c_d": "c~1d"}

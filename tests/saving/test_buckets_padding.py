@@ -205,7 +205,7 @@ def test_dtypes(dtype: str) -> None:
         function = named(lambda x: x[:, ::-1], jnp.zeros((2, 3)).astype(dtype))
     for oversize in ("split", "as is"):
         for call in both(function, function.bucketing(BUCKETS, oversize=oversize)):
-            for size in (0, 1, 4, 9):
+            for size in (0, 1, 9):
                 x = np.arange(3 * size).reshape(size, 3).astype(jnp.dtype(dtype))
                 y = call({"x": tf.constant(x)})["output_0"]
                 assert y.dtype == tf.as_dtype(dtype)

@@ -113,7 +113,7 @@ FORMS = ["state dict", "paths", "msgpack", "safetensors", "dots"]
 @pytest.mark.parametrize("form", FORMS)
 def test_save(form: str, portable: Path, tmp_path: Path) -> None:
     given = given_as(form, PARAMS, tmp_path)
-    saved = save(tmp_path / "m", portable, params=given)
+    saved = save(tmp_path / "m", portable, params=given, vjp_order=0)
     assert list(saved.weights) == [
         *("layers/0/kernel", "layers/0/bias", "layers/1/kernel", "layers/1/bias"),
         *("scale/0", "scale/1"),
@@ -140,7 +140,8 @@ def test_jax_functions_get_nested_dicts(tmp_path: Path) -> None:
 
 def test_several_signatures_share_the_weights_of_a_file(portable: Path, tmp_path: Path) -> None:
     write_weights(tmp_path / "w", PARAMS)
-    saved = save(tmp_path / "m", {"one": portable, "two": portable}, params=tmp_path / "w")
+    both = {"one": portable, "two": portable}
+    saved = save(tmp_path / "m", both, params=tmp_path / "w", vjp_order=0)
     assert len(saved.weights) == 6
     model = tf.saved_model.load(tmp_path / "m")
     model.params["scale/0"].assign(0)
@@ -161,7 +162,7 @@ def test_a_pytree_of_the_structure_goes_before_paths(tmp_path: Path) -> None:
 def test_an_open_file(portable: Path, root: Path, tmp_path: Path) -> None:
     write_weights(tmp_path / "w", scaled(2))
     with open_weights(tmp_path / "w") as weights:
-        save(tmp_path / "m", portable, params=weights)
+        save(tmp_path / "m", portable, params=weights, vjp_order=0)
         publish(root, params=weights)
         assert weights["scale/1"] == 6
     assert_answers(tmp_path / "m", scaled(2))
@@ -192,7 +193,7 @@ def test_a_file_with_other_weights_beside_them(portable: Path, tmp_path: Path) -
         f"The weights lie below 'params' there: give params=read_weights({str(file)!r})['params']."
     )
     assert "  - step is not expected" in str(caught.value)
-    save(tmp_path / "m", portable, params=read_weights(file)["params"])
+    save(tmp_path / "m", portable, params=read_weights(file)["params"], vjp_order=0)
     assert_answers(tmp_path / "m", PARAMS)
 
 

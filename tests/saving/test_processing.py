@@ -30,7 +30,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> SavedModel:
     """Saves the classifier with buckets, and a short and a long example."""
     with_examples = signature(example=[{"text": [text]} for text in TEXTS])
     path = tmp_path_factory.mktemp("classifier") / "1"
-    return save(path, with_examples, params=PARAMS, **BUCKETS)
+    return save(path, with_examples, params=PARAMS, **BUCKETS, vjp_order=0)
 
 
 def test_what_is_printed_is_what_is_served(saved: SavedModel) -> None:

@@ -23,7 +23,7 @@ def test_any_of_the_defaults_may_be_left_out(tmp_path: Path) -> None:
     one = np.float32(1)
     defaults = {"scale": 2.0, "shift": 3.0, "power": 2.0}
     signature = Signature(f, args=[X, one, one], kwargs={"power": one}, defaults=defaults)
-    save(tmp_path / "m", signature)
+    save(tmp_path / "m", signature, vjp_order=0)
     method = tf.saved_model.load(tmp_path / "m").serving_default
     for given in ({}, {"scale": 4.0}, {"shift": 4.0}, {"power": 1.0}, {"scale": 1.0, "power": 3.0}):
         np.testing.assert_allclose(method(X, **given), f(X, **{**defaults, **given}))
@@ -36,7 +36,7 @@ def test_of_many_defaults_all_or_none_are_left_out(tmp_path: Path) -> None:
     signature = Signature(
         lambda x, **kwargs: x * sum(kwargs.values()), args=[X], kwargs=kwargs, defaults=kwargs
     )
-    save(tmp_path / "m", signature)
+    save(tmp_path / "m", signature, vjp_order=0)
     method = tf.saved_model.load(tmp_path / "m").serving_default
     np.testing.assert_array_equal(method(X), X * 6)
     np.testing.assert_array_equal(method(X, **{n: tf.constant(2.0) for n in names}), X * 12)
@@ -57,7 +57,7 @@ def test_defaults_with_preprocess_are_for_what_it_takes(tmp_path: Path) -> None:
 
     with pytest.raises(SavingError, match=r"names 'scale', which is no input.*text, factor"):
         save(tmp_path / "m", Signature(f, defaults={"scale": 2.0}, **options))
-    save(tmp_path / "m", Signature(f, defaults={"factor": 2.0}, **options))
+    save(tmp_path / "m", Signature(f, defaults={"factor": 2.0}, **options), vjp_order=0)
     loaded = tf.saved_model.load(tmp_path / "m")
     text = tf.constant([["1", "2", "3"], ["4", "5", "6"]])
     expected = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
@@ -76,7 +76,7 @@ def test_seeds_of_every_kind_of_key(impl: str, tmp_path: Path) -> None:
         return jax.vmap(lambda seed: jax.random.key(seed, impl=impl))(seeds)
 
     seeds = np.array([7, 2**32 - 1], np.uint32)
-    save(tmp_path / "m", Signature(f, args=[keys(seeds), X], seed="scalar"))
+    save(tmp_path / "m", Signature(f, args=[keys(seeds), X], seed="scalar"), vjp_order=0)
     loaded = tf.saved_model.load(tmp_path / "m")
     np.testing.assert_allclose(loaded.serving_default(seeds, X), f(keys(seeds), X), rtol=1e-6)
 

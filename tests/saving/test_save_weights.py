@@ -30,7 +30,7 @@ def test_names_that_clash_are_the_same_in_every_container(tmp_path: Path) -> Non
     params = {"a b": np.float32(1), "a_b": np.float32(10)}
     other = collections.OrderedDict(reversed(params.items()))
     signatures = {"one": export(difference)(params, X), "two": export(difference)(other, X)}
-    save(tmp_path / "m", signatures, params=params)
+    save(tmp_path / "m", signatures, params=params, vjp_order=0)
     loaded = tf.saved_model.load(tmp_path / "m")
     np.testing.assert_array_equal(loaded.one(X), X - 10)
     np.testing.assert_array_equal(loaded.two(X), X - 10)
@@ -68,7 +68,7 @@ def test_random_keys_among_the_weights(impl: str, tmp_path: Path) -> None:
     def params(seed: int) -> Any:
         return {"key": jax.random.key(seed, impl=impl), "w": np.float32(2)}
 
-    saved = publish(tmp_path, Signature(f, args=[X]), params=params(3))
+    saved = publish(tmp_path, Signature(f, args=[X]), params=params(3), vjp_order=0)
     again = publish(tmp_path, params=params(4))
     for version, seed in ((saved, 3), (again, 4)):
         loaded = tf.saved_model.load(version.path)
@@ -86,7 +86,7 @@ def test_the_weights_that_were_saved_can_be_published(dtype: str, tmp_path: Path
     def params(*values: int) -> Any:
         return {"w": jnp.asarray(values).astype(dtype), "v": np.float64(values[0]), "n": 2}
 
-    publish(tmp_path, Signature(f, args=[X]), params=params(1, 0, 1))
+    publish(tmp_path, Signature(f, args=[X]), params=params(1, 0, 1), vjp_order=0)
     again = publish(tmp_path, params=params(0, 1, 1))
     loaded = tf.saved_model.load(again.path)
     np.testing.assert_array_equal(loaded.serving_default(X), f(params(0, 1, 1), X))

@@ -195,7 +195,7 @@ def test_a_mask_that_buckets_fill_is_no_input_anywhere(tmp_path: Path) -> None:
     save(folder, signature, params=w, buckets={"b": [4], "n": [8]})
     ids = RNG.integers(1, 8, (3, 6)).astype(np.int32)
     types = ids % 2
-    expected = weighted(w, ids, np.ones_like(ids), types)
+    expected = jax.jit(weighted)(w, ids, np.ones_like(ids), types)
 
     served = tf.saved_model.load(folder)
     np.testing.assert_allclose(served.serving_default(ids, types), expected, rtol=1e-3, atol=1e-4)
@@ -223,7 +223,7 @@ def test_a_mask_that_buckets_fill_is_no_input_anywhere(tmp_path: Path) -> None:
     assert isinstance(one, LoadedFunction)
     containers = KnownTypes(weighted, f"{__name__}:weighted")
     pair = Pair(folder, model.params, one, entry, weighted, ["params"], 0, containers)
-    samples = pair.sampler.sizes(3)
+    samples = pair.sampler.sizes(2)
     differences = pair.compare(samples, None, with_gradients=samples[:1])
     assert {d.name for d in differences} == {"output_0", "w"}
     assert all(d.within for d in differences), differences
@@ -244,7 +244,7 @@ def test_verifying_asks_for_nothing_that_no_request_has(
     entry = found[0].signatures["serving_default"]
     types = KnownTypes(f, f"{__name__}:f")
     pair = Pair(tmp_path / "m", None, loaded, entry, f, [], 0, types)
-    differences = pair.compare(pair.sampler.sizes(5), None, with_gradients=[])
+    differences = pair.compare(pair.sampler.sizes(3), None, with_gradients=[])
     assert all(d.within for d in differences), differences
 
 
@@ -318,7 +318,7 @@ def test_a_masked_sequence_of_whole_blocks_is_sound(tmp_path: Path) -> None:
         mask="mask",
         example={"x": np.arange(16, dtype=np.float32)[None]},
     )
-    save(tmp_path / "m", signature, buckets={"b": [1, 4], "n": [8]}, vjp_order=0)
+    save(tmp_path / "m", signature, buckets={"b": [4], "n": [8]}, vjp_order=0)
     served = tf.saved_model.load(tmp_path / "m").serving_default
     np.testing.assert_allclose(served(tf.ones((3, 8))), np.ones(3), rtol=1e-6)
 

@@ -92,10 +92,10 @@ def test_beside_a_signature_for_xla(tmp_path: Path) -> None:
 
 
 def test_buckets_and_warm_up(tmp_path: Path) -> None:
-    saved = save(tmp_path / "1", signature(), params=PARAMS, target=NO_XLA, buckets={"b": [2, 8]})
+    saved = save(tmp_path / "1", signature(), params=PARAMS, target=NO_XLA, buckets={"b": [8]})
     assert saved.signatures["serving_default"].buckets
     model = tf.saved_model.load(str(tmp_path / "1"))
-    for size in (1, 4, 11):
+    for size in (4, 11):
         x = np.resize(X, (size, 3))
         np.testing.assert_allclose(
             model.serving_default(tf.constant(x)), dense(PARAMS, x), rtol=1e-5

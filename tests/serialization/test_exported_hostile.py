@@ -108,7 +108,7 @@ CONTENTS = [
 ]
 
 
-@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(mutated(CONTENTS))
 def test_mutated_files(data: bytes) -> None:
     check_only_the_documented_error(data)

@@ -297,10 +297,10 @@ def test_cycles_end() -> None:
 
 
 def test_shared_tables_do_not_multiply() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(FileFormatError, match="shared more often than any writer shares them"):
         visit(root(nested(61, 2)))
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def sharing(text: str, times: int) -> bytes:
@@ -312,10 +312,10 @@ def sharing(text: str, times: int) -> bytes:
 
 def test_shared_strings_do_not_multiply() -> None:
     data = sharing("x" * 100_000, 10_000)
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(FileFormatError, match="shared more often than any writer shares them"):
         root(data).strings(Node.NAMES)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_work_can_be_charged() -> None:
@@ -340,13 +340,13 @@ def test_a_part_can_be_read_again_later() -> None:
 
 
 def check_only_the_documented_error(data: bytes) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         visit(root(data))
         assert len(Reader(data, what="it").identifier) == 4
     except FileFormatError:
         pass
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 @given(st.binary(max_size=200))

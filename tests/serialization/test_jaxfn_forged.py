@@ -43,7 +43,7 @@ def test_every_byte_forged() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(32, STRUCTURE_SIZE - 4), st.integers(0, 2**32 - 1))))
-@settings(deadline=None, max_examples=examples(100))
+@settings(deadline=None, max_examples=examples(50))
 def test_words_forged(changes: list[tuple[int, int]]) -> None:
     data = bytearray(DATA)
     for position, value in changes:
@@ -52,7 +52,7 @@ def test_words_forged(changes: list[tuple[int, int]]) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(deadline=None, max_examples=examples(100))
+@settings(deadline=None, max_examples=examples(50))
 def test_random_tables(data: bytes) -> None:
     size = 32 + len(data)
     header = struct.pack("<I4sIIQQ", 32, b"JXFN", _format.VERSION, 0, size, size)

@@ -26,7 +26,7 @@ from tests.serialization.strategies import portable_functions, single_functions
 
 thorough = settings(
     deadline=None,
-    max_examples=examples(40),
+    max_examples=examples(20),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
@@ -51,7 +51,7 @@ def test_other_buffers(portable: PortableFunction, kind: type) -> None:
 
 
 @given(portable_functions())
-@settings(thorough, max_examples=examples(10))
+@settings(thorough, max_examples=examples(5))
 def test_what_was_read_can_be_pickled(portable: PortableFunction) -> None:
     assert_equal(pickle.loads(pickle.dumps(deserialize(serialize(portable)))), portable)
 
@@ -66,7 +66,7 @@ def test_every_field_is_drawn_and_compared() -> None:
     drawn: dict[str, set[str]] = {name: set() for name in FIELDS}
 
     @given(single_functions())
-    @settings(thorough, max_examples=examples(40), database=None, derandomize=True)
+    @settings(thorough, max_examples=examples(20), database=None, derandomize=True)
     def collect(portable: PortableFunction) -> None:
         for name in FIELDS:
             drawn[name].add(repr(getattr(portable, name)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import time
@@ -73,11 +74,17 @@ def grid(
     """Yields small assignments that satisfy the constraints, by sum, then lexicographically."""
     constraints = tuple(constraints)
     ordered = sorted(names)
-    sizes = itertools.product(range(1, GRID + 1), repeat=len(ordered))
-    for values in sorted(sizes, key=lambda v: (sum(v), v)):
+    for values in _sorted_sizes(len(ordered)):
         assignment = dict(zip(ordered, values, strict=True))
         if all(c.holds(assignment) for c in constraints):
             yield assignment
+
+
+@functools.cache
+def _sorted_sizes(count: int) -> list[tuple[int, ...]]:
+    """Lists the sizes of so many variables by sum, then lexicographically."""
+    sizes = itertools.product(range(1, GRID + 1), repeat=count)
+    return sorted(sizes, key=lambda v: (sum(v), v))
 
 
 @contextlib.contextmanager

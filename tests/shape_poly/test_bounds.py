@@ -51,7 +51,7 @@ def test_every_value_under_the_constraints_is_within_the_bounds(
 
 
 @given(strategies.expressions, strategies.comparisons, strategies.assignments)
-@settings(max_examples=examples(120))
+@settings(max_examples=examples(60))
 def test_every_value_under_any_constraint_is_within_the_bounds(
     x: DimExpr, constraint: Comparison, values: dict[str, int]
 ) -> None:

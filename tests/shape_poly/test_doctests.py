@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import pkgutil
+from pathlib import Path
 
 import pytest
 
 import shape_poly
 
-
-@pytest.mark.parametrize(
-    "name",
-    ["shape_poly", *(m.name for m in pkgutil.iter_modules(shape_poly.__path__, "shape_poly."))],
+FOLDER = Path(str(shape_poly.__file__)).parent
+WITH_EXAMPLES = sorted(
+    f"shape_poly.{path.stem}".removesuffix(".__init__")
+    for path in FOLDER.glob("*.py")
+    if ">>>" in path.read_text()
 )
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_examples(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0

@@ -41,7 +41,7 @@ _constraint_lists = st.lists(_constraints, max_size=2)
 
 
 @given(products_compared, _constraint_lists)
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_without_factors_a_fact_says_the_same(
     comparison: Comparison, constraints: list[Comparison]
 ) -> None:
@@ -60,7 +60,7 @@ def test_without_factors_a_fact_says_the_same(
 
 
 @given(products_compared, _constraint_lists)
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_bounds_from_facts_follow_from_them(
     comparison: Comparison, constraints: list[Comparison]
 ) -> None:
@@ -71,7 +71,7 @@ def test_bounds_from_facts_follow_from_them(
 
 
 @given(products_compared, _constraint_lists)
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_rewritten_comparisons_are_equivalent(
     comparison: Comparison, constraints: list[Comparison]
 ) -> None:
@@ -83,7 +83,7 @@ def test_rewritten_comparisons_are_equivalent(
 
 
 @given(products_compared, _constraint_lists)
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_verdicts_about_products_agree_with_python(
     comparison: Comparison, constraints: list[Comparison]
 ) -> None:

@@ -57,7 +57,7 @@ def test_the_table_is_worth_its_name() -> None:
 
 
 @given(comparisons(), constraint_lists, st.lists(larger_sizes, max_size=10))
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_verdicts_agree_with_python(
     comparison: Comparison, constraints: list[Comparison], larger: list[Mapping[str, int]]
 ) -> None:
@@ -89,7 +89,7 @@ def _order(values: Mapping[str, int]) -> tuple[int, list[int]]:
 
 
 @given(constraint_lists, comparisons(3) | st.none())
-@settings(max_examples=examples(75), deadline=None)
+@settings(max_examples=examples(37), deadline=None)
 def test_enumeration_finds_the_smallest(
     constraints: list[Comparison], refuted: Comparison | None
 ) -> None:

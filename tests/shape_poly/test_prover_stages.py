@@ -26,7 +26,7 @@ from tests.shape_poly.proving import (
 
 
 @given(comparisons(), constraint_lists)
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_z3_alone_agrees_with_python(comparison: Comparison, constraints: list[Comparison]) -> None:
     facts = facts_of(*constraints)
     names = comparison.variables().union(*(c.variables() for c in constraints))
@@ -52,7 +52,7 @@ def test_z3_alone_agrees_with_python(comparison: Comparison, constraints: list[C
 
 
 @given(dimensions(6), larger_sizes)
-@settings(max_examples=examples(35), deadline=None)
+@settings(max_examples=examples(17), deadline=None)
 def test_z3_computes_as_python_does(dimension: DimExpr, values: Mapping[str, int]) -> None:
     try:
         value = dimension.evaluate(values)
@@ -88,7 +88,7 @@ def test_floor_semantics_of_constant_divisors(kind: str, divisor: int) -> None:
 
 
 @given(dimensions(6), st.lists(comparisons(2), max_size=2), larger_sizes)
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_the_normal_form_has_the_same_values(
     dimension: DimExpr, constraints: list[Comparison], values: Mapping[str, int]
 ) -> None:
@@ -103,7 +103,7 @@ def test_the_normal_form_has_the_same_values(
 
 
 @given(st.lists(comparisons(3), min_size=1, max_size=3), comparisons(3))
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_eliminating_variables_adds_no_sizes(
     constraints: list[Comparison], comparison: Comparison
 ) -> None:
@@ -124,7 +124,7 @@ def _holds(fact: Fact, values: Mapping[str, int]) -> bool:
 
 
 @given(comparisons(4), constraint_lists, larger_sizes)
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_what_is_evident_in_each_residue_class_holds(
     comparison: Comparison, constraints: list[Comparison], larger: Mapping[str, int]
 ) -> None:

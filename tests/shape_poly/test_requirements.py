@@ -83,7 +83,7 @@ def test_requirements_are_simple(
 
 
 @given(comparisons(3), st.lists(comparisons(2), max_size=1))
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_requirements_are_equivalent(comparison: Comparison, given_: list[Comparison]) -> None:
     try:
         scope = SymbolicScope(given_)

@@ -6,11 +6,12 @@ import itertools
 from itertools import islice
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shape_poly import Comparison, SymbolicScope, sample_sizes, symbolic_shape
 from tests import strategies
+from tests.sampling import examples
 
 LARGE = [
     (["n == 2*m", "3*k >= m"], {"n": [4096]}, {"n": 4096, "m": 2048, "k": 683}),
@@ -21,6 +22,7 @@ LARGE = [
 
 
 @given(st.lists(strategies.comparisons, max_size=3), st.integers(0, 9))
+@settings(max_examples=examples(15), deadline=None)
 def test_sizes_satisfy_constraints_and_depend_on_the_seed_alone(
     constraints: list[Comparison], seed: int
 ) -> None:

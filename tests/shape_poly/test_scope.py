@@ -106,7 +106,7 @@ def test_adding_a_constraint_looks_for_contradictions_too() -> None:
 
 
 @given(st.lists(comparisons(), min_size=1, max_size=3))
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_contradictory_constraints_have_no_witness(constraints: list[Comparison]) -> None:
     conflict: tuple[Comparison, ...] = ()
     try:

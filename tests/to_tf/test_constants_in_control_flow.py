@@ -67,12 +67,19 @@ CASES = [
     (strange, "saved", False),
 ]
 OTHER_CASES = [(function, kind, not jit_compile) for function, kind, jit_compile in CASES]
+# With XLA and without: each kind and each function with both.
+_FAST = [(*case, xla) for case, xla in zip(CASES, (True, False, False, True), strict=True)]
+_SLOW = [(*case, not xla) for *case, xla in _FAST]
+_COMPLETE = [(*case, xla) for case in OTHER_CASES for xla in (True, False)]
 
 
-@pytest.mark.parametrize("xla", [True, False])
 @pytest.mark.parametrize(
-    ("function", "kind", "jit_compile"),
-    [*CASES, *(pytest.param(*case, marks=pytest.mark.complete) for case in OTHER_CASES)],
+    ("function", "kind", "jit_compile", "xla"),
+    [
+        *_FAST,
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in _SLOW),
+        *(pytest.param(*case, marks=pytest.mark.complete) for case in _COMPLETE),
+    ],
 )
 def test_gradients(function: Any, kind: str, jit_compile: bool, xla: bool, tmp_path: Path) -> None:
     target = None if xla else Target.widest(xla=False)
@@ -104,8 +111,15 @@ def test_gradients(function: Any, kind: str, jit_compile: bool, xla: bool, tmp_p
         )
 
 
-@pytest.mark.parametrize("function", [layer, strange])
-@pytest.mark.parametrize("xla", [True, False])
+@pytest.mark.parametrize(
+    ("function", "xla"),
+    [
+        (strange, True),
+        (layer, False),
+        pytest.param(layer, True, marks=pytest.mark.slow),
+        pytest.param(strange, False, marks=pytest.mark.slow),
+    ],
+)
 def test_second_order_in_a_branch(function: Any, xla: bool, tmp_path: Path) -> None:
     target = None if xla else Target.widest(xla=False)
     signature = Signature(function, args=[X])

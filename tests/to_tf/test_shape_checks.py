@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from jax2tf_bridge import PortableFunction, export
 from jax2tf_bridge.to_tf import to_tf
+from tests.sampling import sampled
 from tests.tensorflow_process import run_in_tensorflow
 from tests.to_tf.shape_checking import (
     CONSTRAINT,
@@ -102,6 +103,28 @@ WRONG: dict[str, Any] = {
 }
 
 
+def modes(fast: Mapping[str, Sequence[str]]) -> list[Any]:
+    """Makes parameters of all modes with all targets; those not in `fast` are slow."""
+    return [
+        pytest.param(target, mode, marks=() if mode in fast[target] else pytest.mark.slow)
+        for target in TARGETS
+        for mode in ("eager", "static", "jit", "open", "loaded", "jit open")
+    ]
+
+
+# Each mode with one of the targets; saving and loading is what takes long.
+MODES_OF_FITTING = modes(
+    {"XLA": ("eager", "open", "jit open"), "own operations": ("static", "jit", "loaded")}
+)
+_QUICK = ("eager", "static", "jit", "open")
+# There "jit open" has a text of its own: test_inside_a_users_jit_compile_the_module_checks.
+MODES_OF_WRONG = [
+    row
+    for row in modes({"XLA": _QUICK, "own operations": (*_QUICK, "loaded")})
+    if row.values[1] != "jit open"
+]
+
+
 @functools.cache
 def wrong_function(name: str, target: str) -> PortableFunction:
     specs, constraints, *_ = WRONG[name]
@@ -129,7 +152,7 @@ def loaded(target: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return tf.saved_model.load(path)
 
 
-@pytest.mark.parametrize("mode", ["eager", "static", "jit", "open", "loaded"])
+@pytest.mark.parametrize(("target", "mode"), MODES_OF_WRONG, indirect=["target"], scope="module")
 @pytest.mark.parametrize("name", WRONG)
 def test_text_is_the_same_in_every_mode(
     mode: str, name: str, target: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -171,7 +194,7 @@ def fitting_functions(target: str) -> list[PortableFunction]:
     ]
 
 
-@pytest.mark.parametrize("mode", ["eager", "static", "jit", "open", "loaded", "jit open"])
+@pytest.mark.parametrize(("target", "mode"), MODES_OF_FITTING, indirect=["target"], scope="module")
 def test_sizes_that_fit(mode: str, target: str, tmp_path: Path) -> None:
     functions = [to_tf(portable) for portable in fitting_functions(target)]
 
@@ -197,12 +220,17 @@ IN_THE_MODULE = {
 
 
 @pytest.mark.parametrize(
-    ("specs", "constraints", "shapes", "text"), IN_THE_MODULE.values(), ids=IN_THE_MODULE.keys()
+    "name",
+    sampled(
+        list(IN_THE_MODULE),
+        every=len(IN_THE_MODULE),
+        keep=["remainder", "size 0", "two variables"],
+        others=pytest.mark.slow,
+    ),
 )
-def test_inside_a_users_jit_compile_the_module_checks(
-    specs: Any, constraints: Any, shapes: Any, text: str
-) -> None:
+def test_inside_a_users_jit_compile_the_module_checks(name: str) -> None:
     """XLA drops assertions. If the body has no trouble with the sizes, JAX's own check speaks."""
+    specs, constraints, shapes, text = IN_THE_MODULE[name]
     f = to_tf(function_of(add_up, specs, constraints))
     function = tf.function(f, input_signature=open_specs(shapes), autograph=False, jit_compile=True)
     phrase = text.split(" of double")[0]

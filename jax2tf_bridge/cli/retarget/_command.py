@@ -212,7 +212,7 @@ def _without_xla(contents: SavedModelContents, target: Target, console: Console)
         functions = {(m.function, m.node): called_by(m) for m in contents.modules}
         graph = (as_path(contents.path) / GRAPH_FILE).read_bytes()
         new = with_operations(graph, functions)
-        return _NewContents([new], _portables(contents, without_xla))
+        return _NewContents([new], _portables(contents, lambda f: without_xla(f, target)))
 
 
 def _name_of(called: CalledModule) -> str:

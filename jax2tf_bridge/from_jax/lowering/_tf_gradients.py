@@ -91,7 +91,7 @@ def _is_alike(equation: Any) -> bool:
 
 
 def _promises(equation: Any) -> bool:
-    return equation.params.get("mode") == lax.GatherScatterMode.PROMISE_IN_BOUNDS
+    return bool(equation.params.get("mode") == lax.GatherScatterMode.PROMISE_IN_BOUNDS)
 
 
 @functools.cache

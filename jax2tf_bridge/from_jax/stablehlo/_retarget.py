@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from jax2tf_bridge.errors import (
     Argument,
-    GradientError,
     Message,
     ModuleError,
     UnsupportedByTargetError,
@@ -28,9 +27,7 @@ from jax2tf_bridge.portable._expressible import check_expressible
 from jax2tf_bridge.portable._module_types import check_function_types
 from jax2tf_bridge.portable._portable_function import (
     Gradient,
-    GradientOnDemand,
     PortableFunction,
-    StoredGradient,
     mark_types_checked,
 )
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
@@ -314,25 +311,23 @@ def _check_custom_calls(
 
 def _retargeted_vjp(portable: PortableFunction, target: Target) -> Gradient:
     """Retargets a VJP that is there, since it is written with the rest; others when asked for."""
-    gradient, name = portable.gradient, portable.name
-    if gradient.made is not None:
+    is_there = portable.gradient.made is not None
+
+    def retargeted(vjp: PortableFunction) -> PortableFunction:
         try:
-            return StoredGradient(retarget(gradient.made, target))
+            return retarget(vjp, target)
         except (ModuleError, UnsupportedByTargetError) as e:
-            behind = f" This is the gradient of {name}: portable.with_vjp(0) leaves it behind."
+            if not is_there:
+                raise
+            behind = (
+                f" This is the gradient of {portable.name}: portable.with_vjp(0) leaves it behind."
+            )
             hint = Message(e, behind)
             if isinstance(e, UnsupportedByTargetError):
                 raise UnsupportedByTargetError(hint, operation=e.operation, source=e.source) from e
             raise ModuleError(hint) from e
-    if not gradient.available:
-        return gradient
 
-    def check() -> None:
-        problem = gradient.problem(name)
-        if problem is not None:
-            raise GradientError(problem)
-
-    return GradientOnDemand(lambda: retarget(gradient.get(name), target), check=check)
+    return portable.gradient.changed(portable.name, retargeted)
 
 
 # Of main's module: over how many devices it is spread.

@@ -11,7 +11,7 @@ from jax2tf_bridge.portable.bytecode._layout import EntryTable
 _CALL_SITE, _FILE, _FUSED, _FUSED_WITH, _NAME, _RANGE = 10, 11, 12, 13, 14, 22
 
 _MOST_STEPS = 64
-"""How many locations within one are looked at."""
+"""Locations within one that are looked at."""
 
 _FILE_NAME = re.compile(r'[^"<>]+\.\w+')
 

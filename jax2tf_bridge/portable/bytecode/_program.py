@@ -44,7 +44,7 @@ class OtherType:
 ValueType: TypeAlias = TensorType | OtherType
 
 _MOST_AXES = 32
-"""Of arrays, in every release of NumPy."""
+"""Axes that an array has at most, in every release of NumPy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

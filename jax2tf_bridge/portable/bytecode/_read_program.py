@@ -33,7 +33,7 @@ from jax2tf_bridge.portable.bytecode._vhlo import PROPERTIES, plain_name
 Data: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
 
 _DEEPEST = 64
-"""How deep regions may be nested: those who use the tree walk over it by recursion."""
+"""Levels of nested regions that are read: those who use the tree walk over it by recursion."""
 
 # What is shared in a module is small there and large when it is written out: so this is limited,
 # to more than any module needs.

@@ -41,7 +41,7 @@ _LONGEST_KEY = 100
 """Within dictionaries in attributes, where a key is two names."""
 
 _LARGEST = 10
-"""How many of the constants are listed."""
+"""Constants that are listed, the largest first."""
 
 # What is shared in a module is small there and large when it is written out: so this is limited,
 # to more than any module needs.

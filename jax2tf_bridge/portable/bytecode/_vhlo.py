@@ -77,7 +77,11 @@ _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "cbrt_v2": _ACCURACY,
     "cholesky_v1": ("lower",),
     "collective_broadcast_v1": ("channel_id", "replica_groups"),
+    "collective_broadcast_v2": ("channel_id", "has_dynamic_root", "replica_groups"),
     "collective_permute_v1": ("channel_id", "source_target_pairs"),
+    "collective_reduce_v1": (
+        *("channel_id", "has_dynamic_root", "replica_groups", "use_global_device_ids"),
+    ),
     "compare_v1": ("compare_type", "comparison_direction"),
     "composite_v1": _COMPOSITE,
     "composite_v2": _COMPOSITE,

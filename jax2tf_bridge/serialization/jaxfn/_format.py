@@ -41,13 +41,13 @@ So there are no additions that an older bridge may pass over, and it refuses a n
 """
 
 VERSION = max(HISTORY)
-"""The newest that is read."""
+"""Newest version that is read."""
 
 FIRST_VERSION = 1
-"""What is written, unless a file needs a later one."""
+"""Version that is written, unless a file needs a later one."""
 
 GRAPH_FUNCTIONS_VERSION = 2
-"""What a file with TensorFlow graphs needs."""
+"""First version with TensorFlow graphs."""
 
 WITHOUT_XLA_VERSION = 3
 """First version with targets without XLA, and functions that TensorFlow differentiates."""

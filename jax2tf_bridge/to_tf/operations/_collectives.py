@@ -27,15 +27,16 @@ def _check_one_device(scope: Scope, operation: Operation, name: str) -> list[int
 
 def _same(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     _check_one_device(scope, operation, "replica_groups")
-    return operands
+    # The operands may be followed by the root's number.
+    return operands[: len(operation.results)]
 
 
 def _received(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Sequence[Array]:
     """Gives what the device sends to itself, or zeros if it sends nothing."""
     name = "replica_groups" if operation.name == "collective_broadcast" else "source_target_pairs"
     if _check_one_device(scope, operation, name):
-        return operands
-    (array,) = operands
+        return operands[:1]
+    array = operands[0]
     zero = np.zeros((), tf_dtype(array.element).as_numpy_dtype)
     return [Array(array.element, array.sizes, known=zero)]
 
@@ -52,6 +53,7 @@ EMITTERS: Mapping[str, Emitter] = MappingProxyType(
         "all_to_all": _same,
         "collective_broadcast": _received,
         "collective_permute": _received,
+        "collective_reduce": _same,
         "cross-replica-sum": _same,
         "partition_id": _number,
         "reduce_scatter": _same,

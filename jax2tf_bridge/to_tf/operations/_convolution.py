@@ -25,12 +25,13 @@ from jax2tf_bridge.to_tf.operations._convolution_forms import (
     convolve_transposed,
     correlate,
     in_planes,
-    resized,
     result_size,
     with_row,
+    with_sizes,
 )
+from jax2tf_bridge.to_tf.operations._folding import greatest
 from jax2tf_bridge.to_tf.operations._scope import MOST_NEGATIVE, Emitter, Scope, typed
-from jax2tf_bridge.to_tf.operations._shapes import reshape, transpose, with_ones
+from jax2tf_bridge.to_tf.operations._shapes import cut, grown, reshape, transpose, with_ones
 from shape_poly import Dim
 
 _MOST_POSITIONS = 4096
@@ -92,6 +93,7 @@ def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) 
     numbers = _numbers(operation)
     axes = _axes(scope, operation, numbers, left, right, _padding(scope, operation, padding))
     batch_groups = operation.int("batch_group_count")
+    groups = operation.int("feature_group_count")
     batch = left.sizes[numbers.image[0]]
     batch = batch if batch_groups == 1 else batch // batch_groups
     found = (batch, *(axis.result for axis in axes), right.sizes[numbers.kernel[-1]])
@@ -102,6 +104,7 @@ def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) 
     if 0 in (*rows, *left.sizes, *right.sizes):
         zero = np.zeros((), tf_dtype(element).as_numpy_dtype)
         return Array(element, sizes, known=zero)
+    left, right, axes = _with_windows(scope, numbers, left, right, axes, (groups, batch_groups))
 
     def convolved(image: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         source, backwards = _before_reverse(kernel, numbers.kernel[:-2])
@@ -116,7 +119,7 @@ def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) 
             frozenset(backwards),
             numbers,
             axes,
-            operation.int("feature_group_count"),
+            groups,
             batch_groups,
         )
         return scope.tensor(_convolved(scope, operation, whole))
@@ -129,7 +132,49 @@ def _convolution(scope: Scope, operation: Operation, operands: Sequence[Array]) 
         tensor = tf.complex(real, tf.add(convolved(a, d), convolved(b, c)))
     else:
         tensor = convolved(image, kernel)
-    return scope.made(from_accumulation(tensor, element), element, sizes)
+    batch = left.sizes[numbers.image[0]]
+    made = (
+        batch if batch_groups == 1 else batch // batch_groups,
+        *(axis.result for axis in axes),
+        right.sizes[numbers.kernel[-1]],
+    )
+    whole = [made[numbers.result.index(axis)] for axis in range(len(made))]
+    return cut(scope, scope.made(from_accumulation(tensor, element), element, whole), sizes)
+
+
+def _with_windows(
+    scope: Scope,
+    numbers: _Numbers,
+    left: Array,
+    right: Array,
+    axes: Sequence[Axis],
+    groups: tuple[int, int],
+) -> tuple[Array, Array, tuple[Axis, ...]]:
+    """Grows arrays that may be empty, or smaller than a window, so that there is a result.
+
+    What is added are zeros, at the end. So the first elements of the result are what they were.
+    """
+    of_image, of_kernel = [1] * left.rank, [1] * right.rank
+    least: list[Dim] = list(of_image)
+    least[numbers.image[0]], least[numbers.image[-1]] = groups[1], groups[0]
+    of_kernel[numbers.kernel[-1]] = math.prod(groups)
+    right = grown(scope, right, of_kernel)
+    found: list[Axis] = []
+    for axis, place, window in zip(axes, numbers.image[1:-1], numbers.kernel[:-2], strict=True):
+        wide = replace(axis, window=right.sizes[window])
+        if wide.window != axis.window:
+            # As much for the image as for the window: the result stays as it is.
+            more = -((axis.extent - wide.extent) // axis.spread)
+            wide = replace(wide, size=axis.size + more)
+        if min(scope.bounds(size)[0] for size in (wide.size, axis.result)) < 1:
+            # The size with which the window is within the image once.
+            needed = 1 - (axis.low + axis.high + 1 - wide.extent) // axis.spread
+            size = greatest(scope, wide.size, greatest(scope, needed, 1))
+            wide = replace(wide, size=size, result=1)
+            wide = replace(wide, result=result_size(scope, wide))
+        least[place] = wide.size
+        found.append(wide)
+    return grown(scope, left, least), right, tuple(found)
 
 
 def _numbers(operation: Operation) -> _Numbers:
@@ -216,7 +261,7 @@ def _convolved(scope: Scope, operation: Operation, whole: _Convolution) -> Array
                 )
             found = convolve_by_positions(scope, image, kernel, axes, groups)
     if n == 1 and found.rank == 4:
-        found = resized(scope, found, (found.sizes[0], *found.sizes[2:]))
+        found = with_sizes(scope, found, (found.sizes[0], *found.sizes[2:]))
     return _result(scope, found, range(n + 2), numbers)
 
 
@@ -294,7 +339,7 @@ def _gradient_for_kernel(scope: Scope, whole: _Convolution) -> Array:
         axes = (Axis(1, 1), *axes)
     found = correlate(scope, image, cotangent, axes, whole.batch_groups)
     if n == 1:
-        found = resized(scope, found, found.sizes[1:])
+        found = with_sizes(scope, found, found.sizes[1:])
     return _result(scope, found, (*range(1, n + 1), 0, n + 1), whole.numbers)
 
 

@@ -84,10 +84,10 @@ def in_planes(
 
 def with_row(scope: Scope, array: Array, place: int) -> Array:
     """Adds an axis of size 1."""
-    return resized(scope, array, (*array.sizes[:place], 1, *array.sizes[place:]))
+    return with_sizes(scope, array, (*array.sizes[:place], 1, *array.sizes[place:]))
 
 
-def resized(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
+def with_sizes(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
     """Gives a tensor other sizes, and the result all of them."""
     tensor = scope.tensor(array)
     if [size for size in array.sizes if size != 1] == [size for size in sizes if size != 1]:
@@ -230,7 +230,7 @@ def correlate(
             padding=padding,
         )
         deep = _array(scope, image, tensor, (*window, features, out // groups))
-        return resized(scope, deep, sizes)
+        return with_sizes(scope, deep, sizes)
     function = (
         tf.raw_ops.Conv2DBackpropFilter if len(axes) == 2 else tf.raw_ops.Conv3DBackpropFilterV2
     )
@@ -322,7 +322,7 @@ def _shared(axes: Sequence[Axis], strides: Sequence[int]) -> int | None:
 def _deep_kernel(scope: Scope, kernel: Array, groups: int) -> tf.Tensor:
     """Gives a kernel for one feature in a group the layout [*spatial, in, multiplier]."""
     each = math.prod(kernel.sizes[-2:]) // groups
-    return scope.tensor(resized(scope, kernel, (*kernel.sizes[:-2], groups, each)))
+    return scope.tensor(with_sizes(scope, kernel, (*kernel.sizes[:-2], groups, each)))
 
 
 def _with_holes(

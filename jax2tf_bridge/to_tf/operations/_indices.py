@@ -11,7 +11,7 @@ from jax2tf_bridge.portable.bytecode import Operation
 from jax2tf_bridge.to_tf.operations._array import Array
 from jax2tf_bridge.to_tf.operations._folding import compared, greatest
 from jax2tf_bridge.to_tf.operations._scope import Scope
-from jax2tf_bridge.to_tf.operations._shapes import concatenated, reshape, resized
+from jax2tf_bridge.to_tf.operations._shapes import concatenated, product, reshape, resized
 from shape_poly import Dim
 
 _DEEPEST = 7
@@ -153,11 +153,16 @@ def is_too_deep(count: Dim) -> bool:
 
 
 def flat_index(scope: Scope, components: Sequence[Array], sizes: Sequence[Dim]) -> Array:
-    """Makes one index of several, of axes with these sizes that are to be one."""
+    """Makes one index of several, of axes with these sizes that are to be one.
+
+    It has 64 bits where their product is open or does not fit into 32, as arrays may be as large.
+    """
     first, *others = components
     total = first
+    positions = product(sizes)
+    is_wide = not isinstance(positions, int) or positions > tf.int32.max
+    dtype = tf.int64 if is_wide or any(c.element == "i64" for c in components) else tf.int32
     for component, size in zip(others, sizes[1:], strict=True):
-        dtype = tf.int64 if "i64" in (total.element, component.element) else tf.int32
         tensor = tf.cast(scope.compact(total), dtype) * tf.cast(scope.size(size), dtype)
         tensor += tf.cast(scope.compact(component), dtype)
         total = Array("i64" if dtype == tf.int64 else "i32", first.sizes, tensor)

@@ -14,6 +14,7 @@ from jax2tf_bridge.portable.bytecode import Block, Operation
 from jax2tf_bridge.to_tf.operations._array import Array
 from jax2tf_bridge.to_tf.operations._bodies import sized
 from jax2tf_bridge.to_tf.operations._dynamic_slices import slice_at, update_at
+from jax2tf_bridge.to_tf.operations._folding import greatest
 from jax2tf_bridge.to_tf.operations._indices import (
     all_of,
     clamped,
@@ -27,6 +28,8 @@ from jax2tf_bridge.to_tf.operations._indices import (
 from jax2tf_bridge.to_tf.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tf.operations._shapes import (
     broadcast,
+    cut,
+    grown,
     iota,
     move,
     product,
@@ -65,6 +68,42 @@ def _scatter(scope: Scope, operation: Operation, operands: Sequence[Array]) -> S
     if 0 in arrays[0].sizes or 0 in updates[0].sizes:
         return list(arrays)
     places = _places(scope, operation, arrays[0], indices, updates[0])
+    larger, updates = _larger(scope, places, arrays, updates)
+    if larger is arrays:
+        return _scattered(scope, operation, places, arrays, updates)
+    places = _places(scope, operation, larger[0], indices, updates[0])
+    found = _scattered(scope, operation, places, larger, updates)
+    return [cut(scope, one, other.sizes) for one, other in zip(found, arrays, strict=True)]
+
+
+def _larger(
+    scope: Scope, places: _Updates, arrays: Sequence[Array], updates: Sequence[Array]
+) -> tuple[Sequence[Array], Sequence[Array]]:
+    """Grows arrays that may be empty or smaller than a window; else returns what it gets.
+
+    Updates that have a whole axis of the arrays grow along it, as it does.
+    """
+    least: list[Dim] = [1] * arrays[0].rank
+    of_updates: list[Dim] = [0] * updates[0].rank
+    for axis, size in enumerate(places.sizes):
+        if size != arrays[0].sizes[axis]:
+            least[axis] = size
+        elif axis in places.windows:
+            of_updates[places.windows[axis]] = 1
+    larger = [grown(scope, array, least) for array in arrays]
+    if larger[0].sizes == arrays[0].sizes:
+        return arrays, updates
+    return larger, [grown(scope, update, of_updates) for update in updates]
+
+
+def _scattered(
+    scope: Scope,
+    operation: Operation,
+    places: _Updates,
+    arrays: Sequence[Array],
+    updates: Sequence[Array],
+) -> Sequence[Array]:
+    count = len(arrays)
     body = operation.regions[0]
     kinds = [_combination(body, i, arrays[i].element) for i in range(count)]
     if all(size == 1 for size in places.batch):
@@ -109,8 +148,12 @@ def _places(
     valid: list[Array | None] = []
     for axis, size in enumerate(sizes):
         if axis in given:
-            start = clamped(scope, given[axis], array.sizes[axis] - size)
+            limit = array.sizes[axis] - size
+            start = clamped(scope, given[axis], greatest(scope, limit, 0))
             valid.append(within(scope, given[axis], start))
+            if scope.bounds(limit)[0] < 0:
+                fits = tf.greater_equal(scope.size(limit), 0)
+                valid.append(Array("i1", batch, tf.reshape(fits, [1] * len(batch))))
             if array.sizes[axis] != size:
                 starts[axis] = start
         elif axis not in batching and array.sizes[axis] != size:

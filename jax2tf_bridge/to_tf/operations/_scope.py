@@ -44,8 +44,9 @@ class Inlined:
     arguments: Sequence[Array]
 
 
-MOST_NEGATIVE = -(1 << 30)
-"""Of numbers that are computed and no sizes, as padding: the least that is reckoned with."""
+MOST_NEGATIVE = -(1 << 28)
+"""Of numbers that are computed and no sizes, as padding: the least that is reckoned with. Sums of
+several of them fit into 32 bits."""
 
 
 _CONTRADICTIONS = (

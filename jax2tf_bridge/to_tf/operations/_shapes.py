@@ -700,6 +700,39 @@ def _padded(
     return Array(array.element, sizes, scope.shaped(padded, wanted))
 
 
+def grown(scope: Scope, array: Array, least: Sequence[Dim]) -> Array:
+    """Puts zeros behind the elements of axes whose open sizes may be less than `least`.
+
+    Kernels of TensorFlow fail, or worse, where an array is empty or smaller than a window. Where
+    nothing is lacking no element is moved: a kernel that pads by nothing returns its operand.
+    """
+    sizes = tuple(
+        plain(greatest(scope, size, number))
+        for size, number in zip(array.sizes, least, strict=True)
+    )
+    if sizes == array.sizes:
+        return array
+    zero = Array(array.element, (), known=np.zeros((), array.tf_dtype.as_numpy_dtype))
+    if _are_one(array, zero):
+        return broadcast(scope, zero, sizes, ())
+    behind = [plain(size - own) for size, own in zip(sizes, array.sizes, strict=True)]
+    amounts = [[0, scope.size(amount)] for amount in behind]
+    filler = scope.compact(zero)
+    # Not Pad: oneDNN's convolutions take it into theirs, without the batch.
+    tensor = move(
+        lambda x: tf.raw_ops.PadV2(
+            input=x, paddings=amounts, constant_values=tf.cast(filler, x.dtype)
+        ),
+        scope.tensor(array),
+    )
+    return Array(array.element, sizes, scope.shaped(tensor, sizes))
+
+
+def cut(scope: Scope, array: Array, sizes: Sequence[Dim]) -> Array:
+    """Takes the first elements of each axis, as many as `sizes` says; undoes `grown`."""
+    return slice_array(scope, array, [0] * array.rank, sizes, [1] * array.rank)
+
+
 def _are_one(array: Array, value: Array) -> bool:
     """Tells whether all elements of an array are a value, bit by bit."""
     if array.known is None or value.known is None or array.known.size != 1:

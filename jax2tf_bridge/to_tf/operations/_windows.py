@@ -37,7 +37,16 @@ from jax2tf_bridge.to_tf.operations._reductions import (
     reduce_by,
     reduced,
 )
-from jax2tf_bridge.to_tf.operations._shapes import broadcast, pad, reshape, slice_array, transpose
+from jax2tf_bridge.to_tf.operations._shapes import (
+    broadcast,
+    cut,
+    grown,
+    pad,
+    product,
+    reshape,
+    slice_array,
+    transpose,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,6 +87,14 @@ class Windows:
             self.sizes[axis] == self.strides[axis] == 1
             and self.holes[axis] == self.low[axis] == self.high[axis] == 0
         )
+
+    @property
+    def extents(self) -> list[Dim]:
+        """The sizes of a window with the holes that dilation makes."""
+        return [
+            (size - 1) * dilation + 1
+            for size, dilation in zip(self.sizes, self.dilations, strict=True)
+        ]
 
     @property
     def has_padding(self) -> bool:
@@ -325,6 +342,12 @@ def _pooled(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> A
         array = _padded(scope, array, neutral, windows)
     if reducer.name == "add":
         array = converted(scope, array, _POOLED_AS[element])
+    counts = Windows(
+        windows.sizes, windows.strides, windows.holes, windows.dilations, *((0,) * array.rank,) * 2
+    )
+    wanted = (windows if mode == "SAME" else counts).results(scope, array.sizes)
+    if mode == "VALID":
+        array = grown(scope, array, counts.extents)
     images = _Images.of(scope, array, axes)
     ksize, strides = images.numbers(windows.sizes), images.numbers(windows.strides)
     tensor = scope.tensor(images.array)
@@ -335,11 +358,9 @@ def _pooled(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> A
         pooled = -tf.nn.max_pool2d(-tensor, ksize, strides, mode)
     else:
         pooled = tf.nn.max_pool2d(tensor, ksize, strides, mode)
-    counts = Windows(
-        windows.sizes, windows.strides, windows.holes, windows.dilations, *((0,) * array.rank,) * 2
-    )
-    results = (windows if mode == "SAME" else counts).results(scope, array.sizes)
-    return converted(scope, images.back(scope, pooled, array.element, results), element)
+    results = wanted if mode == "SAME" else counts.results(scope, array.sizes)
+    found = cut(scope, images.back(scope, pooled, array.element, results), wanted)
+    return converted(scope, found, element)
 
 
 def _is_same(scope: Scope, array: Array, windows: Windows) -> bool:
@@ -390,10 +411,10 @@ class _Images:
         moved = transpose(scope, array, order)
         height: tuple[Dim, ...] = (1,) if len(axes) == 1 else ()
         sizes = (
-            _product(array.sizes[a] for a in before),
+            product(array.sizes[a] for a in before),
             *height,
             *(array.sizes[a] for a in axes),
-            _product(array.sizes[a] for a in behind),
+            product(array.sizes[a] for a in behind),
         )
         return _Images(_reshaped(scope, moved, sizes), tuple(axes), order, len(behind))
 
@@ -408,10 +429,10 @@ class _Images:
         split = len(moved) - self.channels
         first = split - len(self.axes)
         shape = (
-            _product(moved[:first]),
+            product(moved[:first]),
             *((1,) if len(self.axes) == 1 else ()),
             *moved[first:split],
-            _product(moved[split:]),
+            product(moved[split:]),
         )
         array = _reshaped(scope, scope.made(tensor, element, shape), moved)
         return transpose(scope, array, [self.order.index(a) for a in range(len(moved))])
@@ -423,10 +444,6 @@ def _reshaped(scope: Scope, array: Array, sizes: tuple[Dim, ...]) -> Array:
         return scope.full(array)
     tensor = tf.reshape(scope.tensor(array), scope.reshape_shape(sizes))
     return scope.made(tensor, array.element, sizes)
-
-
-def _product(sizes: Any) -> Dim:
-    return functools.reduce(lambda a, b: a * b, sizes, 1)
 
 
 def _tiled(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> Array | None:
@@ -523,10 +540,15 @@ def _combined(
     for array, neutral in zip(arrays, neutrals, strict=True):
         column = _padded(scope, _once_where_repeated(array, axes), neutral, windows)
         sizes = tuple(padded[a] if a in axes else array.sizes[a] for a in range(array.rank))
-        columns.append(sized(scope, column, sizes))
+        least = [extent if a in axes else 0 for a, extent in enumerate(windows.extents)]
+        columns.append(grown(scope, sized(scope, column, sizes), least))
     for axis in reversed(axes):
         columns = _along(scope, combine, columns, neutrals, windows, axis)
-    return columns
+    wanted = windows.results(scope, arrays[0].sizes)
+    return [
+        cut(scope, column, [wanted[a] if a in axes else n for a, n in enumerate(column.sizes)])
+        for column in columns
+    ]
 
 
 def _along(
@@ -617,8 +639,22 @@ def _select_and_scatter(scope: Scope, operation: Operation, operands: Sequence[A
         result = _pool_gradient(scope, extreme, array, source, windows)
         if result is not None:
             return result
-    chosen = _selected(scope, select, array, source.sizes, windows)
-    return _scattered(scope, scatter, reducer, chosen, array, source, init, windows)
+    whole = grown(scope, source, ones)
+    if whole is source:
+        chosen = _selected(scope, select, array, source.sizes, windows)
+        return _scattered(scope, scatter, reducer, chosen, array, source, init, windows)
+    # What is added to the array and to the source is not selected, and taken away again.
+    padded = windows.padded(array.sizes)
+    more = [
+        greatest(scope, extent - size, 0)
+        for extent, size in zip(windows.extents, padded, strict=True)
+    ]
+    larger = grown(scope, array, [size + n for size, n in zip(array.sizes, more, strict=True)])
+    chosen = _selected(scope, select, larger, whole.sizes, windows)
+    no_windows = tf.equal(scope.size(product(source.sizes)), 0)
+    chosen = tf.where(no_windows, -1, chosen)
+    result = _scattered(scope, scatter, reducer, chosen, larger, whole, init, windows)
+    return cut(scope, result, array.sizes)
 
 
 def _pool_gradient(
@@ -631,6 +667,9 @@ def _pool_gradient(
         windows.low[a] == windows.high[a] == 0 for a in axes
     ):
         return None
+    sizes = array.sizes
+    array = grown(scope, array, windows.extents)
+    source = grown(scope, source, windows.results(scope, array.sizes))
     images, gradients = _Images.of(scope, array, axes), _Images.of(scope, source, axes)
     tensor = scope.tensor(images.array)
     if extreme == "minimum":
@@ -644,7 +683,7 @@ def _pool_gradient(
         strides=[1, *strides, 1],
         padding="VALID",
     )
-    return images.back(scope, found, array.element, array.sizes)
+    return cut(scope, images.back(scope, found, array.element, array.sizes), sizes)
 
 
 def _places(windows: Windows) -> list[tuple[int, ...]]:

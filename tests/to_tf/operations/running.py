@@ -75,11 +75,21 @@ def _aval(kind: str, names: Iterator[str]) -> Aval:
 
 def run(text: str, *args: Any, symbols: Iterable[str] = "abcdefgh") -> list[np.ndarray[Any, Any]]:
     """Runs a module's main function, whose open sizes its graph leaves open, without XLA."""
-    function = trace(portable_of(text, symbols=symbols), args)
+    return run_each(text, [args], symbols=symbols)[0]
+
+
+def run_each(
+    text: str, calls: Sequence[Sequence[Any]], *, symbols: Iterable[str] = "abcdefgh"
+) -> list[list[np.ndarray[Any, Any]]]:
+    """Runs a module as `run` does, once with each call's arguments; its graph is made once."""
+    function = trace(portable_of(text, symbols=symbols), calls[0])
     assert not {name for name in op_names(function.graph) if "Xla" in name}
-    results = function(*(tf.constant(arg) for arg in args))
-    found = results if isinstance(results, (tuple, list)) else [results]
-    return [np.asarray(result) for result in found]
+    answers = []
+    for args in calls:
+        results = function(*(tf.constant(arg) for arg in args))
+        found = results if isinstance(results, (tuple, list)) else [results]
+        answers.append([np.asarray(result) for result in found])
+    return answers
 
 
 def trace(portable: PortableFunction, args: Sequence[Any]) -> Any:

@@ -64,8 +64,23 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def expected_of_looping() -> list[tuple[Any, Any]]:
+    """Arguments with two sizes, each with the value and the gradients of two orders."""
+    first = jax.grad(lambda x: jnp.sum(looping(x)))
+
+    @jax.jit
+    def all_of(x: Any) -> Any:
+        return looping(x), first(x), jax.grad(lambda x: jnp.sum(first(x)))(x)
+
+    arguments = [np.resize(X, (batch, 3)) for batch in (2, 3)]
+    return [(x, all_of(x)) for x in arguments]
+
+
 @pytest.mark.parametrize("way", WAYS)
-def test_values_and_gradients_of_two_orders(way: str, portable: PortableFunction) -> None:
+def test_values_and_gradients_of_two_orders(
+    way: str, portable: PortableFunction, expected_of_looping: list[tuple[Any, Any]]
+) -> None:
     f = to_tf(portable)
 
     def both(x: tf.Tensor) -> list[tf.Tensor]:
@@ -79,10 +94,7 @@ def test_values_and_gradients_of_two_orders(way: str, portable: PortableFunction
         return [y, first, outer.gradient(first, x)]
 
     call = WAYS[way](both)
-    first = jax.grad(lambda x: jnp.sum(looping(x)))
-    for batch in (2, 3):
-        x = np.resize(X, (batch, 3))
-        expected = (looping(x), first(x), jax.grad(lambda x: jnp.sum(first(x)))(x))
+    for x, expected in expected_of_looping:
         for found, value in zip(call(tf.constant(x)), expected, strict=True):
             np.testing.assert_allclose(found, value, rtol=2e-5, atol=2e-5)
 
@@ -100,7 +112,9 @@ def test_graphs_have_none_of_xlas_operations(portable: PortableFunction) -> None
     assert not {name for name in names if "Xla" in name}
 
 
-def test_saved_with_its_gradient(portable: PortableFunction, tmp_path: Path) -> None:
+def test_saved_with_its_gradient(
+    portable: PortableFunction, expected_of_looping: list[tuple[Any, Any]], tmp_path: Path
+) -> None:
     module = tf.Module()
     module.f = in_open_graph(to_tf(portable))
     tf.saved_model.save(
@@ -109,13 +123,13 @@ def test_saved_with_its_gradient(portable: PortableFunction, tmp_path: Path) -> 
         options=tf.saved_model.SaveOptions(experimental_custom_gradients=True),
     )
     loaded = tf.saved_model.load(str(tmp_path))
-    x = tf.constant(X)
+    array, (value, gradient, _) = expected_of_looping[0]
+    x = tf.constant(array)
     with tf.GradientTape() as tape:
         tape.watch(x)
         y = loaded.f(x)
-    np.testing.assert_allclose(y, looping(X), rtol=2e-5)
-    expected = jax.grad(lambda x: jnp.sum(looping(x)))(X)
-    np.testing.assert_allclose(tape.gradient(y, x), expected, rtol=2e-5)
+    np.testing.assert_allclose(y, value, rtol=2e-5)
+    np.testing.assert_allclose(tape.gradient(y, x), gradient, rtol=2e-5)
 
 
 def test_eagerly_a_graph_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.to_tf import to_tf
-from tests.to_tf.operations.running import graph_of, op_names, portable_of, run
+from tests.to_tf.operations.running import graph_of, op_names, portable_of, run, run_each
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) + 1
 
@@ -270,8 +270,8 @@ def _nested(a: np.ndarray, n: int) -> tuple[np.ndarray, int]:
 
 def test_loops_and_branches_in_each_other() -> None:
     """What is made once in a graph is never used in the graph around it."""
-    for n in (0, 1, 4):
-        found, total = run(NESTED, X[0], np.int32(n))
+    calls = [(X[0], np.int32(n)) for n in (0, 1, 4)]
+    for n, (found, total) in zip((0, 1, 4), run_each(NESTED, calls), strict=True):
         expected = _nested(X[0], n)
         np.testing.assert_array_equal(found, expected[0])
         assert total == expected[1]

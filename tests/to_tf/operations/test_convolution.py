@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge.errors import ModuleError
-from tests.to_tf.operations.running import op_names, portable_of, run, trace
+from tests.to_tf.operations.running import op_names, portable_of, run, run_each, trace
 
 
 @dataclass
@@ -387,8 +387,9 @@ def test_padding_that_is_computed() -> None:
     }"""
     rng = np.random.default_rng(3)
     x, w = (rng.standard_normal(s).astype(np.float32) for s in ((2, 7, 3), (3, 3, 4)))
-    for padding in ((1, 1), (-1, 2), (0, 0)):
-        (found,) = run(text, x, w, np.array([padding], np.int32))
+    paddings = ((1, 1), (-1, 2), (0, 0))
+    calls = [(x, w, np.array([padding], np.int32)) for padding in paddings]
+    for padding, (found,) in zip(paddings, run_each(text, calls), strict=True):
         case = Case("b0f,0io,b0f", x.shape, w.shape, (2,), (padding,))
         np.testing.assert_allclose(found, case.reference(x, w), rtol=1e-4, atol=1e-4)
 

@@ -17,7 +17,14 @@ from jax2tf_bridge.to_tf import to_tf
 from jax2tf_bridge.to_tf.operations._array import Array
 from jax2tf_bridge.to_tf.operations._plain_forms import add
 from jax2tf_bridge.to_tf.operations._scope import Scope
-from tests.to_tf.operations.running import graph_of, op_names, portable_of, run
+from tests.sampling import sampled
+from tests.to_tf.operations.running import (
+    graph_of,
+    op_names,
+    portable_of,
+    run,
+    run_each,
+)
 
 INTEGERS = ("i4", "i8", "i16", "i32", "i64", "ui4", "ui8", "ui16", "ui32", "ui64")
 FLOATS: Mapping[str, Any] = {
@@ -29,6 +36,15 @@ FLOATS: Mapping[str, Any] = {
 COMPLEX: Mapping[str, Any] = {"complex<f32>": np.complex64, "complex<f64>": np.complex128}
 
 finfo: Any = ml_dtypes.finfo
+
+
+def in_turn(*groups: Sequence[str]) -> list[Any]:
+    """Makes parameters of groups of element types, each one graph: all but the first are slow."""
+    slow = [pytest.mark.slow]
+    return [
+        pytest.param(group, marks=slow if i else [], id=group[0]) for i, group in enumerate(groups)
+    ]
+
 
 Line = tuple[str, str]
 """An operation, with %0, %1, ... for the arguments, and its result's type."""
@@ -169,11 +185,14 @@ DIRECTIONS: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def test_integers() -> None:
+@pytest.mark.parametrize(
+    "elements", in_turn(("i4", "i32", "ui8", "ui64"), ("i8", "i16", "i64", "ui4", "ui16", "ui32"))
+)
+def test_integers(elements: Sequence[str]) -> None:
     arguments: list[tuple[str, Any]] = []
     lines: list[Line] = []
     expected: list[Any] = []
-    for element in INTEGERS:
+    for element in elements:
         numbers = corner_integers(element)
         pairs = [(x, y) for x in numbers for y in numbers]
         dtype = numpy_of(element)
@@ -324,12 +343,14 @@ OF_TWO_FLOATS: Mapping[str, tuple[Callable[[Any, Any], Any], float]] = {
 _EXACT_ZEROS = {"abs", "ceil", "floor", "negate", "round_nearest_afz", "round_nearest_even", "sign"}
 
 
+@pytest.mark.parametrize("elements", in_turn(("bf16", "f32"), ("f16", "f64")))
 @np.errstate(all="ignore")
-def test_floats() -> None:
+def test_floats(elements: Sequence[str]) -> None:
     arguments: list[tuple[str, Any]] = []
     lines: list[Line] = []
     expected: list[Any] = []
-    for element, dtype in FLOATS.items():
+    for element in elements:
+        dtype = FLOATS[element]
         numbers = corner_floats(dtype)
         x, y = (column.ravel() for column in np.meshgrid(numbers, numbers, indexing="ij"))
         kind = f"tensor<{len(x)}x{element}>"
@@ -367,9 +388,11 @@ def test_floats() -> None:
             )
 
 
-@pytest.mark.parametrize("dtype", FLOATS.values(), ids=FLOATS)
-def test_total_order(dtype: Any) -> None:
-    element = next(name for name, other in FLOATS.items() if other is dtype)
+@pytest.mark.parametrize(
+    "element", sampled(list(FLOATS), every=4, keep=["f32"], others=pytest.mark.slow)
+)
+def test_total_order(element: str) -> None:
+    dtype = FLOATS[element]
     info = finfo(dtype)
     rising = [-np.nan, -np.inf, float(info.min), -1, -float(info.tiny), -0.0]
     rising += [0.0, float(info.tiny), 1, float(info.max), np.inf, np.nan]
@@ -422,9 +445,11 @@ def _reduced(x: float, e: int, m: int, element: str) -> float:
 # Complex numbers.
 
 
+@pytest.mark.parametrize("elements", in_turn(("complex<f32>",), ("complex<f64>",)))
 @np.errstate(all="ignore")
-def test_complex_numbers() -> None:
+def test_complex_numbers(elements: Sequence[str]) -> None:
     rng = np.random.default_rng(1)
+    draws = {element: rng.normal(size=(2, 2, 40)) for element in COMPLEX}
     arguments: list[tuple[str, Any]] = []
     lines: list[Line] = []
     expected: list[Any] = []
@@ -453,8 +478,10 @@ def test_complex_numbers() -> None:
         "maximum": lambda x, y: np.array([max(a, b, key=_parts) for a, b in zip(x, y)]),  # noqa: B905
         "minimum": lambda x, y: np.array([min(a, b, key=_parts) for a, b in zip(x, y)]),  # noqa: B905
     }
-    for element, dtype in COMPLEX.items():
-        x, y = rng.normal(size=(2, 40)) + 1j * rng.normal(size=(2, 40))
+    for element in elements:
+        dtype = COMPLEX[element]
+        real, imaginary = draws[element]
+        x, y = real + 1j * imaginary
         x[:3], x[3:6], x[6:9] = [0, 1, -1], [1e-4j, 1e-3, -2], y[6:9].real + 1j
         y[9:12] = [1e3, 0.5j, 2]
         x, y = x.astype(dtype), y.astype(dtype)
@@ -518,12 +545,20 @@ def test_complex_corners() -> None:
 # Conversions.
 
 
-def test_conversions() -> None:
+@pytest.mark.parametrize(
+    "sources",
+    in_turn(
+        ("ui8", "i4", "i64", "bf16", "f32", "complex<f32>", "i1"),
+        ("ui4", "ui16", "ui32", "ui64", "i8", "i16", "i32", "f16", "f64", "complex<f64>"),
+    ),
+)
+def test_conversions(sources: Sequence[str]) -> None:
     """Every pair of dtypes: integers wrap around, floats saturate, NaN becomes 0."""
     elements: dict[str, Any] = {e: numpy_of(e) for e in INTEGERS}
     elements |= {**FLOATS, **COMPLEX, "i1": np.bool_}
     arguments, lines, expected = [], [], []
-    for i, (source, dtype) in enumerate(elements.items()):
+    for i, source in enumerate(sources):
+        dtype = elements[source]
         if source in INTEGERS:
             exact: list[Any] = corner_integers(source)
         elif source == "i1":
@@ -783,8 +818,9 @@ def test_scalars_and_open_sizes() -> None:
             : (tensor<?x2xi16>, tensor<?x2xi16>) -> tensor<?x2xi1>
         return %0, %1, %2 : tensor<?x2xi16>, tensor<?x2xi16>, tensor<?x2xi1> } }"""
     x = np.array([[-5, 2], [3, 9], [1, 0]], np.int16)
-    for flag in (True, False):
-        chosen, clamped, less = run(text, flag, x, x + 1, np.int16(-1), symbols="aa")
+    calls = [(flag, x, x + 1, np.int16(-1)) for flag in (True, False)]
+    answers = run_each(text, calls, symbols="aa")
+    for flag, (chosen, clamped, less) in zip((True, False), answers, strict=True):
         np.testing.assert_array_equal(chosen, x if flag else x + 1)
         np.testing.assert_array_equal(clamped, np.clip(x, -1, 3))
         np.testing.assert_array_equal(less, chosen < clamped)
@@ -815,7 +851,8 @@ def test_map() -> None:
 # Special functions.
 
 
-def test_special_functions() -> None:
+@pytest.mark.parametrize("elements", in_turn(("bf16", "f64"), ("f16", "f32")))
+def test_special_functions(elements: Sequence[str]) -> None:
     x = np.array([0.1, 0.5, 0.9, 0.25])
     expected: Mapping[str, Any] = {
         "erf": [math.erf(v) for v in x],
@@ -829,7 +866,8 @@ def test_special_functions() -> None:
         "acosh": np.full(4, np.nan),
         "atanh": np.arctanh(x),
     }
-    for element, dtype in FLOATS.items():
+    for element in elements:
+        dtype = FLOATS[element]
         kind = f"tensor<4x{element}>"
         given = x.astype(dtype)
         tolerance = 16 * float(finfo(dtype).eps)

@@ -17,7 +17,7 @@ from jax2tf_bridge.to_tf.operations._array import Array
 from jax2tf_bridge.to_tf.operations._folding import compared, converted, greatest
 from jax2tf_bridge.to_tf.operations._scope import Scope
 from shape_poly import DimExpr
-from tests.to_tf.operations.running import op_names, portable_of, run, trace
+from tests.to_tf.operations.running import op_names, portable_of, run, run_each, trace
 
 _NO_XLA = Target("operations", ((1, 13, 7),), 10, xla=False)
 
@@ -133,9 +133,8 @@ def test_greater_sizes_are_folded() -> None:
         %2 = stablehlo.maximum %1, %zero : tensor<i32>
         %3 = stablehlo.clamp %zero, %n, %four : tensor<i32>
         return %0, %2, %3 : tensor<i32>, tensor<i32>, tensor<i32> } }"""
-    for size in (3, 7):
-        x = np.zeros(size, np.float32)
-        assert run(text, x) == [size, max(size - 4, 0), min(size, 4)]
+    x, longer = np.zeros(3, np.float32), np.zeros(7, np.float32)
+    assert run_each(text, [[x], [longer]]) == [[3, 0, 3], [7, 3, 4]]
     names = op_names(trace(portable_of(text), [x]).graph)
     assert names.count("Maximum") == 2  # the least is minus the greatest of the negated
 
@@ -155,8 +154,9 @@ def test_integers_made_of_sizes_are_computed_where_they_are_needed() -> None:
         %6 = stablehlo.convert %3 : (tensor<i32>) -> tensor<f32>
         %unused = stablehlo.remainder %0, %three : tensor<i32>
         return %3, %5, %6 : tensor<i32>, tensor<i1>, tensor<f32> } }"""
-    for size in (1, 4, 5, 6, 20):
-        x = np.zeros(size, np.float32)
+    sizes = (1, 4, 5, 6, 20)
+    calls = [[np.zeros(size, np.float32)] for size in sizes]
+    for size, found in zip(sizes, run_each(text, calls), strict=True):
         wanted = int((size - 5) / 3) + (size > 5) - (size < 5)
-        assert run(text, x) == [wanted, wanted >= 3, wanted]
-    assert "TruncateMod" not in op_names(trace(portable_of(text), [x]).graph)
+        assert found == [wanted, wanted >= 3, wanted]
+    assert "TruncateMod" not in op_names(trace(portable_of(text), calls[0]).graph)

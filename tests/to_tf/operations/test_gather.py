@@ -10,8 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from jax2tf_bridge.portable.bytecode import Program
 from jax2tf_bridge.to_tf import to_tf
+from jax2tf_bridge.to_tf.operations._array import Array
+from jax2tf_bridge.to_tf.operations._indices import flat_index
+from jax2tf_bridge.to_tf.operations._scope import Scope
+from shape_poly import DimExpr
 from tests.to_tf.operations.running import graph_of, op_names, portable_of, run
 
 
@@ -305,3 +311,10 @@ def test_constant_places_are_slices() -> None:
     x = np.arange(18, dtype=np.float32).reshape(9, 2)
     np.testing.assert_array_equal(run(text, x)[0], x[1:8:3])
     assert operations_of(text, x) == {"StridedSlice": 1}
+
+
+def test_positions_of_large_arrays_have_64_bits() -> None:
+    scope = Scope("f", Program({}), {}, {"n": tf.constant(3)})
+    index = Array("i32", (2,), known=np.array([1, 2], np.int32))
+    for size, element in ((2**20, "i64"), (DimExpr.variable("n"), "i64"), (9, "i32")):
+        assert flat_index(scope, [index, index], (2**12, size)).element == element

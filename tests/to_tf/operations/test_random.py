@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge.errors import ModuleError
-from tests.to_tf.operations.running import run
+from tests.to_tf.operations.running import run, run_each
 
 _WORD = 0xFFFFFFFF
 _WIDTHS = {"ui32": 32, "ui64": 64, "ui16": 16, "ui8": 8}
@@ -107,8 +107,8 @@ def test_words_and_states_are_xlas(algorithm: str) -> None:
     cases += [("ui16", (3, 2)), ("ui8", (5,))]
     text = _all_of([_generating(algorithm, *case) for case in cases])
     reference = _three_fry if algorithm == "THREE_FRY" else _philox
-    for state in STATES:
-        found = iter(run(text, state))
+    for state, results in zip(STATES, run_each(text, [[s] for s in STATES]), strict=True):
+        found = iter(results)
         for element, sizes in cases:
             after, bits = reference(state, sizes, _WIDTHS[element])
             np.testing.assert_array_equal(next(found), after)
@@ -117,14 +117,11 @@ def test_words_and_states_are_xlas(algorithm: str) -> None:
 
 def test_known_answers() -> None:
     """Of XLA on the CPU, as jax.lax.rng_bit_generator gives them."""
-    philox, three_fry = (
-        _all_of([_generating(name, "ui32", (6,))]) for name in ("PHILOX", "THREE_FRY")
-    )
+    text = _all_of([_generating(name, "ui32", (6,)) for name in ("PHILOX", "THREE_FRY")])
     state = np.array([123456789012345, 987654321], np.uint64)
-    after, bits = run(philox, state)
-    assert after.tolist() == [123456789012345, 987654323]
-    assert bits.tolist() == KNOWN_PHILOX
-    after, bits = run(three_fry, state)
+    after_philox, of_philox, after, bits = run(text, state)
+    assert after_philox.tolist() == [123456789012345, 987654323]
+    assert of_philox.tolist() == KNOWN_PHILOX
     assert after.tolist() == [123456789012345, 987654324]
     assert bits.tolist() == KNOWN_THREE_FRY
 
@@ -137,9 +134,9 @@ def test_counters_of_128_bits() -> None:
     text = _all_of(
         [_generating("PHILOX", "ui32", (9,), 3), _generating("PHILOX", "ui64", (), 3)], 3
     )
-    for state in ([7, 2**64 - 2, 9], [7, 2**64 - 1, 2**64 - 1], [2**63, 5, 6]):
-        given = np.array(state, np.uint64)
-        found = run(text, given)
+    states = [[7, 2**64 - 2, 9], [7, 2**64 - 1, 2**64 - 1], [2**63, 5, 6]]
+    calls = [np.array(state, np.uint64) for state in states]
+    for given, found in zip(calls, run_each(text, [[c] for c in calls]), strict=True):
         for i, (sizes, width) in enumerate((((9,), 32), ((), 64))):
             after, bits = _philox(given, sizes, width)
             np.testing.assert_array_equal(found[2 * i], after)
@@ -194,8 +191,9 @@ func.func @main(%state: tensor<2xui64>, %x: tensor<?x?xf32>)
 def test_open_sizes(algorithm: str, element: str) -> None:
     text = DYNAMIC.replace("ALGORITHM", algorithm).replace("ELEMENT", element)
     reference = _three_fry if algorithm == "THREE_FRY" else _philox
-    for sizes in ((3, 4), (2, 3), (3, 5), (5, 5), (1, 1)):
-        found = run(text, STATES[1], np.zeros(sizes, np.float32))
+    every = ((3, 4), (2, 3), (3, 5), (5, 5), (1, 1))
+    calls = [(STATES[1], np.zeros(sizes, np.float32)) for sizes in every]
+    for sizes, found in zip(every, run_each(text, calls), strict=True):
         after, bits = reference(STATES[1], sizes, _WIDTHS[element])
         np.testing.assert_array_equal(found[0], after)
         np.testing.assert_array_equal(found[1], bits, f"{sizes}")

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.sampling import sampled
 from tests.to_tf.operations.running import run
 from tests.to_tf.operations.test_gather import operations_of, tensor
 
@@ -184,8 +185,24 @@ def _module(arguments: Sequence[str], lines: Sequence[str], types: Sequence[str]
 _SYMBOLS = [a + b for a in "abcdefghijkl" for b in "abcdefghijklmnopqrstuvw"]
 
 
-@pytest.mark.parametrize("is_open", [False, True])
-@pytest.mark.parametrize("body", BODIES)
+# Each form with known sizes or with open ones; all cases of replacing and adding.
+_FAST = (
+    ("replace", False),
+    ("replace", True),
+    ("add", False),
+    ("multiply", False),
+    ("maximum", False),
+    ("minimum", True),
+    ("other", False),
+)
+_BODIES = [
+    pytest.param(body, is_open, marks=() if (body, is_open) in _FAST else pytest.mark.slow)
+    for is_open in (False, True)
+    for body in BODIES
+]
+
+
+@pytest.mark.parametrize(("body", "is_open"), _BODIES)
 def test_each_case(body: str, is_open: bool) -> None:
     arguments, lines, types, given = [], [], [], []
     text, function = BODIES[body]
@@ -276,7 +293,16 @@ def _functions(element: str) -> dict[str, Callable[[Any, Any], Any]]:
     return found
 
 
-def test_every_dtype() -> None:
+_FIRST_ELEMENTS = ("i1", "i4", "ui8", "i32", "ui64", "f8E5M2", "bf16", "f32", "complex<f32>")
+_OTHER_ELEMENTS = tuple(element for element in _ELEMENTS if element not in _FIRST_ELEMENTS)
+
+
+@pytest.mark.parametrize(
+    "elements",
+    sampled([_FIRST_ELEMENTS, _OTHER_ELEMENTS], every=2, others=pytest.mark.slow),
+    ids=lambda elements: f"{elements[0]}-and-on",
+)
+def test_every_dtype(elements: Sequence[str]) -> None:
     """Two of the updates go to the same element, and one lies outside."""
     case = _Case((4,), (5, 1), (5,), (), (0,), (0,), 1)
     indices = np.array([[2], [-1], [0], [2], [3]], np.int32)
@@ -284,7 +310,8 @@ def test_every_dtype() -> None:
     lines: list[str] = []
     types: list[str] = []
     expected: list[tuple[str, Any]] = []
-    for e, (element, dtype) in enumerate(_ELEMENTS.items()):
+    for e, element in enumerate(elements):
+        dtype = _ELEMENTS[element]
         x = np.array([0, 1, 3, 5]).astype(dtype)
         u = np.array([0, 7, 1, 6, 2]).astype(dtype)
         own = element.replace("i4", "i8")

@@ -128,7 +128,8 @@ def test_several_numbers_decide_one_after_the_other() -> None:
     found = run(sort_text(comparator, *kinds_of, axis=0), x, k, rest, symbols="ababab")
     for column in range(2):
         order = np.lexsort((x[:, column], -k[:, column]))
-        for array, result in zip((x, k, rest), found, strict=True):
+        given: tuple[Any, ...] = (x, k, rest)
+        for array, result in zip(given, found, strict=True):
             np.testing.assert_array_equal(result[:, column], array[order, column])
 
 
