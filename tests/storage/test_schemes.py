@@ -7,6 +7,7 @@ import itertools
 import os
 import sys
 import tempfile
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -240,3 +241,26 @@ def test_killed_writers(tmp_path: Path) -> None:
     """On the same machine, the next writer removes what one left who was killed, at once."""
     killed = run_python("from tests.storage.killed_writers import run; run()", str(tmp_path))
     assert int(killed) > 10
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_tensorflow_is_asked_first_where_it_runs(
+    monkeypatch: pytest.MonkeyPatch, runs: bool
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(_backend, "_gfile_for", lambda *_: asked.append("tensorflow"))
+    monkeypatch.setattr(_backend, "_fsspec_for", lambda *_: asked.append("fsspec"))
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    if runs:
+        monkeypatch.setitem(sys.modules, "tensorflow", types.SimpleNamespace(io=None))
+    with pytest.raises(OSError, match="has the scheme other://, which neither TensorFlow nor fss"):
+        as_path("other://a")
+    assert asked == (["tensorflow", "fsspec"] if runs else ["fsspec", "tensorflow"])
+
+
+def test_path_of_another_package() -> None:
+    class Address(os.PathLike[str]):
+        def __fspath__(self) -> str:
+            return "memory://root/m"
+
+    assert as_path(Address()) == as_path("memory://root/m")
