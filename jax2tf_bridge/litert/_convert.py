@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from jax2tf_bridge.saved_model._reading import GRAPH_FILE
 from jax2tf_bridge.saving import ServedArray
 from jax2tf_bridge.to_tf._tf_compat import saved_model_message
 
+_DEPRECATED = r"\s*Warning: tf.lite.Interpreter is deprecated"
 _INTERNAL = "__saved_model"
 """What TensorFlow's own entries among signatures begin with."""
 
@@ -97,7 +99,10 @@ def converted(model: Model, quantization: Quantization) -> bytes:
     converter = tf.lite.TFLiteConverter.from_saved_model(str(model.folder), signature_keys=names)
     quantization.apply(converter, {n: s.inputs for n, s in model.signatures.items()})
     try:
-        return bytes(converter.convert())
+        with warnings.catch_warnings():
+            # Of the interpreter by which TensorFlow itself measures ranges.
+            warnings.filterwarnings("ignore", _DEPRECATED)
+            return bytes(converter.convert())
     except Exception as e:
         error = conversion_error(e, model.callers)
         if error is None:

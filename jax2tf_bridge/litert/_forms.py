@@ -336,7 +336,9 @@ def _erfinv(x: tf.Tensor) -> tf.Tensor:
     middle = _polynomial(w - 2.5, _ERFINV_MIDDLE)
     tail = _polynomial(tf.sqrt(tf.maximum(w, 5.0)) - 3.0, _ERFINV_TAIL)
     found = tf.where(tf.less(w, 5.0), middle, tail) * x
-    return tf.where(tf.equal(tf.abs(x), 1.0), x * np.float32(np.inf), found)
+    # A product would be the greatest finite number: LiteRT's kernels clamp.
+    found = tf.where(tf.equal(x, 1.0), np.float32(np.inf), found)
+    return tf.where(tf.equal(x, -1.0), np.float32(-np.inf), found)
 
 
 def _expm1(x: tf.Tensor) -> tf.Tensor:

@@ -14,12 +14,11 @@ from jax2tf_bridge._utils._replaced_file import replaced_file
 from jax2tf_bridge.converting._operations_graph import operations_graph
 from jax2tf_bridge.converting._save import Signatures, keys_as_words, prepare
 from jax2tf_bridge.errors import Argument, Message, SavingError
-from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.litert._convert import Model, converted
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.litert._report import LiteRTModel
 from jax2tf_bridge.portable._target import Target
-from jax2tf_bridge.saved_model._reading import GRAPH_FILE
+from jax2tf_bridge.saved_model._reading import GRAPH_FILE, read_saved_model
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving import opened, save_functions
 
@@ -148,7 +147,7 @@ def _check(name: str, signature: Signature) -> None:
 
 def _copied(source: Path, folder: Path) -> Model:
     """Makes a SavedModel with the graph of another in operations, and its variables."""
-    contents = read_saved_model(source)
+    contents = read_saved_model(source, of_any_tool=True)
     folder.mkdir()
     graph = (
         operations_graph(contents, _TARGET)
