@@ -16,6 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge.to_tf._tf_compat import dynamic_update_slice
+
 Kernel: TypeAlias = Callable[..., tf.Tensor]
 """Takes the operation's inputs."""
 
@@ -453,7 +455,10 @@ def _product(node: Any) -> Form | None:
 def _update(node: Any) -> Form | None:
     """Writes a slice at a place."""
     dtype, index = _dtype(node, "T"), _dtype(node, "Index")
+    write = dynamic_update_slice()
     if dtype is None or index != tf.int32 or any(node.attr[m].i for m in _OTHER_MASKS):
+        return None
+    if write is None:
         return None
     whole = node.attr["begin_mask"].i
 
@@ -465,7 +470,7 @@ def _update(node: Any) -> Form | None:
         bits = tf.math.floormod(tf.constant(whole) // (2 ** tf.range(count)), 2)
         starts = tf.where(tf.equal(bits, 1), 0, begin)
         starts = tf.pad(starts, [[0, tf.rank(x) - count]])
-        return tf.raw_ops.XlaDynamicUpdateSlice(input=x, update=value, indices=starts)
+        return write(x, value, starts)
 
     return Form(kernel, (dtype, index, index, index, dtype), dtype)
 
@@ -486,7 +491,9 @@ def _extreme_scatter(node: Any) -> Form | None:
         depth = tf.shape(indices)[-1]
         shape = tf.shape(x)
         leading, rest = shape[:depth], shape[depth:]
-        strides = tf.math.cumprod(leading, exclusive=True, reverse=True)
+        places = tf.range(depth)
+        is_behind = tf.greater(places[None], places[:, None])
+        strides = tf.reduce_prod(tf.where(is_behind, leading[None], 1), 1)
         rows = tf.reduce_sum(tf.cast(indices, tf.int32) * strides, -1)
         flat = tf.reshape(updates, tf.concat([[-1], rest], 0))
         found = segments(flat, tf.reshape(rows, [-1]), tf.reduce_prod(leading))
@@ -505,3 +512,18 @@ _SPECIAL: Mapping[str, Callable[[Any], Form | None]] = MappingProxyType(
         "TensorStridedSliceUpdate": _update,
     }
 )
+
+
+def copy_of(dtype: tf.DType) -> Kernel | None:
+    """Returns an operation that LiteRT's converter does not see to change nothing."""
+    if dtype == tf.bool:
+        return lambda x: tf.logical_or(x, x)
+    if dtype in (tf.float32, tf.int32, tf.int64):
+        return lambda x: tf.maximum(x, x)
+    if dtype in (tf.uint32, tf.uint64):
+        return _as_signed(lambda x: tf.maximum(x, x), tf.int32 if dtype.size == 4 else tf.int64)
+    if dtype.is_floating and dtype.size == 2:
+        return _widened(lambda x: tf.maximum(x, x), tf.float32)
+    if dtype.is_integer and dtype.size < 4:
+        return _widened(lambda x: tf.maximum(x, x), tf.int32)
+    return None
