@@ -39,8 +39,15 @@ class Form:
     result: tf.DType
 
 
-def form_of(node: Any) -> Form | None:
-    """Returns the form of a node of a GraphDef; None if it needs none, or has none."""
+def form_of(node: Any, makers: Mapping[str, Any]) -> Form | None:
+    """Returns the form of a node of a GraphDef; None if it needs none, or has none.
+
+    Args:
+      node: the node.
+      makers: the nodes beside it by their names.
+    """
+    if node.op == "Squeeze":
+        return _squeeze(node, makers)
     special = _SPECIAL.get(node.op)
     if special is not None:
         return special(node)
@@ -500,6 +507,22 @@ def _extreme_scatter(node: Any) -> Form | None:
         return extreme(x, tf.reshape(found, shape))
 
     return Form(kernel, (dtype, index, dtype), dtype)
+
+
+def _squeeze(node: Any, makers: Mapping[str, Any]) -> Form | None:
+    """Reshapes what was transposed, for which the converter makes a squeeze that it then refuses."""
+    maker = makers.get(node.input[0].partition(":")[0])
+    dtype, axes = _dtype(node, "T"), list(node.attr["squeeze_dims"].list.i)
+    if dtype is None or not axes or maker is None or maker.op != "Transpose":
+        return None
+
+    def kernel(x: tf.Tensor) -> tf.Tensor:
+        places = tf.range(tf.rank(x))
+        dropped = [tf.math.floormod(tf.constant(axis, tf.int32), tf.rank(x)) for axis in axes]
+        kept = tf.reduce_all(tf.not_equal(places[:, None], tf.stack(dropped)), 1)
+        return tf.reshape(x, tf.boolean_mask(tf.shape(x), kept))
+
+    return Form(kernel, (dtype,), dtype)
 
 
 _SPECIAL: Mapping[str, Callable[[Any], Form | None]] = MappingProxyType(

@@ -27,8 +27,9 @@ def with_built_ins(graph: Any) -> None:
     }
     for body in bodies:
         replaced = set()
+        makers = {node.name: node for node in body.nodes}
         for node in body.nodes:
-            form = form_of(node)
+            form = form_of(node, makers)
             if form is not None:
                 _make_call(node, functions.of_node(node, form), form)
                 replaced.add(node.name)
