@@ -1,4 +1,4 @@
-"""save_litert(): names, open sizes, shared weights and quantisation, in TensorFlow's interpreter."""
+"""save_litert(): names, open sizes, shared weights, quantisation, and what its errors say."""
 
 from __future__ import annotations
 
@@ -201,6 +201,5 @@ def test_representative_data_that_does_not_fit(tmp_path: Path) -> None:
         "representative_data['serving_default'][0]['x']: expected float32, got float64."
     )
     assert refused(ShapeError, [X, X[:, 1:]]) == (
-        "representative_data['serving_default'][1]['x']: expected float32[b,64], got "
-        "float32[4,63]."
+        "representative_data['serving_default'][1]['x']: expected float32[b,64], got float32[4,63]."
     )

@@ -84,6 +84,7 @@ class Scope:
         self.name, self.program, self.emitters = name, program, emitters
         self.graph_functions, self.asserts = graph_functions, asserts
         self.names_lines = names_lines
+        self._line: str | None = None  # of the call of what this scope is of
         self._constraints = constraints
         self._variables: dict[str, Any] = dict(variables)
         self._values: dict[Value, Array] = {}
@@ -112,6 +113,7 @@ class Scope:
             names_lines=self.names_lines,
         )
         scope._outer, scope._depth = self, self._depth + 1
+        scope._line = self._line
         scope._budget, scope._numbers = self._budget, self._numbers
         scope._counters = self._counters
         if not other_graph:
@@ -186,11 +188,14 @@ class Scope:
             if isinstance(value.type, TensorType) and not has_dtype(value.type.element):
                 self.fail(operation, f"TensorFlow has no dtype for {value.type}")
         operands = [self.array(value) for value in operation.operands]
-        if self.names_lines and operation.source:
-            with tf.name_scope(line_scope(operation.source)):
+        line = operation.source or self._line
+        if self.names_lines and line is not None:
+            with tf.name_scope(line_scope(line)):
                 found = emitter(self, operation, operands)
         else:
             found = emitter(self, operation, operands)
+        if isinstance(found, Inlined):
+            found.scope._line = line
         return (found,) if isinstance(found, Array) else found
 
     def array(self, value: Value) -> Array:
