@@ -345,7 +345,7 @@ def _erfinv(x: tf.Tensor) -> tf.Tensor:
     middle = _polynomial(w - 2.5, _ERFINV_MIDDLE)
     tail = _polynomial(tf.sqrt(tf.maximum(w, 5.0)) - 3.0, _ERFINV_TAIL)
     found = tf.where(tf.less(w, 5.0), middle, tail) * x
-    # A product would be the greatest finite number: LiteRT's kernels clamp.
+    # LiteRT's product with infinity is the greatest finite number.
     found = tf.where(tf.equal(x, 1.0), np.float32(np.inf), found)
     return tf.where(tf.equal(x, -1.0), np.float32(-np.inf), found)
 
@@ -510,7 +510,7 @@ def _extreme_scatter(node: Any) -> Form | None:
 
 
 def _squeeze(node: Any, makers: Mapping[str, Any]) -> Form | None:
-    """Reshapes what was transposed, for which the converter makes a squeeze that it then refuses."""
+    """Reshapes what was transposed: the converter makes a squeeze of it that it refuses itself."""
     maker = makers.get(node.input[0].partition(":")[0])
     dtype, axes = _dtype(node, "T"), list(node.attr["squeeze_dims"].list.i)
     if dtype is None or not axes or maker is None or maker.op != "Transpose":

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge.errors import (
     Argument,
     DTypeError,
@@ -81,6 +82,9 @@ class Quantization:
           SavingError: the data is for other signatures, or there is none for one.
           StructureError, ShapeError, DTypeError: it does not fit the inputs.
         """
+        if self.kind != "int8":
+            # Ranges of integers have no infinity; elsewhere it is not the greatest finite number.
+            converter.canonicalizing_inf_as_min_max_float = False
         if self.kind is None:
             return
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -164,5 +168,7 @@ def _array(value: Any, expected: ServedArray, place: str) -> Any:
             for size, got in zip(shape, array.shape, strict=True)
         )
     ):
-        raise ShapeError(f"{place}: expected {expected}, got {ServedArray.of_tensor(array)}.")
+        raise ShapeError(
+            f"{place}: expected {expected}, got {array_type_text(array.dtype, array.shape)}."
+        )
     return array

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 
 def interpreter(path: Path) -> Any:
-    """Loads a model, without TensorFlow's advice to take ai-edge-litert, which LiteRT's tests do."""
+    """Loads a model, without TensorFlow's advice to take ai-edge-litert, which slow tests do."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"\s*Warning: tf.lite.Interpreter is deprecated")
         return tf.lite.Interpreter(str(path))

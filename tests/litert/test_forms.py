@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "Log1p": (R.Log1p, (WIDE[WIDE > -1],)),
     "Acosh": (R.Acosh, (ABOVE_ONE,)),
     **{
-        f"Cast {a.dtype}->{b.name}": ((lambda b: lambda x: tf.cast(x, b))(b), (a,))
+        f"Cast {a.dtype}->{b.name}": (functools.partial(tf.cast, dtype=b), (a,))
         for a, b in (
             (UINT64, tf.uint32),
             (UINT64, tf.int64),
@@ -94,7 +95,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 
 def _call(function: Callable[..., Any], args: Any) -> Any:
-    if function.__name__ == "<lambda>":
+    if isinstance(function, functools.partial):
         return function(*args)
     return function(**dict(zip(("x", "y"), args, strict=False)))
 
