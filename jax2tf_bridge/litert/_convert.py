@@ -63,9 +63,10 @@ class Model:
         names = sorted(n for n in graph.signature_def if not n.startswith(_INTERNAL))
         if not names:
             raise SavingError("The SavedModel has no signature. Save it with one.")
-        with_built_ins(graph.graph_def)
+        listed = graph.meta_info_def.stripped_op_list.op
+        with_built_ins(graph.graph_def, {definition.name: definition for definition in listed})
         (folder / GRAPH_FILE).write_bytes(message.SerializeToString(deterministic=True))
-        called = {node.name: node.attr["f"].func.name for node in graph.graph_def.node}
+        called = {n.name: n.attr["f"].func.name for n in graph.graph_def.node if "f" in n.attr}
         signatures, callers = {}, {}
         for name in served or names:
             definition = graph.signature_def[name]

@@ -59,8 +59,14 @@ def form_of(node: Any, makers: Mapping[str, Any]) -> Form | None:
     return Form(kernel, (dtype,) * count, tf.bool if node.op in _FLAGS else dtype)
 
 
+def _attribute(node: Any, name: str) -> Any:
+    """Returns an attribute; an empty one where it has its default, which files leave out."""
+    # To look up what is missing would add it.
+    return node.attr[name] if name in node.attr else tf.compat.v1.AttrValue()
+
+
 def _dtype(node: Any, attribute: str) -> tf.DType | None:
-    found = node.attr[attribute].type if attribute in node.attr else 0
+    found = _attribute(node, attribute).type
     return tf.as_dtype(found) if found else None
 
 
@@ -449,7 +455,7 @@ def _product(node: Any) -> Form | None:
     if dtype not in (*_NARROW_FLOATS, tf.int32):
         return None
     flags = ("transpose_a", "transpose_b") if node.op == "MatMul" else ("adj_x", "adj_y")
-    left, right = (node.attr[name].b for name in flags)
+    left, right = (_attribute(node, name).b for name in flags)
 
     def multiply(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         if node.op == "MatMul":
@@ -463,11 +469,11 @@ def _update(node: Any) -> Form | None:
     """Writes a slice at a place."""
     dtype, index = _dtype(node, "T"), _dtype(node, "Index")
     write = dynamic_update_slice()
-    if dtype is None or index != tf.int32 or any(node.attr[m].i for m in _OTHER_MASKS):
+    if dtype is None or index != tf.int32 or any(_attribute(node, m).i for m in _OTHER_MASKS):
         return None
     if write is None:
         return None
-    whole = node.attr["begin_mask"].i
+    whole = _attribute(node, "begin_mask").i
 
     def kernel(
         x: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, strides: tf.Tensor, value: tf.Tensor
@@ -512,7 +518,7 @@ def _extreme_scatter(node: Any) -> Form | None:
 def _squeeze(node: Any, makers: Mapping[str, Any]) -> Form | None:
     """Reshapes what was transposed: the converter makes a squeeze of it that it refuses itself."""
     maker = makers.get(node.input[0].partition(":")[0])
-    dtype, axes = _dtype(node, "T"), list(node.attr["squeeze_dims"].list.i)
+    dtype, axes = _dtype(node, "T"), list(_attribute(node, "squeeze_dims").list.i)
     if dtype is None or not axes or maker is None or maker.op != "Transpose":
         return None
 

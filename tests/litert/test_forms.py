@@ -93,6 +93,26 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     },
 }
 
+GRIDS = {
+    dtype: np.arange(12).reshape(3, 4).astype(dtype) * 3 % 11
+    for dtype in (np.uint32, np.uint64, np.int8, np.uint8, np.int16)
+}
+MOVES: dict[str, Callable[..., Any]] = {
+    "Gather": lambda x: tf.gather(x, [2, 0], axis=1),
+    "GatherNd": lambda x: tf.gather_nd(x, [[0, 1], [2, 3]]),
+    "Pad": lambda x: tf.pad(x, [[1, 0], [0, 2]]),
+    "Reverse": lambda x: tf.reverse(x, [1]),
+    "ScatterNd": lambda x: tf.scatter_nd([[1], [0], [3]], x, [4, 4]),
+    "Sum": lambda x: tf.reduce_sum(x, 1),
+    "Transpose": lambda x: tf.transpose(x),
+    "Update": lambda x: tf.tensor_scatter_nd_update(x, [[1]], x[:1]),
+}
+CASES |= {
+    f"{name} {grid.dtype}": (functools.partial(move), (grid,))
+    for grid in GRIDS.values()
+    for name, move in MOVES.items()
+}
+
 
 def _call(function: Callable[..., Any], args: Any) -> Any:
     if isinstance(function, functools.partial):
