@@ -203,3 +203,30 @@ def test_representative_data_that_does_not_fit(tmp_path: Path) -> None:
     assert refused(ShapeError, [X, X[:, 1:]]) == (
         "representative_data['serving_default'][1]['x']: expected float32[b,64], got float32[4,63]."
     )
+
+
+def test_what_litert_does_otherwise_by_itself(tmp_path: Path) -> None:
+    """LiteRT writes loop variables one by one, and its converter makes infinities finite."""
+
+    def rotated(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 4, lambda _, c: (c[1], c[2], c[0]), (x, x + 1, x + 2))
+
+    def masked(x: Any) -> Any:
+        return jnp.where(x > 0, x, -jnp.inf)
+
+    key = jax.random.PRNGKey(1)
+    cases = {
+        "rotated": (rotated, X[0, :3]),
+        "masked": (masked, X),
+        "drawn": (lambda key: jax.random.normal(key, (5,)), key),
+        "shared": (lambda key: jax.random.bits(key, (5,)), key),
+    }
+    path = tmp_path / "a.tflite"
+    save_litert(path, {name: Signature(f, args=[arg]) for name, (f, arg) in cases.items()})
+    loaded = interpreter(path)
+    for name, (function, arg) in cases.items():
+        runner = loaded.get_signature_runner(name)
+        (argument,) = runner.get_input_details()
+        found = runner(**{argument: np.asarray(arg)})
+        for expected, got in zip(jax.tree.leaves(function(arg)), found.values(), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-5, err_msg=name)
