@@ -24,7 +24,8 @@ from tests.models.comparing import compare
 def _differences(folder: Path) -> Iterator[str]:
     facts = json.loads((folder / "model.json").read_text())
     for case, calls in facts["calls"].items():
-        interpreter = Interpreter(str(folder / f"{case}.tflite"))
+        path = folder / f"{case}.tflite"
+        interpreter = Interpreter(str(path))
         for i in range(calls):
             arrays = read_arrays(folder / f"{case}-{i}.npz")
             given = dict(zip(facts["inputs"], arrays["inputs"], strict=True))
@@ -35,13 +36,15 @@ def _differences(folder: Path) -> Iterator[str]:
             tolerance = facts["tolerance"]
             yield from compare(where, facts["outputs"], results, arrays["results"], tolerance)
             if i == calls - 1:
-                yield from _resized(interpreter, given, found, where)
+                yield from _resized(path, given, found, where)
 
 
-def _resized(interpreter: Any, given: Any, expected: Any, where: str) -> Iterator[str]:
+def _resized(path: Path, given: Any, expected: Any, where: str) -> Iterator[str]:
     """Yields what differs where the inputs are resized by hand, as in other languages."""
-    runner = interpreter.get_signature_runner()
+    runner = Interpreter(str(path)).get_signature_runner()
     details, results = runner.get_input_details(), runner.get_output_details()
+    # Of its own: no size changes while a runner or arrays of results are held.
+    interpreter = Interpreter(str(path))
     for name, array in given.items():
         interpreter.resize_tensor_input(details[name]["index"], array.shape)
     interpreter.allocate_tensors()
