@@ -19,7 +19,7 @@ _PACKAGES = {name for name, home in _HOMES.items() if home == __name__}
 _NEEDED = {
     **dict.fromkeys(("from_jax", "loading", "parallel"), ("jax",)),
     **dict.fromkeys(("converting._publish", "converting._save"), ("tensorflow",)),
-    **dict.fromkeys(("saving", "to_tf"), ("tensorflow",)),
+    **dict.fromkeys(("litert", "saving", "to_tf"), ("tensorflow",)),
     **dict.fromkeys(("call_tf", "converting"), ("jax", "tensorflow")),
     "converting._serialize_exported": (),
 }

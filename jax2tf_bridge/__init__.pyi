@@ -4,6 +4,7 @@ from jax2tf_bridge import colocated as colocated
 from jax2tf_bridge import compat as compat
 from jax2tf_bridge import errors as errors
 from jax2tf_bridge import jax_export as jax_export
+from jax2tf_bridge import litert as litert
 from jax2tf_bridge import loading as loading
 from jax2tf_bridge import parallel as parallel
 from jax2tf_bridge import portable as portable
@@ -22,6 +23,7 @@ from jax2tf_bridge.from_jax import from_exported as from_exported
 from jax2tf_bridge.from_jax import retarget as retarget
 from jax2tf_bridge.from_jax import to_exported as to_exported
 from jax2tf_bridge.from_jax._eval_shape import eval_polymorphic_shape as eval_polymorphic_shape
+from jax2tf_bridge.litert import save_litert as save_litert
 from jax2tf_bridge.loading import load as load
 from jax2tf_bridge.parallel import ExportJob as ExportJob
 from jax2tf_bridge.parallel import export_many as export_many

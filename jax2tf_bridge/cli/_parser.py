@@ -16,6 +16,7 @@ from jax2tf_bridge.cli._commands import Command, UsageError
 from jax2tf_bridge.cli._console import PROGRAM
 from jax2tf_bridge.cli.export import _command as _export
 from jax2tf_bridge.cli.inspect import _command as _inspect
+from jax2tf_bridge.cli.litert import _command as _litert
 from jax2tf_bridge.cli.retarget import _command as _retarget
 from jax2tf_bridge.cli.save import _command as _save
 from jax2tf_bridge.cli.serve_check import _command as _serve_check
@@ -25,6 +26,7 @@ _COMMANDS = (
     _export.COMMAND,
     _save.SAVE,
     _save.PUBLISH,
+    _litert.COMMAND,
     _inspect.COMMAND,
     _retarget.COMMAND,
     _verify.COMMAND,

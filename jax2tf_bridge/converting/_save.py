@@ -127,18 +127,9 @@ def save(
     >>> model.serving_default(tf.ones([1, 3])).numpy().tolist()
     [[3.0, 3.0]]
     """
-    if isinstance(signatures, (list, tuple)):
-        raise SavingError(
-            "signatures must be one Signature or function, or a mapping of them by name, as "
-            f"{{'serving_default': ...}}. Got: a {type(signatures).__name__}."
-        )
-    named = signatures if isinstance(signatures, Mapping) else {SERVING_DEFAULT: signatures}
     with ended_by_interrupts() as check_interrupts, opened(params) as weights:
         options = BucketOptions(buckets, oversize, expected_sizes)
-        prepared = {
-            name: _prepared(name, given, weights, platforms, target)
-            for name, given in named.items()
-        }
+        prepared = prepare(signatures, weights, platforms, target)
         # Before what takes long.
         check_vjp_order(vjp_order)
         check_option_names([each.inputs() for each in prepared.values()], options)
@@ -157,6 +148,28 @@ def save(
             precompile=precompile,
             overwrite=overwrite,
         )
+
+
+def prepare(
+    signatures: Signatures,
+    params: Any,
+    platforms: Sequence[str] | None,
+    target: Target | None,
+) -> dict[str, PreparedSignature]:
+    """Checks what was given as signatures, by name; nothing is exported yet.
+
+    Raises:
+      SavingError: it is neither a signature nor a mapping of signatures; or one contradicts itself.
+    """
+    if isinstance(signatures, (list, tuple)):
+        raise SavingError(
+            "signatures must be one Signature or function, or a mapping of them by name, as "
+            f"{{'serving_default': ...}}. Got: a {type(signatures).__name__}."
+        )
+    named = signatures if isinstance(signatures, Mapping) else {SERVING_DEFAULT: signatures}
+    return {
+        name: _prepared(name, given, params, platforms, target) for name, given in named.items()
+    }
 
 
 def keys_as_words(params: Any) -> Any:
@@ -178,7 +191,7 @@ def keys_as_words(params: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class PreparedSignature:
     """A signature whose function is a portable function, or ready to be exported as one."""
 
     name: str
@@ -232,7 +245,7 @@ def _prepared(
     params: Any,
     platforms: Sequence[str] | None,
     target: Target | None,
-) -> _Prepared:
+) -> PreparedSignature:
     """Checks what was given as a signature."""
     signature = given if isinstance(given, Signature) else Signature(given)
     takes = params is not None if signature.takes_params is None else signature.takes_params
@@ -244,7 +257,7 @@ def _prepared(
         _refuse_export_options(name, signature)
         if not as_target(target).xla:
             function = without_xla(function)
-        return _Prepared(name, signature, takes, function)
+        return PreparedSignature(name, signature, takes, function)
     if hasattr(function, "get_concrete_function") or hasattr(function, "captured_arrays"):
         raise SavingError(
             f"The function of the signature {name} is a function of TensorFlow. Give the JAX "
@@ -265,7 +278,7 @@ def _prepared(
             disabled_checks=signature.disabled_checks,
             target=target,
         )
-    return _Prepared(name, signature, takes, prepared)
+    return PreparedSignature(name, signature, takes, prepared)
 
 
 def _check_call(name: str, signature: Signature, *, takes: bool) -> None:

@@ -61,8 +61,7 @@ class ModuleContents:
     @property
     def place(self) -> str:
         """Names where it is, for people."""
-        called = self.called
-        return f"{called.function}/{called.node}" if called.function else called.node
+        return self.called.place
 
 
 def module_contents(

@@ -71,6 +71,8 @@ class Target:
         first one that can express it without loss is taken.
       calling_convention: the newest calling convention that it accepts.
       xla: whether it has XLA; if not, functions become TensorFlow's own operations.
+      names_lines: whether the names of these operations begin with the user's lines, by which what
+        reads the graph can be asked where an operation comes from. No file keeps it.
 
     >>> Target.tensorflow("2.17").stablehlo_versions
     ((1, 1, 1),)
@@ -84,6 +86,7 @@ class Target:
     stablehlo_versions: tuple[Version, ...]
     calling_convention: int
     xla: bool = True
+    names_lines: bool = False
 
     @staticmethod
     def widest(*, xla: bool = True) -> Target:

@@ -28,8 +28,14 @@ MOST_BYTES = 2**31 - 1
 _MOST_CONSTANTS = 20
 
 
-def read_saved_model(path: str | os.PathLike[str]) -> SavedModelContents:
+def read_saved_model(
+    path: str | os.PathLike[str], *, of_any_tool: bool = False
+) -> SavedModelContents:
     """Reads all of a SavedModel but its arrays.
+
+    Args:
+      path: its folder.
+      of_any_tool: whether one is read that has nothing of JAX's or the bridge's.
 
     Raises:
       FileNotFoundError: the folder does not exist.
@@ -55,7 +61,7 @@ def read_saved_model(path: str | os.PathLike[str]) -> SavedModelContents:
         more += found.more
         missing |= dict.fromkeys(found.missing)
     # What save() makes for a target without XLA has none.
-    if not modules and not (folder / SIDECAR).exists():
+    if not (modules or of_any_tool or (folder / SIDECAR).exists()):
         raise FileFormatError(
             f"The SavedModel {folder} has no XlaCallModule op: nothing in it was made by JAX's or "
             "the bridge's conversion to StableHLO.",

@@ -79,6 +79,11 @@ class CalledModule:
     uses_shardy: bool
     stablehlo_version: Version | None
 
+    @property
+    def place(self) -> str:
+        """Names where it is, for people."""
+        return f"{self.function}/{self.node}" if self.function else self.node
+
 
 @dataclass(frozen=True)
 class GraphConstant:

@@ -35,6 +35,12 @@ _SHARDING = SeamName(
     "2.15 to 2.21",
     "sharded functions cannot be called in graphs: ModuleError",
 )
+_DYNAMIC_UPDATE_SLICE = SeamName(
+    _XLA,
+    "dynamic_update_slice",
+    "2.15 to 2.21",
+    "updates of slices at computed places have no form in LiteRT: UnsupportedByTargetError",
+)
 _STOP_RECORDING = SeamName(
     "tensorflow.python.eager.record",
     "stop_recording",
@@ -59,6 +65,7 @@ SEAM: Sequence[SeamName] = (
     _DICT_WRAPPER,
     _SAVED_MODEL,
     _SHARDING,
+    _DYNAMIC_UPDATE_SLICE,
     _STOP_RECORDING,
 )
 
@@ -99,6 +106,14 @@ def xla_sharding(value: tf.Tensor, sharding: bytes, attributes: Mapping[str, byt
     for name, content in attributes.items():
         getattr(result.op, _SET_ATTRIBUTE)(name, tf.compat.v1.AttrValue(s=content))
     return result
+
+
+def dynamic_update_slice() -> Any:
+    """Returns the function that adds an XlaDynamicUpdateSlice op, which LiteRT has a built-in for.
+
+    It takes the tensor, the slice, and the place. None if this TF has none.
+    """
+    return _DYNAMIC_UPDATE_SLICE.get()
 
 
 def not_recorded() -> AbstractContextManager[Any]:

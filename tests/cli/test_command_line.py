@@ -23,7 +23,7 @@ from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.fresh_process import run_python
 from tests.serialization.records import simple
 
-COMMANDS = ("export", "save", "inspect", "retarget", "serve-check")
+COMMANDS = ("export", "save", "litert", "inspect", "retarget", "serve-check")
 
 
 @pytest.mark.parametrize(
@@ -31,13 +31,13 @@ COMMANDS = ("export", "save", "inspect", "retarget", "serve-check")
     [
         (
             [],
-            "a command is missing: one of export, save, publish, inspect, retarget, verify, "
-            "serve-check ({} --help says more)",
+            "a command is missing: one of export, save, publish, litert, inspect, retarget, "
+            "verify, serve-check ({} --help says more)",
         ),
         (["exprot"], "no command exprot: did you mean export? ({} --help says more)"),
         (
             ["zzz"],
-            "no command zzz: there are export, save, publish, inspect, retarget, verify, "
+            "no command zzz: there are export, save, publish, litert, inspect, retarget, verify, "
             "serve-check ({} --help says more)",
         ),
         (["--verbos", "save"], "no option --verbos: did you mean --verbose? ({} --help says more)"),

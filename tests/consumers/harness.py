@@ -26,6 +26,7 @@ from tests.consumers.environments import (
 from tests.consumers.exchange import SERVED, Outcome, Report
 
 TENSORFLOW_RELEASES = ("2.15.1", "2.17.1", "2.19.1", "2.21.0")
+LITERT = "ai-edge-litert==2.3.0"
 OLDEST_TENSORFLOW, *_, NEWEST_TENSORFLOW = TENSORFLOW_RELEASES
 EXPORTERS = ("current", "newest")
 CONSUMER_PYTHON = (3, 11)
@@ -122,6 +123,13 @@ class Harness:
             raise NotAvailableError(NO_CONSUMER_PYTHON)
         requirements = (f"{TENSORFLOW}=={release}", "{plain}")
         return environment(f"tensorflow-{release}", base, *requirements, say=self.say)
+
+    def litert_python(self) -> Path:
+        """Returns the interpreter of an environment with LiteRT, and neither JAX nor TensorFlow."""
+        base = newest_python(CONSUMER_PYTHON, CONSUMER_PYTHON)
+        if base is None:
+            raise NotAvailableError(NO_CONSUMER_PYTHON)
+        return environment("litert", base, LITERT, "{plain}", say=self.say)
 
     def exporter_python(self, exporter: str) -> Path:
         """Returns the interpreter of an exporting side."""

@@ -193,7 +193,7 @@ OF_JAX = {
 }
 OF_TENSORFLOW = {
     *("to_tf", "save", "publish", "latest_version", "published_versions", "choose_buckets"),
-    *("assign_weights", "split_to_logical_devices"),
+    *("assign_weights", "save_litert", "split_to_logical_devices"),
 }
 OF_BOTH = {"call_tf", "convert", "dtype_of_val"}
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import PortableFunction, Signature, Target, export, save, to_tf
-from jax2tf_bridge.errors import ModuleError, SavingError
+from jax2tf_bridge import PortableFunction, Signature, Target, export, save, save_litert, to_tf
+from jax2tf_bridge.errors import ModuleError, SavingError, UnsupportedByTargetError
 from jax2tf_bridge.portable._tf_compat import SEAM as PORTABLE_SEAM
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._tf_compat import SEAM as OP_SEAM
@@ -93,6 +93,22 @@ def _sharding(without: Callable[[], None], portable: PortableFunction) -> None:
         build()
 
 
+def _dynamic_update_slice(without: Callable[[], None], portable: PortableFunction) -> None:
+    def update(x: Any, i: Any) -> Any:
+        return jax.lax.dynamic_update_slice(x, jnp.zeros([1, 2]), (i, 0))
+
+    function = export(update, polymorphic_shapes=["(b, 2)", None])(np.ones([3, 2]), np.int32(1))
+
+    def build() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            save_litert(f"{folder}/updated.tflite", function)
+
+    build()
+    without()
+    with pytest.raises(UnsupportedByTargetError, match="TensorStridedSliceUpdate of float32"):
+        build()
+
+
 def _stop_recording(without: Callable[[], None], portable: PortableFunction) -> None:
     def loop(x: Any) -> Any:
         return jax.lax.fori_loop(0, 2, lambda _, y: y * jnp.sin(y), x)
@@ -124,6 +140,7 @@ BEHAVIOURS: dict[str, Callable[[Callable[[], None], PortableFunction], None]] = 
     "_DictWrapper": _dict_wrapper,
     "SavedModel": _saved_model,
     "sharding": _sharding,
+    "dynamic_update_slice": _dynamic_update_slice,
     "stop_recording": _stop_recording,
 }
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tests.consumers.exchange import OPERATIONS, read_arrays
 from tests.consumers.own_operations import foreign_operations
+from tests.models.comparing import compare, largest
 
 _SMALLEST = 1e-3
 """Of the largest gradient: below that, what is left of sums that cancel is not compared."""
@@ -57,7 +57,7 @@ def _differences(folder: Path, name: str) -> Iterator[str]:
         names = [*(facts["inputs"][j] for j in facts["sources"]), *facts["weights"]]
         expected = arrays["gradients"]
         tolerance = facts["gradient_tolerance"]
-        floor = _SMALLEST * max(map(_largest, expected))
+        floor = _SMALLEST * max(map(largest, expected))
         where = f"call {i}, gradient of "
         yield from compare(where, names, gradients, expected, tolerance, floor=floor)
 
@@ -69,44 +69,3 @@ def _filled(structure: Any, values: Sequence[Any]) -> Any:
     if isinstance(structure, list):
         return [_filled(child, values) for child in structure]
     return values[structure]
-
-
-def compare(
-    where: str,
-    names: Sequence[str],
-    got: Sequence[Any],
-    expected: Sequence[Any],
-    tolerance: float,
-    *,
-    floor: float = 0.0,
-) -> Iterator[str]:
-    """Yields what differs by more than the tolerance, relative to the largest number.
-
-    Args:
-      where: what the lines begin with.
-      names: of the arrays.
-      got: tensors, or what NumPy makes arrays of.
-      expected: arrays; those of integers must be equal.
-      tolerance: relative.
-      floor: what the tolerance is relative to, at least.
-    """
-    if len(got) != len(expected):
-        yield f"{where}: expected {len(expected)} arrays, got {len(got)}"
-        return
-    for name, tensor, wanted in zip(names, got, expected, strict=True):
-        array = np.asarray(tensor)
-        if (array.dtype, array.shape) != (wanted.dtype, wanted.shape):
-            kinds = [f"{a.dtype.name}{list(a.shape)}" for a in (wanted, array)]
-            yield f"{where}{name}: expected {kinds[0]}, got {kinds[1]}"
-        elif wanted.dtype.kind in "biu":
-            if (array != wanted).any():
-                yield f"{where}{name}: {np.sum(array != wanted)} of {wanted.size} differ"
-        elif wanted.size:
-            apart = _largest(array.astype(np.float64) - wanted.astype(np.float64))
-            scale = max(_largest(wanted), floor)
-            if not apart <= tolerance * scale:
-                yield f"{where}{name}: differs by {apart:.2g} of {scale:.2g} (at most {tolerance})"
-
-
-def _largest(array: Any) -> float:
-    return float(np.max(np.abs(array.astype(np.float64)), initial=0.0))

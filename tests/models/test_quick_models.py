@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.models.comparing import compare
 from tests.models.expected import export_model
 from tests.models.model import Model
-from tests.models.served import compare, served_differences
+from tests.models.served import served_differences
 from tests.models.table import MODELS, QUICK
 
 

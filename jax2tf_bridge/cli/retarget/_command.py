@@ -21,10 +21,9 @@ from jax2tf_bridge.cli._commands import (
 from jax2tf_bridge.cli._console import Console, printable
 from jax2tf_bridge.cli._function_text import releases_text, stored_functions, summary
 from jax2tf_bridge.cli._packages import loading
-from jax2tf_bridge.errors import BridgeError, FileFormatError, ModuleError
+from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.inspecting import SavedModelContents, describe_saved_model, read_saved_model
 from jax2tf_bridge.inspecting._contents import function_files
-from jax2tf_bridge.portable._called_function import called_function
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._without_xla import without_xla
@@ -163,7 +162,7 @@ def _for_release(contents: SavedModelContents, target: Target, console: Console)
     def retargeted(called: CalledModule) -> NewModule:
         found = retarget_call(
             bytes(called.module),
-            name=_name_of(called),
+            name=called.place,
             argument_dtypes=called.arguments,
             result_dtypes=[result.dtype for result in called.results],
             platforms=called.platforms,
@@ -187,36 +186,10 @@ def _for_release(contents: SavedModelContents, target: Target, console: Console)
 
 def _without_xla(contents: SavedModelContents, target: Target, console: Console) -> _NewContents:
     with loading("TensorFlow", "retarget --no-xla", console):
-        from jax2tf_bridge.to_tf._replaced_modules import with_operations
-
-    def called_by(called: CalledModule) -> PortableFunction:
-        if called.functions:
-            raise ModuleError(
-                f"The module of {_name_of(called)} calls TensorFlow functions itself, and their "
-                "graphs stay behind: export the function again without XLA."
-            )
-        return called_function(
-            bytes(called.module),
-            called.stablehlo_version,
-            name=_name_of(called),
-            argument_dtypes=called.arguments,
-            result_dtypes=[result.dtype for result in called.results],
-            platforms=called.platforms or ("cpu",),
-            disabled_checks=called.disabled_checks,
-            has_tokens=called.has_tokens,
-            calling_convention_version=called.calling_convention_version,
-            target=target,
-        )
-
+        from jax2tf_bridge.converting._operations_graph import operations_graph
     with console.step(f"making operations of {len(contents.modules)} modules"):
-        functions = {(m.function, m.node): called_by(m) for m in contents.modules}
-        graph = (as_path(contents.path) / GRAPH_FILE).read_bytes()
-        new = with_operations(graph, functions)
-        return _NewContents([new], _portables(contents, lambda f: without_xla(f, target)))
-
-
-def _name_of(called: CalledModule) -> str:
-    return "/".join(filter(None, (called.function, called.node)))
+        graph = operations_graph(contents, target)
+        return _NewContents([graph], _portables(contents, lambda f: without_xla(f, target)))
 
 
 def _default_output(options: argparse.Namespace) -> AnyPath:

@@ -62,6 +62,7 @@ def make_operations(
         constraints,
         graph_functions(portable),
         asserts=not portable.constraints_known,
+        names_lines=portable.target.names_lines,
     )
     avals = [portable.in_avals[i] for i in portable.module.kept_arguments]
     avals += [constant.aval for constant in portable.lifted_constants]

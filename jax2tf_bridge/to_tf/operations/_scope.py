@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import BridgeError, ModuleError
 from jax2tf_bridge.portable.bytecode import Block, Operation, Program, TensorType, Value
+from jax2tf_bridge.to_tf._line_names import line_scope
 from jax2tf_bridge.to_tf._shape_guards import SizeAlgebra
 from jax2tf_bridge.to_tf.operations._array import Array, has_dtype, tf_dtype
 from shape_poly import Dim, DimExpr, SymbolicScope, symbolic_dim_bounds, variables_of
@@ -65,6 +66,7 @@ class Scope:
       graph_functions: the TensorFlow functions that the module calls by their numbers.
       asserts: whether what the module asserts of its sizes is checked when it runs; otherwise
         whoever calls it has checked them.
+      names_lines: whether operations are named after the user's lines.
     """
 
     def __init__(
@@ -77,10 +79,13 @@ class Scope:
         graph_functions: Sequence[Callable[..., Any]] = (),
         *,
         asserts: bool = False,
+        names_lines: bool = False,
     ) -> None:
         """`variables` are the sizes that are not known: scalar tensors of int32, by name."""
         self.name, self.program, self.emitters = name, program, emitters
         self.graph_functions, self.asserts = graph_functions, asserts
+        self.names_lines = names_lines
+        self._line: str | None = None  # of the call of what this scope is of
         self._constraints = constraints
         self._variables: dict[str, Any] = dict(variables)
         self._values: dict[Value, Array] = {}
@@ -106,8 +111,10 @@ class Scope:
             self._constraints,
             self.graph_functions,
             asserts=self.asserts,
+            names_lines=self.names_lines,
         )
         scope._outer, scope._depth = self, self._depth + 1
+        scope._line = self._line
         scope._budget, scope._numbers = self._budget, self._numbers
         scope._counters = self._counters
         if not other_graph:
@@ -181,7 +188,15 @@ class Scope:
         for value in operation.results:
             if isinstance(value.type, TensorType) and not has_dtype(value.type.element):
                 self.fail(operation, f"TensorFlow has no dtype for {value.type}")
-        found = emitter(self, operation, [self.array(value) for value in operation.operands])
+        operands = [self.array(value) for value in operation.operands]
+        line = operation.source or self._line
+        if self.names_lines and line is not None:
+            with tf.name_scope(line_scope(line)):
+                found = emitter(self, operation, operands)
+        else:
+            found = emitter(self, operation, operands)
+        if isinstance(found, Inlined):
+            found.scope._line = line
         return (found,) if isinstance(found, Array) else found
 
     def array(self, value: Value) -> Array:

@@ -1,0 +1,47 @@
+"""Graphs of SavedModels with TensorFlow's own operations in the place of their modules."""
+
+from __future__ import annotations
+
+from jax2tf_bridge.errors import ModuleError
+from jax2tf_bridge.portable._called_function import called_function
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable._target import Target
+from jax2tf_bridge.saved_model._reading import GRAPH_FILE
+from jax2tf_bridge.saved_model._saved_model import CalledModule, SavedModelContents
+from jax2tf_bridge.storage import as_path
+from jax2tf_bridge.to_tf._replaced_modules import with_operations
+
+
+def operations_graph(contents: SavedModelContents, target: Target) -> bytes:
+    """Returns saved_model.pb with operations in the place of its XlaCallModule ops.
+
+    Args:
+      contents: the SavedModel, which any tool may have written.
+      target: one without XLA.
+
+    Raises:
+      ModuleError: an operation of a module has no form in TensorFlow's, or a module calls
+        TensorFlow functions itself.
+    """
+    functions = {(m.function, m.node): _called(m, target) for m in contents.modules}
+    return with_operations((as_path(contents.path) / GRAPH_FILE).read_bytes(), functions)
+
+
+def _called(called: CalledModule, target: Target) -> PortableFunction:
+    if called.functions:
+        raise ModuleError(
+            f"The module of {called.place} calls TensorFlow functions itself, and their "
+            "graphs stay behind: export the function again without XLA."
+        )
+    return called_function(
+        bytes(called.module),
+        called.stablehlo_version,
+        name=called.place,
+        argument_dtypes=called.arguments,
+        result_dtypes=[result.dtype for result in called.results],
+        platforms=called.platforms or ("cpu",),
+        disabled_checks=called.disabled_checks,
+        has_tokens=called.has_tokens,
+        calling_convention_version=called.calling_convention_version,
+        target=target,
+    )

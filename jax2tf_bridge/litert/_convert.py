@@ -1,0 +1,111 @@
+"""Runs TensorFlow's converter on a SavedModel of TensorFlow's own operations."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge.errors import ModuleError, SavingError
+from jax2tf_bridge.litert._failures import conversion_error
+from jax2tf_bridge.litert._graph import with_built_ins
+from jax2tf_bridge.litert._quantization import Quantization
+from jax2tf_bridge.litert._report import LiteRTSignature
+from jax2tf_bridge.saved_model._reading import GRAPH_FILE
+from jax2tf_bridge.saving import ServedArray
+from jax2tf_bridge.to_tf._tf_compat import saved_model_message
+
+_DEPRECATED = r"\s*Warning: tf.lite.Interpreter is deprecated"
+_INTERNAL = "__saved_model"
+"""What TensorFlow's own entries among signatures begin with."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """SavedModel to convert, whose graph is in built-in operations as far as possible.
+
+    Attributes:
+      folder: where it is.
+      signatures: by name.
+      callers: for each signature the name of the function in the graph that it calls.
+    """
+
+    folder: Path
+    signatures: Mapping[str, LiteRTSignature]
+    callers: Mapping[str, str]
+
+    @staticmethod
+    def read(folder: Path, served: Mapping[str, Any] | None = None) -> Model:
+        """Rewrites the graph of a SavedModel in its place.
+
+        Args:
+          folder: the SavedModel, of which the graph is replaced.
+          served: what is known of the inputs and outputs of its signatures; else the graph is
+            asked.
+
+        Raises:
+          SavingError: it has no signature.
+          ModuleError: this TensorFlow has no message of SavedModels.
+        """
+        kind = saved_model_message()
+        if kind is None:
+            raise ModuleError(
+                f"The installed TensorFlow {tf.__version__} has no message of SavedModels where "
+                "2.15 to 2.21 have it: write LiteRT models with one of these."
+            )
+        message = kind()
+        message.ParseFromString((folder / GRAPH_FILE).read_bytes())
+        graph = message.meta_graphs[0]
+        names = sorted(n for n in graph.signature_def if not n.startswith(_INTERNAL))
+        if not names:
+            raise SavingError("The SavedModel has no signature. Save it with one.")
+        listed = graph.meta_info_def.stripped_op_list.op
+        with_built_ins(graph.graph_def, {definition.name: definition for definition in listed})
+        (folder / GRAPH_FILE).write_bytes(message.SerializeToString(deterministic=True))
+        called = {n.name: n.attr["f"].func.name for n in graph.graph_def.node if "f" in n.attr}
+        signatures, callers = {}, {}
+        for name in served or names:
+            definition = graph.signature_def[name]
+            sides = (
+                served[name] if served else (_side(definition.inputs), _side(definition.outputs))
+            )
+            signatures[name] = LiteRTSignature(*sides)
+            sources = {info.name.partition(":")[0] for info in definition.outputs.values()}
+            callers[name] = next((called.get(source, "") for source in sources), "")
+        return Model(folder, signatures, callers)
+
+
+def _side(arrays: Mapping[str, Any]) -> dict[str, ServedArray]:
+    found = {}
+    for name in sorted(arrays):
+        info = arrays[name]
+        shape = tf.TensorShape(info.tensor_shape)
+        found[name] = ServedArray.of_tensor(tf.TensorSpec(shape, tf.as_dtype(info.dtype)))
+    return found
+
+
+def converted(model: Model, quantization: Quantization) -> bytes:
+    """Converts a SavedModel.
+
+    Raises:
+      UnsupportedByTargetError: an operation has no built-in one.
+      SavingError: the converter fails otherwise.
+      StructureError, ShapeError, DTypeError: representative data does not fit.
+    """
+    names = list(model.signatures)
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(model.folder), signature_keys=names)
+    quantization.apply(converter, {n: s.inputs for n, s in model.signatures.items()})
+    try:
+        with warnings.catch_warnings():
+            # Of the interpreter by which TensorFlow itself measures ranges.
+            warnings.filterwarnings("ignore", _DEPRECATED)
+            return bytes(converter.convert())
+    except Exception as e:
+        error = conversion_error(e, model.callers)
+        if error is None:
+            raise
+        raise error from e

@@ -1,0 +1,101 @@
+"""Tells why TensorFlow's converter failed, in the user's words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge.errors import (
+    BridgeError,
+    SavingError,
+    UnsupportedByTargetError,
+    bullet_list,
+)
+from jax2tf_bridge.to_tf._line_names import line_of
+
+_MOST_TOLD = 8
+_NO_BUILT_IN = re.compile(r"'(tf\.\w+)' op is neither a custom op nor a flex op")
+_ELEMENT = re.compile(r"tensor<(?:[^>]*x)?(\w+)>")
+_DTYPES = {"f": "float", "ui": "uint", "i": "int", "bf": "bfloat"}
+
+
+@dataclass(frozen=True)
+class _Lacking:
+    """Operation without a built-in one.
+
+    Attributes:
+      operation: its kind, as "tf.Qr".
+      dtype: of its first operand; "" if it is not told.
+      line: of the user's source; None if it is not known.
+      signature: of the model; "" if it is not known.
+    """
+
+    operation: str
+    dtype: str
+    line: str | None
+    signature: str
+
+    def __str__(self) -> str:
+        dtype = f" of {self.dtype}" if self.dtype else ""
+        line = f" at {self.line}" if self.line else ""
+        signature = f" (signature {self.signature})" if self.signature else ""
+        return f"{self.operation}{dtype}{line}{signature}"
+
+
+def conversion_error(error: Exception, callers: Mapping[str, str]) -> BridgeError | None:
+    """Makes the error to raise for one of the converter; None if it is not the converter's.
+
+    Args:
+      error: what it raised.
+      callers: for each signature the function of the graph that it calls.
+    """
+    diagnostics = getattr(error, "errors", None)
+    if type(error).__name__ != "ConverterError" or diagnostics is None:
+        return None
+    found = list(dict.fromkeys(_lacking(diagnostics, callers)))
+    if not found:
+        return SavingError(
+            f"TensorFlow {tf.__version__}'s converter for LiteRT failed: {_reason(error)}"
+        )
+    lines = [str(each) for each in found[:_MOST_TOLD]]
+    if len(found) > _MOST_TOLD:
+        lines.append(f"and {len(found) - _MOST_TOLD} more")
+    return UnsupportedByTargetError(
+        f"LiteRT has no built-in operation for:{bullet_list(lines)}\nWrite this part of the "
+        "function with other operations, or save a SavedModel for where TensorFlow is (save).",
+        operation=found[0].operation,
+        source=found[0].line,
+    )
+
+
+def _lacking(diagnostics: Any, callers: Mapping[str, str]) -> Iterator[_Lacking]:
+    for each in diagnostics:
+        match = _NO_BUILT_IN.search(each.error_message)
+        if match is None:
+            continue
+        names = [call.name for call in each.location.call]
+        line = next(filter(None, (line_of(name.partition("@")[0]) for name in names)), None)
+        inside = {name.partition("@")[2] for name in names}
+        signature = next((s for s, function in callers.items() if function in inside), "")
+        yield _Lacking(match[1], _dtype(each.error_message), line, signature)
+
+
+def _dtype(text: str) -> str:
+    _, _, types = text.partition(" : (")
+    match = _ELEMENT.search(types)
+    if match is None:
+        return ""
+    kind, bits = re.fullmatch(r"([a-z]+)(\d*)", match[1]).groups()  # type: ignore[union-attr]
+    if match[1] == "i1":
+        return "bool"
+    return f"{_DTYPES[kind]}{bits}" if kind in _DTYPES else match[1]
+
+
+def _reason(error: Exception) -> str:
+    """Returns the first sentence of what the converter says."""
+    match = re.search(r"error: (?:loc\(.*?\)+: )?(.*)", str(error))
+    return (match[1] if match else str(error).strip().partition("\n")[0])[:300]

@@ -1,0 +1,558 @@
+"""TensorFlow functions of LiteRT's built-in operations, for operations that it has none for.
+
+LiteRT has arithmetic of 32 bits, and of bitwise operations only XOR and the shift to the right.
+Integers of fewer bits are computed in 32, unsigned ones of 32 bits as signed ones of the same bits,
+and floats of 16 bits in 32.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.to_tf._tf_compat import dynamic_update_slice
+
+Kernel: TypeAlias = Callable[..., tf.Tensor]
+"""Takes the operation's inputs."""
+
+_LEAST = -(2**31)
+
+
+@dataclass(frozen=True)
+class Form:
+    """What takes the place of an operation.
+
+    Attributes:
+      kernel: makes the result of the inputs.
+      inputs: their dtypes.
+      result: its dtype.
+    """
+
+    kernel: Kernel
+    inputs: tuple[tf.DType, ...]
+    result: tf.DType
+
+
+def form_of(node: Any, makers: Mapping[str, Any]) -> Form | None:
+    """Returns the form of a node of a GraphDef; None if it needs none, or has none.
+
+    Args:
+      node: the node.
+      makers: the nodes beside it by their names.
+    """
+    if node.op == "Squeeze":
+        return _squeeze(node, makers)
+    special = _SPECIAL.get(node.op)
+    if special is not None:
+        return special(node)
+    dtype = _dtype(node, "T")
+    kernel = None if dtype is None else _kernel(node.op, dtype)
+    if kernel is None or dtype is None:
+        return None
+    count = sum(not name.startswith("^") for name in node.input)
+    return Form(kernel, (dtype,) * count, tf.bool if node.op in _FLAGS else dtype)
+
+
+def _attribute(node: Any, name: str) -> Any:
+    """Returns an attribute; an empty one where it has its default, which files leave out."""
+    # To look up what is missing would add it.
+    return node.attr[name] if name in node.attr else tf.compat.v1.AttrValue()
+
+
+def _dtype(node: Any, attribute: str) -> tf.DType | None:
+    found = _attribute(node, attribute).type
+    return tf.as_dtype(found) if found else None
+
+
+def _kernel(operation: str, dtype: tf.DType) -> Kernel | None:
+    """Returns the form of an operation on elements."""
+    if dtype == tf.int32:
+        return _OF_INT32.get(operation)
+    if dtype == tf.int64:
+        return _OF_INT64.get(operation)
+    if dtype == tf.uint32:
+        return _of_uint32(operation)
+    if dtype == tf.uint64:
+        return _of_uint64(operation)
+    if dtype == tf.float32:
+        return _OF_FLOATS.get(operation)
+    if dtype in _NARROW_FLOATS and operation in _WIDENED_FLOATS:
+        return _widened(_OF_FLOATS.get(operation) or _plain(operation), tf.float32)
+    if dtype in (tf.int8, tf.uint8, tf.int16, tf.uint16) and operation in _WIDENED_INTEGERS:
+        return _widened(_OF_INT32.get(operation) or _plain(operation), tf.int32)
+    return None
+
+
+_NARROW_FLOATS = (tf.float16, tf.bfloat16)
+_INPUTS: Mapping[int, tuple[str, ...]] = MappingProxyType({1: ("x",), 2: ("x", "y")})
+
+
+def _plain(operation: str) -> Kernel:
+    """Returns TensorFlow's own operation as a form."""
+    function = getattr(tf.raw_ops, operation)
+
+    def call(*tensors: tf.Tensor) -> tf.Tensor:
+        return function(**dict(zip(_INPUTS[len(tensors)], tensors, strict=True)))
+
+    return call
+
+
+def _widened(form: Kernel, wide: tf.DType) -> Kernel:
+    def call(*tensors: tf.Tensor) -> tf.Tensor:
+        found = form(*(tf.cast(tensor, wide) for tensor in tensors))
+        return found if found.dtype == tf.bool else tf.cast(found, tensors[0].dtype)
+
+    return call
+
+
+# Integers.
+
+
+def _as_signed(form: Kernel, signed: tf.DType = tf.int32) -> Kernel:
+    """Computes unsigned integers by the form of signed ones."""
+
+    def call(*tensors: tf.Tensor) -> tf.Tensor:
+        found = form(*(tf.bitcast(tensor, signed) for tensor in tensors))
+        return found if found.dtype == tf.bool else tf.bitcast(found, tensors[0].dtype)
+
+    return call
+
+
+def _ordered(form: Kernel) -> Kernel:
+    """Compares unsigned integers by the form of signed ones, which have the same order then."""
+
+    def call(*tensors: tf.Tensor) -> tf.Tensor:
+        return form(*(_xor(tf.bitcast(tensor, tf.int32), _LEAST) for tensor in tensors))
+
+    return call
+
+
+_xor = tf.bitwise.bitwise_xor
+
+
+def _and(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    # x + y is (x ^ y) + 2 (x & y), but for the highest bit of x & y.
+    doubled = tf.bitcast(tf.subtract(tf.add(x, y), _xor(x, y)), tf.uint32)
+    low = tf.bitcast(tf.bitwise.right_shift(doubled, tf.constant(1, tf.uint32)), tf.int32)
+    both = tf.logical_and(tf.less(x, 0), tf.less(y, 0))
+    return _xor(low, tf.where(both, _LEAST, 0))
+
+
+def _or(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return _xor(_xor(x, y), _and(x, y))
+
+
+_POWERS = np.array([*(2**i for i in range(31)), _LEAST, 0], np.int32)
+
+
+def _left_shift(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    places = tf.minimum(tf.maximum(y, 0), 32)
+    return tf.multiply(x, tf.gather(tf.constant(_POWERS), places))
+
+
+def _invert(x: tf.Tensor) -> tf.Tensor:
+    return _xor(x, -1)
+
+
+def _truncated_remainder(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    zero = tf.zeros([], x.dtype)
+    found = tf.math.floormod(x, y)
+    is_other_sign = tf.not_equal(tf.less(x, zero), tf.less(y, zero))
+    return tf.where(
+        tf.logical_and(tf.not_equal(found, zero), is_other_sign), tf.subtract(found, y), found
+    )
+
+
+def _unsigned_remainder(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.math.floormod(tf.cast(x, tf.int64), tf.cast(y, tf.int64)), tf.uint32)
+
+
+def _unsigned_quotient(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Divides by floats, whose error of 2**-23 each step takes from what is left."""
+    divisor, rest = tf.cast(y, tf.int64), tf.cast(x, tf.int64)
+    inverse = tf.math.reciprocal(tf.cast(divisor, tf.float32))
+    quotient = tf.zeros_like(rest)
+    for _ in range(3):
+        step = tf.cast(tf.floor(tf.cast(rest, tf.float32) * inverse), tf.int64)
+        quotient, rest = quotient + step, rest - step * divisor
+    one = tf.constant(1, tf.int64)
+    quotient = tf.where(tf.less(rest, tf.zeros_like(rest)), quotient - one, quotient)
+    rest = tf.where(tf.less(rest, tf.zeros_like(rest)), rest + divisor, rest)
+    quotient = tf.where(tf.greater_equal(rest, divisor), quotient + one, quotient)
+    return tf.cast(quotient, tf.uint32)
+
+
+def _absolute(x: tf.Tensor) -> tf.Tensor:
+    return tf.maximum(x, tf.negative(x))
+
+
+def _sign(x: tf.Tensor) -> tf.Tensor:
+    one = tf.ones([], x.dtype)
+    return tf.minimum(tf.maximum(x, tf.negative(one)), one)
+
+
+_OF_INT32: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "BitwiseAnd": _and,
+        "BitwiseOr": _or,
+        "Invert": _invert,
+        "LeftShift": _left_shift,
+        "TruncateMod": _truncated_remainder,
+    }
+)
+
+
+def _by_words(form: Kernel) -> Kernel:
+    """Computes 64 bits as two words of 32."""
+
+    def call(*tensors: tf.Tensor) -> tf.Tensor:
+        return tf.bitcast(form(*(tf.bitcast(tensor, tf.int32) for tensor in tensors)), tf.int64)
+
+    return call
+
+
+def _logical_shift(x: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """Shifts words to the right; nothing is left beyond the width."""
+    kept = tf.cast(tf.minimum(tf.maximum(places, 0), 31), tf.uint32)
+    shifted = tf.bitcast(tf.bitwise.right_shift(tf.bitcast(x, tf.uint32), kept), tf.int32)
+    return tf.where(tf.logical_and(tf.less(places, 32), tf.greater_equal(places, 0)), shifted, 0)
+
+
+def _words(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    low, high = tf.unstack(tf.bitcast(x, tf.int32), 2, axis=-1)
+    return low, high
+
+
+def _shift_right_64(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Shifts unsigned integers to the right."""
+    (low, high), places = _words(x), tf.cast(y, tf.int32)
+    joined = _xor(_logical_shift(low, places), _left_shift(high, 32 - places))
+    near = tf.where(tf.less(places, 32), joined, _logical_shift(high, places - 32))
+    return tf.bitcast(tf.stack([near, _logical_shift(high, places)], axis=-1), tf.int64)
+
+
+def _shift_left_64(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    (low, high), places = _words(x), tf.cast(y, tf.int32)
+    joined = _xor(_left_shift(high, places), _logical_shift(low, 32 - places))
+    far = tf.where(tf.less(places, 32), joined, _left_shift(low, places - 32))
+    return tf.bitcast(tf.stack([_left_shift(low, places), far], axis=-1), tf.int64)
+
+
+_OF_INT64: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "Abs": _absolute,
+        "BitwiseAnd": _by_words(_and),
+        "BitwiseOr": _by_words(_or),
+        "BitwiseXor": _by_words(_xor),
+        "Invert": _by_words(_invert),
+        "LeftShift": _shift_left_64,
+        "Sign": _sign,
+        "TruncateMod": _truncated_remainder,
+    }
+)
+_COMPARISONS = frozenset({"Greater", "GreaterEqual", "Less", "LessEqual", "Maximum", "Minimum"})
+_WIDENED_INTEGERS = frozenset(
+    {"Abs", "AddV2", "FloorDiv", "FloorMod", "Mul", "Neg", "RightShift", "Sign", "Sub"}
+    | {"Maximum", "Minimum", "TruncateDiv", *_OF_INT32}
+)
+
+
+def _of_uint32(operation: str) -> Kernel | None:
+    if operation in ("Maximum", "Minimum"):
+        compare = _ordered(tf.greater if operation == "Maximum" else tf.less)
+        return lambda x, y: tf.where(compare(x, y), x, y)
+    if operation in _COMPARISONS:
+        return _ordered(_plain(operation))
+    if operation in ("AddV2", "Equal", "Mul", "NotEqual", "Sub"):
+        return _as_signed(_plain(operation))
+    if operation == "FloorMod":
+        return _unsigned_remainder
+    if operation in ("FloorDiv", "TruncateDiv"):
+        return _unsigned_quotient
+    form = None if operation == "TruncateMod" else _OF_INT32.get(operation)
+    return None if form is None else _as_signed(form)
+
+
+def _of_uint64(operation: str) -> Kernel | None:
+    if operation in ("AddV2", "Equal", "Mul", "NotEqual", "Sub"):
+        return _as_signed(_plain(operation), tf.int64)
+    if operation == "RightShift":
+        return _as_signed(_shift_right_64, tf.int64)
+    if operation.startswith("Bitwise") or operation in ("Invert", "LeftShift"):
+        return _as_signed(_OF_INT64[operation], tf.int64)
+    return None
+
+
+def _cast(node: Any) -> Form | None:
+    """Casts to and from uint64 by the words."""
+    source, result = _dtype(node, "SrcT"), _dtype(node, "DstT")
+    if source is None or result is None or tf.uint64 not in (source, result):
+        return None
+
+    def kernel(x: tf.Tensor) -> tf.Tensor:
+        if source == tf.uint64:
+            signed = tf.bitcast(x, tf.int64)
+            if result == tf.int64:
+                return signed
+            low = _words(signed)[0]
+            return low if result == tf.int32 else tf.bitcast(low, tf.uint32)
+        return tf.bitcast(tf.cast(x, tf.int64), tf.uint64)
+
+    if source == tf.uint64 and result not in (tf.int32, tf.int64, tf.uint32):
+        return None
+    return Form(kernel, (source,), result)
+
+
+# Floats.
+
+
+def _polynomial(x: tf.Tensor, coefficients: tuple[float, ...]) -> tf.Tensor:
+    """Evaluates by Horner's rule, the highest power first."""
+    return functools.reduce(lambda sum_, c: sum_ * x + c, coefficients[1:], coefficients[0])
+
+
+# Minimax on [-4, 4] of Eigen's generic_fast_erf_float, on which TensorFlow's kernel stands.
+_ERF_ABOVE = (
+    *(-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06),
+    *(-5.69250639462346e-05, -7.34990630326855e-04, -2.95459980854025e-03),
+    -1.60960333262415e-02,
+)
+_ERF_BELOW = (
+    *(-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03),
+    *(-7.37332916720468e-03, -1.42647390514189e-02),
+)
+
+
+def _erf(x: tf.Tensor) -> tf.Tensor:
+    clamped = tf.minimum(tf.maximum(x, -4.0), 4.0)
+    square = clamped * clamped
+    return clamped * _polynomial(square, _ERF_ABOVE) / _polynomial(square, _ERF_BELOW)
+
+
+# Giles, "Approximating the erfinv function", GPU Computing Gems (2011): single precision.
+_ERFINV_MIDDLE = (
+    *(2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087),
+    *(-0.00125372503, -0.00417768164, 0.246640727, 1.50140941),
+)
+_ERFINV_TAIL = (
+    *(-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773),
+    *(-0.0076224613, 0.00943887047, 1.00167406, 2.83297682),
+)
+
+
+def _erfinv(x: tf.Tensor) -> tf.Tensor:
+    w = -tf.math.log((1.0 - x) * (1.0 + x))
+    middle = _polynomial(w - 2.5, _ERFINV_MIDDLE)
+    tail = _polynomial(tf.sqrt(tf.maximum(w, 5.0)) - 3.0, _ERFINV_TAIL)
+    found = tf.where(tf.less(w, 5.0), middle, tail) * x
+    # LiteRT's product with infinity is the greatest finite number.
+    found = tf.where(tf.equal(x, 1.0), np.float32(np.inf), found)
+    return tf.where(tf.equal(x, -1.0), np.float32(-np.inf), found)
+
+
+def _expm1(x: tf.Tensor) -> tf.Tensor:
+    """Subtracts 1 without losing digits near 0, as Kahan does."""
+    power = tf.exp(x)
+    near = (power - 1.0) * x / tf.where(tf.equal(power, 1.0), tf.ones_like(x), tf.math.log(power))
+    found = tf.where(tf.less(tf.abs(x), 0.5), near, power - 1.0)
+    return tf.where(tf.equal(power, 1.0), x, found)
+
+
+def _log1p(x: tf.Tensor) -> tf.Tensor:
+    """Adds 1 without losing digits near 0, as Kahan does."""
+    sum_ = 1.0 + x
+    near = tf.math.log(sum_) * x / tf.where(tf.equal(sum_, 1.0), tf.ones_like(x), sum_ - 1.0)
+    found = tf.where(tf.less(tf.abs(x), 0.5), near, tf.math.log(sum_))
+    return tf.where(tf.equal(sum_, 1.0), x, found)
+
+
+def _sinh(x: tf.Tensor) -> tf.Tensor:
+    power = _expm1(tf.abs(x))
+    # Halved before, so that nothing overflows that the result does not.
+    near = 0.5 * (power + power / (power + 1.0))
+    far = tf.exp(tf.abs(x) - np.float32(np.log(2)))
+    return tf.sign(x) * tf.where(tf.less(tf.abs(x), 9.0), near, far)
+
+
+def _cosh(x: tf.Tensor) -> tf.Tensor:
+    half = tf.exp(tf.abs(x) - np.float32(np.log(2)))
+    return half + 0.25 / half
+
+
+def _asinh(x: tf.Tensor) -> tf.Tensor:
+    size = tf.abs(x)
+    small = tf.minimum(size, 1e4)
+    square = small * small
+    near = _log1p(small + square / (1.0 + tf.sqrt(1.0 + square)))
+    far = tf.math.log(tf.maximum(size, 1.0)) + np.float32(np.log(2))
+    return tf.sign(x) * tf.where(tf.less(size, 1e4), near, far)
+
+
+def _acosh(x: tf.Tensor) -> tf.Tensor:
+    small = tf.minimum(x, 1e4) - 1.0
+    near = _log1p(small + tf.sqrt(small * (small + 2.0)))
+    far = tf.math.log(x) + np.float32(np.log(2))
+    return tf.where(tf.less(x, 1e4), near, far)
+
+
+def _atanh(x: tf.Tensor) -> tf.Tensor:
+    return 0.5 * (_log1p(x) - _log1p(-x))
+
+
+def _asin(x: tf.Tensor) -> tf.Tensor:
+    return tf.atan2(x, tf.sqrt((1.0 - x) * (1.0 + x)))
+
+
+def _acos(x: tf.Tensor) -> tf.Tensor:
+    return tf.atan2(tf.sqrt((1.0 - x) * (1.0 + x)), x)
+
+
+def _is_finite(x: tf.Tensor) -> tf.Tensor:
+    return tf.less(tf.abs(x), np.float32(np.inf))
+
+
+_OF_FLOATS: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "Acos": _acos,
+        "Acosh": _acosh,
+        "Asin": _asin,
+        "Asinh": _asinh,
+        "Atan": lambda x: tf.atan2(x, tf.ones_like(x)),
+        "Atanh": _atanh,
+        "Cosh": _cosh,
+        "Erf": _erf,
+        "Erfinv": _erfinv,
+        "Expm1": _expm1,
+        "IsFinite": _is_finite,
+        "Log1p": _log1p,
+        "Sinh": _sinh,
+        "Tan": lambda x: tf.sin(x) / tf.cos(x),
+    }
+)
+_FLAGS = frozenset(
+    {"Equal", "Greater", "GreaterEqual", "IsFinite", "Less", "LessEqual", "NotEqual"}
+)
+"""Operations whose results are flags."""
+_WIDENED_FLOATS = frozenset(
+    {"Abs", "AddV2", "Ceil", "Cos", "Exp", "Floor", "Log", "Maximum", "Minimum", "Mul", "Neg"}
+    | {"Pow", "RealDiv", "Rsqrt", "Sigmoid", "Sin", "Sqrt", "Square", "Sub", "Tanh", *_OF_FLOATS}
+    | {"Equal", "NotEqual", *_COMPARISONS}
+)
+
+
+# Products and updates.
+
+
+def _product(node: Any) -> Form | None:
+    """Multiplies matrices of narrow floats as float32, and of integers in two parts of few bits."""
+    dtype = _dtype(node, "T")
+    if dtype not in (*_NARROW_FLOATS, tf.int32):
+        return None
+    flags = ("transpose_a", "transpose_b") if node.op == "MatMul" else ("adj_x", "adj_y")
+    left, right = (_attribute(node, name).b for name in flags)
+
+    def multiply(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        if node.op == "MatMul":
+            return tf.raw_ops.MatMul(a=x, b=y, transpose_a=left, transpose_b=right)
+        return tf.raw_ops.BatchMatMulV2(x=x, y=y, adj_x=left, adj_y=right)
+
+    return Form(_widened(multiply, tf.float32), (dtype, dtype), dtype)
+
+
+def _update(node: Any) -> Form | None:
+    """Writes a slice at a place."""
+    dtype, index = _dtype(node, "T"), _dtype(node, "Index")
+    write = dynamic_update_slice()
+    if dtype is None or index != tf.int32 or any(_attribute(node, m).i for m in _OTHER_MASKS):
+        return None
+    if write is None:
+        return None
+    whole = _attribute(node, "begin_mask").i
+
+    def kernel(
+        x: tf.Tensor, begin: tf.Tensor, end: tf.Tensor, strides: tf.Tensor, value: tf.Tensor
+    ) -> tf.Tensor:
+        # Its numbers of axes are constants when the function is inlined.
+        count = tf.size(begin)
+        bits = tf.math.floormod(tf.constant(whole) // (2 ** tf.range(count)), 2)
+        starts = tf.where(tf.equal(bits, 1), 0, begin)
+        starts = tf.pad(starts, [[0, tf.rank(x) - count]])
+        return write(x, value, starts)
+
+    return Form(kernel, (dtype, index, index, index, dtype), dtype)
+
+
+_OTHER_MASKS = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+
+
+def _extreme_scatter(node: Any) -> Form | None:
+    """Takes the extremes of segments of rows, and then of them and what is there."""
+    dtype, index = _dtype(node, "T"), _dtype(node, "Tindices")
+    if dtype not in (tf.float32, tf.int32) or index is None:
+        return None
+    is_max = node.op == "TensorScatterMax"
+    segments = tf.math.unsorted_segment_max if is_max else tf.math.unsorted_segment_min
+    extreme = tf.maximum if is_max else tf.minimum
+
+    def kernel(x: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
+        depth = tf.shape(indices)[-1]
+        shape = tf.shape(x)
+        leading, rest = shape[:depth], shape[depth:]
+        places = tf.range(depth)
+        is_behind = tf.greater(places[None], places[:, None])
+        strides = tf.reduce_prod(tf.where(is_behind, leading[None], 1), 1)
+        rows = tf.reduce_sum(tf.cast(indices, tf.int32) * strides, -1)
+        flat = tf.reshape(updates, tf.concat([[-1], rest], 0))
+        found = segments(flat, tf.reshape(rows, [-1]), tf.reduce_prod(leading))
+        return extreme(x, tf.reshape(found, shape))
+
+    return Form(kernel, (dtype, index, dtype), dtype)
+
+
+def _squeeze(node: Any, makers: Mapping[str, Any]) -> Form | None:
+    """Reshapes what was transposed: the converter makes a squeeze of it that it refuses itself."""
+    maker = makers.get(node.input[0].partition(":")[0])
+    dtype, axes = _dtype(node, "T"), list(_attribute(node, "squeeze_dims").list.i)
+    if dtype is None or not axes or maker is None or maker.op != "Transpose":
+        return None
+
+    def kernel(x: tf.Tensor) -> tf.Tensor:
+        places = tf.range(tf.rank(x))
+        dropped = [tf.math.floormod(tf.constant(axis, tf.int32), tf.rank(x)) for axis in axes]
+        kept = tf.reduce_all(tf.not_equal(places[:, None], tf.stack(dropped)), 1)
+        return tf.reshape(x, tf.boolean_mask(tf.shape(x), kept))
+
+    return Form(kernel, (dtype,), dtype)
+
+
+_SPECIAL: Mapping[str, Callable[[Any], Form | None]] = MappingProxyType(
+    {
+        "BatchMatMulV2": _product,
+        "Cast": _cast,
+        "MatMul": _product,
+        "TensorScatterMax": _extreme_scatter,
+        "TensorScatterMin": _extreme_scatter,
+        "TensorStridedSliceUpdate": _update,
+    }
+)
+
+
+def copy_of(dtype: tf.DType) -> Kernel | None:
+    """Returns an operation that LiteRT's converter does not see to change nothing."""
+    if dtype == tf.bool:
+        return lambda x: tf.logical_or(x, x)
+    if dtype in (tf.float32, tf.int32, tf.int64):
+        return lambda x: tf.maximum(x, x)
+    if dtype in (tf.uint32, tf.uint64):
+        return _as_signed(lambda x: tf.maximum(x, x), tf.int32 if dtype.size == 4 else tf.int64)
+    if dtype.is_floating and dtype.size == 2:
+        return _widened(lambda x: tf.maximum(x, x), tf.float32)
+    if dtype.is_integer and dtype.size < 4:
+        return _widened(lambda x: tf.maximum(x, x), tf.int32)
+    return None

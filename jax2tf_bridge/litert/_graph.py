@@ -1,0 +1,135 @@
+"""Replaces operations of a SavedModel's graph by calls of functions of built-in operations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge.litert._forms import Form, copy_of, form_of
+from jax2tf_bridge.litert._moves import moving_form
+
+_CALL = "PartitionedCall"
+_OUTPUT = re.compile(r"^([^:]+):\w+:(\d+)$")
+
+
+def with_built_ins(graph: Any, definitions: Mapping[str, Any]) -> None:
+    """Replaces what LiteRT has no built-in operation for, where a form of such operations is known.
+
+    Args:
+      graph: a GraphDef, which is changed.
+      definitions: the OpDefs of its operations, by name.
+    """
+    functions = _Functions(graph)
+    bodies = [_Body(graph.node, {}), *(_Body(f.node_def, f.ret) for f in graph.library.function)]
+    loops = {
+        node.attr["body"].func.name for body in bodies for node in body.nodes if node.op in _LOOPS
+    }
+    for body in bodies:
+        replaced = set()
+        makers = {node.name: node for node in body.nodes}
+        for node in body.nodes:
+            form = form_of(node, makers) or moving_form(node, definitions.get(node.op))
+            if form is not None:
+                _make_call(node, functions.of_node(node, form), form)
+                replaced.add(node.name)
+        body.rename_results(replaced)
+    for function in graph.library.function:
+        if function.signature.name in loops:
+            _copy_moved_variables(function, functions)
+    graph.library.function.extend(functions.made)
+
+
+class _Functions:
+    """Functions of forms that were made for a graph, each once."""
+
+    def __init__(self, graph: Any) -> None:
+        self._taken = {function.signature.name for function in graph.library.function}
+        self._names: dict[tuple[Any, ...], str] = {}
+        self.made: list[Any] = []
+
+    def of_node(self, node: Any, form: Form) -> str:
+        """Returns the name of the function for nodes of these attributes."""
+        attributes = {k: v.SerializeToString() for k, v in node.attr.items() if k[0] != "_"}
+        return self.named((node.op, *sorted(attributes.items())), form)
+
+    def named(self, key: tuple[Any, ...], form: Form) -> str:
+        """Returns the name of the function for a key, the first part of which is in the name."""
+        if key not in self._names:
+            name = f"litert_{len(self._names)}_{key[0]}"
+            assert name not in self._taken, "TensorFlow names functions otherwise"
+            self._names[key] = name
+            self.made += _definitions(name, form)
+        return self._names[key]
+
+
+@dataclass(frozen=True)
+class _Body:
+    """Nodes of a graph or a function, and what it returns, by name."""
+
+    nodes: Any
+    returned: Any
+
+    def rename_results(self, called: set[str]) -> None:
+        """Names the results of nodes that are calls now as calls name theirs."""
+        if not called:
+            return
+        references = [(node.input, i) for node in self.nodes for i in range(len(node.input))]
+        for holder, key in (*references, *((self.returned, key) for key in list(self.returned))):
+            match = _OUTPUT.match(holder[key])
+            if match is not None and match[1] in called:
+                holder[key] = f"{match[1]}:output:{match[2]}"
+
+
+def _make_call(node: Any, function: str, form: Form) -> None:
+    node.op = _CALL
+    for name in [n for n in node.attr if not n.startswith("_")]:
+        del node.attr[name]
+    node.attr["Tin"].list.type.extend([dtype.as_datatype_enum for dtype in form.inputs])
+    node.attr["Tout"].list.type.append(form.result.as_datatype_enum)
+    node.attr["f"].func.name = function
+
+
+_LOOPS = ("StatelessWhile", "While")
+_SAME = ("Identity", "IdentityN")
+
+
+def _copy_moved_variables(function: Any, functions: _Functions) -> None:
+    """Copies what a loop's body passes from one of its variables to another.
+
+    LiteRT writes the results of a body one by one into its variables, so that a variable that is
+    itself a result may have been written before.
+    """
+    arguments = [argument.name for argument in function.signature.input_arg]
+    dtypes = [tf.as_dtype(argument.type) for argument in function.signature.input_arg]
+    makers = {node.name: node for node in function.node_def}
+    for place, result in enumerate(function.signature.output_arg):
+        source = function.ret[result.name]
+        while (match := _OUTPUT.match(source)) and makers[match[1]].op in _SAME:
+            source = makers[match[1]].input[int(match[2])]
+        if source not in arguments or arguments.index(source) == place:
+            continue
+        dtype = dtypes[arguments.index(source)]
+        kernel = copy_of(dtype)
+        if kernel is None:
+            continue
+        form = Form(kernel, (dtype,), dtype)
+        copied = function.node_def.add(name=f"litert_copy_{place}", input=[source])
+        _make_call(copied, functions.named(("copy", dtype), form), form)
+        function.ret[result.name] = f"{copied.name}:output:0"
+
+
+def _definitions(name: str, form: Form) -> list[Any]:
+    """Makes the definition of a function by this name, and of those that it calls."""
+
+    def call(*tensors: tf.Tensor) -> tf.Tensor:
+        return form.kernel(*tensors)
+
+    specs = [tf.TensorSpec(None, dtype) for dtype in form.inputs]
+    concrete = tf.function(call, input_signature=specs, autograph=False).get_concrete_function()
+    definition = concrete.function_def
+    definition.signature.name = name
+    return [definition, *concrete.graph.as_graph_def().library.function]

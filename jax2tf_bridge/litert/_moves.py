@@ -1,0 +1,97 @@
+"""Forms of operations that move and sum elements, of dtypes that LiteRT has none for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge.litert._forms import Form
+
+_MOVES = frozenset(
+    {"GatherNd", "GatherV2", "Pad", "PadV2", "ReverseV2", "ScatterNd", "TensorScatterUpdate"}
+    | {"Tile", "Transpose"}
+)
+_SUMS = frozenset({"Cumsum", "Prod", "Sum"})
+_FOR_BYTES = _MOVES | _SUMS | {"ArgMax", "ArgMin", "Max", "Min", "SelectV2", "Slice"}
+
+_WIDE: Mapping[tf.DType, tuple[tf.DType, frozenset[str]]] = MappingProxyType(
+    {
+        tf.uint32: (tf.int32, _MOVES | _SUMS),
+        tf.uint64: (tf.int64, _MOVES | _SUMS | {"SelectV2", "Slice", "StridedSlice", "ConcatV2"}),
+        **dict.fromkeys((tf.int8, tf.uint8, tf.int16, tf.uint16), (tf.int32, _FOR_BYTES)),
+    }
+)
+"""For dtypes the one that stands for them, and the operations that lack them."""
+
+
+def moving_form(node: Any, definition: Any) -> Form | None:
+    """Returns the form of a node of a GraphDef; None if it needs none, or has none.
+
+    Args:
+      node: the node.
+      definition: the OpDef of its kind; None if it is not known.
+    """
+    data = "Tparams" if "Tparams" in node.attr else "T"
+    enum = node.attr[data].type if data in node.attr else 0
+    dtype = tf.as_dtype(enum) if enum else None
+    if dtype not in _WIDE or definition is None:
+        return None
+    wide, operations = _WIDE[dtype]
+    if node.op not in operations or len(definition.output_arg) != 1:
+        return None
+    function = getattr(tf.raw_ops, node.op)
+    (output,) = definition.output_arg
+    defaults = {each.name: each.default_value for each in definition.attr}
+
+    def attribute(name: str) -> Any:
+        # A SavedModel leaves out attributes that have their defaults.
+        return node.attr[name] if name in node.attr else defaults[name]
+
+    # Python's functions have other names for some of the inputs, in the same order.
+    parameters = list(inspect.signature(function).parameters)
+    names = {each.name: parameters[i] for i, each in enumerate(definition.input_arg)}
+    others = parameters[len(names) :]
+    attributes = {name: _value(node.attr[name]) for name in others if name in node.attr}
+    inputs = tuple(_inputs(attribute, definition))
+    there, back = _conversions(dtype, wide)
+
+    def kernel(*tensors: tf.Tensor) -> tf.Tensor:
+        left = iter(tensors)
+        given: dict[str, Any] = {}
+        for argument in definition.input_arg:
+            convert = there if argument.type_attr == data else tf.identity
+            count = node.attr[argument.number_attr].i if argument.number_attr else 0
+            found = [convert(next(left)) for _ in range(count or 1)]
+            given[names[argument.name]] = found if count else found[0]
+        result = function(**given, **attributes)
+        return back(result) if output.type_attr == data else result
+
+    result = attribute(output.type_attr).type if output.type_attr else output.type
+    return Form(kernel, inputs, tf.as_dtype(result))
+
+
+Convert = Callable[[tf.Tensor], tf.Tensor]
+
+
+def _conversions(dtype: tf.DType, wide: tf.DType) -> tuple[Convert, Convert]:
+    """Returns functions to the dtype that stands for another, and back."""
+    if dtype.size == wide.size:
+        return lambda x: tf.bitcast(x, wide), lambda x: tf.bitcast(x, dtype)
+    return lambda x: tf.cast(x, wide), lambda x: tf.cast(x, dtype)
+
+
+def _inputs(attribute: Callable[[str], Any], definition: Any) -> Iterator[tf.DType]:
+    for argument in definition.input_arg:
+        enum = attribute(argument.type_attr).type if argument.type_attr else argument.type
+        count = attribute(argument.number_attr).i if argument.number_attr else 1
+        yield from [tf.as_dtype(enum)] * count
+
+
+def _value(attribute: Any) -> Any:
+    kind = attribute.WhichOneof("value")
+    value = getattr(attribute, kind)
+    return tf.as_dtype(value) if kind == "type" else value

@@ -1,0 +1,48 @@
+"""Reports of what save_litert() wrote, for people and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jax2tf_bridge.saving import ServedArray
+from jax2tf_bridge.saving.signatures._served_arrays import served_text
+from jax2tf_bridge.storage import AnyPath
+
+
+@dataclass(frozen=True)
+class LiteRTSignature:
+    """Signature of a LiteRT model.
+
+    Attributes:
+      inputs, outputs: the arrays that it takes and gives, by name.
+    """
+
+    inputs: Mapping[str, ServedArray]
+    outputs: Mapping[str, ServedArray]
+
+    def __str__(self) -> str:
+        return f"({served_text(self.inputs)}) -> ({served_text(self.outputs)})"
+
+
+@dataclass(frozen=True)
+class LiteRTModel:
+    """Model that `save_litert` wrote; print it.
+
+    Attributes:
+      path: the file.
+      signatures: by name.
+      size: of the file, in bytes.
+      quantize: how it is quantised; None if it is not.
+    """
+
+    path: AnyPath
+    signatures: Mapping[str, LiteRTSignature]
+    size: int
+    quantize: str | None = None
+
+    def __str__(self) -> str:
+        lines = [f"{self.path}"]
+        lines += [f"  {name}{signature}" for name, signature in self.signatures.items()]
+        quantized = f", quantised: {self.quantize}" if self.quantize else ""
+        return "\n".join([*lines, f"  {self.size / 1e6:.2f} MB{quantized}"])

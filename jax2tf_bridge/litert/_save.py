@@ -1,0 +1,166 @@
+"""save_litert(): functions, or the signatures of a SavedModel, as a LiteRT model."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from jax2tf_bridge._utils._interrupts import ended_by_interrupts
+from jax2tf_bridge.converting._operations_graph import operations_graph
+from jax2tf_bridge.converting._save import Signatures, keys_as_words, prepare
+from jax2tf_bridge.errors import Argument, Message, SavingError
+from jax2tf_bridge.litert._convert import Model, converted
+from jax2tf_bridge.litert._quantization import Quantization
+from jax2tf_bridge.litert._report import LiteRTModel
+from jax2tf_bridge.portable._target import Target
+from jax2tf_bridge.saved_model._reading import GRAPH_FILE, read_saved_model
+from jax2tf_bridge.saved_model._signature import Signature
+from jax2tf_bridge.saving import opened, save_functions
+from jax2tf_bridge.storage import as_path
+from jax2tf_bridge.storage._directories import on_disk
+from jax2tf_bridge.storage._files import replaced_file
+
+Quantize: TypeAlias = Literal["dynamic_range", "float16", "int8"]
+
+_TARGET = replace(Target.widest(xla=False), names_lines=True)
+
+
+def save_litert(
+    path: str | os.PathLike[str],
+    signatures: Signatures,
+    *,
+    params: Any = None,
+    quantize: Quantize | None = None,
+    representative_data: Mapping[str, Iterable[Any]] | Iterable[Any] | None = None,
+    platforms: Sequence[str] | None = None,
+) -> LiteRTModel:
+    """Writes a LiteRT model, a .tflite file of LiteRT's built-in operations.
+
+    All signatures share one set of weights. Sizes that are open in the function are open in the
+    model: the interpreter's signature runner takes arrays of any size for them. Requirements of
+    sizes are not checked in LiteRT.
+
+    Args:
+      path: the file. One that is there is replaced when the new one is complete.
+      signatures: as in `save`: a function, or a mapping of functions by the signatures' names;
+        alone it is "serving_default". Each is a Signature, a PortableFunction, or the path of a
+        .jaxfn file. Or the folder of a SavedModel, all of whose signatures are taken. JAX is
+        needed only for JAX functions.
+      params: the weights, as in `save`.
+      quantize: what TFLiteConverter makes of float32: "dynamic_range" keeps weights as int8 and
+        computes with ranges that it measures at each call; "float16" keeps weights as float16;
+        "int8" computes with integers, where there are such operations, in ranges that it measures
+        with `representative_data`. Inputs and outputs keep their dtypes.
+      representative_data: for "int8": some inputs as they come, for the only signature or by
+        the signatures' names. Each is a dict of JAX or NumPy arrays by the inputs' names, or a
+        tuple of them in the order of the inputs, or the only input.
+      platforms: as in `export`, for JAX functions; LiteRT gets the lowering for the CPU.
+
+    Returns:
+      What was written: signatures and the size. Print it.
+
+    Raises:
+      UnsupportedByTargetError: LiteRT has no built-in operation for one of the function's; the text
+        has the line.
+      SavingError: the signatures or options contradict each other; or TensorFlow's converter
+        fails.
+      StructureError, ShapeError, DTypeError: the weights do not fit a function, or
+        representative_data does not fit the inputs.
+      FileFormatError: `params` is a file of another format, or a damaged one.
+      ModuleError: TensorFlow has no operation for one of a portable function.
+      ExportError: as `export` raises.
+      OSError: the file cannot be written.
+
+    >>> import tempfile, numpy as np
+    >>> params = {"w": np.ones((3, 2), np.float32)}
+    >>> dense = Signature(
+    ...     lambda params, x: x @ params["w"],
+    ...     args=[np.ones((4, 3), np.float32)],
+    ...     polymorphic_shapes="(b, 3)",
+    ... )
+    >>> model = save_litert(tempfile.mkdtemp() + "/dense.tflite", dense, params=params)
+    >>> print(model.signatures["serving_default"])
+    (x: float32[b,3]) -> (output_0: float32[b,2])
+    """
+    quantization = Quantization.of(quantize, representative_data)
+    source = as_path(signatures) if isinstance(signatures, (str, os.PathLike)) else None
+    is_model = source is not None and source.is_dir()
+    if is_model and params is not None:
+        raise SavingError(
+            Message(Argument("params"), " are those of functions; a SavedModel has its own.")
+        )
+    with (
+        ended_by_interrupts() as check_interrupts,
+        tempfile.TemporaryDirectory(prefix="jax2tf_bridge-") as temporary,
+    ):
+        folder = Path(temporary, "model")
+        with contextlib.ExitStack() as stack:
+            if source is not None and is_model:
+                model = _copied(stack.enter_context(on_disk(source)), folder)
+            else:
+                model = _saved(folder, signatures, params, platforms)
+            check_interrupts()
+            data = converted(model, quantization)
+    check_interrupts()
+    with replaced_file(path, bytes_of="save_litert") as file:
+        file.write(data)
+    return LiteRTModel(as_path(path), model.signatures, len(data), quantize)
+
+
+def _saved(
+    folder: Path, signatures: Signatures, params: Any, platforms: Sequence[str] | None
+) -> Model:
+    """Saves functions as a SavedModel without gradients."""
+    with opened(params) as weights:
+        prepared = prepare(signatures, weights, platforms, _TARGET)
+        for name, each in prepared.items():
+            _check(name, each.signature)
+        portables = {name: each.with_function() for name, each in prepared.items()}
+        naming_lines = {
+            name: replace(each, function=replace(each.function, target=_TARGET))
+            for name, each in portables.items()
+        }
+        saved = save_functions(
+            folder,
+            naming_lines,
+            params=keys_as_words(weights),
+            trainable=False,
+            vjp_order=0,
+            warm_up=False,
+        )
+    served = {name: (each.inputs, each.outputs) for name, each in saved.signatures.items()}
+    return Model.read(folder, served)
+
+
+_OF_SERVING = ("buckets", "mask", "pad_values", "unchecked_padding", "defaults")
+
+
+def _check(name: str, signature: Signature) -> None:
+    """Raises for options that TensorFlow Serving knows and LiteRT does not."""
+    given = [option for option in _OF_SERVING if getattr(signature, option)]
+    if given:
+        raise SavingError(
+            f"The signature {name} has {' and '.join(given)}, and LiteRT compiles no sizes and "
+            "fills in no inputs. Leave them out."
+        )
+
+
+def _copied(source: Path, folder: Path) -> Model:
+    """Makes a SavedModel with the graph of another in operations, and its variables."""
+    contents = read_saved_model(source, of_any_tool=True)
+    folder.mkdir()
+    graph = (
+        operations_graph(contents, _TARGET)
+        if contents.modules
+        else (source / GRAPH_FILE).read_bytes()
+    )
+    (folder / GRAPH_FILE).write_bytes(graph)
+    for name in ("variables", "assets"):
+        if (source / name).is_dir():
+            os.symlink((source / name).absolute(), folder / name)
+    return Model.read(folder)

@@ -1,0 +1,232 @@
+"""save_litert(): names, open sizes, shared weights, quantisation, and what its errors say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax2tf_bridge import Signature, Target, export, save, save_litert, write_function
+from jax2tf_bridge.errors import (
+    DTypeError,
+    SavingError,
+    ShapeError,
+    StructureError,
+    UnsupportedByTargetError,
+)
+from jax2tf_bridge.litert import LiteRTModel
+from tests.litert.running import interpreter
+
+RANDOM = np.random.default_rng(0)
+WIDTH = 64
+PARAMS = {
+    "dense": {
+        "kernel": RANDOM.normal(0, 0.1, (WIDTH, WIDTH)).astype(np.float32),
+        "bias": RANDOM.normal(0, 0.1, WIDTH).astype(np.float32),
+    }
+}
+X = RANDOM.normal(size=(4, WIDTH)).astype(np.float32)
+WEIGHT_BYTES = 4 * WIDTH * (WIDTH + 1)
+
+
+def classify(params: Any, x: Any) -> Any:
+    dense = params["dense"]
+    return {"probabilities": jax.nn.softmax(x @ dense["kernel"] + dense["bias"])}
+
+
+def embed(params: Any, x: Any, scale: Any) -> Any:
+    return jnp.tanh(x @ params["dense"]["kernel"]) * scale
+
+
+SIGNATURES = {
+    "classify": Signature(classify, args=[X], polymorphic_shapes="(b, ...)"),
+    "embed": Signature(embed, args=[X, np.float32(2)], polymorphic_shapes=["(b, ...)", None]),
+}
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> LiteRTModel:
+    path = tmp_path_factory.mktemp("litert") / "two.tflite"
+    return save_litert(path, SIGNATURES, params=PARAMS)
+
+
+def test_signatures_keep_their_names_and_share_the_weights(two: LiteRTModel) -> None:
+    assert interpreter(two.path).get_signature_list() == {
+        "classify": {"inputs": ["x"], "outputs": ["probabilities"]},
+        "embed": {"inputs": ["scale", "x"], "outputs": ["output_0"]},
+    }
+    assert two.size == two.path.stat().st_size
+    assert WEIGHT_BYTES < two.size < 1.5 * WEIGHT_BYTES
+    assert str(two).splitlines() == [
+        str(two.path),
+        "  classify(x: float32[b,64]) -> (probabilities: float32[b,64])",
+        "  embed(x: float32[b,64], scale: float32[]) -> (output_0: float32[b,64])",
+        "  0.02 MB",
+    ]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_open_sizes_stay_open(two: LiteRTModel, rows: int) -> None:
+    loaded = interpreter(two.path)
+    x = RANDOM.normal(size=(rows, WIDTH)).astype(np.float32)
+    (found,) = loaded.get_signature_runner("classify")(x=x).values()
+    np.testing.assert_allclose(found, classify(PARAMS, x)["probabilities"], atol=1e-6)
+    (found,) = loaded.get_signature_runner("embed")(x=x, scale=np.float32(3)).values()
+    np.testing.assert_allclose(found, embed(PARAMS, x, 3), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("quantize", "share", "most"),
+    [("dynamic_range", 0.5, 0.01), ("float16", 0.7, 1e-3), ("int8", 0.5, 0.05)],
+)
+def test_quantised(tmp_path: Path, quantize: Any, share: float, most: float) -> None:
+    samples = [{"x": jnp.asarray(X) * i} for i in (0.5, 1, -1)] if quantize == "int8" else None
+    saved = save_litert(
+        tmp_path / "small.tflite",
+        SIGNATURES["classify"],
+        params=PARAMS,
+        quantize=quantize,
+        representative_data=samples,
+    )
+    assert saved.size < share * WEIGHT_BYTES
+    assert str(saved).endswith(f"MB, quantised: {quantize}")
+    (found,) = interpreter(saved.path).get_signature_runner()(x=X).values()
+    assert found.dtype == np.float32
+    apart = np.abs(found - classify(PARAMS, X)["probabilities"]).max()
+    assert 0 < apart < most
+
+
+def test_a_saved_model_gives_its_signatures(tmp_path: Path) -> None:
+    both = {"for_xla": None, "without_xla": Target.widest(xla=False)}
+    for name, target in both.items():
+        save(tmp_path / name, SIGNATURES, params=PARAMS, target=target, vjp_order=0)
+        saved = save_litert(tmp_path / "a.tflite", tmp_path / name)
+        assert list(saved.signatures) == ["classify", "embed"]
+        assert str(saved.signatures["embed"]) == (
+            "(scale: float32[], x: float32[?,64]) -> (output_0: float32[?,64])"
+        )
+        (found,) = interpreter(saved.path).get_signature_runner("classify")(x=X).values()
+        np.testing.assert_allclose(found, classify(PARAMS, X)["probabilities"], atol=1e-6)
+
+
+def test_a_file_of_a_function(tmp_path: Path) -> None:
+    write_function(tmp_path / "f.jaxfn", export(lambda x: x[:, :2] + 1)(X))
+    saved = save_litert(tmp_path / "f.tflite", tmp_path / "f.jaxfn")
+    (found,) = interpreter(saved.path).get_signature_runner()(x=X).values()
+    np.testing.assert_array_equal(found, X[:, :2] + 1)
+
+
+def test_what_has_no_built_in_operation(tmp_path: Path) -> None:
+    def lacking(x: Any) -> Any:
+        return jax.scipy.special.betainc(x, x, x)
+
+    signatures = {"good": lambda x: x, "bad": lacking}
+    line = lacking.__code__.co_firstlineno + 1
+    (tmp_path / "a.tflite").write_bytes(b"old")
+    with pytest.raises(UnsupportedByTargetError) as caught:
+        save_litert(
+            tmp_path / "a.tflite", {n: Signature(f, args=[X]) for n, f in signatures.items()}
+        )
+    assert str(caught.value) == (
+        "LiteRT has no built-in operation for:\n"
+        f"  - tf.Betainc of float32 at test_save_litert.py:{line} (signature bad)\n"
+        "Write this part of the function with other operations, or save a SavedModel for where "
+        "TensorFlow is (save)."
+    )
+    assert (caught.value.operation, caught.value.source) == (
+        "tf.Betainc",
+        f"test_save_litert.py:{line}",
+    )
+    assert (tmp_path / "a.tflite").read_bytes() == b"old"
+
+
+def _refused(error: type[Exception], tmp_path: Path, **options: Any) -> str:
+    given = {"signatures": SIGNATURES["classify"], "params": PARAMS, **options}
+    with pytest.raises(error) as caught:
+        save_litert(tmp_path / "a.tflite", **given)
+    assert not (tmp_path / "a.tflite").exists()
+    return str(caught.value)
+
+
+def test_options_that_contradict(tmp_path: Path) -> None:
+    assert _refused(SavingError, tmp_path, quantize="int4") == (
+        "quantize must be one of 'dynamic_range', 'float16', 'int8', or left out. Got: 'int4'."
+    )
+    assert _refused(SavingError, tmp_path, quantize="int8") == (
+        "quantize='int8' measures ranges with inputs as they come: give some as "
+        "representative_data, a hundred or so."
+    )
+    assert _refused(SavingError, tmp_path, representative_data=[X]) == (
+        "representative_data is for quantize='int8', which measures ranges. Leave it out, or add "
+        "that."
+    )
+    assert _refused(SavingError, tmp_path, signatures=tmp_path) == (
+        "params are those of functions; a SavedModel has its own."
+    )
+    in_buckets = Signature(classify, args=[X], polymorphic_shapes="(b, ...)", buckets={"b": [8]})
+    assert _refused(SavingError, tmp_path, signatures=in_buckets) == (
+        "The signature serving_default has buckets, and LiteRT compiles no sizes and fills in no "
+        "inputs. Leave them out."
+    )
+
+
+def test_representative_data_that_does_not_fit(tmp_path: Path) -> None:
+    def refused(error: type[Exception], data: Any, **more: Any) -> str:
+        return _refused(error, tmp_path, quantize="int8", representative_data=data, **more)
+
+    assert refused(SavingError, [X], signatures=SIGNATURES) == (
+        "representative_data must be given by the names of the signatures, as "
+        "{'classify': [...]}, since there are 2: classify, embed."
+    )
+    assert refused(SavingError, {"a": [X]}) == (
+        "representative_data is for the signatures a, and the model has serving_default. Give "
+        "some for each."
+    )
+    assert refused(SavingError, []) == (
+        "representative_data has no inputs for the signature serving_default."
+    )
+    assert refused(StructureError, 3) == (
+        "representative_data['serving_default'] must be several inputs, as a list of dicts. Got: "
+        "a int."
+    )
+    assert refused(StructureError, [{"y": X}]) == (
+        "representative_data['serving_default'][0] must have the inputs x, as a dict by these "
+        "names. Got: y."
+    )
+    assert refused(DTypeError, [{"x": X.astype(np.float64)}]) == (
+        "representative_data['serving_default'][0]['x']: expected float32, got float64."
+    )
+    assert refused(ShapeError, [X, X[:, 1:]]) == (
+        "representative_data['serving_default'][1]['x']: expected float32[b,64], got float32[4,63]."
+    )
+
+
+def test_what_litert_does_otherwise_by_itself(tmp_path: Path) -> None:
+    """LiteRT writes loop variables one by one, and its converter makes infinities finite."""
+
+    def rotated(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 4, lambda _, c: (c[1], c[2], c[0]), (x, x + 1, x + 2))
+
+    def masked(x: Any) -> Any:
+        return jnp.where(x > 0, x, -jnp.inf)
+
+    key = jax.random.PRNGKey(1)
+    cases = {
+        "rotated": (rotated, X[0, :3]),
+        "masked": (masked, X),
+        "drawn": (lambda key: jax.random.normal(key, (5,)), key),
+        "shared": (lambda key: jax.random.bits(key, (5,)), key),
+    }
+    path = tmp_path / "a.tflite"
+    save_litert(path, {name: Signature(f, args=[arg]) for name, (f, arg) in cases.items()})
+    loaded = interpreter(path)
+    for name, (function, arg) in cases.items():
+        runner = loaded.get_signature_runner(name)
+        (argument,) = runner.get_input_details()
+        found = runner(**{argument: np.asarray(arg)})
+        for expected, got in zip(jax.tree.leaves(function(arg)), found.values(), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-5, err_msg=name)

@@ -1,0 +1,50 @@
+"""Compares arrays with JAX's answers; needs neither JAX nor TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def compare(
+    where: str,
+    names: Sequence[str],
+    got: Sequence[Any],
+    expected: Sequence[Any],
+    tolerance: float,
+    *,
+    floor: float = 0.0,
+) -> Iterator[str]:
+    """Yields what differs by more than the tolerance, relative to the largest number.
+
+    Args:
+      where: what the lines begin with.
+      names: of the arrays.
+      got: tensors, or what NumPy makes arrays of.
+      expected: arrays; those of integers must be equal.
+      tolerance: relative.
+      floor: what the tolerance is relative to, at least.
+    """
+    if len(got) != len(expected):
+        yield f"{where}: expected {len(expected)} arrays, got {len(got)}"
+        return
+    for name, tensor, wanted in zip(names, got, expected, strict=True):
+        array = np.asarray(tensor)
+        if (array.dtype, array.shape) != (wanted.dtype, wanted.shape):
+            kinds = [f"{a.dtype.name}{list(a.shape)}" for a in (wanted, array)]
+            yield f"{where}{name}: expected {kinds[0]}, got {kinds[1]}"
+        elif wanted.dtype.kind in "biu":
+            if (array != wanted).any():
+                yield f"{where}{name}: {np.sum(array != wanted)} of {wanted.size} differ"
+        elif wanted.size:
+            apart = largest(array.astype(np.float64) - wanted.astype(np.float64))
+            scale = max(largest(wanted), floor)
+            if not apart <= tolerance * scale:
+                yield f"{where}{name}: differs by {apart:.2g} of {scale:.2g} (at most {tolerance})"
+
+
+def largest(array: Any) -> float:
+    """Returns the largest absolute value; 0 for none."""
+    return float(np.max(np.abs(array.astype(np.float64)), initial=0.0))

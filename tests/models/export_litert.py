@@ -1,0 +1,69 @@
+"""Writes the real models as LiteRT models, with JAX's answers.
+
+    python -m tests.models.export_litert FOLDER [MODEL ...]
+
+Each at one size ("fixed.tflite") and with open sizes ("open.tflite"). The process is of its own
+for Keras, whose backend is chosen once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ["KERAS_BACKEND"] = "jax"
+
+import jax
+import tensorflow as tf
+
+from jax2tf_bridge import Signature, save_litert
+from tests.consumers.exchange import Report, write_arrays
+from tests.consumers.one_by_one import one_by_one
+from tests.models.model import Arguments, Built
+from tests.models.table import MODELS, by_name
+from tests.program_cases.reference import crossing
+
+
+def _export(name: str, folder: Path) -> list[str]:
+    folder.mkdir()
+    model = by_name(name)
+    built = model.build()
+    facts: dict[str, Any] = {"tolerance": model.tolerance, "calls": {}}
+    cases: dict[str, tuple[Any, Sequence[Arguments]]] = {
+        "fixed": (None, [built.example]),
+        "open": (list(model.polymorphic_shapes), [built.example, *built.calls]),
+    }
+    for case, (shapes, calls) in cases.items():
+        signature = Signature(built.function, args=built.example, polymorphic_shapes=shapes)
+        saved = save_litert(folder / f"{case}.tflite", signature, params=built.params)
+        (served,) = saved.signatures.values()
+        facts |= {"inputs": list(served.inputs), "outputs": list(served.outputs)}
+        facts["calls"][case] = len(calls)
+        for i, args in enumerate(calls):
+            write_arrays(folder / f"{case}-{i}.npz", _answers(built, args))
+    (folder / "model.json").write_text(json.dumps(facts))
+    jax.clear_caches()
+    return []
+
+
+def _answers(built: Built, args: Arguments) -> dict[str, list[Any]]:
+    results = jax.jit(built.function)(built.params, *args)
+    leaves, found = map(jax.tree_util.tree_leaves, (args, results))
+    return {"inputs": list(map(crossing, leaves)), "results": list(map(crossing, found))}
+
+
+def main(folder: Path, *names: str) -> None:
+    """Writes the models named, or all."""
+    report = Report(folder / "export.jsonl")
+    python = "{}.{}.{}".format(*sys.version_info[:3])
+    report.head({"jax": jax.__version__, "tensorflow": tf.__version__, "python": python})
+    wanted = names or tuple(m.name for m in MODELS)
+    one_by_one(report, wanted, lambda name: _export(name, folder / name))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])
