@@ -86,14 +86,11 @@ class LayerFunction:
     def described(self) -> str:
         """Lists the inputs, as "ids: int32[b,n] and mask: bool[b,n]"."""
         texts = [f"{path}: {aval}" for path, aval in self.inputs]
+        if len(texts) > _MOST_SHOWN:
+            texts = [*texts[: _MOST_SHOWN - 1], f"{len(texts) - _MOST_SHOWN + 1} more"]
         return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]])) or "no inputs"
 
-    def leaves(self, layer: str, inputs: Any) -> list[Any]:
-        """Takes apart what Keras gives as `inputs`.
-
-        Raises:
-          StructureError: it has another structure; every difference is listed.
-        """
+    def _leaves(self, layer: str, inputs: Any) -> list[Any]:
         arguments = self._arguments
         if isinstance(inputs, Mapping) and inputs.keys() == set(self._names()):
             named = self._names()
@@ -122,24 +119,23 @@ class LayerFunction:
 
     def _misfit(self, layer: str, problems: Sequence[str]) -> StructureError:
         names = [name for name, _ in self._arguments]
-        several = len(names) > 1
-        how = f" Give {', '.join(names)} as a list in this order, or as a dict." if several else ""
-        missing = (
-            ""
-            if self.takes_params or not several
-            else f" If {names[0]} are its weights, give them as params of the layer."
-        )
+        advice = []
+        if len(names) > 1:
+            advice.append(f"Give {', '.join(names)} as a list in this order, or as a dict.")
+            if not self.takes_params:
+                advice.append(f"If {names[0]} are its weights, pass them as params of the layer.")
         return StructureError(
             f"The inputs do not fit {layer}, which takes {self.described()}:"
-            f"{bullet_list(problems)}\n{how}{missing}".rstrip().replace("\n ", "\n")
+            f"{bullet_list(problems)}\n{' '.join(advice)}".rstrip()
         )
 
-    def check(self, layer: str, leaves: Sequence[Any]) -> None:
-        """Compares the leaves of the inputs with what the function takes.
+    def checked(self, layer: str, inputs: Any) -> list[Any]:
+        """Takes apart what Keras gives as `inputs`, and compares it with what the function takes.
 
         Raises:
-          ShapeError, DTypeError: they do not fit; each is named by its path.
+          StructureError, ShapeError, DTypeError: they do not fit; each is named by its path.
         """
+        leaves = self._leaves(layer, inputs)
         shapes, dtypes = [], []
         for leaf, (path, aval) in zip(leaves, self.inputs, strict=True):
             shape, dtype = tf.TensorShape(leaf.shape), tf.as_dtype(leaf.dtype).name
@@ -157,6 +153,7 @@ class LayerFunction:
                 "Change the shape or dtype of the keras.Input or of the data"
                 f"{', or export the function for these' if shapes else ''}.",
             )
+        return leaves
 
     def results(self, layer: str, inputs: Any) -> list[tuple[tuple[int | None, ...], str]]:
         """Computes the shapes and dtypes of the results, with None for open sizes.
@@ -168,8 +165,7 @@ class LayerFunction:
         Raises:
           StructureError, ShapeError, DTypeError: the inputs do not fit.
         """
-        leaves = self.leaves(layer, inputs)
-        self.check(layer, leaves)
+        leaves = self.checked(layer, inputs)
         given = iter(leaves)
         portable = self.portable
         first = len(self.weight_names)
@@ -210,9 +206,7 @@ class LayerFunction:
           key_words: draws PRNG keys.
           constants: the arrays that the function captured.
         """
-        leaves = self.leaves(layer, inputs)
-        self.check(layer, leaves)
-        given = iter(leaves)
+        given = iter(self.checked(layer, inputs))
         flat = [weights[name] for name in self.weight_names]
         kept = self.portable.module.kept_arguments
         for place, (path, aval) in enumerate(self._rest, start=len(flat)):
@@ -230,6 +224,8 @@ class LayerFunction:
 
 
 _LEAF = TreeSpec("leaf")
+_MOST_SHOWN = 6
+"""Inputs that a message lists."""
 
 
 def _known(size: Any, path: str) -> int:

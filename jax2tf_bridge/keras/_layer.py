@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.errors import LayerError, StructureError, bullet_list
+from jax2tf_bridge.errors import LayerError, ShapeError, StructureError, bullet_list
 from jax2tf_bridge.keras._config import model_config, model_of_config
-from jax2tf_bridge.keras._functions import LayerFunction
 from jax2tf_bridge.keras._model import LayerConstants, LayerModel, LayerWeight
 from jax2tf_bridge.keras._sources import JaxFunction, Options, source_of
 from jax2tf_bridge.portable._as_portable import HoldsPortable
@@ -87,7 +88,8 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         name: str | None = None,
     ) -> None:
         super().__init__(name=name, trainable=trainable is not False, autocast=False)
-        self._seed, self._keys = seed, None
+        self._seed = seed
+        self._keys: Any = None
         self._state: _State | None = None
         self._waiting: JaxFunction | None = None
         if isinstance(function, LayerModel):  # of from_config
@@ -124,8 +126,11 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         self._export(_map_shapes(tensor, input_shape))
 
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        # Before Keras builds the layer, since `build` is given shapes without dtypes.
-        self._export(keras.tree.map_structure(_described, inputs))
+        # Before Keras builds the layer, since `build` is given shapes without dtypes; and before it
+        # calls the layer, since it writes around messages from there.
+        described = keras.tree.map_structure(_described, inputs)
+        self._export(described)
+        self._ready("call it").model.inference.checked(self._subject, described)
         return super().__call__(inputs, *args, **kwargs)
 
     @opaque_to_autograph
@@ -243,6 +248,8 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         """Makes the variables."""
         weights = {weight.name: self._variable(weight) for weight in model.weights}
         constants = {key: self._variable(weight) for key, weight in model.constants}
+        # Keras finds variables in attributes.
+        self._own = [*weights.values(), *constants.values()]
         if model.draws_keys:
             self._keys = keras.random.SeedGenerator(self._seed)
         self._state = _State(model.without_values(), weights, constants)
@@ -256,8 +263,10 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
                 return tf.zeros(shape, dtype)
             return tf.convert_to_tensor(weight.value(), dtype)
 
-        with _Scopes([keras.name_scope(self.name, caller=self), *map(keras.name_scope, scopes)]):
-            variable = keras.Variable(
+        with contextlib.ExitStack() as stack:
+            for scope in (keras.name_scope(self.name, caller=self), *map(keras.name_scope, scopes)):
+                stack.enter_context(scope)
+            return keras.Variable(
                 initializer,
                 shape=weight.shape,
                 dtype=weight.dtype,
@@ -265,12 +274,9 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
                 autocast=False,
                 name=last,
             )
-        self._track_variable(variable)
-        return variable
 
     def _key_words(self, count: int) -> tf.Tensor:
         """Draws the words of a PRNG key."""
-        assert self._keys is not None
         drawn = [tf.cast(self._keys.next(), tf.uint32) for _ in range(-(-count // 2))]
         return tf.concat(drawn, axis=0)[:count]
 
@@ -285,11 +291,10 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         ]
         stored: dict[str, Any] = {}
         for name, variable in named:
-            key = plain = name.replace("/", ".")
+            key = name.replace("/", ".")
             while key in stored:
                 key += "_"
             stored[key] = variable
-            del plain
         return stored
 
 
@@ -310,19 +315,12 @@ class _State:
         self.constants = LayerConstants(captured, EagerConstants())
 
 
-class _Scopes:
-    """Name scopes of Keras, one within the other."""
+@dataclass(frozen=True)
+class _Described:
+    """Shape and dtype of an input."""
 
-    def __init__(self, scopes: Sequence[Any]) -> None:
-        self._scopes = scopes
-
-    def __enter__(self) -> None:
-        for scope in self._scopes:
-            scope.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        for scope in reversed(self._scopes):
-            scope.__exit__(*error)
+    shape: tuple[int | None, ...]
+    dtype: str
 
 
 def _words(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -331,10 +329,17 @@ def _words(given: str | Sequence[str]) -> tuple[str, ...]:
 
 def _described(value: Any) -> Any:
     """Describes an input by its shape and dtype."""
+    if value is None or isinstance(value, keras.KerasTensor):
+        return value
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         value = np.asarray(value)
-    shape = tf.TensorShape(value.shape).as_list()
-    return keras.KerasTensor(tuple(shape), keras.backend.standardize_dtype(value.dtype))
+    dtype = getattr(value.dtype, "name", value.dtype)
+    shape = tf.TensorShape(value.shape)
+    if shape.rank is None:
+        raise ShapeError(
+            "An input of a layer has no known rank. Set it, with tf.ensure_shape or a keras.Input."
+        )
+    return _Described(tuple(shape.as_list()), dtype)
 
 
 def _map_shapes(make: Any, shapes: Any) -> Any:

@@ -73,16 +73,18 @@ class Options:
         assert chosen is not None
         return is_trainable(leaf.name, leaf.aval, chosen)
 
+    def check_names(self, leaves: Sequence[WeightLeaf]) -> None:
+        """Raises SavingError if a beginning of names is that of no weight."""
+        names = [leaf.name for leaf in leaves]
+        check_prefixes(names, True if self.trainable is None else self.trainable)
+        check_prefixes(names, self.mutable, "mutable")
+
     def check(self, model: LayerModel, source: str, advice: str) -> LayerModel:
         """Refuses a layer that `fit` would not change, unless the user asked for it.
 
         Raises:
-          SavingError: a beginning of names is that of no weight.
           LayerError: there is nothing to train.
         """
-        names = [weight.name for weight in model.weights]
-        check_prefixes(names, True if self.trainable is None else self.trainable)
-        check_prefixes(names, self.mutable, "mutable")
         constants = [weight for _, weight in model.constants if is_differentiable(weight.dtype)]
         has_numbers = model.weights or constants
         if self.trainable is None and has_numbers and not any(w.trainable for w in model.weights):
@@ -112,6 +114,7 @@ def model_of_portables(
         for function in functions if given is not None else ():
             if function.weight_names or function.takes_params:
                 leaves += [_read(leaf) for leaf in weight_leaves(function.portable, given)]
+    options.check_names(leaves)
     model = LayerModel.of(
         functions[0],
         functions[1] if training is not None else None,
@@ -169,11 +172,13 @@ def model_of_saved_model(
     def trains(leaf: WeightLeaf) -> bool:
         return is_saved_trainable[leaf.name] if options.trainable is None else options.decides(leaf)
 
+    leaves = [leaf for function in functions for leaf in values.leaves(function)]
+    options.check_names(leaves)
     model = LayerModel.of(
         functions[0],
         functions[1] if training else None,
         options.mutable,
-        [leaf for function in functions for leaf in values.leaves(function)],
+        leaves,
         trains,
         values.constant,
     )
@@ -225,8 +230,8 @@ class _SavedValues:
     def constant(self, portable: PortableFunction, constant: LiftedConstant) -> Value | None:
         """Reads a captured array."""
         aval = constant.aval
-        key = self._constants[constant.digest, aval.dtype, aval.shape]
         shape = tuple(size for size in aval.op_shape if isinstance(size, int))
+        key = self._constants[constant.digest, aval.dtype, shape]
         return lambda: self._tensor(key, shape)
 
     def _tensor(self, key: str, shape: tuple[int, ...]) -> np.ndarray:
