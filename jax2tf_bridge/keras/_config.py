@@ -49,12 +49,12 @@ def _function_config(function: LayerFunction) -> dict[str, Any]:
     }
 
 
-def model_of_config(config: Any, layer: str) -> LayerModel:
+def model_of_config(config: Any, name: Any) -> LayerModel:
     """Reads what `model_config` wrote; its weights have no values yet.
 
     Args:
       config: what the JSON says.
-      layer: for messages.
+      name: of the layer, for messages.
 
     Raises:
       FileFormatError: it is damaged, or of a newer format.
@@ -64,13 +64,15 @@ def model_of_config(config: Any, layer: str) -> LayerModel:
         version = root.get("format").integer(1)
         if version > FORMAT:
             raise FileFormatError(
-                f"{layer} was written by jax2tf-bridge {root.get('bridge').text():.40}, in format "
-                f"{version}. The installed release {__version__} reads up to {FORMAT}: upgrade "
+                f"The layer {name!r:.80} was written by jax2tf-bridge {root.get('bridge').text():.40}, in "
+                f"format {version}. The installed release {__version__} reads up to {FORMAT}: upgrade "
                 "jax2tf-bridge."
             )
-        names = ("format", "bridge", "inference", "training", "mutable", "trained")
-        _, _, inference, training, mutable, trained = root.fields(*names)
-        functions = [_function(place) for place in (inference, training) if place.value is not None]
+        fields = ("format", "bridge", "inference", "training", "mutable", "trained")
+        _, _, inference, training, mutable, trained = root.fields(*fields)
+        functions = [_function(inference)]
+        if training.value is not None:
+            functions.append(_function(training))
         trained_names = {name.text() for name in trained.elements()}
         return LayerModel.of(
             functions[0],
@@ -80,9 +82,9 @@ def model_of_config(config: Any, layer: str) -> LayerModel:
             lambda leaf: leaf.name in trained_names,
             lambda portable, constant: None,
         )
-    except (JsonProblem, IndexError) as e:
+    except JsonProblem as e:
         raise FileFormatError(
-            f"The config of {layer} is damaged: {e}. Save the model again."
+            f"The config of the layer {name!r:.80} is damaged: {e}. Save the model again."
         ) from e
 
 

@@ -194,7 +194,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
           FileFormatError: the config is damaged, or of a newer release of jax2tf-bridge.
         """
         name = config.get("name")
-        model = model_of_config(config.get("model"), f"The layer {name!r}")
+        model = model_of_config(config.get("model"), name)
         layer = cls(model, seed=config.get("seed"), name=name)
         layer.trainable = config.get("trainable", True)
         return layer
@@ -202,7 +202,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
     def save_own_variables(self, store: Any) -> None:
         """Writes the values of the weights by their names."""
         for key, variable in self._stored().items():
-            store[key] = variable
+            store[key] = variable.numpy()
 
     def load_own_variables(self, store: Any) -> None:
         """Reads the values of the weights by their names.

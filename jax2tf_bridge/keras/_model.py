@@ -26,6 +26,7 @@ from jax2tf_bridge.saving.weights._variables import WeightLeaf, begins
 from jax2tf_bridge.to_tf._constants import Key, constant_array, constant_key
 from jax2tf_bridge.to_tf._dtypes import op_dtype
 from jax2tf_bridge.to_tf._gradient import differentiates_itself
+from jax2tf_bridge.to_tf._op import check_function
 
 Value = Callable[[], np.ndarray]
 """Reads the first value of a weight."""
@@ -158,15 +159,22 @@ def gradient_order(portable: PortableFunction) -> int:
         return 0
 
 
-def held_array(portable: PortableFunction, constant: LiftedConstant) -> Value | None:
-    """Reads a captured array from the function that holds it."""
-    return None if constant.data is None else lambda: constant_array(portable, constant)
+def held_array(portable: PortableFunction, constant: LiftedConstant) -> Value:
+    """Reads a captured array from the function that holds it.
+
+    Raises:
+      ModuleError: it does not hold it.
+    """
+    array = constant_array(portable, constant)
+    return lambda: array
 
 
 def _with_gradients(portable: PortableFunction) -> list[PortableFunction]:
     found = [portable]
     for _ in range(gradient_order(portable)):
         found.append(found[-1].vjp())
+    for each in found:
+        check_function(each, has_arrays=False)  # read where the variables are made
     return found
 
 

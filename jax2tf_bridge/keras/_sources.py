@@ -470,4 +470,4 @@ def _portable(function: Any) -> PortableFunction | None:
 
 
 def _kind(value: Any) -> str:
-    return repr(value) if isinstance(value, str) else f"a {type(value).__name__}"
+    return repr(value) if isinstance(value, str) else f"an object of type {type(value).__name__}"
