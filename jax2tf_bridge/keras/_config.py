@@ -63,9 +63,10 @@ def model_of_config(config: Any, name: Any) -> LayerModel:
         root = JsonValue.of(json.dumps(config))
         version = root.get("format").integer(1)
         if version > FORMAT:
+            release = root.get("bridge").text()
             raise FileFormatError(
-                f"The layer {name!r:.80} was written by jax2tf-bridge {root.get('bridge').text():.40}, in "
-                f"format {version}. The installed release {__version__} reads up to {FORMAT}: upgrade "
+                f"The layer {name!r:.80} was written by jax2tf-bridge {release:.40}, in format "
+                f"{version}. The installed release {__version__} reads up to {FORMAT}: upgrade "
                 "jax2tf-bridge."
             )
         fields = ("format", "bridge", "inference", "training", "mutable", "trained")

@@ -200,7 +200,7 @@ def test_what_a_layer_cannot_be_made_of(
 
 
 def test_portable_functions_and_their_weights(portable: PortableFunction) -> None:
-    with pytest.raises(StructureError, match="do not fit .* of dense:\n  - dense/bias is missing"):
+    with pytest.raises(StructureError, match=r"do not fit .* of dense:\n  - dense/bias is missing"):
         Layer(portable, {**dense_params(), "dense": {"kernel": X}})
     without = Layer(portable, name="net")
     with pytest.raises(StructureError, match=r"If params are its weights, pass them as params of"):
@@ -230,7 +230,7 @@ def test_saved_models(tmp_path: Path) -> None:
     tf.saved_model.save(module, tmp_path / "other")
     with pytest.raises(FileFormatError, match=r"other was not written by jax2tf_bridge\.save: it"):
         Layer(tmp_path / "other")
-    with pytest.raises(FileFormatError, match="is not a SavedModel: it has no saved_model.pb"):
+    with pytest.raises(FileFormatError, match=r"is not a SavedModel: it has no saved_model\.pb"):
         Layer(tmp_path)
     with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path / "none"))):
         Layer(tmp_path / "none")

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
-import optax
 import pytest
 import tensorflow as tf
 
@@ -27,6 +26,8 @@ from tests.keras_layer.functions import (
     pooled,
     pooled_params,
 )
+
+optax: Any = pytest.importorskip("optax", reason="optax is not installed")
 
 
 def functional(layer: Layer) -> Any:
@@ -57,7 +58,7 @@ def test_weights_are_the_layers_own_by_path(portable: Any) -> None:
     np.testing.assert_allclose(layer(X.astype(np.float64)), dense(dense_params(), X), rtol=1e-5)
 
 
-OPTIMIZERS = {
+OPTIMIZERS: dict[str, Any] = {
     "sgd": (
         lambda: keras.optimizers.SGD(0.1, momentum=0.9),
         lambda: optax.sgd(0.1, momentum=0.9),
