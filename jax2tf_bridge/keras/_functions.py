@@ -114,8 +114,10 @@ class LayerFunction:
         raise self._misfit(layer, [f"expected {len(arguments)} inputs, got {count}"])
 
     def _names(self) -> list[str]:
-        """Lists the names of the inputs in the signature of a SavedModel."""
-        return [self.input_names[path] for path, _ in self.inputs if path in self.input_names]
+        """Lists the names of the inputs in the signature of a SavedModel; masks keep theirs."""
+        if not self.input_names:
+            return []
+        return [self.input_names.get(path, path) for path, _ in self.inputs]
 
     def _misfit(self, layer: str, problems: Sequence[str]) -> StructureError:
         names = [name for name, _ in self._arguments]

@@ -113,7 +113,8 @@ def model_of_portables(
     with opened(keys_as_words(params)) as given:
         for function in functions if given is not None else ():
             if function.weight_names or function.takes_params:
-                leaves += [_read(leaf) for leaf in weight_leaves(function.portable, given)]
+                found = weight_leaves(function.portable, given)
+                leaves += map(_copied, found) if isinstance(given, PathWeights) else found
     options.check_names(leaves)
     model = LayerModel.of(
         functions[0],
@@ -130,9 +131,9 @@ def model_of_portables(
     return options.check(model, f"The function {inference.name}", advice)
 
 
-def _read(leaf: WeightLeaf) -> WeightLeaf:
-    """Reads the value of a weight of a file, which is closed before the variables are made."""
-    return WeightLeaf(leaf.path, leaf.name, leaf.aval, np.asarray(leaf.value))
+def _copied(leaf: WeightLeaf) -> WeightLeaf:
+    """Copies a weight out of a file, which is closed before the variables are made."""
+    return WeightLeaf(leaf.path, leaf.name, leaf.aval, np.array(leaf.value))
 
 
 def model_of_saved_model(

@@ -199,6 +199,24 @@ def test_saved_models_and_files(tmp_path: Path, portable: Any) -> None:
     np.testing.assert_allclose(layer(X), expected, rtol=1e-5)
 
 
+def test_masks_that_buckets_fill_are_inputs(tmp_path: Path) -> None:
+    numbers, real = np.array([[1, 2, 3]], np.int32), np.array([[True, True, False]])
+    signature = Signature(
+        pooled,
+        args=[numbers, real],
+        polymorphic_shapes="(b, n)",
+        input_names={"ids": "words"},
+        mask="mask",
+        buckets={"n": [4]},
+        unchecked_padding=["n"],
+    )
+    save(tmp_path / "model", signature, params=pooled_params(), warm_up=False)
+    layer = Layer(tmp_path / "model")
+    expected = pooled(pooled_params(), numbers, real)
+    np.testing.assert_allclose(layer({"words": numbers, "mask": real}), expected, rtol=1e-5)
+    np.testing.assert_allclose(layer([numbers, real]), expected, rtol=1e-5)
+
+
 def test_lifted_arrays_of_saved_models(tmp_path: Path) -> None:
     def shifted(params: Any, x: Any) -> Any:
         return x @ params + jnp.asarray(TABLE)[0, :4]

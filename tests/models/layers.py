@@ -43,7 +43,7 @@ def _differences(folder: Path, name: str) -> Iterator[str]:
         sources = [*(inputs[j] for j in facts["sources"]), *weights]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(sources)
-            results = tf.nest.flatten(layer(_nested(facts, inputs)))
+            results = tf.nest.flatten(_called(facts, layer, inputs))
         targets = [r for r in results if r.dtype.is_floating]
         cotangents = [tf.constant(c) for c in arrays["cotangents"]]
         gradients = tape.gradient(targets, sources, cotangents, tf.UnconnectedGradients.ZERO)
@@ -60,8 +60,17 @@ def _differences(folder: Path, name: str) -> Iterator[str]:
 def _archived(folder: Path, facts: Any, layer: Layer, arrays: Any) -> Iterator[str]:
     """Trains the layer a step, in a functional model, and reloads that."""
     given = [tf.constant(array) for array in arrays["inputs"]]
-    inputs = [keras.Input(a.shape[1:], dtype=a.dtype.name) for a in arrays["inputs"]]
-    model = keras.Model(inputs, keras.tree.flatten(layer(_nested(facts, inputs))))
+    kept = [i for i, array in enumerate(given) if not _is_key(array)]
+    state: Any = layer._state
+    shapes = {path: aval.shape for path, aval in state.model.inference.inputs}
+    inputs: list[Any] = list(given)
+    for i, shape in zip(kept, shapes.values(), strict=True):
+        sizes = [size if isinstance(size, int) else None for size in shape]
+        inputs[i] = keras.Input(batch_shape=sizes, dtype=given[i].dtype.name)
+    model = keras.Model(
+        [inputs[i] for i in kept], keras.tree.flatten(layer(_nested(facts, inputs)))
+    )
+    given = [given[i] for i in kept]
     before = {path: variable.numpy() for path, variable in layer.params.items()}
     with tf.GradientTape() as tape:
         results = model(given)
@@ -81,9 +90,22 @@ def _archived(folder: Path, facts: Any, layer: Layer, arrays: Any) -> Iterator[s
     (folder / "model.keras").unlink()
 
 
+def _called(facts: Any, layer: Layer, inputs: Any) -> Any:
+    """Calls the layer, which draws the keys that JAX was given."""
+    for words in filter(_is_key, inputs):
+        layer._keys.state.assign(tf.cast(words, tf.int64))
+    return layer(_nested(facts, inputs))
+
+
 def _nested(facts: Any, inputs: Any) -> Any:
     arguments = filled(facts["arguments"], inputs)
-    return arguments[0] if len(arguments) == 1 else arguments
+    taken = [a for a in arguments if not _is_key(a)]
+    return taken[0] if len(taken) == 1 else taken
+
+
+def _is_key(array: Any) -> Any:
+    """Tells the words of a PRNG key."""
+    return tf.is_tensor(array) and array.dtype == tf.uint32 and array.shape == (2,)
 
 
 def main(exported: Path, report_path: Path, *names: str) -> None:
