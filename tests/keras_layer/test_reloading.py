@@ -89,6 +89,25 @@ def test_config_makes_the_layer_again(config: dict[str, Any]) -> None:
     assert not Layer.from_config({**config, "trainable": False}).trainable_weights
 
 
+def test_tensorflows_own_operations_stay_these() -> None:
+    layer = Layer(dense, dense_params(), xla=False)
+    layer(keras.KerasTensor((None, 4)))
+    again = Layer.from_config(json.loads(json.dumps(layer.get_config())))
+    for name, variable in layer.params.items():
+        again.params[name].assign(variable)
+    x, gradients = tf.constant(X), []
+    for each in (layer, again):
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(each(x) ** 2)
+        gradients.append(tape.gradient(total, [v.value for v in each.trainable_variables]))
+    for one, other in zip(*gradients, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    graph = tf.function(again).get_concrete_function(x).graph
+    kinds = {op.type for op in graph.get_operations()}
+    assert "MatMul" in kinds
+    assert "XlaCallModule" not in kinds
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
