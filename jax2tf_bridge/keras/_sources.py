@@ -277,11 +277,7 @@ class JaxFunction:
         """
         with opened(self.params) as given:
             params = given.tree() if isinstance(given, PathWeights) else given
-        args, kwargs = self._call(layer, inputs)
-        if KEY in self._parameters():
-            import jax
-
-            kwargs[KEY] = jax.random.key(0)
+        args, kwargs = self._call(self._values(layer, inputs))
         takes = self.params is not None
         call = (params, *args) if takes else args
         portables = [
@@ -302,37 +298,46 @@ class JaxFunction:
         except (TypeError, ValueError):  # it does not say what it takes
             return {}
 
-    def _call(self, layer: str, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Finds the arguments that the inputs are, without the weights."""
-        parameters = list(self._parameters().values())
-        positional = [
-            p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ][0 if self.params is None else 1 :]
-        open_ended = not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters)
-        named = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-        known = [p for p in (*positional, *named) if p.name not in (TRAINING, KEY)]
-        required = [p.name for p in known if p.default is p.empty]
-        names = [p.name for p in known]
-        if (
-            isinstance(inputs, Mapping)
-            and inputs.keys() <= set(names)
-            and set(required) <= inputs.keys()
-        ):
-            args: list[Any] = []
-            kwargs: dict[str, Any] = dict(inputs)
-            for parameter in positional:
-                if parameter.name not in kwargs:
-                    break
-                args.append(kwargs.pop(parameter.name))
-            return tuple(args), kwargs
-        if len(required) == 1 or (not required and (names or open_ended)):
-            is_named = bool(required) and required[0] in [p.name for p in named]
-            return ((), {required[0]: inputs}) if is_named else ((inputs,), {})
+    def _positional(self) -> list[str]:
+        """Names the arguments that can be given by position, behind the weights."""
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        names = [name for name, p in self._parameters().items() if p.kind in kinds]
+        return names[0 if self.params is None else 1 :]
+
+    def _call(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Makes the arguments of a call of values by name; "" is that of the only one."""
+        kwargs = dict(values)
+        if KEY in self._parameters():
+            import jax
+
+            kwargs[KEY] = jax.random.key(0)
+        args = [kwargs.pop("")] if "" in kwargs else []
+        for name in self._positional():
+            if name not in kwargs:
+                break
+            args.append(kwargs.pop(name))
+        return tuple(args), kwargs
+
+    def _values(self, layer: str, inputs: Any) -> Mapping[str, Any]:
+        """Finds the arguments that the inputs are, by name."""
+        parameters = self._parameters()
+        named = [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
+        names = [n for n in (*self._positional(), *named) if n not in (TRAINING, KEY)]
+        required = [n for n in names if parameters[n].default is inspect.Parameter.empty]
+        if isinstance(inputs, Mapping) and set(required) <= inputs.keys() <= set(names):
+            return inputs
+        if not required and self._takes_any():
+            return {"": inputs}
+        if len(required) == 1 or (not required and names):
+            return {(required or names)[0]: inputs}
         if isinstance(inputs, (list, tuple)) and len(inputs) == len(required):
-            by_position = len(required) - sum(p.name in required for p in named)
-            rest = dict(zip(required[by_position:], inputs[by_position:], strict=True))
-            return tuple(inputs[:by_position]), rest
+            return dict(zip(required, inputs, strict=True))
         raise LayerError(self._misfit(layer, required, inputs))
+
+    def _takes_any(self) -> bool:
+        """Tells functions of *args, and those that do not say what they take."""
+        parameters = self._parameters().values()
+        return not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters)
 
     def _misfit(self, layer: str, required: Sequence[str], inputs: Any) -> str:
         name = getattr(self.function, "__name__", "the function")
