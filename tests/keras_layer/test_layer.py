@@ -170,7 +170,8 @@ def test_several_inputs_of_open_sizes() -> None:
     expected = pooled(pooled_params(), numbers, real)
     np.testing.assert_allclose(model([numbers, real]), expected, rtol=1e-5)
     # One batch, and one length, which the function needs to be the same.
-    (portable,) = [f.portable for f in layer._state.model.functions]  # type: ignore[union-attr]
+    state: Any = layer._state
+    (portable,) = [function.portable for function in state.model.functions]
     assert portable.requirements == ("d1 == d2",)
     named = Layer(pooled, pooled_params(), polymorphic_shapes=["(b, n)", "(b, n)"])
     assert named([ids, mask]).shape == (None, 5)
@@ -242,3 +243,50 @@ def test_mixed_precision_leaves_the_functions_dtypes(portable: Any) -> None:
         assert layer.params["out/0"].dtype == "float32"
     finally:
         keras.config.set_dtype_policy(before)
+
+
+W = {"w": np.ones((4, 2), np.float32)}
+
+
+def rng_first(params: Any, rng: Any, x: Any, training: bool) -> Any:
+    return x @ params["w"]
+
+
+def training_first(params: Any, training: bool, x: Any, *, y: Any) -> Any:
+    return (x + y) @ params["w"]
+
+
+def optional(params: Any, x: Any, y: Any = None) -> Any:
+    return x @ params["w"] if y is None else (x + y) @ params["w"]
+
+
+def variadic(params: Any, *xs: Any) -> Any:
+    return xs[0] @ params["w"]
+
+
+def nested(params: Any, batch: Any) -> Any:
+    return (batch["x"] + batch["y"]) @ params["w"]
+
+
+ONE = keras.KerasTensor((None, 4))
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "paths"),
+    [
+        (rng_first, ONE, ["x"]),
+        (training_first, [ONE, ONE], ["x", "y"]),
+        (training_first, {"y": ONE, "x": ONE}, ["x", "y"]),
+        (optional, ONE, ["x"]),
+        (optional, {"x": ONE, "y": ONE}, ["x", "y"]),
+        (variadic, ONE, ["xs[0]"]),
+        (nested, {"x": ONE, "y": ONE}, ["batch['x']", "batch['y']"]),
+    ],
+)
+def test_arguments_are_found_by_name(function: Any, inputs: Any, paths: list[str]) -> None:
+    layer = Layer(function, W)
+    assert layer(inputs).shape == (None, 2)
+    assert layer(inputs, training=True).shape == (None, 2)
+    state: Any = layer._state
+    for each in state.model.functions:
+        assert [path for path, _ in each.inputs] == paths
