@@ -140,7 +140,8 @@ class LayerFunction:
         leaves = self._leaves(layer, inputs)
         shapes, dtypes = [], []
         for leaf, (path, aval) in zip(leaves, self.inputs, strict=True):
-            shape, dtype = tf.TensorShape(leaf.shape), tf.as_dtype(leaf.dtype).name
+            shape = tf.TensorShape(leaf.shape)
+            dtype = aval.op_dtype if leaf.dtype is None else tf.as_dtype(leaf.dtype).name
             expected = [size if isinstance(size, int) else None for size in aval.op_shape]
             if not shape.is_compatible_with(expected):
                 known = None if shape.rank is None else shape_text(tuple(shape.as_list()))

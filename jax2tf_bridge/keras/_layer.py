@@ -162,14 +162,9 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Computes the shapes of the outputs for inputs of these shapes."""
-        function = self._ready("build it, or call it").model.inference
-        dtypes = iter([aval.op_dtype for _, aval in function.inputs])
-
-        def tensor(shape: Any) -> Any:
-            return keras.KerasTensor(tuple(shape), next(dtypes, keras.config.floatx()))
-
-        outputs = self.compute_output_spec(_map_shapes(tensor, input_shape))
-        return keras.tree.map_structure(lambda output: output.shape, outputs)
+        model = self._ready("build it, or call it").model
+        shapes = _map_shapes(lambda shape: _Described(tuple(shape), None), input_shape)
+        return model.output(False, [s for s, _ in model.inference.results(self._subject, shapes)])
 
     def get_config(self) -> dict[str, Any]:
         """Writes what the layer runs, without the values of its weights.
@@ -317,10 +312,10 @@ class _State:
 
 @dataclass(frozen=True)
 class _Described:
-    """Shape and dtype of an input."""
+    """Shape and dtype of an input; None for whatever the function takes."""
 
     shape: tuple[int | None, ...]
-    dtype: str
+    dtype: str | None
 
 
 def _words(given: str | Sequence[str]) -> tuple[str, ...]:

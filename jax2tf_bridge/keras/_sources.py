@@ -171,7 +171,8 @@ def model_of_saved_model(
     is_saved_trainable = {entry.name: entry.trainable for entry in sidecar.variables}
 
     def trains(leaf: WeightLeaf) -> bool:
-        return is_saved_trainable[leaf.name] if options.trainable is None else options.decides(leaf)
+        as_saved = options.trainable is None or options.trainable is False
+        return is_saved_trainable[leaf.name] if as_saved else options.decides(leaf)
 
     leaves = [leaf for function in functions for leaf in values.leaves(function)]
     options.check_names(leaves)

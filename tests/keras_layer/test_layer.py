@@ -164,6 +164,7 @@ def test_several_inputs_of_open_sizes() -> None:
     ids, mask = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="bool")
     assert layer([ids, mask]).shape == (None, 5)
     assert layer({"mask": mask, "ids": ids}).shape == (None, 5)
+    assert layer.compute_output_shape({"mask": (3, None), "ids": (3, None)}) == (3, 5)
     model = keras.Model([ids, mask], layer([ids, mask]))
     numbers = np.array([[1, 2, 3], [4, 5, 6]])  # of 64 bits
     real = np.array([[True, True, False]] * 2)
@@ -193,6 +194,10 @@ def test_saved_models_and_files(tmp_path: Path, portable: Any) -> None:
     names = ["dense/bias", "dense/kernel"]
     assert [n for n, w in layer.params.items() if w.trainable] == names
     assert len(Layer(str(tmp_path / "model"), trainable=True).trainable_weights) == 3
+    frozen = Layer(tmp_path / "model", trainable=False)
+    assert not frozen.trainable_weights
+    frozen.trainable = True
+    assert [n for n, w in frozen.params.items() if w.trainable] == names
     write_function(tmp_path / "net.jaxfn", portable)
     write_weights(tmp_path / "net.msgpack", dense_params())
     layer = Layer(tmp_path / "net.jaxfn", tmp_path / "net.msgpack", trainable="out")
