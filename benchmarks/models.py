@@ -103,7 +103,7 @@ def measure_here(converter: str, name: str, rounds: int) -> dict[str, Any]:
     import numpy as np
     import tensorflow as tf
 
-    from tests.models.served import compare
+    from tests.models.comparing import compare
     from tests.models.table import by_name
 
     model = by_name(name)

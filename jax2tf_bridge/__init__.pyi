@@ -4,6 +4,7 @@ from jax2tf_bridge import colocated as colocated
 from jax2tf_bridge import compat as compat
 from jax2tf_bridge import errors as errors
 from jax2tf_bridge import jax_export as jax_export
+from jax2tf_bridge import keras as keras
 from jax2tf_bridge import litert as litert
 from jax2tf_bridge import loading as loading
 from jax2tf_bridge import parallel as parallel

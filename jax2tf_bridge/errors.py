@@ -274,6 +274,10 @@ class SavingError(BridgeError, ValueError):
     """A SavedModel that cannot be written as asked; what was at its path is still there."""
 
 
+class LayerError(BridgeError, ValueError):
+    """A Keras layer that cannot be made, called or saved as asked."""
+
+
 class ShardingError(BridgeError, ValueError):
     """A function over several devices that TensorFlow cannot run on one, or not in eager mode."""
 

@@ -53,10 +53,15 @@ def check_versions(portable: PortableFunction) -> None:
         )
 
 
-def check_function(portable: PortableFunction) -> None:
+def check_function(portable: PortableFunction, *, has_arrays: bool = True) -> None:
     """Raises unless the installed TF can run the portable function, and its types are the module's.
 
     The modules of its stored VJPs are looked at too.
+
+    Args:
+      portable: the function.
+      has_arrays: whether it must hold the arrays that it captured; False if they come from
+        elsewhere.
 
     Raises:
       ModuleError: the module is too new for this TF, does not match its portable function, has
@@ -65,7 +70,7 @@ def check_function(portable: PortableFunction) -> None:
     """
     check_versions(portable)
     _check_effects(portable)
-    for constant in portable.lifted_constants:
+    for constant in portable.lifted_constants if has_arrays else ():
         constant_array(portable, constant)
     for port in portable.inputs:
         op_dtype(port.aval, f"The argument {port.path} of {portable.name}")

@@ -25,13 +25,18 @@ _HALF = (len(MODELS) + 1) // 2
 _PARTS = (MODELS[:_HALF], MODELS[_HALF:])
 # One of each library, of those that compile soon.
 _SAMPLE = {"lstm", "actor_critic", "recommender", "keras_text"}
+LAYERS = "Keras layers"
 # In the order in which four workers of pytest have one process each to wait for.
-_CASES = [(release, model) for part in _PARTS for release in RELEASES for model in part]
+_CASES = [(release, model) for part in _PARTS for release in (*RELEASES, LAYERS) for model in part]
 
 
 def _outcome(harness: Harness, release: str, model: Model) -> Outcome:
-    """Runs a model's export and a TensorFlow release on it, as far as they have not run."""
-    python = harness.consumer_python(release)
+    """Runs a model's export and a TensorFlow release on it, as far as they have not run.
+
+    Or makes layers of Keras of them, with the TensorFlow that is installed here.
+    """
+    as_layers = release == LAYERS
+    python = sys.executable if as_layers else harness.consumer_python(release)
     part = next(i for i, models in enumerate(_PARTS) if model in models)
     names = [m.name for m in _PARTS[part] if harness.whole or m.name in _SAMPLE]
     folder = harness.folder / f"models-{part}"
@@ -45,8 +50,8 @@ def _outcome(harness: Harness, release: str, model: Model) -> Outcome:
         return exports[model.name]
     good = [name for name in names if not exports[name].failures]
     report = Report(folder / f"{release}.jsonl")
-    title = f"TensorFlow {release} on real models, part {part + 1} of {len(_PARTS)}"
-    module = "tests.models.consume_models"
+    title = f"{release} on real models, part {part + 1} of {len(_PARTS)}"
+    module = "tests.models.layers" if as_layers else "tests.models.consume_models"
     harness.complete(title, [python, "-m", module, folder, report.path, *good], report)
     return report.outcomes()[model.name]
 

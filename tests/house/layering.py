@@ -17,7 +17,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("weights", "saved_model", "from_jax", "to_tf"),
     ("colocated", "inspecting", "loading", "saving", "call_tf", "jax_export", "stablehlo"),
     ("parallel", "verifying", "converting"),
-    ("litert",),
+    ("keras", "litert"),
     ("facade",),
     ("compat", "cli"),
 )
@@ -30,7 +30,7 @@ _STANDS_ON: dict[str, frozenset[str]] = {
     **dict.fromkeys(("from_jax", "colocated", "loading", "jax_export"), JAX),
     "parallel": JAX,
     **dict.fromkeys(("to_tf", "saving"), TENSORFLOW),
-    **dict.fromkeys(("call_tf", "converting", "litert", "verifying"), JAX | TENSORFLOW),
+    **dict.fromkeys(("call_tf", "converting", "keras", "litert", "verifying"), JAX | TENSORFLOW),
 }
 """Who needs what: a package imports only third parties, and packages, that need no more."""
 

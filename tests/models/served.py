@@ -13,7 +13,7 @@ from tests.consumers.exchange import OPERATIONS, read_arrays
 from tests.consumers.own_operations import foreign_operations
 from tests.models.comparing import compare, largest
 
-_SMALLEST = 1e-3
+SMALLEST = 1e-3
 """Of the largest gradient: below that, what is left of sums that cancel is not compared."""
 
 
@@ -44,7 +44,7 @@ def _differences(folder: Path, name: str) -> Iterator[str]:
         sources = [*(inputs[j] for j in facts["sources"]), *weights]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(sources)
-            results = tf.nest.flatten(model.serving_default(*_filled(facts["arguments"], inputs)))
+            results = tf.nest.flatten(model.serving_default(*filled(facts["arguments"], inputs)))
         targets = [r for r in results if r.dtype.is_floating]
         cotangents = [tf.constant(c) for c in arrays["cotangents"]]
         gradients = tape.gradient(targets, sources, cotangents, tf.UnconnectedGradients.ZERO)
@@ -57,15 +57,15 @@ def _differences(folder: Path, name: str) -> Iterator[str]:
         names = [*(facts["inputs"][j] for j in facts["sources"]), *facts["weights"]]
         expected = arrays["gradients"]
         tolerance = facts["gradient_tolerance"]
-        floor = _SMALLEST * max(map(largest, expected))
+        floor = SMALLEST * max(map(largest, expected))
         where = f"call {i}, gradient of "
         yield from compare(where, names, gradients, expected, tolerance, floor=floor)
 
 
-def _filled(structure: Any, values: Sequence[Any]) -> Any:
+def filled(structure: Any, values: Sequence[Any]) -> Any:
     """A structure of indices with the values in their places."""
     if isinstance(structure, Mapping):
-        return {key: _filled(child, values) for key, child in structure.items()}
+        return {key: filled(child, values) for key, child in structure.items()}
     if isinstance(structure, list):
-        return [_filled(child, values) for child in structure]
+        return [filled(child, values) for child in structure]
     return values[structure]

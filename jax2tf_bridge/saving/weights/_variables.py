@@ -64,32 +64,29 @@ class Weights:
             shapes or dtypes; each difference is listed.
           SavingError: another function has other names for them.
         """
-        (tree, *_), (path, *_) = portable.in_tree.children[0].children, portable.argument_names
-        whose = f"the argument {path} of {portable.name}"
-        leaves = leaves_for(tree, self._params, whose, PARAMS)
-        names, paths = leaf_names(tree), tuple(tree.leaf_paths(PARAMS))
-        avals = portable.in_avals[: len(leaves)]
-        self._check(portable, path, leaves, avals, paths)
+        tree = portable.in_tree.children[0].children[0]
+        leaves = weight_leaves(portable, self._params)
         known = tree in self._trees
-        for name, own_path, leaf, aval in zip(names, paths, leaves, avals, strict=True):
+        for leaf in leaves:
+            name, aval = leaf.name, leaf.aval
             if name not in self._by_name:
-                variable = _variable(leaf, aval, own_path, name, self._is_trainable(name, aval))
-                self._by_name[name] = Weight(own_path, name, variable)
-                self._leaves[name] = leaf
-            elif not known and self._leaves[name] is not leaf:
+                variable = _variable(leaf, is_trainable(name, aval, self._trainable))
+                self._by_name[name] = Weight(leaf.path, name, variable)
+                self._leaves[name] = leaf.value
+            elif not known and self._leaves[name] is not leaf.value:
                 raise SavingError(
-                    f"{own_path} of {portable.name} and {self._by_name[name].path} of another "
+                    f"{leaf.path} of {portable.name} and {self._by_name[name].path} of another "
                     f"signature are two weights, and would both be named {name}: the functions "
                     "were exported with weights in different containers. Export all of them with "
                     "the same."
                 )
-            elif self._by_name[name].variable.dtype != op_dtype(aval, own_path):
+            elif self._by_name[name].variable.dtype != op_dtype(aval, leaf.path):
                 raise DTypeError(
-                    f"{own_path}: {portable.name} takes it as {aval.dtype}, and another signature "
+                    f"{leaf.path}: {portable.name} takes it as {aval.dtype}, and another signature "
                     f"as {self._by_name[name].variable.dtype.name}. Export all of them for one."
                 )
         self._trees.append(tree)
-        return [self._by_name[name].variable for name in names]
+        return [self._by_name[leaf.name].variable for leaf in leaves]
 
     def weights(self) -> Sequence[Weight]:
         """Lists all of them, in the order in which they were first needed.
@@ -97,56 +94,109 @@ class Weights:
         Raises:
           SavingError: `trainable` names what no weight's name begins with.
         """
-        if not isinstance(self._trainable, bool):
-            for prefix in self._trainable:
-                if not any(_begins(name, prefix) for name in self._by_name):
-                    known = sorted({name.split("/")[0] for name in self._by_name})
-                    raise SavingError(
-                        f"trainable names {prefix!r}, with which no weight's name begins"
-                        f"{did_you_mean(prefix, [*known, *self._by_name]) or '.'} "
-                        f"They begin with: {', '.join(known) or 'nothing: there are none'}."
-                    )
+        check_prefixes(list(self._by_name), self._trainable)
         return tuple(self._by_name.values())
 
-    def _is_trainable(self, name: str, aval: Aval) -> bool:
-        # TensorFlow has no gradients of the narrow ones.
-        if not aval.is_differentiable or aval.dtype in NARROW_FLOATS:
-            return False
-        if isinstance(self._trainable, bool):
-            return self._trainable
-        return any(_begins(name, prefix) for prefix in self._trainable)
 
-    def _check(
-        self,
-        portable: PortableFunction,
-        argument: str,
-        leaves: Sequence[Any],
-        avals: Sequence[Aval],
-        paths: Sequence[str],
-    ) -> None:
-        shapes, dtypes = [], []
-        for leaf, aval, path in zip(leaves, avals, paths, strict=True):
-            # A key is given as its words.
-            expected = Aval(aval.op_shape, aval.op_dtype) if aval.element_shape else aval
-            shape = tuple(np.shape(leaf))
-            if shape != expected.shape:
-                shapes.append(
-                    f"{path}: expected shape {shape_text(expected.shape)}, got {shape_text(shape)}"
-                    f"{' (transposed?)' if expected.shape == shape[::-1] else ''}"
-                )
-            dtype = dtype_name(leaf)
-            if dtype is None and not number_fits(leaf, expected.dtype):
-                dtypes.append(f"{path}: expected {expected.dtype}, got {leaf!r}")
-            elif dtype is not None and not can_become(dtype, expected.dtype):
-                dtypes.append(f"{path}: expected {expected.dtype}, got {dtype}")
-        if shapes or dtypes:
-            source = self._params.source if isinstance(self._params, PathWeights) else ""
-            whose = f"The weights in {source}" if source else "params"
-            raise mismatch(
-                f"{whose} do not fit the argument {argument} of {portable.name}",
-                shapes,
-                dtypes,
-                "Pass the weights that it was exported with, or export it for these.",
+@dataclass(frozen=True)
+class WeightLeaf:
+    """Leaf of the weights that a function takes.
+
+    Attributes:
+      path: as Python writes it, "params['dense']['kernel']".
+      name: of its variable, "dense/kernel".
+      aval: what the function takes.
+      value: what was given for it.
+    """
+
+    path: str
+    name: str
+    aval: Aval
+    value: Any
+
+    def array(self) -> np.ndarray:
+        """Returns the value in the dtype in which it crosses to TensorFlow."""
+        # JAX's arrays on the CPU are views here: a variable made of it is the only copy.
+        dtype = op_dtype(self.aval, self.path)
+        return np.asarray(self.value).astype(dtype.as_numpy_dtype, copy=False)
+
+
+def weight_leaves(portable: PortableFunction, params: Any) -> list[WeightLeaf]:
+    """Finds the weights that are a function's first argument, in the order of its leaves.
+
+    Args:
+      portable: of the function.
+      params: what `leaves_for` takes.
+
+    Raises:
+      StructureError, ShapeError, DTypeError: the weights are not of the function's structure,
+        shapes or dtypes; each difference is listed.
+    """
+    (tree, *_), (path, *_) = portable.in_tree.children[0].children, portable.argument_names
+    values = leaves_for(tree, params, f"the argument {path} of {portable.name}", PARAMS)
+    described = zip(
+        tree.leaf_paths(PARAMS), leaf_names(tree), portable.in_avals, values, strict=False
+    )
+    leaves = [WeightLeaf(*each) for each in described]
+    _check_leaves(portable, path, leaves, params)
+    return leaves
+
+
+def _check_leaves(
+    portable: PortableFunction, argument: str, leaves: Sequence[WeightLeaf], params: Any
+) -> None:
+    shapes, dtypes = [], []
+    for each in leaves:
+        leaf, aval, path = each.value, each.aval, each.path
+        # A key is given as its words.
+        expected = Aval(aval.op_shape, aval.op_dtype) if aval.element_shape else aval
+        shape = tuple(np.shape(leaf))
+        if shape != expected.shape:
+            shapes.append(
+                f"{path}: expected shape {shape_text(expected.shape)}, got {shape_text(shape)}"
+                f"{' (transposed?)' if expected.shape == shape[::-1] else ''}"
+            )
+        dtype = dtype_name(leaf)
+        if dtype is None and not number_fits(leaf, expected.dtype):
+            dtypes.append(f"{path}: expected {expected.dtype}, got {leaf!r}")
+        elif dtype is not None and not can_become(dtype, expected.dtype):
+            dtypes.append(f"{path}: expected {expected.dtype}, got {dtype}")
+    if shapes or dtypes:
+        source = params.source if isinstance(params, PathWeights) else ""
+        whose = f"The weights in {source}" if source else "params"
+        raise mismatch(
+            f"{whose} do not fit the argument {argument} of {portable.name}",
+            shapes,
+            dtypes,
+            "Pass the weights that it was exported with, or export it for these.",
+        )
+
+
+def is_trainable(name: str, aval: Aval, trainable: bool | Sequence[str]) -> bool:
+    """Tells whether a weight is trained; `trainable`: all, none, or the beginnings of names."""
+    # TensorFlow has no gradients of the narrow ones.
+    if not aval.is_differentiable or aval.dtype in NARROW_FLOATS:
+        return False
+    if isinstance(trainable, bool):
+        return trainable
+    return any(begins(name, prefix) for prefix in trainable)
+
+
+def check_prefixes(
+    names: Sequence[str], given: bool | Sequence[str], argument: str = "trainable"
+) -> None:
+    """Raises if an argument has beginnings of names with which no weight's name begins.
+
+    Raises:
+      SavingError: with what was probably meant.
+    """
+    for prefix in () if isinstance(given, bool) else given:
+        if not any(begins(name, prefix) for name in names):
+            known = sorted({name.split("/")[0] for name in names})
+            raise SavingError(
+                f"{argument} names {prefix!r}, with which no weight's name begins"
+                f"{did_you_mean(prefix, [*known, *names]) or '.'} "
+                f"They begin with: {', '.join(known) or 'nothing: there are none'}."
             )
 
 
@@ -212,19 +262,19 @@ def names_of(paths: Sequence[Sequence[Any]]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _begins(name: str, prefix: str) -> bool:
+def begins(name: str, prefix: str) -> bool:
+    """Tells whether a weight's name begins with the keys of a prefix, as "dense" or "dense/"."""
     prefix = prefix.rstrip("/")
     return name == prefix or name.startswith(f"{prefix}/") or not prefix
 
 
-def _variable(leaf: Any, aval: Aval, path: str, name: str, trainable: bool) -> tf.Variable:
-    dtype = op_dtype(aval, path)
-    if isinstance(leaf, (tf.Tensor, tf.Variable)):
-        value = tf.convert_to_tensor(leaf)
+def _variable(leaf: WeightLeaf, trainable: bool) -> tf.Variable:
+    dtype = op_dtype(leaf.aval, leaf.path)
+    if isinstance(leaf.value, (tf.Tensor, tf.Variable)):
+        value = tf.convert_to_tensor(leaf.value)
     else:
-        # JAX's arrays on the CPU are views here: the variable is the only copy.
-        value = np.asarray(leaf).astype(dtype.as_numpy_dtype, copy=False)
-    return tf.Variable(value, trainable=trainable, name=name, dtype=dtype)
+        value = leaf.array()
+    return tf.Variable(value, trainable=trainable, name=leaf.name, dtype=dtype)
 
 
 def as_saved(leaf: Any, dtype: str) -> Any:

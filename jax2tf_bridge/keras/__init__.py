@@ -1,0 +1,25 @@
+"""Keras layers of SavedModels, portable functions and JAX functions; needs Keras 3 on TensorFlow.
+
+Importing it registers the layer with Keras, so that `keras.models.load_model` finds it.
+"""
+
+from jax2tf_bridge.errors import MissingDependencyError
+
+try:
+    import keras as _keras
+    import tensorflow as _tf  # noqa: F401
+except ModuleNotFoundError as e:
+    if e.name not in ("keras", "tensorflow"):
+        raise
+    raise MissingDependencyError("TensorFlow with Keras", "tensorflow-cpu", "A Keras layer") from e
+
+from jax2tf_bridge.keras._backend import check_keras
+
+check_keras(_keras.__version__, _keras.config.backend())
+
+from jax2tf_bridge.keras._layer import Layer  # noqa: E402
+
+# What the archives of Keras name, wherever the class is defined.
+Layer.__module__ = __name__
+
+__all__ = ["Layer"]

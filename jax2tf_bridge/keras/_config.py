@@ -1,0 +1,108 @@
+"""Writes and reads the config of a layer, which holds its functions without their arrays.
+
+Keras keeps configs as JSON and rebuilds models from them before it reads any weights. So the
+functions are in the config, and the arrays beside it, as the variables of the layer.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any
+
+from jax2tf_bridge._utils._json_values import JsonProblem, JsonValue
+from jax2tf_bridge._version import __version__
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.keras._functions import LayerFunction
+from jax2tf_bridge.keras._model import LayerModel, gradient_order
+from jax2tf_bridge.saving.weights._variables import PARAMS, WeightLeaf
+from jax2tf_bridge.serialization import deserialize, serialize
+
+FORMAT = 1
+"""Version of the config; raised for every change, also for a field that is added."""
+
+
+def model_config(model: LayerModel) -> dict[str, Any]:
+    """Writes the functions of a layer, and which of their weights are trained.
+
+    Raises:
+      SerializationError: the format cannot hold a function.
+    """
+    return {
+        "format": FORMAT,
+        "bridge": __version__,
+        "inference": _function_config(model.inference),
+        "training": None if model.training is None else _function_config(model.training),
+        "mutable": list(model.mutable),
+        "trained": [weight.name for weight in model.weights if weight.trainable],
+    }
+
+
+def _function_config(function: LayerFunction) -> dict[str, Any]:
+    portable = function.portable
+    data = serialize(portable, vjp_order=gradient_order(portable), arrays=False)
+    return {
+        "jaxfn": base64.b64encode(data).decode("ascii"),
+        "takes_params": function.takes_params,
+        "input_names": dict(function.input_names),
+    }
+
+
+def model_of_config(config: Any, name: Any) -> LayerModel:
+    """Reads what `model_config` wrote; its weights have no values yet.
+
+    Args:
+      config: what the JSON says.
+      name: of the layer, for messages.
+
+    Raises:
+      FileFormatError: it is damaged, or of a newer format.
+    """
+    try:
+        root = JsonValue.of(json.dumps(config))
+        version = root.get("format").integer(1)
+        if version > FORMAT:
+            release = root.get("bridge").text()
+            raise FileFormatError(
+                f"The layer {name!r:.80} was written by jax2tf-bridge {release:.40}, in format "
+                f"{version}. The installed release {__version__} reads up to {FORMAT}: upgrade "
+                "jax2tf-bridge."
+            )
+        fields = ("format", "bridge", "inference", "training", "mutable", "trained")
+        _, _, inference, training, mutable, trained = root.fields(*fields)
+        functions = [_function(inference)]
+        if training.value is not None:
+            functions.append(_function(training))
+        trained_names = {name.text() for name in trained.elements()}
+        return LayerModel.of(
+            functions[0],
+            functions[1] if functions[1:] else None,
+            [name.text() for name in mutable.elements()],
+            [leaf for function in functions for leaf in _leaves(function)],
+            lambda leaf: leaf.name in trained_names,
+            lambda portable, constant: None,
+        )
+    except JsonProblem as e:
+        raise FileFormatError(
+            f"The config of the layer {name!r:.80} is damaged: {e}. Save the model again."
+        ) from e
+
+
+def _function(place: JsonValue) -> LayerFunction:
+    data, takes_params, input_names = place.fields("jaxfn", "takes_params", "input_names")
+    try:
+        decoded = base64.b64decode(data.text(), validate=True)
+    except (binascii.Error, ValueError) as e:
+        raise JsonProblem(f"{data.path}: {e}") from e
+    names = {path: name.text() for path, name in input_names.items()}
+    return LayerFunction(deserialize(decoded), takes_params.flag(), names)
+
+
+def _leaves(function: LayerFunction) -> list[WeightLeaf]:
+    if not function.takes_params:
+        return []
+    portable = function.portable
+    paths = portable.in_tree.children[0].children[0].leaf_paths(PARAMS)
+    described = zip(paths, function.weight_names, portable.in_avals, strict=False)
+    return [WeightLeaf(path, name, aval, None) for path, name, aval in described]

@@ -1,0 +1,262 @@
+"""Calls portable functions as layers do: weights by name, inputs as Keras nests them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import tensorflow as tf
+
+from jax2tf_bridge.errors import LayerError, ShapeError, StructureError, bullet_list, mismatch
+from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._call import Call
+from jax2tf_bridge.portable._dtypes import find_dtype
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.saving import leaf_names
+from jax2tf_bridge.saving.signatures._endpoint import to_plain_containers
+from jax2tf_bridge.to_tf._constants import Constants
+from jax2tf_bridge.to_tf._dtypes import can_become, cast_if_needed, op_dtype
+from jax2tf_bridge.to_tf._gradient import call_flat
+from jax2tf_bridge.to_tf._shapes import check_shapes
+from shape_poly import shape_text
+
+KeyWords = Callable[[int], tf.Tensor]
+"""Draws the words of a new PRNG key, of which there are so many."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerFunction:
+    """A portable function as a layer calls it.
+
+    Attributes:
+      portable: the function.
+      takes_params: whether its first argument is the weights.
+      input_names: other names of its inputs, by their paths: those of a SavedModel's signature.
+    """
+
+    portable: PortableFunction
+    takes_params: bool
+    input_names: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def weight_names(self) -> tuple[str, ...]:
+        """Names of the weights that it takes, in the order of its leaves."""
+        if not self.takes_params:
+            return ()
+        if not self.portable.argument_names:
+            raise LayerError(
+                f"params were given, and {self.portable.name} has no positional argument to take "
+                "them. Leave params out."
+            )
+        return leaf_names(self.portable.in_tree.children[0].children[0])
+
+    @cached_property
+    def out_tree(self) -> TreeSpec:
+        """Structure of the results, in containers that Keras knows."""
+        return to_plain_containers(self.portable.out_tree)
+
+    @cached_property
+    def _rest(self) -> tuple[tuple[str, Aval], ...]:
+        """Paths and avals of the flat arguments behind the weights."""
+        first = len(self.weight_names)
+        paths, avals = self.portable.in_paths(), self.portable.in_avals
+        return tuple(zip(paths[first:], avals[first:], strict=True))
+
+    @cached_property
+    def inputs(self) -> tuple[tuple[str, Aval], ...]:
+        """Paths and avals of the leaves that Keras gives; the layer draws PRNG keys itself."""
+        return tuple((path, aval) for path, aval in self._rest if not aval.is_key)
+
+    @property
+    def draws_keys(self) -> bool:
+        """Tells whether it takes PRNG keys."""
+        return len(self.inputs) < len(self._rest)
+
+    @cached_property
+    def _arguments(self) -> tuple[tuple[str, TreeSpec], ...]:
+        portable = self.portable
+        whole = Call.of(portable.in_tree, portable.argument_names)
+        given = replace(whole, args=whole.args[1:]) if self.takes_params else whole
+        keys = [path for path, aval in self._rest if aval.is_key]
+        return given.without(keys).map(to_plain_containers).arguments()
+
+    def described(self) -> str:
+        """Lists the inputs, as "ids: int32[b,n] and mask: bool[b,n]"."""
+        texts = [f"{path}: {aval}" for path, aval in self.inputs]
+        if len(texts) > _MOST_SHOWN:
+            texts = [*texts[: _MOST_SHOWN - 1], f"{len(texts) - _MOST_SHOWN + 1} more"]
+        return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]])) or "no inputs"
+
+    def _leaves(self, layer: str, inputs: Any) -> list[Any]:
+        arguments = self._arguments
+        if isinstance(inputs, Mapping) and inputs.keys() == set(self._names()):
+            named = self._names()
+            leaves = [inputs[name] for name in named]
+            return _flattened(self, layer, [(name, _LEAF) for name in named], leaves)
+        if len(arguments) == 1:
+            ((name, tree),) = arguments
+            by_name = isinstance(inputs, Mapping) and inputs.keys() == {name}
+            alone = by_name and not (tree.kind == "dict" and set(tree.keys) == {name})
+            return _flattened(self, layer, arguments, [inputs[name] if alone else inputs])
+        names = [name for name, _ in arguments]
+        if isinstance(inputs, Mapping):
+            problems = [f"the input {n} is missing" for n in names if n not in inputs]
+            problems += [f"the input {n} is not expected" for n in inputs if n not in names]
+            if problems:
+                raise self._misfit(layer, problems)
+            return _flattened(self, layer, arguments, [inputs[name] for name in names])
+        if isinstance(inputs, (list, tuple)) and len(inputs) == len(arguments):
+            return _flattened(self, layer, arguments, inputs)
+        count = f"{len(inputs)}" if isinstance(inputs, (list, tuple)) else "one array"
+        raise self._misfit(layer, [f"expected {len(arguments)} inputs, got {count}"])
+
+    def _names(self) -> list[str]:
+        """Lists the names of the inputs in the signature of a SavedModel; masks keep theirs."""
+        if not self.input_names:
+            return []
+        return [self.input_names.get(path, path) for path, _ in self.inputs]
+
+    def _misfit(self, layer: str, problems: Sequence[str]) -> StructureError:
+        names = [name for name, _ in self._arguments]
+        advice = []
+        if len(names) > 1:
+            advice.append(f"Give {', '.join(names)} as a list in this order, or as a dict.")
+            if not self.takes_params:
+                advice.append(f"If {names[0]} are its weights, pass them as params of the layer.")
+        return StructureError(
+            f"The inputs do not fit {layer}, which takes {self.described()}:"
+            f"{bullet_list(problems)}\n{' '.join(advice)}".rstrip()
+        )
+
+    def checked(self, layer: str, inputs: Any) -> list[Any]:
+        """Takes apart what Keras gives as `inputs`, and compares it with what the function takes.
+
+        Raises:
+          StructureError, ShapeError, DTypeError: they do not fit; each is named by its path.
+        """
+        leaves = self._leaves(layer, inputs)
+        shapes, dtypes = [], []
+        for leaf, (path, aval) in zip(leaves, self.inputs, strict=True):
+            shape = tf.TensorShape(leaf.shape)
+            dtype = aval.op_dtype if leaf.dtype is None else tf.as_dtype(leaf.dtype).name
+            expected = [size if isinstance(size, int) else None for size in aval.op_shape]
+            if not shape.is_compatible_with(expected):
+                known = None if shape.rank is None else shape_text(tuple(shape.as_list()))
+                shapes.append(f"{path}: expected shape {shape_text(aval.op_shape)}, got {known}")
+            if not _is_taken(dtype, aval.op_dtype):
+                dtypes.append(f"{path}: expected {aval.op_dtype}, got {dtype}")
+        if shapes or dtypes:
+            raise mismatch(
+                f"The inputs do not fit {layer}, which takes {self.described()}",
+                shapes,
+                dtypes,
+                "Change the shape or dtype of the keras.Input or of the data"
+                f"{', or export the function for these' if shapes else ''}.",
+            )
+        return leaves
+
+    def results(self, layer: str, inputs: Any) -> list[tuple[tuple[int | None, ...], str]]:
+        """Computes the shapes and dtypes of the results, with None for open sizes.
+
+        Args:
+          layer: for messages.
+          inputs: anything with shapes and dtypes, as keras.KerasTensor.
+
+        Raises:
+          StructureError, ShapeError, DTypeError: the inputs do not fit.
+        """
+        leaves = self.checked(layer, inputs)
+        given = iter(leaves)
+        portable = self.portable
+        first = len(self.weight_names)
+        shapes = [aval.op_shape for aval in portable.in_avals[:first]]
+        shapes += [a.op_shape if a.is_key else next(given).shape for _, a in self._rest]
+        # Sizes follow from sizes by ops, which go with this graph.
+        with tf.Graph().as_default():
+            args = [
+                tf.compat.v1.placeholder(op_dtype(aval, path), shape)
+                for aval, path, shape in zip(
+                    portable.in_avals, portable.in_paths(), shapes, strict=True
+                )
+            ]
+            try:
+                known = check_shapes(portable, args).results
+            except tf.errors.InvalidArgumentError as e:
+                raise ShapeError(f"The inputs do not fit {layer}. {e.message}") from e
+        avals = portable.out_avals
+        return [
+            (shape, op_dtype(aval, f"A result of {portable.name}").name)
+            for shape, aval in zip(known, avals, strict=True)
+        ]
+
+    def call(
+        self,
+        layer: str,
+        weights: Mapping[str, tf.Tensor],
+        inputs: Any,
+        key_words: KeyWords,
+        constants: Constants,
+    ) -> list[tf.Tensor]:
+        """Runs the function; returns the flat results.
+
+        Args:
+          layer: for messages.
+          weights: their values by name.
+          inputs: what Keras gives.
+          key_words: draws PRNG keys.
+          constants: the arrays that the function captured.
+        """
+        given = iter(self.checked(layer, inputs))
+        flat = [weights[name] for name in self.weight_names]
+        kept = self.portable.module.kept_arguments
+        for place, (path, aval) in enumerate(self._rest, start=len(flat)):
+            if not aval.is_key:
+                tensor = tf.convert_to_tensor(next(given))
+                flat.append(cast_if_needed(tensor, op_dtype(aval, path)))
+            elif place in kept:
+                count = 1
+                for size in aval.op_shape:
+                    count *= _known(size, path)
+                flat.append(tf.reshape(key_words(count), aval.op_shape))
+            else:
+                flat.append(tf.zeros(aval.op_shape, tf.uint32))
+        return call_flat(self.portable, flat, True, constants)
+
+
+_LEAF = TreeSpec("leaf")
+_MOST_SHOWN = 6
+"""Inputs that a message lists."""
+
+
+def _known(size: Any, path: str) -> int:
+    if isinstance(size, int):
+        return size
+    raise LayerError(
+        f"{path} are PRNG keys of an open number, which a layer cannot draw. Split one key within "
+        "the function."
+    )
+
+
+def _flattened(
+    function: LayerFunction,
+    layer: str,
+    arguments: Sequence[tuple[str, TreeSpec]],
+    values: Sequence[Any],
+) -> list[Any]:
+    leaves: list[Any] = []
+    problems: list[str] = []
+    for (name, tree), value in zip(arguments, values, strict=True):
+        tree.flatten_into(value, name, leaves, problems)
+    if problems:
+        raise function._misfit(layer, problems)
+    return leaves
+
+
+def _is_taken(given: str, expected: str) -> bool:
+    """Tells whether an input of one dtype is cast to another: floats as Keras does, 64 bits."""
+    rows = find_dtype(given), find_dtype(expected)
+    floats = all(row is not None and row.kind == "float" for row in rows)
+    return given == expected or floats or can_become(given, expected)

@@ -1,0 +1,348 @@
+"""Layer: a Keras layer of a SavedModel, a portable function or a JAX function."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.errors import LayerError, ShapeError, StructureError, bullet_list
+from jax2tf_bridge.keras._config import model_config, model_of_config
+from jax2tf_bridge.keras._model import LayerConstants, LayerModel, LayerWeight
+from jax2tf_bridge.keras._sources import JaxFunction, Options, source_of
+from jax2tf_bridge.portable._as_portable import HoldsPortable
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.saving.weights._matching import differences
+from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
+from jax2tf_bridge.to_tf._constants import EagerConstants
+
+
+@keras.saving.register_keras_serializable(package="jax2tf_bridge")
+class Layer(keras.layers.Layer):  # type: ignore[misc]
+    """A Keras layer that runs a function of JAX, and whose weights are trained by Keras.
+
+    It works in functional, Sequential and subclassed models, with any optimizer, in `fit`,
+    `model.save` and `model.export`. A reloaded model needs neither the JAX function nor JAX.
+
+    Args:
+      function: the folder of a SavedModel that `save` wrote, a .jaxfn file, a PortableFunction, or
+        a JAX function. JAX is needed for the latter alone, which is exported when the layer is
+        first called: the batch is open, and so is every size that Keras does not know.
+      params: the weights: the first argument of the function. A pytree of arrays, a state dict, or
+        the path of a file of msgpack or safetensors. None for a function without weights, and for
+        a SavedModel, which has them.
+      signature: of a SavedModel, which one runs; by default "serving_default".
+      training_function: what runs with training=True: of a SavedModel the name of a signature,
+        else a portable function or .jaxfn file with the same weights. A JAX function says it by an
+        argument `training`.
+      trainable: which weights are trained: all of floating-point numbers (True), none (False:
+        `layer.trainable = True` thaws them), or those whose names begin with the given words, as
+        ["params"]. By default all, or those that are trainable in the SavedModel.
+      mutable: the beginnings of the names of weights that training updates itself, as
+        ["batch_stats"]: with training=True the function returns (outputs, new values), as Flax's
+        apply(..., mutable=["batch_stats"]) does. No optimizer changes them.
+      polymorphic_shapes, polymorphic_constraints: as in `export`, for the inputs of a JAX function.
+      xla: False makes TensorFlow's own operations, for consumers without XLA.
+      seed: an integer from which the PRNG keys are drawn: for the argument `rng` of a JAX function,
+        and for every typed key that a portable function takes.
+      name: of the layer; the names of its weights begin with it.
+
+    Attributes:
+      params: the variables of the weights, by the paths to them: "dense/kernel".
+
+    Raises:
+      LayerError: what is given does not go together, or there is nothing to train.
+      FileFormatError: a file or folder is of another format, or damaged.
+      StructureError, ShapeError, DTypeError: the weights do not fit the function. When it is
+        called: the inputs do not; each is named.
+      SavingError: `trainable` or `mutable` names no weight.
+
+    >>> import keras, numpy as np
+    >>> layer = Layer(lambda params, x: x @ params["w"], {"w": np.ones((3, 2), np.float32)})
+    >>> model = keras.Sequential([keras.Input((3,)), layer])
+    >>> model.output_shape, list(layer.params)
+    ((None, 2), ['w'])
+    >>> layer(np.ones((5, 3))).shape
+    TensorShape([5, 2])
+    """
+
+    def __init__(
+        self,
+        function: str | os.PathLike[str] | PortableFunction | HoldsPortable | Any,
+        params: Any = None,
+        *,
+        signature: str | None = None,
+        training_function: Any = None,
+        trainable: bool | str | Sequence[str] | None = None,
+        mutable: str | Sequence[str] = (),
+        polymorphic_shapes: Any = None,
+        polymorphic_constraints: Sequence[str] | Literal["infer"] = "infer",
+        xla: bool = True,
+        seed: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name=name, trainable=trainable is not False, autocast=False)
+        self._seed = seed
+        self._keys: Any = None
+        self._state: _State | None = None
+        self._waiting: JaxFunction | None = None
+        if isinstance(function, LayerModel):  # of from_config
+            self._set_up(function)
+            return
+        options = Options(
+            trainable if trainable is None or isinstance(trainable, bool) else _words(trainable),
+            _words(mutable),
+            polymorphic_shapes,
+            polymorphic_constraints,
+            xla,
+        )
+        source = source_of(function, params, signature, training_function, options)
+        if isinstance(source, JaxFunction):
+            self._waiting = source
+        else:
+            self._set_up(source)
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """Variables of the weights, by the paths to them: "dense/kernel"."""
+        return {} if self._state is None else dict(self._state.weights)
+
+    def build(self, input_shape: Any) -> None:
+        """Exports a JAX function for inputs of these shapes, of Keras' default dtype.
+
+        When the layer is called, it has the dtypes of the inputs.
+        """
+        dtype = keras.config.floatx()
+
+        def tensor(shape: Any) -> Any:
+            return keras.KerasTensor(tuple(shape), dtype)
+
+        self._export(_map_shapes(tensor, input_shape))
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        # Before Keras builds the layer, since `build` is given shapes without dtypes; and before it
+        # calls the layer, since it writes around messages from there.
+        described = keras.tree.map_structure(_described, inputs)
+        self._export(described)
+        self._ready("call it").model.inference.checked(self._subject, described)
+        return super().__call__(inputs, *args, **kwargs)
+
+    @opaque_to_autograph
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Runs the function.
+
+        Args:
+          inputs: its argument, or a list or dict of its arguments.
+          training: whether the function for training runs.
+        """
+        state, trains = self._ready("call it"), bool(training)
+        model = state.model
+        weights = {n: tf.convert_to_tensor(v.value) for n, v in state.weights.items()}
+        results = model.function(trains).call(
+            self._subject, weights, inputs, self._key_words, state.constants
+        )
+        if model.returns_weights(trains):
+            count = len(results) - len(model.updated)
+            for name, value in zip(model.updated, results[count:], strict=True):
+                state.weights[name].assign(value)
+        return model.output(trains, results)
+
+    def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
+        """Computes the shapes and dtypes of the outputs, with None for open sizes."""
+        state = self._ready("call it")
+        results = state.model.function(bool(training)).results(self._subject, inputs)
+        tensors = [keras.KerasTensor(shape, dtype) for shape, dtype in results]
+        return state.model.output(bool(training), tensors)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Computes the shapes of the outputs for inputs of these shapes."""
+        model = self._ready("build it, or call it").model
+        shapes = _map_shapes(lambda shape: _Described(tuple(shape), None), input_shape)
+        return model.output(False, [s for s, _ in model.inference.results(self._subject, shapes)])
+
+    def get_config(self) -> dict[str, Any]:
+        """Writes what the layer runs, without the values of its weights.
+
+        Raises:
+          LayerError: it is of a JAX function, and was not called yet.
+          SerializationError: the file format cannot hold its function.
+        """
+        state = self._ready("call it, or build it,")
+        return {
+            "name": self.name,
+            "trainable": bool(self.trainable),
+            "seed": self._seed,
+            "model": model_config(state.model),
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Layer:
+        """Makes the layer of a config; its weights are zeros until others are loaded.
+
+        Raises:
+          FileFormatError: the config is damaged, or of a newer release of jax2tf-bridge.
+        """
+        name = config.get("name")
+        model = model_of_config(config.get("model"), name)
+        layer = cls(model, seed=config.get("seed"), name=name)
+        layer.trainable = config.get("trainable", True)
+        return layer
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the values of the weights by their names."""
+        for key, variable in self._stored().items():
+            store[key] = variable.numpy()
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads the values of the weights by their names.
+
+        Raises:
+          StructureError: there are others, or fewer.
+        """
+        stored = self._stored()
+        missing = [key for key in stored if key not in store]
+        unexpected = [key for key in store.keys() if key not in stored]  # noqa: SIM118
+        if missing or unexpected:
+            lines = differences(dict.fromkeys(missing, ""), unexpected, stored)
+            raise StructureError(
+                f"The weights of the file are not those of {self._subject}:{bullet_list(lines)}\n"
+                "Load the weights of a layer of the same function."
+            )
+        for key, variable in stored.items():
+            variable.assign(store[key])
+
+    @property
+    def _subject(self) -> str:
+        """Names the layer in messages."""
+        return f"the layer {self.name!r}"
+
+    def _ready(self, how: str) -> _State:
+        if self._state is None:
+            raise LayerError(
+                f"The JAX function of {self._subject} is exported when the shapes and dtypes of "
+                f"its inputs are known: {how} first."
+            )
+        return self._state
+
+    def _export(self, inputs: Any) -> None:
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            try:
+                self._set_up(waiting.model(f"The layer {self.name!r}", inputs))
+            except BaseException:
+                self._waiting = waiting
+                raise
+
+    def _set_up(self, model: LayerModel) -> None:
+        """Makes the variables."""
+        weights = {weight.name: self._variable(weight) for weight in model.weights}
+        constants = {key: self._variable(weight) for key, weight in model.constants}
+        # Keras finds variables in attributes.
+        self._own = [*weights.values(), *constants.values()]
+        if model.draws_keys:
+            self._keys = keras.random.SeedGenerator(self._seed)
+        self._state = _State(model.without_values(), weights, constants)
+        self.built = True
+
+    def _variable(self, weight: LayerWeight) -> Any:
+        *scopes, last = weight.name.split("/")
+
+        def initializer(shape: Any, dtype: Any = None) -> tf.Tensor:
+            if weight.value is None:
+                return tf.zeros(shape, dtype)
+            return tf.convert_to_tensor(weight.value(), dtype)
+
+        with contextlib.ExitStack() as stack:
+            for scope in (keras.name_scope(self.name, caller=self), *map(keras.name_scope, scopes)):
+                stack.enter_context(scope)
+            return keras.Variable(
+                initializer,
+                shape=weight.shape,
+                dtype=weight.dtype,
+                trainable=weight.trainable,
+                autocast=False,
+                name=last,
+            )
+
+    def _key_words(self, count: int) -> tf.Tensor:
+        """Draws the words of a PRNG key."""
+        drawn = [tf.cast(self._keys.next(), tf.uint32) for _ in range(-(-count // 2))]
+        return tf.concat(drawn, axis=0)[:count]
+
+    def _stored(self) -> dict[str, Any]:
+        """Lists the variables by their keys in a file of weights, none of which has a slash."""
+        if self._state is None:
+            return {}
+        constants = zip(self._state.model.constants, self._state.captured.values(), strict=True)
+        named = [
+            *self._state.weights.items(),
+            *((weight.name, variable) for (_, weight), variable in constants),
+        ]
+        stored: dict[str, Any] = {}
+        for name, variable in named:
+            key = name.replace("/", ".")
+            while key in stored:
+                key += "_"
+            stored[key] = variable
+        return stored
+
+
+class _State:
+    """What a layer runs, and its variables, out of sight of Keras' trackers.
+
+    Attributes:
+      model: the functions.
+      weights: the variables by name.
+      captured: those of captured arrays.
+      constants: where calls get these from.
+    """
+
+    def __init__(
+        self, model: LayerModel, weights: Mapping[str, Any], captured: Mapping[Any, Any]
+    ) -> None:
+        self.model, self.weights, self.captured = model, weights, captured
+        self.constants = LayerConstants(captured, EagerConstants())
+
+
+@dataclass(frozen=True)
+class _Described:
+    """Shape and dtype of an input; None for whatever the function takes."""
+
+    shape: tuple[int | None, ...]
+    dtype: str | None
+
+
+def _words(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _described(value: Any) -> Any:
+    """Describes an input by its shape and dtype."""
+    if value is None or isinstance(value, keras.KerasTensor):
+        return value
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        value = np.asarray(value)
+    dtype = getattr(value.dtype, "name", value.dtype)
+    shape = tf.TensorShape(value.shape)
+    if shape.rank is None:
+        raise ShapeError(
+            "An input of a layer has no known rank. Set it, with tf.ensure_shape or a keras.Input."
+        )
+    return _Described(tuple(shape.as_list()), dtype)
+
+
+def _map_shapes(make: Any, shapes: Any) -> Any:
+    """Applies a function to each shape in a nest of shapes."""
+    if isinstance(shapes, Mapping):
+        return {key: _map_shapes(make, shape) for key, shape in shapes.items()}
+    if isinstance(shapes, (list, tuple)) and not all(
+        size is None or isinstance(size, int) for size in shapes
+    ):
+        return [_map_shapes(make, shape) for shape in shapes]
+    return make(shapes)

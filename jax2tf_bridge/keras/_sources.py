@@ -1,0 +1,484 @@
+"""Makes what a layer runs of what users have: SavedModels, files, portable and JAX functions."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.converting._save import keys_as_words
+from jax2tf_bridge.errors import FileFormatError, FunctionError, LayerError
+from jax2tf_bridge.keras._functions import LayerFunction
+from jax2tf_bridge.keras._model import LayerModel, Value, held_array
+from jax2tf_bridge.portable._as_portable import unwrapped
+from jax2tf_bridge.portable._aval import LiftedConstant
+from jax2tf_bridge.portable._dtypes import is_differentiable
+from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable._target import Target
+from jax2tf_bridge.portable._without_xla import without_xla
+from jax2tf_bridge.saved_model._reading import read_serving_graph
+from jax2tf_bridge.saved_model._sidecar import Sidecar, SignatureEntry, read_sidecar
+from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT
+from jax2tf_bridge.saving import PathWeights, opened
+from jax2tf_bridge.saving.weights._variables import (
+    PARAMS,
+    WeightLeaf,
+    check_prefixes,
+    is_trainable,
+    leaf_names,
+    weight_leaves,
+)
+from jax2tf_bridge.serialization import read_function
+from jax2tf_bridge.storage import as_path
+from jax2tf_bridge.storage._directories import on_disk
+
+TRAINING = "training"
+"""Argument of a JAX function that says whether it is trained."""
+
+KEY = "rng"
+"""Argument of a JAX function that takes a PRNG key."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a layer.
+
+    Attributes:
+      trainable: as the user gave it; None for what the source says.
+      mutable: beginnings of the names of the weights that training returns new values of.
+      polymorphic_shapes, polymorphic_constraints: as in `export`.
+      xla: False for TensorFlow's own operations.
+    """
+
+    trainable: bool | tuple[str, ...] | None = None
+    mutable: tuple[str, ...] = ()
+    polymorphic_shapes: Any = None
+    polymorphic_constraints: Sequence[str] | Literal["infer"] = "infer"
+    xla: bool = True
+
+    def function(self, portable: PortableFunction, takes_params: bool) -> LayerFunction:
+        """Makes a function of the layer."""
+        return LayerFunction(portable if self.xla else without_xla(portable), takes_params)
+
+    def decides(self, leaf: WeightLeaf) -> bool:
+        """Tells whether a weight is trained."""
+        # A layer that is frozen as a whole keeps which of its weights could be trained.
+        chosen = True if self.trainable in (None, False) else self.trainable
+        assert chosen is not None
+        return is_trainable(leaf.name, leaf.aval, chosen)
+
+    def check_names(self, leaves: Sequence[WeightLeaf]) -> None:
+        """Raises SavingError if a beginning of names is that of no weight."""
+        names = [leaf.name for leaf in leaves]
+        check_prefixes(names, True if self.trainable is None else self.trainable)
+        check_prefixes(names, self.mutable, "mutable")
+
+    def check(self, model: LayerModel, source: str, advice: str) -> LayerModel:
+        """Refuses a layer that `fit` would not change, unless the user asked for it.
+
+        Raises:
+          LayerError: there is nothing to train.
+        """
+        constants = [weight for _, weight in model.constants if is_differentiable(weight.dtype)]
+        has_numbers = model.weights or constants
+        if self.trainable is None and has_numbers and not any(w.trainable for w in model.weights):
+            raise LayerError(
+                f"{source} has no weights to train, so that fit would change nothing{advice} "
+                "To use it as it is, pass trainable=False."
+            )
+        return model
+
+
+def model_of_portables(
+    inference: PortableFunction, training: PortableFunction | None, params: Any, options: Options
+) -> LayerModel:
+    """Makes the model of portable functions.
+
+    Raises:
+      StructureError, ShapeError, DTypeError: the weights do not fit.
+      LayerError: the functions do not fit each other, or there is nothing to train.
+    """
+    functions = [
+        options.function(portable, params is not None)
+        for portable in (inference, training)
+        if portable is not None
+    ]
+    leaves: list[WeightLeaf] = []
+    with opened(keys_as_words(params)) as given:
+        for function in functions if given is not None else ():
+            if function.weight_names or function.takes_params:
+                found = weight_leaves(function.portable, given)
+                leaves += map(_copied, found) if isinstance(given, PathWeights) else found
+    options.check_names(leaves)
+    model = LayerModel.of(
+        functions[0],
+        functions[1] if training is not None else None,
+        options.mutable,
+        leaves,
+        options.decides,
+        held_array,
+    )
+    advice = (
+        ": its function captured them as constants. Make them its first argument, and pass them "
+        "as params."
+    )
+    return options.check(model, f"The function {inference.name}", advice)
+
+
+def _copied(leaf: WeightLeaf) -> WeightLeaf:
+    """Copies a weight out of a file, which is closed before the variables are made."""
+    return WeightLeaf(leaf.path, leaf.name, leaf.aval, np.array(leaf.value))
+
+
+def model_of_saved_model(
+    folder: Path, signature: str | None, training: str | None, options: Options
+) -> LayerModel:
+    """Makes the model of a SavedModel that `save` wrote.
+
+    Raises:
+      FileFormatError: it is no SavedModel, or `save` did not write it.
+      LayerError: it has no such signature, or nothing to train.
+      OSError: it cannot be read.
+    """
+    read_serving_graph(folder)  # says what is wrong with a folder that is no SavedModel
+    found = read_sidecar(folder)
+    if found is None:
+        raise FileFormatError(
+            f"{folder} was not written by jax2tf_bridge.save: it has no "
+            "assets.extra/jax2tf_bridge.json, which says what its weights and functions are. Save "
+            "the model with jax2tf_bridge.save, or use keras.layers.TFSMLayer to run it without "
+            "training.",
+            file=str(folder),
+        )
+    sidecar, portables = found
+    names = [signature or SERVING_DEFAULT, *([training] if training else [])]
+    for name, argument in zip(names, ("signature", "training_function"), strict=False):
+        if name not in portables:
+            raise LayerError(
+                f"{argument}={name!r}: {folder} has no signature of this name"
+                f"{did_you_mean(name, portables) or '.'} It has: {', '.join(portables)}."
+            )
+    functions = [
+        _of_signature(portables[name], sidecar.signatures[name], options) for name in names
+    ]
+    values = _SavedValues(folder, sidecar)
+    is_saved_trainable = {entry.name: entry.trainable for entry in sidecar.variables}
+
+    def trains(leaf: WeightLeaf) -> bool:
+        as_saved = options.trainable is None or options.trainable is False
+        return is_saved_trainable[leaf.name] if as_saved else options.decides(leaf)
+
+    leaves = [leaf for function in functions for leaf in values.leaves(function)]
+    options.check_names(leaves)
+    model = LayerModel.of(
+        functions[0],
+        functions[1] if training else None,
+        options.mutable,
+        leaves,
+        trains,
+        values.constant,
+    )
+    advice = (
+        " (they were saved with trainable=...). Pass trainable=True, or the beginnings of their "
+        "names."
+        if model.weights
+        else ": its functions captured them as constants. Save it with params=..."
+    )
+    return options.check(model, f"{folder}", advice)
+
+
+def _of_signature(
+    portable: PortableFunction, entry: SignatureEntry, options: Options
+) -> LayerFunction:
+    function = options.function(portable, entry.takes_params)
+    names = {array.path: name for name, array in entry.inputs.items()}
+    return LayerFunction(function.portable, function.takes_params, names)
+
+
+class _SavedValues:
+    """Values of the variables of a SavedModel."""
+
+    def __init__(self, folder: Path, sidecar: Sidecar) -> None:
+        """Opens the variables."""
+        self._folder = folder
+        self._weights = {entry.name: entry for entry in sidecar.variables}
+        self._constants = {(c.digest, c.dtype, c.shape): c.key for c in sidecar.constants}
+        prefix = folder / "variables" / "variables"
+        exists = prefix.with_suffix(".index").exists()
+        self._reader = tf.train.load_checkpoint(str(prefix)) if exists else None
+
+    def leaves(self, function: LayerFunction) -> list[WeightLeaf]:
+        """Lists the weights of a function, with their values."""
+        if not function.takes_params:
+            return []
+        portable = function.portable
+        tree = portable.in_tree.children[0].children[0]
+        found = []
+        for path, name, aval in zip(
+            tree.leaf_paths(PARAMS), leaf_names(tree), portable.in_avals, strict=False
+        ):
+            entry = self._weights.get(name)
+            if entry is None:
+                raise self._damaged(f"a function takes {path}, and there is no such variable")
+            found.append(WeightLeaf(path, name, aval, self._tensor(entry.key, entry.shape)))
+        return found
+
+    def constant(self, portable: PortableFunction, constant: LiftedConstant) -> Value | None:
+        """Reads a captured array."""
+        aval = constant.aval
+        shape = tuple(size for size in aval.op_shape if isinstance(size, int))
+        key = self._constants[constant.digest, aval.dtype, shape]
+        array = self._tensor(key, shape)  # now: a copy from behind a scheme does not stay
+        return lambda: array
+
+    def _tensor(self, key: str, shape: tuple[int, ...]) -> np.ndarray:
+        if self._reader is None or not self._reader.has_tensor(key):
+            raise self._damaged(f"its variables have none of the key {key!r}")
+        array: np.ndarray = self._reader.get_tensor(key)
+        if array.shape != shape:
+            raise self._damaged(f"the variable {key!r} has the shape {array.shape}, not {shape}")
+        return array
+
+    def _damaged(self, problem: str) -> FileFormatError:
+        return FileFormatError(
+            f"{self._folder} is damaged: {problem}. Copy it anew, or save it again.",
+            file=str(self._folder),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class JaxFunction:
+    """A JAX function whose inputs are not known yet.
+
+    Attributes:
+      function: the user's.
+      params: its weights; None if it takes none.
+      options: of the layer.
+    """
+
+    function: Callable[..., Any]
+    params: Any
+    options: Options
+
+    def model(self, layer: str, inputs: Any) -> LayerModel:
+        """Exports the function for inputs as Keras gives them.
+
+        Args:
+          layer: for messages.
+          inputs: nested, with shapes (None for open sizes) and dtypes at the leaves.
+
+        Raises:
+          LayerError: it takes another number of inputs.
+          ExportError: as `export` raises.
+        """
+        with opened(self.params) as given:
+            params = given.tree() if isinstance(given, PathWeights) else given
+        args, kwargs = self._call(self._values(layer, inputs))
+        takes = self.params is not None
+        call = (params, *args) if takes else args
+        portables = [
+            self._export(function, call, kwargs)
+            for function in (
+                [self.function]
+                if TRAINING not in self._parameters()
+                else [functools.partial(self.function, **{TRAINING: v}) for v in (False, True)]
+            )
+        ]
+        return model_of_portables(
+            portables[0], portables[1] if portables[1:] else None, params, self.options
+        )
+
+    def _parameters(self) -> Mapping[str, inspect.Parameter]:
+        try:
+            return inspect.signature(self.function).parameters
+        except (TypeError, ValueError):  # it does not say what it takes
+            return {}
+
+    def _positional(self) -> list[str]:
+        """Names the arguments that can be given by position, behind the weights."""
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        names = [name for name, p in self._parameters().items() if p.kind in kinds]
+        return names[0 if self.params is None else 1 :]
+
+    def _call(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Makes the arguments of a call of values by name; "" is that of the only one."""
+        kwargs = dict(values)
+        if KEY in self._parameters():
+            import jax
+
+            kwargs[KEY] = jax.random.key(0)
+        args = [kwargs.pop("")] if "" in kwargs else []
+        for name in self._positional():
+            if name not in kwargs:
+                break
+            args.append(kwargs.pop(name))
+        return tuple(args), kwargs
+
+    def _values(self, layer: str, inputs: Any) -> Mapping[str, Any]:
+        """Finds the arguments that the inputs are, by name."""
+        parameters = self._parameters()
+        named = [name for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
+        names = [n for n in (*self._positional(), *named) if n not in (TRAINING, KEY)]
+        required = [n for n in names if parameters[n].default is inspect.Parameter.empty]
+        if isinstance(inputs, Mapping) and set(required) <= inputs.keys() <= set(names):
+            return inputs
+        if not required and self._takes_any():
+            return {"": inputs}
+        if len(required) == 1 or (not required and names):
+            return {(required or names)[0]: inputs}
+        if isinstance(inputs, (list, tuple)) and len(inputs) == len(required):
+            return dict(zip(required, inputs, strict=True))
+        raise LayerError(self._misfit(layer, required, inputs))
+
+    def _takes_any(self) -> bool:
+        """Tells functions of *args, and those that do not say what they take."""
+        parameters = self._parameters().values()
+        return not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters)
+
+    def _misfit(self, layer: str, required: Sequence[str], inputs: Any) -> str:
+        name = getattr(self.function, "__name__", "the function")
+        if not required:
+            return f"{layer} needs a function of inputs, and {name} takes none."
+        if isinstance(inputs, Mapping):
+            got = f"a dict of {', '.join(map(str, inputs))}"
+        elif isinstance(inputs, (list, tuple)):
+            got = f"a {type(inputs).__name__} of {len(inputs)}"
+        else:
+            got = "one array"
+        hint = (
+            f" If {required[0]} are its weights, pass them as params of the layer."
+            if self.params is None
+            else ""
+        )
+        return (
+            f"{layer} takes {', '.join(required)}, the arguments of {name}, as a list in this "
+            f"order or as a dict. Got: {got}.{hint}"
+        )
+
+    def _export(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> PortableFunction:
+        import jax
+
+        from jax2tf_bridge.from_jax import export
+
+        options = self.options
+        shapes = options.polymorphic_shapes
+        first = 0 if self.params is None else 1
+        leaves, tree = jax.tree_util.tree_flatten((tuple(args[first:]), dict(kwargs)))
+        if shapes is None:
+            leaves = _opened(leaves)
+        else:
+            leaves = [_as_spec(leaf, tuple(leaf.shape)) for leaf in leaves]
+            if first and not isinstance(shapes, Mapping):
+                each = [shapes] * len(args[first:]) if isinstance(shapes, str) else shapes
+                shapes = [None, *each]
+        rest, named = jax.tree_util.tree_unflatten(tree, leaves)
+        return export(
+            function,
+            polymorphic_shapes=shapes,
+            polymorphic_constraints=options.polymorphic_constraints,
+            target=Target.widest(xla=options.xla),
+        )(*args[:first], *rest, **named)
+
+
+def _opened(leaves: Sequence[Any]) -> list[Any]:
+    """Names the sizes that stay open: the batch, and what Keras does not know."""
+    from jax import export as jax_export
+
+    scope = jax_export.SymbolicScope()
+    batches = [leaf.shape[0] for leaf in leaves if leaf.shape]
+    count = 0
+    found = []
+    for leaf in leaves:
+        sizes: list[Any] = []
+        for axis, size in enumerate(leaf.shape):
+            if axis == 0 and size in (None, batches[0]):
+                (size,) = jax_export.symbolic_shape("b", scope=scope)
+            elif size is None:
+                count += 1
+                (size,) = jax_export.symbolic_shape(f"d{count}", scope=scope)
+            sizes.append(size)
+        found.append(_as_spec(leaf, tuple(sizes)))
+    return found
+
+
+def _as_spec(leaf: Any, shape: tuple[Any, ...]) -> Any:
+    """Describes an input for JAX: of 64 bits only where they are switched on."""
+    import jax
+
+    if isinstance(leaf, jax.Array):
+        return leaf  # a PRNG key
+    return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(jax.numpy.dtype(leaf.dtype)))
+
+
+def source_of(
+    function: Any, params: Any, signature: str | None, training: Any, options: Options
+) -> LayerModel | JaxFunction:
+    """Takes what a user gives to a layer.
+
+    Raises:
+      FunctionError: it is nothing that a layer can be made of.
+      LayerError, FileFormatError, OSError: as the functions above.
+    """
+    if isinstance(function, (str, os.PathLike)) and (folder := as_path(function)).is_dir():
+        _refuse_for_saved_model(params, training)
+        with on_disk(folder) as local:
+            return model_of_saved_model(local, signature, training, options)
+    if signature is not None:
+        raise LayerError(
+            f"signature={signature!r} is for the folder of a SavedModel. Leave it out: the layer "
+            f"is made of {_kind(function)}."
+        )
+    portable = _portable(function)
+    if portable is not None:
+        trained = None if training is None else _portable(training)
+        if training is not None and trained is None:
+            raise FunctionError(
+                "training_function must be a PortableFunction or a .jaxfn file, as `function` is. "
+                f"Got: {_kind(training)}."
+            )
+        return model_of_portables(portable, trained, params, options)
+    if not callable(function):
+        raise FunctionError(
+            "A layer is made of the folder of a SavedModel, a .jaxfn file, a PortableFunction or a "
+            f"JAX function. Got: {_kind(function)}."
+        )
+    if training is not None:
+        raise LayerError(
+            "training_function is for portable functions and SavedModels. Give the JAX function "
+            "an argument `training`, which is True or False."
+        )
+    return JaxFunction(function, params, options)
+
+
+def _refuse_for_saved_model(params: Any, training: Any) -> None:
+    if params is not None:
+        raise LayerError(
+            "params is not for a SavedModel, whose weights are in it. Leave it out, and use "
+            "jax2tf_bridge.assign_weights for others."
+        )
+    if training is not None and not isinstance(training, str):
+        raise LayerError(
+            "training_function must be the name of another signature of the SavedModel. Got: "
+            f"{_kind(training)}."
+        )
+
+
+def _portable(function: Any) -> PortableFunction | None:
+    if isinstance(function, (str, os.PathLike)):
+        return read_function(function)
+    found = unwrapped(function)
+    return found if isinstance(found, PortableFunction) else None
+
+
+def _kind(value: Any) -> str:
+    return repr(value) if isinstance(value, str) else f"an object of type {type(value).__name__}"

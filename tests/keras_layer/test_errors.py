@@ -1,0 +1,269 @@
+"""Errors of the layer, by their texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from jax2tf_bridge import BridgeError, PortableFunction, Signature, export, save
+from jax2tf_bridge.errors import (
+    ArgumentsError,
+    DTypeError,
+    FileFormatError,
+    FunctionError,
+    LayerError,
+    SavingError,
+    ShapeError,
+    StructureError,
+)
+from jax2tf_bridge.keras import Layer
+from jax2tf_bridge.keras._backend import check_keras
+from tests.keras_layer.functions import TABLE, X, dense, dense_params, pooled, pooled_params
+
+IDS, MASK = np.ones((2, 3), np.int32), np.ones((2, 3), np.bool_)
+
+
+@pytest.fixture(scope="module")
+def embedding() -> Layer:
+    layer = Layer(pooled, pooled_params(), name="net", polymorphic_shapes="(b, n)")
+    layer([keras.KerasTensor((None, None), "int32"), keras.KerasTensor((None, None), "bool")])
+    return layer
+
+
+@pytest.fixture(scope="module")
+def portable() -> PortableFunction:
+    return export(dense, polymorphic_shapes=[None, "(b, 4)"], platforms=["cpu"])(dense_params(), X)
+
+
+TAKES = "The inputs do not fit the layer 'net', which takes ids: int32[b,n] and mask: bool[b,n]"
+AS_LIST = "Give ids, mask as a list in this order, or as a dict."
+CHANGE = "Change the shape or dtype of the keras.Input or of the data"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kind", "text"),
+    [
+        (IDS, StructureError, f"{TAKES}:\n  - expected 2 inputs, got one array\n{AS_LIST}"),
+        ([IDS], StructureError, f"{TAKES}:\n  - expected 2 inputs, got 1\n{AS_LIST}"),
+        (
+            {"id": IDS, "mask": MASK},
+            StructureError,
+            f"{TAKES}:\n  - the input ids is missing\n  - the input id is not expected\n{AS_LIST}",
+        ),
+        (
+            [IDS, {"mask": MASK}],
+            StructureError,
+            f"{TAKES}:\n  - mask: expected an array, got a dict with the keys ['mask']\n{AS_LIST}",
+        ),
+        (
+            [IDS, MASK[0]],
+            ShapeError,
+            f"{TAKES}:\n  - mask: expected shape (b, n), got (3,)\n"
+            f"{CHANGE}, or export the function for these.",
+        ),
+        (
+            [IDS.astype(np.float32), MASK],
+            DTypeError,
+            f"{TAKES}:\n  - ids: expected int32, got float32\n{CHANGE}.",
+        ),
+        (
+            [keras.KerasTensor((None, None, 2)), keras.KerasTensor((None, 3), "bool")],
+            ArgumentsError,
+            f"{TAKES}:\n  - ids: expected shape (b, n), got (None, None, 2)\n"
+            f"  - ids: expected int32, got float32\n{CHANGE}, or export the function for these.",
+        ),
+    ],
+    ids=lambda value: "" if not isinstance(value, type) else value.__name__,
+)
+def test_inputs_are_named(
+    inputs: Any, kind: type[BridgeError], text: str, embedding: Layer
+) -> None:
+    with pytest.raises(kind) as caught:
+        embedding(inputs)
+    assert str(caught.value) == text
+
+
+def test_sizes_that_contradict_are_named(embedding: Layer) -> None:
+    ids, mask = keras.KerasTensor((None, 4), "int32"), keras.KerasTensor((None, 3), "bool")
+    with pytest.raises(ShapeError, match=r"The inputs do not fit the layer 'net'\. Input shapes"):
+        embedding([ids, mask])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"mask: expected shape \(b, n\), got"):
+        embedding([IDS, MASK[:, :2]])
+
+
+def kernel_of_x(x: Any) -> Any:
+    return x @ jnp.asarray(TABLE)
+
+
+def no_training(params: Any, x: Any, training: bool) -> Any:
+    return x @ params["w"]
+
+
+def other_values(params: Any, x: Any, training: bool) -> Any:
+    return (x @ params["w"], {"v": params["v"]}) if training else x @ params["w"]
+
+
+W = {"w": np.ones((4, 2), np.float32), "v": np.ones(3, np.float32)}
+
+
+def thin(w: Any) -> Any:
+    return {"w": w["w"][0], "v": w["v"]}
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "text"),
+    [
+        (
+            lambda: Layer(5),
+            FunctionError,
+            "A layer is made of the folder of a SavedModel, a .jaxfn file, a PortableFunction or "
+            "a JAX function. Got: an object of type int.",
+        ),
+        (
+            lambda: Layer(pooled, name="net")([IDS, MASK]),
+            LayerError,
+            "The layer 'net' takes params, ids, mask, the arguments of pooled, as a list in this "
+            "order or as a dict. Got: a list of 2. If params are its weights, pass them as params "
+            "of the layer.",
+        ),
+        (
+            lambda: Layer(pooled, pooled_params(), name="net")(IDS),
+            LayerError,
+            "The layer 'net' takes ids, mask, the arguments of pooled, as a list in this order or "
+            "as a dict. Got: one array.",
+        ),
+        (
+            lambda: Layer(kernel_of_x)(np.ones((1, 64), np.float32)),
+            LayerError,
+            "The function kernel_of_x has no weights to train, so that fit would change nothing: "
+            "its function captured them as constants. Make them its first argument, and pass them "
+            "as params. To use it as it is, pass trainable=False.",
+        ),
+        (
+            lambda: Layer(dense, dense_params(), name="net").get_config(),
+            LayerError,
+            "The JAX function of the layer 'net' is exported when the shapes and dtypes of its "
+            "inputs are known: call it, or build it, first.",
+        ),
+        (
+            lambda: Layer(dense, dense_params(), signature="f"),
+            LayerError,
+            "signature='f' is for the folder of a SavedModel. Leave it out: the layer is made of "
+            "an object of type function.",
+        ),
+        (
+            lambda: Layer(dense, dense_params(), training_function=dense),
+            LayerError,
+            "training_function is for portable functions and SavedModels. Give the JAX function "
+            "an argument `training`, which is True or False.",
+        ),
+        (
+            lambda: Layer(dense, dense_params(), mutable="out")(X),
+            LayerError,
+            "mutable=['out'] needs a function for training that returns new values: one with an "
+            "argument `training`, or training_function.",
+        ),
+        (
+            lambda: Layer(no_training, W, mutable="v")(X),
+            StructureError,
+            "With mutable=['v'], no_training must return (outputs, new values) when it is "
+            "trained, as Flax's apply(..., mutable=['v']) does. It returns *",
+        ),
+        (
+            lambda: Layer(other_values, W, mutable=["v", "w"])(X),
+            StructureError,
+            "What other_values returns for mutable=['v', 'w'] are not the weights of these "
+            "names:\n  - w is missing\nReturn a value for each, nested as params is.",
+        ),
+        (
+            lambda: Layer(dense, dense_params(), trainable=["dens"])(X),
+            SavingError,
+            "trainable names 'dens', with which no weight's name begins: did you mean dense? They "
+            "begin with: dense, out.",
+        ),
+    ],
+)
+def test_what_a_layer_cannot_be_made_of(
+    make: Callable[[], Any], kind: type[BridgeError], text: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        make()
+    assert str(caught.value) == text
+
+
+def test_portable_functions_and_their_weights(portable: PortableFunction) -> None:
+    with pytest.raises(StructureError, match=r"do not fit .* of dense:\n  - dense/bias is missing"):
+        Layer(portable, {**dense_params(), "dense": {"kernel": X}})
+    without = Layer(portable, name="net")
+    with pytest.raises(StructureError, match=r"If params are its weights, pass them as params of"):
+        without(X)
+    with pytest.raises(FunctionError, match="training_function must be a PortableFunction or a "):
+        Layer(portable, dense_params(), training_function=dense)
+    other = export(no_training_of, platforms=["cpu"])({"dense": {"bias": X}}, X)
+    text = r"The weight dense/bias is float32\[3\] for one of the two functions, and float32\[6,4\]"
+    with pytest.raises(LayerError, match=text):
+        Layer.from_config(_config_of_two(portable, other))
+
+
+def no_training_of(params: Any, x: Any) -> Any:
+    return x + params["dense"]["bias"]
+
+
+def _config_of_two(portable: PortableFunction, other: PortableFunction) -> dict[str, Any]:
+    first = Layer(portable, dense_params()).get_config()
+    second = Layer(other, {"dense": {"bias": X}}).get_config()
+    first["model"]["training"] = second["model"]["inference"]
+    return first
+
+
+def test_saved_models(tmp_path: Path) -> None:
+    module = tf.Module()
+    module.f = tf.function(lambda x: x, input_signature=[tf.TensorSpec([None])])
+    tf.saved_model.save(module, tmp_path / "other")
+    with pytest.raises(FileFormatError, match=r"other was not written by jax2tf_bridge\.save: it"):
+        Layer(tmp_path / "other")
+    with pytest.raises(FileFormatError, match=r"is not a SavedModel: it has no saved_model\.pb"):
+        Layer(tmp_path)
+    with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path / "none"))):
+        Layer(tmp_path / "none")
+    captured = Signature(kernel_of_x, args=[np.ones((1, 64), np.float32)])
+    save(tmp_path / "captured", captured)
+    text = r"captured has no weights to train.*: its functions captured them as constants\. Save it"
+    with pytest.raises(LayerError, match=text):
+        Layer(tmp_path / "captured")
+    assert len(Layer(tmp_path / "captured", trainable=False).weights) == 1
+    named = Signature(dense, args=[X])
+    save(tmp_path / "frozen", {"predict": named}, params=dense_params(), trainable=False)
+    with pytest.raises(LayerError, match=r"\(they were saved with trainable=\.\.\.\)\. Pass trai"):
+        Layer(tmp_path / "frozen", signature="predict")
+    text = r"signature='serving_default': .*frozen has no signature of this name. It has: predict"
+    with pytest.raises(LayerError, match=text):
+        Layer(tmp_path / "frozen")
+    with pytest.raises(LayerError, match=r"training_function='prdict': .* did you mean predict\?"):
+        Layer(tmp_path / "frozen", signature="predict", training_function="prdict")
+    with pytest.raises(LayerError, match="params is not for a SavedModel, whose weights are in it"):
+        Layer(tmp_path / "frozen", dense_params())
+    with pytest.raises(LayerError, match="training_function must be the name of another signature"):
+        Layer(tmp_path / "frozen", training_function=dense)
+
+
+@pytest.mark.parametrize(
+    ("version", "backend", "text"),
+    [
+        ("2.15.0", "tensorflow", "needs Keras 3, and Keras 2.15.0 is installed. Upgrade TensorF"),
+        ("3.15.1", "jax", "the backend is jax here. Set KERAS_BACKEND=tensorflow before Keras is"),
+        ("3.15.1", "torch", "the backend is torch here. Set KERAS_BACKEND=tensorflow before Ker"),
+    ],
+)
+def test_keras_itself(version: str, backend: str, text: str) -> None:
+    with pytest.raises(LayerError, match=re.escape(text)) as caught:
+        check_keras(version, backend)
+    assert ("JaxLayer" in str(caught.value)) == (backend == "jax")
