@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,14 @@ from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable.bytecode import Program, TensorType, read_program
 from jax2tf_bridge.to_tf._graph_functions import graph_functions
+from jax2tf_bridge.to_tf.operations import _softmax
 from jax2tf_bridge.to_tf.operations._array import Array
-from jax2tf_bridge.to_tf.operations._scope import Scope, typed
+from jax2tf_bridge.to_tf.operations._scope import Emitter, Scope, typed
 from jax2tf_bridge.to_tf.operations._table import EMITTERS
 from shape_poly import Dim, DimExpr, SymbolicScope
+
+_EMITTERS: Mapping[str, Emitter] = MappingProxyType({**EMITTERS, **_softmax.EMITTERS})
+"""Emitters of StableHLO's operations, and of those that some of them are together."""
 
 
 def read(portable: PortableFunction) -> Program:
@@ -51,12 +57,14 @@ def make_operations(
     Raises:
       ModuleError: an operation has no form in TensorFlow's.
     """
+    with _errors_named(portable):
+        program = _softmax.with_softmax(program)
     numbers = {name: value for name, value in variables.items() if isinstance(value, int)}
     constraints = SymbolicScope(portable.constraints, check=False)
     scope = Scope(
         portable.name,
         program,
-        EMITTERS,
+        _EMITTERS,
         # With great numbers in its constraints a function's sizes are computed in 64 bits.
         {n: tf.cast(size, tf.int32) for n, size in variables.items() if n not in numbers},
         constraints,
@@ -79,8 +87,19 @@ def make_operations(
         )
     for value, aval, tensor in zip(values, avals, args, strict=True):
         arrays.append(_argument(scope, value.tensor, aval, tensor, numbers))
-    try:
+    with _errors_named(portable):
         return [scope.tensor(array) for array in scope.run(main, arrays)]
+
+
+@contextlib.contextmanager
+def _errors_named(portable: PortableFunction) -> Iterator[None]:
+    """Names the function in errors of its module.
+
+    Raises:
+      ModuleError: in the place of others.
+    """
+    try:
+        yield
     except FileFormatError as e:
         raise ModuleError(f"The module of {portable.name} cannot be read: {e}") from e
     except RecursionError as e:

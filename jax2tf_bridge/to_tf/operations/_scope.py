@@ -50,10 +50,11 @@ MOST_NEGATIVE = -(1 << 28)
 several of them fit into 32 bits."""
 
 
-_CONTRADICTIONS = (
+CONTRADICTIONS = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
     *(TypeError, ValueError),
 )
+"""What comes of operations whose operands, types or regions are not what such operations have."""
 
 
 class Scope:
@@ -163,7 +164,7 @@ class Scope:
             found = self._emit(operation)
         except BridgeError:
             raise
-        except _CONTRADICTIONS as e:
+        except CONTRADICTIONS as e:
             if isinstance(e.__cause__ or e.__context__, RecursionError):
                 raise RecursionError from e  # of Python's stack: inspect makes a TypeError of it
             # The reader does not compare operands, types and regions with what an operation is.
