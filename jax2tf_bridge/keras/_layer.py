@@ -125,6 +125,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
 
         self._export(_map_shapes(tensor, input_shape))
 
+    @opaque_to_autograph  # the first call exports a JAX function
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         # Before Keras builds the layer, since `build` is given shapes without dtypes; and before it
         # calls the layer, since it writes around messages from there.

@@ -60,6 +60,7 @@ def replaced_file(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[Bi
     if place.is_dir():
         text = "is there and is a folder: name a file to write"
         raise path_error(FileExistsError, errno.EEXIST, text, place)
+    place.check_is_below()
     place.parent.mkdir(parents=True, exist_ok=True)
     temporary = place.with_name(f".{secrets.token_hex(16)}.tmp")
     try:

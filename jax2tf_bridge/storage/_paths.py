@@ -18,6 +18,8 @@ from jax2tf_bridge.storage._backend import Backend, Found, Writer, backend_for
 
 # One letter is a drive of Windows.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)")
+# "simplecache::s3://bucket", "zip://file::s3://bucket"
+_CHAIN = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+(://.*)?::([A-Za-z][A-Za-z0-9+.-]+)://")
 
 
 class Status(NamedTuple):
@@ -87,6 +89,12 @@ class StoragePath:
         if self._count < 2:
             return self
         return StoragePath(self._text.rpartition("/")[0], self.backend)
+
+    def check_is_below(self) -> None:
+        """Raises if it is a bucket, beside which nothing can be written while it is made."""
+        if self._count < 2:
+            said = f"is a bucket, or the top of its storage: name a path below it, as {self}/model"
+            raise path_error(OSError, errno.EINVAL, said, self)
 
     def with_name(self, name: str) -> StoragePath:
         """Returns the path of another name in the same folder."""
@@ -193,7 +201,8 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
     Without a scheme, and with "file://", it is pathlib's.
 
     Raises:
-      OSError: nothing that is installed has the scheme; or pathlib made one slash of two.
+      OSError: nothing that is installed has the scheme; pathlib made one slash of two; or several
+        addresses are joined.
 
     >>> as_path("models/predict")
     PosixPath('models/predict')
@@ -201,6 +210,9 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
     if isinstance(path, StoragePath):
         return path
     text = os.fspath(path)
+    if _CHAIN.search(text):
+        said = "joins addresses with ::, as fsspec does: give one address"
+        raise path_error(OSError, errno.EINVAL, said, text)
     match = _SCHEME.match(text)
     if match is None:
         return Path(text)
@@ -221,4 +233,5 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
             said = "names another machine: give the path alone, or with three slashes"
             raise path_error(OSError, errno.EINVAL, said, text)
         return Path(rest)
+    text = f"{scheme}://{text[match.end() :]}"
     return StoragePath(text, backend_for(scheme, text))
