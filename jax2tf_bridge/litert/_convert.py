@@ -63,8 +63,7 @@ class Model:
         names = sorted(n for n in graph.signature_def if not n.startswith(_INTERNAL))
         if not names:
             raise SavingError("The SavedModel has no signature. Save it with one.")
-        listed = graph.meta_info_def.stripped_op_list.op
-        with_built_ins(graph.graph_def, {definition.name: definition for definition in listed})
+        with_built_ins(graph.graph_def)
         (folder / GRAPH_FILE).write_bytes(message.SerializeToString(deterministic=True))
         called = {n.name: n.attr["f"].func.name for n in graph.graph_def.node if "f" in n.attr}
         signatures, callers = {}, {}

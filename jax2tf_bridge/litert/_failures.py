@@ -19,8 +19,9 @@ from jax2tf_bridge.to_tf._line_names import line_of
 
 _MOST_TOLD = 8
 _NO_BUILT_IN = re.compile(r"'(tf\.\w+)' op is neither a custom op nor a flex op")
-_ELEMENT = re.compile(r"tensor<(?:[^>]*x)?(\w+)>")
+_ELEMENT = re.compile(r"tensor<(?:[^<>]*x)?(complex<\w+>|\w+)>")
 _DTYPES = {"f": "float", "ui": "uint", "i": "int", "bf": "bfloat"}
+_OTHER_DTYPES = {"i1": "bool", "complex<f32>": "complex64", "complex<f64>": "complex128"}
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class _Lacking:
 
     Attributes:
       operation: its kind, as "tf.Qr".
-      dtype: of its first operand; "" if it is not told.
+      dtype: of its first operand that is no flag; "" if it is not told.
       line: of the user's source; None if it is not known.
       signature: of the model; "" if it is not known.
     """
@@ -86,13 +87,14 @@ def _lacking(diagnostics: Any, callers: Mapping[str, str]) -> Iterator[_Lacking]
 
 def _dtype(text: str) -> str:
     _, _, types = text.partition(" : (")
-    match = _ELEMENT.search(types)
-    if match is None:
+    elements = _ELEMENT.findall(types.partition(") -> ")[0])
+    if not elements:
         return ""
-    kind, bits = re.fullmatch(r"([a-z]+)(\d*)", match[1]).groups()  # type: ignore[union-attr]
-    if match[1] == "i1":
-        return "bool"
-    return f"{_DTYPES[kind]}{bits}" if kind in _DTYPES else match[1]
+    element = next((each for each in elements if each != "i1"), "i1")
+    parts = re.fullmatch(r"(f|ui|i|bf)(\d+)", element)
+    if element in _OTHER_DTYPES or parts is None:
+        return _OTHER_DTYPES.get(element, element)
+    return f"{_DTYPES[parts[1]]}{parts[2]}"
 
 
 def _reason(error: Exception) -> str:

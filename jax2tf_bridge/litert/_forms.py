@@ -259,7 +259,7 @@ _OF_INT64: Mapping[str, Kernel] = MappingProxyType(
 _COMPARISONS = frozenset({"Greater", "GreaterEqual", "Less", "LessEqual", "Maximum", "Minimum"})
 _WIDENED_INTEGERS = frozenset(
     {"Abs", "AddV2", "FloorDiv", "FloorMod", "Mul", "Neg", "RightShift", "Sign", "Sub"}
-    | {"Maximum", "Minimum", "TruncateDiv", *_OF_INT32}
+    | {"Equal", "NotEqual", "TruncateDiv", *_COMPARISONS, *_OF_INT32}
 )
 
 
@@ -398,7 +398,8 @@ def _acosh(x: tf.Tensor) -> tf.Tensor:
     small = tf.minimum(x, 1e4) - 1.0
     near = _log1p(small + tf.sqrt(small * (small + 2.0)))
     far = tf.math.log(x) + np.float32(np.log(2))
-    return tf.where(tf.less(x, 1e4), near, far)
+    # Far below 1 the two summands cancel, where there is no result.
+    return tf.where(tf.less(x, 1.0), np.float32(np.nan), tf.where(tf.less(x, 1e4), near, far))
 
 
 def _atanh(x: tf.Tensor) -> tf.Tensor:
@@ -449,13 +450,69 @@ _WIDENED_FLOATS = frozenset(
 # Products and updates.
 
 
+_TERMS = 256
+"""Products of bytes that float32 sums exactly."""
+
+
+def _bytes(x: tf.Tensor) -> list[tf.Tensor]:
+    """Splits integers into bytes as floats, the lowest first; the highest has the sign."""
+    shifted = [x, *(tf.bitwise.right_shift(x, tf.constant(8 * i)) for i in (1, 2, 3))]
+    low = [tf.math.floormod(each, tf.constant(256)) for each in shifted[:3]]
+    return [tf.cast(each, tf.float32) for each in (*low, shifted[3])]
+
+
+def _terms_in_groups(x: tf.Tensor) -> tf.Tensor:
+    """Makes (b, k, n) to (b * groups, terms, n), filled up with zeros."""
+    batch, count, width = tf.unstack(tf.shape(x), 3)
+    terms = tf.minimum(tf.maximum(count, 1), _TERMS)
+    groups = (count + terms - 1) // terms
+    missing = groups * terms - count
+    filled = tf.pad(x, [[0, 0], [0, missing], [0, 0]])
+    return tf.reshape(filled, [batch * groups, terms, width])
+
+
+def _in_one_batch(x: tf.Tensor, batch: tf.Tensor | None, is_transposed: bool) -> tf.Tensor:
+    """Makes (..., k, n) to (b, k, n): LiteRT multiplies arrays of few axes alone."""
+    ends = tf.shape(x)[-2:]
+    if batch is not None:
+        x = tf.broadcast_to(x, tf.concat([batch, ends], 0))
+    x = tf.reshape(x, tf.stack([1 if batch is None else tf.reduce_prod(batch), ends[0], ends[1]]))
+    return tf.transpose(x, [0, 2, 1]) if is_transposed else x
+
+
+def _int32_product(
+    x: tf.Tensor, y: tf.Tensor, *, in_batches: bool, left: bool, right: bool
+) -> tf.Tensor:
+    """Multiplies matrices of int32 modulo 2**32, by bytes, which float32 multiplies exactly."""
+    batch = None
+    if in_batches:
+        batch = tf.broadcast_dynamic_shape(tf.shape(x)[:-2], tf.shape(y)[:-2])
+    x, y = _in_one_batch(x, batch, not left), _in_one_batch(y, batch, right)
+    rows, columns = tf.shape(x)[2], tf.shape(y)[2]
+    size = tf.shape(x)[0]
+    of_x, of_y = (_bytes(_terms_in_groups(each)) for each in (x, y))
+    found = tf.zeros(tf.stack([size, rows, columns]), tf.int32)
+    for i, each in enumerate(of_x):
+        for j, other in enumerate(of_y[: 4 - i]):
+            product = tf.cast(tf.raw_ops.BatchMatMulV2(x=each, y=other, adj_x=True), tf.int32)
+            groups = tf.reshape(product, tf.stack([size, -1, rows, columns]))
+            found += tf.reduce_sum(groups, 1) * tf.constant(1 << 8 * (i + j))
+    ends = tf.stack([rows, columns])
+    return tf.reshape(found, ends if batch is None else tf.concat([batch, ends], 0))
+
+
 def _product(node: Any) -> Form | None:
-    """Multiplies matrices of narrow floats as float32, and of integers in two parts of few bits."""
+    """Multiplies matrices of narrow floats as float32, and of integers by bytes."""
     dtype = _dtype(node, "T")
     if dtype not in (*_NARROW_FLOATS, tf.int32):
         return None
     flags = ("transpose_a", "transpose_b") if node.op == "MatMul" else ("adj_x", "adj_y")
     left, right = (_attribute(node, name).b for name in flags)
+    if dtype == tf.int32:
+        kernel = functools.partial(
+            _int32_product, in_batches=node.op != "MatMul", left=left, right=right
+        )
+        return Form(kernel, (dtype, dtype), dtype)
 
     def multiply(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         if node.op == "MatMul":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +15,11 @@ _CALL = "PartitionedCall"
 _OUTPUT = re.compile(r"^([^:]+):\w+:(\d+)$")
 
 
-def with_built_ins(graph: Any, definitions: Mapping[str, Any]) -> None:
+def with_built_ins(graph: Any) -> None:
     """Replaces what LiteRT has no built-in operation for, where a form of such operations is known.
 
     Args:
       graph: a GraphDef, which is changed.
-      definitions: the OpDefs of its operations, by name.
     """
     functions = _Functions(graph)
     bodies = [_Body(graph.node, {}), *(_Body(f.node_def, f.ret) for f in graph.library.function)]
@@ -32,7 +30,7 @@ def with_built_ins(graph: Any, definitions: Mapping[str, Any]) -> None:
         replaced = set()
         makers = {node.name: node for node in body.nodes}
         for node in body.nodes:
-            form = form_of(node, makers) or moving_form(node, definitions.get(node.op))
+            form = form_of(node, makers) or moving_form(node)
             if form is not None:
                 _make_call(node, functions.of_node(node, form), form)
                 replaced.add(node.name)

@@ -1,4 +1,4 @@
-"""Forms of operations that move and sum elements, of dtypes that LiteRT has none for."""
+"""Forms of operations on whole arrays, of dtypes that LiteRT has none for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge.litert._forms import Form
+from jax2tf_bridge.to_tf._tf_compat import operation_definition
 
 _MOVES = frozenset(
     {"GatherNd", "GatherV2", "Pad", "PadV2", "ReverseV2", "ScatterNd", "TensorScatterUpdate"}
@@ -17,31 +18,41 @@ _MOVES = frozenset(
 )
 _SUMS = frozenset({"Cumsum", "Prod", "Sum"})
 _FOR_BYTES = _MOVES | _SUMS | {"ArgMax", "ArgMin", "Max", "Min", "SelectV2", "Slice"}
+_FOR_FLOATS = _FOR_BYTES | {
+    *("Add", "AddN", "AvgPool", "BiasAdd", "BroadcastTo", "ConcatV2", "Conv2D"),
+    *("Conv2DBackpropInput", "Conv3D", "DepthwiseConv2dNative", "Einsum", "Elu", "Fill"),
+    *("FloorDiv", "FloorMod", "IsInf", "IsNan", "LeakyRelu", "LogSoftmax", "MaxPool", "Mean"),
+    *("MirrorPad", "Pack", "Reciprocal", "Relu", "Relu6", "Round", "Select", "Sign"),
+    *("Softmax", "Softplus", "SquaredDifference", "StridedSlice", "TensorScatterAdd"),
+    *("UnsortedSegmentSum",),
+}
+_AS_BITS = frozenset({"BroadcastTo", "GatherV2"})
+"""Operations that the converter exchanges with casts before them, so that they lack the dtype."""
 
 _WIDE: Mapping[tf.DType, tuple[tf.DType, frozenset[str]]] = MappingProxyType(
     {
         tf.uint32: (tf.int32, _MOVES | _SUMS),
         tf.uint64: (tf.int64, _MOVES | _SUMS | {"SelectV2", "Slice", "StridedSlice", "ConcatV2"}),
         **dict.fromkeys((tf.int8, tf.uint8, tf.int16, tf.uint16), (tf.int32, _FOR_BYTES)),
+        **dict.fromkeys((tf.float16, tf.bfloat16), (tf.float32, _FOR_FLOATS)),
     }
 )
 """For dtypes the one that stands for them, and the operations that lack them."""
 
 
-def moving_form(node: Any, definition: Any) -> Form | None:
-    """Returns the form of a node of a GraphDef; None if it needs none, or has none.
-
-    Args:
-      node: the node.
-      definition: the OpDef of its kind; None if it is not known.
-    """
+def moving_form(node: Any) -> Form | None:
+    """Returns the form of a node of a GraphDef; None if it needs none, or has none."""
     data = "Tparams" if "Tparams" in node.attr else "T"
     enum = node.attr[data].type if data in node.attr else 0
     dtype = tf.as_dtype(enum) if enum else None
-    if dtype not in _WIDE or definition is None:
+    if dtype is None or dtype not in _WIDE:
         return None
     wide, operations = _WIDE[dtype]
-    if node.op not in operations or len(definition.output_arg) != 1:
+    if dtype.is_floating and node.op in _AS_BITS:
+        wide = tf.int16
+    # Lists of operations in SavedModels leave out those that loops alone have.
+    definition = operation_definition(node.op) if node.op in operations else None
+    if definition is None or len(definition.output_arg) != 1:
         return None
     function = getattr(tf.raw_ops, node.op)
     (output,) = definition.output_arg
@@ -94,4 +105,6 @@ def _inputs(attribute: Callable[[str], Any], definition: Any) -> Iterator[tf.DTy
 def _value(attribute: Any) -> Any:
     kind = attribute.WhichOneof("value")
     value = getattr(attribute, kind)
+    if kind == "list":
+        return next((list(values) for _, values in value.ListFields()), [])
     return tf.as_dtype(value) if kind == "type" else value

@@ -41,6 +41,13 @@ _DYNAMIC_UPDATE_SLICE = SeamName(
     "2.15 to 2.21",
     "updates of slices at computed places have no form in LiteRT: UnsupportedByTargetError",
 )
+_OP_DEFINITIONS = SeamName(
+    "tensorflow.python.framework.op_def_registry",
+    "get",
+    "2.15 to 2.21",
+    "LiteRT models of dtypes that LiteRT moves no elements of are refused: "
+    "UnsupportedByTargetError",
+)
 _STOP_RECORDING = SeamName(
     "tensorflow.python.eager.record",
     "stop_recording",
@@ -66,6 +73,7 @@ SEAM: Sequence[SeamName] = (
     _SAVED_MODEL,
     _SHARDING,
     _DYNAMIC_UPDATE_SLICE,
+    _OP_DEFINITIONS,
     _STOP_RECORDING,
 )
 
@@ -114,6 +122,12 @@ def dynamic_update_slice() -> Any:
     It takes the tensor, the slice, and the place. None if this TF has none.
     """
     return _DYNAMIC_UPDATE_SLICE.get()
+
+
+def operation_definition(kind: str) -> Any:
+    """Returns the OpDef of a kind of operation; None if this TF has none, or does not tell."""
+    get = _OP_DEFINITIONS.get()
+    return None if get is None else get(kind)
 
 
 def not_recorded() -> AbstractContextManager[Any]:

@@ -109,6 +109,19 @@ def _dynamic_update_slice(without: Callable[[], None], portable: PortableFunctio
         build()
 
 
+def _operation_definitions(without: Callable[[], None], portable: PortableFunction) -> None:
+    function = export(lambda x: x[::-1])(np.arange(3, dtype=np.uint32))
+
+    def build() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            save_litert(f"{folder}/reversed.tflite", function)
+
+    build()
+    without()
+    with pytest.raises(UnsupportedByTargetError, match="ReverseV2 of uint32"):
+        build()
+
+
 def _stop_recording(without: Callable[[], None], portable: PortableFunction) -> None:
     def loop(x: Any) -> Any:
         return jax.lax.fori_loop(0, 2, lambda _, y: y * jnp.sin(y), x)
@@ -141,6 +154,7 @@ BEHAVIOURS: dict[str, Callable[[Callable[[], None], PortableFunction], None]] = 
     "SavedModel": _saved_model,
     "sharding": _sharding,
     "dynamic_update_slice": _dynamic_update_slice,
+    "get": _operation_definitions,
     "stop_recording": _stop_recording,
 }
 

@@ -144,6 +144,14 @@ def test_what_has_no_built_in_operation(tmp_path: Path) -> None:
     assert (tmp_path / "a.tflite").read_bytes() == b"old"
 
 
+def test_the_dtype_of_what_is_lacking_is_not_that_of_flags(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedByTargetError, match=r"tf\.SelectV2 of complex64 at "):
+        save_litert(
+            tmp_path / "a.tflite",
+            Signature(lambda x: jnp.where(x.real > 0, x, -x), args=[X.astype(np.complex64)]),
+        )
+
+
 def _refused(error: type[Exception], tmp_path: Path, **options: Any) -> str:
     given = {"signatures": SIGNATURES["classify"], "params": PARAMS, **options}
     with pytest.raises(error) as caught:
@@ -214,10 +222,14 @@ def test_what_litert_does_otherwise_by_itself(tmp_path: Path) -> None:
     def masked(x: Any) -> Any:
         return jnp.where(x > 0, x, -jnp.inf)
 
+    def gathered(x: Any) -> Any:
+        return jax.lax.fori_loop(0, 3, lambda i, sum_: sum_ + jnp.asarray(x)[i], jnp.uint32(0))
+
     key = jax.random.PRNGKey(1)
     cases = {
         "rotated": (rotated, X[0, :3]),
         "masked": (masked, X),
+        "gathered": (gathered, np.array([1, 1 << 31, 5], np.uint32)),
         "drawn": (lambda key: jax.random.normal(key, (5,)), key),
         "shared": (lambda key: jax.random.bits(key, (5,)), key),
     }

@@ -6,6 +6,7 @@ from them. Signs and phases of vectors are those of TensorFlow's kernels.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,32 @@ def _rows_and_columns(a: tf.Tensor) -> tuple[Any, Any]:
         return known[0], known[1]
     shape = tf.shape(a)
     return tuple(shape[i - 2] if known[i] is None else known[i] for i in range(2))
+
+
+def _least(m: Any, n: Any) -> Any:
+    """Returns the smaller size, as an int where both are known."""
+    return min(m, n) if isinstance(m, int) and isinstance(n, int) else tf.minimum(m, n)
+
+
+def _for_each(
+    count: Any, step: Callable[..., tuple[tf.Tensor, ...]], *start: tf.Tensor
+) -> list[tf.Tensor]:
+    """Runs a step for k = 0, ..., count - 1, on arrays that keep their shapes."""
+    shapes = [x.shape for x in start]
+
+    def next_step(k: tf.Tensor, *arrays: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        found = step(k, *arrays)
+        for array, shape in zip(found, shapes, strict=True):
+            array.set_shape(shape)  # TensorFlow 2.19 and older lose sizes on the way
+        return (k + 1, *found)
+
+    _, *ended = tf.while_loop(
+        lambda k, *_: k < count,
+        next_step,
+        (tf.constant(0), *start),
+        (tf.TensorShape([]), *shapes),
+    )
+    return [*ended]
 
 
 def _column(a: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
@@ -73,16 +100,15 @@ def _cholesky_by_columns(a: tf.Tensor) -> tf.Tensor:
     n = _rows_and_columns(a)[0]
     index = tf.range(n)
 
-    def step(k: tf.Tensor, factor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def step(k: tf.Tensor, factor: tf.Tensor) -> tuple[tf.Tensor]:
         row = _conj(_row(factor, k))
         column = _column(a, k) - tf.linalg.matvec(factor, row)
         pivot = tf.cast(tf.sqrt(tf.math.real(_column(column, k))), a.dtype)
         column = tf.where(index >= k, column / pivot[..., tf.newaxis], tf.zeros([], a.dtype))
         column = tf.where(index == k, pivot[..., tf.newaxis], column)
-        return k + 1, tf.where(index == k, column[..., tf.newaxis], factor)
+        return (tf.where(index == k, column[..., tf.newaxis], factor),)
 
-    start = (tf.constant(0), tf.zeros_like(a))
-    _, factor = tf.while_loop(lambda k, _: k < n, step, start)
+    (factor,) = _for_each(n, step, tf.zeros_like(a))
     pivots = tf.math.real(tf.linalg.diag_part(factor))
     fine = tf.reduce_all(pivots > 0, -1)[..., tf.newaxis, tf.newaxis]
     return tf.where(fine, factor, tf.linalg.band_part(tf.fill(tf.shape(a), _nan(a.dtype)), -1, 0))
@@ -189,31 +215,28 @@ def _pivots(permutation: tf.Tensor, count: int) -> tf.Tensor:
     """Finds the swaps that make a permutation, in their order."""
     index = tf.range(count)
 
-    def step(
-        k: tf.Tensor, rows: tf.Tensor, pivots: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def step(k: tf.Tensor, rows: tf.Tensor, pivots: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         wanted = _column(permutation, k)[..., tf.newaxis]
         place = tf.argmax(tf.cast(rows == wanted, tf.int32), -1, tf.int32)[..., tf.newaxis]
         here = _column(rows, k)[..., tf.newaxis]
         rows = tf.where(index == k, wanted, tf.where(index == place, here, rows))
-        return k + 1, rows, tf.where(index == k, place, pivots)
+        return rows, tf.where(index == k, place, pivots)
 
     rows = tf.broadcast_to(index, tf.shape(permutation))
-    start = (tf.constant(0), rows, tf.zeros_like(rows))
-    return tf.while_loop(lambda k, *_: k < count, step, start)[2]
+    return _for_each(count, step, rows, tf.zeros_like(rows))[1]
 
 
 def _lu_by_columns(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     m, n = _rows_and_columns(a)
     rows, columns = tf.range(m), tf.range(n)
-    count = tf.minimum(m, n)
+    count = _least(m, n)
     zero = tf.zeros([], a.dtype)
     batch = tf.shape(a)[:-2]
     batch_axes = a.shape.rank - 2
 
     def step(
         k: tf.Tensor, a: tf.Tensor, pivots: tf.Tensor, permutation: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         column = _column(a, k)
         # LAPACK's measure of complex numbers.
         size = (
@@ -235,16 +258,15 @@ def _lu_by_columns(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         column = tf.where(rows > k, column / divisor, column)
         below, right = tf.where(rows > k, column, zero), tf.where(columns > k, row, zero)
         a = tf.where(columns == k, column[..., tf.newaxis], a - _outer(below, right))
-        return k + 1, a, pivots, permutation
+        return a, pivots, permutation
 
-    start = (
-        tf.constant(0),
+    a, pivots, permutation = _for_each(
+        count,
+        step,
         a,
         tf.zeros(tf.concat([batch, [count]], 0), tf.int32),
         tf.broadcast_to(rows, tf.concat([batch, [m]], 0)),
     )
-    invariants = tuple(x.shape for x in start)
-    _, a, pivots, permutation = tf.while_loop(lambda k, *_: k < count, step, start, invariants)
     return a, pivots, permutation
 
 
@@ -256,10 +278,10 @@ def householder_qr(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """
     m, n = _rows_and_columns(a)
     rows, columns = tf.range(m), tf.range(n)
-    count = tf.minimum(m, n)
+    count = _least(m, n)
     zero, one = tf.zeros([], a.dtype), tf.ones([], a.dtype)
 
-    def step(k: tf.Tensor, a: tf.Tensor, taus: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def step(k: tf.Tensor, a: tf.Tensor, taus: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         x = _column(a, k)
         alpha = _column(x, k)[..., tf.newaxis]
         tail = tf.where(rows > k, x, zero)
@@ -280,11 +302,10 @@ def householder_qr(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         reflected = a - _outer(v, factor)
         here = tf.where(rows == k, beta, tf.where(rows > k, v, x))
         a = tf.where(columns == k, here[..., tf.newaxis], reflected)
-        return k + 1, a, tf.where(tf.range(count) == k, tau, taus)
+        return a, tf.where(tf.range(count) == k, tau, taus)
 
-    start = (tf.constant(0), a, tf.zeros(tf.concat([tf.shape(a)[:-2], [count]], 0), a.dtype))
-    invariants = tuple(x.shape for x in start)
-    _, packed, taus = tf.while_loop(lambda k, *_: k < count, step, start, invariants)
+    taus = tf.zeros(tf.concat([tf.shape(a)[:-2], [count]], 0), a.dtype)
+    packed, taus = _for_each(count, step, a, taus)
     return packed, taus
 
 
