@@ -68,7 +68,7 @@ def on_disk(path: AnyPath) -> Iterator[Path]:
         yield path
         return
     with staging_folder(Path(tempfile.gettempdir()), _PLACE) as place:
-        copy = place / (path.name or "copy")
+        copy = place / ("copy" if path.name in ("", ".", "..") else path.name)
         if path.is_dir():
             copy.mkdir()
             for name, _ in path.files_below():

@@ -27,7 +27,8 @@ def file_system(scheme: str, path: str) -> Any:
         return None
     try:
         with Failed(path):
-            return fsspec.core.url_to_fs(path)[0]
+            # Names with :: are joined addresses to this one, and to no other function.
+            return fsspec.core.url_to_fs(path.partition("::")[0])[0]
     except OSError as e:
         if isinstance(e.__cause__, ImportError):
             return None

@@ -19,7 +19,7 @@ from jax2tf_bridge.storage._backend import Backend, Found, Writer, backend_for
 # One letter is a drive of Windows.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)")
 # "simplecache::s3://bucket", "zip://file::s3://bucket"
-_CHAIN = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+(://.*)?::([A-Za-z][A-Za-z0-9+.-]+)://")
+_CHAIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+((://|::).*)?::[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 class Status(NamedTuple):
@@ -93,7 +93,9 @@ class StoragePath:
     def check_is_below(self) -> None:
         """Raises if it is a bucket, beside which nothing can be written while it is made."""
         if self._count < 2:
-            said = f"is a bucket, or the top of its storage: name a path below it, as {self}/model"
+            scheme = self._text.partition("://")[0]
+            bucket = self if self._count else f"{scheme}://bucket"
+            said = f"is a bucket, or the top of its storage: name a path below, as {bucket}/model"
             raise path_error(OSError, errno.EINVAL, said, self)
 
     def with_name(self, name: str) -> StoragePath:
@@ -210,7 +212,7 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
     if isinstance(path, StoragePath):
         return path
     text = os.fspath(path)
-    if _CHAIN.search(text):
+    if _CHAIN.match(text):
         said = "joins addresses with ::, as fsspec does: give one address"
         raise path_error(OSError, errno.EINVAL, said, text)
     match = _SCHEME.match(text)
