@@ -90,9 +90,13 @@ class StoragePath:
             return self
         return StoragePath(self._text.rpartition("/")[0], self.backend)
 
-    def check_is_below(self) -> None:
-        """Raises if it is a bucket, beside which nothing can be written while it is made."""
-        if self._count < 2:
+    def check_is_below(self, *, least: int = 2) -> None:
+        """Raises if it is a bucket, beside which nothing can be written while it is made.
+
+        Args:
+          least: how many parts it must have; of what others are made in, 1.
+        """
+        if self._count < least:
             scheme = self._text.partition("://")[0]
             bucket = self if self._count else f"{scheme}://bucket"
             said = f"is a bucket, or the top of its storage: name a path below, as {bucket}/model"

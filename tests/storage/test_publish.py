@@ -139,6 +139,9 @@ def test_root_that_cannot_be_one() -> None:
     with pytest.raises(NotADirectoryError, match="is a file, and not the folder of the versions"):
         latest_version(f"{ROOT}/1/{PB}")
 
+    with pytest.raises(OSError, match=r"^flaky:// is a bucket, or .*, as flaky://bucket/model$"):
+        publish_version("flaky://", write)
+
     def without_graph(path: Path) -> None:
         path.mkdir()
         (path / "data").write_text("x")

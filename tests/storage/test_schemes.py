@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from jax2tf_bridge import open_weights, read_weights, write_weights
+from jax2tf_bridge import open_weights, read_function, read_weights, write_weights
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.storage import StoragePath, _arrivals, _backend, _uploads, as_path
 from jax2tf_bridge.storage._directories import check_free, on_disk, whole_directory
@@ -144,6 +144,8 @@ def test_file_appears_whole_or_not_at_all() -> None:
     assert path.parent.names() == ["file"]  # type: ignore[union-attr]
     with pytest.raises(FileExistsError, match="is there and is a folder: name a file to write"):
         write_weights("memory://root", {"a": 1})
+    with pytest.raises(IsADirectoryError, match=r"^memory://root is a folder: name a file$"):
+        read_function("memory://root")
 
 
 @pytest.mark.parametrize("scheme", ["memory", "local"])
