@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,38 @@ def test_inputs_are_named(
     assert str(caught.value) == text
 
 
+STRINGS = (
+    "An input of a layer is of strings, which JAX has no arrays for. Make numbers of them before, "
+    "as with keras.layers.StringLookup."
+)
+RAGGED = (
+    "An input of a layer is ragged, which JAX has no arrays for. Pass inputs.to_tensor(), with a "
+    "mask as another input."
+)
+SPARSE = (
+    "An input of a layer is sparse, which JAX has no arrays for. Pass tf.sparse.to_dense(inputs)."
+)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        ("text", STRINGS),
+        (tf.constant(["text"]), STRINGS),
+        (keras.KerasTensor((None,), "string"), STRINGS),
+        (tf.ragged.constant([[1], [2, 3]]), RAGGED),
+        (tf.sparse.from_dense(IDS), SPARSE),
+        (keras.KerasTensor((None, 3), "int32", sparse=True), SPARSE),
+    ],
+    ids=["text", "texts", "Input of texts", "ragged", "sparse", "sparse Input"],
+)
+def test_inputs_that_jax_has_no_arrays_for(inputs: Any, text: str, embedding: Layer) -> None:
+    for layer in (embedding, Layer(pooled, pooled_params())):
+        with pytest.raises(DTypeError) as caught:
+            layer([inputs, MASK])
+        assert str(caught.value) == text
+
+
 def test_sizes_that_contradict_are_named(embedding: Layer) -> None:
     ids, mask = keras.KerasTensor((None, 4), "int32"), keras.KerasTensor((None, 3), "bool")
     with pytest.raises(ShapeError, match=r"The inputs do not fit the layer 'net'\. Input shapes"):
@@ -109,6 +142,10 @@ def no_training(params: Any, x: Any, training: bool) -> Any:
 
 def other_values(params: Any, x: Any, training: bool) -> Any:
     return (x @ params["w"], {"v": params["v"]}) if training else x @ params["w"]
+
+
+def dense_layer(**options: Any) -> Layer:
+    return Layer(dense, dense_params(), **options)
 
 
 W = {"w": np.ones((4, 2), np.float32), "v": np.ones(3, np.float32)}
@@ -160,6 +197,28 @@ def thin(w: Any) -> Any:
             "an object of type function.",
         ),
         (
+            lambda: Layer("memory://root/none", signature="f"),
+            FileNotFoundError,
+            "memory://root/none does not exist",
+        ),
+        (
+            lambda: dense_layer(trainable=1),
+            LayerError,
+            "trainable must be True, False or a list of the beginnings of names, as ['params']. "
+            "Got: 1.",
+        ),
+        (
+            lambda: dense_layer(mutable=None),
+            LayerError,
+            "mutable must be a list of the beginnings of names, as ['params']. Got: None.",
+        ),
+        (
+            lambda: dense_layer(trainable=[b"out"]),
+            LayerError,
+            "trainable must be True, False or a list of the beginnings of names, as ['params']. "
+            "Got: [b'out'].",
+        ),
+        (
             lambda: Layer(dense, dense_params(), training_function=dense),
             LayerError,
             "training_function is for portable functions and SavedModels. Give the JAX function "
@@ -192,7 +251,7 @@ def thin(w: Any) -> Any:
     ],
 )
 def test_what_a_layer_cannot_be_made_of(
-    make: Callable[[], Any], kind: type[BridgeError], text: str
+    make: Callable[[], Any], kind: type[Exception], text: str
 ) -> None:
     with pytest.raises(kind) as caught:
         make()
@@ -253,6 +312,23 @@ def test_saved_models(tmp_path: Path) -> None:
         Layer(tmp_path / "frozen", dense_params())
     with pytest.raises(LayerError, match="training_function must be the name of another signature"):
         Layer(tmp_path / "frozen", training_function=dense)
+
+
+def test_variables_that_are_not_the_saved_models(tmp_path: Path) -> None:
+    for name, params in (("a", dense_params()), ("b", {**dense_params(), "out": [X[:3, :2] > 0]})):
+        save(tmp_path / name, Signature(dense, args=[X]), params=params, warm_up=False)
+    shutil.rmtree(tmp_path / "a" / "variables")
+    text = (
+        r"a is damaged: its variables have none of the key 'params/dense\.Sbias/\S+'\. Copy it an"
+    )
+    with pytest.raises(FileFormatError, match=text):
+        Layer(tmp_path / "a")
+    shutil.copytree(tmp_path / "b" / "variables", tmp_path / "a" / "variables")
+    text = (
+        r"is damaged: the variable 'params/out\.S0/\S+' is bool\[3,2\], not float32\[3,2\]\. Copy"
+    )
+    with pytest.raises(FileFormatError, match=text):
+        Layer(tmp_path / "a")
 
 
 @pytest.mark.parametrize(

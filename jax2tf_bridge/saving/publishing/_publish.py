@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 from jax2tf_bridge._utils._integers import as_integer
 from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.saved_model._place import check_place
 from jax2tf_bridge.saving.publishing._version_folders import VersionFolder, version_folder
 from jax2tf_bridge.storage._paths import AnyPath, StoragePath
 
@@ -147,6 +148,7 @@ def _folder(root: str | os.PathLike[str]) -> VersionFolder:
     folder = version_folder(root)
     if isinstance(folder.path, StoragePath):
         folder.path.check_is_below(least=1)
+    check_place(folder.path)
     there = folder.path.exists()
     if os.path.islink(root) and not there:
         text = f"is a link to {folder.path}, which is not there: make that folder, or mend the link"
