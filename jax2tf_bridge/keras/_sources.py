@@ -47,6 +47,10 @@ TRAINING = "training"
 KEY = "rng"
 """Argument of a JAX function that takes a PRNG key."""
 
+# Other names that functions have for these.
+_LIKE_TRAINING = frozenset({"train", "is_train", "is_training", "train_mode"})
+_LIKE_KEY = frozenset({"key", "prng", "prng_key", "rng_key", "rngs"})
+
 
 @dataclass(frozen=True)
 class Options:
@@ -81,6 +85,22 @@ class Options:
         names = [leaf.name for leaf in leaves]
         check_prefixes(names, True if self.trainable is None else self.trainable)
         check_prefixes(names, self.mutable, "mutable")
+
+    def check_shapes_left_out(self, source: str) -> None:
+        """Raises if sizes are said of what was exported with its own.
+
+        Raises:
+          LayerError: they are.
+        """
+        given = {
+            "polymorphic_shapes": self.polymorphic_shapes is not None,
+            "polymorphic_constraints": self.polymorphic_constraints != "infer",
+        }
+        for argument in (name for name, is_given in given.items() if is_given):
+            raise LayerError(
+                f"{argument} is for a JAX function, and {source} has the sizes that it was "
+                "exported with. Leave it out, or give it to export."
+            )
 
     def check(self, model: LayerModel, source: str, advice: str) -> LayerModel:
         """Refuses a layer that `fit` would not change, unless the user asked for it.
@@ -362,6 +382,9 @@ class JaxFunction:
             if self.params is None
             else ""
         )
+        if filled := [n for n in required if n in _LIKE_TRAINING or n in _LIKE_KEY]:
+            meant = TRAINING if filled[0] in _LIKE_TRAINING else KEY
+            hint += f" The layer itself fills an argument named {meant}: rename {filled[0]} to it."
         return (
             f"{layer} takes {', '.join(required)}, the arguments of {name}, as a list in this "
             f"order or as a dict. Got: {got}.{hint}"
@@ -435,6 +458,7 @@ def source_of(
     """
     if isinstance(function, (str, os.PathLike)) and (folder := as_path(function)).is_dir():
         _refuse_for_saved_model(params, training)
+        options.check_shapes_left_out("a SavedModel")
         return model_of_saved_model(folder, signature, training, options)
     if signature is not None:
         if isinstance(function, (str, os.PathLike)) and not as_path(function).exists():
@@ -451,6 +475,7 @@ def source_of(
                 "training_function must be a PortableFunction or a .jaxfn file, as `function` is. "
                 f"Got: {_kind(training)}."
             )
+        options.check_shapes_left_out("a portable function")
         return model_of_portables(portable, trained, params, options)
     if not callable(function):
         raise FunctionError(

@@ -178,6 +178,20 @@ def thin(w: Any) -> Any:
             "as a dict. Got: one array.",
         ),
         (
+            lambda: Layer(lambda w, x, train: x, W, name="net")(X),
+            LayerError,
+            "The layer 'net' takes x, train, the arguments of <lambda>, as a list in this order or "
+            "as a dict. Got: one array. The layer itself fills an argument named training: rename "
+            "train to it.",
+        ),
+        (
+            lambda: Layer(lambda x, key: x, name="net")(X),
+            LayerError,
+            "The layer 'net' takes x, key, the arguments of <lambda>, as a list in this order or "
+            "as a dict. Got: one array. If x are its weights, pass them as params of the layer. "
+            "The layer itself fills an argument named rng: rename key to it.",
+        ),
+        (
             lambda: Layer(kernel_of_x)(np.ones((1, 64), np.float32)),
             LayerError,
             "The function kernel_of_x has no weights to train, so that fit would change nothing: "
@@ -264,6 +278,9 @@ def test_portable_functions_and_their_weights(portable: PortableFunction) -> Non
     without = Layer(portable, name="net")
     with pytest.raises(StructureError, match=r"If params are its weights, pass them as params of"):
         without(X)
+    text = "^polymorphic_shapes is for a JAX function, and a portable function has the sizes that "
+    with pytest.raises(LayerError, match=text):
+        Layer(portable, dense_params(), polymorphic_shapes="(b, 4)")
     with pytest.raises(FunctionError, match="training_function must be a PortableFunction or a "):
         Layer(portable, dense_params(), training_function=dense)
     other = export(no_training_of, platforms=["cpu"])({"dense": {"bias": X}}, X)
@@ -308,6 +325,9 @@ def test_saved_models(tmp_path: Path) -> None:
         Layer(tmp_path / "frozen")
     with pytest.raises(LayerError, match=r"training_function='prdict': .* did you mean predict\?"):
         Layer(tmp_path / "frozen", signature="predict", training_function="prdict")
+    text = "^polymorphic_constraints is for a JAX function, and a SavedModel has the sizes that it "
+    with pytest.raises(LayerError, match=text + "was exported with. Leave it out, or give it to e"):
+        Layer(tmp_path / "captured", trainable=False, polymorphic_constraints=["b >= 2"])
     with pytest.raises(LayerError, match="params is not for a SavedModel, whose weights are in it"):
         Layer(tmp_path / "frozen", dense_params())
     with pytest.raises(LayerError, match="training_function must be the name of another signature"):
