@@ -439,12 +439,14 @@ def _opened(leaves: Sequence[Any]) -> list[Any]:
 
 
 def _as_spec(leaf: Any, shape: tuple[Any, ...]) -> Any:
-    """Describes an input for JAX: of 64 bits only where they are switched on."""
+    """Describes an input for the export: of 64 bits only where JAX has them switched on."""
     import jax
+
+    from jax2tf_bridge.from_jax.shapes._argument_specs import OpenSpec
 
     if isinstance(leaf, jax.Array):
         return leaf  # a PRNG key
-    return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(jax.numpy.dtype(leaf.dtype)))
+    return OpenSpec(shape, jax.dtypes.canonicalize_dtype(jax.numpy.dtype(leaf.dtype)))
 
 
 def source_of(

@@ -30,11 +30,12 @@ class Interrupting:
 
 @pytest.fixture(autouse=True)
 def _quiet_finalizers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Silences finalizers that raise; pytest would fail the test by it."""
+    """Silences finalizers that raise, pytest would fail the test by it; and listens to Ctrl-C."""
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
-    before = signal.getsignal(signal.SIGINT)
+    # A shell starts what runs in the background without a handler.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
 
 
 def interrupted(x: Any) -> Any:
@@ -121,6 +122,7 @@ def interrupt_at_any_moment(tmp_path: Path) -> None:
         return Signature(lambda x: x * factor, args=[X], polymorphic_shapes="(b, 2)")
 
     save(tmp_path / "first", signature(0.0), buckets={"b": [1, 2]})
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background there is none
     before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     thresholds = gc.get_threshold()
     gc.set_threshold(20, 2, 2)
