@@ -95,6 +95,8 @@ def test_joined_addresses_are_refused(path: str) -> None:
         ("gs://a/b", {"fsspec"}, "needs a package for gs://: pip install gcsfs"),
         ("s3://a/b", set(), r"needs fsspec for s3://: pip install jax2tf-bridge\[storage\] s3fs"),
         ("memory://a", set(), r"needs fsspec for memory://: pip install jax2tf-bridge\[storage\]"),
+        ("https://a/b", {"fsspec"}, "needs a package for https://: pip install aiohttp"),
+        ("webdav://a/b", {"fsspec"}, r"needs a package for webdav://\. fsspec says: .*webdav4"),
         ("nothing://a", {"fsspec"}, "has the scheme nothing://, which neither TensorFlow nor fss"),
     ],
 )
@@ -102,7 +104,8 @@ def test_message_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, path: str, installed: set[str], text: str
 ) -> None:
     monkeypatch.setattr(_backend, "_is_installed", lambda package: package in installed)
-    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    for package in ("gcsfs", "aiohttp", "webdav4"):
+        monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     with pytest.raises(OSError, match=f"^{path} {text}"):
         as_path(path)
