@@ -9,7 +9,7 @@ import io
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 from typing import Literal, NamedTuple, TypeAlias, overload
 
@@ -63,6 +63,10 @@ class StoragePath:
 
     def __hash__(self) -> int:
         return hash(self._text)
+
+    def __reduce__(self) -> tuple[Callable[[str], AnyPath], tuple[str]]:
+        # Backends hold modules and connections; another process chooses its own.
+        return as_path, (self._text,)
 
     def __truediv__(self, name: str | PurePath) -> StoragePath:
         below = name.as_posix() if isinstance(name, PurePath) else name
