@@ -68,7 +68,9 @@ def on_disk(path: AnyPath) -> Iterator[Path]:
         yield path
         return
     with staging_folder(Path(tempfile.gettempdir()), _PLACE) as place:
-        copy = place / ("copy" if path.name in ("", ".", "..") else path.name)
+        # TensorFlow would take brackets and backslashes for a pattern.
+        is_plain = path.name not in ("", ".", "..") and not set("[]\\") & set(path.name)
+        copy = place / (path.name if is_plain else "copy")
         if path.is_dir():
             copy.mkdir()
             for name, _ in path.files_below():
