@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.errors import LayerError, ShapeError, StructureError, bullet_list
+from jax2tf_bridge.errors import DTypeError, LayerError, ShapeError, StructureError, bullet_list
 from jax2tf_bridge.keras._config import model_config, model_of_config
 from jax2tf_bridge.keras._model import LayerConstants, LayerModel, LayerWeight
 from jax2tf_bridge.keras._sources import JaxFunction, Options, source_of
@@ -96,8 +96,10 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
             self._set_up(function)
             return
         options = Options(
-            trainable if trainable is None or isinstance(trainable, bool) else _words(trainable),
-            _words(mutable),
+            trainable
+            if trainable is None or isinstance(trainable, bool)
+            else _words(trainable, "trainable", "True, False or "),
+            _words(mutable, "mutable"),
             polymorphic_shapes,
             polymorphic_constraints,
             xla,
@@ -125,6 +127,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
 
         self._export(_map_shapes(tensor, input_shape))
 
+    @opaque_to_autograph  # the first call exports a JAX function
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         # Before Keras builds the layer, since `build` is given shapes without dtypes; and before it
         # calls the layer, since it writes around messages from there.
@@ -197,7 +200,9 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
     def save_own_variables(self, store: Any) -> None:
         """Writes the values of the weights by their names."""
         for key, variable in self._stored().items():
-            store[key] = variable.numpy()
+            value = variable.numpy()
+            # HDF5 has no float8.
+            store[key] = value.view(np.uint8) if _is_float8(value.dtype) else value
 
     def load_own_variables(self, store: Any) -> None:
         """Reads the values of the weights by their names.
@@ -215,7 +220,8 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
                 "Load the weights of a layer of the same function."
             )
         for key, variable in stored.items():
-            variable.assign(store[key])
+            value, dtype = store[key], tf.as_dtype(variable.dtype).as_numpy_dtype
+            variable.assign(np.asarray(value).view(dtype) if _is_float8(np.dtype(dtype)) else value)
 
     @property
     def _subject(self) -> str:
@@ -255,7 +261,8 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
 
         def initializer(shape: Any, dtype: Any = None) -> tf.Tensor:
             if weight.value is None:
-                return tf.zeros(shape, dtype)
+                # tf.zeros has no float8.
+                return tf.convert_to_tensor(np.zeros(shape, tf.as_dtype(dtype).as_numpy_dtype))
             return tf.convert_to_tensor(weight.value(), dtype)
 
         with contextlib.ExitStack() as stack:
@@ -318,16 +325,31 @@ class _Described:
     dtype: str | None
 
 
-def _words(given: str | Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+def _is_float8(dtype: np.dtype[Any]) -> bool:
+    return dtype.name.startswith("float8_")
+
+
+def _words(given: Any, argument: str, others: str = "") -> tuple[str, ...]:
+    if isinstance(given, str):
+        return (given,)
+    if isinstance(given, (list, tuple, set, frozenset)) and all(isinstance(n, str) for n in given):
+        return tuple(given)
+    raise LayerError(
+        f"{argument} must be {others}a list of the beginnings of names, as ['params']. "
+        f"Got: {given!r:.200}."
+    )
 
 
 def _described(value: Any) -> Any:
     """Describes an input by its shape and dtype."""
-    if value is None or isinstance(value, keras.KerasTensor):
+    if value is None:
+        return value
+    if isinstance(value, keras.KerasTensor):
+        _check_kind(value)
         return value
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         value = np.asarray(value)
+    _check_kind(value)
     dtype = getattr(value.dtype, "name", value.dtype)
     shape = tf.TensorShape(value.shape)
     if shape.rank is None:
@@ -335,6 +357,20 @@ def _described(value: Any) -> Any:
             "An input of a layer has no known rank. Set it, with tf.ensure_shape or a keras.Input."
         )
     return _Described(tuple(shape.as_list()), dtype)
+
+
+def _check_kind(value: Any) -> None:
+    """Raises for what TensorFlow has and JAX has not."""
+    if isinstance(value, tf.RaggedTensor) or getattr(value, "ragged", False):
+        kind, advice = "ragged", "Pass inputs.to_tensor(), with a mask as another input."
+    elif isinstance(value, tf.SparseTensor) or getattr(value, "sparse", False):
+        kind, advice = "sparse", "Pass tf.sparse.to_dense(inputs)."
+    elif value.dtype == "string" or getattr(value.dtype, "kind", "") in ("U", "S", "O"):
+        kind = "of strings"
+        advice = "Make numbers of them before, as with keras.layers.StringLookup."
+    else:
+        return
+    raise DTypeError(f"An input of a layer is {kind}, which JAX has no arrays for. {advice}")
 
 
 def _map_shapes(make: Any, shapes: Any) -> Any:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge._utils._suggestions import did_you_mean
 from jax2tf_bridge.converting._save import keys_as_words
-from jax2tf_bridge.errors import FileFormatError, FunctionError, LayerError
+from jax2tf_bridge.errors import FileFormatError, FunctionError, LayerError, path_error
 from jax2tf_bridge.keras._functions import LayerFunction
 from jax2tf_bridge.keras._model import LayerModel, Value, held_array
 from jax2tf_bridge.portable._as_portable import unwrapped
-from jax2tf_bridge.portable._aval import LiftedConstant
+from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 from jax2tf_bridge.portable._dtypes import is_differentiable
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._target import Target
@@ -27,6 +28,7 @@ from jax2tf_bridge.portable._without_xla import without_xla
 from jax2tf_bridge.saved_model._reading import read_serving_graph
 from jax2tf_bridge.saved_model._sidecar import Sidecar, SignatureEntry, read_sidecar
 from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT
+from jax2tf_bridge.saved_model._tensor_bundle import TensorBundle
 from jax2tf_bridge.saving import PathWeights, opened
 from jax2tf_bridge.saving.weights._variables import (
     PARAMS,
@@ -37,14 +39,17 @@ from jax2tf_bridge.saving.weights._variables import (
     weight_leaves,
 )
 from jax2tf_bridge.serialization import read_function
-from jax2tf_bridge.storage import as_path
-from jax2tf_bridge.storage._directories import on_disk
+from jax2tf_bridge.storage import AnyPath, as_path
 
 TRAINING = "training"
 """Argument of a JAX function that says whether it is trained."""
 
 KEY = "rng"
 """Argument of a JAX function that takes a PRNG key."""
+
+# Other names that functions have for these.
+_LIKE_TRAINING = frozenset({"train", "is_train", "is_training", "train_mode"})
+_LIKE_KEY = frozenset({"key", "prng", "prng_key", "rng_key", "rngs"})
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,22 @@ class Options:
         names = [leaf.name for leaf in leaves]
         check_prefixes(names, True if self.trainable is None else self.trainable)
         check_prefixes(names, self.mutable, "mutable")
+
+    def check_shapes_left_out(self, source: str) -> None:
+        """Raises if sizes are said of what was exported with its own.
+
+        Raises:
+          LayerError: they are.
+        """
+        given = {
+            "polymorphic_shapes": self.polymorphic_shapes is not None,
+            "polymorphic_constraints": self.polymorphic_constraints != "infer",
+        }
+        for argument in (name for name, is_given in given.items() if is_given):
+            raise LayerError(
+                f"{argument} is for a JAX function, and {source} has the sizes that it was "
+                "exported with. Leave it out, or give it to export."
+            )
 
     def check(self, model: LayerModel, source: str, advice: str) -> LayerModel:
         """Refuses a layer that `fit` would not change, unless the user asked for it.
@@ -139,7 +160,7 @@ def _copied(leaf: WeightLeaf) -> WeightLeaf:
 
 
 def model_of_saved_model(
-    folder: Path, signature: str | None, training: str | None, options: Options
+    folder: AnyPath, signature: str | None, training: str | None, options: Options
 ) -> LayerModel:
     """Makes the model of a SavedModel that `save` wrote.
 
@@ -206,14 +227,15 @@ def _of_signature(
 class _SavedValues:
     """Values of the variables of a SavedModel."""
 
-    def __init__(self, folder: Path, sidecar: Sidecar) -> None:
+    def __init__(self, folder: AnyPath, sidecar: Sidecar) -> None:
         """Opens the variables."""
         self._folder = folder
         self._weights = {entry.name: entry for entry in sidecar.variables}
         self._constants = {(c.digest, c.dtype, c.shape): c.key for c in sidecar.constants}
-        prefix = folder / "variables" / "variables"
-        exists = prefix.with_suffix(".index").exists()
-        self._reader = tf.train.load_checkpoint(str(prefix)) if exists else None
+        variables = folder / "variables"
+        exists = (variables / "variables.index").exists()
+        # TensorFlow's reader takes brackets in paths for patterns, and knows fewer schemes.
+        self._bundle = TensorBundle(variables / "variables") if exists else None
 
     def leaves(self, function: LayerFunction) -> list[WeightLeaf]:
         """Lists the weights of a function, with their values."""
@@ -228,7 +250,7 @@ class _SavedValues:
             entry = self._weights.get(name)
             if entry is None:
                 raise self._damaged(f"a function takes {path}, and there is no such variable")
-            found.append(WeightLeaf(path, name, aval, self._tensor(entry.key, entry.shape)))
+            found.append(WeightLeaf(path, name, aval, self._array(entry.key, aval, entry.shape)))
         return found
 
     def constant(self, portable: PortableFunction, constant: LiftedConstant) -> Value | None:
@@ -236,16 +258,18 @@ class _SavedValues:
         aval = constant.aval
         shape = tuple(size for size in aval.op_shape if isinstance(size, int))
         key = self._constants[constant.digest, aval.dtype, shape]
-        array = self._tensor(key, shape)  # now: a copy from behind a scheme does not stay
-        return lambda: array
+        return lambda: self._array(key, aval, shape)
 
-    def _tensor(self, key: str, shape: tuple[int, ...]) -> np.ndarray:
-        if self._reader is None or not self._reader.has_tensor(key):
+    def _array(self, key: str, aval: Aval, shape: tuple[int, ...]) -> np.ndarray:
+        entry = None if self._bundle is None else self._bundle.entries.get(key)
+        if self._bundle is None or entry is None:
             raise self._damaged(f"its variables have none of the key {key!r}")
-        array: np.ndarray = self._reader.get_tensor(key)
-        if array.shape != shape:
-            raise self._damaged(f"the variable {key!r} has the shape {array.shape}, not {shape}")
-        return array
+        if (entry.dtype, entry.shape) != (aval.op_dtype, shape):
+            found = array_type_text(entry.dtype, entry.shape)
+            expected = array_type_text(aval.op_dtype, shape)
+            raise self._damaged(f"the variable {key!r} is {found}, not {expected}")
+        dtype = tf.as_dtype(entry.dtype).as_numpy_dtype
+        return np.frombuffer(self._bundle.read(key), dtype).reshape(shape)
 
     def _damaged(self, problem: str) -> FileFormatError:
         return FileFormatError(
@@ -358,6 +382,9 @@ class JaxFunction:
             if self.params is None
             else ""
         )
+        if filled := [n for n in required if n in _LIKE_TRAINING or n in _LIKE_KEY]:
+            meant = TRAINING if filled[0] in _LIKE_TRAINING else KEY
+            hint += f" The layer itself fills an argument named {meant}: rename {filled[0]} to it."
         return (
             f"{layer} takes {', '.join(required)}, the arguments of {name}, as a list in this "
             f"order or as a dict. Got: {got}.{hint}"
@@ -433,9 +460,11 @@ def source_of(
     """
     if isinstance(function, (str, os.PathLike)) and (folder := as_path(function)).is_dir():
         _refuse_for_saved_model(params, training)
-        with on_disk(folder) as local:
-            return model_of_saved_model(local, signature, training, options)
+        options.check_shapes_left_out("a SavedModel")
+        return model_of_saved_model(folder, signature, training, options)
     if signature is not None:
+        if isinstance(function, (str, os.PathLike)) and not as_path(function).exists():
+            raise path_error(FileNotFoundError, errno.ENOENT, "does not exist", function)
         raise LayerError(
             f"signature={signature!r} is for the folder of a SavedModel. Leave it out: the layer "
             f"is made of {_kind(function)}."
@@ -448,6 +477,7 @@ def source_of(
                 "training_function must be a PortableFunction or a .jaxfn file, as `function` is. "
                 f"Got: {_kind(training)}."
             )
+        options.check_shapes_left_out("a portable function")
         return model_of_portables(portable, trained, params, options)
     if not callable(function):
         raise FunctionError(

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from jax2tf_bridge.saved_model._place import check_place
 from jax2tf_bridge.saved_model._reading import GRAPH_FILE
 from jax2tf_bridge.storage._directories import on_disk, whole_directory
 from jax2tf_bridge.storage._paths import AnyPath
@@ -23,8 +24,9 @@ def changed_copy(source: AnyPath, path: AnyPath, *, overwrite: bool) -> Iterator
       overwrite: whether a SavedModel that is there is replaced.
 
     Raises:
-      OSError: as `whole_directory`.
+      OSError: as `whole_directory`; or TensorFlow could not read it at `path`.
     """
+    check_place(path)
     with (
         whole_directory(path, overwrite=overwrite, has=GRAPH_FILE) as new,
         on_disk(source) as here,

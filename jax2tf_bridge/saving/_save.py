@@ -13,6 +13,7 @@ import tensorflow as tf
 from jax2tf_bridge.errors import Argument, GradientError, Message, SavingError
 from jax2tf_bridge.portable._as_portable import as_portable_function
 from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.saved_model._place import check_place
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving._metadata import write_defaults, write_metadata
 from jax2tf_bridge.saving._report import (
@@ -87,12 +88,14 @@ def save_functions(
       GradientError, InconclusiveShapeError: a function has fewer orders of gradients. One that has
         none is saved without; `notes` of the result say why.
       FileExistsError, NotADirectoryError: there is something at `path`.
-      OSError: nothing that is installed has the scheme of `path`, or it cannot be written.
+      OSError: nothing that is installed has the scheme of `path`; it cannot be written, or
+        TensorFlow could not read a SavedModel there.
       ModuleError: the installed TF cannot run a module, or a function does not match it.
     """
     names = checked_names(signatures)
     check_vjp_order(vjp_order)
     path = as_path(path)
+    check_place(path)
     with (
         opened(params) as given,
         # Before what takes long, so that what stands in the way at `path` is told at once.

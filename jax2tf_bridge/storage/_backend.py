@@ -29,9 +29,13 @@ _PACKAGES = {
     "gcs": "gcsfs",
     "gs": "gcsfs",
     "hdfs": "pyarrow",
+    "hf": "huggingface_hub",
+    "http": "aiohttp",
+    "https": "aiohttp",
     "s3": "s3fs",
     "s3a": "s3fs",
     "sftp": "paramiko",
+    "ssh": "paramiko",
 }
 """What fsspec needs beside itself."""
 
@@ -275,6 +279,10 @@ def _missing_text(scheme: str) -> str:
         return f"needs fsspec for {scheme}://: pip install {packages}"
     if more:
         return f"needs a package for {scheme}://: pip install {more}"
+    from fsspec.registry import known_implementations
+
+    if said := known_implementations.get(scheme, {}).get("err"):
+        return f"needs a package for {scheme}://. fsspec says: {said}"
     return (
         f"has the scheme {scheme}://, which neither TensorFlow nor fsspec knows here: import the "
         "package that registers it, or name a local path"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from jax2tf_bridge.errors import path_error
 from jax2tf_bridge.storage import _uploads, _whole_directory
 from jax2tf_bridge.storage._paths import AnyPath, StoragePath, as_path
 from jax2tf_bridge.storage._staging import staging_folder
@@ -65,15 +68,25 @@ def on_disk(path: AnyPath) -> Iterator[Path]:
         yield path
         return
     with staging_folder(Path(tempfile.gettempdir()), _PLACE) as place:
-        copy = place / (path.name or "copy")
+        # TensorFlow would take brackets and backslashes for a pattern.
+        is_plain = path.name not in ("", ".", "..") and not set("[]\\") & set(path.name)
+        copy = place / (path.name if is_plain else "copy")
         if path.is_dir():
             copy.mkdir()
             for name, _ in path.files_below():
+                _check_name(name, path)
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
                 _fetch(path / name, copy / name)
         else:
             _fetch(path, copy)
         yield copy
+
+
+def _check_name(name: str, folder: StoragePath) -> None:
+    """Raises if a file of this name would be written elsewhere than in the copy of its folder."""
+    if any(part in ("", ".", "..") or os.path.basename(part) != part for part in name.split("/")):
+        text = f"cannot be copied to the disk: it has the file {name!r:.200}, a name outside of it"
+        raise path_error(OSError, errno.EINVAL, text, folder)
 
 
 def _fetch(path: StoragePath, target: Path) -> None:

@@ -29,13 +29,15 @@ def opened_file(path: str | os.PathLike[str]) -> Iterator[tuple[OpenedFile, int 
     """
     place = as_path(path)
     if isinstance(place, StoragePath):
-        size = place.stat().st_size
+        status = place.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise path_error(IsADirectoryError, errno.EISDIR, "is a folder: name a file", place)
         with place.open("rb") as stored:
-            yield stored, size
+            yield stored, status.st_size
         return
     with io.FileIO(os.fspath(place)) as handle:
-        status = os.fstat(handle.fileno())
-        yield handle, status.st_size if stat.S_ISREG(status.st_mode) else None
+        found = os.fstat(handle.fileno())
+        yield handle, found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 @contextlib.contextmanager
@@ -60,6 +62,7 @@ def replaced_file(path: str | os.PathLike[str], *, bytes_of: str) -> Iterator[Bi
     if place.is_dir():
         text = "is there and is a folder: name a file to write"
         raise path_error(FileExistsError, errno.EEXIST, text, place)
+    place.check_is_below()
     place.parent.mkdir(parents=True, exist_ok=True)
     temporary = place.with_name(f".{secrets.token_hex(16)}.tmp")
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+from glob import has_magic
 from typing import Any
 
 import fsspec
@@ -25,7 +27,8 @@ def file_system(scheme: str, path: str) -> Any:
         return None
     try:
         with Failed(path):
-            return fsspec.core.url_to_fs(path)[0]
+            # Names with :: are joined addresses to this one, and to no other function.
+            return fsspec.core.url_to_fs(path.partition("::")[0])[0]
     except OSError as e:
         if isinstance(e.__cause__, ImportError):
             return None
@@ -83,7 +86,12 @@ class FsspecBackend(Backend):
 
     def rename(self, path: str, target: str) -> None:
         with Failed(target):
-            self._files.mv(path, target)
+            if has_magic(path) and type(self._files).mv is fsspec.AbstractFileSystem.mv:
+                # That one takes the name for a pattern.
+                self._files.cp_file(path, target)
+                self._files.rm_file(path)
+            else:
+                self._files.mv(path, target)
 
     def remove(self, path: str) -> None:
         try:
@@ -95,6 +103,20 @@ class FsspecBackend(Backend):
     def remove_folder(self, path: str) -> None:
         try:
             with Failed(path):
-                self._files.rm(path, recursive=True)
+                if has_magic(path):
+                    self._remove_below(path)
+                else:
+                    self._files.rm(path, recursive=True)
         except FileNotFoundError:
             pass
+
+    def _remove_below(self, path: str) -> None:
+        """Removes a folder by name; `rm` takes "run[1]" for a pattern, and removes "run1"."""
+        self._files.invalidate_cache()
+        found = self._files.find(path, withdirs=True, detail=True)
+        for name in sorted({*found, str(fsspec.core.strip_protocol(path))}, reverse=True):
+            if name in found and found[name]["type"] != "directory":
+                self._files.rm_file(name)
+            elif self._has_folders:
+                with contextlib.suppress(FileNotFoundError):  # gone with what was in it
+                    self._files.rmdir(name)

@@ -9,7 +9,7 @@ import io
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 from typing import Literal, NamedTuple, TypeAlias, overload
 
@@ -18,6 +18,8 @@ from jax2tf_bridge.storage._backend import Backend, Found, Writer, backend_for
 
 # One letter is a drive of Windows.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)")
+# "simplecache::s3://bucket", "zip://file::s3://bucket"
+_CHAIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+((://|::).*)?::[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 class Status(NamedTuple):
@@ -62,6 +64,10 @@ class StoragePath:
     def __hash__(self) -> int:
         return hash(self._text)
 
+    def __reduce__(self) -> tuple[Callable[[str], AnyPath], tuple[str]]:
+        # Backends hold modules and connections; another process chooses its own.
+        return as_path, (self._text,)
+
     def __truediv__(self, name: str | PurePath) -> StoragePath:
         below = name.as_posix() if isinstance(name, PurePath) else name
         return StoragePath(f"{self._text}/{below}", self.backend)
@@ -87,6 +93,18 @@ class StoragePath:
         if self._count < 2:
             return self
         return StoragePath(self._text.rpartition("/")[0], self.backend)
+
+    def check_is_below(self, *, least: int = 2) -> None:
+        """Raises if it is a bucket, beside which nothing can be written while it is made.
+
+        Args:
+          least: how many parts it must have; of what others are made in, 1.
+        """
+        if self._count < least:
+            scheme = self._text.partition("://")[0]
+            bucket = self if self._count else f"{scheme}://bucket"
+            said = f"is a bucket, or the top of its storage: name a path below, as {bucket}/model"
+            raise path_error(OSError, errno.EINVAL, said, self)
 
     def with_name(self, name: str) -> StoragePath:
         """Returns the path of another name in the same folder."""
@@ -193,7 +211,8 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
     Without a scheme, and with "file://", it is pathlib's.
 
     Raises:
-      OSError: nothing that is installed has the scheme; or pathlib made one slash of two.
+      OSError: nothing that is installed has the scheme; pathlib made one slash of two; or several
+        addresses are joined.
 
     >>> as_path("models/predict")
     PosixPath('models/predict')
@@ -201,6 +220,9 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
     if isinstance(path, StoragePath):
         return path
     text = os.fspath(path)
+    if _CHAIN.match(text):
+        said = "joins addresses with ::, as fsspec does: give one address"
+        raise path_error(OSError, errno.EINVAL, said, text)
     match = _SCHEME.match(text)
     if match is None:
         return Path(text)
@@ -221,4 +243,5 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
             said = "names another machine: give the path alone, or with three slashes"
             raise path_error(OSError, errno.EINVAL, said, text)
         return Path(rest)
+    text = f"{scheme}://{text[match.end() :]}"
     return StoragePath(text, backend_for(scheme, text))

@@ -48,8 +48,9 @@ def whole_upload(path: StoragePath, *, overwrite: bool, last: str) -> Iterator[P
     Raises:
       FileExistsError: something is there, or somebody else is writing it.
       FileNotFoundError: the writer left no `last`.
-      OSError: it cannot be written.
+      OSError: it cannot be written, or is a bucket.
     """
+    path.check_is_below()
     clear_dead_claims(path.parent, lambda claim: claim.name == path.name, last)
     check_free_upload(path, overwrite=overwrite)
     with staged_upload() as place, ended_by_interrupts() as check_interrupts:
@@ -72,7 +73,8 @@ def whole_upload(path: StoragePath, *, overwrite: bool, last: str) -> Iterator[P
 
 
 def check_free_upload(path: StoragePath, *, overwrite: bool) -> None:
-    """Raises if something is at a path, so that `whole_upload` would refuse it."""
+    """Raises if `whole_upload` would refuse a path, as where something is."""
+    path.check_is_below()
     found = path.find()
     if found is None:
         return

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 from collections.abc import Iterator
 
 import jax.numpy as jnp
@@ -52,6 +54,7 @@ def test_model_is_saved_loaded_and_published(root: str, ok: Ok, run: Run) -> Non
     dense = Signature(f"{root}/dense.jaxfn", takes_params=True)
     saved = save(f"{root}/m", dense, params=w)
     assert str(saved.path) == f"{root}/m"
+    assert copy.deepcopy(saved.path) == pickle.loads(pickle.dumps(saved.path)) == saved.path
     assert load(f"{root}/m").serving_default(X).tolist() == [[4, 5]]
     assert f"{root}/m" in str(saved.serving)
     if root.startswith("ram"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,38 @@ def test_inputs_are_named(
     assert str(caught.value) == text
 
 
+STRINGS = (
+    "An input of a layer is of strings, which JAX has no arrays for. Make numbers of them before, "
+    "as with keras.layers.StringLookup."
+)
+RAGGED = (
+    "An input of a layer is ragged, which JAX has no arrays for. Pass inputs.to_tensor(), with a "
+    "mask as another input."
+)
+SPARSE = (
+    "An input of a layer is sparse, which JAX has no arrays for. Pass tf.sparse.to_dense(inputs)."
+)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        ("text", STRINGS),
+        (tf.constant(["text"]), STRINGS),
+        (keras.KerasTensor((None,), "string"), STRINGS),
+        (tf.ragged.constant([[1], [2, 3]]), RAGGED),
+        (tf.sparse.from_dense(IDS), SPARSE),
+        (keras.KerasTensor((None, 3), "int32", sparse=True), SPARSE),
+    ],
+    ids=["text", "texts", "Input of texts", "ragged", "sparse", "sparse Input"],
+)
+def test_inputs_that_jax_has_no_arrays_for(inputs: Any, text: str, embedding: Layer) -> None:
+    for layer in (embedding, Layer(pooled, pooled_params())):
+        with pytest.raises(DTypeError) as caught:
+            layer([inputs, MASK])
+        assert str(caught.value) == text
+
+
 def test_sizes_that_contradict_are_named(embedding: Layer) -> None:
     ids, mask = keras.KerasTensor((None, 4), "int32"), keras.KerasTensor((None, 3), "bool")
     with pytest.raises(ShapeError, match=r"The inputs do not fit the layer 'net'\. Input shapes"):
@@ -109,6 +142,10 @@ def no_training(params: Any, x: Any, training: bool) -> Any:
 
 def other_values(params: Any, x: Any, training: bool) -> Any:
     return (x @ params["w"], {"v": params["v"]}) if training else x @ params["w"]
+
+
+def dense_layer(**options: Any) -> Layer:
+    return Layer(dense, dense_params(), **options)
 
 
 W = {"w": np.ones((4, 2), np.float32), "v": np.ones(3, np.float32)}
@@ -141,6 +178,20 @@ def thin(w: Any) -> Any:
             "as a dict. Got: one array.",
         ),
         (
+            lambda: Layer(lambda w, x, train: x, W, name="net")(X),
+            LayerError,
+            "The layer 'net' takes x, train, the arguments of <lambda>, as a list in this order or "
+            "as a dict. Got: one array. The layer itself fills an argument named training: rename "
+            "train to it.",
+        ),
+        (
+            lambda: Layer(lambda x, key: x, name="net")(X),
+            LayerError,
+            "The layer 'net' takes x, key, the arguments of <lambda>, as a list in this order or "
+            "as a dict. Got: one array. If x are its weights, pass them as params of the layer. "
+            "The layer itself fills an argument named rng: rename key to it.",
+        ),
+        (
             lambda: Layer(kernel_of_x)(np.ones((1, 64), np.float32)),
             LayerError,
             "The function kernel_of_x has no weights to train, so that fit would change nothing: "
@@ -158,6 +209,28 @@ def thin(w: Any) -> Any:
             LayerError,
             "signature='f' is for the folder of a SavedModel. Leave it out: the layer is made of "
             "an object of type function.",
+        ),
+        (
+            lambda: Layer("memory://root/none", signature="f"),
+            FileNotFoundError,
+            "memory://root/none does not exist",
+        ),
+        (
+            lambda: dense_layer(trainable=1),
+            LayerError,
+            "trainable must be True, False or a list of the beginnings of names, as ['params']. "
+            "Got: 1.",
+        ),
+        (
+            lambda: dense_layer(mutable=None),
+            LayerError,
+            "mutable must be a list of the beginnings of names, as ['params']. Got: None.",
+        ),
+        (
+            lambda: dense_layer(trainable=[b"out"]),
+            LayerError,
+            "trainable must be True, False or a list of the beginnings of names, as ['params']. "
+            "Got: [b'out'].",
         ),
         (
             lambda: Layer(dense, dense_params(), training_function=dense),
@@ -192,7 +265,7 @@ def thin(w: Any) -> Any:
     ],
 )
 def test_what_a_layer_cannot_be_made_of(
-    make: Callable[[], Any], kind: type[BridgeError], text: str
+    make: Callable[[], Any], kind: type[Exception], text: str
 ) -> None:
     with pytest.raises(kind) as caught:
         make()
@@ -205,6 +278,9 @@ def test_portable_functions_and_their_weights(portable: PortableFunction) -> Non
     without = Layer(portable, name="net")
     with pytest.raises(StructureError, match=r"If params are its weights, pass them as params of"):
         without(X)
+    text = "^polymorphic_shapes is for a JAX function, and a portable function has the sizes that "
+    with pytest.raises(LayerError, match=text):
+        Layer(portable, dense_params(), polymorphic_shapes="(b, 4)")
     with pytest.raises(FunctionError, match="training_function must be a PortableFunction or a "):
         Layer(portable, dense_params(), training_function=dense)
     other = export(no_training_of, platforms=["cpu"])({"dense": {"bias": X}}, X)
@@ -249,10 +325,30 @@ def test_saved_models(tmp_path: Path) -> None:
         Layer(tmp_path / "frozen")
     with pytest.raises(LayerError, match=r"training_function='prdict': .* did you mean predict\?"):
         Layer(tmp_path / "frozen", signature="predict", training_function="prdict")
+    text = "^polymorphic_constraints is for a JAX function, and a SavedModel has the sizes that it "
+    with pytest.raises(LayerError, match=text + "was exported with. Leave it out, or give it to e"):
+        Layer(tmp_path / "captured", trainable=False, polymorphic_constraints=["b >= 2"])
     with pytest.raises(LayerError, match="params is not for a SavedModel, whose weights are in it"):
         Layer(tmp_path / "frozen", dense_params())
     with pytest.raises(LayerError, match="training_function must be the name of another signature"):
         Layer(tmp_path / "frozen", training_function=dense)
+
+
+def test_variables_that_are_not_the_saved_models(tmp_path: Path) -> None:
+    for name, params in (("a", dense_params()), ("b", {**dense_params(), "out": [X[:3, :2] > 0]})):
+        save(tmp_path / name, Signature(dense, args=[X]), params=params, warm_up=False)
+    shutil.rmtree(tmp_path / "a" / "variables")
+    text = (
+        r"a is damaged: its variables have none of the key 'params/dense\.Sbias/\S+'\. Copy it an"
+    )
+    with pytest.raises(FileFormatError, match=text):
+        Layer(tmp_path / "a")
+    shutil.copytree(tmp_path / "b" / "variables", tmp_path / "a" / "variables")
+    text = (
+        r"is damaged: the variable 'params/out\.S0/\S+' is bool\[3,2\], not float32\[3,2\]\. Copy"
+    )
+    with pytest.raises(FileFormatError, match=text):
+        Layer(tmp_path / "a")
 
 
 @pytest.mark.parametrize(

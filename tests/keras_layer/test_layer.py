@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,10 @@ import pytest
 import tensorflow as tf
 
 from jax2tf_bridge import Signature, export, save, write_function, write_weights
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.keras import Layer
+from jax2tf_bridge.storage import as_path
+from jax2tf_bridge.storage._directories import on_disk
 from tests.keras_layer.functions import (
     TABLE,
     X,
@@ -205,6 +210,20 @@ def test_saved_models_and_files(tmp_path: Path, portable: Any) -> None:
     np.testing.assert_allclose(layer(X), expected, rtol=1e-5)
 
 
+def test_saved_models_behind_schemes_and_in_folders_with_brackets(
+    tmp_path: Path, portable: Any
+) -> None:
+    save("memory://layers/model", portable, params=dense_params())
+    with on_disk(as_path("memory://layers/model")) as copy:
+        shutil.copytree(copy, tmp_path / "model [1]")
+    expected = dense(dense_params(), X)
+    for path in ("memory://layers/model/", tmp_path / "model [1]"):
+        np.testing.assert_allclose(Layer(path)(X), expected, rtol=1e-5)
+    text = r"^memory://layers is not a SavedModel: it has no .*\. There is one in memory://layers/model\.$"
+    with pytest.raises(FileFormatError, match=text):
+        Layer("memory://layers")
+
+
 def test_masks_that_buckets_fill_are_inputs(tmp_path: Path) -> None:
     numbers, real = np.array([[1, 2, 3]], np.int32), np.array([[True, True, False]])
     signature = Signature(
@@ -236,6 +255,25 @@ def test_lifted_arrays_of_saved_models(tmp_path: Path) -> None:
     np.testing.assert_allclose(layer(X), X + TABLE[0, :4], rtol=1e-5)
     gradient = tape.gradient(total, layer.params["params"].value)
     np.testing.assert_allclose(gradient, np.tile(X.sum(0)[:, None], 4), rtol=1e-4)
+
+
+def test_functions_are_exported_as_they_are_within_a_tf_function() -> None:
+    files: list[str] = []
+
+    def scaled(params: Any, x: Any) -> Any:
+        files.append(sys._getframe().f_code.co_filename)
+        return x @ params["w"] if x.shape[1] > 1 else x
+
+    layer = Layer(scaled, W)
+
+    @tf.function
+    def run(x: Any) -> Any:
+        if tf.reduce_sum(x) > 0:
+            return layer(x)
+        return -layer(x)
+
+    np.testing.assert_allclose(run(X), np.abs(X.sum()) / X.sum() * (X @ W["w"]), rtol=1e-5)
+    assert set(files) == {__file__}  # AutoGraph runs a rewritten copy
 
 
 def test_mixed_precision_leaves_the_functions_dtypes(portable: Any) -> None:

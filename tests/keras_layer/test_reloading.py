@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
@@ -87,6 +88,17 @@ def test_config_makes_the_layer_again(config: dict[str, Any]) -> None:
     assert not layer.params["out/0"].numpy().any()
     assert layer.compute_output_shape((None, 4)) == (None, 2)
     assert not Layer.from_config({**config, "trainable": False}).trainable_weights
+
+
+def test_archives_hold_float8(tmp_path: Path) -> None:
+    """Neither tf.zeros nor HDF5 has it."""
+    weights = {"w": jnp.arange(8, dtype=jnp.float8_e4m3fn).reshape(4, 2), "gain": np.float32(2)}
+    layer = Layer(lambda params, x: x @ params["w"].astype(x.dtype) * params["gain"], weights)
+    model = keras.Sequential([keras.Input((4,)), layer])
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert [w.dtype for w in again.weights] == ["float32", "float8_e4m3fn"]
+    np.testing.assert_array_equal(again(X), model(X))
 
 
 def test_tensorflows_own_operations_stay_these() -> None:

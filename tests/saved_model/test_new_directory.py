@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,25 @@ def test_something_else_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match=r"it has no saved_model\.pb, but something else"):
         change(source, tmp_path / "b", overwrite=True)
     assert files(tmp_path / "b") == {"thesis.tex": "all"}
+
+
+@pytest.mark.parametrize("name", ["run[1]", "a\\b"])
+def test_names_that_tensorflow_takes_for_others_are_no_places(tmp_path: Path, name: str) -> None:
+    source = model(tmp_path / "a")
+    text = re.escape(
+        f"{tmp_path / name / 'm'} is no place for a SavedModel: TensorFlow takes {name!r} for a "
+        "pattern of names, and finds nothing there. Name a path without brackets and backslashes"
+    )
+    with pytest.raises(OSError, match=f"^{text}$"):
+        change(source, tmp_path / name / "m")
+    assert not (tmp_path / name).exists()
+    (tmp_path / "link").symlink_to(tmp_path / name)
+    with pytest.raises(OSError, match=re.escape(f"TensorFlow takes {name!r} for a pattern")):
+        change(source, tmp_path / "link" / "m")
+    # These stand for themselves as well.
+    for plain in ("b*?", "b[1", "b]1", "b {1}"):
+        change(source, tmp_path / plain / "m")
+        assert files(tmp_path / plain / "m") == NEW
 
 
 @pytest.mark.parametrize("path", ["file", "file/below"])

@@ -32,6 +32,15 @@ def test_trainable_names_that_are_not_there(tmp_path: Path) -> None:
     assert contents(tmp_path) == []
 
 
+def test_path_that_tensorflow_takes_for_a_pattern(tmp_path: Path) -> None:
+    for path in (tmp_path / "run[1]" / "m", "memory://bucket/run[1]/m"):
+        with pytest.raises(
+            OSError, match=r"/run\[1\]/m is no place for a SavedModel: TensorFlow ta"
+        ):
+            save(path, DENSE, params=PARAMS)
+    assert contents(tmp_path) == []
+
+
 def dropped(params: Any) -> Any:
     return {key: value for key, value in params.items() if key != "steps"}
 

@@ -139,6 +139,12 @@ def test_root_that_cannot_be_one() -> None:
     with pytest.raises(NotADirectoryError, match="is a file, and not the folder of the versions"):
         latest_version(f"{ROOT}/1/{PB}")
 
+    with pytest.raises(OSError, match=r"^flaky:// is a bucket, or .*, as flaky://bucket/model$"):
+        publish_version("flaky://", write)
+
+    with pytest.raises(OSError, match=r"^flaky://root/m\[1\] is no place for a SavedModel: Tenso"):
+        publish_version("flaky://root/m[1]", write)
+
     def without_graph(path: Path) -> None:
         path.mkdir()
         (path / "data").write_text("x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import sys
 import tempfile
 import types
@@ -15,9 +16,9 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from jax2tf_bridge import open_weights, read_weights, write_weights
+from jax2tf_bridge import open_weights, read_function, read_weights, write_weights
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.storage import StoragePath, _arrivals, _backend, as_path
+from jax2tf_bridge.storage import StoragePath, _arrivals, _backend, _uploads, as_path
 from jax2tf_bridge.storage._directories import check_free, on_disk, whole_directory
 from jax2tf_bridge.storage._files import replaced_file
 from tests.fresh_process import run_python
@@ -68,6 +69,25 @@ def test_paths_on_disk_stay_pathlibs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert as_path("gs:/bucket") == Path("gs:/bucket")
 
 
+def test_schemes_are_written_in_any_case() -> None:
+    assert as_path("MEMORY://root/M") == as_path("memory://root/M")
+    write_weights("Memory://root/w", [1])
+    assert read_weights("memory://root/w") == {"0": 1}
+
+
+@pytest.mark.parametrize(
+    "path", ["simplecache::s3://bucket/m", "zip://m::memory://a.zip", "zip::simplecache::gs://b/m"]
+)
+def test_joined_addresses_are_refused(path: str) -> None:
+    text = f"^{path} joins addresses with ::, as fsspec does: give one address$"
+    with pytest.raises(OSError, match=text):
+        as_path(path)
+    # In names two colons are nothing special.
+    assert as_path("std::vector") == Path("std::vector")
+    write_weights("memory://root/std::vector", [1])
+    assert read_weights("memory://root/std::vector") == {"0": 1}
+
+
 @pytest.mark.parametrize(
     ("path", "installed", "text"),
     [
@@ -75,6 +95,8 @@ def test_paths_on_disk_stay_pathlibs(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("gs://a/b", {"fsspec"}, "needs a package for gs://: pip install gcsfs"),
         ("s3://a/b", set(), r"needs fsspec for s3://: pip install jax2tf-bridge\[storage\] s3fs"),
         ("memory://a", set(), r"needs fsspec for memory://: pip install jax2tf-bridge\[storage\]"),
+        ("https://a/b", {"fsspec"}, "needs a package for https://: pip install aiohttp"),
+        ("webdav://a/b", {"fsspec"}, r"needs a package for webdav://\. fsspec says: .*webdav4"),
         ("nothing://a", {"fsspec"}, "has the scheme nothing://, which neither TensorFlow nor fss"),
     ],
 )
@@ -82,7 +104,8 @@ def test_message_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, path: str, installed: set[str], text: str
 ) -> None:
     monkeypatch.setattr(_backend, "_is_installed", lambda package: package in installed)
-    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    for package in ("gcsfs", "aiohttp", "webdav4"):
+        monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     with pytest.raises(OSError, match=f"^{path} {text}"):
         as_path(path)
@@ -124,6 +147,8 @@ def test_file_appears_whole_or_not_at_all() -> None:
     assert path.parent.names() == ["file"]  # type: ignore[union-attr]
     with pytest.raises(FileExistsError, match="is there and is a folder: name a file to write"):
         write_weights("memory://root", {"a": 1})
+    with pytest.raises(IsADirectoryError, match=r"^memory://root is a folder: name a file$"):
+        read_function("memory://root")
 
 
 @pytest.mark.parametrize("scheme", ["memory", "local"])
@@ -145,6 +170,56 @@ def test_directory_is_sent_and_fetched(tmp_path: Path, scheme: str) -> None:
         assert copy.read_text() == "graph"
     write_weights(path.parent / "w", [1])
     assert read_weights(f"{path.parent}/w") == {"0": 1}
+
+
+@pytest.mark.parametrize("scheme", ["memory", "local"])
+def test_glob_characters_are_parts_of_names(tmp_path: Path, scheme: str) -> None:
+    root = as_path(f"{scheme}://{tmp_path}/root")
+    names = ["run1", "run[1]", "run?", "a *"]
+    for name in names:
+        with whole_directory(root / name, has=PB) as folder:
+            model(folder)
+        write_weights(root / name / "w[ab]*", {"name": name})
+    assert isinstance(root, StoragePath)
+    assert root.names() == sorted(names)
+    for at, name in enumerate(names[1:], start=2):
+        with on_disk(root / name) as copy:
+            assert read_weights(copy / "w[ab]*") == {"name": name}
+            assert copy.name == (name if "[" not in name else "copy")  # TensorFlow reads it
+        _uploads.remove_directory(root / name, PB)
+        assert root.names() == sorted([names[0], *names[at:]])
+    assert (root / "run1" / PB).read_bytes() == b"graph"
+
+
+def test_buckets_are_no_targets() -> None:
+    path = as_path("memory://models")
+    text = (
+        r"^memory://models is a bucket, or the top of its storage: name a path below, as "
+        r"memory://models/model$"
+    )
+    with pytest.raises(OSError, match=text):
+        check_free(path, overwrite=False)
+    with pytest.raises(OSError, match=text), whole_directory(path, has=PB):
+        pytest.fail("nothing is to be written")
+    with pytest.raises(OSError, match=text):
+        write_weights(path, [1])
+    for top in ("memory://", "memory:///"):
+        with pytest.raises(OSError, match=r"name a path below, as memory://bucket/model$"):
+            check_free(as_path(top), overwrite=False)
+    assert MemoryFileSystem.store == {}
+
+
+@pytest.mark.parametrize("name", ["../../stray", "a/../../stray", "./stray"])
+def test_names_that_lead_out_of_a_folder_are_not_copied(name: str) -> None:
+    with as_path("memory://root/m").open("wb") as file:
+        file.write(b"x")
+    MemoryFileSystem.store[f"/root/m/{name}"] = MemoryFileSystem.store.pop("/root/m")
+    text = re.escape(
+        f"memory://root/m cannot be copied to the disk: it has the file {name!r}, a name outside "
+        "of it"
+    )
+    with pytest.raises(OSError, match=f"^{text}$"), on_disk(as_path("memory://root/m")):
+        pytest.fail("nothing is to be copied")
 
 
 def test_directory_that_is_there_stays() -> None:

@@ -18,8 +18,9 @@ from typing import Generic, TypeVar
 from jax2tf_bridge._utils._integers import as_integer
 from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.saved_model._place import check_place
 from jax2tf_bridge.saving.publishing._version_folders import VersionFolder, version_folder
-from jax2tf_bridge.storage._paths import AnyPath
+from jax2tf_bridge.storage._paths import AnyPath, StoragePath
 
 T = TypeVar("T")
 
@@ -72,7 +73,8 @@ def publish_version(
       FileExistsError: `root` is a SavedModel itself.
       FileNotFoundError: `root` is a link to what is not there, or `write` made no directory.
       PermissionError: `root` cannot be written to.
-      OSError: nothing that is installed has the scheme of `root`, or the disk is full.
+      OSError: nothing that is installed has the scheme of `root`, `root` is a scheme alone, or the
+        disk is full.
     """
     count = _checked_keep(keep)
     folder = _folder(root)
@@ -144,6 +146,9 @@ def _checked_keep(keep: int | None) -> int | None:
 
 def _folder(root: str | os.PathLike[str]) -> VersionFolder:
     folder = version_folder(root)
+    if isinstance(folder.path, StoragePath):
+        folder.path.check_is_below(least=1)
+    check_place(folder.path)
     there = folder.path.exists()
     if os.path.islink(root) and not there:
         text = f"is a link to {folder.path}, which is not there: make that folder, or mend the link"
