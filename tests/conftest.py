@@ -26,6 +26,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="fail unless the packages are imported from an installed wheel, not from a checkout",
     )
+    parser.addoption(
+        "--record-errors",
+        action="store_true",
+        help="write the largest errors of the real models into tests/models/consumers.json",
+    )
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

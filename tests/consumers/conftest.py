@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import pytest
 
@@ -30,6 +30,19 @@ def pytest_runtest_setup() -> Generator[None, object, object]:
 def pytest_runtest_call() -> Generator[None, object, object]:
     """Skips a test that needs what is not there."""
     return (yield from _skip_if_not_available())
+
+
+Recorder = Callable[[str, str, str, "float | str"], None]
+
+
+@pytest.fixture
+def record(request: pytest.FixtureRequest) -> Recorder:
+    """Returns what takes a consumer, a model, a way and its largest error: for docs/models.md."""
+    from tests.models import consumers
+
+    if request.config.getoption("--record-errors"):
+        return consumers.record
+    return lambda consumer, model, way, error: None
 
 
 @pytest.fixture(scope="session")

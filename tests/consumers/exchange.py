@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +52,13 @@ class Outcome:
 
     Attributes:
       failures: one line each; none if all is well.
+      errors: the largest one, relative to the largest number, by what was compared.
     """
 
     program: str
     failures: tuple[str, ...] = ()
     seconds: float = 0.0
+    errors: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         state = "FAILED" if self.failures else "ok"
@@ -92,7 +94,8 @@ class Report:
         """Returns the programs that have ended, by their names."""
         lines = [line for line in self._lines() if "program" in line]
         return {
-            o["program"]: Outcome(o["program"], tuple(o["failures"]), o["seconds"]) for o in lines
+            o["program"]: Outcome(o["program"], tuple(o["failures"]), o["seconds"], o["errors"])
+            for o in lines
         }
 
     def unfinished(self) -> str | None:

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Iterable
 
 from tests.consumers.exchange import Outcome, Report
+from tests.consumers.largest_errors import taken_errors
 
 PATIENCE_SECONDS = 300
 
@@ -33,7 +34,8 @@ def one_by_one(report: Report, names: Iterable[str], check: Callable[[str], list
         except Exception as e:
             failures = [_text(e)]
         faulthandler.cancel_dump_traceback_later()
-        outcome = Outcome(name, tuple(failures), round(time.monotonic() - start, 2))
+        seconds = round(time.monotonic() - start, 2)
+        outcome = Outcome(name, tuple(failures), seconds, taken_errors())
         report.finish(outcome)
         print(outcome, flush=True)
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.consumers.largest_errors import note_error
+
 
 def compare(
     where: str,
@@ -16,6 +18,7 @@ def compare(
     tolerance: float,
     *,
     floor: float = 0.0,
+    noted: str | None = None,
 ) -> Iterator[str]:
     """Yields what differs by more than the tolerance, relative to the largest number.
 
@@ -26,6 +29,7 @@ def compare(
       expected: arrays; those of integers must be equal.
       tolerance: relative.
       floor: what the tolerance is relative to, at least.
+      noted: what the largest error is noted as; that of integers that differ is 1.
     """
     if len(got) != len(expected):
         yield f"{where}: expected {len(expected)} arrays, got {len(got)}"
@@ -36,11 +40,15 @@ def compare(
             kinds = [f"{a.dtype.name}{list(a.shape)}" for a in (wanted, array)]
             yield f"{where}{name}: expected {kinds[0]}, got {kinds[1]}"
         elif wanted.dtype.kind in "biu":
+            if noted is not None:
+                note_error(noted, float((array != wanted).any()))
             if (array != wanted).any():
                 yield f"{where}{name}: {np.sum(array != wanted)} of {wanted.size} differ"
         elif wanted.size:
             apart = largest(array.astype(np.float64) - wanted.astype(np.float64))
             scale = max(largest(wanted), floor)
+            if noted is not None:
+                note_error(noted, apart / scale if scale else apart)
             if not apart <= tolerance * scale:
                 yield f"{where}{name}: differs by {apart:.2g} of {scale:.2g} (at most {tolerance})"
 

@@ -33,8 +33,8 @@ def _differences(folder: Path) -> Iterator[str]:
             found = interpreter.get_signature_runner()(**given)
             results = [found[name] for name in facts["outputs"]]
             where = f"{case}, call {i}, "
-            tolerance = facts["tolerance"]
-            yield from compare(where, facts["outputs"], results, arrays["results"], tolerance)
+            tolerance, names = facts["tolerance"], facts["outputs"]
+            yield from compare(where, names, results, arrays["results"], tolerance, noted=case)
             if i == calls - 1:
                 yield from _resized(path, given, found, where)
 

@@ -50,7 +50,8 @@ def _differences(folder: Path, name: str) -> Iterator[str]:
         cotangents = [tf.constant(c) for c in arrays["cotangents"]]
         gradients = tape.gradient(targets, sources, cotangents, tf.UnconnectedGradients.ZERO)
         tolerance, outputs = facts["tolerance"], facts["outputs"]
-        yield from compare(f"call {i}, ", outputs, results, arrays["results"], tolerance)
+        answers = arrays["results"]
+        yield from compare(f"call {i}, ", outputs, results, answers, tolerance, noted=name)
         names = [*(facts["inputs"][j] for j in facts["sources"]), *facts["weights"]]
         expected, tolerance = arrays["gradients"], facts["gradient_tolerance"]
         floor = SMALLEST * max(map(largest, expected))

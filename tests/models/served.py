@@ -51,9 +51,10 @@ def _differences(folder: Path, name: str) -> Iterator[str]:
         named = signature(**dict(zip(facts["inputs"], inputs, strict=True)))
         tolerance = facts["tolerance"]
         names = facts["outputs"]
-        yield from compare(f"call {i}, ", names, results, arrays["results"], tolerance)
+        answers = arrays["results"]
+        yield from compare(f"call {i}, ", names, results, answers, tolerance, noted=name)
         by_name = [named[name] for name in names]
-        yield from compare(f"signature, call {i}, ", names, by_name, arrays["results"], tolerance)
+        yield from compare(f"signature, call {i}, ", names, by_name, answers, tolerance)
         names = [*(facts["inputs"][j] for j in facts["sources"]), *facts["weights"]]
         expected = arrays["gradients"]
         tolerance = facts["gradient_tolerance"]

@@ -1,0 +1,95 @@
+"""Real models in a C++ program, compiled by XLA and as TensorFlow's operations."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.protobuf import named_tensor_pb2
+
+from tests.consumers.conftest import Recorder
+from tests.consumers.cpp_programs import compiled
+from tests.consumers.environments import process_environment
+from tests.consumers.exchange import OPERATIONS, Array, read_arrays
+from tests.consumers.harness import NEWEST_TENSORFLOW, Harness
+from tests.consumers.largest_errors import taken_errors
+from tests.consumers.real_models import PARTS, SAMPLE, exported_part, part_of
+from tests.models.comparing import compare
+from tests.models.model import Model
+
+pytestmark = [pytest.mark.slow, pytest.mark.consumers]
+
+_WAYS = {"XLA": "model", "operations": f"{OPERATIONS}model"}
+# In the order in which two workers of pytest have one process each to wait for.
+_CASES = [(way, model) for part in PARTS for way in _WAYS for model in part]
+
+
+@pytest.fixture
+def program(harness: Harness) -> Path:
+    """Compiles the program against the newest TensorFlow."""
+    return compiled("answer.cc", harness, NEWEST_TENSORFLOW)
+
+
+def _write(path: Path, requests: list[Mapping[str, Array]]) -> None:
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for request in requests:
+            for name, array in request.items():
+                named = named_tensor_pb2.NamedTensorProto(
+                    name=name, tensor=tf.make_tensor_proto(array)
+                )
+                writer.write(named.SerializeToString())
+            writer.write(b"")
+
+
+def _answers(path: Path) -> Iterator[Mapping[str, Array]]:
+    answer: dict[str, Array] = {}
+    for record in tf.data.TFRecordDataset(str(path)):
+        named = named_tensor_pb2.NamedTensorProto.FromString(record.numpy())
+        if named.name:
+            answer[named.name] = tf.make_ndarray(named.tensor)
+        else:
+            yield answer
+            answer = {}
+
+
+@pytest.mark.parametrize(
+    ("way", "model"),
+    [
+        pytest.param(way, model, marks=() if model.name in SAMPLE else pytest.mark.complete)
+        for way, model in _CASES
+    ],
+    ids=str,
+)
+def test_values_are_those_of_jax(
+    harness: Harness, program: Path, record: Recorder, way: str, model: Model, tmp_path: Path
+) -> None:
+    folder, exports = exported_part(harness, part_of(model))
+    assert not exports[model.name].failures, str(exports[model.name])
+    exported = folder / model.name
+    facts = json.loads((exported / "model.json").read_text())
+    arrays = [read_arrays(exported / f"call-{i}.npz") for i in range(facts["calls"])]
+    requests = [dict(zip(facts["inputs"], a["inputs"], strict=True)) for a in arrays]
+    # Other sizes in one session: what is open is open.
+    assert len({tuple(a.shape for a in request.values()) for request in requests}) > 1
+    _write(tmp_path / "requests", requests)
+    done = subprocess.run(
+        [program, exported / _WAYS[way], tmp_path / "requests", tmp_path / "answers"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=process_environment({"TF_CPP_MIN_LOG_LEVEL": "3"}),
+    )
+    assert done.returncode == 0, done.stderr
+    failures = []
+    for i, (answer, call) in enumerate(zip(_answers(tmp_path / "answers"), arrays, strict=True)):
+        names, wanted = facts["outputs"], call["results"]
+        results = [np.asarray(answer[name]) for name in names]
+        where = f"call {i}, "
+        failures += compare(where, names, results, wanted, facts["tolerance"], noted=way)
+    assert failures == []
+    record("C++", model.name, way, taken_errors()[way])
