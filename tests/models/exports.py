@@ -34,6 +34,14 @@ def exported_part(harness: Harness, part: int) -> tuple[Path, Mapping[str, Outco
     return _exported(harness, title, f"models-{part}", "tests.models.export_models", names)
 
 
+def exported_with_seeds(
+    harness: Harness, names: Sequence[str]
+) -> tuple[Path, Mapping[str, Outcome]]:
+    """Exports models with seeds in place of keys, as `exported_part` does."""
+    title = "exporting real models with seeds"
+    return _exported(harness, title, "models-seeded", "tests.models.export_with_seeds", names)
+
+
 def _exported(
     harness: Harness, title: str, name: str, module: str, names: Sequence[str]
 ) -> tuple[Path, Mapping[str, Outcome]]:
