@@ -43,8 +43,8 @@ def bridge_tests(deps = [], test_deps = [], data = [], tags = [], pure = False):
             name = name,
             testonly = True,
             srcs = native.glob(["**/*.py"], exclude = ["test_*.py"]),
-            # The archives that the tests read, and C++ that they compile.
-            data = native.glob(["**/*.cc", "**/*.exported", "**/*.json"], allow_empty = True),
+            # The archives that the tests read, and programs that they compile or run.
+            data = native.glob(["**/*.cc", "**/*.exported", "**/*.js", "**/*.json"], allow_empty = True),
             visibility = ["//:__subpackages__"],
             deps = deps + third_parties,
         )

