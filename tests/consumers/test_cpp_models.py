@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +18,13 @@ from tests.consumers.environments import process_environment
 from tests.consumers.exchange import OPERATIONS, Array, read_arrays
 from tests.consumers.harness import NEWEST_TENSORFLOW, Harness
 from tests.consumers.largest_errors import taken_errors
-from tests.consumers.real_models import PARTS, SAMPLE, exported_part, part_of
 from tests.models.comparing import compare
+from tests.models.exports import PARTS, SAMPLE, exported_part, part_of
 from tests.models.model import Model
 
 pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
-_WAYS = {"XLA": "model", "operations": f"{OPERATIONS}model"}
+_WAYS = {"xla": "model", "operations": f"{OPERATIONS}model"}
 # In the order in which two workers of pytest have one process each to wait for.
 _CASES = [(way, model) for part in PARTS for way in _WAYS for model in part]
 
@@ -35,7 +35,7 @@ def program(harness: Harness) -> Path:
     return compiled("answer.cc", harness, NEWEST_TENSORFLOW)
 
 
-def _write(path: Path, requests: list[Mapping[str, Array]]) -> None:
+def _write(path: Path, requests: Sequence[Mapping[str, Array]]) -> None:
     with tf.io.TFRecordWriter(str(path)) as writer:
         for request in requests:
             for name, array in request.items():
@@ -85,7 +85,7 @@ def test_values_are_those_of_jax(
         env=process_environment({"TF_CPP_MIN_LOG_LEVEL": "3"}),
     )
     assert done.returncode == 0, done.stderr
-    failures = []
+    failures: list[str] = []
     for i, (answer, call) in enumerate(zip(_answers(tmp_path / "answers"), arrays, strict=True)):
         names, wanted = facts["outputs"], call["results"]
         results = [np.asarray(answer[name]) for name in names]

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tests.consumers.exchange import Outcome, Report
+from tests.consumers.conftest import Recorder
+from tests.consumers.exchange import OPERATIONS, Outcome, Report
 from tests.consumers.harness import (
     NEWEST_TENSORFLOW,
     TENSORFLOW_RELEASES,
@@ -57,7 +58,13 @@ def test_the_sample_has_a_model_of_every_library() -> None:
     ids=str,
 )
 def test_values_and_gradients_are_those_of_jax(
-    harness: Harness, release: str, model: Model
+    harness: Harness, record: Recorder, release: str, model: Model
 ) -> None:
     outcome = _outcome(harness, release, model)
     assert not outcome.failures, str(outcome)
+    for name, error in outcome.errors.items():
+        if release == LAYERS:
+            record("Keras layer", model.name, name, error)
+        else:
+            way = "operations" if name.startswith(OPERATIONS) else "XLA"
+            record(f"TensorFlow, {way}", model.name, release, error)

@@ -29,6 +29,8 @@ from jax2tf_bridge.to_tf.operations._scope import CONTRADICTIONS, Emitter, Scope
 _SOFTMAX, _LOG_SOFTMAX = "tensorflow.softmax", "tensorflow.log_softmax"
 _STOP_GRADIENT = "jax2tf.stop_gradient"
 _ELEMENTS = frozenset({"f32", "f64"})
+_MOST_AXES = 4
+"""TensorFlow's kernel of oneDNN takes five, and some of LiteRT's four."""
 _BROADCASTS = ("broadcast_in_dim", "dynamic_broadcast_in_dim")
 _PARTS = frozenset(
     {"subtract", "exponential", "reduce", "maximum", "constant", "log", *_BROADCASTS}
@@ -103,7 +105,7 @@ class _Parts:
             return None  # the emitter of what is wrong says it
 
     def _whole(self, operation: Operation) -> Operation | None:
-        if len(operation.results) != 1 or not _is_of_floats(operation.results[0]):
+        if len(operation.results) != 1 or not _has_whole(operation.results[0]):
             return None
         match operation.name, operation.operands:
             case "divide", (exponentials, total):
@@ -211,8 +213,11 @@ class _Parts:
 _START: Mapping[str, float] = MappingProxyType({"add": 0.0, "maximum": -np.inf})
 
 
-def _is_of_floats(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.element in _ELEMENTS
+def _has_whole(value: Value) -> bool:
+    kind = value.type
+    if not isinstance(kind, TensorType) or kind.element not in _ELEMENTS:
+        return False
+    return len(kind.shape) <= _MOST_AXES
 
 
 def _emitter(function: Callable[[tf.Tensor], tf.Tensor]) -> Emitter:
