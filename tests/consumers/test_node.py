@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import Signature, Target, save
+from scripts._env import ROOT
 from tests.consumers.conftest import Recorder
 from tests.consumers.exchange import OPERATIONS, Array, read_arrays
 from tests.consumers.harness import NEWEST_TENSORFLOW, Harness, NotAvailableError
 from tests.consumers.largest_errors import taken_errors
-from tests.consumers.node_addon import Node, call, install, node
+from tests.consumers.node_addon import BUILD, Node, call, install, node
+from tests.house.snippets import python_program, snippets
 from tests.models.comparing import compare
 from tests.models.exports import exported_part, exported_with_seeds, part_of
 from tests.models.model import Model
@@ -150,6 +152,22 @@ def test_a_batch_of_none_is_an_error_that_names_the_size(installed: Node, tmp_pa
     asked = [{"x": np.ones((0, 3), np.int32)}]
     with pytest.raises(RuntimeError, match="Expected value >= 1 for dimension variable b"):
         call(installed, model, asked, tmp_path, signature="served")
+
+
+@pytest.mark.checkout
+def test_the_page(installed: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds as the tests do, and the program in JavaScript prints what it says."""
+    page = (ROOT / "docs" / "node.md").read_text()
+    assert BUILD.read_text() in page
+    monkeypatch.chdir(tmp_path)
+    exec(compile(python_program(page), "node.md", "exec"), {"__name__": "page"})
+    found = list(snippets(page))
+    (number,) = (i for i, snippet in enumerate(found) if snippet.language == "js")
+    program = tmp_path / "serve.js"
+    program.write_text(found[number].text)
+    done = installed.run(program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == found[number + 1].text
 
 
 def test_a_registry_out_of_reach_is_named(

@@ -14,8 +14,8 @@ FENCE = re.compile(
 )
 PYTHON = frozenset({"python", "py", "pycon"})
 SHELL = frozenset({"bash", "sh", "shell", "console"})
-# Nothing in these can be run.
-OTHER = frozenset({"", "text", "toml", "yaml", "json", "diff", "mermaid", "c++", "cpp"})
+# None of these is run here; tests/consumers runs JavaScript.
+OTHER = frozenset({"", "text", "toml", "yaml", "json", "diff", "mermaid", "c++", "cpp", "js"})
 
 
 @dataclass(frozen=True)
