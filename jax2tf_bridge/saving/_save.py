@@ -243,7 +243,15 @@ def _traced(endpoint: Endpoint) -> tuple[Any, Any]:
     defaults = endpoint.defaults()
 
     def by_name(**tensors: Any) -> dict[str, Any]:
-        return dict(call({**defaults, **tensors}))
+        given = {**defaults, **tensors}
+        if not endpoint.portable.target.xla:
+            # A session, as C++ has it, compares no shape with the signature's, and operations take
+            # others; a module is checked when it runs.
+            given = {
+                name: tf.ensure_shape(tensor, specs[name].shape, name=name)
+                for name, tensor in given.items()
+            }
+        return dict(call(given))
 
     named = tf.function(by_name, autograph=False)
     signature = named.get_concrete_function(**specs)

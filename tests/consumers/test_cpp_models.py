@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.protobuf import named_tensor_pb2
 
+from jax2tf_bridge import Signature, Target, save
 from tests.consumers.conftest import Recorder
 from tests.consumers.cpp_programs import compiled
 from tests.consumers.environments import process_environment
@@ -57,6 +59,33 @@ def _answers(path: Path) -> Iterator[Mapping[str, Array]]:
             answer = {}
 
 
+def _run(program: Path, model: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [program, model, folder / "requests", folder / "answers"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=process_environment({"TF_CPP_MIN_LOG_LEVEL": "3"}),
+    )
+
+
+@pytest.mark.parametrize("target", [Target.widest(), Target.widest(xla=False)], ids=str)
+def test_sizes_that_do_not_fit_are_an_error_status(
+    program: Path, target: Target, tmp_path: Path
+) -> None:
+    """A session compares no shapes with the signature's: an operation would take others."""
+    signature = Signature(lambda x: x + x, args=[np.ones((2, 3))], polymorphic_shapes="(b, 3)")
+    save(tmp_path / "model", signature, target=target)
+    for shape in ((2, 4), (2, 3, 1), (0, 3)):
+        _write(tmp_path / "requests", [{"x": np.ones(shape, np.float32)}])
+        done = _run(program, tmp_path / "model", tmp_path)
+        assert done.returncode == 1, shape
+        assert "run: INVALID_ARGUMENT" in done.stderr
+    _write(tmp_path / "requests", [{"x": np.ones((2, 4), np.float32)}])
+    said = _run(program, tmp_path / "model", tmp_path).stderr
+    assert re.search(r"expected shape \[\?,3\]|tensor<\?x3xf32>", said), said
+
+
 @pytest.mark.parametrize(
     ("way", "model"),
     [
@@ -77,13 +106,7 @@ def test_values_are_those_of_jax(
     # Other sizes in one session: what is open is open.
     assert len({tuple(a.shape for a in request.values()) for request in requests}) > 1
     _write(tmp_path / "requests", requests)
-    done = subprocess.run(
-        [program, exported / _WAYS[way], tmp_path / "requests", tmp_path / "answers"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=process_environment({"TF_CPP_MIN_LOG_LEVEL": "3"}),
-    )
+    done = _run(program, exported / _WAYS[way], tmp_path)
     assert done.returncode == 0, done.stderr
     failures: list[str] = []
     for i, (answer, call) in enumerate(zip(_answers(tmp_path / "answers"), arrays, strict=True)):

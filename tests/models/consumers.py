@@ -21,7 +21,7 @@ END = "<!-- Generated: end -->"
 
 CONSUMERS = (
     *("TensorFlow, XLA", "TensorFlow, operations", "C++", "Node", "Keras layer"),
-    *("LiteRT", "ONNX Runtime", "OpenVINO"),
+    "LiteRT",
 )
 
 Errors = Mapping[str, Mapping[str, Mapping[str, float | str]]]

@@ -2,7 +2,16 @@
 
 import pytest
 
-from tests.models.consumers import BEGIN, CONSUMERS, END, PAGE, generated, lacking, recorded, updated
+from tests.models.consumers import (
+    BEGIN,
+    CONSUMERS,
+    END,
+    PAGE,
+    generated,
+    lacking,
+    recorded,
+    updated,
+)
 from tests.models.table import MODELS
 
 
@@ -27,5 +36,6 @@ def test_the_table_has_a_column_for_each_consumer() -> None:
 @pytest.mark.checkout
 def test_the_page_is_up_to_date() -> None:
     text = PAGE.read_text()
-    assert BEGIN in text and END in text
+    assert BEGIN in text
+    assert END in text
     assert updated(text) == text, "run python -m tests.models.consumers"
