@@ -6,6 +6,7 @@ They know no operation that reads bits, and OpenVINO computes unsigned integers 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -45,32 +46,32 @@ def _has_fraction_bits(tensor: tf.Tensor) -> bool:
 
 def shift_right_logical(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Shifts the bits right, and clears what a sign would have brought from the left."""
-    if row_of(element).bits < 32:
+    bits = row_of(element).bits
+    if bits < 32:
         return _integers.shift_right_logical(element, x, y)
-    last = row_of(element).bits - 1
-    places = y
-    if not _integers.is_in_width(element, y):
-        places = tf.clip_by_value(y, constant_like(y, 0), constant_like(y, last))
-    known = tf.get_static_value(places)
-    if known is not None:
-        limits = [(1 << (last + 1 - int(place))) - 1 for place in known.reshape(-1)]
-        wrapped = np.array(limits, f"uint{last + 1}").astype(x.dtype.as_numpy_dtype)
-        mask = tf.constant(wrapped.reshape(known.shape))
-    else:
-        # In two steps, since the first one would be of all bits where nothing is shifted.
-        high = tf.bitwise.left_shift(constant_like(x, 1), constant_like(y, last) - places)
-        mask = tf.bitwise.left_shift(high, constant_like(x, 1)) - constant_like(x, 1)
-    if known is not None and last > 32 and np.all(known >= 32):
+    known = tf.get_static_value(y)
+    if known is not None and known.size and _integers.is_in_width(element, y):
+        return _shifted_by(x, np.asarray(known), bits)
+    # By 1 first: a mask for all places would be a difference, which OpenVINO takes in float32.
+    most = tf.constant((1 << (bits - 1)) - 1, x.dtype)
+    once = tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, constant_like(x, 1)), most)
+    one, last = constant_like(y, 1), constant_like(y, bits - 1)
+    places = tf.clip_by_value(y, one, last)
+    found = tf.bitwise.right_shift(once, places - one)
+    found = tf.where(tf.equal(places, y), found, constant_like(found, 0))
+    return tf.where(tf.equal(y, constant_like(y, 0)), x, found)
+
+
+def _shifted_by(x: tf.Tensor, places: np.ndarray[Any, Any], bits: int) -> tf.Tensor:
+    limits = [(1 << (bits - int(place))) - 1 for place in places.reshape(-1)]
+    wrapped = np.array(limits, f"uint{bits}").astype(x.dtype.as_numpy_dtype)
+    mask = tf.constant(wrapped.reshape(places.shape))
+    if np.all(places >= 32):
         # OpenVINO has 32 bits for 64, and machines do not shift these by 32 at once.
-        half = constant_like(y, 16)
+        half = constant_like(x, 16)
         x = tf.bitwise.right_shift(tf.bitwise.right_shift(x, half), half)
-        shifted = tf.bitwise.right_shift(x, tf.constant(known - 32))
-    else:
-        shifted = tf.bitwise.right_shift(x, places)
-    found = tf.bitwise.bitwise_and(shifted, mask)
-    if places is y:
-        return found
-    return tf.where(tf.equal(places, y), found, constant_like(found, 0))
+        places = places - places.dtype.type(32)
+    return tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, tf.constant(places)), mask)
 
 
 def remainder(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
