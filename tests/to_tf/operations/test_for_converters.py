@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from jax import lax
 
-from jax2tf_bridge import Target, convert
+from jax2tf_bridge import Target, convert, export, save
 from tests.consumers.own_operations import operation_counts
 
 # tf2onnx 1.17 or OpenVINO 2026.4 has no form of them, or a wrong one.
@@ -99,3 +100,15 @@ def test_other_targets_keep_tensorflows_own_operations() -> None:
     spec = tf.TensorSpec([None], tf.float32)
     traced = tf.function(f_tf, autograph=False).get_concrete_function(spec)
     assert {"Erfinv", "Expm1", "ReverseV2"} <= set(operation_counts(traced.graph))
+
+
+def test_portable_functions_of_other_targets_are_taken(tmp_path: Path) -> None:
+    x = np.float32([0.1, -0.5, 0.3])
+    for target in (Target.widest(), Target.widest(xla=False)):
+        portable = export(jnp.expm1, polymorphic_shapes="(b,)", target=target)(x)
+        folder = tmp_path / str(target.xla)
+        save(folder, portable, target=Target.converters())
+        served = tf.saved_model.load(folder).signatures["serving_default"]
+        assert "Expm1" not in operation_counts(served.graph)
+        (found,) = served(tf.constant(x)).values()
+        np.testing.assert_allclose(found, np.expm1(x), rtol=1e-6)
