@@ -256,7 +256,8 @@ def _prepared(
     if isinstance(function, PortableFunction):
         _refuse_export_options(name, signature)
         if not as_target(target).xla:
-            function = without_xla(function)
+            for_converters = target is not None and target.for_converters
+            function = without_xla(function, target if for_converters else None)
         return PreparedSignature(name, signature, takes, function)
     if hasattr(function, "get_concrete_function") or hasattr(function, "captured_arrays"):
         raise SavingError(

@@ -73,6 +73,8 @@ class Target:
       xla: whether it has XLA; if not, functions become TensorFlow's own operations.
       names_lines: whether the names of these operations begin with the user's lines, by which what
         reads the graph can be asked where an operation comes from. No file keeps it.
+      for_converters: whether these operations are kept to those that tf2onnx and OpenVINO know,
+        where there is a choice. No file keeps it.
 
     >>> Target.tensorflow("2.17").stablehlo_versions
     ((1, 1, 1),)
@@ -87,6 +89,7 @@ class Target:
     calling_convention: int
     xla: bool = True
     names_lines: bool = False
+    for_converters: bool = False
 
     @staticmethod
     def widest(*, xla: bool = True) -> Target:
@@ -131,6 +134,20 @@ class Target:
         release, version, convention = installed_versions()
         target = Target(f"the installed TensorFlow {release}", (version,), convention)
         return target if xla else target.without_xla()
+
+    @staticmethod
+    def converters() -> Target:
+        """Returns a target for graphs that converters of other formats read: ONNX and OpenVINO.
+
+        It has no XLA. Of TensorFlow's operations it takes those that tf2onnx and OpenVINO know,
+        also where TensorFlow itself has a faster one.
+
+        >>> Target.converters().name
+        'converters of TensorFlow graphs'
+        """
+        versions = _VERSIONS_WITHOUT_XLA
+        name = "converters of TensorFlow graphs"
+        return Target(name, versions, _CONVENTION_WITHOUT_XLA, xla=False, for_converters=True)
 
     def without_xla(self) -> Target:
         """Returns the same consumer without XLA, which runs TensorFlow's own operations alone."""

@@ -17,12 +17,13 @@ def without_xla(portable: PortableFunction, target: Target | None = None) -> Por
     Args:
       portable: of an export, a file or one of JAX's archives.
       target: the consumer; by default the function's own, without XLA. A function that was
-        exported without XLA keeps its own.
+        exported without XLA keeps its own, unless this one is for converters.
     """
-    if not portable.target.xla:
+    wanted = target or portable.target.without_xla()
+    if not portable.target.xla and (portable.target.for_converters or not wanted.for_converters):
         return portable
     return replace(
         portable,
-        target=target or portable.target.without_xla(),
+        target=wanted,
         gradient=portable.gradient.changed(portable.name, lambda vjp: without_xla(vjp, target)),
     )

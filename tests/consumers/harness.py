@@ -27,6 +27,8 @@ from tests.consumers.exchange import SERVED, Outcome, Report
 
 TENSORFLOW_RELEASES = ("2.15.1", "2.17.1", "2.19.1", "2.21.0")
 LITERT = "ai-edge-litert==2.3.0"
+ONNX = ("tf2onnx==1.17.0", "onnxruntime==1.31.1", f"{TENSORFLOW}==2.19.1")
+OPENVINO = "openvino==2026.4.1"
 OLDEST_TENSORFLOW, *_, NEWEST_TENSORFLOW = TENSORFLOW_RELEASES
 EXPORTERS = ("current", "newest")
 CONSUMER_PYTHON = (3, 11)
@@ -130,6 +132,20 @@ class Harness:
         if base is None:
             raise NotAvailableError(NO_CONSUMER_PYTHON)
         return environment("litert", base, LITERT, "{plain}", say=self.say)
+
+    def onnx_python(self) -> Path:
+        """Returns the interpreter of an environment with tf2onnx and onnxruntime, and no JAX."""
+        base = newest_python(CONSUMER_PYTHON, CONSUMER_PYTHON)
+        if base is None:
+            raise NotAvailableError(NO_CONSUMER_PYTHON)
+        return environment("onnx", base, *ONNX, "{plain}", say=self.say)
+
+    def openvino_python(self) -> Path:
+        """Returns the interpreter of one with OpenVINO, and neither JAX nor TensorFlow."""
+        base = newest_python(CONSUMER_PYTHON, CONSUMER_PYTHON)
+        if base is None:
+            raise NotAvailableError(NO_CONSUMER_PYTHON)
+        return environment("openvino", base, OPENVINO, "{plain}", say=self.say)
 
     def exporter_python(self, exporter: str) -> Path:
         """Returns the interpreter of an exporting side."""

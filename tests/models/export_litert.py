@@ -44,13 +44,14 @@ def _export(name: str, folder: Path) -> list[str]:
         facts |= {"inputs": list(served.inputs), "outputs": list(served.outputs)}
         facts["calls"][case] = len(calls)
         for i, args in enumerate(calls):
-            write_arrays(folder / f"{case}-{i}.npz", _answers(built, args))
+            write_arrays(folder / f"{case}-{i}.npz", answers(built, args))
     (folder / "model.json").write_text(json.dumps(facts))
     jax.clear_caches()
     return []
 
 
-def _answers(built: Built, args: Arguments) -> dict[str, list[Any]]:
+def answers(built: Built, args: Arguments) -> dict[str, list[Any]]:
+    """Returns the flat inputs of a call and JAX's results."""
     results = jax.jit(built.function)(built.params, *args)
     leaves, found = map(jax.tree_util.tree_leaves, (args, results))
     return {"inputs": list(map(crossing, leaves)), "results": list(map(crossing, found))}

@@ -85,3 +85,11 @@ def test_custom_calls_of_platforms() -> None:
     target = Target.widest()
     assert "LuDecomposition" not in target.custom_calls(["cpu", "cuda"])
     assert "LuDecomposition" in target.custom_calls(["cpu", "tpu"])
+
+
+def test_that_for_converters_has_no_xla() -> None:
+    target = Target.converters()
+    assert not target.xla
+    assert target.for_converters
+    assert target.without_xla() is target
+    assert not Target.widest(xla=False).for_converters

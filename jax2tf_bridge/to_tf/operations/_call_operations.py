@@ -18,11 +18,13 @@ from jax2tf_bridge.to_tf._graph_functions import graph_functions
 from jax2tf_bridge.to_tf.operations import _softmax
 from jax2tf_bridge.to_tf.operations._array import Array
 from jax2tf_bridge.to_tf.operations._scope import Emitter, Scope, typed
-from jax2tf_bridge.to_tf.operations._table import EMITTERS
+from jax2tf_bridge.to_tf.operations._table import EMITTERS, FOR_CONVERTERS
 from shape_poly import Dim, DimExpr, SymbolicScope
 
 _EMITTERS: Mapping[str, Emitter] = MappingProxyType({**EMITTERS, **_softmax.EMITTERS})
 """Emitters of StableHLO's operations, and of those that some of them are together."""
+
+_FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType({**FOR_CONVERTERS, **_softmax.EMITTERS})
 
 
 def read(portable: PortableFunction) -> Program:
@@ -64,13 +66,14 @@ def make_operations(
     scope = Scope(
         portable.name,
         program,
-        _EMITTERS,
+        _FOR_CONVERTERS if portable.target.for_converters else _EMITTERS,
         # With great numbers in its constraints a function's sizes are computed in 64 bits.
         {n: tf.cast(size, tf.int32) for n, size in variables.items() if n not in numbers},
         constraints,
         graph_functions(portable),
         asserts=not portable.constraints_known,
         names_lines=portable.target.names_lines,
+        for_converters=portable.target.for_converters,
     )
     avals = [portable.in_avals[i] for i in portable.module.kept_arguments]
     avals += [constant.aval for constant in portable.lifted_constants]

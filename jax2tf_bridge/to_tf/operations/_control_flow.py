@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from jax2tf_bridge.portable.bytecode import Block, DenseElements, Operation, Value
+from jax2tf_bridge.to_tf.operations import _converter_forms
 from jax2tf_bridge.to_tf.operations._array import Array
 from jax2tf_bridge.to_tf.operations._folding import compared
 from jax2tf_bridge.to_tf.operations._functions import TOKEN, is_token
@@ -120,7 +121,13 @@ class _Loop:
                 arrays[place] = Array("i32", (), parts=(counter,))
             results = inner.run(self._body, arrays)
             self._check_sizes(results, sizes)
-            return [inner.tensor(results[i]) for i in self._state]
+            tensors = [inner.tensor(results[i]) for i in self._state]
+            if scope.for_converters:
+                # OpenVINO writes them one by one into the loop's variables.
+                moved = [any(new is old for old in state) for new in tensors]
+                pairs = zip(tensors, moved, strict=True)
+                tensors = [_converter_forms.copy(x) if is_moved else x for x, is_moved in pairs]
+            return tensors
 
         shapes = [
             tf.TensorShape([size if isinstance(size, int) else None for size in sizes[i]])

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.to_tf.operations import _converter_forms
 from jax2tf_bridge.to_tf.operations._accumulation import (
     accumulation_dtype,
     from_accumulation,
@@ -402,7 +403,8 @@ def _ordered(
     else:
         moved = tf.transpose(source, axes)
     if reverse:
-        moved = tf.reverse(moved, list(reverse))
+        backwards = _converter_forms.reverse if scope.for_converters else tf.reverse
+        moved = backwards(moved, list(reverse))
     return Array(ELEMENTS[tensor.dtype.name], wanted, scope.shaped(moved, wanted))
 
 

@@ -101,6 +101,12 @@ def _slice_computed(
             dropped = [size for place, size in enumerate(own) if place != axis - first]
             left = [size for place, size in enumerate(sizes) if place != axis]
             return Array(array.element, tuple(left), scope.shaped(taken, dropped))
+    if scope.for_converters:
+        ends = {axis: start + scope.size(sizes[axis]) for axis, start in starts.items()}
+        taken = _window(compact, first, starts, ends)
+        for axis in starts:
+            own[axis - first] = sizes[axis]
+        return Array(array.element, tuple(sizes), scope.shaped(taken, own))
     begin = [starts.get(axis, 0) for axis in range(first, array.rank)]
     # What is left whole begins at 0.
     lengths = [
@@ -110,6 +116,17 @@ def _slice_computed(
     for axis in starts:
         own[axis - first] = sizes[axis]
     return Array(array.element, tuple(sizes), scope.shaped(taken, own))
+
+
+def _window(
+    tensor: tf.Tensor, first: int, starts: Mapping[int, Any], ends: Mapping[int, Any]
+) -> tf.Tensor:
+    """Slices by StridedSlice: tf2onnx gets computed lengths of Slice wrong where some are -1.
+
+    Axes are counted with `first` ones that the tensor has not.
+    """
+    rank = tensor.shape.rank
+    return tensor[tuple(slice(starts.get(i + first), ends.get(i + first)) for i in range(rank))]
 
 
 def _dynamic_update_slice(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
@@ -133,6 +150,10 @@ def update_at(scope: Scope, array: Array, update: Array, starts: Mapping[int, Ar
     if array.is_static and _bytes(array) <= _MOST_COPIED:
         if all(update.sizes[axis] == 1 for axis in found):
             return _selected(scope, array, update, found)
+        return _assembled(scope, array, update, found)
+    if scope.for_converters:
+        if set(found) == {0} and update.sizes[0] == 1:
+            return _row_written(scope, array, update, found[0])
         return _assembled(scope, array, update, found)
     return _written(scope, array, update, found)
 
@@ -158,6 +179,12 @@ def _written(scope: Scope, array: Array, update: Array, starts: Mapping[int, _St
         begin_mask=whole,
         end_mask=whole,
     )
+    return scope.made(tensor, array.element, array.sizes)
+
+
+def _row_written(scope: Scope, array: Array, update: Array, start: _Start) -> Array:
+    index = tf.reshape(_scalar(scope, start), [1, 1])
+    tensor = tf.tensor_scatter_nd_update(scope.tensor(array), index, scope.tensor(update))
     return scope.made(tensor, array.element, array.sizes)
 
 
@@ -189,10 +216,17 @@ def _assembled(scope: Scope, array: Array, update: Array, starts: Mapping[int, _
         update = _assembled(scope, window, update, dict(others))
     if not tf.is_tensor(start):
         end = start + size
-        before = _part(scope, array, axis, 0, start)
-        behind = _part(scope, array, axis, end, array.sizes[axis] - end)
-        return concatenate(scope, [before, update, behind], axis)
+        around = [
+            _part(scope, array, axis, 0, start),
+            _part(scope, array, axis, end, array.sizes[axis] - end),
+        ]
+        return concatenate(scope, [around[0], update, around[1]], axis)
     tensor = scope.tensor(array)
+    if scope.for_converters:
+        before = _window(tensor, 0, {}, {axis: start})
+        behind = _window(tensor, 0, {axis: start + scope.size(size)}, {})
+        joined = tf.concat([before, scope.tensor(update), behind], axis)
+        return scope.made(joined, array.element, array.sizes)
     lengths = [start if i == axis else -1 for i in range(array.rank)]
     ends = [start + scope.size(size) if i == axis else 0 for i in range(array.rank)]
     none = [0] * array.rank

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import tensorflow as tf
 
 from jax2tf_bridge.portable.bytecode import Operation
-from jax2tf_bridge.to_tf.operations import _floats, _integers
+from jax2tf_bridge.to_tf.operations import _converter_forms, _floats, _integers
 from jax2tf_bridge.to_tf.operations._array import Array, has_dtype, row_of, tf_dtype
 from jax2tf_bridge.to_tf.operations._comparisons import compare
 from jax2tf_bridge.to_tf.operations._conversions import bitcast, convert
@@ -168,6 +168,16 @@ def _bitcast_convert(scope: Scope, operation: Operation, operands: Sequence[Arra
     return scope.result(operation, scope.shaped(tensor, sizes), sizes)
 
 
+def _random_or_bits(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    (array,) = operands
+    element = operation.results[0].tensor.element
+    if (array.element, element) == ("ui32", "f32"):
+        unit = _converter_forms.random_unit(scope.compact(array))
+        if unit is not None:
+            return scope.made(unit, element, array.sizes)
+    return _bitcast_convert(scope, operation, operands)
+
+
 def _reduce_precision(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     bits = operation.int("exponent_bits"), operation.int("mantissa_bits")
 
@@ -262,3 +272,14 @@ EMITTERS: Mapping[str, Emitter] = MappingProxyType(
         "xor": _bitwise(tf.not_equal, tf.bitwise.bitwise_xor),
     }
 )
+
+FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
+    {
+        "bitcast_convert": _random_or_bits,
+        "exponential_minus_one": _of_floats(_converter_forms.expm1),
+        "log_plus_one": _of_floats(_converter_forms.log1p),
+        "remainder": _by_kind(integers=_converter_forms.remainder, floats=_floats.remainder),
+        "shift_right_logical": _of_integers(_converter_forms.shift_right_logical),
+    }
+)
+"""Those that are others for converters of TensorFlow's graphs."""

@@ -75,7 +75,7 @@ def sign(element: str, x: tf.Tensor) -> tf.Tensor:
 
 def divide(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Divides, rounding towards zero; the quotient by zero has all bits set."""
-    divisor, zero = _safe_divisor(element, x, y)
+    divisor, zero = safe_divisor(element, x, y)
     quotient = wrap(element, tf.truncatediv(x, divisor))
     if zero is None:
         return quotient
@@ -84,7 +84,7 @@ def divide(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 def remainder(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Returns the remainder with the dividend's sign; that by zero is the dividend."""
-    divisor, zero = _safe_divisor(element, x, y)
+    divisor, zero = safe_divisor(element, x, y)
     if is_unsigned(element):
         found = tf.math.floormod(x, divisor)
     elif x.dtype.size < 4:
@@ -94,7 +94,7 @@ def remainder(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     return found if zero is None else tf.where(zero, x, found)
 
 
-def _safe_divisor(element: str, x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
+def safe_divisor(element: str, x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
     """Returns a divisor that no kernel fails with, and where the given one is zero.
 
     It is 1 there, and where the least integer is divided by -1, whose quotient it is itself.
@@ -131,7 +131,7 @@ def invert(element: str, x: tf.Tensor) -> tf.Tensor:
     return wrap(element, tf.bitwise.invert(x))
 
 
-def _is_in_width(element: str, y: tf.Tensor) -> bool:
+def is_in_width(element: str, y: tf.Tensor) -> bool:
     known = tf.get_static_value(y)
     return known is not None and bool(np.all((known >= 0) & (known < row_of(element).bits)))
 
@@ -139,14 +139,14 @@ def _is_in_width(element: str, y: tf.Tensor) -> bool:
 def shift_left(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Shifts left; beyond the width nothing is left."""
     shifted = wrap(element, tf.bitwise.left_shift(x, y))
-    return shifted if _is_in_width(element, y) else _zero_beyond(element, y, shifted)
+    return shifted if is_in_width(element, y) else _zero_beyond(element, y, shifted)
 
 
 def shift_right_logical(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Shifts the bits right; zeros come from the left, also into the sign."""
     shifted = tf.bitwise.right_shift(_bits_of(element, x), _view(y, "uint"))
     found = _from_bits(element, shifted)
-    return found if _is_in_width(element, y) else _zero_beyond(element, y, found)
+    return found if is_in_width(element, y) else _zero_beyond(element, y, found)
 
 
 def _zero_beyond(element: str, y: tf.Tensor, shifted: tf.Tensor) -> tf.Tensor:
@@ -169,7 +169,7 @@ def shift_right_arithmetic(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tenso
             ),
             "uint",
         )
-    if not _is_in_width(element, y):
+    if not is_in_width(element, y):
         places = _bits_of(element, y)
         y = tf.minimum(places, constant_like(places, bits - 1))
     shifted = tf.bitwise.right_shift(_view(x, "int"), _view(y, "int"))

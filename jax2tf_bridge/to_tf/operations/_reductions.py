@@ -248,6 +248,8 @@ def _extreme_and_index(
         extreme = tf.math.reduce_min if name == "minimum" else tf.math.reduce_max
         best = extreme(compact, place, keepdims=True)
         is_best = tf.logical_or(tf.equal(compact, best), tf.math.is_nan(compact))
+        if scope.for_converters:  # ONNX has none of flags
+            is_best = tf.cast(is_best, tf.int32)
         index = tf.argmax(is_best, place, output_type=dtype)
         value = tf.squeeze(best, place)
     else:

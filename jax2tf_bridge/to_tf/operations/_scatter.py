@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -350,7 +351,8 @@ def _combined(scope: Scope, places: _Updates, kind: str, array: Array, update: A
         else:
             vectors = _vectors(scope, rows, old)
             valid = None if rows.valid is None else _on_rows(scope, rows, rows.valid)
-            tensor = _KERNELS[kind](scope.tensor(flat), vectors, scope.tensor(new), valid)
+            kernels = _FOR_CONVERTERS if scope.for_converters else _KERNELS
+            tensor = kernels[kind](scope.tensor(flat), vectors, scope.tensor(new), valid)
         if flat is not old:
             tensor = tf.reshape(tensor, scope.reshape_shape(old.sizes))
     made = scope.made(_wrapped(array.element, tensor), array.element, old.sizes)
@@ -486,8 +488,20 @@ def _extreme(
         keys = [_keys(x, is_maximum) for x in (tensor, updates)]
         found = _extreme(function, is_maximum, keys[0], index, keys[1], valid)
         return tf.bitcast(_ordered_bits(found), dtype)
-    neutral = dtype.min if is_maximum else dtype.max
-    return function(tensor, index, _masked(updates, valid, neutral))
+    return _extreme_number(function, is_maximum, tensor, index, updates, valid)
+
+
+def _extreme_number(
+    function: Callable[..., tf.Tensor],
+    is_maximum: bool,
+    tensor: tf.Tensor,
+    index: tf.Tensor,
+    updates: tf.Tensor,
+    valid: tf.Tensor | None,
+) -> tf.Tensor:
+    dtype = tensor.dtype
+    ends = (-np.inf, np.inf) if dtype.is_floating else (dtype.min, dtype.max)
+    return function(tensor, index, _masked(updates, valid, ends[0 if is_maximum else 1]))
 
 
 _BITS = MappingProxyType({2: tf.int16, 4: tf.int32, 8: tf.int64})
@@ -511,6 +525,14 @@ def _ordered_bits(bits: tf.Tensor) -> tf.Tensor:
 _Kernel: TypeAlias = "Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor | None], tf.Tensor]"
 _KERNELS: Mapping[str, _Kernel] = MappingProxyType(
     {"add": _add, "maximum": _maximum, "minimum": _minimum}
+)
+# They read no bits, and lose NaN.
+_FOR_CONVERTERS: Mapping[str, _Kernel] = MappingProxyType(
+    {
+        "add": _add,
+        "maximum": functools.partial(_extreme_number, tf.tensor_scatter_nd_max, True),
+        "minimum": functools.partial(_extreme_number, tf.tensor_scatter_nd_min, False),
+    }
 )
 
 

@@ -68,6 +68,7 @@ class Scope:
       asserts: whether what the module asserts of its sizes is checked when it runs; otherwise
         whoever calls it has checked them.
       names_lines: whether operations are named after the user's lines.
+      for_converters: whether operations are kept to those that tf2onnx and OpenVINO know.
     """
 
     def __init__(
@@ -81,11 +82,12 @@ class Scope:
         *,
         asserts: bool = False,
         names_lines: bool = False,
+        for_converters: bool = False,
     ) -> None:
         """`variables` are the sizes that are not known: scalar tensors of int32, by name."""
         self.name, self.program, self.emitters = name, program, emitters
         self.graph_functions, self.asserts = graph_functions, asserts
-        self.names_lines = names_lines
+        self.names_lines, self.for_converters = names_lines, for_converters
         self._line: str | None = None  # of the call of what this scope is of
         self._constraints = constraints
         self._variables: dict[str, Any] = dict(variables)
@@ -113,6 +115,7 @@ class Scope:
             self.graph_functions,
             asserts=self.asserts,
             names_lines=self.names_lines,
+            for_converters=self.for_converters,
         )
         scope._outer, scope._depth = self, self._depth + 1
         scope._line = self._line
@@ -312,7 +315,8 @@ class Scope:
         inner = Array("", sizes[lacking:], compact)
         if all(size == 1 for size in sizes[:lacking]) and self._is_full(inner, compact):
             # It lacks axes, and repeats nothing.
-            return self.shaped(compact[(tf.newaxis,) * lacking], sizes)
+            # By a reshape: OpenVINO gets StridedSlice with new axes of constants wrong.
+            return self.shaped(tf.reshape(compact, self.reshape_shape(sizes)), sizes)
         return self.shaped(tf.broadcast_to(compact, self.shape(sizes)), sizes)
 
     # Sizes.

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.portable.bytecode import DenseElements, Operation
+from jax2tf_bridge.to_tf.operations import _converter_forms
 from jax2tf_bridge.to_tf.operations._array import Array, plain, tf_dtype
 from jax2tf_bridge.to_tf.operations._folding import greatest
 from jax2tf_bridge.to_tf.operations._scope import MOST_NEGATIVE, Emitter, Scope, type_sizes, typed
@@ -617,7 +618,8 @@ def _reverse(scope: Scope, operation: Operation, operands: Sequence[Array]) -> A
         return Array(array.element, array.sizes, parts=tuple(turned.reshape(-1)))
     if array.known is not None and array.known.size <= _MOST_FOLDED:
         return Array(array.element, array.sizes, known=np.flip(array.known, axes))
-    tensor = move(lambda x: tf.reverse(x, axes), scope.compact(array))
+    reverse = _converter_forms.reverse if scope.for_converters else tf.reverse
+    tensor = move(lambda x: reverse(x, axes), scope.compact(array))
     return Array(array.element, array.sizes, tensor)
 
 

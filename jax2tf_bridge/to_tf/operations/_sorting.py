@@ -97,6 +97,9 @@ def _ordered(scope: Scope, number: Array, key: SortKey) -> tf.Tensor:
         return tensor if key.descending else _all_bits(tensor.dtype) - tensor
     if not key.total_order:
         tensor = tf.where(tf.equal(tensor, 0), tf.zeros([], tensor.dtype), tensor)
+    if scope.for_converters:
+        # They cannot read bits. In their order NaN may be anywhere.
+        return tensor if key.descending else tf.negative(tensor)
     return float_order(tensor, descending=key.descending)
 
 

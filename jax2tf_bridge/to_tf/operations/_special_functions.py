@@ -52,6 +52,10 @@ _FUNCTIONS: Mapping[str, tuple[TensorFunction, frozenset[str]]] = MappingProxyTy
 )
 _EXACT = frozenset({"chlo.next_after"})
 """Functions that cannot be computed in float32 and rounded."""
+# JAX up to 0.9 calls those that it has composites of since.
+_CALLED = ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "erf", "sinh")
+_CONVERTED = frozenset(f"chlo.{name}" for name in _CALLED)
+"""Functions that tf2onnx and OpenVINO know."""
 
 
 def _emitter(name: str) -> Emitter:
@@ -59,6 +63,9 @@ def _emitter(name: str) -> Emitter:
 
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | Inlined:
         element = operands[0].element
+        is_known = name in _CONVERTED or not scope.for_converters
+        if not is_known and operation.name == "composite":
+            return decomposed(scope, operation)
         in_float32 = element not in elements and element in _NARROW and name not in _EXACT
         if element not in elements and not in_float32:
             if operation.name == "composite":
@@ -77,9 +84,6 @@ def _emitter(name: str) -> Emitter:
 
 
 COMPOSITES: Mapping[str, Emitter] = MappingProxyType({name: _emitter(name) for name in _FUNCTIONS})
-
-# JAX up to 0.9 calls those that it has composites of since.
-_CALLED = ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "erf", "sinh")
 
 TARGETS: Mapping[str, Emitter] = MappingProxyType(
     {f"mhlo.{name}": COMPOSITES[f"chlo.{name}"] for name in _CALLED}

@@ -53,3 +53,8 @@ EMITTERS: Mapping[str, Emitter] = MappingProxyType(
         for name, emitter in module.EMITTERS.items()
     }
 )
+
+FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
+    {**EMITTERS, **_elementwise.FOR_CONVERTERS}
+)
+"""The same for converters of TensorFlow's graphs."""

@@ -1,0 +1,82 @@
+"""Real models in onnxruntime and in OpenVINO, at several sizes, by docs/onnx-and-openvino.md."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from tests.consumers.exchange import Outcome, Report
+from tests.consumers.harness import ONNX, OPENVINO, Harness
+from tests.models.model import Model
+from tests.models.table import MODELS
+
+pytestmark = [pytest.mark.slow, pytest.mark.consumers]
+
+# Of those that are converted soon: a loop, random numbers, and embeddings.
+_SAMPLE = frozenset({"lstm", "actor_critic", "recommender"})
+_PAGE = Path(__file__).parents[2] / "docs" / "onnx-and-openvino.md"
+
+_REFUSED: Mapping[tuple[str, str], str] = MappingProxyType(
+    {
+        ("onnx", "dual_encoder"): "bfloat16",
+        ("openvino", "dual_encoder"): "bf16",
+        ("onnx", "resnet18_training"): "norm_var: differs by",
+        ("openvino", "graph_net"): "TensorScatterMax",
+        ("openvino", "resnet18_training"): "loss: differs by",
+    }
+)
+"""What comes of models that a runtime does not take or computes otherwise; the page says so."""
+
+
+def _outcome(harness: Harness, runtime: str, model: Model) -> Outcome:
+    """Writes the models and runs them, as far as this is not done."""
+    names = [m.name for m in MODELS if harness.whole or m.name in _SAMPLE]
+    folder = harness.folder / "converters"
+    folder.mkdir(exist_ok=True)
+    export = Report(folder / "export.jsonl")
+    module = "tests.models.export_for_converters"
+    title = "writing real models for converters"
+    harness.complete(title, [sys.executable, "-m", module, folder, *names], export)
+    exports = export.outcomes()
+    if exports[model.name].failures:
+        return exports[model.name]
+    good = [name for name in names if not exports[name].failures]
+    python = harness.onnx_python() if runtime == "onnx" else harness.openvino_python()
+    report = Report(folder / f"{runtime}.jsonl")
+    module = "tests.models.consume_converted"
+    command = [python, "-m", module, runtime, folder, report.path, *good]
+    harness.complete(f"{runtime} on real models", command, report)
+    return report.outcomes()[model.name]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "model"),
+    [
+        pytest.param(runtime, model, marks=() if model.name in _SAMPLE else pytest.mark.complete)
+        for runtime in ("onnx", "openvino")
+        for model in MODELS
+    ],
+    ids=str,
+)
+def test_values_are_those_of_jax(harness: Harness, runtime: str, model: Model) -> None:
+    outcome = _outcome(harness, runtime, model)
+    refused = _REFUSED.get((runtime, model.name))
+    if refused is None:
+        assert not outcome.failures, str(outcome)
+    else:
+        assert refused in str(outcome), str(outcome)
+
+
+@pytest.mark.checkout
+def test_the_page_has_what_is_tested() -> None:
+    text = _PAGE.read_text()
+    for requirement in (*ONNX[:2], OPENVINO):
+        assert requirement.replace("==", " ") in text
+    for part in ("--saved-model model --output model.onnx --opset 18", "INFERENCE_PRECISION_HINT"):
+        assert part in text
+    for model in MODELS:
+        assert f"| `{model.name}` |" in text

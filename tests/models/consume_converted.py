@@ -1,0 +1,108 @@
+"""Converts the real models' SavedModels to ONNX or for OpenVINO, and runs them there.
+
+    python -m tests.models.consume_converted onnx EXPORTED REPORT [MODEL ...]
+    python -m tests.models.consume_converted openvino EXPORTED REPORT [MODEL ...]
+
+By the recipes of docs/onnx-and-openvino.md; there is no JAX.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tests.consumers.exchange import Report, read_arrays
+from tests.consumers.one_by_one import one_by_one
+from tests.models.comparing import compare, largest
+
+_Run: TypeAlias = "Callable[[Mapping[str, Any]], list[Any]]"
+_NOT_KNOWN = (" is not supported", "Unsupported ops")
+ERRORS_FILE = "largest_errors.jsonl"
+"""Beside the report: for each model the largest error, relative to the array's largest number."""
+
+
+def in_onnxruntime(folder: Path, outputs: list[str]) -> _Run:
+    """Converts a SavedModel by tf2onnx; returns what runs it in onnxruntime.
+
+    Raises:
+      RuntimeError: tf2onnx fails, or does not know an operation; with what it says.
+    """
+    made = folder / "model.onnx"
+    command = ["-m", "tf2onnx.convert", "--saved-model", folder / "model", "--output", made]
+    done = subprocess.run(
+        [sys.executable, *map(str, command), "--opset", "18"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = done.stderr.splitlines()
+    unknown = [line for line in lines if any(text in line for text in _NOT_KNOWN)]
+    if done.returncode or unknown:
+        raise RuntimeError("\n".join(unknown or lines[-5:]))
+    onnxruntime = importlib.import_module("onnxruntime")
+    session = onnxruntime.InferenceSession(made, providers=["CPUExecutionProvider"])
+    return lambda inputs: session.run(outputs, dict(inputs))
+
+
+def in_openvino(folder: Path, outputs: list[str]) -> _Run:
+    """Converts a SavedModel by OpenVINO; returns what runs it there, in float32."""
+    ov = importlib.import_module("openvino")
+    settings = {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = ov.compile_model(ov.convert_model(folder / "model"), "CPU", settings)
+
+    def run(inputs: Mapping[str, Any]) -> list[Any]:
+        found = compiled(dict(inputs))
+        return [found[name] for name in outputs]
+
+    return run
+
+
+_RUNTIMES = {
+    "onnx": (in_onnxruntime, ("tf2onnx", "onnxruntime", "tensorflow-cpu")),
+    "openvino": (in_openvino, ("openvino",)),
+}
+
+
+def _differences(folder: Path, converted: Callable[[Path, list[str]], _Run]) -> list[str]:
+    facts = json.loads((folder / "model.json").read_text())
+    names = facts["outputs"]
+    run = converted(folder, names)
+    lines: list[str] = []
+    errors = [0.0]
+    for i in range(facts["calls"]):
+        arrays = read_arrays(folder / f"call-{i}.npz")
+        got = run(dict(zip(facts["inputs"], arrays["inputs"], strict=True)))
+        lines += compare(f"call {i}, ", names, got, arrays["results"], facts["tolerance"])
+        for array, wanted in zip(got, arrays["results"], strict=True):
+            if wanted.size and array.shape == wanted.shape:
+                apart = array.astype("float64") - wanted.astype("float64")
+                errors.append(largest(apart) / (largest(wanted) or 1.0))
+    with (folder.parent / ERRORS_FILE).open("a") as file:
+        file.write(json.dumps([converted.__name__, folder.name, max(errors)]) + "\n")
+    return lines
+
+
+def main(runtime: str, exported: Path, report_path: Path, *names: str) -> None:
+    """Checks the models named, or all that were written.
+
+    Raises:
+      RuntimeError: JAX is installed here.
+    """
+    if importlib.util.find_spec("jax") is not None:
+        raise RuntimeError(f"jax is installed in this environment: {sys.prefix}")
+    converted, packages = _RUNTIMES[runtime]
+    report = Report(report_path)
+    report.head({package: version(package) for package in packages})
+    wanted = names or sorted(p.parent.name for p in exported.glob("*/model.json"))
+    one_by_one(report, wanted, lambda name: _differences(exported / name, converted))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:])

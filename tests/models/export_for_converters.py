@@ -1,0 +1,71 @@
+"""Writes the real models as SavedModels that converters read, with JAX's answers.
+
+    python -m tests.models.export_for_converters FOLDER [MODEL ...]
+
+The process is of its own for Keras, whose backend is chosen once.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+os.environ["KERAS_BACKEND"] = "jax"
+
+import jax
+import tensorflow as tf
+
+from jax2tf_bridge import Signature, Target, save
+from tests.consumers.exchange import Report, write_arrays
+from tests.consumers.one_by_one import one_by_one
+from tests.models.export_litert import answers
+from tests.models.table import MODELS, by_name
+
+
+def _export(name: str, folder: Path) -> list[str]:
+    folder.mkdir()
+    model = by_name(name)
+    built = model.build()
+
+    def function(*args: Any) -> Any:
+        # An output with the name of an input is lost in both.
+        results = built.function(*args)
+        names = {"x": "x_after"} if isinstance(results, dict) else {}
+        return {names.get(k, k): v for k, v in results.items()} if names else results
+
+    functools.update_wrapper(function, built.function)
+    signature = Signature(
+        function, args=built.example, polymorphic_shapes=list(model.polymorphic_shapes)
+    )
+    saved = save(folder / "model", signature, params=built.params, target=Target.converters())
+    (served,) = saved.signatures.values()
+    calls = [built.example, *built.calls]
+    for i, args in enumerate(calls):
+        write_arrays(folder / f"call-{i}.npz", answers(replace(built, function=function), args))
+    facts = {
+        "inputs": list(served.inputs),
+        "outputs": list(served.outputs),
+        "calls": len(calls),
+        "tolerance": model.tolerance,
+    }
+    (folder / "model.json").write_text(json.dumps(facts))
+    jax.clear_caches()
+    return []
+
+
+def main(folder: Path, *names: str) -> None:
+    """Writes the models named, or all."""
+    report = Report(folder / "export.jsonl")
+    python = "{}.{}.{}".format(*sys.version_info[:3])
+    report.head({"jax": jax.__version__, "tensorflow": tf.__version__, "python": python})
+    wanted = names or tuple(m.name for m in MODELS)
+    one_by_one(report, wanted, lambda name: _export(name, folder / name))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])
