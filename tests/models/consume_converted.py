@@ -20,12 +20,10 @@ from typing import Any, TypeAlias
 
 from tests.consumers.exchange import Report, read_arrays
 from tests.consumers.one_by_one import one_by_one
-from tests.models.comparing import compare, largest
+from tests.models.comparing import compare
 
 _Run: TypeAlias = "Callable[[Mapping[str, Any]], list[Any]]"
 _NOT_KNOWN = (" is not supported", "Unsupported ops")
-ERRORS_FILE = "largest_errors.jsonl"
-"""Beside the report: for each model the largest error, relative to the array's largest number."""
 
 
 def in_onnxruntime(folder: Path, outputs: list[str]) -> _Run:
@@ -75,17 +73,11 @@ def _differences(folder: Path, converted: Callable[[Path, list[str]], _Run]) -> 
     names = facts["outputs"]
     run = converted(folder, names)
     lines: list[str] = []
-    errors = [0.0]
     for i in range(facts["calls"]):
         arrays = read_arrays(folder / f"call-{i}.npz")
         got = run(dict(zip(facts["inputs"], arrays["inputs"], strict=True)))
-        lines += compare(f"call {i}, ", names, got, arrays["results"], facts["tolerance"])
-        for array, wanted in zip(got, arrays["results"], strict=True):
-            if wanted.size and array.shape == wanted.shape:
-                apart = array.astype("float64") - wanted.astype("float64")
-                errors.append(largest(apart) / (largest(wanted) or 1.0))
-    with (folder.parent / ERRORS_FILE).open("a") as file:
-        file.write(json.dumps([converted.__name__, folder.name, max(errors)]) + "\n")
+        where, tolerance = f"call {i}, ", facts["tolerance"]
+        lines += compare(where, names, got, arrays["results"], tolerance, noted="open")
     return lines
 
 

@@ -21,7 +21,7 @@ END = "<!-- Generated: end -->"
 
 CONSUMERS = (
     *("TensorFlow, XLA", "TensorFlow, operations", "C++", "Node", "Keras layer"),
-    "LiteRT",
+    *("LiteRT", "ONNX Runtime", "OpenVINO"),
 )
 
 Errors = Mapping[str, Mapping[str, Mapping[str, float | str]]]
