@@ -103,7 +103,7 @@ def test_other_targets_keep_tensorflows_own_operations() -> None:
 
 
 def test_portable_functions_of_other_targets_are_taken(tmp_path: Path) -> None:
-    x = np.float32([0.1, -0.5, 0.3])
+    x = np.array([0.1, -0.5, 0.3], np.float32)
     for target in (Target.widest(), Target.widest(xla=False)):
         portable = export(jnp.expm1, polymorphic_shapes="(b,)", target=target)(x)
         folder = tmp_path / str(target.xla)
