@@ -66,7 +66,8 @@ def generated() -> str:
 def _cell(ways: Mapping[str, float | str], reasons: list[str]) -> str:
     texts = [reason for reason in ways.values() if isinstance(reason, str)]
     if not texts:
-        return f"{max(float(error) for error in ways.values()):.0e}" if ways else ""
+        largest = max((float(error) for error in ways.values()), default=None)
+        return "" if largest is None else f"{largest:.0e}" if largest else "0"
     for text in texts:
         if text not in reasons:
             reasons.append(text)
