@@ -107,6 +107,41 @@ def log1p(x: tf.Tensor) -> tf.Tensor:
     return tf.where(is_near, near, tf.math.log(constant_like(x, 1) + x))
 
 
+# Lanczos' approximation with g = 7 and nine terms, as Godfrey computed it.
+_LANCZOS = (
+    *(676.520368121885098567009190444019, -1259.13921672240287047156078755283),
+    *(771.3234287776530788486528258894, -176.61502916214059906584551354),
+    *(12.507343278686904814458936853, -0.13857109526572011689554707),
+    *(9.984369578019570859563e-6, 1.50563273514931155834e-7),
+)
+_LANCZOS_FIRST = 0.99999999999980993227684700473478
+_LANCZOS_G = 7.0
+
+
+def lgamma(x: tf.Tensor) -> tf.Tensor:
+    """Computes log|gamma(x)|; tf2onnx does not know Lgamma, and JAX's formula may read bits."""
+    half, one = constant_like(x, 0.5), constant_like(x, 1)
+    is_reflected = tf.less(x, half)
+    z = tf.where(is_reflected, -x, x - one)
+    total: tf.Tensor = constant_like(x, _LANCZOS_FIRST)
+    for i, coefficient in enumerate(_LANCZOS, 1):
+        total += constant_like(x, coefficient) / (z + constant_like(x, i))
+    g = constant_like(x, _LANCZOS_G + 0.5)
+    # Logarithms of sums, of which one part may be much the smaller one.
+    log_t = constant_like(x, np.log(_LANCZOS_G + 0.5)) + log1p(z / g)
+    found = (z + half - (g + z) / log_t) * log_t + tf.math.log(total)
+    found += constant_like(x, np.log(2 * np.pi) / 2)
+    # log(pi / |sin(pi x)|), of the distance from the nearest integer: exact for great numbers.
+    fraction = tf.abs(x) - tf.floor(tf.abs(x))
+    distance = tf.minimum(fraction, one - fraction)
+    sine = tf.math.log(tf.sin(constant_like(x, np.pi) * distance))
+    is_pole = tf.equal(distance, constant_like(x, 0))
+    infinite = constant_like(x, np.inf)
+    reflected = tf.where(is_pole, infinite, constant_like(x, np.log(np.pi)) - sine - found)
+    found = tf.where(is_reflected, reflected, found)
+    return tf.where(tf.equal(tf.abs(x), infinite), infinite, found)
+
+
 def reverse(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
     """Reverses axes: OpenVINO fails with ReverseV2 of several, and in some loops of one."""
     every = tuple(slice(None, None, -1 if i in axes else None) for i in range(x.shape.rank))

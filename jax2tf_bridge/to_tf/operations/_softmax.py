@@ -40,22 +40,28 @@ _PARTS = frozenset(
 def with_softmax(program: Program) -> Program:
     """Returns the module with softmax as an operation, where nothing else takes what it is of."""
     functions = {
-        name: dataclasses.replace(function, body=_with_softmax(function.body))
+        name: dataclasses.replace(function, body=_with_softmax(function.body, {}))
         for name, function in program.functions.items()
     }
     return dataclasses.replace(program, functions=functions)
 
 
-def _with_softmax(block: Block) -> Block:
+def _with_softmax(block: Block, constants: Mapping[Value, Operation]) -> Block:
+    """Does so in a block and its regions; `constants` are those of the blocks around it."""
+    own = {op.results[0]: op for op in block.operations if op.name == "constant" and op.results}
+    constants = {**constants, **own}
     operations = tuple(
-        dataclasses.replace(operation, regions=tuple(map(_with_softmax, operation.regions)))
+        dataclasses.replace(
+            operation,
+            regions=tuple(_with_softmax(region, constants) for region in operation.regions),
+        )
         if operation.regions
         else operation
         for operation in block.operations
     )
     if not any(operation.name == "exponential" for operation in operations):
         return dataclasses.replace(block, operations=operations)
-    parts = _Parts(operations)
+    parts = _Parts(operations, constants)
     found = [parts.whole(operation) or operation for operation in operations]
     if any(new is not old for new, old in zip(found, operations, strict=True)):
         found = _without_unused(found)
@@ -93,8 +99,10 @@ def _stops_gradient(operation: Operation) -> bool:
 class _Parts:
     """Operations of a block, of which some together are a softmax."""
 
-    def __init__(self, operations: Sequence[Operation]) -> None:
-        self._makers = {value: op for op in operations for value in op.results}
+    def __init__(
+        self, operations: Sequence[Operation], constants: Mapping[Value, Operation]
+    ) -> None:
+        self._makers = {**constants, **{v: op for op in operations for v in op.results}}
         self._counts = _operands(operations)
 
     def whole(self, operation: Operation) -> Operation | None:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import tensorflow as tf
 
 from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.to_tf.operations import _converter_forms
 from jax2tf_bridge.to_tf.operations._array import Array, tf_dtype
 from jax2tf_bridge.to_tf.operations._functions import decomposed
 from jax2tf_bridge.to_tf.operations._integers import constant_like
@@ -58,12 +59,18 @@ _CONVERTED = frozenset(f"chlo.{name}" for name in _CALLED)
 """Functions that tf2onnx and OpenVINO know."""
 
 
+_WRITTEN: Mapping[str, TensorFunction] = MappingProxyType({"chlo.lgamma": _converter_forms.lgamma})
+"""Functions that have another form for them."""
+
+
 def _emitter(name: str) -> Emitter:
-    function, elements = _FUNCTIONS[name]
+    of_tensorflow, elements = _FUNCTIONS[name]
 
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | Inlined:
         element = operands[0].element
-        is_known = name in _CONVERTED or not scope.for_converters
+        written = _WRITTEN.get(name) if scope.for_converters else None
+        function = written or of_tensorflow
+        is_known = name in _CONVERTED or not scope.for_converters or written is not None
         if not is_known and operation.name == "composite":
             return decomposed(scope, operation)
         in_float32 = element not in elements and element in _NARROW and name not in _EXACT

@@ -38,6 +38,7 @@ def _results(x: Any, n: Any, words: Any, key: Any) -> dict[str, Any]:
         "erfc": lax.erfc(x),
         "expm1": jnp.expm1(x),
         "lgamma": lax.lgamma(1.5 + jnp.abs(x)),
+        "lgamma_below": lax.lgamma(jnp.stack([x, -jnp.floor(jnp.abs(x)), x * jnp.inf])),
         "log1p": jnp.log1p(jnp.abs(x)),
         "near_zero": jnp.stack([jnp.expm1(x / 1e6), jnp.log1p(x / 1e6)]) * 1e6,
         "reversed": x[::-1, ::-1],
