@@ -65,6 +65,14 @@ class Node:
     npm: Path
     modules: Path
 
+    def _environment(self) -> dict[str, str]:
+        found = {"NODE_PATH": str(self.modules), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        # Where a proxy signs what npm loads, as it does for pip.
+        certificates = os.environ.get("SSL_CERT_FILE")
+        if certificates and "NODE_EXTRA_CA_CERTS" not in os.environ:
+            found["NODE_EXTRA_CA_CERTS"] = certificates
+        return found
+
     def run(self, program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
         """Runs a JavaScript program to its end."""
         return subprocess.run(
@@ -72,7 +80,7 @@ class Node:
             capture_output=True,
             text=True,
             check=False,
-            env=process_environment({"NODE_PATH": str(self.modules), "TF_CPP_MIN_LOG_LEVEL": "3"}),
+            env=process_environment(self._environment()),
         )
 
 

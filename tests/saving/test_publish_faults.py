@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,16 @@ def test_publisher_that_is_killed_before_any_of_its_operations(
     assert shown == {0, 1}, "it was killed before and after the version was there"
 
 
+def _seconds(side: Side, kind: str, root: Path) -> float:
+    """Measures how long a publisher runs here: the quickest of three."""
+    lasted = []
+    for _ in range(3):
+        started = time.monotonic()
+        side.run(kind, root, keep=2)
+        lasted.append(time.monotonic() - started)
+    return min(lasted)
+
+
 @pytest.mark.parametrize("kind", ["publish", "publish_weights"])
 def test_publisher_that_is_killed_at_any_time(
     side: Side, tmp_path: Path, model: Path, kind: str
@@ -149,7 +160,7 @@ def test_publisher_that_is_killed_at_any_time(
     root = tmp_path / "m"
     three_versions(root, model)
     times = random.Random(0)
-    longest = {"publish": 0.3, "publish_weights": 0.1}[kind]
+    longest = _seconds(side, kind, root)
     killed = 0
     for _ in range(100):
         before = published_versions(root)
