@@ -19,6 +19,7 @@ from jax2tf_bridge.keras._sources import JaxFunction, Options, source_of
 from jax2tf_bridge.portable._as_portable import HoldsPortable
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saving.weights._matching import differences
+from jax2tf_bridge.saving.weights._variables import beginnings
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._constants import EagerConstants
 
@@ -98,8 +99,8 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         options = Options(
             trainable
             if trainable is None or isinstance(trainable, bool)
-            else _words(trainable, "trainable", "True, False or "),
-            _words(mutable, "mutable"),
+            else beginnings(trainable, "trainable", "True, False or ", LayerError),
+            beginnings(mutable, "mutable", error=LayerError),
             polymorphic_shapes,
             polymorphic_constraints,
             xla,
@@ -327,17 +328,6 @@ class _Described:
 
 def _is_float8(dtype: np.dtype[Any]) -> bool:
     return dtype.name.startswith("float8_")
-
-
-def _words(given: Any, argument: str, others: str = "") -> tuple[str, ...]:
-    if isinstance(given, str):
-        return (given,)
-    if isinstance(given, (list, tuple, set, frozenset)) and all(isinstance(n, str) for n in given):
-        return tuple(given)
-    raise LayerError(
-        f"{argument} must be {others}a list of the beginnings of names, as ['params']. "
-        f"Got: {given!r:.200}."
-    )
 
 
 def _described(value: Any) -> Any:

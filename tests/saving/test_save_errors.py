@@ -32,6 +32,16 @@ def test_trainable_names_that_are_not_there(tmp_path: Path) -> None:
     assert contents(tmp_path) == []
 
 
+def test_trainable_of_another_type(tmp_path: Path) -> None:
+    message = (
+        r"^trainable must be True, False or a list of the beginnings of names, as \['params'\]\. "
+        r"Got: 5\.$"
+    )
+    with pytest.raises(SavingError, match=message):
+        save(tmp_path / "m", DENSE, params=PARAMS, trainable=5)  # type: ignore[arg-type]
+    assert contents(tmp_path) == []
+
+
 def test_path_that_tensorflow_takes_for_a_pattern(tmp_path: Path) -> None:
     for path in (tmp_path / "run[1]" / "m", "memory://bucket/run[1]/m"):
         with pytest.raises(

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
-from jax2tf_bridge.errors import DTypeError, SavingError, bullet_list, mismatch
+from jax2tf_bridge.errors import BridgeError, DTypeError, SavingError, bullet_list, mismatch
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 from jax2tf_bridge.portable._dtypes import NARROW_FLOATS
 from jax2tf_bridge.portable._portable_function import PortableFunction
@@ -51,7 +51,11 @@ class Weights:
     def __init__(self, params: Any, trainable: bool | str | Sequence[str] = True) -> None:
         """Takes what `leaves_for` takes; `trainable`: which, by the beginnings of their names."""
         self._params = params
-        self._trainable = [trainable] if isinstance(trainable, str) else trainable
+        self._trainable: bool | tuple[str, ...] = (
+            trainable
+            if isinstance(trainable, bool)
+            else beginnings(trainable, "trainable", "True, False or ")
+        )
         self._by_name: dict[str, Weight] = {}
         self._leaves: dict[str, Any] = {}
         self._trees: list[TreeSpec] = []
@@ -180,6 +184,33 @@ def is_trainable(name: str, aval: Aval, trainable: bool | Sequence[str]) -> bool
     if isinstance(trainable, bool):
         return trainable
     return any(begins(name, prefix) for prefix in trainable)
+
+
+def beginnings(
+    given: Any, argument: str, others: str = "", error: type[BridgeError] = SavingError
+) -> tuple[str, ...]:
+    """Returns beginnings of weights' names as they are given: one, or several.
+
+    Args:
+      given: what the user passed.
+      argument: as what, for messages.
+      others: what it may be beside them, for messages.
+      error: what is raised.
+
+    Raises:
+      BridgeError: it is neither.
+
+    >>> beginnings("params", "trainable")
+    ('params',)
+    """
+    if isinstance(given, str):
+        return (given,)
+    if isinstance(given, (list, tuple, set, frozenset)) and all(isinstance(n, str) for n in given):
+        return tuple(given)
+    raise error(
+        f"{argument} must be {others}a list of the beginnings of names, as ['params']. "
+        f"Got: {given!r:.200}."
+    )
 
 
 def check_prefixes(
