@@ -457,51 +457,27 @@ def _add(
     return tf.tensor_scatter_nd_add(tensor, index, _masked(updates, valid, neutral))
 
 
-def _maximum(
-    tensor: tf.Tensor, index: tf.Tensor, updates: tf.Tensor, valid: tf.Tensor | None
-) -> tf.Tensor:
-    return _extreme(tf.tensor_scatter_nd_max, True, tensor, index, updates, valid)
-
-
-def _minimum(
-    tensor: tf.Tensor, index: tf.Tensor, updates: tf.Tensor, valid: tf.Tensor | None
-) -> tf.Tensor:
-    return _extreme(tf.tensor_scatter_nd_min, False, tensor, index, updates, valid)
-
-
 def _extreme(
-    function: Callable[..., tf.Tensor],
-    is_maximum: bool,
     tensor: tf.Tensor,
     index: tf.Tensor,
     updates: tf.Tensor,
     valid: tf.Tensor | None,
+    *,
+    is_maximum: bool,
+    reads_bits: bool = True,
 ) -> tf.Tensor:
     dtype = tensor.dtype
+    again = functools.partial(_extreme, is_maximum=is_maximum, reads_bits=reads_bits)
     if dtype == tf.bool:
         as_numbers = [tf.cast(x, tf.int8) for x in (tensor, updates)]
-        return tf.cast(
-            _extreme(function, is_maximum, as_numbers[0], index, as_numbers[1], valid), dtype
-        )
-    if dtype.is_floating:
+        return tf.cast(again(as_numbers[0], index, as_numbers[1], valid), dtype)
+    if dtype.is_floating and reads_bits:
         # TensorFlow's kernels lose NaN: as integers of the same order, of which NaN is the last.
         keys = [_keys(x, is_maximum) for x in (tensor, updates)]
-        found = _extreme(function, is_maximum, keys[0], index, keys[1], valid)
-        return tf.bitcast(_ordered_bits(found), dtype)
-    return _extreme_number(function, is_maximum, tensor, index, updates, valid)
-
-
-def _extreme_number(
-    function: Callable[..., tf.Tensor],
-    is_maximum: bool,
-    tensor: tf.Tensor,
-    index: tf.Tensor,
-    updates: tf.Tensor,
-    valid: tf.Tensor | None,
-) -> tf.Tensor:
-    dtype = tensor.dtype
+        return tf.bitcast(_ordered_bits(again(keys[0], index, keys[1], valid)), dtype)
     ends = (-np.inf, np.inf) if dtype.is_floating else (dtype.min, dtype.max)
-    return function(tensor, index, _masked(updates, valid, ends[0 if is_maximum else 1]))
+    scatter = tf.tensor_scatter_nd_max if is_maximum else tf.tensor_scatter_nd_min
+    return scatter(tensor, index, _masked(updates, valid, ends[0 if is_maximum else 1]))
 
 
 _BITS = MappingProxyType({2: tf.int16, 4: tf.int32, 8: tf.int64})
@@ -524,14 +500,18 @@ def _ordered_bits(bits: tf.Tensor) -> tf.Tensor:
 
 _Kernel: TypeAlias = "Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor | None], tf.Tensor]"
 _KERNELS: Mapping[str, _Kernel] = MappingProxyType(
-    {"add": _add, "maximum": _maximum, "minimum": _minimum}
+    {
+        "add": _add,
+        "maximum": functools.partial(_extreme, is_maximum=True),
+        "minimum": functools.partial(_extreme, is_maximum=False),
+    }
 )
 # They read no bits, and lose NaN.
 _FOR_CONVERTERS: Mapping[str, _Kernel] = MappingProxyType(
     {
         "add": _add,
-        "maximum": functools.partial(_extreme_number, tf.tensor_scatter_nd_max, True),
-        "minimum": functools.partial(_extreme_number, tf.tensor_scatter_nd_min, False),
+        "maximum": functools.partial(_extreme, is_maximum=True, reads_bits=False),
+        "minimum": functools.partial(_extreme, is_maximum=False, reads_bits=False),
     }
 )
 
