@@ -255,9 +255,9 @@ def _prepared(
     function = unwrapped(function)
     if isinstance(function, PortableFunction):
         _refuse_export_options(name, signature)
-        if not as_target(target).xla:
-            for_converters = target is not None and target.for_converters
-            function = without_xla(function, target if for_converters else None)
+        wanted = as_target(target)
+        if not wanted.xla:
+            function = without_xla(function, wanted if wanted.for_converters else None)
         return PreparedSignature(name, signature, takes, function)
     if hasattr(function, "get_concrete_function") or hasattr(function, "captured_arrays"):
         raise SavingError(

@@ -33,10 +33,8 @@ def read(portable: PortableFunction) -> Program:
     Raises:
       ModuleError: it cannot be read.
     """
-    try:
+    with _errors_named(portable):
         return read_program(portable.module.data)
-    except FileFormatError as e:
-        raise ModuleError(f"The module of {portable.name} cannot be read: {e}") from e
 
 
 def make_operations(

@@ -55,12 +55,10 @@ _EXACT = frozenset({"chlo.next_after"})
 """Functions that cannot be computed in float32 and rounded."""
 # JAX up to 0.9 calls those that it has composites of since.
 _CALLED = ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "erf", "sinh")
-_CONVERTED = frozenset(f"chlo.{name}" for name in _CALLED)
-"""Functions that tf2onnx and OpenVINO know."""
-
-
 _WRITTEN: Mapping[str, TensorFunction] = MappingProxyType({"chlo.lgamma": _converter_forms.lgamma})
-"""Functions that have another form for them."""
+"""Functions that have another form for converters."""
+_CONVERTED = frozenset({*(f"chlo.{name}" for name in _CALLED), *_WRITTEN})
+"""Functions that tf2onnx and OpenVINO know, or know by that form."""
 
 
 def _emitter(name: str) -> Emitter:
@@ -68,9 +66,10 @@ def _emitter(name: str) -> Emitter:
 
     def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array | Inlined:
         element = operands[0].element
-        written = _WRITTEN.get(name) if scope.for_converters else None
-        function = written or of_tensorflow
-        is_known = name in _CONVERTED or not scope.for_converters or written is not None
+        function = of_tensorflow
+        if scope.for_converters:
+            function = _WRITTEN.get(name, of_tensorflow)
+        is_known = name in _CONVERTED or not scope.for_converters
         if not is_known and operation.name == "composite":
             return decomposed(scope, operation)
         in_float32 = element not in elements and element in _NARROW and name not in _EXACT
