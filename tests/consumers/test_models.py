@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from tests.consumers.conftest import Recorder
-from tests.consumers.exchange import OPERATIONS, Outcome, Report
+from tests.consumers.exchange import OPERATIONS, Outcome
 from tests.consumers.harness import (
     NEWEST_TENSORFLOW,
     TENSORFLOW_RELEASES,
     Harness,
 )
-from tests.models.exports import PARTS, SAMPLE, exported_part, part_of
+from tests.models.exports import PARTS, SAMPLE, consumed, exported_part, part_of
 from tests.models.model import Model
 from tests.models.table import MODELS
 
@@ -33,15 +33,10 @@ def _outcome(harness: Harness, release: str, model: Model) -> Outcome:
     as_layers = release == LAYERS
     python = sys.executable if as_layers else harness.consumer_python(release)
     part = part_of(model)
-    folder, exports = exported_part(harness, part)
-    if exports[model.name].failures:
-        return exports[model.name]
-    good = [name for name, export in exports.items() if not export.failures]
-    report = Report(folder / f"{release}.jsonl")
     title = f"{release} on real models, part {part + 1} of {len(PARTS)}"
     module = "tests.models.layers" if as_layers else "tests.models.consume_models"
-    harness.complete(title, [python, "-m", module, folder, report.path, *good], report)
-    return report.outcomes()[model.name]
+    exports = exported_part(harness, part)
+    return consumed(harness, title, release, [python, "-m", module], exports, model)
 
 
 def test_the_sample_has_a_model_of_every_library() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -10,8 +9,9 @@ from types import MappingProxyType
 import pytest
 
 from tests.consumers.conftest import Recorder
-from tests.consumers.exchange import Outcome, Report
+from tests.consumers.exchange import Outcome
 from tests.consumers.harness import ONNX, OPENVINO, Harness
+from tests.models.exports import consumed, exported, sampled
 from tests.models.model import Model
 from tests.models.table import MODELS
 
@@ -39,23 +39,12 @@ _REFUSED: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
 
 def _outcome(harness: Harness, runtime: str, model: Model) -> Outcome:
     """Writes the models and runs them, as far as this is not done."""
-    names = [m.name for m in MODELS if harness.whole or m.name in _SAMPLE]
-    folder = harness.folder / "converters"
-    folder.mkdir(exist_ok=True)
-    export = Report(folder / "export.jsonl")
-    module = "tests.models.export_for_converters"
     title = "writing real models for converters"
-    harness.complete(title, [sys.executable, "-m", module, folder, *names], export)
-    exports = export.outcomes()
-    if exports[model.name].failures:
-        return exports[model.name]
-    good = [name for name in names if not exports[name].failures]
+    module = "tests.models.export_for_converters"
+    exports = exported(harness, title, "converters", module, sampled(harness, _SAMPLE))
     python = harness.onnx_python() if runtime == "onnx" else harness.openvino_python()
-    report = Report(folder / f"{runtime}.jsonl")
-    module = "tests.models.consume_converted"
-    command = [python, "-m", module, runtime, folder, report.path, *good]
-    harness.complete(f"{runtime} on real models", command, report)
-    return report.outcomes()[model.name]
+    command = [python, "-m", "tests.models.consume_converted", runtime]
+    return consumed(harness, f"{runtime} on real models", runtime, command, exports, model)
 
 
 @pytest.mark.parametrize(

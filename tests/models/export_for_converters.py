@@ -17,19 +17,15 @@ from typing import Any
 
 os.environ["KERAS_BACKEND"] = "jax"
 
-import jax
-import tensorflow as tf
-
 from jax2tf_bridge import Signature, Target, save
-from tests.consumers.exchange import Report, write_arrays
-from tests.consumers.one_by_one import one_by_one
+from tests.consumers.exchange import write_arrays
 from tests.models.export_litert import answers
-from tests.models.table import MODELS, by_name
+from tests.models.export_models import export, named
+from tests.models.model import Model
 
 
-def _export(name: str, folder: Path) -> list[str]:
+def _write(model: Model, folder: Path) -> None:
     folder.mkdir()
-    model = by_name(name)
     built = model.build()
 
     def function(*args: Any) -> Any:
@@ -54,17 +50,11 @@ def _export(name: str, folder: Path) -> list[str]:
         "tolerance": model.tolerance,
     }
     (folder / "model.json").write_text(json.dumps(facts))
-    jax.clear_caches()
-    return []
 
 
 def main(folder: Path, *names: str) -> None:
     """Writes the models named, or all."""
-    report = Report(folder / "export.jsonl")
-    python = "{}.{}.{}".format(*sys.version_info[:3])
-    report.head({"jax": jax.__version__, "tensorflow": tf.__version__, "python": python})
-    wanted = names or tuple(m.name for m in MODELS)
-    one_by_one(report, wanted, lambda name: _export(name, folder / name))
+    export(folder, named(names), _write)
 
 
 if __name__ == "__main__":

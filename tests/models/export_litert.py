@@ -18,19 +18,16 @@ from typing import Any
 os.environ["KERAS_BACKEND"] = "jax"
 
 import jax
-import tensorflow as tf
 
 from jax2tf_bridge import Signature, save_litert
-from tests.consumers.exchange import Report, write_arrays
-from tests.consumers.one_by_one import one_by_one
-from tests.models.model import Arguments, Built
-from tests.models.table import MODELS, by_name
+from tests.consumers.exchange import write_arrays
+from tests.models.export_models import export, named
+from tests.models.model import Arguments, Built, Model
 from tests.program_cases.reference import crossing
 
 
-def _export(name: str, folder: Path) -> list[str]:
+def _write(model: Model, folder: Path) -> None:
     folder.mkdir()
-    model = by_name(name)
     built = model.build()
     facts: dict[str, Any] = {"tolerance": model.tolerance, "calls": {}}
     cases: dict[str, tuple[Any, Sequence[Arguments]]] = {
@@ -46,8 +43,6 @@ def _export(name: str, folder: Path) -> list[str]:
         for i, args in enumerate(calls):
             write_arrays(folder / f"{case}-{i}.npz", answers(built, args))
     (folder / "model.json").write_text(json.dumps(facts))
-    jax.clear_caches()
-    return []
 
 
 def answers(built: Built, args: Arguments) -> dict[str, list[Any]]:
@@ -59,11 +54,7 @@ def answers(built: Built, args: Arguments) -> dict[str, list[Any]]:
 
 def main(folder: Path, *names: str) -> None:
     """Writes the models named, or all."""
-    report = Report(folder / "export.jsonl")
-    python = "{}.{}.{}".format(*sys.version_info[:3])
-    report.head({"jax": jax.__version__, "tensorflow": tf.__version__, "python": python})
-    wanted = names or tuple(m.name for m in MODELS)
-    one_by_one(report, wanted, lambda name: _export(name, folder / name))
+    export(folder, named(names), _write)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from tests.consumers.exchange import Outcome, Report
@@ -29,9 +29,9 @@ def exported_part(harness: Harness, part: int) -> tuple[Path, Mapping[str, Outco
 
     Returns: the folder with a folder for each, and how each came out.
     """
-    names = [m.name for m in PARTS[part] if harness.whole or m.name in SAMPLE]
+    names = [name for name in sampled(harness) if name in {m.name for m in PARTS[part]}]
     title = f"exporting real models, part {part + 1} of {len(PARTS)}"
-    return _exported(harness, title, f"models-{part}", "tests.models.export_models", names)
+    return exported(harness, title, f"models-{part}", "tests.models.export_models", names)
 
 
 def exported_with_seeds(
@@ -39,14 +39,50 @@ def exported_with_seeds(
 ) -> tuple[Path, Mapping[str, Outcome]]:
     """Exports models with seeds in place of keys, as `exported_part` does."""
     title = "exporting real models with seeds"
-    return _exported(harness, title, "models-seeded", "tests.models.export_with_seeds", names)
+    return exported(harness, title, "models-seeded", "tests.models.export_with_seeds", names)
 
 
-def _exported(
+def sampled(harness: Harness, sample: Collection[str] = SAMPLE) -> list[str]:
+    """Names the models that a run is for: all of them, or a sample."""
+    return [m.name for m in MODELS if harness.whole or m.name in sample]
+
+
+def exported(
     harness: Harness, title: str, name: str, module: str, names: Sequence[str]
 ) -> tuple[Path, Mapping[str, Outcome]]:
+    """Exports models by a module of that name into a folder, unless that was done already.
+
+    Returns: the folder with a folder for each, and how each came out.
+    """
     folder = harness.folder / name
     folder.mkdir(exist_ok=True)
     report = Report(folder / "export.jsonl")
     harness.complete(title, [sys.executable, "-m", module, folder, *names], report)
     return folder, report.outcomes()
+
+
+def consumed(
+    harness: Harness,
+    title: str,
+    name: str,
+    command: Sequence[object],
+    exports: tuple[Path, Mapping[str, Outcome]],
+    model: Model,
+) -> Outcome:
+    """Runs a consumer on what was exported, unless that was done already.
+
+    Args:
+      harness: the runs.
+      title: of this one.
+      name: of its report.
+      command: takes the folder, the report and the names of the models.
+      exports: as `exported` returns them.
+      model: whose outcome is returned: its export's, where that failed.
+    """
+    folder, outcomes = exports
+    if outcomes[model.name].failures:
+        return outcomes[model.name]
+    good = [name for name, outcome in outcomes.items() if not outcome.failures]
+    report = Report(folder / f"{name}.jsonl")
+    harness.complete(title, [*command, folder, report.path, *good], report)
+    return report.outcomes()[model.name]

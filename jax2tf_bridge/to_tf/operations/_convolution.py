@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.portable.bytecode import Operation
-from jax2tf_bridge.to_tf.operations import _converter_forms
 from jax2tf_bridge.to_tf.operations._accumulation import (
     accumulation_dtype,
     from_accumulation,
@@ -32,7 +31,14 @@ from jax2tf_bridge.to_tf.operations._convolution_forms import (
 )
 from jax2tf_bridge.to_tf.operations._folding import greatest
 from jax2tf_bridge.to_tf.operations._scope import MOST_NEGATIVE, Emitter, Scope, typed
-from jax2tf_bridge.to_tf.operations._shapes import cut, grown, reshape, transpose, with_ones
+from jax2tf_bridge.to_tf.operations._shapes import (
+    backwards,
+    cut,
+    grown,
+    reshape,
+    transpose,
+    with_ones,
+)
 from shape_poly import Dim
 
 _MOST_POSITIONS = 4096
@@ -403,8 +409,7 @@ def _ordered(
     else:
         moved = tf.transpose(source, axes)
     if reverse:
-        backwards = _converter_forms.reverse if scope.for_converters else tf.reverse
-        moved = backwards(moved, list(reverse))
+        moved = backwards(scope, moved, reverse)
     return Array(ELEMENTS[tensor.dtype.name], wanted, scope.shaped(moved, wanted))
 
 

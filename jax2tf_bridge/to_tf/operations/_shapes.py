@@ -618,9 +618,14 @@ def _reverse(scope: Scope, operation: Operation, operands: Sequence[Array]) -> A
         return Array(array.element, array.sizes, parts=tuple(turned.reshape(-1)))
     if array.known is not None and array.known.size <= _MOST_FOLDED:
         return Array(array.element, array.sizes, known=np.flip(array.known, axes))
-    reverse = _converter_forms.reverse if scope.for_converters else tf.reverse
-    tensor = move(lambda x: reverse(x, axes), scope.compact(array))
+    tensor = move(lambda x: backwards(scope, x, axes), scope.compact(array))
     return Array(array.element, array.sizes, tensor)
+
+
+def backwards(scope: Scope, tensor: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+    """Reverses axes of a tensor."""
+    reverse = _converter_forms.reverse if scope.for_converters else tf.reverse
+    return reverse(tensor, list(axes))
 
 
 # Padding.
