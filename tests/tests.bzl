@@ -45,7 +45,7 @@ def bridge_tests(deps = [], test_deps = [], data = [], tags = [], pure = False):
             srcs = native.glob(["**/*.py"], exclude = ["test_*.py"]),
             # The archives that the tests read, and programs that they compile or run.
             data = native.glob(
-                ["**/*.cc", "**/*.exported", "**/*.js", "**/*.json", "**/*.sh"],
+                ["**/*.cc", "**/*.h", "**/*.exported", "**/*.js", "**/*.json", "**/*.sh"],
                 allow_empty = True,
             ),
             visibility = ["//:__subpackages__"],

@@ -22,25 +22,7 @@
 #include "tensorflow/core/protobuf/named_tensor.pb.h"
 #include "tensorflow/core/public/session.h"
 #include "tensorflow/core/public/session_options.h"
-
-namespace {
-
-// The wheel lacks the headers that have them.
-constexpr char kServeTag[] = "serve";
-constexpr char kServingDefault[] = "serving_default";
-
-template <typename Status>
-int Fail(const std::string& step, const Status& status) {
-  std::cerr << step << ": " << status.ToString() << std::endl;
-  return 1;
-}
-
-int Misuse(const std::string& message) {
-  std::cerr << message << std::endl;
-  return 2;
-}
-
-}  // namespace
+#include "common.h"
 
 int main(int argc, char** argv) {
   if (argc != 4) return Misuse("usage: answer MODEL REQUESTS ANSWERS");

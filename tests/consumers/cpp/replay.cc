@@ -33,12 +33,10 @@
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
 #include "tensorflow/core/public/session.h"
 #include "tensorflow/core/public/session_options.h"
+#include "common.h"
 
 namespace {
 
-// The wheel lacks the headers that have them.
-constexpr char kServeTag[] = "serve";
-constexpr char kServingDefault[] = "serving_default";
 constexpr char kWarmUpFile[] = "/assets.extra/tf_serving_warmup_requests";
 constexpr char kCompilations[] = "/tensorflow/core/xla_compilations";
 
@@ -48,17 +46,6 @@ struct Request {
   std::string signature = kServingDefault;
   Feeds inputs;  // by the signature's names
 };
-
-template <typename Status>
-int Fail(const std::string& step, const Status& status) {
-  std::cerr << step << ": " << status.ToString() << std::endl;
-  return 1;
-}
-
-int Misuse(const std::string& message) {
-  std::cerr << message << std::endl;
-  return 2;
-}
 
 int64_t Compilations() {
   namespace monitoring = tensorflow::monitoring;

@@ -21,28 +21,14 @@
 #include "tensorflow/core/protobuf/meta_graph.pb.h"
 #include "tensorflow/core/public/session.h"
 #include "tensorflow/core/public/session_options.h"
+#include "common.h"
 
 namespace {
-
-// The wheel lacks the headers that have them.
-constexpr char kServeTag[] = "serve";
-constexpr char kServingDefault[] = "serving_default";
 
 struct Endpoints {
   std::string input;
   std::string output;
 };
-
-template <typename Status>
-int Fail(const std::string& step, const Status& status) {
-  std::cerr << step << ": " << status.ToString() << std::endl;
-  return 1;
-}
-
-int Misuse(const std::string& message) {
-  std::cerr << message << std::endl;
-  return 2;
-}
 
 bool ReadFloats(const std::string& path, std::vector<float>* numbers) {
   std::ifstream file(path, std::ios::binary);
