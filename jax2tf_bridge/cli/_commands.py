@@ -25,8 +25,8 @@ def check_output(file: AnyPath, option: str = "--output") -> None:
         raise UsageError(f"{option}: there is no folder {file.parent}")
 
 
-NO_XLA_HELP = "make TensorFlow's own operations, for what has no XLA: LiteRT, ONNX, TF.js"
-"""Explains --no-xla."""
+_NO_XLA_HELP = "make TensorFlow's own operations, for what has no XLA, as Node and TF.js"
+_FOR_CONVERTERS_HELP = "the same of those that tf2onnx and OpenVINO know"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,17 @@ def add_output(parser: argparse.ArgumentParser, metavar: str, text: str, **more:
 def add_target(parser: argparse.ArgumentParser, release: str, **more: Any) -> None:
     """Adds --tensorflow, which `release` explains, and --no-xla."""
     parser.add_argument("--tensorflow", metavar="RELEASE", help=release, **more)
-    parser.add_argument("--no-xla", action="store_true", help=NO_XLA_HELP)
+    add_no_xla(parser)
+
+
+def add_no_xla(parser: argparse.ArgumentParser) -> None:
+    """Adds --no-xla."""
+    parser.add_argument("--no-xla", action="store_true", help=_NO_XLA_HELP)
+
+
+def add_for_converters(parser: argparse.ArgumentParser) -> None:
+    """Adds --for-converters, for commands that write a graph: no file of a function keeps it."""
+    parser.add_argument("--for-converters", action="store_true", help=_FOR_CONVERTERS_HELP)
 
 
 def target_of(options: argparse.Namespace) -> Target | None:

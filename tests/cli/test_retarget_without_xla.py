@@ -1,4 +1,4 @@
-"""`jax2tf-bridge retarget DIR --no-xla`: a SavedModel's modules as TensorFlow's own operations."""
+"""`jax2tf-bridge retarget DIR --no-xla`: SavedModels of modules as TensorFlow's own operations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import jax2tf_bridge
 from jax2tf_bridge import DisabledSafetyCheck, Target, convert, export
-from jax2tf_bridge.serialization import read_function
+from jax2tf_bridge.serialization import read_function, write_function
 from tests.cli.conftest import Ok, Run
 from tests.cli.test_retarget_directory import Net, assert_right, predict, save
 
@@ -84,3 +84,22 @@ def test_nothing_is_left_behind_where_it_fails(run: Run, tmp_path: Path) -> None
     assert result.code == 1
     assert "the custom call 'mine'" in result.error
     assert not (tmp_path / "new").exists()
+
+
+def test_for_converters(ok: Ok, run: Run, tmp_path: Path) -> None:
+    portable = export(lambda x: jnp.expm1(x), polymorphic_shapes="(b, 3)")(X)
+    write_function("f.jaxfn", portable, vjp_order=1)
+    ok("save", "f.jaxfn", "--no-xla", "-o", tmp_path / "plain")
+    assert "Expm1" in _operations(tmp_path / "plain")
+    ok("save", "f.jaxfn", "--for-converters", "-o", tmp_path / "saved")
+    ok("save", "f.jaxfn", "-o", tmp_path / "model")
+    ok("retarget", tmp_path / "model", "--for-converters")
+    for folder in (tmp_path / "saved", tmp_path / "model-for-converters"):
+        assert "Tanh" in _operations(folder)
+        assert "Expm1" not in _operations(folder)
+        served = tf.saved_model.load(str(folder)).signatures["serving_default"]
+        (found,) = served(x=X).values()
+        np.testing.assert_allclose(found, np.expm1(X), rtol=1e-5)
+    ended = run("retarget", tmp_path / "model", "--for-converters", "--tensorflow", "2.19")
+    assert ended.code == 2
+    assert ended.error.startswith("--for-converters is for no release: leave --tensorflow out")

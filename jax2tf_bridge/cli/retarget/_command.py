@@ -12,6 +12,7 @@ from jax2tf_bridge.cli._commands import (
     READABLE,
     Command,
     UsageError,
+    add_for_converters,
     add_output,
     add_target,
     check_output,
@@ -42,19 +43,21 @@ _FINGERPRINT = "fingerprint.pb"
 
 _DESCRIPTION = """\
 Writes the function in a file, or a SavedModel, for another TensorFlow release. Needs JAX, and no
-TensorFlow. With --no-xla it rewrites a SavedModel with TensorFlow alone."""
+TensorFlow. With --no-xla or --for-converters it rewrites a SavedModel with TensorFlow alone."""
 
 _EXAMPLES = """\
 examples:
   jax2tf-bridge retarget predict.jaxfn --tensorflow 2.16 -o predict-2.16.jaxfn
   jax2tf-bridge retarget predict.jaxfn --no-xla -o predict-no-xla.jaxfn
   jax2tf-bridge retarget predict/1 --tensorflow 2.16 -o predict/2
-  jax2tf-bridge retarget predict/1 --no-xla -o predict/2"""
+  jax2tf-bridge retarget predict/1 --no-xla -o predict/2
+  jax2tf-bridge retarget predict/1 --for-converters -o onnx/1"""
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=exported_path, metavar="PATH", help=READABLE)
     add_target(parser, "the release, as 2.16")
+    add_for_converters(parser)
     add_output(parser, "PATH", "what to write; by default beside the other, NAME-tf2.16")
     parser.add_argument(
         "--overwrite",
@@ -65,9 +68,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Reads the file or directory, retargets its functions and gradients, and writes the other."""
-    target = target_of(options)
-    if target is None:
-        raise UsageError("name the release by --tensorflow, as 2.16, or --no-xla")
+    target = _target(options)
     if options.file.is_dir():
         _retarget_directory(options, target)
         return
@@ -88,8 +89,34 @@ def run(options: argparse.Namespace) -> None:
     print(printable(f"{output}: {summary(retargeted)}"))
 
 
+def _target(options: argparse.Namespace) -> Target:
+    """Returns the target that the options name.
+
+    Raises:
+      UsageError: they name none, or one that what is read cannot have.
+      TargetError: there is no such release.
+    """
+    if options.for_converters:
+        if not options.file.is_dir():
+            raise UsageError(
+                f"--for-converters: {options.file} is a file, and this is said where a graph is "
+                f"written: jax2tf-bridge save {options.file} --for-converters -o DIR"
+            )
+        if options.tensorflow is not None:
+            raise UsageError("--for-converters is for no release: leave --tensorflow out")
+        return Target.converters()
+    target = target_of(options)
+    if target is None:
+        raise UsageError(
+            "name the release by --tensorflow, as 2.16, or --no-xla, or --for-converters"
+        )
+    return target
+
+
 def _suffix(options: argparse.Namespace) -> str:
-    """Names the target in the name of what is written: "tf2.16", "tf2.16-no-xla" or "no-xla"."""
+    """Names the target in the name of what is written: "tf2.16", "tf2.16-no-xla", "no-xla"..."""
+    if options.for_converters:
+        return "for-converters"
     release = [] if options.tensorflow is None else [f"tf{options.tensorflow}"]
     return "-".join([*release, *(["no-xla"] if options.no_xla else [])])
 

@@ -12,9 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax2tf_bridge._utils._number_texts import number_of
-from jax2tf_bridge.cli._commands import NO_XLA_HELP, NOT_NEGATIVE, UsageError
+from jax2tf_bridge.cli._commands import (
+    NOT_NEGATIVE,
+    UsageError,
+    add_for_converters,
+    add_no_xla,
+)
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._portable_function import PortableFunction
+from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._without_xla import without_xla
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.storage._paths import AnyPath, as_path
@@ -89,7 +95,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="how many orders of gradients to save; by default those in the file",
     )
-    parser.add_argument("--no-xla", action="store_true", help=NO_XLA_HELP)
+    add_no_xla(parser)
+    add_for_converters(parser)
     parser.add_argument(
         "--precompile", action="store_true", help="leave what XLA compiles with the model"
     )
@@ -114,7 +121,7 @@ def check_save_options(options: argparse.Namespace) -> None:
 
 def given_with_function(options: argparse.Namespace) -> list[str]:
     """Lists the options that say how a function is saved, among those that were given."""
-    names = ("buckets", *_OF_PADDING, "precompile", "no_xla")
+    names = ("buckets", *_OF_PADDING, "precompile", "no_xla", "for_converters")
     given = [flag(name) for name in names if getattr(options, name)]
     given += [flag(n) for n in ("example", "vjp_order") if getattr(options, n) is not None]
     return given
@@ -131,8 +138,12 @@ def signature(function: PortableFunction, options: argparse.Namespace) -> Signat
     Raises:
       UsageError, FileFormatError, OSError: the file of --example cannot be read.
     """
+    if options.for_converters:
+        function = without_xla(function, Target.converters())
+    elif options.no_xla:
+        function = without_xla(function)
     return Signature(
-        without_xla(function) if options.no_xla else function,
+        function,
         mask=options.mask,
         pad_values=dict(options.pad_values),
         unchecked_padding=list(options.unchecked_padding),
