@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from jax2tf_bridge.cli._commands import UsageError
 from jax2tf_bridge.cli._console import Console, first_line
 from jax2tf_bridge.cli._messages import for_command_line
+from jax2tf_bridge.cli._packages import quiet_tensorflow
 from jax2tf_bridge.cli._parser import parse
 from jax2tf_bridge.cli._references import UserCodeError
 from jax2tf_bridge.errors import BridgeError, TargetError, message_of
@@ -27,8 +28,10 @@ def run(argv: Sequence[str] | None) -> int:
       KeyboardInterrupt: after Ctrl-C.
     """
     options = argparse.Namespace(debug=False)
+    words = sys.argv[1:] if argv is None else argv
+    quiet_tensorflow(debug="--debug" in words, is_timed="verify" in words[:1])
     try:
-        options = parse(sys.argv[1:] if argv is None else argv)
+        options = parse(words)
         options.run(options)
         sys.stdout.flush()
     except SystemExit as e:  # --help and --version

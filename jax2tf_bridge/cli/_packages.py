@@ -56,10 +56,18 @@ def _interrupted_at_once() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def quiet_tensorflow(*, debug: bool) -> None:
-    """Keeps TensorFlow from writing to stderr when it starts, and when it saves."""
-    if not debug:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        # It would say that it is on; little or nothing is computed outside of XLA.
+def quiet_tensorflow(*, debug: bool, is_timed: bool = False) -> None:
+    """Keeps TensorFlow from writing to stderr when it starts, and when it saves.
+
+    To be called before a command line is read: paths in storage load TensorFlow.
+
+    Args:
+      debug: True to let it write.
+      is_timed: True to compute by oneDNN, as where the model is served. TensorFlow says so.
+    """
+    if debug:
+        return
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if not is_timed:
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-        logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)

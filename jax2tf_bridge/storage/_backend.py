@@ -275,7 +275,7 @@ def _missing_text(scheme: str) -> str:
         return f"needs TensorFlow, which alone has {scheme}://: pip install tensorflow"
     more = _PACKAGES.get(scheme)
     if not _is_installed("fsspec"):
-        packages = " ".join(["jax2tf-bridge[storage]", *([more] if more else [])])
+        packages = " ".join(["'jax2tf-bridge[storage]'", *([more] if more else [])])
         return f"needs fsspec for {scheme}://: pip install {packages}"
     if more:
         return f"needs a package for {scheme}://: pip install {more}"

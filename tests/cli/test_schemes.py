@@ -6,6 +6,8 @@ import copy
 import json
 import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import jax.numpy as jnp
@@ -102,3 +104,11 @@ def test_name_that_others_begin_with() -> None:
     assert dict(path.parent.files_below()).keys() == {"models/x"}
     path.backend.remove_folder("ram://begins")
     assert not path.parent.exists()
+
+
+@pytest.mark.slow
+def test_tensorflow_says_nothing_where_it_is_loaded_for_a_path() -> None:
+    command = [sys.executable, "-m", "jax2tf_bridge", "inspect", "ram://nothing/x.jaxfn"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == "jax2tf-bridge: error: ram://nothing/x.jaxfn does not exist\n"

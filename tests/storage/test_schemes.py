@@ -93,8 +93,12 @@ def test_joined_addresses_are_refused(path: str) -> None:
     [
         ("ram://a/b", {"fsspec"}, "needs TensorFlow, which alone has ram://: pip install tensorf"),
         ("gs://a/b", {"fsspec"}, "needs a package for gs://: pip install gcsfs"),
-        ("s3://a/b", set(), r"needs fsspec for s3://: pip install jax2tf-bridge\[storage\] s3fs"),
-        ("memory://a", set(), r"needs fsspec for memory://: pip install jax2tf-bridge\[storage\]"),
+        ("s3://a/b", set(), r"needs fsspec for s3://: pip install 'jax2tf-bridge\[storage\]' s3fs"),
+        (
+            "memory://a",
+            set(),
+            r"needs fsspec for memory://: pip install 'jax2tf-bridge\[storage\]'",
+        ),
         ("https://a/b", {"fsspec"}, "needs a package for https://: pip install aiohttp"),
         ("webdav://a/b", {"fsspec"}, r"needs a package for webdav://\. fsspec says: .*webdav4"),
         ("nothing://a", {"fsspec"}, "has the scheme nothing://, which neither TensorFlow nor fss"),

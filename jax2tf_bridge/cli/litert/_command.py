@@ -17,7 +17,7 @@ from jax2tf_bridge.cli._commands import (
     exported_path,
 )
 from jax2tf_bridge.cli._console import Console, printable
-from jax2tf_bridge.cli._packages import loading, quiet_tensorflow
+from jax2tf_bridge.cli._packages import loading
 from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT
 from jax2tf_bridge.serialization import read_function
@@ -82,7 +82,6 @@ def run(options: argparse.Namespace) -> None:
     check_output(output)
     signatures = _signatures(options.file)
     data = None if options.representative_data is None else _samples(options.representative_data)
-    quiet_tensorflow(debug=options.debug)
     with loading("TensorFlow", "litert", console):
         from jax2tf_bridge.litert import save_litert
     with console.step(f"converting to {output}"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jax2tf_bridge.cli._commands import POSITIVE, Command, UsageError, add_output, exported_path
 from jax2tf_bridge.cli._console import Console, printable
 from jax2tf_bridge.cli._messages import for_command_line
-from jax2tf_bridge.cli._packages import loading, quiet_tensorflow
+from jax2tf_bridge.cli._packages import loading
 from jax2tf_bridge.cli.save._options import (
     add_options,
     bucket_options,
@@ -77,7 +77,6 @@ def run(options: argparse.Namespace) -> None:
         check_free(output, overwrite=options.overwrite, has="saved_model.pb")
     check_save_options(options)
     signatures = {SERVING_DEFAULT: _read(options)}
-    quiet_tensorflow(debug=options.debug)
     with loading("TensorFlow", "save", console):
         from jax2tf_bridge.saving import save_functions
     with console.step(f"saving {output}"):
@@ -98,7 +97,6 @@ def run_publish(options: argparse.Namespace) -> None:
         return
     check_save_options(options)
     signatures = {SERVING_DEFAULT: _read(options)}
-    quiet_tensorflow(debug=options.debug)
     with loading("TensorFlow", "publish", console):
         from jax2tf_bridge.saving import publish_version, save_functions
     dropped = _buckets_dropped(options.output, options)
@@ -122,7 +120,6 @@ def _publish_weights(options: argparse.Namespace, console: Console) -> None:
             f"{', '.join(without)}: of a version with other weights all else is that of the one "
             "before; give FILE, to write it anew"
         )
-    quiet_tensorflow(debug=options.debug)
     with loading("TensorFlow", "publish", console):
         from jax2tf_bridge import publish
     with console.step(f"publishing below {options.output}"):

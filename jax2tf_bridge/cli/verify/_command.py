@@ -29,6 +29,7 @@ _POWERS = tuple(2**i for i in range(8))
 
 def run(options: argparse.Namespace) -> None:
     """Compares values and gradients, prints them, and fails if they differ; latency on demand."""
+    quiet_tensorflow(debug=options.debug, is_timed=_rounds(options) > 0)
     console = Console(verbose=options.verbose)
     if options.plot is not None:
         check_output(options.plot, "--plot")
@@ -37,7 +38,6 @@ def run(options: argparse.Namespace) -> None:
                 f"--plot: {options.plot} is to be written as SVG, which needs no other package: "
                 f"name it {options.plot.with_suffix('.svg').name}"
             )
-    quiet_tensorflow(debug=options.debug)
     if not _rounds(options):
         _compile_quickly()
     with loading("JAX", "verify", console):
