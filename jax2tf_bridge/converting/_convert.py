@@ -31,6 +31,9 @@ from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
 from jax2tf_bridge.to_tf._constants import CapturedArrays, SharedConstants
 from jax2tf_bridge.to_tf._gradient import call_flat
 
+# Here, as jax2tf does: functions may close over containers that a tf.Module keeps.
+register_wrappers(*_tf_compat.wrapper_types())
+
 
 @opaque_to_autograph
 def convert(
@@ -91,7 +94,6 @@ def convert(
         platforms=native_serialization_platforms,
         stacklevel=3,  # through AutoGraph's wrapper
     )
-    register_wrappers(*_tf_compat.wrapper_types())
     function = JaxCallable.of(f, caller="convert")
     options = export_options(
         native_serialization_platforms,

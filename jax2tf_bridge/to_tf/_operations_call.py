@@ -19,12 +19,13 @@ from jax2tf_bridge.to_tf._shapes import (
     check_shapes,
 )
 from jax2tf_bridge.to_tf._sharding import check_devices
-from jax2tf_bridge.to_tf.operations import make_operations, read
 
 
 @once_per_object
 def program_of(portable: PortableFunction) -> Program:
     """Reads the function's module, once."""
+    from jax2tf_bridge.to_tf.operations import read
+
     return read(portable)
 
 
@@ -58,6 +59,9 @@ def _in_graph(
     args: Sequence[tf.Tensor],
     constants: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
+    # Of forty modules, which XLA does without.
+    from jax2tf_bridge.to_tf.operations import make_operations
+
     variables = checked.variables
     if checked.guards:
         # What computes with arguments or sizes of them must not fail before the guards do.

@@ -81,8 +81,14 @@ def _conversion(dtype: Any) -> str:
     return ", for instance with x.astype(np.float32)" if np.dtype(dtype).kind in "fc" else ""
 
 
+_WIDEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
+"""Bytes of the widest of NumPy's own dtypes, by kind, that JAX has."""
+
+
 @functools.cache
 def _is_known_to_jax(dtype: np.dtype[Any]) -> bool:
+    if dtype.isbuiltin == 1:
+        return dtype.itemsize <= _WIDEST.get(dtype.kind, 0)
     try:
         jax.eval_shape(lambda: jax.numpy.zeros((), dtype))
     except TypeError:

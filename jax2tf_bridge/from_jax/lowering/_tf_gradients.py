@@ -27,7 +27,8 @@ _AGREEING = frozenset(
 kinks too. At a pole of rsqrt TensorFlow gives 0 where no cotangent comes, and JAX NaN: sqrt is left
 out for that. tests/to_tf compare each with JAX."""
 
-_CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"})
+CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"})
+"""Primitives that call a jaxpr, and do nothing else."""
 
 _RULE_OF_RELU = ("relu", "/jax/_src/nn/functions.py")
 """Name and file of the rule of jax.nn.relu: its derivative at 0 is 0, as tf.nn.relu's."""
@@ -62,8 +63,8 @@ def _agrees(jaxpr: Any, needed_results: list[bool] | None) -> bool:
         if not any(asked):
             continue
         name = equation.primitive.name
-        inner = [*_inner(equation.params)]
-        if name in _CALLS and inner:
+        inner = [*inner_jaxprs(equation.params)]
+        if name in CALLS and inner:
             if not all(_agrees(jaxpr, asked) for jaxpr in inner):
                 return False
         elif _has_narrow_floats(equation) or not (
@@ -117,10 +118,16 @@ def _is_relu(equation: Any) -> bool:
     if equation.primitive.name != "custom_jvp_call":
         return False
     name, file = _RULE_OF_RELU
+    function, place = custom_rule_source(equation)
+    return function == name and file in place.replace("\\", "/")
+
+
+def custom_rule_source(equation: Any) -> tuple[str, str]:
+    """Returns name and place ("file:line") of the function that has a derivative of its own."""
     inner = getattr(equation.params.get("call_jaxpr"), "jaxpr", None)
     source = str(getattr(getattr(inner, "debug_info", None), "func_src_info", ""))
     function, _, place = source.partition(" at ")
-    return function == name and file in place.replace("\\", "/")
+    return function, place
 
 
 def _is_plain_convolution(equation: Any) -> bool:
@@ -141,7 +148,8 @@ def _is_plain_convolution(equation: Any) -> bool:
     return all(d == 1 for d in params["rhs_dilation"]) and (groups == 1 or is_depthwise)
 
 
-def _inner(params: Mapping[str, Any]) -> Iterator[Any]:
+def inner_jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:
+    """Yields the jaxpr that an equation of one of CALLS calls, or repeats."""
     for key in ("jaxpr", "call_jaxpr"):
         if key in params:
             yield getattr(params[key], "jaxpr", params[key])

@@ -14,6 +14,7 @@ from jax import export as jax_export
 from jax2tf_bridge.errors import GradientError, InconclusiveShapeError, Message, ShardingError
 from jax2tf_bridge.from_jax._shardings import vjp_shardings
 from jax2tf_bridge.from_jax.lowering._build import build
+from jax2tf_bridge.from_jax.lowering._differentiable import is_surely_differentiable
 from jax2tf_bridge.from_jax.lowering._effects import refuse_host_callbacks
 from jax2tf_bridge.from_jax.lowering._flat_functions import trace_vjp, widened
 from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, Lowered, lower
@@ -131,7 +132,11 @@ def gradient_on_demand(
             ),
         )
 
-    return GradientOnDemand(make, check=lambda: _nothing(traced_vjp()))
+    def check() -> None:
+        if not is_surely_differentiable(traced.jaxpr):
+            traced_vjp()
+
+    return GradientOnDemand(make, check=check)
 
 
 def _first_as_it_is(
@@ -160,7 +165,3 @@ def _once(make: Callable[[], T]) -> Callable[[], T]:
         return lambda: made
 
     return lambda: outcome()()
-
-
-def _nothing(_: object) -> None:
-    return None

@@ -24,7 +24,10 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     symbol_name,
     zeros,
 )
-from jax2tf_bridge.from_jax.stablehlo._single_device_collectives import drop_collectives
+from jax2tf_bridge.from_jax.stablehlo._single_device_collectives import (
+    drop_collectives,
+    may_be_collectives,
+)
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
 from jax2tf_bridge.portable._stablehlo_version import Version, version_text
 
@@ -73,6 +76,22 @@ class LossyError(Exception):
         self.operation = operation
 
 
+class _Contents:
+    """What is in a module, until it is changed; walking over it takes longer than all else.
+
+    Attributes:
+      operations: those of each name, in order.
+      types: of all results.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self.operations: dict[str, list[Any]] = {}
+        self.types: set[Any] = set()
+        for op in below(module.operation):
+            self.operations.setdefault(op.name, []).append(op)
+            self.types.update(result.type for result in op.results)
+
+
 class StableHloModule:
     """A module and the MLIR context that it lives in."""
 
@@ -85,6 +104,23 @@ class StableHloModule:
         self._context = _jax_compat.make_ir_context()
         with self._context:
             self._module = _jax_compat.deserialize_module(artifact)
+        self._known: _Contents | None = None
+        # Names of attributes are texts in an artifact.
+        self._may_be_sharded = _SHARDING.encode() in artifact
+
+    def _contents(self) -> _Contents:
+        """Lists what is in it. Who changes it calls `_changed`, and touches none of these again."""
+        if self._known is None:
+            self._known = _Contents(self._module)
+        return self._known
+
+    def _changed(self) -> None:
+        self._known = None
+
+    def _named(self, *names: str) -> list[Any]:
+        """Lists the operations of these names."""
+        operations = self._contents().operations
+        return [op for name in names for op in operations.get(name, ())]
 
     def expand(self) -> None:
         """Replaces operations that stand for others by those, so that every reader knows all.
@@ -93,14 +129,17 @@ class StableHloModule:
         ...), which JAX up to 0.9 writes as custom calls "mhlo.NAME" that older XLA does not know.
         """
         # A pass frees operations: none that was looked at before may be touched after it.
-        names = {op.name for op in self._walk()}
         with self._context:
-            if "stablehlo.composite" in names:
+            if self._named("stablehlo.composite"):
+                self._changed()
                 _jax_compat.run_passes(self._module, _INLINE_COMPOSITES)
-            calls = [op for op in self._walk() if custom_call_target(op).startswith("mhlo.")]
-            for call in calls:
-                _as_chlo(call)
+            calls = [
+                op for op, target in self.custom_call_operations() if target.startswith("mhlo.")
+            ]
             if calls:
+                self._changed()
+                for call in calls:
+                    _as_chlo(call)
                 _jax_compat.run_passes(self._module, _EXPAND_CHLO)
 
     def reduce_to_one_device(self, function_name: str) -> None:
@@ -109,8 +148,12 @@ class StableHloModule:
         Raises:
           ShardingError: a collective takes more devices; `function_name` is the function's.
         """
-        with self._context:
-            left = drop_collectives(self._module)
+        left = None
+        names = {*self._contents().operations, *(name for _, name in self.custom_call_operations())}
+        if may_be_collectives(names):
+            self._changed()
+            with self._context:
+                left = drop_collectives(self._module)
         self._drop_shardings()
         if left is not None:
             raise ShardingError(
@@ -125,6 +168,9 @@ class StableHloModule:
         JAX writes them for typed PRNG keys and meshes of one device, and reading them takes calling
         convention 10.
         """
+        if not (self._may_be_sharded or self._uses_operations_of_shardy()):
+            return
+        self._changed()
         meshes = []
         for op in list(self._walk()):
             if op.name == "sdy.sharding_constraint":
@@ -160,6 +206,7 @@ class StableHloModule:
         wide, *others = function.inputs
         if str(wide) != "tensor<i64>":
             return
+        self._changed()
         with self._context, ir.Location.unknown():
             index: Any = block.arguments[0]
             index.set_type(ir.RankedTensorType.get([], ir.IntegerType.get_signless(32)))
@@ -175,6 +222,7 @@ class StableHloModule:
           inputs: by the argument's index, the element type as MLIR writes it ("i8", "ui4").
           results: by the result's index.
         """
+        self._changed()
         main = main_of(self._module)
         block = main.regions[0].blocks[0]
         function = function_type(main)
@@ -196,44 +244,39 @@ class StableHloModule:
 
     def lift_constants(self, intern: _stablehlo_constants.Intern[T]) -> list[T]:
         """Makes large constants arguments of main, after all others; see `lift` there."""
+        self._changed()
         with self._context:
             return _stablehlo_constants.lift(self._module, intern)
 
     def embed_constants(self, arrays: Sequence[bytes]) -> None:
         """Makes the last arguments of main constants: the inverse of `lift_constants`."""
+        self._changed()
         with self._context:
             _stablehlo_constants.embed(self._module, arrays)
 
     def uses_narrow_integers(self) -> bool:
         """Tells whether it computes with integers of fewer than 8 bits."""
-        return any(
-            _NARROW.search(str(result.type)) is not None
-            for op in self._walk()
-            for result in op.results
-        )
+        return any(_NARROW.search(str(kind)) is not None for kind in self._contents().types)
 
     def uses_batching_dims(self) -> bool:
         """Tells whether a gather or scatter has batching dimensions."""
         names = {"stablehlo.gather": "dimension_numbers"}
         names["stablehlo.scatter"] = "scatter_dimension_numbers"
         return any(
-            "batching_dims" in str(op.attributes[names[op.name]])
-            for op in below(self._module.operation)
-            if op.name in names
+            "batching_dims" in str(op.attributes[names[op.name]]) for op in self._named(*names)
         )
 
     def custom_calls(self) -> tuple[FoundOperation, ...]:
         """Lists the custom calls, one for each name, in the order in which they appear."""
         found: dict[str, FoundOperation] = {}
-        for op in self._walk():
-            name = custom_call_target(op)
-            if name:
-                found.setdefault(name, _describe(name, str(op.location)))
+        for op, name in self.custom_call_operations():
+            if name not in found:
+                found[name] = _describe(name, str(op.location))
         return tuple(found.values())
 
     def custom_call_operations(self) -> list[tuple[Any, str]]:
         """Lists the stablehlo.custom_calls themselves with their targets, in order."""
-        return [(op, name) for op in self._walk() if (name := custom_call_target(op))]
+        return [(op, custom_call_target(op)) for op in self._named("stablehlo.custom_call")]
 
     def replace_by_function(
         self, call: Any, operands: Sequence[Any], function: StableHloModule, name: str
@@ -249,6 +292,8 @@ class StableHloModule:
             of values that exist.
           name: what the functions' names begin with.
         """
+        self._changed()
+        self._may_be_sharded |= function._may_be_sharded
         bytecode = _jax_compat.module_bytecode(function._module)
         with self._context, ir.Location.unknown():
             other = ir.Module.parse(bytecode)
@@ -270,7 +315,10 @@ class StableHloModule:
     def uses_shardy(self) -> bool:
         """Tells whether Shardy's shardings are in it, for which TF needs calling convention 10."""
         written = _stablehlo_shardings.has_written_shardings(self._module)
-        return written or any(op.name.startswith("sdy.") for op in self._walk())
+        return written or self._uses_operations_of_shardy()
+
+    def _uses_operations_of_shardy(self) -> bool:
+        return any(name.startswith("sdy.") for name in self._contents().operations)
 
     def main_types(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Returns the types of main's arguments and results, as MLIR prints them."""
@@ -296,9 +344,13 @@ class StableHloModule:
                 artifact = _jax_compat.serialize_module(expanded, target)
             except (ir.MLIRError, RuntimeError, ValueError) as e:
                 raise _lossy(e) from e
-            # Both went through a portable artifact, so that they differ by the version alone.
-            before = _text(_jax_compat.serialize_module(expanded, newest))
-            after = _text(artifact)
+            written = _jax_compat.deserialize_module(artifact)
+            forms = (_jax_compat.module_bytecode, _text)
+            if any(form(written) == form(expanded) for form in forms):
+                return artifact
+            # Or through a portable artifact both, so that they differ by the version alone.
+            again = _jax_compat.serialize_module(expanded, newest)
+            before, after = _text(_jax_compat.deserialize_module(again)), _text(written)
         if before != after:
             pairs = itertools.zip_longest(before.splitlines(), after.splitlines(), fillvalue="")
             line = next(old for old, new in pairs if old != new)
@@ -386,6 +438,5 @@ def _lossy(error: Exception) -> LossyError:
     return LossyError(FoundOperation(name, None, place), detail)
 
 
-def _text(artifact: bytes) -> str:
-    module = _jax_compat.deserialize_module(artifact)
+def _text(module: Any) -> str:
     return str(module.operation.get_asm(enable_debug_info=False, large_elements_limit=16))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 from typing import Any
 
 from jax2tf_bridge.from_jax._jax_compat import ir
@@ -30,6 +31,16 @@ _NUMBERS = frozenset({"stablehlo.partition_id", "stablehlo.replica_id"})
 _PERMUTE = "stablehlo.collective_permute"
 _MANUAL, _MESH = "sdy.manual_computation", "sdy.mesh"
 _AXIS_SIZE = re.compile(r'"=(\d+)')
+
+
+def may_be_collectives(names: Collection[str]) -> bool:
+    """Tells whether a module may have what `drop_collectives` drops.
+
+    Args:
+      names: of its operations, and the targets of its custom calls.
+    """
+    may_be = {*_NUMBERS, *_IDENTITIES, *CALLS_OF_PARTS, _PERMUTE, _MANUAL, _MESH}
+    return not may_be.isdisjoint(names)
 
 
 def drop_collectives(module: Any) -> str | None:

@@ -13,7 +13,7 @@ from jax import lax
 
 from jax2tf_bridge import PortableFunction, Target, call_tf, export
 from jax2tf_bridge.errors import ModuleError
-from jax2tf_bridge.to_tf import _operations_call, to_tf
+from jax2tf_bridge.to_tf import operations, to_tf
 from jax2tf_bridge.to_tf.operations import make_operations
 from tests.to_tf.operations.running import op_names, portable_of
 
@@ -140,7 +140,7 @@ def test_eagerly_a_graph_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
         made.append(args)
         return make_operations(*args)
 
-    monkeypatch.setattr(_operations_call, "make_operations", counted)
+    monkeypatch.setattr(operations, "make_operations", counted)
     portable = exported(strange)
     for f in (to_tf(portable), to_tf(portable)):
         for batch in (1, 2, 5):
