@@ -185,9 +185,15 @@ def _kind(fact: Fact) -> tuple[bool, bool, int]:
 
 def _accepted(facts: Sequence[Fact]) -> tuple[str, ...]:
     """Lists texts of the facts that JAX takes together, each in the first form that it takes."""
+    forms = [comparison_to_jax(fact.comparison)[fact.form :] for fact in facts]
+    if all(forms):
+        # Mostly, and found by one scope: JAX takes them one after another.
+        firsts = tuple(form[0] for form in forms)
+        if _scope(*firsts) is not None:
+            return firsts
     texts: tuple[str, ...] = ()
-    for fact in facts:
-        for text in comparison_to_jax(fact.comparison)[fact.form :]:
+    for form in forms:
+        for text in form:
             if _scope(*texts, text) is not None:
                 texts = (*texts, text)
                 break
