@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import os
 import platform
 import random
@@ -16,21 +15,27 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks._results import Report, add_report
+
 
 @dataclass(frozen=True)
 class Spread:
-    """The middle of some measurements and where the middle half of them lies."""
+    """The middle of some measurements and where the middle half of them lies.
+
+    `is_ratio` is true of times as multiples of an alternative's, of which less is better.
+    """
 
     median: float
     low: float
     high: float
+    is_ratio: bool = False
 
     @staticmethod
-    def of(values: Sequence[float]) -> Spread:
+    def of(values: Sequence[float], *, is_ratio: bool = False) -> Spread:
         if len(values) < 2:
-            return Spread(values[0], values[0], values[0])
+            return Spread(values[0], values[0], values[0], is_ratio)
         low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-        return Spread(statistics.median(values), low, high)
+        return Spread(statistics.median(values), low, high, is_ratio)
 
     def ratio_text(self) -> str:
         return f"{self.median:.2f} ({self.low:.2f}-{self.high:.2f})"
@@ -66,7 +71,8 @@ def interleaved(
 
 def ratios(times: Mapping[str, Sequence[float]], name: str, baseline: str) -> Spread:
     """How many times as long as the baseline, paired by round."""
-    return Spread.of([a / b for a, b in zip(times[name], times[baseline], strict=True)])
+    found = [a / b for a, b in zip(times[name], times[baseline], strict=True)]
+    return Spread.of(found, is_ratio=True)
 
 
 def seconds_text(seconds: float) -> str:
@@ -104,7 +110,9 @@ def parser(description: str | None, *, rounds: int) -> argparse.ArgumentParser:
     made.add_argument(
         "--rounds", type=int, default=rounds, help="how often each is measured (%(default)s)"
     )
-    made.add_argument("--json", type=Path, metavar="FILE", help="write what was measured there")
+    made.add_argument(
+        "--json", type=Path, metavar="FILE", help="add what was measured to this file"
+    )
     return made
 
 
@@ -117,21 +125,38 @@ def report(
     json_path: Path | None,
     notes: Sequence[str] = (),
 ) -> None:
-    """Prints the table and writes the measurements as JSON where asked to."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    """Prints the table, and adds it and the measurements to a file of results where asked to."""
     found = versions()
-    print(f"\n{title}: " + ", ".join(f"{k} {v}" for k, v in found.items()) + f"; {cores} cores\n")
+    print(f"\n{title}: " + ", ".join(f"{k} {v}" for k, v in found.items()) + f"; {cores()} cores\n")
     print(table(header, rows))
     for note in notes:
         print(f"\n{note}")
     if json_path:
-        content = {"title": title, "versions": found, "cores": cores, "notes": list(notes)}
-        json_path.parent.mkdir(parents=True, exist_ok=True)
         measurements = [
             {k: asdict(v) if isinstance(v, Spread) else v for k, v in row.items()}
             for row in measured
         ]
-        json_path.write_text(json.dumps({**content, "measured": measurements}, indent=1) + "\n")
+        add_report(
+            json_path,
+            Report(
+                title=title,
+                benchmark=Path(sys.argv[0]).stem,
+                date=time.strftime("%Y-%m-%d"),
+                versions=found,
+                cores=cores(),
+                header=list(header),
+                rows=[list(row) for row in rows],
+                notes=list(notes),
+                measured=measurements,
+            ),
+        )
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def progress(text: str) -> None:

@@ -1,15 +1,9 @@
-"""Linear algebra in TensorFlow, converted by the bridge, against LAPACK in JAX.
+"""Linear algebra as the bridge exports it, against LAPACK in JAX; both run by JAX."""
 
-    python benchmarks/linalg.py [--sizes 16 64 256] [--repeats 15] [--dtype float32]
+from __future__ import annotations
 
-Both sides are measured in one run, alternating, and the medians are printed with their ratio.
-Needs JAX and TensorFlow in one environment.
-"""
-
-import argparse
-import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +12,7 @@ from jax import lax
 from jax import numpy as jnp
 
 import jax2tf_bridge
+from benchmarks import _measure
 
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -45,53 +40,55 @@ def programs(n: int, dtype: str) -> dict[str, Program]:
     }
 
 
-def medians(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Median seconds of each call, taken in turns after two calls that are not counted."""
-    for call in calls.values():
-        call()
-        call()
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
 def main() -> None:
-    """Prints a line for each program and size."""
-    import tensorflow as tf
-
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Measures, and prints a table."""
+    parser = _measure.parser(__doc__, rounds=15)
     parser.add_argument("--sizes", type=int, nargs="+", default=[16, 64, 256])
-    parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", options.dtype == "float64")
-
-    print(f"JAX {jax.__version__}, TensorFlow {tf.__version__}, {options.dtype}")
-    print(f"{'n':>4}  {'program':<10}  {'JAX, LAPACK':>12}  {'TF, bridge':>12}  {'ratio':>6}")
+    rows, measured = [], []
     for n in options.sizes:
         for name, (function, arguments) in programs(n, options.dtype).items():
-            converted = tf.function(jax2tf_bridge.convert(function), jit_compile=True)
-            tensors = [tf.constant(x) for x in arguments]
+            _measure.progress(f"{name} of {n}")
             arrays = [jnp.asarray(x) for x in arguments]
-            jitted = jax.jit(function)
-
-            def in_jax(jitted: Any = jitted, arrays: Any = arrays) -> None:
-                jax.block_until_ready(jitted(*arrays))
-
-            def in_tf(converted: Any = converted, tensors: Any = tensors) -> None:
-                # numpy() waits for the result, which on CPU it does not copy.
-                for x in tf.nest.flatten(converted(*tensors)):
-                    x.numpy()
-
-            taken = medians({"jax": in_jax, "tf": in_tf}, options.repeats)
-            print(
-                f"{n:>4}  {name:<10}  {taken['jax'] * 1e6:>9.0f} us  "
-                f"{taken['tf'] * 1e6:>9.0f} us  {taken['tf'] / taken['jax']:>6.1f}"
+            exported = jax2tf_bridge.export(function, platforms=["cpu"])(*arguments)
+            calls = {
+                "JAX": _call(jax.jit(function), arrays),
+                "bridge": _call(jax.jit(jax2tf_bridge.to_exported(exported).call), arrays),
+            }
+            compiling = {who: _processor_time(call) for who, call in calls.items()}
+            times = _measure.interleaved(calls, rounds=options.rounds)
+            ratio = _measure.ratios(times, "bridge", "JAX")
+            spreads = {who: _measure.Spread.of(values) for who, values in times.items()}
+            medians = [_measure.seconds_text(spreads[who].median) for who in ("JAX", "bridge")]
+            compiled = [_measure.seconds_text(compiling[who]) for who in ("JAX", "bridge")]
+            rows.append([str(n), name, *medians, ratio.ratio_text(), *compiled])
+            measured.append(
+                {"n": n, "program": name, **spreads, "ratio": ratio, "compiling": compiling}
             )
+    who = ("LAPACK", "bridge")
+    _measure.report(
+        f"Linear algebra of {options.dtype}",
+        ["n", "program", *who, "x LAPACK", *(f"compiling, {each}" for each in who)],
+        rows,
+        measured,
+        json_path=options.json,
+        notes=["Compiling is CPU time of XLA for the first call."],
+    )
+
+
+def _call(function: Callable[..., Any], arrays: Sequence[jax.Array]) -> Callable[[], None]:
+    def call() -> None:
+        jax.block_until_ready(function(*arrays))
+
+    return call
+
+
+def _processor_time(call: Callable[[], None]) -> float:
+    start = time.process_time()
+    call()
+    return time.process_time() - start
 
 
 if __name__ == "__main__":

@@ -161,18 +161,20 @@ def report(rounds: Sequence[Mapping[str, Figures]], json_path: Path | None) -> N
         spreads = {key: _measure.Spread.of(values) for key, values in of.items()}
         fewer = {
             key: _measure.Spread.of(
-                [getattr(r[_JAX2TF], key) / getattr(r[name], key) for r in rounds]
+                [getattr(r[name], key) / getattr(r[_JAX2TF], key) for r in rounds], is_ratio=True
             )
             for key in ("p99", "total")
         }
-        to_steady = _measure.Spread.of([r[name].median / r[_STEADY].median for r in rounds])
+        to_steady = _measure.Spread.of(
+            [r[name].median / r[_STEADY].median for r in rounds], is_ratio=True
+        )
         rows.append(
             [
                 name,
                 f"{of['before'][0]} + {of['compilations'][0]}",
                 _measure.seconds_text(spreads["warm_up"].median),
                 *(_measure.seconds_text(spreads[key].median) for key in ("median", "p99", "total")),
-                *(f"{fewer[key].median:.1f}" for key in ("p99", "total")),
+                *(fewer[key].ratio_text() for key in ("p99", "total")),
                 to_steady.ratio_text(),
             ]
         )
@@ -180,13 +182,13 @@ def report(rounds: Sequence[Mapping[str, Figures]], json_path: Path | None) -> N
             {
                 "who": name,
                 **spreads,
-                "p99 of jax2tf over this": fewer["p99"],
-                "total of jax2tf over this": fewer["total"],
+                "p99 to jax2tf": fewer["p99"],
+                "total to jax2tf": fewer["total"],
                 "median to the unpadded": to_steady,
             }
         )
     header = ["model", "compiles: warm-up + trace", "warm-up", "median", "p99", "total"]
-    header += ["p99: times less", "total: times less", "median x unpadded"]
+    header += ["p99 x jax2tf", "total x jax2tf", "median x unpadded"]
     _measure.report("A trace of requests", header, rows, measured, json_path=json_path)
 
 

@@ -18,6 +18,7 @@ TESTS = Path(__file__).resolve().parents[1]
 PURE = (
     "cli/test_argument_specs.py",
     "cli/test_command_line.py",
+    "house/test_benchmarks.py",
     "house/test_build.py",
     "saved_model/test_damage.py",
     "saved_model/test_graph.py",
