@@ -26,8 +26,10 @@ def host_array(array: Any) -> np.ndarray[Any, Any]:
     """
     if isinstance(array, np.ndarray):
         return np.asarray(array)
-    if len(array.devices()) == 1:
-        return _on_cpu(array)
+    devices = array.devices()
+    if len(devices) == 1:
+        (device,) = devices
+        return np.asarray(array) if device.platform == "cpu" else _on_cpu(array)
     shards = array.addressable_shards
     if array.is_fully_replicated:
         return _on_cpu(shards[0].data)
