@@ -25,6 +25,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     zeros,
 )
 from jax2tf_bridge.from_jax.stablehlo._single_device_collectives import drop_collectives
+from jax2tf_bridge.from_jax.stablehlo._taken_arrays import CONSTANT, TakenArrays
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
 from jax2tf_bridge.portable._stablehlo_version import Version, version_text
 
@@ -194,12 +195,18 @@ class StableHloModule:
                     end.operands[i] = _convert(end.operands[i], types[1][i]).results[0]
             set_function_type(main, *types)
 
-    def lift_constants(self, intern: _stablehlo_constants.Intern[T]) -> list[T]:
+    def lift_constants(
+        self,
+        intern: _stablehlo_constants.Intern[T],
+        *,
+        taken: TakenArrays | None = None,
+        share: _stablehlo_constants.Intern[T] | None = None,
+    ) -> list[T]:
         """Makes large constants arguments of main, after all others; see `lift` there."""
         with self._context:
-            return _stablehlo_constants.lift(self._module, intern)
+            return _stablehlo_constants.lift(self._module, intern, taken=taken, share=share)
 
-    def embed_constants(self, arrays: Sequence[bytes]) -> None:
+    def embed_constants(self, arrays: Sequence[bytes | memoryview]) -> None:
         """Makes the last arguments of main constants: the inverse of `lift_constants`."""
         with self._context:
             _stablehlo_constants.embed(self._module, arrays)
@@ -227,7 +234,7 @@ class StableHloModule:
         found: dict[str, FoundOperation] = {}
         for op in self._walk():
             name = custom_call_target(op)
-            if name:
+            if name and name != CONSTANT:
                 found.setdefault(name, _describe(name, str(op.location)))
         return tuple(found.values())
 
