@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import importlib.metadata
 import random
 import time
@@ -70,6 +71,8 @@ def _measured(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, lis
     for round_number in range(-1, rounds):
         random.Random(round_number).shuffle(order)
         for side in order:
+            # A full collection looks at all that the process has: it would fall to either side.
+            gc.collect()
             start = time.process_time()
             calls[side]()
             if round_number >= 0:
