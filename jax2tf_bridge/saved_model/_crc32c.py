@@ -41,6 +41,11 @@ def crc32c(data: _Bytes, checksum: int = 0) -> int:
     return checksum
 
 
+def is_fast() -> bool:
+    """Tells whether checksums take no longer than reading memory."""
+    return _extend_of_google() is not None
+
+
 @functools.cache
 def _extend_of_google() -> Callable[[int, bytes], int] | None:
     """Finds the function of google-crc32c that continues a checksum, unless it is slow as well."""

@@ -19,8 +19,9 @@ from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.saved_model._bundle_writing import append_tensors
 from jax2tf_bridge.saving import leaf_names
 from jax2tf_bridge.saving.publishing._fingerprint import renew_fingerprint
+from jax2tf_bridge.saving.weights import _variables
 from jax2tf_bridge.saving.weights._values import VariableValue, check_keys
-from jax2tf_bridge.saving.weights._variables import ConstantArray, checkpoint_key
+from jax2tf_bridge.saving.weights._variables import ConstantArray, checkpoint_key, new_variable
 from tests.sampling import sampled
 
 X = np.ones((2, 3), np.float32)
@@ -173,3 +174,16 @@ def test_variables_that_tensorflow_noted_elsewhere_are_told(tmp_path: Path) -> N
     )
     with pytest.raises(SavingError, match=message):
         check_keys(prefix, values)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_tensorflow_writes_the_values_where_checksums_would_take_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: bool
+) -> None:
+    monkeypatch.setattr(_variables, "is_fast", lambda: fast)
+    value = np.arange(3, dtype=np.float32)
+    made = new_variable(ConstantArray(value, tf.float32), trainable=True, name="w")
+    assert bool(made.is_initialized()) is not fast
+    function = export(lambda params, x: x * params["w"])({"w": value}, X)
+    save(tmp_path / "m", function, params={"w": value}, vjp_order=0)
+    np.testing.assert_array_equal(tf.saved_model.load(tmp_path / "m").params["w"], value)

@@ -16,6 +16,7 @@ from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 from jax2tf_bridge.portable._dtypes import NARROW_FLOATS
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.saved_model._crc32c import is_fast
 from jax2tf_bridge.saving.weights._params import PathWeights, leaf_keys, leaves_for
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._constants import Key, constant_array, constant_key
@@ -347,12 +348,17 @@ def begins(name: str, prefix: str) -> bool:
 
 
 def new_variable(value: WeightLeaf | ConstantArray, *, trainable: bool, name: str) -> tf.Variable:
-    """Makes the variable for a value, without it, where TensorFlow has such variables."""
-    made = _tf_compat.variable_without_value(
-        value.shape, value.dtype, trainable=trainable, name=name
-    )
-    if made is not None:
-        return made
+    """Makes the variable for a value: without it, if the bridge is to write it.
+
+    It is where TensorFlow has such variables, and checksums are fast: else TensorFlow, which has
+    to hold a copy, writes it in less time.
+    """
+    if is_fast():
+        made = _tf_compat.variable_without_value(
+            value.shape, value.dtype, trainable=trainable, name=name
+        )
+        if made is not None:
+            return made
     array = value.given().astype(value.dtype.as_numpy_dtype, copy=False)
     return tf.Variable(array, trainable=trainable, name=name, dtype=value.dtype)
 
