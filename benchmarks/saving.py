@@ -1,13 +1,16 @@
 """Saving, loading and asking a model of 75 MB, with captured weights and with variables.
 
 One fresh process each does all of it, in an environment where jax2tf works with symbolic shapes.
-With `--buckets`: what buckets add to the time of a save, in one process.
+With `--buckets`: what buckets add to the time of a save, in one process. With `--megabytes`: saving
+that many of weights, against tf.saved_model.save of a tf.Module with the same variables.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -28,6 +31,7 @@ _CONTESTANTS = (
 _BATCH, _LENGTH, _LAYERS, _WIDTH = 2, 16, 6, 512
 _WITH, _WITHOUT = "with buckets", "without"
 _BUCKETS = {"b": [1, 8, 32]}
+_MIB = 2**20
 
 
 def _save(who: str, model: Any, folder: str) -> None:
@@ -181,15 +185,133 @@ def measure_buckets(rounds: int, json_path: Path | None) -> None:
     _measure.report("Saving with buckets", header, rows, measured, json_path=json_path)
 
 
+_TENSORFLOW, _PARAMS, _CAPTURED = "TensorFlow", "bridge, params", "bridge, captured"
+_SAVERS = (_TENSORFLOW, _PARAMS, _CAPTURED)
+_ROWS = 1024
+
+
+def _layers(count: int, megabytes: int, kind: str) -> dict[str, Any]:
+    """Makes matrices of 1024 rows, none like another."""
+    import jax.numpy as jnp
+    import numpy as np
+
+    made: dict[str, Any] = {}
+    for number in range(count):
+        # Filled in place: what is made on the way would count as memory.
+        array = np.empty((_ROWS, megabytes * _MIB // 4 // _ROWS), np.float32)
+        array[...] = np.arange(array.shape[1], dtype=np.float32) * 1e-6 + number
+        made[f"layer_{number}"] = array if kind == "NumPy" else jnp.array(array).block_until_ready()
+    return made
+
+
+def _sum_of_columns(params: Any, x: Any) -> Any:
+    for matrix in params.values():
+        x = x + (x @ matrix)[:, :1]
+    return x
+
+
+def _save_layers(who: str, params: Any, folder: str) -> None:
+    import numpy as np
+    import tensorflow as tf
+
+    from jax2tf_bridge import Signature, save
+
+    if who == _TENSORFLOW:
+        module = tf.Module()
+        module.params = {name: tf.Variable(np.asarray(value)) for name, value in params.items()}
+        tf.saved_model.save(module, folder)
+        return
+    x, shape = np.ones((2, _ROWS), np.float32), f"(b, {_ROWS})"
+    if who == _PARAMS:
+        save(folder, Signature(_sum_of_columns, [x], polymorphic_shapes=shape), params=params)
+    else:
+        captured = Signature(lambda x: _sum_of_columns(params, x), [x], polymorphic_shapes=shape)
+        save(folder, captured)
+
+
+def _memory(field: str) -> int:
+    """VmRSS or VmHWM of this process, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"no {field}")
+
+
+def measure_layers_here(who: str, kind: str, count: int, megabytes: int) -> dict[str, float]:
+    """Seconds of a save, and the peak of memory above what there was before the weights."""
+    with tempfile.TemporaryDirectory() as folder:
+        # What is imported and set up at first use is not a matter of size.
+        _save_layers(who, _layers(2, 1, kind), f"{folder}/small")
+        gc.collect()
+        before = _memory("VmRSS")
+        params = _layers(count, megabytes, kind)
+        os.sync()
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        wall, processor = time.perf_counter(), time.process_time()
+        _save_layers(who, params, f"{folder}/model")
+        return {
+            "wall": time.perf_counter() - wall,
+            "cpu": time.process_time() - processor,
+            "peak": (_memory("VmHWM") - before) / (count * megabytes * _MIB),
+        }
+
+
+def measure_size(options: argparse.Namespace) -> None:
+    """Saves weights in fresh processes, in turn, and prints times, peaks and ratios."""
+    count = max(1, options.megabytes // options.leaf_megabytes)
+    rows, measured = [], []
+    for kind in ("NumPy", "JAX"):
+        found: dict[str, list[dict[str, float]]] = {who: [] for who in _SAVERS}
+        for i in range(options.rounds):
+            _measure.progress(f"{kind}, round {i + 1} of {options.rounds}")
+            for who in [*_SAVERS[i % 3 :], *_SAVERS[: i % 3]]:
+                sizes = [str(count), str(options.leaf_megabytes)]
+                command = [sys.executable, "-m", "benchmarks.saving", "--layers", who, kind, *sizes]
+                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+                found[who].append(json.loads(done.stdout.splitlines()[-1]))
+        for who in _SAVERS:
+            row: dict[str, Any] = {"leaves": kind, "who": who}
+            texts = []
+            for clock in ("wall", "cpu"):
+                times = {w: [each[clock] for each in found[w]] for w in _SAVERS}
+                row[clock] = _measure.Spread.of(times[who])
+                row[f"{clock} ratio"] = _measure.ratios(times, who, _TENSORFLOW)
+                texts.append(_measure.seconds_text(row[clock].median))
+                texts.append("1.00" if who == _TENSORFLOW else row[f"{clock} ratio"].ratio_text())
+            row["peak"] = _measure.Spread.of([each["peak"] for each in found[who]])
+            measured.append(row)
+            rows.append([kind, who, *texts, f"{row['peak'].median:.2f}"])
+    header = ["leaves", "saved by", "save", "x TensorFlow", "CPU time", "x TensorFlow"]
+    _measure.report(
+        f"{count} leaves of {options.leaf_megabytes} MiB",
+        [*header, "peak memory / weights"],
+        rows,
+        measured,
+        json_path=options.json,
+    )
+
+
 def main() -> None:
     parser = _measure.parser(__doc__, rounds=5)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument(
         "--buckets", action="store_true", help="measure what buckets add to a save, and only that"
     )
+    parser.add_argument("--megabytes", type=int, help="save so many of weights, and only that")
+    parser.add_argument(
+        "--leaf-megabytes", type=int, default=100, help="of each of them (%(default)s)"
+    )
+    parser.add_argument("--layers", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         print(json.dumps(measure_here(options.child)))
+        return
+    if options.layers:
+        who, kind, count, megabytes = options.layers
+        print(json.dumps(measure_layers_here(who, kind, int(count), int(megabytes))))
+        return
+    if options.megabytes:
+        measure_size(options)
         return
     if options.buckets:
         measure_buckets(options.rounds, options.json)

@@ -223,7 +223,10 @@ class PreparedSignature:
         function = self.function
         if not isinstance(function, PortableFunction):
             with _called_for(self.name, self.signature, takes=self.takes_params):
-                function = function.run()
+                from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
+
+                # Nobody gets the function: its arrays go from where they are into the file.
+                function = function.run(ConstantPool(shares_memory=True))
         return replace(self.signature, function=function)
 
 

@@ -121,9 +121,13 @@ class PreparedExport:
         specs = symbolic_specs(function, args, kwargs, polymorphic_shapes)
         return PreparedExport(function, specs, options)
 
-    def run(self) -> PortableFunction:
-        """Exports the function."""
-        return export_specs(self.function, self.specs, self.options)
+    def run(self, constants: ConstantPool | None = None) -> PortableFunction:
+        """Exports the function.
+
+        Args:
+          constants: gets its large arrays; by default they are copied.
+        """
+        return export_specs(self.function, self.specs, self.options, constants)
 
     def inputs(self, first: int) -> tuple[list[str], list[Aval]]:
         """Lists the paths and avals of the leaves of all arguments from number `first` on.

@@ -8,13 +8,22 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax.interpreters import mlir
 
 from jax2tf_bridge._utils._private_names import SeamName
+
+# Takes an array that JAX lowers as a constant; returns its value in the module, or None.
+TakeConstant = Callable[[Any], Any]
+
+_TAKE: ContextVar[TakeConstant | None] = ContextVar("jax2tf_bridge_take_constant", default=None)
+_ARRAYS = frozenset({"ndarray", "ArrayImpl", "TypedNdArray"})
 
 # A lowering rule takes the context, the operands' values and the primitive's parameters.
 Rule = Callable[..., Sequence[Any]]
@@ -72,6 +81,14 @@ _DYNAMIC_SHAPE = SeamName(
     _CUSTOM_CALL.without,
 )
 
+_CONSTANTS = SeamName(
+    "jax._src.interpreters.mlir",
+    "_constant_handlers",
+    "0.8 to 0.12",
+    "large arrays that a function captures are written into the module and read from it again, "
+    "which takes several times their memory",
+)
+
 SEAM: Sequence[SeamName] = (
     _GEQRF,
     _GEQP3,
@@ -84,6 +101,7 @@ SEAM: Sequence[SeamName] = (
     _PLATFORM_RULES,
     _CUSTOM_CALL,
     _DYNAMIC_SHAPE,
+    _CONSTANTS,
 )
 
 # Half of qr, which jax.lax.linalg has as one.
@@ -222,3 +240,35 @@ def common_rule(primitive: Any) -> Rule:
     """Returns JAX's rule for `primitive` on every platform without a rule of its own."""
     rule: Rule = _RULES.get()[primitive].rule
     return rule
+
+
+@contextmanager
+def constants_taken(take: TakeConstant) -> Iterator[None]:
+    """Asks `take` first, whenever JAX lowers an array as a constant in this context.
+
+    JAX's own handlers go on as they are everywhere else.
+    """
+    handlers = _CONSTANTS.get()
+    if handlers is None:
+        yield
+        return
+    for kind, handler in list(handlers.items()):
+        if kind.__name__ in _ARRAYS and not isinstance(handler, _ConstantHandler):
+            handlers[kind] = _ConstantHandler(handler)
+    token = _TAKE.set(take)
+    try:
+        yield
+    finally:
+        _TAKE.reset(token)
+
+
+@dataclass(frozen=True)
+class _ConstantHandler:
+    """JAX's handler of constants of a type, which `constants_taken` comes before."""
+
+    plain: Callable[..., Any]
+
+    def __call__(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        take = _TAKE.get()
+        taken = None if take is None else take(value)
+        return self.plain(value, *args, **kwargs) if taken is None else taken

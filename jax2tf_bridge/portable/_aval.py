@@ -75,13 +75,13 @@ class LiftedConstant:
       digest: the SHA-256 of `data`, in hexadecimal: arrays of equal digest and aval are one.
       name: its name for people.
       data: its elements in C order, little-endian, a byte each for bool; None where they are kept
-        elsewhere.
+        elsewhere. A view only of what nobody changes or pickles.
     """
 
     aval: Aval
     digest: str
     name: str = ""
-    data: bytes | None = field(default=None, repr=False, compare=False)
+    data: bytes | memoryview | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

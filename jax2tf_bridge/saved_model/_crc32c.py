@@ -26,20 +26,24 @@ _STEP = 1 << 20
 _ALONE = 1 << 14
 
 
-def crc32c(data: _Bytes) -> int:
-    """Computes the checksum of bytes.
+def crc32c(data: _Bytes, checksum: int = 0) -> int:
+    """Computes the checksum of bytes, after others whose checksum is known.
 
-    >>> hex(crc32c(b"123456789"))
-    '0xe3069283'
+    >>> hex(crc32c(b"123456789")), hex(crc32c(b"6789", crc32c(b"12345")))
+    ('0xe3069283', '0xe3069283')
     """
     view = memoryview(data).cast("B")
     extend = _extend_of_google()
     if extend is None:
-        return _crc32c_by_numpy(view)
-    checksum = 0
+        return _crc32c_by_numpy(view, checksum)
     for start in range(0, len(view), _STEP):
         checksum = extend(checksum, bytes(view[start : start + _STEP]))
     return checksum
+
+
+def is_fast() -> bool:
+    """Tells whether checksums take no longer than reading memory."""
+    return _extend_of_google() is not None
 
 
 @functools.cache
@@ -56,8 +60,8 @@ def _extend_of_google() -> Callable[[int, bytes], int] | None:
     return extend if google_crc32c.implementation == "c" else None
 
 
-def _crc32c_by_numpy(view: memoryview) -> int:
-    state = 0xFFFFFFFF
+def _crc32c_by_numpy(view: memoryview, checksum: int = 0) -> int:
+    state = checksum ^ 0xFFFFFFFF
     length = len(view) // (4 * _LANES) * 4 if len(view) >= _ALONE else 0
     if length:
         # Equal lanes, the first of which continues the state; what is left comes after them.

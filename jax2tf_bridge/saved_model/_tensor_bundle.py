@@ -18,9 +18,9 @@ from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saved_model._crc32c import crc32c, unmasked
 from jax2tf_bridge.saved_model._protobuf import Message
 from jax2tf_bridge.saved_model._tensors import STRING, TensorType, dtype_name, read_known_shape
-from jax2tf_bridge.storage._paths import as_path
+from jax2tf_bridge.storage._paths import AnyPath, as_path
 
-_MAGIC = 0xDB4775248B80FB57
+MAGIC = 0xDB4775248B80FB57
 _FOOTER_SIZE = 48
 _TRAILER_SIZE = 5  # the kind of compression, a checksum
 _MOST_INDEX_BYTES = 1 << 30
@@ -49,7 +49,13 @@ class BundleEntry:
 
 
 class TensorBundle:
-    """Tensors below a prefix, as "model/variables/variables"."""
+    """Tensors below a prefix, as "model/variables/variables".
+
+    Attributes:
+      index: the name of its index.
+      raw: what stands in the index, by key; that of the header is empty.
+      entries: the tensors by their keys.
+    """
 
     def __init__(self, prefix: str | os.PathLike[str]) -> None:
         """Reads the index; data is read when it is asked for.
@@ -59,24 +65,30 @@ class TensorBundle:
           OSError: it cannot be read.
         """
         self._prefix = as_path(prefix)
-        self._index = f"{self._prefix}.index"
+        self.index = f"{self._prefix}.index"
         file = self._prefix.with_name(f"{self._prefix.name}.index")
         size = file.stat().st_size
         if size > _MOST_INDEX_BYTES:
             raise FileFormatError(
-                f"{self._index} has {size:,} bytes, and an index of variables has fewer: it is "
+                f"{self.index} has {size:,} bytes, and an index of variables has fewer: it is "
                 "damaged, or of another format. Copy or write it again.",
-                file=self._index,
+                file=self.index,
             )
-        index = Message(file.read_bytes(), "the index of variables", self._index)
-        entries = _table(index)
-        key, header = next(entries, (b"", None))
+        index = Message(file.read_bytes(), "the index of variables", self.index)
+        table = _table(index)
+        key, header = next(table, (b"", None))
         if key or header is None:
             raise index.error(0, "it has no header")
         self._shards = _shards(header)
-        self.entries = {
-            key.decode(errors="replace"): _entry(value, self._shards) for key, value in entries
-        }
+        self.raw = {b"": header.data[header.start : header.end]}
+        self.entries: dict[str, BundleEntry] = {}
+        for key, value in table:
+            self.raw[key] = value.data[value.start : value.end]
+            self.entries[key.decode(errors="replace")] = _entry(value, self._shards)
+
+    def shard(self, number: int) -> AnyPath:
+        """Returns the path of a file of data."""
+        return self._prefix.with_name(f"{self._prefix.name}.data-{number:05}-of-{self._shards:05}")
 
     def read(self, key: str) -> bytes:
         """Reads the elements of a tensor, in C order and little-endian.
@@ -87,8 +99,7 @@ class TensorBundle:
           OSError: they cannot be read.
         """
         entry = self.entries[key]
-        shard = f"{self._prefix.name}.data-{entry.shard:05}-of-{self._shards:05}"
-        path = self._prefix.with_name(shard)
+        path = self.shard(entry.shard)
         name = str(path)
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -115,7 +126,7 @@ def _table(index: Message) -> Iterator[tuple[bytes, Message]]:
     if len(index) < _FOOTER_SIZE:
         raise index.error(0, f"it has {len(index)} bytes")
     begin = index.end - _FOOTER_SIZE
-    if int.from_bytes(index.data[-8:], "little") != _MAGIC:
+    if int.from_bytes(index.data[-8:], "little") != MAGIC:
         raise index.error(begin, "it does not end as an index does")
     # About the table; nothing in it is needed.
     _, at = _block(index, index, begin)

@@ -39,13 +39,8 @@ from jax2tf_bridge.saving.signatures._endpoint import Endpoint, optional_subsets
 from jax2tf_bridge.saving.signatures._processing import resources, served_arrays, with_processing
 from jax2tf_bridge.saving.signatures._served_arrays import Sides
 from jax2tf_bridge.saving.weights._params import opened
-from jax2tf_bridge.saving.weights._variables import (
-    ConstantVariables,
-    Weight,
-    Weights,
-    check_keys,
-    checkpoint_key,
-)
+from jax2tf_bridge.saving.weights._values import hold_values, variable_values, write_values
+from jax2tf_bridge.saving.weights._variables import ConstantVariables, Weight, Weights
 from jax2tf_bridge.storage._directories import whole_directory
 from jax2tf_bridge.storage._paths import as_path
 from jax2tf_bridge.to_tf._op import check_function
@@ -109,7 +104,8 @@ def save_functions(
         # The exports may have been made elsewhere, or AUTO have found the variables.
         check_option_names([e.signature_inputs() for e in plain], buckets)
         check_size({e.name: _stored(e.portable, e.order) for e in plain})
-        endpoints = with_buckets(plain, buckets)
+        values = variable_values(weights.weights(), constants)
+        endpoints = with_buckets(plain, buckets, before_trials=lambda: hold_values(values))
         if precompile and not any(e.portable.target.xla for e in endpoints):
             raise SavingError(
                 Message(
@@ -121,7 +117,7 @@ def save_functions(
         requests, notes = warm_up_requests(endpoints) if warm_up or precompile else ((), ())
         root = _root(endpoints, weights.weights(), constants)
         served = _save(root, endpoints, folder)
-        _check_keys(folder, weights.weights(), constants)
+        write_values(folder, values)
         write_defaults(folder, {e.name: e.defaults() for e in endpoints})
         write_metadata(folder, endpoints, weights.weights(), constants)
         if precompile and not requests:
@@ -263,13 +259,6 @@ def _traced(endpoint: Endpoint) -> tuple[Any, Any]:
     for args, kwargs in calls:
         method.get_concrete_function(*args, **kwargs)
     return method, signature
-
-
-def _check_keys(folder: Path, weights: Sequence[Weight], constants: ConstantVariables) -> None:
-    keys = {f"params/{w.name}": checkpoint_key("params", w.name) for w in weights}
-    keys |= {f"constants/{n}": checkpoint_key("constants", n) for n in constants.variables}
-    if keys:
-        check_keys(str(folder / "variables" / "variables"), keys)
 
 
 def _sizes(folder: Path) -> tuple[int, int]:

@@ -54,6 +54,12 @@ _STOP_RECORDING = SeamName(
     "2.15 to 2.21",
     "TensorFlow differentiates loops in vain, and XLA cannot compile them",
 )
+_WITHOUT_VALUE = SeamName(
+    "tensorflow.python.ops.resource_variable_ops",
+    "UninitializedVariable",
+    "2.15 to 2.21",
+    "while a model is saved, memory holds its weights a second time",
+)
 _SET_ATTRIBUTE = "_set_attr"
 """What operations in a graph have for attributes beyond those of their kind, in 2.15 to 2.21."""
 
@@ -75,6 +81,7 @@ SEAM: Sequence[SeamName] = (
     _DYNAMIC_UPDATE_SLICE,
     _OP_DEFINITIONS,
     _STOP_RECORDING,
+    _WITHOUT_VALUE,
 )
 
 
@@ -137,6 +144,20 @@ def not_recorded() -> AbstractContextManager[Any]:
     """
     stop = _STOP_RECORDING.get()
     return nullcontext() if stop is None else stop()
+
+
+def variable_without_value(
+    shape: Sequence[int], dtype: tf.DType, *, trainable: bool, name: str
+) -> tf.Variable | None:
+    """Makes a variable that takes no memory until a value is assigned to it.
+
+    Functions that read it can be traced; tf.saved_model.save notes it in the object graph, and
+    writes no value. None if this TF has none.
+    """
+    make = _WITHOUT_VALUE.get()
+    if make is None:
+        return None
+    return make(shape=list(shape), dtype=dtype, trainable=trainable, name=name)
 
 
 @functools.lru_cache(maxsize=1)

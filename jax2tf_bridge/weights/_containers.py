@@ -18,6 +18,9 @@ from jax2tf_bridge.weights._mismatches import (
     plain_named_tuple_state,
 )
 
+_TEXT = frozenset({str})
+_INDEX_KEYS = [str(index) for index in range(64)]
+
 
 @dataclass(frozen=True)
 class Container:
@@ -103,6 +106,21 @@ def container_of(target: Any) -> Container | None:
         children = [target.args, target.keywords]
         return Container("Partial", ["args", "keywords"], children, build_partial)
     return None
+
+
+def is_container(target: Any) -> bool:
+    """Tells whether container_of takes an object apart."""
+    return is_built_in(type(target)) or is_named_tuple(target)
+
+
+def has_text_keys(target: dict[Any, Any]) -> bool:
+    """Tells whether all keys of a dict are plain text, as they are in its state."""
+    return _TEXT.issuperset(map(type, target))
+
+
+def index_keys(count: int) -> list[str]:
+    """Returns the keys of `count` items of a list in its state, "0", "1" and so on; maybe more."""
+    return _INDEX_KEYS if count <= len(_INDEX_KEYS) else list(map(str, range(count)))
 
 
 def is_built_in(ty: type) -> bool:

@@ -57,6 +57,10 @@ class Source(ABC):
     file: str | None
     size: int
 
+    def whole(self) -> bytes | None:
+        """Returns all bytes, if they are in memory as such."""
+        return None
+
     @abstractmethod
     def window(self, start: int) -> Window:
         """Returns bytes from `start` on, and maybe from before."""
@@ -96,6 +100,9 @@ class MemorySource(Source):
         self._view = (view if view.c_contiguous else memoryview(bytes(view))).cast("B").toreadonly()
         self.file, self.size = None, len(self._view)
 
+    def whole(self) -> bytes | None:
+        return self._whole
+
     def window(self, start: int) -> Window:
         if self._whole is not None:
             return Window(0, self._whole)
@@ -105,7 +112,7 @@ class MemorySource(Source):
         return bytes(self._view[span.start : span.start + span.size])
 
     def array(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-        return _view(self._view, start, dtype, shape)
+        return view(self._view, start, dtype, shape)
 
     def fill(self, span: Span, out: memoryview) -> None:
         out[:] = self._view[span.start : span.start + span.size]
@@ -254,7 +261,7 @@ class MappedSource(FileSource):
 
     def array(self, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
         self.check()
-        return _view(self._map or b"", start, dtype, shape)
+        return view(self._map or b"", start, dtype, shape)
 
 
 class StoredSource(FileSource):
@@ -288,7 +295,7 @@ def file_source(path: str | os.PathLike[str], *, mmap: bool) -> FileSource:
     return MappedSource(path) if mmap else FileSource(path)
 
 
-def _view(
+def view(
     data: bytes | memoryview | mmap.mmap, start: int, dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> np.ndarray:
     """Makes a read-only array over read-only bytes."""

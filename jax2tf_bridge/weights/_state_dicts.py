@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax2tf_bridge.errors import StateDictError
-from jax2tf_bridge.weights._containers import Container, container_of
+from jax2tf_bridge.weights._containers import (
+    Container,
+    container_of,
+    has_text_keys,
+    index_keys,
+    is_container,
+)
 from jax2tf_bridge.weights._mismatches import differences, mismatch
 from jax2tf_bridge.weights._paths import (
     check_keys_differ,
@@ -25,6 +31,7 @@ from jax2tf_bridge.weights._paths import (
     join_path,
     path_below,
 )
+from jax2tf_bridge.weights._plain_trees import NotPlain, PlainTrees
 from jax2tf_bridge.weights._registered_types import (
     NestedHandlers,
     flax_state,
@@ -66,6 +73,10 @@ def to_state_dict(target: Any) -> Any:
     >>> to_state_dict({"layers": [1.5, (2, 3)], 0: None})
     {'layers': {'0': 1.5, '1': {'0': 2, '1': 3}}, '0': None}
     """
+    try:
+        return PlainTrees().state(target)
+    except NotPlain:
+        pass
     with _this_call() as call:
         return _Making(call).run(target)
 
@@ -101,6 +112,11 @@ def from_state_dict(target: Any, state: Any, name: str = ".", *, strict: bool = 
     >>> from_state_dict(target, {"layers": {"0": 1.5, "1": {"0": 2, "1": 3}}, "step": 7})
     {'layers': [1.5, (2, 3)], 'step': 7}
     """
+    if not strict:
+        try:
+            return PlainTrees().restored(target, state)
+        except NotPlain:
+            pass  # whatever is wrong is told below
     with _this_call() as outer:
         # A registered function names a key; whoever else calls names a place in their own words.
         own_path = join_path([name]) if outer.places else name
@@ -163,59 +179,86 @@ def _this_call() -> Iterator[_Call]:
         ) from error
 
 
-@dataclass(frozen=True)
-class _Frame:
+class _Frame(NamedTuple):
     """A container on the stack of a walk.
 
     Attributes:
       target: the container.
-      keys: of its children.
-      children: items that the walk opens one by one.
-      build: makes the container's result of its children's.
-      results: the children's results so far.
+      place: its key in the container around it.
+      below: its children that are no leaves, by their keys in `slots`, which the walk opens.
+      keys: of these children in the state.
+      slots: what is made of the children; leaves are there from the beginning.
+      build: makes the result of the slots; None if they are the result.
     """
 
     target: Any
-    keys: Sequence[str]
-    children: Sequence[Any]
-    build: Callable[[list[Any]], Any]
-    results: list[Any] = field(default_factory=list)
+    place: Any
+    below: Iterator[tuple[Any, Any]]
+    keys: Sequence[str] | None
+    slots: Any
+    build: Callable[[Any], Any] | None
 
 
 class _Walk(ABC):
-    """A walk through an object of any depth, without recursion."""
+    """A walk through an object of any depth, without recursion.
+
+    Most of an object are leaves: their types are known after the first of each, and a container
+    takes all its leaves at once.
+    """
 
     def __init__(self, call: _Call) -> None:
         self._call = call
         self._keys: list[str] = []
         self._entered = set(call.entered)
+        self._leaf_types: set[type] = set()
 
     def run(self, root: Any) -> Any:
         """Returns the result for the root."""
+        opened = self._open(None, root)
+        if not isinstance(opened, _Frame):
+            return opened
         frames: list[_Frame] = []
-        opened = self._open(root)
+        self._enter(opened.target)
+        frames.append(opened)
         while True:
-            if isinstance(opened, _Frame):
-                self._enter(opened.target)
-                frames.append(opened)
-            elif not frames:
-                return opened
-            else:
-                frames[-1].results.append(opened)
+            _, _, below, keys, slots, _ = frame = frames[-1]
+            for place, item in below:
+                self._keys.append(place if keys is None else keys[place])
+                opened = self._open(place, item)
+                if isinstance(opened, _Frame):
+                    self._enter(opened.target)
+                    frames.append(opened)
+                    break
+                slots[place] = opened
                 self._keys.pop()
-            frame = frames[-1]
-            position = len(frame.results)
-            if position < len(frame.children):
-                self._keys.append(frame.keys[position])
-                opened = self._open(frame.children[position])
             else:
                 frames.pop()
                 self._entered.discard(id(frame.target))
-                opened = frame.build(frame.results)
+                result = slots if frame.build is None else frame.build(slots)
+                if not frames:
+                    return result
+                frames[-1].slots[frame.place] = result
+                self._keys.pop()
 
     @abstractmethod
-    def _open(self, item: Any) -> Any:
-        """Returns a frame for a container, and the result for anything else."""
+    def _open(self, place: Any, item: Any) -> Any:
+        """Returns a frame for a container with children that are no leaves, else the result."""
+
+    def _has_only_leaves(self, values: Iterable[Any]) -> bool:
+        """Tells whether all values are leaves, of types that were met before."""
+        return self._leaf_types.issuperset(map(type, values))
+
+    def _is_leaf(self, value: Any) -> bool:
+        """Tells whether a value is a leaf, and remembers its type."""
+        kind = type(value)
+        if kind in self._leaf_types:
+            return True
+        if handlers_of(value) is not None or is_container(value) or is_registered_with_flax(kind):
+            return False
+        # Whether a tuple is a leaf may be a matter of the object.
+        if not issubclass(kind, tuple):
+            self._leaf_types.add(kind)
+        return True
 
     def _path(self, keys: Sequence[str] = ()) -> str:
         """Returns the path of the current item, or of what is at `keys` below it."""
@@ -258,7 +301,7 @@ class _Walk(ABC):
 class _Making(_Walk):
     """Makes the state of an object."""
 
-    def _open(self, item: Any) -> Any:
+    def _open(self, place: Any, item: Any) -> Any:
         handlers = handlers_of(item)
         if handlers is not None:
             # It does not say for which key of its state it calls to_state_dict.
@@ -266,20 +309,31 @@ class _Making(_Walk):
                 state = handlers.to_state(item)
             self._check_keys(item, state)
             return state
-        container = container_of(item)
-        if container is not None:
-            if container.kind == "dict":
-                check_keys_differ(item, self._path)
-            return _Frame(
-                item,
-                container.keys,
-                container.children,
-                lambda r: dict(zip(container.keys, r, strict=True)),
-            )
+        slots = self._slots(item)
+        if slots is not None:
+            if self._has_only_leaves(slots.values()):
+                return slots
+            below = [each for each in slots.items() if not self._is_leaf(each[1])]
+            return _Frame(item, place, iter(below), None, slots, None) if below else slots
         if is_registered_with_flax(type(item)):
             with self._registered_function(item):
                 return flax_state(item, path=self._path(), nested=self._nested_handlers())
         return item
+
+    def _slots(self, item: Any) -> dict[str, Any] | None:
+        """Returns the children of a container by the keys of its state; None for anything else."""
+        kind = type(item)
+        if kind is dict:
+            if not has_text_keys(item):
+                check_keys_differ(item, self._path)
+                return {str(key): child for key, child in item.items()}
+            return dict(item)
+        if kind is list or kind is tuple:
+            return dict(zip(index_keys(len(item)), item, strict=False))
+        container = container_of(item)
+        if container is None:
+            return None
+        return dict(zip(container.keys, container.children, strict=True))
 
     def _check_keys(self, target: Any, state: Any) -> None:
         """Refuses keys that are not text."""
@@ -307,17 +361,29 @@ class _Restoring(_Walk):
             raise mismatch(self._mismatches, _ADVICE)
         return restored
 
-    def _open(self, item: Any) -> Any:
+    def _open(self, place: Any, item: Any) -> Any:
         target, state = item
         handlers = handlers_of(target)
-        container = container_of(target) if handlers is None else None
-        if container is not None:
-            states = container.child_states(state)
-            if isinstance(states, str):
-                self._mismatches.append((self._path(), states))
-                return None
-            pairs = list(zip(container.children, states, strict=True))
-            return _Frame(target, container.keys, pairs, partial(self._build, container))
+        if handlers is None:
+            kind = type(target)
+            if kind is dict and type(state) is dict and has_text_keys(target):
+                if target.keys() <= state.keys():
+                    return self._open_dict(place, target, state)
+            elif (kind is list or kind is tuple) and type(state) is dict:
+                keys = index_keys(len(target))[: len(target)]
+                if len(state) == len(keys) and all(map(state.__contains__, keys)):
+                    states = [state[key] for key in keys]
+                    build = None if kind is list else self._tuple
+                    return self._open_children(place, target, keys, target, states, build)
+            container = container_of(target)
+            if container is not None:
+                found = container.child_states(state)
+                if isinstance(found, str):
+                    self._mismatches.append((self._path(), found))
+                    return None
+                build = partial(self._build, container)
+                children = container.children
+                return self._open_children(place, target, container.keys, children, found, build)
         if self._mismatches:
             return None  # there is no result any more: the walk only looks for more mismatches
         if handlers is not None:
@@ -333,6 +399,40 @@ class _Restoring(_Walk):
                     nested=self._nested_handlers(),
                 )
         return state
+
+    def _open_dict(self, place: Any, target: dict[str, Any], state: dict[str, Any]) -> Any:
+        """Opens a dict whose keys are all in its state."""
+        slots = {key: state[key] for key in target}
+        if self._has_only_leaves(target.values()):
+            return slots
+        below = [
+            (key, (child, slots[key])) for key, child in target.items() if not self._is_leaf(child)
+        ]
+        return _Frame(target, place, iter(below), None, slots, None) if below else slots
+
+    def _open_children(
+        self,
+        place: Any,
+        target: Any,
+        keys: Sequence[str],
+        children: Sequence[Any],
+        states: list[Any],
+        build: Callable[[list[Any]], Any] | None,
+    ) -> Any:
+        """Opens a container with the states of its children, of which `build` makes the result."""
+        below = []
+        if not self._has_only_leaves(children):
+            below = [
+                (i, (child, states[i]))
+                for i, child in enumerate(children)
+                if not self._is_leaf(child)
+            ]
+        if below:
+            return _Frame(target, place, iter(below), keys, states, build)
+        return states if build is None else build(states)
+
+    def _tuple(self, results: list[Any]) -> Any:
+        return None if self._mismatches else tuple(results)
 
     def _build(self, container: Container, results: list[Any]) -> Any:
         return None if self._mismatches else container.build(results)

@@ -17,7 +17,7 @@ import pytest
 import jax2tf_bridge as bridge
 from jax2tf_bridge import PortableFunction, Target
 from jax2tf_bridge.errors import ModuleError
-from jax2tf_bridge.from_jax.stablehlo._constants import LEAST_BYTES
+from jax2tf_bridge.from_jax.stablehlo._taken_arrays import LEAST_BYTES
 from jax2tf_bridge.portable import LiftedConstant
 from jax2tf_bridge.portable._portable_function import are_types_checked
 from jax2tf_bridge.portable.bytecode import read_main_types, read_module

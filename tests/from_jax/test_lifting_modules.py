@@ -16,6 +16,7 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._constants import ConstantPool
 from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
+from jax2tf_bridge.from_jax.stablehlo._taken_arrays import CONSTANT, TakenArrays
 from jax2tf_bridge.portable import Aval
 from jax2tf_bridge.portable.bytecode import read_module
 
@@ -92,7 +93,7 @@ def _module(text: str) -> StableHloModule:
         return StableHloModule(_jax_compat.serialize_module(module, "1.1.0"))
 
 
-def _lifted(text: str) -> tuple[StableHloModule, list[bytes | None]]:
+def _lifted(text: str) -> tuple[StableHloModule, list[bytes | memoryview | None]]:
     module = _module(text)
     return module, [c.data for c in module.lift_constants(ConstantPool().intern)]
 
@@ -250,3 +251,82 @@ def test_a_pool_gives_equal_arrays_one_object() -> None:
     assert (first[0].name, other.name) == ("constant_0", "constant_1")
     assert re.fullmatch("[0-9a-f]{64}", other.digest)
     assert other.digest == first[0].digest
+
+
+def _taken(array: np.ndarray) -> TakenArrays:
+    """Arrays of a lowering that took one, with the number 0."""
+    taken = TakenArrays()
+    with _jax_compat.make_ir_context(), ir.Location.unknown():
+        body = ir.Module.create().body
+        with ir.InsertionPoint(body):
+            assert taken.take(array) is not None
+    return taken
+
+
+TAKEN = f'stablehlo.custom_call @{CONSTANT}() {{backend_config = "0"}} : () -> tensor<1024xf32>'
+
+
+def test_taken_arrays_are_shared_without_copies() -> None:
+    text = f"""
+        func.func public @main(%x: {T}) -> {T} {{
+          %w = {TAKEN}
+          %y = stablehlo.add %x, %w : {T}
+          return %y : {T}
+        }}"""
+    pool, taken = ConstantPool(shares_memory=True), _taken(WEIGHTS)
+    first, second = (
+        _module(text).lift_constants(pool.intern, taken=taken, share=pool.share) for _ in range(2)
+    )
+    assert first == second
+    assert first[0] is second[0]
+    assert isinstance(first[0].data, memoryview)
+    assert np.shares_memory(np.frombuffer(first[0].data, np.uint8), WEIGHTS)
+    (copied,) = _module(text).lift_constants(ConstantPool().intern, taken=taken)
+    assert (type(copied.data), copied.data) == (bytes, WEIGHTS.tobytes())
+    assert copied == first[0]
+
+
+def test_taken_arrays_are_put_back_where_no_value_may_come_from_outside() -> None:
+    module = _module(
+        f"""
+        func.func private @unused() -> {T} {{
+          %w = {TAKEN}
+          return %w : {T}
+        }}
+        func.func public @main(%x: {T}) -> {T} {{
+          return %x : {T}
+        }}"""
+    )
+    assert module.lift_constants(ConstantPool().intern, taken=_taken(WEIGHTS)) == []
+    assert _left(module) == WEIGHTS.nbytes
+
+
+@pytest.mark.parametrize(
+    "array",
+    [WEIGHTS[:8], np.full(2048, 7.0, np.float32), np.broadcast_to(WEIGHTS, (2, 1024))],
+    ids=["small", "repeated", "broadcast"],
+)
+def test_arrays_that_jax_writes_itself_are_not_taken(array: np.ndarray) -> None:
+    assert TakenArrays().take(array) is None
+
+
+def test_captured_arrays_are_in_no_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX would copy, write and read the module several times with them."""
+    sizes: list[int] = []
+    plain = StableHloModule.__init__
+
+    def measured(self: StableHloModule, artifact: bytes) -> None:
+        sizes.append(len(artifact))
+        plain(self, artifact)
+
+    monkeypatch.setattr(StableHloModule, "__init__", measured)
+    weights = np.resize(WEIGHTS, (64, 1024))
+
+    def f(x: Any) -> Any:
+        return jax.jit(lambda y: y @ weights)(x) + jnp.asarray(weights).sum()
+
+    portable = bridge.export(f)(np.ones((3, 64), np.float32))
+    portable.vjp()
+    assert sizes
+    assert max(sizes) < weights.nbytes / 10
+    assert {c.aval.shape for c in portable.lifted_constants} == {(64, 1024)}

@@ -10,6 +10,7 @@ import pytest
 
 from jax2tf_bridge import BridgeError, PortableFunction, export
 from jax2tf_bridge.errors import UnsupportedByTargetError
+from jax2tf_bridge.from_jax import _jax_compat_lowering
 from jax2tf_bridge.from_jax._jax_compat_lowering import SEAM
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 from tests.house.seams import take_away
@@ -133,6 +134,20 @@ def no_eigh(without: Callable[[], None]) -> None:
     exported(jnp.linalg.qr)
 
 
+def written_constants(without: Callable[[], None]) -> None:
+    array = np.arange(4096, dtype=np.float32)
+
+    def asked() -> bool:
+        found: list[Any] = []
+        with _jax_compat_lowering.constants_taken(found.append):
+            jax.jit(lambda x: x + array).lower(array)
+        return any(np.shape(value) == array.shape for value in found)
+
+    assert asked()
+    without()
+    assert not asked()
+
+
 BEHAVIOURS: dict[str, Callable[[Callable[[], None]], None]] = {
     **dict.fromkeys(NO_RULES, no_rules),
     "geqrf_p": no_qr,
@@ -142,6 +157,7 @@ BEHAVIOURS: dict[str, Callable[[Callable[[], None]], None]] = {
     "reduce_scatter_p": no_reduce_scatter,
     "custom_call": no_eigh,
     "eval_dynamic_shape_as_tensor": no_eigh,
+    "_constant_handlers": written_constants,
 }
 
 

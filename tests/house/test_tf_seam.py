@@ -13,6 +13,7 @@ import tensorflow as tf
 from jax2tf_bridge import PortableFunction, Signature, Target, export, save, save_litert, to_tf
 from jax2tf_bridge.errors import ModuleError, SavingError, UnsupportedByTargetError
 from jax2tf_bridge.portable._tf_compat import SEAM as PORTABLE_SEAM
+from jax2tf_bridge.saving.weights._variables import Weights
 from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._tf_compat import SEAM as OP_SEAM
 from tests.house.seams import take_away
@@ -144,6 +145,25 @@ def _stop_recording(without: Callable[[], None], portable: PortableFunction) -> 
     assert "EmptyTensorList" in kinds()
 
 
+def _without_value(without: Callable[[], None], portable: PortableFunction) -> None:
+    function = export(lambda params, x: params["w"] * x)({"w": np.ones(3, np.float32)}, X[:, :3])
+
+    def held() -> bool:
+        """Tells whether a variable holds its value while a model is saved; the model works."""
+        params = {"w": np.arange(3, dtype=np.float32)}
+        weights = Weights(params)
+        weights.for_function(function)
+        with tempfile.TemporaryDirectory() as folder:
+            save(f"{folder}/1", function, params=params)
+            found = tf.saved_model.load(f"{folder}/1").params["w"]
+        np.testing.assert_array_equal(found, params["w"])
+        return all(w.variable.is_initialized() for w in weights.weights())
+
+    assert not held()
+    without()
+    assert held()
+
+
 BEHAVIOURS: dict[str, Callable[[Callable[[], None], PortableFunction], None]] = {
     "call_module": _call_module,
     "call_module_maximum_supported_version": _max_convention,
@@ -156,6 +176,7 @@ BEHAVIOURS: dict[str, Callable[[Callable[[], None], PortableFunction], None]] = 
     "dynamic_update_slice": _dynamic_update_slice,
     "get": _operation_definitions,
     "stop_recording": _stop_recording,
+    "UninitializedVariable": _without_value,
 }
 
 

@@ -16,7 +16,12 @@ import tensorflow as tf
 from jax2tf_bridge import Signature, export, publish, save
 from jax2tf_bridge.errors import DTypeError, SavingError
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
+from jax2tf_bridge.saved_model._bundle_writing import append_tensors
 from jax2tf_bridge.saving import leaf_names
+from jax2tf_bridge.saving.publishing._fingerprint import renew_fingerprint
+from jax2tf_bridge.saving.weights import _variables
+from jax2tf_bridge.saving.weights._values import VariableValue, check_keys
+from jax2tf_bridge.saving.weights._variables import ConstantArray, checkpoint_key, new_variable
 from tests.sampling import sampled
 
 X = np.ones((2, 3), np.float32)
@@ -119,3 +124,66 @@ def test_numbers_of_python(tmp_path: Path) -> None:
     save(tmp_path / "m", portable, params={"n": 3})
     loaded = tf.saved_model.load(tmp_path / "m")
     np.testing.assert_array_equal(loaded.serving_default(X), X * 3)
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        np.asfortranarray(np.arange(12, dtype=np.float32).reshape(3, 4)),
+        np.arange(12, dtype=">f4").reshape(3, 4),
+        np.arange(24, dtype=np.float32).reshape(3, 8)[:, ::2],
+        np.arange(12, dtype=np.float64).reshape(3, 4),
+        jnp.arange(12.0).reshape(3, 4),
+        tf.constant(np.arange(12, dtype=np.float32).reshape(3, 4)),
+        tf.Variable(np.arange(12, dtype=np.float32).reshape(3, 4)),
+    ],
+    ids=["Fortran", "big-endian", "strided", "float64", "JAX", "tensor", "variable"],
+)
+def test_values_are_written_whatever_their_place_in_memory(tmp_path: Path, leaf: Any) -> None:
+    function = export(lambda params, x: x @ params["w"])({"w": np.ones((3, 4), np.float32)}, X)
+    save(tmp_path / "m", function, params={"w": leaf}, vjp_order=0)
+    prefix = str(tmp_path / "m" / "variables" / "variables")
+    found = tf.train.load_variable(prefix, checkpoint_key("params", "w"))
+    np.testing.assert_array_equal(found, np.asarray(leaf).astype(np.float32), strict=True)
+
+
+def test_the_fingerprint_is_that_of_the_whole_checkpoint(tmp_path: Path) -> None:
+    function = export(lambda params, x: x * params["w"])({"w": np.float32(1)}, X)
+    folder = str(tmp_path / "m")
+    save(folder, function, params={"w": np.float32(2)}, vjp_order=0)
+    written = tf.saved_model.experimental.read_fingerprint(folder)
+    renew_fingerprint(tmp_path / "m")
+    renewed = tf.saved_model.experimental.read_fingerprint(folder)
+    assert written.checkpoint_hash == renewed.checkpoint_hash
+
+
+def test_variables_that_tensorflow_noted_elsewhere_are_told(tmp_path: Path) -> None:
+    """The value is in the file, and nothing that loads it would look there."""
+    root = tf.Module()
+    root.w = tf.Variable(1.0)
+    tf.saved_model.save(root, str(tmp_path))
+    value = ConstantArray(np.ones(()), tf.float64)
+    values = [
+        VariableValue(n, f"{n}/.ATTRIBUTES/VARIABLE_VALUE", root.w, value) for n in ("w", "v")
+    ]
+    prefix = str(tmp_path / "variables" / "variables")
+    append_tensors(prefix, {values[1].key: values[1].tensor()})
+    message = (
+        r"other keys than expected:\n  - v: v/\.ATTRIBUTES/VARIABLE_VALUE\n"
+        r"This is a fault of jax2tf-bridge with TensorFlow .*; please report it\."
+    )
+    with pytest.raises(SavingError, match=message):
+        check_keys(prefix, values)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_tensorflow_writes_the_values_where_checksums_would_take_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast: bool
+) -> None:
+    monkeypatch.setattr(_variables, "is_fast", lambda: fast)
+    value = np.arange(3, dtype=np.float32)
+    made = new_variable(ConstantArray(value, tf.float32), trainable=True, name="w")
+    assert bool(made.is_initialized()) is not fast
+    function = export(lambda params, x: x * params["w"])({"w": value}, X)
+    save(tmp_path / "m", function, params={"w": value}, vjp_order=0)
+    np.testing.assert_array_equal(tf.saved_model.load(tmp_path / "m").params["w"], value)

@@ -58,7 +58,11 @@ def build(
       NotExportableError: it has an effect that cannot be made anew.
     """
     exported = lowered.exported
-    lifted = tuple(lowered.module.lift_constants(constants.intern))
+    lifted = tuple(
+        lowered.module.lift_constants(
+            constants.intern, taken=lowered.captured, share=constants.share
+        )
+    )
     retargeted = retarget_module(
         lowered.module,
         options.target,

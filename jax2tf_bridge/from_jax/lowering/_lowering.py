@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 from jax import export as jax_export
+from jax.extend.core import Primitive
 
 from jax2tf_bridge.errors import (
     BridgeError,
@@ -21,12 +22,14 @@ from jax2tf_bridge.errors import (
     bullet_list,
 )
 from jax2tf_bridge.from_jax._jax_compat import source_of_equation
+from jax2tf_bridge.from_jax._jax_compat_lowering import constants_taken
 from jax2tf_bridge.from_jax.arguments._callables import AlreadyTraced
 from jax2tf_bridge.from_jax.lowering._effects import debug_rules, equations, is_debug_effect
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 from jax2tf_bridge.from_jax.shapes._traced_function import POLYMORPHIC, SizeWords
 from jax2tf_bridge.from_jax.stablehlo._graph_calls import graph_call_rules, take_graph_functions
 from jax2tf_bridge.from_jax.stablehlo._module import FoundOperation, StableHloModule
+from jax2tf_bridge.from_jax.stablehlo._taken_arrays import CONSTANT, TakenArrays
 from jax2tf_bridge.portable._custom_calls import no_handler_text
 from jax2tf_bridge.portable._graph_function import GraphFunction
 from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouched
@@ -69,10 +72,19 @@ class ExportOptions:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A module as JAX lowered it, what it calls, and the default platforms it cannot serve."""
+    """A module as JAX lowered it, what it calls, and the default platforms it cannot serve.
+
+    Attributes:
+      exported: what JAX gave; its module is not whole, since it lacks the captured arrays.
+      module: as it is made fit for the target.
+      captured: large arrays that the module has to get.
+      graph_functions: what it calls.
+      dropped_platforms: with the reason for each.
+    """
 
     exported: jax_export.Exported
     module: StableHloModule
+    captured: TakenArrays
     graph_functions: tuple[GraphFunction, ...] = ()
     dropped_platforms: tuple[tuple[str, str], ...] = ()
 
@@ -151,23 +163,27 @@ def _attempt(
 ) -> Lowered:
     # The custom calls are checked here, by what the target runs; JAX checks by what it promises
     # to keep stable ("ALL" turns that off from JAX 0.9 on; 0.8 needs the names, one by one).
-    disabled = {"ALL"}
+    disabled = {"ALL", CONSTANT}
+    captured = TakenArrays()
     rules = (
         *lowering_overrides(
             platforms, options.target.stablehlo_versions[0], xla=options.target.xla
         ),
         *graph_call_rules(),
         *(debug_rules(traced) if options.without_debug_effects else ()),
+        # JAX keeps what it lowered with the same rules, and would give it out without the arrays.
+        (Primitive("jax2tf_bridge_lowering"), _never_used),
     )
     while True:
         checks = [jax_export.DisabledSafetyCheck.custom_call(c) for c in sorted(disabled)]
         try:
-            exported = jax_export.export(
-                AlreadyTraced(traced),
-                platforms=platforms,
-                disabled_checks=checks,
-                _override_lowering_rules=rules,
-            )()
+            with constants_taken(captured.take):
+                exported = jax_export.export(
+                    AlreadyTraced(traced),
+                    platforms=platforms,
+                    disabled_checks=checks,
+                    _override_lowering_rules=rules,
+                )()
             break
         except ValueError as e:
             found = re.findall(r"custom_call @\"?([^\s(\"]+)", str(e))
@@ -182,12 +198,16 @@ def _attempt(
     if not options.target.xla:
         # Composites stay whole. What has no form is found where the module is written.
         check_one_device(name, exported.nr_devices, options.target)
-        return Lowered(exported, module, graph_functions)
+        return Lowered(exported, module, captured, graph_functions)
     module.expand()
     for call in module.custom_calls():
         if not options.allows_custom_call(call.name, platforms):
             raise _unregistered(name, call, platforms, options.target)
-    return Lowered(exported, module, graph_functions)
+    return Lowered(exported, module, captured, graph_functions)
+
+
+def _never_used(*_: Any, **__: Any) -> Any:
+    raise AssertionError("this primitive is in no function")
 
 
 def _refuse_kernels(traced: jax.stages.Traced, name: str, target: Target, cause: Exception) -> None:

@@ -8,7 +8,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import jax
@@ -24,22 +23,11 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     set_function_type,
     symbol_name,
 )
+from jax2tf_bridge.from_jax.stablehlo._taken_arrays import LEAST_BYTES, LIFTED_DTYPES, TakenArrays
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES
 from jax2tf_bridge.portable.bytecode._layout import read_layout
 
-LEAST_BYTES = 4096
-"""Smaller constants stay in the module."""
-
-# Every TF release that the bridge knows has the dtypes up to this number, as arguments too.
-_LAST_NUMBER = 25
-_DTYPES = MappingProxyType(
-    {
-        row.element_type: row.name
-        for row in ALL_DTYPES
-        if row.tensorflow is not None and row.tensorflow <= _LAST_NUMBER
-    }
-)
 # MLIR's Python bindings give no buffer for these.
 _WITHOUT_BUFFER = frozenset(row.name for row in ALL_DTYPES if row.in_ml_dtypes)
 # They fail even on asking for the attribute.
@@ -67,6 +55,8 @@ class _Constant:
     operation: Any
     shape: tuple[int, ...]
     dtype: str
+    taken: np.ndarray | None = None
+    """Its array, where that is not in the module."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +76,7 @@ class _Function:
       fixed: the functions that it uses otherwise than by calls which can get more operands.
     """
 
-    def __init__(self, operation: Any) -> None:
+    def __init__(self, operation: Any, taken: TakenArrays) -> None:
         self.operation = operation
         self.contents: list[_Constant | _Call] = []
         self.fixed: set[str] = set()
@@ -98,8 +88,8 @@ class _Function:
                     self.contents.append(_Call(op, callee))
                 else:
                     self.fixed.add(callee)
-            elif name == "stablehlo.constant":
-                constant = _large(op)
+            elif name == "stablehlo.constant" or taken.array(op) is not None:
+                constant = _large(op, taken.array(op))
                 if constant is not None and _may_come_from_outside(op):
                     self.contents.append(constant)
             elif name in ("stablehlo.custom_call", "stablehlo.composite") or not (
@@ -112,7 +102,13 @@ class _Function:
         return {part.callee for part in self.contents if isinstance(part, _Call)}
 
 
-def lift(module: Any, intern: Intern[T]) -> list[T]:
+def lift(
+    module: Any,
+    intern: Intern[T],
+    *,
+    taken: TakenArrays | None = None,
+    share: Intern[T] | None = None,
+) -> list[T]:
     """Makes the large constants of a module arguments of main, after those that it has.
 
     Constants of one repeated value stay, as do small ones, those of dtypes that not every TF has,
@@ -122,22 +118,43 @@ def lift(module: Any, intern: Intern[T]) -> list[T]:
       module: an ir.Module; its context is the current one.
       intern: what stands for an array; hashable. Those for which it is the same become one
         argument.
+      taken: arrays that are not in the module; those that stay are put into it.
+      share: as `intern`, for these: their memory stays.
 
     Returns:
       What stands for each new argument, in the order in which main needs them first.
     """
+    taken = taken or TakenArrays()
     functions = {
-        symbol_name(op.operation) or "": _Function(op.operation)
+        symbol_name(op.operation) or "": _Function(op.operation, taken)
         for op in module.body.operations
         if op.operation.name == "func.func"
     }
-    if not any(isinstance(part, _Constant) for f in functions.values() for part in f.contents):
-        return []
-    lifting = _Lifting(functions, intern)
-    return list(lifting.of("main"))
+    lifted: list[T] = []
+    if any(isinstance(part, _Constant) for f in functions.values() for part in f.contents):
+        lifting = _Lifting(functions, intern, share or intern)
+        lifted = list(lifting.of("main"))
+    put_back(module, taken)
+    return lifted
 
 
-def embed(module: Any, arrays: Sequence[bytes]) -> None:
+def put_back(module: Any, taken: TakenArrays) -> None:
+    """Makes constants of all taken arrays that a module still has calls for."""
+    for function in module.body.operations:
+        for op, _ in list(_with_capturing(function.operation)):
+            array = taken.array(op)
+            if array is not None:
+                with ir.Location.unknown(), ir.InsertionPoint(op):
+                    value = _dense(ir.RankedTensorType(op.results[0].type), _bytes_of(array))
+                    constant = ir.Operation.create(
+                        "stablehlo.constant",
+                        results=[op.results[0].type],
+                        attributes={"value": value},
+                    )
+                replace_operation(op, constant.results)
+
+
+def embed(module: Any, arrays: Sequence[bytes | memoryview]) -> None:
     """Makes the last arguments of main constants: the inverse of `lift`.
 
     Args:
@@ -166,8 +183,12 @@ def embed(module: Any, arrays: Sequence[bytes]) -> None:
 class _Lifting(Generic[T]):
     """Hands the constants of functions over to them, callees first."""
 
-    def __init__(self, functions: Mapping[str, _Function], intern: Intern[T]) -> None:
-        self._functions, self._intern = functions, intern
+    def __init__(
+        self, functions: Mapping[str, _Function], intern: Intern[T], share: Intern[T]
+    ) -> None:
+        self._functions, self._intern, self._share = functions, intern, share
+        # By the identity of the array.
+        self._by_array: dict[int, T] = {}
         self._fixed = _fixed(functions)
         self._types: dict[T, Any] = {}
         # MLIR has equal attributes once.
@@ -210,6 +231,11 @@ class _Lifting(Generic[T]):
     def _array(self, constant: _Constant) -> T | None:
         """Returns what stands for the constant; None if it has to stay."""
         shape, dtype, operation = constant.shape, constant.dtype, constant.operation
+        taken = constant.taken
+        if taken is not None:
+            if id(taken) not in self._by_array:
+                self._by_array[id(taken)] = self._share(shape, dtype, _bytes_of(taken))
+            return self._by_array[id(taken)]
         if dtype in _WITHOUT_ATTRIBUTE:
             data = _data_in_bytecode(constant)
             return None if data is None else self._intern(shape, dtype, data)
@@ -279,21 +305,26 @@ def _may_come_from_outside(constant: Any) -> bool:
     return True
 
 
-def _large(operation: Any) -> _Constant | None:
+def _large(operation: Any, taken: np.ndarray | None) -> _Constant | None:
     """Describes a constant that is large enough to be lifted, and not one repeated value."""
     kind = ir.RankedTensorType(operation.results[0].type)
     shape = tuple(kind.shape)
     if math.prod(shape) * 16 < LEAST_BYTES:
         return None
-    dtype = _DTYPES.get(str(kind.element_type))
+    dtype = LIFTED_DTYPES.get(str(kind.element_type))
     if dtype is None or math.prod(shape) * jax.numpy.dtype(dtype).itemsize < LEAST_BYTES:
         return None
-    return _Constant(operation, shape, dtype)
+    return _Constant(operation, shape, dtype, taken)
 
 
 def _symbols(operation: Any) -> set[str]:
     texts = (str(operation.attributes[i].attr) for i in range(len(operation.attributes)))
     return {a or b for text in texts for a, b in _SYMBOL.findall(text)}
+
+
+def _bytes_of(array: np.ndarray) -> memoryview:
+    """Returns the elements as `Intern` takes them; a view of an array in C order."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _data_in_buffer(value: Any) -> memoryview:
@@ -319,7 +350,7 @@ def _data_in_bytecode(constant: _Constant) -> memoryview | None:
     return view[cursor.at : cursor.end]
 
 
-def _dense(kind: Any, data: bytes) -> Any:
+def _dense(kind: Any, data: bytes | memoryview) -> Any:
     array: Any = np.frombuffer(data, np.uint8)
     element, shape = kind.element_type, list(kind.shape)
     if str(element) == "i1":
@@ -365,21 +396,49 @@ class ConstantPool:
     Safe to use from several threads.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, shares_memory: bool = False) -> None:
+        """Makes an empty one.
+
+        Args:
+          shares_memory: whether constants are views of the arrays that a function captured. They
+            must not change then, and cannot be pickled: for functions that nobody else gets.
+        """
+        self._shares_memory = shares_memory
         self._known: dict[tuple[Aval, str], LiftedConstant] = {}
-        self._data: dict[str, bytes] = {}
+        self._data: dict[str, bytes | memoryview] = {}
+        self._by_place: dict[tuple[int, Aval], LiftedConstant] = {}
         self._lock = threading.Lock()
 
     def intern(self, shape: tuple[int, ...], dtype: str, data: memoryview) -> LiftedConstant:
         """Returns the constant of this type and content; `data` is copied if it is new."""
+        return self._interned(Aval(shape, dtype), data, bytes)
+
+    def share(self, shape: tuple[int, ...], dtype: str, data: memoryview) -> LiftedConstant:
+        """Returns the constant of this type and content; `data` lives on where it is shared."""
         aval = Aval(shape, dtype)
+        if not self._shares_memory:
+            return self._interned(aval, data, bytes)
+        place = (np.frombuffer(data, np.uint8).ctypes.data, aval)
+        with self._lock:
+            known = self._by_place.get(place)
+        if known is None:
+            # The view keeps the memory, and with it the place.
+            known = self._interned(aval, data, lambda view: view)
+            with self._lock:
+                if known.data is data:
+                    self._by_place[place] = known
+        return known
+
+    def _interned(
+        self, aval: Aval, data: memoryview, kept: Callable[[memoryview], bytes | memoryview]
+    ) -> LiftedConstant:
         digest = hashlib.sha256(data).hexdigest()
         with self._lock:
             known = self._known.get((aval, digest))
             if known is None:
                 name = f"constant_{len(self._known)}"
                 if digest not in self._data:
-                    self._data[digest] = bytes(data)
+                    self._data[digest] = kept(data)
                 known = LiftedConstant(aval, digest, name, self._data[digest])
                 self._known[aval, digest] = known
         return known

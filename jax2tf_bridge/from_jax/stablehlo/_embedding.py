@@ -106,7 +106,7 @@ def embedded(portable: PortableFunction, vjp_order: int = 0) -> PortableFunction
     return replace(_with_module(portable, module), lifted_constants=())
 
 
-def _data(portable: PortableFunction, constant: LiftedConstant) -> bytes:
+def _data(portable: PortableFunction, constant: LiftedConstant) -> bytes | memoryview:
     if constant.data is None:
         raise ModuleError(
             f"{portable.name} captured the array {constant.name or constant.digest} "

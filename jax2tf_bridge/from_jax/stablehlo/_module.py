@@ -28,6 +28,7 @@ from jax2tf_bridge.from_jax.stablehlo._single_device_collectives import (
     drop_collectives,
     may_be_collectives,
 )
+from jax2tf_bridge.from_jax.stablehlo._taken_arrays import CONSTANT, TakenArrays
 from jax2tf_bridge.portable._dtypes import ELEMENT_TYPES, WIDENED
 from jax2tf_bridge.portable._stablehlo_version import Version, version_text
 
@@ -242,13 +243,19 @@ class StableHloModule:
                     end.operands[i] = _convert(end.operands[i], types[1][i]).results[0]
             set_function_type(main, *types)
 
-    def lift_constants(self, intern: _stablehlo_constants.Intern[T]) -> list[T]:
+    def lift_constants(
+        self,
+        intern: _stablehlo_constants.Intern[T],
+        *,
+        taken: TakenArrays | None = None,
+        share: _stablehlo_constants.Intern[T] | None = None,
+    ) -> list[T]:
         """Makes large constants arguments of main, after all others; see `lift` there."""
         self._changed()
         with self._context:
-            return _stablehlo_constants.lift(self._module, intern)
+            return _stablehlo_constants.lift(self._module, intern, taken=taken, share=share)
 
-    def embed_constants(self, arrays: Sequence[bytes]) -> None:
+    def embed_constants(self, arrays: Sequence[bytes | memoryview]) -> None:
         """Makes the last arguments of main constants: the inverse of `lift_constants`."""
         self._changed()
         with self._context:
@@ -270,7 +277,7 @@ class StableHloModule:
         """Lists the custom calls, one for each name, in the order in which they appear."""
         found: dict[str, FoundOperation] = {}
         for op, name in self.custom_call_operations():
-            if name not in found:
+            if name not in found and name != CONSTANT:
                 found[name] = _describe(name, str(op.location))
         return tuple(found.values())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
@@ -82,8 +82,18 @@ class BucketOptions:
         return buckets
 
 
-def with_buckets(endpoints: Sequence[Endpoint], options: BucketOptions | None) -> list[Endpoint]:
+def with_buckets(
+    endpoints: Sequence[Endpoint],
+    options: BucketOptions | None,
+    *,
+    before_trials: Callable[[], None],
+) -> list[Endpoint]:
     """Pads the endpoints that have variables with buckets, after trying that this is sound.
+
+    Args:
+      endpoints: of all signatures.
+      options: for all signatures.
+      before_trials: called before the first endpoint is run, if any is.
 
     Raises:
       ShapeError: the buckets do not fit a signature, or none has their variable.
@@ -93,6 +103,8 @@ def with_buckets(endpoints: Sequence[Endpoint], options: BucketOptions | None) -
     options = options or BucketOptions()
     common = _common_buckets([e.signature_inputs() for e in endpoints], options)
     bucketings = [_bucketing(endpoint, common, options.oversize) for endpoint in endpoints]
+    if any(bucketing is not None for bucketing in bucketings):
+        before_trials()
     steps = sum(trial_steps(bucketing) for bucketing in bucketings if bucketing is not None)
     with progress_bar("trying buckets", steps, "trial") as advance:
         return [

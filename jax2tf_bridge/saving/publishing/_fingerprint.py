@@ -7,6 +7,7 @@ TensorFlow 2.18) a random number in decimal, which tells two writings of the sam
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -34,6 +35,17 @@ def with_checkpoint(fingerprint: bytes, index: bytes) -> bytes:
         else:
             parts.append(fingerprint[field.start : field.end])
     return b"".join(parts)
+
+
+def renew_fingerprint(folder: Path) -> None:
+    """Gives a SavedModel, if it has a fingerprint, one of the checkpoint that it has now."""
+    file = folder / "fingerprint.pb"
+    if not file.exists():
+        return
+    index = (folder / "variables" / "variables.index").read_bytes()
+    data = with_checkpoint(file.read_bytes(), index)
+    file.unlink()  # it may be a link to that of another version
+    file.write_bytes(data)
 
 
 def _digest(data: bytes) -> int:

@@ -31,7 +31,7 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, VariableEntry, read_sidecar
-from jax2tf_bridge.saving.publishing._fingerprint import with_checkpoint
+from jax2tf_bridge.saving.publishing._fingerprint import renew_fingerprint
 from jax2tf_bridge.saving.publishing._publish import NewVersion, latest_version, publish_version
 from jax2tf_bridge.saving.weights._params import leaves_for
 from jax2tf_bridge.saving.weights._variables import PARAMS, as_saved, leaf_names
@@ -113,7 +113,7 @@ def _publish(
             folder.mkdir()
             _link_tree(source, folder)
             _write_checkpoint(source / _VARIABLES / "variables", folder / _VARIABLES, entries)
-            _renew_fingerprint(folder)
+            renew_fingerprint(folder)
             return base
 
         needed = sum(entry.size for entry in entries)
@@ -305,17 +305,6 @@ def _tensor(value: Any) -> tf.Tensor:
     if isinstance(value, tf.Tensor | tf.Variable):
         return tf.convert_to_tensor(value)
     return tf.convert_to_tensor(np.asarray(value))
-
-
-def _renew_fingerprint(folder: Path) -> None:
-    """Gives the new version a digest of its own checkpoint."""
-    file = folder / "fingerprint.pb"
-    if not file.exists():
-        return
-    index = (folder / _VARIABLES / "variables.index").read_bytes()
-    data = with_checkpoint(file.read_bytes(), index)
-    file.unlink()  # it is a link to the other version's
-    file.write_bytes(data)
 
 
 def weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:

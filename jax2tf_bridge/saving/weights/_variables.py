@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,14 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
-from jax2tf_bridge.errors import BridgeError, DTypeError, SavingError, bullet_list, mismatch
+from jax2tf_bridge.errors import BridgeError, DTypeError, SavingError, mismatch
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 from jax2tf_bridge.portable._dtypes import NARROW_FLOATS
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._tree_spec import TreeSpec
+from jax2tf_bridge.saved_model._crc32c import is_fast
 from jax2tf_bridge.saving.weights._params import PathWeights, leaf_keys, leaves_for
+from jax2tf_bridge.to_tf import _tf_compat
 from jax2tf_bridge.to_tf._constants import Key, constant_array, constant_key
 from jax2tf_bridge.to_tf._dtypes import (
     can_become,
@@ -25,6 +27,7 @@ from jax2tf_bridge.to_tf._dtypes import (
     number_fits,
     op_dtype,
 )
+from jax2tf_bridge.weights.msgpack._array_bytes import host_array, is_jax_array
 from shape_poly import shape_text
 
 PARAMS = "params"
@@ -37,12 +40,14 @@ class Weight:
     Attributes:
       path: as Python writes it, "params['dense']['kernel']".
       name: of its variable, "dense/kernel".
-      variable: its value.
+      variable: what stands for it in functions; it has no value yet, see `_values`.
+      value: what is to be its value.
     """
 
     path: str
     name: str
     variable: tf.Variable
+    value: WeightLeaf
 
 
 class Weights:
@@ -57,7 +62,6 @@ class Weights:
             else beginnings(trainable, "trainable", "True, False or ")
         )
         self._by_name: dict[str, Weight] = {}
-        self._leaves: dict[str, Any] = {}
         self._trees: list[TreeSpec] = []
 
     def for_function(self, portable: PortableFunction) -> list[tf.Variable]:
@@ -74,10 +78,10 @@ class Weights:
         for leaf in leaves:
             name, aval = leaf.name, leaf.aval
             if name not in self._by_name:
-                variable = _variable(leaf, is_trainable(name, aval, self._trainable))
-                self._by_name[name] = Weight(leaf.path, name, variable)
-                self._leaves[name] = leaf.value
-            elif not known and self._leaves[name] is not leaf.value:
+                trained = is_trainable(name, aval, self._trainable)
+                variable = new_variable(leaf, trainable=trained, name=name)
+                self._by_name[name] = Weight(leaf.path, name, variable, leaf)
+            elif not known and self._by_name[name].value.value is not leaf.value:
                 raise SavingError(
                     f"{leaf.path} of {portable.name} and {self._by_name[name].path} of another "
                     f"signature are two weights, and would both be named {name}: the functions "
@@ -118,11 +122,29 @@ class WeightLeaf:
     aval: Aval
     value: Any
 
+    @property
+    def dtype(self) -> tf.DType:
+        """Dtype in which it crosses to TensorFlow."""
+        return op_dtype(self.aval, self.path)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of its value."""
+        return tuple(np.shape(self.value))
+
     def array(self) -> np.ndarray:
         """Returns the value in the dtype in which it crosses to TensorFlow."""
-        # JAX's arrays on the CPU are views here: a variable made of it is the only copy.
-        dtype = op_dtype(self.aval, self.path)
-        return np.asarray(self.value).astype(dtype.as_numpy_dtype, copy=False)
+        return self.given().astype(self.dtype.as_numpy_dtype, copy=False)
+
+    def given(self) -> np.ndarray:
+        """Returns the value in its own dtype; a view of what lies in this machine's memory."""
+        value = self.value
+        if isinstance(value, (tf.Tensor, tf.Variable)):
+            return np.asarray(tf.convert_to_tensor(value).numpy())
+        # JAX says itself why it has no value of others.
+        if is_jax_array(value) and not value.is_deleted() and value.is_fully_addressable:
+            return host_array(value)
+        return np.asarray(value)
 
 
 def weight_leaves(portable: PortableFunction, params: Any) -> list[WeightLeaf]:
@@ -231,11 +253,35 @@ def check_prefixes(
             )
 
 
+@dataclass(frozen=True)
+class ConstantArray:
+    """Value of a lifted constant's variable."""
+
+    array: np.ndarray
+    dtype: tf.DType
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of its value."""
+        return self.array.shape
+
+    def given(self) -> np.ndarray:
+        """Returns the value."""
+        return self.array
+
+
 class ConstantVariables:
-    """Variables of lifted constants, shared by all portable functions."""
+    """Variables of lifted constants, shared by all portable functions.
+
+    Attributes:
+      variables: by name.
+      values: what is to be their values.
+      lifted: the constants that they stand for.
+    """
 
     def __init__(self) -> None:
         self.variables: dict[str, tf.Variable] = {}
+        self.values: dict[str, ConstantArray] = {}
         self.lifted: dict[str, LiftedConstant] = {}
         self._by_key: dict[Key, tf.Variable] = {}
 
@@ -254,8 +300,10 @@ class ConstantVariables:
             while name in self.variables:
                 name, number = f"{plain}_{number}", number + 1
             array = constant_array(portable, constant)
-            variable = tf.Variable(array, trainable=False, name=f"constants/{name}")
+            value = ConstantArray(array, tf.as_dtype(array.dtype))
+            variable = new_variable(value, trainable=False, name=f"constants/{name}")
             self.variables[name] = self._by_key[key] = variable
+            self.values[name] = value
             self.lifted[name] = constant
 
     def tensors(self, portable: PortableFunction, saving: object) -> list[tf.Tensor]:
@@ -299,13 +347,20 @@ def begins(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(f"{prefix}/") or not prefix
 
 
-def _variable(leaf: WeightLeaf, trainable: bool) -> tf.Variable:
-    dtype = op_dtype(leaf.aval, leaf.path)
-    if isinstance(leaf.value, (tf.Tensor, tf.Variable)):
-        value = tf.convert_to_tensor(leaf.value)
-    else:
-        value = leaf.array()
-    return tf.Variable(value, trainable=trainable, name=leaf.name, dtype=dtype)
+def new_variable(value: WeightLeaf | ConstantArray, *, trainable: bool, name: str) -> tf.Variable:
+    """Makes the variable for a value: without it, if the bridge is to write it.
+
+    It is where TensorFlow has such variables, and checksums are fast: else TensorFlow, which has
+    to hold a copy, writes it in less time.
+    """
+    if is_fast():
+        made = _tf_compat.variable_without_value(
+            value.shape, value.dtype, trainable=trainable, name=name
+        )
+        if made is not None:
+            return made
+    array = value.given().astype(value.dtype.as_numpy_dtype, copy=False)
+    return tf.Variable(array, trainable=trainable, name=name, dtype=value.dtype)
 
 
 def as_saved(leaf: Any, dtype: str) -> Any:
@@ -322,19 +377,3 @@ def checkpoint_key(attribute: str, name: str) -> str:
     """
     escaped = name.replace(".", "..").replace("/", ".S")
     return f"{attribute}/{escaped}/.ATTRIBUTES/VARIABLE_VALUE"
-
-
-def check_keys(folder: str, keys: Mapping[str, str]) -> None:
-    """Raises unless each key is in the checkpoint at `folder`.
-
-    Raises:
-      SavingError: TensorFlow has written it otherwise.
-    """
-    written = {name for name, _ in tf.train.list_variables(folder)}
-    missing = [f"{name}: {key}" for name, key in keys.items() if key not in written]
-    if missing:
-        raise SavingError(
-            "TensorFlow has written variables under other keys than expected:"
-            f"{bullet_list(missing)}\nThis is a fault of jax2tf-bridge with TensorFlow "
-            f"{tf.__version__}; please report it."
-        )

@@ -135,9 +135,10 @@ def distinct_arrays(constants: Iterable[LiftedConstant]) -> dict[str, bytes]:
     for constant in constants:
         if constant.data is None:
             continue
-        first = arrays.setdefault(constant.digest, constant.data)
+        data = constant.data if isinstance(constant.data, bytes) else bytes(constant.data)
+        first = arrays.setdefault(constant.digest, data)
         names.setdefault(constant.digest, constant.name)
-        if first is not constant.data and first != constant.data:
+        if first is not data and first != data:
             raise _other_bytes(constant.name, constant.digest)
     found = hexdigests(["array"] * len(arrays), list(arrays.values()))
     for digest, checksum in zip(arrays, found, strict=True):

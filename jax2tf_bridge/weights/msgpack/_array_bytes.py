@@ -26,8 +26,10 @@ def host_array(array: Any) -> np.ndarray[Any, Any]:
     """
     if isinstance(array, np.ndarray):
         return np.asarray(array)
-    if len(array.devices()) == 1:
-        return _on_cpu(array)
+    devices = array.devices()
+    if len(devices) == 1:
+        (device,) = devices
+        return np.asarray(array) if device.platform == "cpu" else _on_cpu(array)
     shards = array.addressable_shards
     if array.is_fully_replicated:
         return _on_cpu(shards[0].data)
@@ -52,9 +54,16 @@ def _on_cpu(array: Any) -> np.ndarray[Any, Any]:
     return np.asarray(array)
 
 
-def byte_blocks(array: np.ndarray[Any, Any]) -> Iterator[memoryview]:
-    """Yields its elements, row-major and little-endian: as a view, or as copies of pieces."""
-    little = array.dtype.newbyteorder("<")
+def byte_blocks(
+    array: np.ndarray[Any, Any], dtype: np.dtype[Any] | None = None
+) -> Iterator[memoryview]:
+    """Yields its elements, row-major and little-endian: as a view, or as copies of pieces.
+
+    Args:
+      array: the array.
+      dtype: what they are cast to; by default they are not.
+    """
+    little = (dtype or array.dtype).newbyteorder("<")
     if array.flags.c_contiguous and array.dtype == little:
         yield _bytes_of(array)
     else:

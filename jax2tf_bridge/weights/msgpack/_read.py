@@ -35,6 +35,7 @@ from jax2tf_bridge.weights.msgpack._headers import (
     described,
     read_header,
 )
+from jax2tf_bridge.weights.msgpack._quick_read import NotOrdinary, QuickReader
 
 _STORED: Final = (StoredArray, StoredValue)
 _NO_KEY: Final = object()
@@ -98,6 +99,12 @@ class MsgpackContents:
         Raises:
           FileFormatError: the bytes are damaged.
         """
+        whole = self._source.whole()
+        if whole is not None:
+            try:
+                return QuickReader(whole, _described_array).tree()
+            except NotOrdinary:
+                pass
         structure = _read_structure(self._source)
         for items, key in structure.stored:
             items[key] = items[key].read(self._source)
@@ -317,6 +324,14 @@ def _extension_leaf(source: Source, window: Window, code_at: int, size: int) -> 
     if size not in (4, 8, 12):
         raise Fault(code_at, "a timestamp of 4, 8 or 12 bytes", str(size))
     return _timestamp(source.content(Span(start, size)), start)
+
+
+def _described_array(code: int, content: bytes) -> StoredArray | None:
+    """Checks the array or scalar in the content of an extension; None if it is none."""
+    try:
+        return _array(Window(0, content), 0, len(content), code == NUMPY_SCALAR, None)
+    except Fault:
+        return None
 
 
 def _array(window: Window, start: int, end: int, is_scalar: bool, file: str | None) -> StoredArray:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import io
 import os
 import struct
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgpack
 import numpy as np
@@ -32,8 +33,14 @@ _LONG = 2**28
 _BLOCK = 2**26
 """Bytes in a block, at most, so that a progress bar moves within a large array."""
 
+_MOST_KEYS = 4096
+"""Keys that are written once and copied then."""
+
 _PLAIN = frozenset({type(None), bool, int, float, str, msgpack.Timestamp})
 _BINARY = frozenset({bytes, bytearray, memoryview})
+
+_PLAIN_DTYPES = frozenset(map(np.dtype, "?bBhHiIlLqQefdFD" if sys.byteorder == "little" else ""))
+"""Dtypes of arrays that Python's bytes take as they are, with the numbers as they are written."""
 
 
 def msgpack_serialize(pytree: object, in_place: bool = False) -> bytes:
@@ -123,47 +130,105 @@ def write_weights(
             advance(len(block))
 
 
-@dataclass(frozen=True)
-class _Leaf:
-    """An array or a binary, with the headers that precede each of its chunks, and their sizes."""
+class _Place(NamedTuple):
+    """Keys that lead to a container, and the last of them in it, for messages."""
 
-    value: Any
-    place: str
+    around: tuple[Any, ...]
+    key: Any
+
+    def __str__(self) -> str:
+        keys = self.around if self.key is _NO_KEY else (*self.around, self.key)
+        return _write_errors.place(keys)
+
+
+_NO_KEY = object()
+
+
+class _Chunked(NamedTuple):
+    """An array that is written in several chunks: itself, and what precedes the later ones."""
+
+    array: Any
     chunks: tuple[tuple[bytes, int], ...]
 
-    def blocks(self) -> Iterator[Block]:
-        rest = self._elements()
-        left = memoryview(b"")
-        for header, size in self.chunks:
-            yield header
-            while size:
-                if not left:
-                    left = next(rest, left)
-                if not left:
-                    raise SerializationError(
-                        f"{self.place} became smaller while it was written: expected a tree that "
-                        "stays as it is. Nothing was written; write a copy, or write before it is "
-                        "resized."
-                    )
-                block = left[: min(size, _BLOCK)]
-                yield block
-                size -= len(block)
-                left = left[len(block) :]
 
-    def _elements(self) -> Iterator[memoryview]:
-        if type(self.value) in _BINARY:
-            yield memoryview(self.value).cast("B")
-            return
-        try:
-            array = host_array(self.value)
-        except Exception as e:
-            # Errors in the computation of a JAX array are raised here.
-            raise SerializationError(
-                f"{self.place} is an array that could not be copied to the host: {e!s:.400}. "
-                "Nothing was written; jax.block_until_ready(tree) raises the same where the array "
-                "is made."
-            ) from e
-        yield from byte_blocks(array)
+@dataclass
+class _Leaves:
+    """The arrays and binaries of a tree, in order.
+
+    There may be very many: so there is no object for each, and lists beside each other instead.
+
+    Attributes:
+      headers: what is written before each.
+      values: each, or a _Chunked.
+      sizes: of its elements in bytes; of those of the first chunk.
+      around, keys: its place.
+    """
+
+    headers: list[bytes] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    around: list[tuple[Any, ...]] = field(default_factory=list)
+    keys: list[Any] = field(default_factory=list)
+
+    def blocks(self) -> Iterator[Block]:
+        leaves = zip(self.headers, self.values, self.sizes, self.around, self.keys, strict=True)
+        for header, value, size, around, key in leaves:
+            is_chunked = type(value) is _Chunked
+            array, later = value if is_chunked else (value, ())
+            yield from _leaf_blocks(array, ((header, size), *later), _Place(around, key))
+
+    def parts(self) -> list[Any] | None:
+        """Returns headers and arrays in turn, if Python takes their memory for what is written.
+
+        Arrays of JAX it takes or refuses itself: they say where they are when they are read.
+        """
+        for value, size in zip(self.values, self.sizes, strict=True):
+            if type(value) is np.ndarray:
+                if (
+                    value.nbytes != size
+                    or value.dtype not in _PLAIN_DTYPES
+                    or not value.flags.c_contiguous
+                ):
+                    return None
+            elif not is_jax_array(value):
+                return None
+        return [part for leaf in zip(self.headers, self.values, strict=True) for part in leaf]
+
+
+def _leaf_blocks(value: Any, chunks: Sequence[tuple[bytes, int]], place: _Place) -> Iterator[Block]:
+    rest = _elements(value, place)
+    left = memoryview(b"")
+    for header, size in chunks:
+        yield header
+        while size:
+            if not left:
+                left = next(rest, left)
+            if not left:
+                raise SerializationError(
+                    f"{place} became smaller while it was written: expected a tree that "
+                    "stays as it is. Nothing was written; write a copy, or write before it is "
+                    "resized."
+                )
+            block = left[: min(size, _BLOCK)]
+            yield block
+            size -= len(block)
+            left = left[len(block) :]
+
+
+def _elements(value: Any, place: _Place) -> Iterator[memoryview]:
+    if type(value) in _BINARY:
+        yield memoryview(value).cast("B")
+        return
+    try:
+        array = host_array(value)
+    except Exception as e:
+        # Errors in the computation of a JAX array are raised here.
+        raise SerializationError(
+            f"{place} is an array that could not be copied to the host: {e!s:.400}. "
+            "Nothing was written; jax.block_until_ready(tree) raises the same where the array "
+            "is made."
+        ) from e
+    yield from byte_blocks(array)
 
 
 @dataclass(frozen=True)
@@ -175,7 +240,7 @@ class EncodedTree:
     """
 
     size: int
-    _leaves: tuple[_Leaf, ...]
+    _leaves: _Leaves
     _end: bytes
 
     def blocks(self) -> Iterator[Block]:
@@ -185,11 +250,20 @@ class EncodedTree:
           SerializationError: a JAX array has no value, since its computation failed; or something
             has fewer bytes than when it was encoded.
         """
-        for leaf in self._leaves:
-            yield from leaf.blocks()
+        yield from self._leaves.blocks()
         yield self._end
 
     def joined(self) -> bytes:
+        parts = self._leaves.parts()
+        if parts is not None:
+            parts.append(self._end)
+            try:
+                whole = b"".join(parts)
+            except (BufferError, TypeError, ValueError, RuntimeError):
+                pass  # of JAX's arrays; below it is told what is wrong, if anything is
+            else:
+                if len(whole) == self.size:
+                    return whole
         # The buffer's memory becomes the result's; join would need copies of all arrays at once.
         result = io.BytesIO()
         for block in self.blocks():
@@ -213,14 +287,15 @@ def encode(
     return _Encoder(sort_keys, max_chunk_size).encode(tree)
 
 
-@dataclass(frozen=True)
-class _Entered:
+class _Entered(NamedTuple):
     """A dict or a list on the stack, with the rest of its items."""
 
     container: dict[Any, Any] | list[Any]
     items: Iterator[tuple[Any, Any]]
     only_dicts: bool
     """Whether it and all containers around it are dicts: readers join chunks nowhere else."""
+    keys: tuple[Any, ...]
+    """Those that lead to it."""
 
 
 @dataclass
@@ -228,51 +303,75 @@ class _Encoder:
     sort_keys: bool
     max_chunk_size: int
     packer: Any = field(default_factory=lambda: msgpack.Packer(strict_types=True))
-    leaves: list[_Leaf] = field(default_factory=list)
+    leaves: _Leaves = field(default_factory=_Leaves)
     size_of_leaves: int = 0
     pending: bytearray = field(default_factory=bytearray)
     entered: list[_Entered] = field(default_factory=list)
-    keys: list[Any] = field(default_factory=list)
-    """The keys that lead to the current item: as many as containers entered, or one less."""
+    item_key: Any = _NO_KEY
+    """Key of the current item in the container that was entered last."""
     inside: set[int] = field(default_factory=set)
     """The ids of the containers entered."""
     dtypes: dict[np.dtype[Any], str | None] = field(default_factory=dict)
+    jax_types: set[type] = field(default_factory=set)
+    """Types whose objects are all arrays of JAX."""
+    shardings: dict[int, Any] = field(default_factory=dict)
+    """Those of JAX's arrays that were checked, by identity: all parts are in this process."""
+    headers: dict[tuple[tuple[int, ...], np.dtype[Any]], tuple[bytes, int]] = field(
+        default_factory=dict
+    )
+    """What precedes the elements of arrays in one chunk, and their size, by shape and dtype."""
+    written_keys: dict[str, bytes] = field(default_factory=dict)
+    """Most layers have parameters of the same names."""
 
     def encode(self, tree: object) -> EncodedTree:
         # A loop, since the room for recursion depends on the caller.
         self.value(tree, only_dicts=True)
         while self.entered:
             top = self.entered[-1]
-            item = next(top.items, None)
-            if item is None:
-                self.leave(top)
-                continue
-            key, value = item
-            if isinstance(top.container, dict):
-                self.key(key)
-            self.keys.append(key)
-            self.value(value, only_dicts=top.only_dicts)
-            if self.entered[-1] is top:
-                self.keys.pop()
+            has_keys = isinstance(top.container, dict)
+            for key, value in top.items:
+                if has_keys:
+                    self.item_key = _NO_KEY
+                    written = self.written_keys.get(key) if type(key) is str else None
+                    if written is None:
+                        self.key(key)
+                    else:
+                        self.pending += written
+                self.item_key = key
+                kind = type(value)
+                if not (
+                    (kind is np.ndarray and self.known_array(value))
+                    or (kind in self.jax_types and self.known_jax_array(value))
+                ):
+                    self.value(value, only_dicts=top.only_dicts)
+                    if self.entered[-1] is not top:
+                        break
+            else:
+                self.entered.pop()
+                self.inside.discard(id(top.container))
         end = bytes(self.pending)
-        return EncodedTree(self.size_of_leaves + len(end), tuple(self.leaves), end)
-
-    def leave(self, top: _Entered) -> None:
-        self.entered.pop()
-        self.inside.discard(id(top.container))
-        if self.entered:
-            self.keys.pop()
+        return EncodedTree(self.size_of_leaves + len(end), self.leaves, end)
 
     def value(self, value: Any, *, only_dicts: bool) -> None:
         kind = type(value)
         if kind is dict or kind is list:
             self.enter(value, only_dicts=only_dicts)
-        elif isinstance(value, np.ndarray) or is_jax_array(value):
+        elif isinstance(value, np.ndarray) or self.is_jax_array(value):
             self.array(value, chunked=only_dicts)
         elif kind in _BINARY:
             self.binary(value)
         else:
             self.pending += self.scalar(value, self.place)
+
+    def is_jax_array(self, value: Any) -> bool:
+        # JAX takes its time to tell.
+        if type(value) in self.jax_types:
+            return True
+        if not is_jax_array(value):
+            return False
+        if not isinstance(value, sys.modules["jax"].core.Tracer):
+            self.jax_types.add(type(value))
+        return True
 
     def key(self, key: Any) -> None:
         if isinstance(key, str) and key == _format.CHUNKED_KEY:
@@ -283,7 +382,10 @@ class _Encoder:
         if type(key) in _BINARY:
             self.pending += self.packer.pack(key)
             return
-        self.pending += self.scalar(key, lambda: _write_errors.key_place(key, self.place()))
+        written = self.scalar(key, lambda: _write_errors.key_place(key, self.place()))
+        if type(key) is str and len(self.written_keys) < _MOST_KEYS:
+            self.written_keys[key] = written
+        self.pending += written
 
     def scalar(self, value: Any, place: Any) -> bytes:
         if type(value) in _PLAIN:
@@ -313,10 +415,11 @@ class _Encoder:
         self.check_depth(1)
         items: Any
         if isinstance(value, dict):
-            items = list(value.items())
+            items = iter(value.items())
             if self.sort_keys:
                 try:
-                    items.sort(key=lambda item: item[0])
+                    keys = sorted(value)
+                    items = zip(keys, map(value.__getitem__, keys), strict=True)
                 except TypeError as e:
                     kinds = ", ".join(sorted({type(key).__name__ for key in value}))
                     raise self.error(
@@ -324,12 +427,14 @@ class _Encoder:
                         "keys that can be sorted. Use one type, or in_place=True, which keeps the "
                         "dict's order."
                     ) from e
-            self.pending += self.packer.pack_map_header(len(items))
+            self.pending += self.packer.pack_map_header(len(value))
         else:
-            items = list(enumerate(value))
-            self.pending += self.packer.pack_array_header(len(items))
+            items = enumerate(value)
+            self.pending += self.packer.pack_array_header(len(value))
         self.inside.add(id(value))
-        self.entered.append(_Entered(value, iter(items), only_dicts and isinstance(value, dict)))
+        only_dicts = only_dicts and isinstance(value, dict)
+        self.entered.append(_Entered(value, items, only_dicts, self.keys()))
+        self.item_key = _NO_KEY
 
     def check_depth(self, more: int) -> None:
         if len(self.entered) + more > _format.MAX_DEPTH:
@@ -351,15 +456,41 @@ class _Encoder:
                 "limit. Write it as a numpy.uint8 array in a dict: that is written in chunks."
             )
         self.pending += binary_header(view.nbytes)
-        self.leaf(value, [(self.taken(), view.nbytes)])
+        self.leaf(value, self.taken(), view.nbytes)
+
+    def known_array(self, value: Any) -> bool:
+        """Writes an array whose headers are known; tells whether they are."""
+        found = self.headers.get((value.shape, value.dtype))
+        if found is None:
+            return False
+        header, size = found
+        self.pending += header
+        self.leaf(value, self.taken(), size)
+        return True
+
+    def known_jax_array(self, value: Any) -> bool:
+        """Writes an array of JAX that is like one before; tells whether it is."""
+        is_known = id(value.sharding) in self.shardings and not value.is_deleted()
+        return is_known and self.known_array(value)
 
     def array(self, value: Any, *, chunked: bool) -> None:
         _write_errors.check_array(self.place, value)
+        if type(value) in self.jax_types:
+            self.shardings[id(value.sharding)] = value.sharding
+        if self.known_array(value):
+            return
         shape, itemsize = value.shape, value.dtype.itemsize
         size = value.size * itemsize
-        if not chunked or size <= self.max_chunk_size:
+        if size <= self.max_chunk_size:
+            before = self.taken()
             self.array_headers(value, shape, size)
-            self.leaf(value, [(self.taken(), size)])
+            self.headers[shape, value.dtype] = (self.taken(), size)
+            self.pending += before
+            self.known_array(value)
+            return
+        if not chunked:
+            self.array_headers(value, shape, size)
+            self.leaf(value, self.taken(), size)
             return
         self.check_depth(2)
         self.pending += self.packer.pack_map_header(3)
@@ -375,7 +506,9 @@ class _Encoder:
             elements = min(count, value.size - start)
             self.array_headers(value, (elements,), elements * itemsize)
             chunks.append((self.taken(), elements * itemsize))
-        self.leaf(value, chunks)
+        (header, size), *later = chunks
+        self.leaf(_Chunked(value, tuple(later)), header, size)
+        self.size_of_leaves += sum(len(header) + size for header, size in later)
 
     def array_headers(self, array: Any, shape: tuple[int, ...], size: int) -> None:
         prelude = self.prelude(array, shape, size, self.place)
@@ -422,12 +555,22 @@ class _Encoder:
         self.pending.clear()
         return found
 
-    def leaf(self, value: Any, chunks: list[tuple[bytes, int]]) -> None:
-        self.leaves.append(_Leaf(value, self.place(), tuple(chunks)))
-        self.size_of_leaves += sum(len(header) + size for header, size in chunks)
+    def leaf(self, value: Any, header: bytes, size: int) -> None:
+        leaves = self.leaves
+        leaves.headers.append(header)
+        leaves.values.append(value)
+        leaves.sizes.append(size)
+        leaves.around.append(self.entered[-1].keys if self.entered else ())
+        leaves.keys.append(self.item_key)
+        self.size_of_leaves += len(header) + size
+
+    def keys(self) -> tuple[Any, ...]:
+        """Returns the keys that lead to the current item, or to the container if it has none."""
+        around = self.entered[-1].keys if self.entered else ()
+        return around if self.item_key is _NO_KEY else (*around, self.item_key)
 
     def place(self) -> str:
-        return _write_errors.place(self.keys)
+        return _write_errors.place(self.keys())
 
     def error(self, text: str) -> SerializationError:
         return SerializationError(f"{self.place()} {text}")
