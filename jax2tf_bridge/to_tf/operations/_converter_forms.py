@@ -1,18 +1,16 @@
 """Forms of operations that tf2onnx and OpenVINO know, where TensorFlow has others.
 
-They know no operation that reads bits, and OpenVINO computes unsigned integers as signed ones.
+They know no operation that reads bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.to_tf.operations import _floats, _integers
-from jax2tf_bridge.to_tf.operations._array import row_of
+from jax2tf_bridge.to_tf.operations import _floats
 from jax2tf_bridge.to_tf.operations._integers import constant_like
 
 _ONE_BITS = 0x3F800000
@@ -42,48 +40,6 @@ def _has_fraction_bits(tensor: tf.Tensor) -> bool:
         return False
     mask = tf.get_static_value(tensor.op.inputs[1])
     return mask is not None and bool(np.all(mask < 1 << 23))
-
-
-def shift_right_logical(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Shifts the bits right, and clears what a sign would have brought from the left."""
-    bits = row_of(element).bits
-    if bits < 32:
-        return _integers.shift_right_logical(element, x, y)
-    known = tf.get_static_value(y)
-    if known is not None and known.size and _integers.is_in_width(element, y):
-        return _shifted_by(x, np.asarray(known), bits)
-    # By 1 first: a mask for all places would be a difference, which OpenVINO takes in float32.
-    most = tf.constant((1 << (bits - 1)) - 1, x.dtype)
-    once = tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, constant_like(x, 1)), most)
-    one, last = constant_like(y, 1), constant_like(y, bits - 1)
-    places = tf.clip_by_value(y, one, last)
-    found = tf.bitwise.right_shift(once, places - one)
-    found = tf.where(tf.equal(places, y), found, constant_like(found, 0))
-    return tf.where(tf.equal(y, constant_like(y, 0)), x, found)
-
-
-def _shifted_by(x: tf.Tensor, places: np.ndarray[Any, Any], bits: int) -> tf.Tensor:
-    limits = [(1 << (bits - int(place))) - 1 for place in places.reshape(-1)]
-    wrapped = np.array(limits, f"uint{bits}").astype(x.dtype.as_numpy_dtype)
-    mask = tf.constant(wrapped.reshape(places.shape))
-    if np.all(places >= 32):
-        # OpenVINO has 32 bits for 64, and machines do not shift these by 32 at once.
-        half = constant_like(x, 16)
-        x = tf.bitwise.right_shift(tf.bitwise.right_shift(x, half), half)
-        places = places - places.dtype.type(32)
-    return tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, tf.constant(places)), mask)
-
-
-def remainder(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Returns the remainder with the dividend's sign; tf2onnx does not know TruncateMod."""
-    if _integers.is_unsigned(element):
-        return _integers.remainder(element, x, y)
-    divisor, zero = _integers.safe_divisor(element, x, y)
-    found, none = tf.math.floormod(x, divisor), constant_like(x, 0)
-    other_sign = tf.not_equal(tf.less(x, none), tf.less(divisor, none))
-    beyond = tf.logical_and(tf.not_equal(found, none), other_sign)
-    found = tf.where(beyond, found - divisor, found)
-    return found if zero is None else tf.where(zero, x, found)
 
 
 def expm1(x: tf.Tensor) -> tf.Tensor:
