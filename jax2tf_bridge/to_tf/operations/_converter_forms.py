@@ -98,6 +98,12 @@ def lgamma(x: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.equal(tf.abs(x), infinite), infinite, found)
 
 
+def square(x: tf.Tensor) -> tf.Tensor:
+    """Squares; of a square of images tf2onnx keeps the shape while it transposes the values."""
+    is_image = x.shape.rank in (4, 5) and x.dtype.is_floating
+    return tf.pow(x, constant_like(x, 2)) if is_image else tf.square(x)
+
+
 def reverse(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
     """Reverses axes: OpenVINO fails with ReverseV2 of several, and in some loops of one."""
     every = tuple(slice(None, None, -1 if i in axes else None) for i in range(x.shape.rank))
