@@ -20,6 +20,7 @@ from jax2tf_bridge.saving.weights._params import PathWeights, leaf_keys, leaves_
 from jax2tf_bridge.to_tf._constants import Key, constant_array, constant_key
 from jax2tf_bridge.to_tf._dtypes import (
     can_become,
+    cast_if_needed,
     dtype_name,
     fits_dtype,
     number_fits,
@@ -302,7 +303,7 @@ def begins(name: str, prefix: str) -> bool:
 def _variable(leaf: WeightLeaf, trainable: bool) -> tf.Variable:
     dtype = op_dtype(leaf.aval, leaf.path)
     if isinstance(leaf.value, (tf.Tensor, tf.Variable)):
-        value = tf.convert_to_tensor(leaf.value)
+        value = cast_if_needed(tf.convert_to_tensor(leaf.value), dtype)
     else:
         value = leaf.array()
     return tf.Variable(value, trainable=trainable, name=leaf.name, dtype=dtype)

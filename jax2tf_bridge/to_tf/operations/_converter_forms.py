@@ -5,41 +5,59 @@ They know no operation that reads bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.to_tf.operations import _floats
+from jax2tf_bridge.to_tf.operations import _converter_integers, _floats
+from jax2tf_bridge.to_tf.operations._array import row_of
 from jax2tf_bridge.to_tf.operations._integers import constant_like
 
-_ONE_BITS = 0x3F800000
-"""Bits of 1 as float32, of which the lowest 23 are the fraction's."""
+_ONE = 0x3F80
+"""The highest 16 bits of 1 as float32, and all of it as bfloat16; fractions are below them."""
 
 
-def random_unit(bits: tf.Tensor) -> tf.Tensor | None:
-    """Computes floats from 1 to 2 of their random fractions; None of other bits.
+def random_unit(bits: tf.Tensor, *, fraction_bits: int) -> tf.Tensor | None:
+    """Computes float32 from 1 to 2 of their random fractions; None of other bits.
 
     So jax.random makes floats of bits.
+
+    Args:
+      bits: of numbers with a sign, 8 bits of an exponent, and a fraction.
+      fraction_bits: of the fraction.
     """
     made = getattr(bits, "op", None)
     if made is None or made.type != "BitwiseOr":
         return None
+    limit = 1 << fraction_bits
     for fraction, one in (made.inputs, list(made.inputs)[::-1]):
         known = tf.get_static_value(one)
-        if known is not None and np.all(known == _ONE_BITS) and _has_fraction_bits(fraction):
+        is_one = known is not None and np.all(known == _ONE >> 7 << fraction_bits)
+        if is_one and _is_below(fraction, limit):
             # Exact, as integers with a sign too.
             number = tf.cast(tf.cast(fraction, tf.int32), tf.float32)
-            return number * tf.constant(2.0**-23) + tf.constant(1.0)
+            return number * tf.constant(1 / limit) + tf.constant(1.0)
     return None
 
 
-def _has_fraction_bits(tensor: tf.Tensor) -> bool:
-    """Tells whether numbers are known to be below 2**23: `shift_right_logical` made them."""
+def _is_below(tensor: tf.Tensor, limit: int) -> bool:
+    """Tells whether numbers are known to be below a limit by what shifted them right."""
+    while tensor.op.type == "Cast" and tensor.op.inputs[0].dtype.is_unsigned:
+        tensor = tensor.op.inputs[0]
+    if tensor.op.type == "RightShift":
+        places = tf.get_static_value(tensor.op.inputs[1])
+        size = 1 << 8 * tensor.dtype.size
+        return (
+            tensor.dtype.is_unsigned
+            and places is not None
+            and bool(np.all(size >> int(np.max(places)) <= limit))
+        )
     if tensor.op.type != "BitwiseAnd":
         return False
     mask = tf.get_static_value(tensor.op.inputs[1])
-    return mask is not None and bool(np.all(mask < 1 << 23))
+    return mask is not None and bool(np.all(mask < limit))
 
 
 def expm1(x: tf.Tensor) -> tf.Tensor:
@@ -96,6 +114,28 @@ def lgamma(x: tf.Tensor) -> tf.Tensor:
     reflected = tf.where(is_pole, infinite, constant_like(x, np.log(np.pi)) - sine - found)
     found = tf.where(is_reflected, reflected, found)
     return tf.where(tf.equal(tf.abs(x), infinite), infinite, found)
+
+
+def combination(kind: str, element: str) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Returns the function of "maximum", "minimum" or "multiply"."""
+    is_maximum = kind == "maximum"
+    found: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = tf.multiply
+    if element == "i1":
+        found = tf.logical_or if is_maximum else tf.logical_and
+    elif kind == "multiply":
+        pass
+    elif row_of(element).kind == "float":
+        found = tf.maximum if is_maximum else tf.minimum
+    else:
+        of_integers = _converter_integers.maximum if is_maximum else _converter_integers.minimum
+        found = functools.partial(of_integers, element)
+    return found
+
+
+def chosen(flag: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Returns x where the flag is set, else y."""
+    is_wide = x.dtype.is_integer and x.dtype.size >= 4
+    return _converter_integers.select(flag, x, y) if is_wide else tf.where(flag, x, y)
 
 
 def square(x: tf.Tensor) -> tf.Tensor:

@@ -32,8 +32,7 @@ def is_small(array: Array) -> bool:
     """Tells integers that are known to be float32 numbers, as sizes are taken to be."""
     if array.known is None:
         return array.parts is not None
-    limit = array.known.dtype.type(_EXACT)
-    return bool(np.all(array.known < limit) and np.all(array.known + limit > 0))
+    return bool(np.all(np.abs(array.known.astype(np.float64)) < _EXACT))
 
 
 def constant(array: np.ndarray) -> tf.Tensor:

@@ -26,6 +26,7 @@ from jax2tf_bridge.to_tf.operations._conversions import bitcast, convert
 from jax2tf_bridge.to_tf.operations._folding import converted, folded, postponed
 from jax2tf_bridge.to_tf.operations._plain_forms import plain_form
 from jax2tf_bridge.to_tf.operations._scope import Emitter, Scope, broadcast_sizes
+from jax2tf_bridge.to_tf.operations._widening import NARROW_BITS
 from shape_poly import Dim
 
 TensorFunction = Callable[..., tf.Tensor]
@@ -178,10 +179,19 @@ def _random_or_bits(scope: Scope, operation: Operation, operands: Sequence[Array
     (array,) = operands
     element = operation.results[0].tensor.element
     if (array.element, element) == ("ui32", "f32"):
-        unit = _converter_forms.random_unit(scope.compact(array))
+        unit = _converter_forms.random_unit(scope.compact(array), fraction_bits=23)
         if unit is not None:
             return scope.made(unit, element, array.sizes)
     return _bitcast_convert(scope, operation, operands)
+
+
+def _bits_of_bfloat16(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    (array,) = operands
+    if (array.element, operation.results[0].tensor.element) == ("ui16", "f32"):
+        unit = _converter_forms.random_unit(scope.compact(array), fraction_bits=7)
+        if unit is not None:
+            return scope.made(unit, "f32", array.sizes)
+    scope.fail(operation, "for converters bfloat16 is float32, which has other bits")
 
 
 def _reduce_precision(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
@@ -335,6 +345,7 @@ def _convert_exactly(scope: Scope, operation: Operation, operands: Sequence[Arra
 FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
     {
         "bitcast_convert": _random_or_bits,
+        NARROW_BITS: _bits_of_bfloat16,
         "clamp": _clamp_exactly,
         "compare": _compare_exactly,
         "convert": _convert_exactly,
