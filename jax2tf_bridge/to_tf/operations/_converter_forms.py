@@ -35,29 +35,25 @@ def random_unit(bits: tf.Tensor, *, fraction_bits: int) -> tf.Tensor | None:
     for fraction, one in (made.inputs, list(made.inputs)[::-1]):
         known = tf.get_static_value(one)
         is_one = known is not None and np.all(known == _ONE >> 7 << fraction_bits)
-        if is_one and _is_below(fraction, limit):
+        if is_one and _most_bits(fraction) <= fraction_bits:
             # Exact, as integers with a sign too.
             number = tf.cast(tf.cast(fraction, tf.int32), tf.float32)
             return number * tf.constant(1 / limit) + tf.constant(1.0)
     return None
 
 
-def _is_below(tensor: tf.Tensor, limit: int) -> bool:
-    """Tells whether numbers are known to be below a limit by what shifted them right."""
-    while tensor.op.type == "Cast" and tensor.op.inputs[0].dtype.is_unsigned:
-        tensor = tensor.op.inputs[0]
-    if tensor.op.type == "RightShift":
-        places = tf.get_static_value(tensor.op.inputs[1])
-        size = 1 << 8 * tensor.dtype.size
-        return (
-            tensor.dtype.is_unsigned
-            and places is not None
-            and bool(np.all(size >> int(np.max(places)) <= limit))
-        )
-    if tensor.op.type != "BitwiseAnd":
-        return False
-    mask = tf.get_static_value(tensor.op.inputs[1])
-    return mask is not None and bool(np.all(mask < limit))
+def _most_bits(tensor: tf.Tensor) -> int:
+    """Returns how many bits unsigned integers have at most, by what made them."""
+    operation = tensor.op
+    if operation.type == "BitwiseAnd":
+        mask = tf.get_static_value(operation.inputs[1])
+        return 64 if mask is None else int(np.max(mask)).bit_length()
+    if operation.type == "Cast" and operation.inputs[0].dtype.is_unsigned:
+        return min(8 * int(tensor.dtype.size), _most_bits(operation.inputs[0]))
+    if operation.type == "RightShift":
+        places = tf.get_static_value(operation.inputs[1])
+        return 64 if places is None else _most_bits(operation.inputs[0]) - int(np.min(places))
+    return 8 * int(tensor.dtype.size) if tensor.dtype.is_unsigned else 64
 
 
 def expm1(x: tf.Tensor) -> tf.Tensor:

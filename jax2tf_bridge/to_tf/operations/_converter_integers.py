@@ -217,6 +217,10 @@ def shift_right_arithmetic(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tenso
 def shift_right_logical(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     """Shifts the bits right, and clears what a sign would have brought from the left."""
     bits = row_of(element).bits
+    if element == "ui16":
+        # ONNX Runtime shifts integers of 8, 32 and 64 bits.
+        wide = [tf.cast(each, tf.uint32) for each in (x, y)]
+        return tf.cast(_integers.shift_right_logical("ui32", *wide), tf.uint16)
     if bits < 32:
         return _integers.shift_right_logical(element, x, y)
     known = tf.get_static_value(y)
