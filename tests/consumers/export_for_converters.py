@@ -45,7 +45,7 @@ def _write(
 ) -> None:
     """Saves a function, and beside it arguments and JAX's results as flat arrays."""
     folder.mkdir()
-    saved = save(folder / "model", signature, target=Target.converters())
+    saved = save(folder / "model", signature, target=Target.converters(), vjp_order=0)
     (served,) = saved.signatures.values()
     for i, (inputs, results) in enumerate(answers):
         wide = {"inputs": list(map(_widened, inputs)), "results": list(map(_widened, results))}
