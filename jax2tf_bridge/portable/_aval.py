@@ -24,6 +24,7 @@ class Aval:
       dtype: by JAX's name ("float32", "bfloat16", "int4", "float0", "key<fry>").
       element_shape: for a PRNG key, the shape of the uint32 words that it is made of.
       memory_space: where the array lies.
+      widened: whether bfloat16 crosses as float32, as targets want that have none.
       weak_type: whether JAX promotes it as a number of Python's; known in the process that exported
         it alone, since no file keeps it.
 
@@ -35,6 +36,7 @@ class Aval:
     dtype: str
     element_shape: tuple[int, ...] = ()
     memory_space: MemorySpace = "device"
+    widened: bool = field(default=False, kw_only=True)
     weak_type: bool = field(default=False, compare=False, repr=False)
 
     @property
@@ -45,6 +47,12 @@ class Aval:
     @property
     def op_dtype(self) -> str:
         """Its dtype as an argument or result of the XlaCallModule op."""
+        found = self.module_dtype
+        return "float32" if self.widened and found == "bfloat16" else found
+
+    @property
+    def module_dtype(self) -> str:
+        """Its dtype as an argument or result of the module."""
         return "uint32" if self.is_key else _OP_DTYPES.get(self.dtype, self.dtype)
 
     @property

@@ -91,7 +91,7 @@ def _differences(kind: str, avals: Sequence[Aval], types: Sequence[str]) -> list
 
 
 def _matches(aval: Aval, found: str) -> bool:
-    element = ELEMENT_TYPES.get(aval.op_dtype)
+    element = ELEMENT_TYPES.get(aval.module_dtype)
     *sizes, found_element = found.removeprefix("tensor<")[:-1].split("x", len(aval.op_shape))
     if element is None or found_element != element or len(sizes) != len(aval.op_shape):
         return False

@@ -246,6 +246,17 @@ class PortableFunction:
     gradient: Gradient = NoGradient()
     tensorflow_differentiates: bool = False
 
+    def __post_init__(self) -> None:
+        # Whoever replaces the target need not think of them.
+        widens = self.target.for_converters
+        for name in ("in_avals", "out_avals"):
+            object.__setattr__(self, name, _crossing(getattr(self, name), widens))
+        if any(constant.aval.dtype == _NARROW for constant in self.lifted_constants):
+            lifted = self.lifted_constants
+            avals = _crossing(tuple(constant.aval for constant in lifted), widens)
+            found = tuple(replace(c, aval=aval) for c, aval in zip(lifted, avals, strict=True))
+            object.__setattr__(self, "lifted_constants", found)
+
     @classmethod
     def over_leaves(
         cls,
@@ -400,6 +411,16 @@ class PortableFunction:
 
     def _dropped_text(self) -> str:
         return "".join(f"\n  not for {p}: {reason}" for p, reason in self.dropped_platforms)
+
+
+_NARROW = "bfloat16"
+
+
+def _crossing(avals: tuple[Aval, ...], widens: bool) -> tuple[Aval, ...]:
+    """Notes on avals of bfloat16 whether the target takes float32 for them."""
+    if all(aval.dtype != _NARROW or aval.widened == widens for aval in avals):
+        return avals
+    return tuple(replace(aval, widened=widens) if aval.dtype == _NARROW else aval for aval in avals)
 
 
 def _span(releases: Sequence[str]) -> str:

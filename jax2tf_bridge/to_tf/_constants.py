@@ -152,6 +152,7 @@ def constant_array(portable: PortableFunction, constant: LiftedConstant) -> np.n
             f"({constant.aval}), which its portable function does not hold: it was written "
             "without arrays. Write the file with arrays=True, or pass the weights as an argument."
         )
-    array = np.frombuffer(constant.data, dtype=dtype.as_numpy_dtype)
+    stored = tf.as_dtype(constant.aval.module_dtype).as_numpy_dtype
+    array = np.frombuffer(constant.data, dtype=stored).astype(dtype.as_numpy_dtype, copy=False)
     # Nothing of it is open.
     return array.reshape([size for size in constant.aval.op_shape if isinstance(size, int)])

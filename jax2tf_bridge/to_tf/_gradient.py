@@ -212,6 +212,9 @@ def _call_named(
         prevented = callee.portable.gradient_problem()
     if prevented is None:
         results = _call_differentiable(callee, named)
+    elif callee.portable.target.for_converters:
+        # They do not know PreventGradient. TensorFlow's gradient of this is None.
+        results = list(map(tf.stop_gradient, callee.call(named)))
     else:
         # An op of TF's, so that the message is there after saving and loading.
         results = [

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
@@ -21,20 +19,6 @@ _COLUMNS = {"onnx": "ONNX Runtime", "openvino": "OpenVINO"}
 # Of those that are converted soon: a loop, random numbers, and embeddings.
 _SAMPLE = frozenset({"lstm", "actor_critic", "recommender"})
 _PAGE = Path(__file__).parents[2] / "docs" / "onnx-and-openvino.md"
-
-_REFUSED: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
-    {
-        ("onnx", "dual_encoder"): ("bfloat16", "it has no bfloat16"),
-        ("openvino", "dual_encoder"): ("bf16", "it has no bfloat16"),
-        ("onnx", "resnet18_training"): (
-            "norm_var: differs by",
-            "its variances of a batch are wrong",
-        ),
-        ("openvino", "graph_net"): ("TensorScatterMax", "it has no TensorScatterMax"),
-        ("openvino", "resnet18_training"): ("loss: differs by", "it draws other random numbers"),
-    }
-)
-"""Models that a runtime does not take or computes otherwise: what comes of it, and why."""
 
 
 def _outcome(harness: Harness, runtime: str, model: Model) -> Outcome:
@@ -60,12 +44,8 @@ def test_values_are_those_of_jax(
     harness: Harness, record: Recorder, runtime: str, model: Model
 ) -> None:
     outcome = _outcome(harness, runtime, model)
-    said, reason = _REFUSED.get((runtime, model.name), (None, ""))
-    if said is None:
-        assert not outcome.failures, str(outcome)
-    else:
-        assert said in str(outcome), str(outcome)
-    record(_COLUMNS[runtime], model.name, "open", reason or outcome.errors["open"])
+    assert not outcome.failures, str(outcome)
+    record(_COLUMNS[runtime], model.name, "open", outcome.errors["open"])
 
 
 @pytest.mark.checkout

@@ -45,12 +45,27 @@ def compare(
             if (array != wanted).any():
                 yield f"{where}{name}: {np.sum(array != wanted)} of {wanted.size} differ"
         elif wanted.size:
-            apart = largest(array.astype(np.float64) - wanted.astype(np.float64))
-            scale = max(largest(wanted), floor)
+            if strange := _strange(array, wanted):
+                yield f"{where}{name}: {strange}"
+                continue
+            finite = np.isfinite(wanted)
+            apart = largest(array[finite].astype(np.float64) - wanted[finite].astype(np.float64))
+            scale = max(largest(wanted[finite]), floor)
             if noted is not None:
                 note_error(noted, apart / scale if scale else apart)
             if not apart <= tolerance * scale:
                 yield f"{where}{name}: differs by {apart:.2g} of {scale:.2g} (at most {tolerance})"
+
+
+def _strange(array: Any, wanted: Any) -> str | None:
+    """Says how many infinite elements and NaN are others; None if all are the same."""
+    is_other = ~np.isfinite(wanted) | ~np.isfinite(array)
+    got, expected = array[is_other], wanted[is_other]
+    differ = ~((got == expected) | (np.isnan(got) & np.isnan(expected)))
+    if not differ.any():
+        return None
+    pair = expected[differ][0], got[differ][0]
+    return "{} infinite elements or NaN differ, as {} and {}".format(int(differ.sum()), *pair)
 
 
 def largest(array: Any) -> float:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 import tensorflow as tf
 
 from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.to_tf.operations import _converter_forms
 from jax2tf_bridge.to_tf.operations._array import Array
 from jax2tf_bridge.to_tf.operations._scope import Emitter, Scope
 from jax2tf_bridge.to_tf.operations._shapes import broadcast
@@ -66,7 +67,8 @@ def _training(scope: Scope, operation: Operation, operands: Sequence[Array]) -> 
     operand, scale, offset = operands
     features = _Features(scope, operation, operand)
     mean = features.mean(features.x)
-    variance = features.mean(tf.square(features.x - features.along(mean)))
+    square = _converter_forms.square if scope.for_converters else tf.square
+    variance = features.mean(square(features.x - features.along(mean)))
     return _normalized(features, scale, offset, mean, variance), mean, variance
 
 

@@ -19,6 +19,7 @@ from jax2tf_bridge.to_tf.operations import _softmax
 from jax2tf_bridge.to_tf.operations._array import Array
 from jax2tf_bridge.to_tf.operations._scope import Emitter, Scope, typed
 from jax2tf_bridge.to_tf.operations._table import EMITTERS, FOR_CONVERTERS
+from jax2tf_bridge.to_tf.operations._widening import widened
 from shape_poly import Dim, DimExpr, SymbolicScope
 
 _EMITTERS: Mapping[str, Emitter] = MappingProxyType({**EMITTERS, **_softmax.EMITTERS})
@@ -58,6 +59,8 @@ def make_operations(
       ModuleError: an operation has no form in TensorFlow's.
     """
     with _errors_named(portable):
+        if portable.target.for_converters:
+            program = widened(program)
         program = _softmax.with_softmax(program)
     numbers = {name: value for name, value in variables.items() if isinstance(value, int)}
     constraints = SymbolicScope(portable.constraints, check=False)

@@ -1,89 +1,59 @@
 """Forms of operations that tf2onnx and OpenVINO know, where TensorFlow has others.
 
-They know no operation that reads bits, and OpenVINO computes unsigned integers as signed ones.
+They know no operation that reads bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.to_tf.operations import _floats, _integers
+from jax2tf_bridge.to_tf.operations import _converter_integers, _floats
 from jax2tf_bridge.to_tf.operations._array import row_of
 from jax2tf_bridge.to_tf.operations._integers import constant_like
 
-_ONE_BITS = 0x3F800000
-"""Bits of 1 as float32, of which the lowest 23 are the fraction's."""
+_ONE = 0x3F80
+"""The highest 16 bits of 1 as float32, and all of it as bfloat16; fractions are below them."""
 
 
-def random_unit(bits: tf.Tensor) -> tf.Tensor | None:
-    """Computes floats from 1 to 2 of their random fractions; None of other bits.
+def random_unit(bits: tf.Tensor, *, fraction_bits: int) -> tf.Tensor | None:
+    """Computes float32 from 1 to 2 of their random fractions; None of other bits.
 
     So jax.random makes floats of bits.
+
+    Args:
+      bits: of numbers with a sign, 8 bits of an exponent, and a fraction.
+      fraction_bits: of the fraction.
     """
     made = getattr(bits, "op", None)
     if made is None or made.type != "BitwiseOr":
         return None
+    limit = 1 << fraction_bits
     for fraction, one in (made.inputs, list(made.inputs)[::-1]):
         known = tf.get_static_value(one)
-        if known is not None and np.all(known == _ONE_BITS) and _has_fraction_bits(fraction):
+        is_one = known is not None and np.all(known == _ONE >> 7 << fraction_bits)
+        if is_one and _most_bits(fraction) <= fraction_bits:
             # Exact, as integers with a sign too.
             number = tf.cast(tf.cast(fraction, tf.int32), tf.float32)
-            return number * tf.constant(2.0**-23) + tf.constant(1.0)
+            return number * tf.constant(1 / limit) + tf.constant(1.0)
     return None
 
 
-def _has_fraction_bits(tensor: tf.Tensor) -> bool:
-    """Tells whether numbers are known to be below 2**23: `shift_right_logical` made them."""
-    if tensor.op.type != "BitwiseAnd":
-        return False
-    mask = tf.get_static_value(tensor.op.inputs[1])
-    return mask is not None and bool(np.all(mask < 1 << 23))
-
-
-def shift_right_logical(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Shifts the bits right, and clears what a sign would have brought from the left."""
-    bits = row_of(element).bits
-    if bits < 32:
-        return _integers.shift_right_logical(element, x, y)
-    known = tf.get_static_value(y)
-    if known is not None and known.size and _integers.is_in_width(element, y):
-        return _shifted_by(x, np.asarray(known), bits)
-    # By 1 first: a mask for all places would be a difference, which OpenVINO takes in float32.
-    most = tf.constant((1 << (bits - 1)) - 1, x.dtype)
-    once = tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, constant_like(x, 1)), most)
-    one, last = constant_like(y, 1), constant_like(y, bits - 1)
-    places = tf.clip_by_value(y, one, last)
-    found = tf.bitwise.right_shift(once, places - one)
-    found = tf.where(tf.equal(places, y), found, constant_like(found, 0))
-    return tf.where(tf.equal(y, constant_like(y, 0)), x, found)
-
-
-def _shifted_by(x: tf.Tensor, places: np.ndarray[Any, Any], bits: int) -> tf.Tensor:
-    limits = [(1 << (bits - int(place))) - 1 for place in places.reshape(-1)]
-    wrapped = np.array(limits, f"uint{bits}").astype(x.dtype.as_numpy_dtype)
-    mask = tf.constant(wrapped.reshape(places.shape))
-    if np.all(places >= 32):
-        # OpenVINO has 32 bits for 64, and machines do not shift these by 32 at once.
-        half = constant_like(x, 16)
-        x = tf.bitwise.right_shift(tf.bitwise.right_shift(x, half), half)
-        places = places - places.dtype.type(32)
-    return tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, tf.constant(places)), mask)
-
-
-def remainder(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """Returns the remainder with the dividend's sign; tf2onnx does not know TruncateMod."""
-    if _integers.is_unsigned(element):
-        return _integers.remainder(element, x, y)
-    divisor, zero = _integers.safe_divisor(element, x, y)
-    found, none = tf.math.floormod(x, divisor), constant_like(x, 0)
-    other_sign = tf.not_equal(tf.less(x, none), tf.less(divisor, none))
-    beyond = tf.logical_and(tf.not_equal(found, none), other_sign)
-    found = tf.where(beyond, found - divisor, found)
-    return found if zero is None else tf.where(zero, x, found)
+def _most_bits(tensor: tf.Tensor) -> int:
+    """Returns how many bits unsigned integers have at most, by what made them."""
+    operation = tensor.op
+    if operation.type == "BitwiseAnd":
+        mask = tf.get_static_value(operation.inputs[1])
+        return 64 if mask is None else int(np.max(mask)).bit_length()
+    if operation.type == "Cast" and operation.inputs[0].dtype.is_unsigned:
+        return min(8 * int(tensor.dtype.size), _most_bits(operation.inputs[0]))
+    if operation.type == "RightShift":
+        places = tf.get_static_value(operation.inputs[1])
+        return 64 if places is None else _most_bits(operation.inputs[0]) - int(np.min(places))
+    return 8 * int(tensor.dtype.size) if tensor.dtype.is_unsigned else 64
 
 
 def expm1(x: tf.Tensor) -> tf.Tensor:
@@ -140,6 +110,34 @@ def lgamma(x: tf.Tensor) -> tf.Tensor:
     reflected = tf.where(is_pole, infinite, constant_like(x, np.log(np.pi)) - sine - found)
     found = tf.where(is_reflected, reflected, found)
     return tf.where(tf.equal(tf.abs(x), infinite), infinite, found)
+
+
+def combination(kind: str, element: str) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Returns the function of "maximum", "minimum" or "multiply"."""
+    is_maximum = kind == "maximum"
+    found: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] = tf.multiply
+    if element == "i1":
+        found = tf.logical_or if is_maximum else tf.logical_and
+    elif kind == "multiply":
+        pass
+    elif row_of(element).kind == "float":
+        found = tf.maximum if is_maximum else tf.minimum
+    else:
+        of_integers = _converter_integers.maximum if is_maximum else _converter_integers.minimum
+        found = functools.partial(of_integers, element)
+    return found
+
+
+def chosen(flag: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Returns x where the flag is set, else y."""
+    is_wide = x.dtype.is_integer and x.dtype.size >= 4
+    return _converter_integers.select(flag, x, y) if is_wide else tf.where(flag, x, y)
+
+
+def square(x: tf.Tensor) -> tf.Tensor:
+    """Squares; of a square of images tf2onnx keeps the shape while it transposes the values."""
+    is_image = x.shape.rank in (4, 5) and x.dtype.is_floating
+    return tf.pow(x, constant_like(x, 2)) if is_image else tf.square(x)
 
 
 def reverse(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:

@@ -9,17 +9,24 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import tensorflow as tf
 
 from jax2tf_bridge.portable.bytecode import Operation
-from jax2tf_bridge.to_tf.operations import _converter_forms, _floats, _integers
+from jax2tf_bridge.to_tf.operations import (
+    _converter_forms,
+    _converter_integers,
+    _floats,
+    _integers,
+)
 from jax2tf_bridge.to_tf.operations._array import Array, has_dtype, row_of, tf_dtype
 from jax2tf_bridge.to_tf.operations._comparisons import compare
 from jax2tf_bridge.to_tf.operations._conversions import bitcast, convert
 from jax2tf_bridge.to_tf.operations._folding import converted, folded, postponed
 from jax2tf_bridge.to_tf.operations._plain_forms import plain_form
 from jax2tf_bridge.to_tf.operations._scope import Emitter, Scope, broadcast_sizes
+from jax2tf_bridge.to_tf.operations._widening import NARROW_BITS
 from shape_poly import Dim
 
 TensorFunction = Callable[..., tf.Tensor]
@@ -172,10 +179,19 @@ def _random_or_bits(scope: Scope, operation: Operation, operands: Sequence[Array
     (array,) = operands
     element = operation.results[0].tensor.element
     if (array.element, element) == ("ui32", "f32"):
-        unit = _converter_forms.random_unit(scope.compact(array))
+        unit = _converter_forms.random_unit(scope.compact(array), fraction_bits=23)
         if unit is not None:
             return scope.made(unit, element, array.sizes)
     return _bitcast_convert(scope, operation, operands)
+
+
+def _bits_of_bfloat16(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    (array,) = operands
+    if (array.element, operation.results[0].tensor.element) == ("ui16", "f32"):
+        unit = _converter_forms.random_unit(scope.compact(array), fraction_bits=7)
+        if unit is not None:
+            return scope.made(unit, "f32", array.sizes)
+    scope.fail(operation, "for converters bfloat16 is float32, which has other bits")
 
 
 def _reduce_precision(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
@@ -273,13 +289,80 @@ EMITTERS: Mapping[str, Emitter] = MappingProxyType(
     }
 )
 
+
+def _compare_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    """Compares great integers as converters need it."""
+    element = operands[0].element
+    direction = operation.text("comparison_direction")
+    is_ordered = _integers.is_unsigned(element) and direction not in ("EQ", "NE")
+    is_small = not is_ordered and any(map(_converter_integers.is_small, operands))
+    if not _converter_integers.is_wide(element) or is_small:
+        return _compare(scope, operation, operands)
+    return emit_elementwise(scope, operation, operands, _converter_integers.COMPARISONS[direction])
+
+
+def _select_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    is_wide = _converter_integers.is_wide(operands[1].element)
+    function = _converter_integers.select if is_wide else tf.where
+    return emit_elementwise(scope, operation, operands, function)
+
+
+def _clamp_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
+    low, x, high = operands
+    is_small = all(map(_converter_integers.is_small, (low, high)))
+    if not _converter_integers.is_wide(x.element):
+        return emit_elementwise(scope, operation, operands, _clamp)
+    if is_small and not _integers.is_unsigned(x.element):
+        return emit_elementwise(scope, operation, operands, _clamp)
+
+    def function(low: tf.Tensor, x: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
+        # Not by the extremes, of which OpenVINO makes a clamp of float32.
+        least = _converter_integers.select(_converter_integers.less(x, low), low, x)
+        return _converter_integers.select(_converter_integers.less(high, least), high, least)
+
+    return emit_elementwise(scope, operation, operands, function)
+
+
+def _extremum_exactly(function: Kernel, otherwise: Emitter) -> Emitter:
+    def emit(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Any:
+        element = operands[0].element
+        if not _converter_integers.is_wide(element):
+            return otherwise(scope, operation, operands)
+        return emit_elementwise(scope, operation, operands, functools.partial(function, element))
+
+    return emit
+
+
+def _convert_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Any:
+    (array,) = operands
+    element = operation.results[0].tensor.element
+    if array.element != "ui32" or row_of(element).kind != "float" or array.known is not None:
+        return _convert(scope, operation, operands)
+    function = functools.partial(_converter_integers.to_float, dtype=tf_dtype(element))
+    return emit_elementwise(scope, operation, operands, function)
+
+
 FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
     {
         "bitcast_convert": _random_or_bits,
+        NARROW_BITS: _bits_of_bfloat16,
+        "clamp": _clamp_exactly,
+        "compare": _compare_exactly,
+        "convert": _convert_exactly,
+        "divide": _by_kind(
+            integers=_converter_integers.divide,
+            floats=tf.divide,
+            complexes=_floats.complex_divide,
+        ),
         "exponential_minus_one": _of_floats(_converter_forms.expm1),
         "log_plus_one": _of_floats(_converter_forms.log1p),
-        "remainder": _by_kind(integers=_converter_forms.remainder, floats=_floats.remainder),
-        "shift_right_logical": _of_integers(_converter_forms.shift_right_logical),
+        "maximum": _extremum_exactly(_converter_integers.maximum, EMITTERS["maximum"]),
+        "minimum": _extremum_exactly(_converter_integers.minimum, EMITTERS["minimum"]),
+        "remainder": _by_kind(integers=_converter_integers.remainder, floats=_floats.remainder),
+        "select": _select_exactly,
+        "shift_left": _of_integers(_converter_integers.shift_left),
+        "shift_right_arithmetic": _of_integers(_converter_integers.shift_right_arithmetic),
+        "shift_right_logical": _of_integers(_converter_integers.shift_right_logical),
     }
 )
 """Those that are others for converters of TensorFlow's graphs."""

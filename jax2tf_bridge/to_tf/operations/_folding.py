@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -60,6 +61,13 @@ def _truncated_remainder(left: Any, right: Any) -> Any:
     return None if quotient is None else left - right * quotient
 
 
+def _shifted(shift: Callable[..., Any], left: Any, right: Any) -> Any:
+    """Shifts bits that have no sign; beyond the width nothing is left."""
+    if np.any(left < 0) or np.any(right < 0):
+        return None
+    return np.where(right < 64, shift(left, np.minimum(right, 63)), 0)
+
+
 _BINARY: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {
         "add": np.add,
@@ -72,6 +80,8 @@ _BINARY: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "negate": np.negative,
         "abs": np.abs,
         "sign": np.sign,
+        "shift_left": functools.partial(_shifted, np.left_shift),
+        "shift_right_logical": functools.partial(_shifted, np.right_shift),
         "select": np.where,
         "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
     }

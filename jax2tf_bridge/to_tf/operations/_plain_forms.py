@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.portable.bytecode import Operation
-from jax2tf_bridge.to_tf.operations import _integers
+from jax2tf_bridge.to_tf.operations import _converter_forms, _integers
 from jax2tf_bridge.to_tf.operations._array import Array
 from jax2tf_bridge.to_tf.operations._scope import Scope, broadcast_sizes
 
@@ -126,7 +126,8 @@ def _multiply(scope: Scope, operands: Sequence[Array]) -> Array | None:
             return _unchanged(array, operands)
     left, right = operands
     if left is right and left.element in _FLOATS:
-        return scope.made(tf.square(scope.compact(left)), left.element, left.sizes)
+        square = _converter_forms.square if scope.for_converters else tf.square
+        return scope.made(square(scope.compact(left)), left.element, left.sizes)
     return None
 
 

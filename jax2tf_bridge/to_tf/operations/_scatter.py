@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.portable.bytecode import Block, Operation
+from jax2tf_bridge.to_tf.operations import _converter_forms
 from jax2tf_bridge.to_tf.operations._array import Array
 from jax2tf_bridge.to_tf.operations._bodies import sized
 from jax2tf_bridge.to_tf.operations._dynamic_slices import slice_at, update_at
@@ -341,7 +342,11 @@ def _combined(scope: Scope, places: _Updates, kind: str, array: Array, update: A
     rows = _rows(scope, places, array)
     old = rows.rows(scope, array)
     new = _row_updates(scope, places, rows, update)
-    if kind == "multiply" or (kind == "add" and len(rows.components) == 1 and _is_zero(array)):
+    is_sum = kind == "add" and len(rows.components) == 1 and _is_zero(array)
+    if scope.for_converters and kind in _EXTREMES_AND_PRODUCTS:
+        tensor = _by_runs(scope, rows, kind, old, new)
+    # tf2onnx makes all segments of a sum as long as the longest one.
+    elif kind == "multiply" or (is_sum and not scope.for_converters):
         tensor = _segments(scope, rows, kind, old, new)
     else:
         flat = _flat_rows(scope, rows, old)
@@ -351,8 +356,7 @@ def _combined(scope: Scope, places: _Updates, kind: str, array: Array, update: A
         else:
             vectors = _vectors(scope, rows, old)
             valid = None if rows.valid is None else _on_rows(scope, rows, rows.valid)
-            kernels = _FOR_CONVERTERS if scope.for_converters else _KERNELS
-            tensor = kernels[kind](scope.tensor(flat), vectors, scope.tensor(new), valid)
+            tensor = _KERNELS[kind](scope.tensor(flat), vectors, scope.tensor(new), valid)
         if flat is not old:
             tensor = tf.reshape(tensor, scope.reshape_shape(old.sizes))
     made = scope.made(_wrapped(array.element, tensor), array.element, old.sizes)
@@ -434,6 +438,54 @@ def _segments(scope: Scope, rows: _Rows, kind: str, old: Array, new: Array) -> t
     return tf.cast(tf.cast(scope.tensor(old), dtype) * tf.reshape(found, shape), own)
 
 
+_EXTREMES_AND_PRODUCTS = frozenset({"maximum", "minimum", "multiply"})
+
+
+def _by_runs(scope: Scope, rows: _Rows, kind: str, old: Array, new: Array) -> tf.Tensor:
+    """Combines updates by operations that converters know: sorted by rows, and then in runs.
+
+    Each step combines what twice as many neighbours have; a run's last one has all of it.
+    """
+    combine = _converter_forms.combination(kind, old.element)
+    total = (product(rows.grid),)
+    index = flat_index(scope, rows.components, old.sizes[: len(rows.components)])
+    end = scope.size(_leading_size(rows, old))
+    ids = scope.tensor(reshape(scope, scope.full(index), total))
+    if rows.valid is not None:
+        flags = scope.tensor(reshape(scope, scope.full(rows.valid), total))
+        ids = tf.where(flags, ids, tf.cast(end, ids.dtype))
+    values = tf.reshape(scope.tensor(new), scope.reshape_shape((*total, *rows.rest)))
+    count = tf.shape(ids)[0]
+    order = tf.math.top_k(tf.negative(ids), count).indices
+    ids, values = tf.gather(ids, order), tf.gather(values, order)
+    place = tf.range(count)
+
+    def step(width: tf.Tensor, found: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        before = tf.maximum(place - width, 0)
+        is_same = tf.logical_and(tf.equal(tf.gather(ids, before), ids), place >= width)
+        others = combine(found, tf.gather(found, before))
+        chosen = tf.reshape(is_same, [-1] + [1] * len(rows.rest))
+        return width * 2, _converter_forms.chosen(chosen, others, found)
+
+    _, values = tf.while_loop(
+        lambda width, _: width < count,
+        step,
+        (tf.constant(1), values),
+        shape_invariants=(tf.TensorShape([]), values.shape),
+    )
+    following = tf.gather(ids, tf.minimum(place + 1, count - 1))
+    is_last = tf.logical_or(tf.not_equal(following, ids), tf.equal(place, count - 1))
+    # One more row takes what goes nowhere.
+    flat = tf.reshape(
+        scope.tensor(old), scope.reshape_shape((_leading_size(rows, old), *rows.rest))
+    )
+    flat = tf.concat([flat, flat[:1]], 0)
+    target = tf.where(is_last, ids, tf.cast(end, ids.dtype))
+    values = combine(tf.gather(flat, ids), values)
+    found = tf.tensor_scatter_nd_update(flat, target[:, None], values)[:end]
+    return tf.reshape(found, scope.reshape_shape(old.sizes))
+
+
 _NARROW = frozenset({tf.float16, tf.bfloat16, tf.float32, tf.complex64})
 
 
@@ -464,18 +516,17 @@ def _extreme(
     valid: tf.Tensor | None,
     *,
     is_maximum: bool,
-    reads_bits: bool = True,
 ) -> tf.Tensor:
     dtype = tensor.dtype
-    again = functools.partial(_extreme, is_maximum=is_maximum, reads_bits=reads_bits)
+    again = functools.partial(_extreme, is_maximum=is_maximum)
     if dtype == tf.bool:
         as_numbers = [tf.cast(x, tf.int8) for x in (tensor, updates)]
         return tf.cast(again(as_numbers[0], index, as_numbers[1], valid), dtype)
-    if dtype.is_floating and reads_bits:
+    if dtype.is_floating:
         # TensorFlow's kernels lose NaN: as integers of the same order, of which NaN is the last.
         keys = [_keys(x, is_maximum) for x in (tensor, updates)]
         return tf.bitcast(_ordered_bits(again(keys[0], index, keys[1], valid)), dtype)
-    ends = (-np.inf, np.inf) if dtype.is_floating else (dtype.min, dtype.max)
+    ends = (dtype.min, dtype.max)
     scatter = tf.tensor_scatter_nd_max if is_maximum else tf.tensor_scatter_nd_min
     return scatter(tensor, index, _masked(updates, valid, ends[0 if is_maximum else 1]))
 
@@ -506,15 +557,6 @@ _KERNELS: Mapping[str, _Kernel] = MappingProxyType(
         "minimum": functools.partial(_extreme, is_maximum=False),
     }
 )
-# They read no bits, and lose NaN.
-_FOR_CONVERTERS: Mapping[str, _Kernel] = MappingProxyType(
-    {
-        "add": _add,
-        "maximum": functools.partial(_extreme, is_maximum=True, reads_bits=False),
-        "minimum": functools.partial(_extreme, is_maximum=False, reads_bits=False),
-    }
-)
-
 
 # Any body.
 

@@ -15,6 +15,7 @@ from jax2tf_bridge.errors import BridgeError, ModuleError
 from jax2tf_bridge.portable.bytecode import Block, Operation, Program, TensorType, Value
 from jax2tf_bridge.to_tf._line_names import line_scope
 from jax2tf_bridge.to_tf._shape_guards import SizeAlgebra
+from jax2tf_bridge.to_tf.operations import _converter_integers
 from jax2tf_bridge.to_tf.operations._array import Array, has_dtype, tf_dtype
 from shape_poly import Dim, DimExpr, SymbolicScope, symbolic_dim_bounds, variables_of
 
@@ -232,8 +233,9 @@ class Scope:
         """Returns an array's tensor, which broadcasts to its sizes."""
         if array.computed is not None:
             return array.computed
-        if array.known is not None:
-            return self.once(("known", array), lambda: tf.constant(array.known))
+        if (known := array.known) is not None:
+            constant = _converter_integers.constant if self.for_converters else tf.constant
+            return self.once(("known", array), lambda: constant(known))
         if (formula := array.formula) is not None:
             return self.once(("formula", array), lambda: formula.make(self))
         assert array.parts is not None, "an array has one of four forms"

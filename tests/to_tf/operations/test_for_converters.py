@@ -8,10 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import tensorflow as tf
 from jax import lax
 
-from jax2tf_bridge import Target, convert, export, save
+from jax2tf_bridge import Signature, Target, convert, export, save
+from jax2tf_bridge.errors import ModuleError
+from tests.consumers import own_operations
 from tests.consumers.own_operations import operation_counts
 
 # tf2onnx 1.17 or OpenVINO 2026.4 has no form of them, or a wrong one.
@@ -87,6 +90,74 @@ def test_values_are_those_of_jax_by_operations_that_converters_know() -> None:
                 tf.nest.flatten(found[name]), jax.tree_util.tree_leaves(wanted), strict=True
             ):
                 np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+_GREAT = np.uint32(0x9E3779B9)
+
+
+def _of_integers(x: Any, y: Any, places: Any) -> list[Any]:
+    flag = x < y
+    return [
+        *(lax.div(x, y), lax.rem(x, y), flag, x <= y, x == y, lax.max(x, y), lax.min(x, y)),
+        *(lax.clamp(jnp.minimum(x, y), x + y, y), jnp.where(flag, x, y), lax.shift_left(x, places)),
+        *(lax.shift_right_logical(x, places), x.astype(np.float32), x ^ _GREAT.astype(x.dtype)),
+    ]
+
+
+def test_integers_of_32_bits_are_exact_by_sums_products_and_bits() -> None:
+    ends = [
+        0,
+        1,
+        2,
+        3,
+        7,
+        255,
+        *(2**i + j for i in (16, 24, 30, 31) for j in (-1, 0, 1)),
+        2**32 - 1,
+    ]
+    pairs = np.array(np.meshgrid(ends, ends), np.uint64).astype(np.uint32).reshape(2, -1)
+    drawn = np.random.default_rng(0).integers(0, 2**32, (3, 2000), np.uint32)
+    x, y = np.concatenate([pairs, drawn[:2] >> drawn[2] % 32], 1)
+    places = np.arange(x.size, dtype=np.uint32) % 50
+    sizes = ["(n,)", "(n,)", "(n,)"]
+    for dtype in (np.uint32, np.int32):
+        f = convert(
+            _of_integers,
+            polymorphic_shapes=sizes,
+            target=Target.converters(),
+            with_gradient=False,
+        )
+        given = [each.view(dtype) for each in (x, y, places)]
+        for got, wanted in zip(f(*given), jax.jit(_of_integers)(*given), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+def test_bfloat16_is_float32(tmp_path: Path) -> None:
+    bfloat16 = jnp.bfloat16
+    x = np.linspace(-2, 2, 6).reshape(3, 2).astype(bfloat16)
+    captured = jnp.asarray(x[:2] * bfloat16(0.5))
+
+    def f(params: Any, x: Any, key: Any) -> dict[str, Any]:
+        noise = jax.random.uniform(key, (2,), bfloat16)
+        return {"y": jnp.tanh(x @ params["w"] @ captured) + noise, "wide": x.astype("float32")}
+
+    params = {"w": x[1:]}
+    key = np.array([0, 3], np.uint32)
+    signature = Signature(f, args=[x, _key(3)], polymorphic_shapes=["(b, 2)", None])
+    save(tmp_path / "model", signature, params=params, target=Target.converters())
+    served = tf.saved_model.load(tmp_path / "model").signatures["serving_default"]
+    dtypes = {node.attr["dtype"].type for node in own_operations.nodes(served.graph)}
+    assert tf.bfloat16.as_datatype_enum not in dtypes
+    found = served(x=tf.constant(x.astype(np.float32)), key=tf.constant(key))
+    for name, wanted in jax.jit(f)(params, x, _key(3)).items():
+        assert found[name].dtype == tf.float32
+        np.testing.assert_allclose(found[name], wanted.astype(np.float32), rtol=2**-6, atol=2**-6)
+
+
+def test_bits_of_bfloat16_are_refused() -> None:
+    f = convert(lambda x: lax.bitcast_convert_type(x, np.uint16), target=Target.converters())
+    with pytest.raises(ModuleError, match="for converters bfloat16 is float32, which has other b"):
+        f(np.ones(2, jnp.bfloat16))
 
 
 def _key(seed: int) -> Any:

@@ -1,0 +1,146 @@
+"""Writes programs and cases of the shape corpus as SavedModels that converters read.
+
+    python -m tests.consumers.export_for_converters FOLDER [NAME ...]
+
+`tests.models.consume_converted` runs them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge import Signature, Target, save
+from tests.consumers.exchange import Array, Report, write_arrays
+from tests.consumers.one_by_one import one_by_one
+from tests.program_cases.record import Program
+from tests.program_cases.reference import jax_arguments, over_key_words, reference
+from tests.programs import PROGRAMS
+from tests.shape_corpus import CASES
+from tests.shape_corpus.shape_case import ShapeCase
+
+_BFLOAT16_TOLERANCE = 2.0**-6
+
+
+def _flat(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a function so that its results are called output_0 and so on, as no input is."""
+
+    def f(*args: Any, **kwargs: Any) -> Any:
+        return tuple(jax.tree_util.tree_leaves(function(*args, **kwargs)))
+
+    return f
+
+
+def _write(
+    folder: Path, signature: Signature, answers: Sequence[tuple[Any, Any]], tolerance: float
+) -> None:
+    """Saves a function, and beside it arguments and JAX's results as flat arrays."""
+    folder.mkdir()
+    saved = save(folder / "model", signature, target=Target.converters(), vjp_order=0)
+    (served,) = saved.signatures.values()
+    for i, (inputs, results) in enumerate(answers):
+        wide = {"inputs": list(map(_widened, inputs)), "results": list(map(_widened, results))}
+        write_arrays(folder / f"call-{i}.npz", wide)
+    if any(array.dtype.name == "bfloat16" for pair in answers for side in pair for array in side):
+        tolerance = _BFLOAT16_TOLERANCE
+    facts = {
+        "inputs": list(served.inputs),
+        "outputs": list(served.outputs),
+        "calls": len(answers),
+        "tolerance": tolerance,
+    }
+    (folder / "model.json").write_text(json.dumps(facts))
+
+
+def _widened(array: Array) -> Array:
+    """Returns the array as it crosses to a converted graph, which has no bfloat16."""
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+def _write_program(program: Program, folder: Path) -> None:
+    with program.precision():
+        example = program.build()
+        references = [reference(program, example, c, gradients=False) for c in example.calls]
+        first = example.calls[0]
+        function = example.function
+        args: Sequence[Any] = jax_arguments(program, first)
+        if program.key_arguments:
+            function, args = over_key_words(program, function), first.args
+        signature = Signature(
+            _flat(function),
+            args=list(args),
+            kwargs=dict(first.kwargs),
+            polymorphic_shapes=program.polymorphic_shapes,
+            polymorphic_constraints=program.constraints,
+        )
+        _write(folder, signature, [(r.inputs, r.results) for r in references], program.tolerance)
+
+
+def _write_case(case: ShapeCase, folder: Path) -> None:
+    function = jax.jit(_flat(case.function))
+    answers = []
+    for sizes in case.sizes[:: max(1, len(case.sizes) // 3)][:3]:
+        args = case.arguments(sizes)
+        leaves = jax.tree_util.tree_leaves(args)
+        answers.append((leaves, list(map(np.asarray, function(*args)))))
+    signature = Signature(
+        _flat(case.function),
+        args=case.arguments(case.sizes[-1]),
+        polymorphic_shapes=list(case.specs),
+        polymorphic_constraints=case.requirement,
+    )
+    _write(folder, signature, answers, 2e-4)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A program or a case.
+
+    Attributes:
+      name: of its folder.
+      write: makes the folder.
+    """
+
+    name: str
+    write: Callable[[Path], None]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+EXPORTED: tuple[Exported, ...] = (
+    *(Exported(p.name, functools.partial(_write_program, p)) for p in PROGRAMS),
+    *(
+        Exported(f"case-{c.name}", functools.partial(_write_case, c))
+        for c in CASES
+        if c.label != "impossible"
+    ),
+)
+"""What is exported."""
+
+
+def main(folder: Path, *names: str) -> None:
+    """Writes those that are named, or all."""
+    report = Report(folder / "export.jsonl")
+    report.head({"jax": jax.__version__, "tensorflow": tf.__version__})
+    by = {each.name: each for each in EXPORTED}
+
+    def write(name: str) -> list[str]:
+        by[name].write(folder / name)
+        jax.clear_caches()
+        return []
+
+    one_by_one(report, names or by, write)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])
