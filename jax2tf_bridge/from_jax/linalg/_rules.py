@@ -1,5 +1,6 @@
 """Rules in the place of LAPACK, cusolver and hipsolver calls, platform by platform."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,7 +37,6 @@ _GPUS = ("cuda", "rocm")
 # Up to this many rows the op cholesky is as fast on CPU as the blocked form.
 _LARGEST_CHOLESKY_OP = 24
 
-_lower_lu = lower_fun(lu)
 _lower_svd = lower_fun(svd)
 _lower_eigh = lower_fun(_eigh.eigh)
 _lower_cholesky = lower_fun(cholesky, multiple_results=False)
@@ -101,6 +101,10 @@ def _with_other_rules() -> tuple[tuple[Any, Rule], ...]:
         (lax.linalg.cholesky_p, _lower_cholesky_by_platform),
         (extend_random.threefry2x32_p, _lower_threefry_by_platform),
     )
+
+
+def _lower_lu(ctx: Any, a: Any) -> Sequence[Any]:
+    return lower_fun(functools.partial(lu, rank=ctx.avals_out[1].shape[-1]))(ctx, a)
 
 
 def _lower_eigh_by_size(
