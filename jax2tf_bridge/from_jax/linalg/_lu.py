@@ -20,7 +20,6 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     where,
 )
 
-
 # Of panels of a symbolic size.
 _WIDTH = 32
 
@@ -100,7 +99,7 @@ def _lu_of_symbolic_size(a: Any, *, rank: Any) -> tuple[Any, Any, Any]:
     return resize(a, (m, n)), resize(swaps, (rank,)), resize(permutation, (m,))
 
 
-def _factor_panel(a: Any, start: Any = np.int32(0), count: Any = None) -> tuple[Any, Any, Any]:
+def _factor_panel(a: Any, start: Any = 0, count: Any = None) -> tuple[Any, Any, Any]:
     """Factors a tall panel [m, n] by columns: the panel, its swaps, its row order.
 
     Args:

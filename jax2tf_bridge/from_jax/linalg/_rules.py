@@ -126,6 +126,8 @@ def _lower_eigh_by_size(
         )
     if n == 0:
         return lower_fun(_no_eigenvalues)(ctx, a)
+    if not isinstance(n, int):
+        return _lower_eigh(ctx, a, lower=lower)
     if n > _eigh.largest_jacobi(aval.dtype):
         return _lower_eigh(ctx, a, lower=lower)
     if not lower:
