@@ -4,6 +4,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.extend import random as extend_random
 
@@ -37,7 +39,6 @@ _GPUS = ("cuda", "rocm")
 # Up to this many rows the op cholesky is as fast on CPU as the blocked form.
 _LARGEST_CHOLESKY_OP = 24
 
-_lower_svd = lower_fun(svd)
 _lower_eigh = lower_fun(_eigh.eigh)
 _lower_cholesky = lower_fun(cholesky, multiple_results=False)
 _lower_tridiagonal_solve = lower_fun(tridiagonal_solve, multiple_results=False)
@@ -78,6 +79,7 @@ def _with_other_rules() -> tuple[tuple[Any, Rule], ...]:
     ours: list[tuple[Any, Rule]] = [
         (lax.linalg.lu_p, _lower_lu),
         (lax.linalg.svd_p, _lower_svd),
+        (lax.linalg.qr_p, _qr.lower_symbolic_qr),
         # XLA expands the op on CPU, and its GPU compilers have solvers for it.
         (lax.linalg.triangular_solve_p, common_rule(lax.linalg.triangular_solve_p)),
     ]
@@ -105,6 +107,13 @@ def _with_other_rules() -> tuple[tuple[Any, Rule], ...]:
 
 def _lower_lu(ctx: Any, a: Any) -> Sequence[Any]:
     return lower_fun(functools.partial(lu, rank=ctx.avals_out[1].shape[-1]))(ctx, a)
+
+
+def _lower_svd(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
+    # min(m, n), whatever part of the values is asked for.
+    m, n = ctx.avals_in[0].shape[-2:]
+    rank = m if m == n else jax.eval_shape(jnp.linalg.svdvals, ctx.avals_in[0]).shape[-1]
+    return lower_fun(functools.partial(svd, rank=rank))(ctx, a, **params)
 
 
 def _lower_eigh_by_size(
