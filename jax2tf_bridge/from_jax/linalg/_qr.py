@@ -25,6 +25,7 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     sizes_known,
     where,
 )
+from jax2tf_bridge.from_jax.linalg._reflectors import pivoted_qr
 
 # The platforms whose own rules are LAPACK or its GPU counterparts. JAX's common rules are the
 # custom calls Qr and ProductOfElementaryHouseholderReflectors.
@@ -48,12 +49,23 @@ def lower_householder_product(ctx: Any, a: Any, taus: Any) -> Sequence[Any]:
     return lower_by_platform(ctx, primitive, rules, a, taus)
 
 
+def _pivoted(a: Any, *, rank: Any, full: bool) -> tuple[Any, Any, Any]:
+    """Computes Q, R and the columns of `a` in the order of R's."""
+    packed, order, taus = pivoted_qr(
+        a, lax.full((*a.shape[:-2], a.shape[-1]), 0, np.int32), rank=rank
+    )
+    return *_unpacked(packed, taus, rank=rank, full=full), order - np.int32(1)
+
+
 def qr(a: Any, *, rank: Any, full: bool = False) -> tuple[Any, Any]:
     """Computes Q [m, k] and R [k, n] for a [..., m, n]; k is `rank`, min(m, n), or m if `full`."""
-    m, n = a.shape[-2:]
-    batch = a.shape[:-2]
     packed, taus = jnp.linalg.qr(a, mode="raw")
-    packed = lax.transpose(packed, (*range(len(batch)), a.ndim - 1, a.ndim - 2))
+    packed = lax.transpose(packed, (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))
+    return _unpacked(packed, taus, rank=rank, full=full)
+
+
+def _unpacked(packed: Any, taus: Any, *, rank: Any, full: bool) -> tuple[Any, Any]:
+    *batch, m, n = packed.shape
     k = m if full else rank
     q = lax.linalg.householder_product(resize(packed, (*batch, m, k)), taus)
     return q, where(below_diagonal(k, n) > 0, 0, resize(packed, (*batch, k, n)))
@@ -65,12 +77,13 @@ def lower_symbolic_qr(
     """Lowers qr of symbolic sizes, also where it is not known which is the smaller one."""
     aval = ctx.avals_in[0]
     known = sizes_known(*aval.shape[-2:])
-    if known or pivoting:
+    if known:
         params = {"pivoting": pivoting, "full_matrices": full_matrices, **options}
         return common_rule(lax.linalg.qr_p)(ctx, a, **params)
     thin = jax.eval_shape(functools.partial(jnp.linalg.qr, mode="r"), aval)
     rank = thin.shape[-2]
-    return lower_fun(functools.partial(qr, rank=rank, full=full_matrices))(ctx, a)
+    factor = _pivoted if pivoting else qr
+    return lower_fun(functools.partial(factor, rank=rank, full=full_matrices))(ctx, a)
 
 
 def ormqr(a: Any, taus: Any, c: Any, *, left: bool, transpose: bool) -> Any:

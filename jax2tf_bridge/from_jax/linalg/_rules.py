@@ -47,7 +47,6 @@ _lower_eig = lower_fun(eig)
 _lower_schur = lower_fun(schur)
 _lower_hessenberg = lower_fun(hessenberg)
 _lower_tridiagonal = lower_fun(tridiagonal)
-_lower_pivoted_qr = lower_fun(pivoted_qr)
 
 # TPU too: for what JAX has no rule there.
 _EVERYWHERE = (*PLATFORMS, "tpu")
@@ -107,6 +106,11 @@ def _with_other_rules() -> tuple[tuple[Any, Rule], ...]:
 
 def _lower_lu(ctx: Any, a: Any) -> Sequence[Any]:
     return lower_fun(functools.partial(lu, rank=ctx.avals_out[1].shape[-1]))(ctx, a)
+
+
+def _lower_pivoted_qr(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
+    rank = ctx.avals_out[2].shape[-1]
+    return lower_fun(functools.partial(pivoted_qr, rank=rank))(ctx, *args, **params)
 
 
 def _lower_svd(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
