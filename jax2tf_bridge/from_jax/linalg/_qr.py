@@ -71,13 +71,12 @@ def _unpacked(packed: Any, taus: Any, *, rank: Any, full: bool) -> tuple[Any, An
     return q, where(below_diagonal(k, n) > 0, 0, resize(packed, (*batch, k, n)))
 
 
-def lower_symbolic_qr(
+def lower_qr(
     ctx: Any, a: Any, *, pivoting: bool, full_matrices: bool, **options: Any
 ) -> Sequence[Any]:
-    """Lowers qr of symbolic sizes, also where it is not known which is the smaller one."""
+    """Lowers qr as JAX does; of symbolic sizes, also where neither is known to be the smaller."""
     aval = ctx.avals_in[0]
-    known = sizes_known(*aval.shape[-2:])
-    if known:
+    if sizes_known(*aval.shape[-2:]):
         params = {"pivoting": pivoting, "full_matrices": full_matrices, **options}
         return common_rule(lax.linalg.qr_p)(ctx, a, **params)
     thin = jax.eval_shape(functools.partial(jnp.linalg.qr, mode="r"), aval)

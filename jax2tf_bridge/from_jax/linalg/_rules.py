@@ -22,7 +22,7 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
     lower_fun,
 )
 from jax2tf_bridge.from_jax.linalg import _eigh, _qr
-from jax2tf_bridge.from_jax.linalg._arrays import adjoint, real
+from jax2tf_bridge.from_jax.linalg._arrays import adjoint, real, sizes_known
 from jax2tf_bridge.from_jax.linalg._cholesky import cholesky
 from jax2tf_bridge.from_jax.linalg._eig import eig
 from jax2tf_bridge.from_jax.linalg._lu import lu
@@ -77,8 +77,6 @@ def _of_lapack_alone() -> tuple[tuple[Any, Rule], ...]:
 def _with_other_rules() -> tuple[tuple[Any, Rule], ...]:
     ours: list[tuple[Any, Rule]] = [
         (lax.linalg.lu_p, _lower_lu),
-        (lax.linalg.svd_p, _lower_svd),
-        (lax.linalg.qr_p, _qr.lower_symbolic_qr),
         # XLA expands the op on CPU, and its GPU compilers have solvers for it.
         (lax.linalg.triangular_solve_p, common_rule(lax.linalg.triangular_solve_p)),
     ]
@@ -100,6 +98,8 @@ def _with_other_rules() -> tuple[tuple[Any, Rule], ...]:
         *([(geqrf_p, _qr.lower_geqrf)] if has_primitive("geqrf_p") else []),
         (lax.linalg.householder_product_p, _qr.lower_householder_product),
         (lax.linalg.cholesky_p, _lower_cholesky_by_platform),
+        (lax.linalg.qr_p, _qr.lower_qr),
+        (lax.linalg.svd_p, _lower_svd_by_platform),
         (extend_random.threefry2x32_p, _lower_threefry_by_platform),
     )
 
@@ -118,6 +118,13 @@ def _lower_svd(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
     m, n = ctx.avals_in[0].shape[-2:]
     rank = m if m == n else jax.eval_shape(jnp.linalg.svdvals, ctx.avals_in[0]).shape[-1]
     return lower_fun(functools.partial(svd, rank=rank))(ctx, a, **params)
+
+
+def _lower_svd_by_platform(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
+    # JAX's rule for the TPU compares the two sizes.
+    ours = PLATFORMS if sizes_known(*ctx.avals_in[0].shape[-2:]) else _EVERYWHERE
+    rules = dict.fromkeys(ours, _lower_svd)
+    return lower_by_platform(ctx, lax.linalg.svd_p, rules, a, **params)
 
 
 def _lower_eigh_by_size(
