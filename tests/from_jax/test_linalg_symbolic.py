@@ -207,7 +207,9 @@ def test_all_platforms() -> None:
     m, n = export.symbolic_shape("m, n")
 
     def f(a: Any) -> Any:
-        return jnp.linalg.svd(a), jnp.linalg.qr(a), lax.linalg.lu(a)
+        d = a[0] + 20
+        solved = lax.linalg.tridiagonal_solve(d, d, d, a.T)
+        return jnp.linalg.svd(a), jnp.linalg.qr(a), lax.linalg.lu(a), solved
 
     a = jax.ShapeDtypeStruct((m, n), np.float32)
     check_portable(export_function(f, a, platforms=ALL))

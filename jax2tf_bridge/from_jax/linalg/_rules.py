@@ -176,8 +176,9 @@ def _lower_cholesky_by_platform(ctx: Any, a: Any) -> Sequence[Any]:
 
 
 def _lower_tridiagonal_solve_by_platform(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
-    # JAX cannot perturb singular systems on TPU.
-    ours = _EVERYWHERE if params.get("perturb_singular") else PLATFORMS
+    # JAX cannot perturb singular systems on TPU, and its rule there asks for the size.
+    known = sizes_known(ctx.avals_in[1].shape[-1])
+    ours = _EVERYWHERE if params.get("perturb_singular") or not known else PLATFORMS
     rules = dict.fromkeys(ours, _lower_tridiagonal_solve)
     return lower_by_platform(ctx, lax.linalg.tridiagonal_solve_p, rules, *args, **params)
 
