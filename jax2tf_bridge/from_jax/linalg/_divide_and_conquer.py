@@ -236,10 +236,10 @@ def _roots(poles: Any, weights: Any, ordered: Any, pairs: Pairs) -> tuple[Any, A
         return where(farther, middle, low), where(farther, high, middle)
 
     def newton(_: Any, size: Any) -> Any:
-        inverse = 1 / (base - rows(direction * size))
-        terms = own_weights * inverse
-        value = direction * (_sum(terms, 1) + one)
-        slope = value + _sum(terms * (inverse * rows(size)), 1)
+        distance = base - rows(direction * size)
+        value = direction * secular(distance)
+        # Divided in another order: XLA would store quotients that the two sums share.
+        slope = value + _sum(rows(size) / distance * own_weights / distance, 1)
         return lax.clamp(low, where(slope > 0, size - size * value / slope, size), high)
 
     bounds = (smallest, lax.bitcast_convert_type(half, bits))
