@@ -124,19 +124,19 @@ def _svd_square(a: Any) -> tuple[Any, Any, Any]:
     vectors = vectors.at[:, order].get(mode="promise_in_bounds", unique_indices=True)
 
     vectors = lax.convert_element_type(vectors * np.array(math.sqrt(2), dtype), a.dtype)
-    vectors = lax.reshape(columns(phases) * vectors, (n, 2, n))
+    # V and U side by side, which compiles once for both.
+    both = lax.transpose(lax.reshape(columns(phases) * vectors, (n, 2, n)), (1, 0, 2))
+    panels = lax.concatenate([lax.expand_dims(x, (0,)) for x in (b.right, b.left)], 0)
+    padded = resize(_orthonormal(both), (2, panels.shape[2], n))
     nan = np.array(np.nan, a.dtype)
-    results = []
-    for place, panels in ((1, b.left), (0, b.right)):
-        chosen = lax.squeeze(lax.slice_in_dim(vectors, place, place + 1, axis=1), (1,))
-        padded = resize(_orthonormal(chosen), (panels.shape[1], n))
-        results.append(where(finite, resize(apply_panels(panels, padded), (n, n)), nan))
-    return where(finite, -descending * norm * scale, real(nan)), *results
+    both = where(finite, resize(jax.vmap(apply_panels)(panels, padded), (2, n, n)), nan)
+    s = where(finite, -descending * norm * scale, real(nan))
+    return s, both[1], both[0]
 
 
 def _orthonormal(a: Any) -> Any:
     """Returns Q of a QR with a positive diagonal of R: near `a`, if a is orthonormal."""
-    q, r = qr(a, rank=a.shape[0])
+    q, r = qr(a, rank=a.shape[-1])
     pivots = diagonal(r)
     if not is_complex(a):
         return where(rows(pivots) < 0, -q, q)

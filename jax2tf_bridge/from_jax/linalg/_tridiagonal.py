@@ -194,6 +194,7 @@ def running_phases(e: Any) -> Any:
     one = np.ones((), e.dtype)
     steps = where(nonzero, e / lax.convert_element_type(where(nonzero, size, 1), e.dtype), one)
     n = e.shape[0] + 1
+    steps = resize(steps, (n,))  # of which one is a part, also where n is 1
 
     def follow(k: Any, phases: Any) -> Any:
         step = lax.dynamic_slice_in_dim(steps, k, 1, 0)
