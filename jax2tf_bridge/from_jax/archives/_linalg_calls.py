@@ -132,8 +132,8 @@ def _sytrd(a: Any, *, flags: Flags, **_: Any) -> tuple[Any, ...]:
     return packed, diagonal, beside, taus, _success(a)
 
 
-def _geqp3(*arrays: Any, **_: Any) -> tuple[Any, ...]:
-    return pivoted_qr(*arrays)
+def _geqp3(*arrays: Any, shapes: Shapes, **_: Any) -> tuple[Any, ...]:
+    return pivoted_qr(*arrays, rank=shapes[2][-1])
 
 
 def _gesdd(a: Any, *, shapes: Shapes, **_: Any) -> tuple[Any, ...]:

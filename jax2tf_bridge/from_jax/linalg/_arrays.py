@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -103,13 +104,48 @@ def block_size(n: int, least: int, most_blocks: int) -> int:
     return max(least, -(-n // most_blocks))
 
 
-def loop(count: int, step: Callable[[Any, State], State], state: State) -> State:
-    """Calls `step(k, state)` for k = 0 .. count - 1; k is int32 also under 64-bit types."""
+def sizes_known(*sizes: Any) -> bool:
+    """Checks that no size is symbolic."""
+    return all(isinstance(size, int) for size in sizes)
+
+
+def multiple_of(width: int, size: Any) -> Any:
+    """Rounds a size, known or symbolic, up to a multiple of `width`."""
+    return (size + (width - 1)) // width * width
+
+
+def resize(a: Any, shape: tuple[Any, ...]) -> Any:
+    """Cuts dimensions or fills them with zeros, at their ends.
+
+    Of symbolic sizes a slice would have to be proven to lie within the array.
+    """
+    if a.shape == shape:
+        return a
+    config = [(0, new - old, 0) for old, new in zip(a.shape, shape, strict=True)]
+    return lax.pad(a, np.zeros((), a.dtype), config)
+
+
+def int32(size: Any) -> Any:
+    """Makes an int32 scalar of a size, known or symbolic, or of an integer array."""
+    if isinstance(size, int):
+        return np.int32(size)
+    return lax.convert_element_type(jnp.asarray(size), np.int32)
+
+
+def loop(count: Any, step: Callable[[Any, State], State], state: State) -> State:
+    """Calls `step(k, state)` for k = 0 .. count - 1; k is int32 also under 64-bit types.
+
+    `count` is a size, known or symbolic, or an int32 scalar.
+    """
 
     def body(k: Any, state: State) -> State:
         return step(lax.convert_element_type(k, np.int32), state)
 
-    end: State = lax.fori_loop(0, count, body, state)
+    if not isinstance(count, int):
+        count = int32(count)
+        end: State = lax.fori_loop(np.int32(0), count, body, state)
+        return end
+    end = lax.fori_loop(0, count, body, state)
     return end
 
 

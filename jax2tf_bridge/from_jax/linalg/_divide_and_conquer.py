@@ -4,139 +4,225 @@ Cuppen's method in the form of Gu and Eisenstat: the matrix is two halves and a 
 tied eigenvalues are the roots of a secular equation, and eigenvectors computed from a tie that
 fits the computed roots exactly are orthogonal. What others deflate (equal poles, zero ties) is
 moved apart by a rounding error instead, so that every shape is static.
+
+Each level ties the parts of a matrix in pairs, all of them at once: arrays are as large as the
+matrix, and masks keep the pairs apart. So one loop goes through all levels, of any size.
 """
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
-    below_diagonal,
+    broadcast,
     columns,
     epsilon,
+    eye_like,
+    int32,
     loop,
     matmul,
+    multiple_of,
+    resize,
     rows,
+    sizes_known,
     where,
 )
 
-# Solves a batch of small symmetric matrices [p, s, s]: (eigenvectors, ascending eigenvalues).
-SmallSolver = Callable[[Any], tuple[Any, Any]]
+# Of the digits of a root, those that bisection finds; and the steps that find the others, by the
+# bytes of a number.
+_BISECTED_BITS = 5
+_NEWTON_STEPS = {4: 3, 8: 4}
+
+# The rows of the blocks that are solved before the whole matrix is looked at, and the rows of the
+# largest matrix that is looked at as a whole at once.
+_BLOCK = 32
+_LARGEST_BLOCK = 64
 
 
-def eigh_tridiagonal(d: Any, e: Any, small_solver: SmallSolver, largest_leaf: int) -> Any:
+def eigh_tridiagonal(d: Any, e: Any) -> Any:
     """Eigenvectors [n, n], by ascending eigenvalue, of diagonal `d` [n] and subdiagonal `e`.
 
-    The largest absolute row sum of the matrix must be at most 1/2. `small_solver` gets matrices
-    of up to `largest_leaf` rows.
+    The largest absolute row sum of the matrix must be at most 1/2. n may be symbolic.
     """
     n = d.shape[0]
-    parts = 1
-    while -(-n // parts) > largest_leaf:
-        parts *= 2
-    size = -(-n // parts)
+    if sizes_known(n) and n <= _LARGEST_BLOCK:
+        vectors, _ = _solve_blocks(d, resize(e, (n,)), n)
+        return lax.squeeze(vectors, (0,))
     # The padding is untied, and sorts to the end: every true eigenvalue is below 1.
-    padding = parts * size - n
-    d = lax.concatenate([d, lax.iota(d.dtype, padding) + np.array(4, d.dtype)], 0)
-    e = lax.pad(e, np.zeros((), e.dtype), [(0, padding + 1, 0)])
-
-    vectors, values = _solve_leaves(d, e, parts, size, small_solver)
-    while parts > 1:
-        vectors, values = _merge(vectors, values, lax.reshape(e, (parts, size))[::2, -1])
-        parts, size = parts // 2, size * 2
-    return vectors[0, :n, :n]
-
-
-def _solve_leaves(
-    d: Any, e: Any, parts: int, size: int, small_solver: SmallSolver
-) -> tuple[Any, Any]:
-    """Solves the untied diagonal blocks: a tie of strength |b| takes |b| off both neighbours."""
-    d = lax.reshape(d, (parts, size))
-    e = lax.reshape(e, (parts, size))
-    tie = lax.abs(e[:, -1:])  # to the next block; zero for the last one
-    previous = lax.pad(tie[:-1], np.zeros((), d.dtype), [(1, 0, 0), (0, 0, 0)])
-    index = lax.iota(np.int32, size)
-    d = d - where(index == size - 1, tie, 0) - where(index == 0, previous, 0)
-    after = where(index == size - 1, 0, e)  # e[k] ties k to k + 1
-    below = below_diagonal(size)
-    blocks = where(below == 0, rows(d), 0)
-    blocks = where(below == -1, columns(after), blocks)
-    return small_solver(where(below == 1, rows(after), blocks))
+    padded = multiple_of(_BLOCK, n)
+    index = lax.iota(np.int32, padded)
+    far = lax.convert_element_type(index - int32(n) + np.int32(4), d.dtype)
+    d = where(index < int32(n), resize(d, (padded,)), far)
+    e = resize(e, (padded,))
+    small, values = _solve_blocks(d, e, _BLOCK)
+    vectors, _ = _merge_all(
+        _on_diagonal(small), lax.reshape(values, (1, padded)), lax.expand_dims(e, (0,)), _BLOCK
+    )
+    return resize(lax.squeeze(vectors, (0,)), (n, n))
 
 
-def _merge(vectors: Any, values: Any, ties: Any) -> tuple[Any, Any]:
-    """Ties neighbours: [2p, s, s] and [2p, s] with `ties` [p] become [p, 2s, 2s] and [p, 2s]."""
-    pairs, size = values.shape[0] // 2, values.shape[1]
+def _solve_blocks(d: Any, e: Any, size: int) -> tuple[Any, Any]:
+    """Solves the blocks [p, s, s] on the diagonal, down to single rows, without the ties between.
+
+    A tie of strength |b| takes |b| off the diagonal at both of its ends.
+    """
+    tie = lax.abs(e)
+    previous = lax.pad(tie, np.zeros((), d.dtype), [(1, -1, 0)])
+    shape = (d.shape[0] // size, size)
+    values, ties = lax.reshape(d - tie - previous, shape), lax.reshape(e, shape)
+    ties = where(lax.iota(np.int32, size) < size - 1, ties, 0)
+    eye = broadcast(eye_like(ties, size, size), (*shape, size))
+    return _merge_all(eye, values, ties, 1)
+
+
+def _on_diagonal(blocks: Any) -> Any:
+    """Makes [1, p s, p s] of blocks [p, s, s]."""
+    count, size, _ = blocks.shape
+    n = count * size
+    stacked = lax.reshape(blocks, (n, size))
+    repeated = lax.reshape(lax.broadcast_in_dim(stacked, (n, count, size), (0, 2)), (n, n))
+    number = lax.div(lax.iota(np.int32, n), np.int32(size))
+    return lax.expand_dims(where(columns(number) == rows(number), repeated, 0), (0,))
+
+
+def rayleigh(d: Any, e: Any, v: Any) -> Any:
+    """Computes v_i^T T v_i for columns of `v` [n, k], T with diagonal `d` and subdiagonal `e`.
+
+    Eigenvalues come out twice as accurate as the vectors.
+    """
+    zero = np.zeros((), v.dtype)
+    following = lax.pad(v, zero, [(-1, 1, 0), (0, 0, 0)])
+    squares = _sum(columns(d) * v * v, 0)
+    products = _sum(columns(resize(e, d.shape)) * v * following, 0)
+    return (squares + products + products) / _sum(v * v, 0)
+
+
+class Pairs(NamedTuple):
+    """Pairs of neighbouring parts of `size` rows each; the last one may be cut short.
+
+    index: 0 .. n - 1, as are the following [n], by row (or eigenvalue).
+    first: the first row of its pair.
+    seam: the last row of the upper part of its pair.
+    last: whether it is the last row of its pair.
+    same: [n, n], whether two rows are of one pair.
+    """
+
+    index: Any
+    first: Any
+    seam: Any
+    last: Any
+    same: Any
+
+
+def _pairs(n: Any, size: Any) -> Pairs:
+    """Pairs parts of `size` rows, which is traced."""
+    index = lax.iota(np.int32, n)
+    number = lax.div(index, size * np.int32(2))
+    first = number * size * np.int32(2)
+    following = lax.div(index + np.int32(1), size * np.int32(2))
+    last = (following > number) | lax.eq(index, int32(n) - np.int32(1))
+    same = columns(number) == rows(number)
+    return Pairs(index, first, first + size - np.int32(1), last, same)
+
+
+def _merge_all(vectors: Any, values: Any, ties: Any, size: int) -> tuple[Any, Any]:
+    """Ties parts of `size` rows each, pair by pair, until each matrix is one.
+
+    Args:
+      vectors: [p, n, n], the eigenvectors of the parts in blocks on the diagonal.
+      values: [p, n], ascending in each part.
+      ties: [p, n], entry k between rows k and k + 1; zero at the end.
+      size: of a part; n is a multiple of it.
+    """
+    n = values.shape[1]
+
+    def merge(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        vectors, values, size = state
+        vectors, values = _merge(vectors, values, ties, _pairs(n, size))
+        return vectors, values, size * np.int32(2)
+
+    start = (vectors, values, np.int32(size))
+    vectors, values, _ = lax.while_loop(lambda state: state[2] < int32(n), merge, start)
+    return vectors, values
+
+
+def _merge(vectors: Any, values: Any, ties: Any, pairs: Pairs) -> tuple[Any, Any]:
+    """Ties the two parts of each pair, as `_merge_all` does again and again."""
     # T = diag(T1, T2) + |b| u u^T, u being the last unit vector of T1 joined to the (signed)
     # first one of T2: in the basis of the halves' eigenvectors, poles plus a rank-one tie.
-    v = lax.reshape(vectors, (pairs, 2, size, size))
-    upper, lower = v[:, 0], v[:, 1]
-    z = lax.concatenate([upper[:, -1], columns(lax.sign(ties)) * lower[:, 0]], 1)
+    upper = pairs.index <= pairs.seam
+    row = where(upper, pairs.seam, pairs.seam + np.int32(1))
+    z = _sum(where(columns(pairs.index) == rows(row), vectors, 0), 1)
+    tie = _sum(where(columns(pairs.index) == rows(pairs.seam), columns(ties), 0), 1)
+    z = where(upper, z, lax.sign(tie) * z)
     # A tie below this floor moves no entry of the matrix by more than a rounding error.
     floor = lax.full_like(z, epsilon(z.dtype) ** 2 / 16)
-    weights = lax.max(columns(lax.abs(ties)) * z * z, floor)
+    weights = lax.max(lax.abs(tie) * z * z, floor)
 
-    poles, ordered, rank = _separate(lax.reshape(values, (pairs, 2 * size)))
-    roots, difference = _roots(poles, weights, ordered)
-    tie = lax.sqrt(_fitting_weights(poles, ordered, rank, difference))
-    s = columns(where(z < 0, -tie, tie)) / difference
+    poles, ordered, rank = _separate(values, pairs)
+    roots, difference = _roots(poles, weights, ordered, pairs)
+    fitting = lax.sqrt(_fitting_weights(poles, ordered, rank, difference, pairs))
+    s = where(pairs.same, columns(where(z < 0, -fitting, fitting)) / difference, 0)
     s = s * rows(lax.rsqrt(_sum(s * s, 1)))
-    return (
-        lax.concatenate([matmul(upper, s[:, :size]), matmul(lower, s[:, size:])], 1),
-        roots,
-    )
+    return matmul(vectors, s), roots
 
 
-def _separate(poles: Any) -> tuple[Any, Any, Any]:
-    """Moves poles [p, n] apart where they are closer than a rounding error of 1.
+def _separate(poles: Any, pairs: Pairs) -> tuple[Any, Any, Any]:
+    """Moves poles [p, n] of a pair apart where they are closer than a rounding error of 1.
 
     Returns:
-      The poles in the order they came in, the poles in ascending order, the rank of each.
+      The poles in the order they came in, the poles in ascending order, the rank of each; all
+      within their pair.
     """
-    n = poles.shape[1]
-    index = lax.iota(np.int32, n)
+    index = pairs.index
     # Ranks by counting, [pole, other]: no sort, whose order of equals could differ.
     earlier = (rows(poles) < columns(poles)) | (
-        (rows(poles) == columns(poles)) & (index < index[:, None])
+        (rows(poles) == columns(poles)) & (rows(index) < columns(index))
     )
-    rank = _sum(lax.convert_element_type(earlier, np.int32), 2)
-    at_rank = columns(rank) == index  # [pole, place]
+    rank = _sum(lax.convert_element_type(earlier & pairs.same, np.int32), 2) + pairs.first
+    at_rank = columns(rank) == rows(index)  # [pole, place]
     ordered = _sum(where(at_rank, columns(poles), 0), 1)
     # Each at least one unit above the one before: the running maximum of pole - index * unit.
-    unit = (index * epsilon(poles.dtype)).astype(poles.dtype)
-    level = where(index <= index[:, None], rows(ordered - unit), -np.inf)
+    unit = lax.convert_element_type(index, poles.dtype) * np.array(
+        epsilon(poles.dtype), poles.dtype
+    )
+    until = (rows(index) <= columns(index)) & pairs.same
+    level = where(until, rows(ordered - unit), -np.inf)
     ordered = lax.reduce(level, np.array(-np.inf, poles.dtype), lax.max, (2,)) + unit
     return _sum(where(at_rank, rows(ordered), 0), 2), ordered, rank
 
 
-def _roots(poles: Any, weights: Any, ordered: Any) -> tuple[Any, Any]:
+def _roots(poles: Any, weights: Any, ordered: Any, pairs: Pairs) -> tuple[Any, Any]:
     """Finds the roots of 1 + sum_j weight_j / (pole_j - root), one above each pole, all [p, n].
 
-    Each root is an offset from the nearer of its two poles, found by bisection over the floating
-    point numbers themselves: it takes as many steps as they have bits, and the offset comes out
-    to its last digit.
+    Each root is an offset from the nearer of its two poles. Bisection over the floating point
+    numbers themselves finds it to 1/64 of its size, in as many steps as their exponents have bits
+    and a few. The offset times the equation has no pole left that is nearer than the offset itself,
+    so that each step of Newton's method from there doubles the digits that are right.
 
     Returns:
       The roots [p, root] and pole - root [p, pole, root], the latter to full relative accuracy.
     """
     dtype = poles.dtype
-    last = lax.iota(np.int32, poles.shape[1]) == poles.shape[1] - 1
     one = np.ones((), dtype)
+    own_weights = where(pairs.same, columns(weights), 0)  # [pole, root]
 
     def secular(distance: Any) -> Any:
-        return _sum(columns(weights) / distance, 1) + one
+        return _sum(own_weights / distance, 1) + one
 
-    following = lax.pad(ordered[:, 1:], np.zeros((), dtype), [(0, 0, 0), (0, 1, 0)])
+    def distances(origin: Any) -> Any:
+        # Poles of other pairs are nowhere near.
+        return where(pairs.same, columns(poles) - rows(origin), 4)
+
+    following = lax.pad(ordered, np.zeros((), dtype), [(0, 0, 0), (-1, 1, 0)])
     # The last root is at most the sum of the weights above the last pole.
-    reach = columns(_sum(weights, 1)) * np.array(1 + 1e-3, dtype)
-    half = where(last, reach, (following - ordered) * np.array(0.5, dtype))
-    from_lower = columns(poles) - rows(ordered)
-    left = (secular(from_lower - rows(half)) >= 0) | last
+    reach = _sum(own_weights, 1) * np.array(1 + 1e-3, dtype)
+    half = where(pairs.last, reach, (following - ordered) * np.array(0.5, dtype))
+    left = (secular(distances(ordered) - rows(half)) >= 0) | pairs.last
     origin = where(left, ordered, following)
     direction = where(left, one, -one)
-    base = columns(poles) - rows(origin)
+    base = distances(origin)
 
     bits = np.dtype(f"int{dtype.itemsize * 8}")
     shape = poles.shape
@@ -149,24 +235,31 @@ def _roots(poles: Any, weights: Any, ordered: Any) -> tuple[Any, Any]:
         farther = secular(base - rows(offset)) * direction < 0
         return where(farther, middle, low), where(farther, high, middle)
 
+    def newton(_: Any, size: Any) -> Any:
+        distance = base - rows(direction * size)
+        value = direction * secular(distance)
+        # Divided in another order: XLA would store quotients that the two sums share.
+        slope = value + _sum(rows(size) / distance * own_weights / distance, 1)
+        return lax.clamp(low, where(slope > 0, size - size * value / slope, size), high)
+
     bounds = (smallest, lax.bitcast_convert_type(half, bits))
-    _, high = loop(bits.itemsize * 8 - 1, bisect, bounds)
-    offset = direction * lax.bitcast_convert_type(high, dtype)
+    low, high = loop(np.finfo(dtype).nexp + _BISECTED_BITS - 1, bisect, bounds)
+    middle = low + lax.shift_right_logical(high - low, lax.full(shape, 1, bits))
+    low, middle, high = (lax.bitcast_convert_type(x, dtype) for x in (low, middle, high))
+    offset = direction * loop(_NEWTON_STEPS[dtype.itemsize], newton, middle)
     return origin + offset, base - rows(offset)
 
 
-def _fitting_weights(poles: Any, ordered: Any, rank: Any, difference: Any) -> Any:
+def _fitting_weights(poles: Any, ordered: Any, rank: Any, difference: Any, pairs: Pairs) -> Any:
     """Computes weights [p, n] whose secular equation has exactly these roots (Loewner's formula).
 
     weight_j = prod_i (root_i - pole_j) / prod_{i != j} (pole_i - pole_j), each root over the
     pole between it and pole_j, so that no factor but the last one is above 1.
     """
-    n = poles.shape[1]
-    index = lax.iota(np.int32, n)
-    following = lax.pad(ordered[:, 1:], np.zeros((), poles.dtype), [(0, 0, 0), (0, 1, 0)])
-    neighbour = where(index < columns(rank), rows(ordered), rows(following))
-    denominator = where(index == n - 1, -1, columns(poles) - neighbour)
-    factors = difference / denominator
+    following = lax.pad(ordered, np.zeros((), poles.dtype), [(0, 0, 0), (-1, 1, 0)])
+    neighbour = where(rows(pairs.index) < columns(rank), rows(ordered), rows(following))
+    denominator = where(rows(pairs.last), -1, columns(poles) - neighbour)
+    factors = where(pairs.same, difference / denominator, 1)
     return lax.reduce(factors, np.ones((), poles.dtype), lax.mul, (2,))
 
 

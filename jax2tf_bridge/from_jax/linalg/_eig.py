@@ -13,11 +13,13 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     diagonal,
     each_matrix,
     eye_like,
+    int32,
     is_complex,
     loop,
     matmul,
     real_dtype,
     rows,
+    sizes_known,
     where,
 )
 from jax2tf_bridge.from_jax.linalg._schur import schur_of_matrix
@@ -80,7 +82,7 @@ def _balanced(a: Any) -> tuple[Any, Any]:
     n = a.shape[0]
     dtype = real_dtype(a.dtype)
     ones = lax.full((n,), 1, dtype)
-    if n < 2:
+    if sizes_known(n) and n < 2:
         return a, ones
     index = lax.iota(np.int32, n)
 
@@ -171,7 +173,7 @@ def _of_triangular(t: Any, values: Any) -> Any:
     least = np.array(np.finfo(dtype).eps, dtype)  # the largest entry of T is 1
 
     def substitute(step: Any, x: Any) -> Any:
-        i = np.int32(n - 1) - step
+        i = int32(n) - np.int32(1) - step
         row = lax.dynamic_slice_in_dim(t, i, 1, 0)
         sums = matmul(where(rows(index > i), row, 0), x)
         value = lax.dynamic_slice_in_dim(values, i, 1, 0)

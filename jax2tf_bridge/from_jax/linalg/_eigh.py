@@ -16,8 +16,12 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     real,
     where,
 )
-from jax2tf_bridge.from_jax.linalg._divide_and_conquer import eigh_tridiagonal
-from jax2tf_bridge.from_jax.linalg._tridiagonal import apply_reflections, tridiagonalize
+from jax2tf_bridge.from_jax.linalg._divide_and_conquer import eigh_tridiagonal, rayleigh
+from jax2tf_bridge.from_jax.linalg._tridiagonal import (
+    apply_reflections,
+    running_phases,
+    tridiagonalize,
+)
 
 # Up to this many rows XLA's own Jacobi iteration (custom call Eigh) is as fast.
 _LARGEST_JACOBI = 32
@@ -36,7 +40,7 @@ def eigh(a: Any, *, lower: bool) -> tuple[Any, Any]:
     """Eigenvectors [..., n, n] and ascending eigenvalues [..., n] of a Hermitian a [..., n, n].
 
     Only the lower (or upper) triangle is read. A matrix that is not finite gives NaN throughout.
-    n must be above `largest_jacobi`.
+    n must be above `largest_jacobi`, or symbolic.
     """
     function = functools.partial(_eigh, lower=lower)
     for _ in a.shape[:-2]:
@@ -53,12 +57,12 @@ def _eigh(a: Any, *, lower: bool) -> tuple[Any, Any]:
         lax.is_finite(lax.abs(a)), np.array(True), lax.bitwise_and, (0, 1)
     )
     scale = where((largest > 0) & finite, largest, np.ones((), largest.dtype))
-    d, e, panels = tridiagonalize(a / lax.convert_element_type(scale, a.dtype))
+    d, e, stages = tridiagonalize(a / lax.convert_element_type(scale, a.dtype))
 
     phases = None
     if is_complex(a):
         # A diagonal unitary similarity makes the subdiagonal real.
-        phases = _running_phases(e)
+        phases = running_phases(e)
         e = lax.abs(e)
     size = lax.abs(e)
     sums = (
@@ -70,24 +74,17 @@ def _eigh(a: Any, *, lower: bool) -> tuple[Any, Any]:
     norm = where(norm > 0, norm, np.ones((), norm.dtype)) * np.array(2, norm.dtype)
     d, e = d / norm, e / norm
 
-    vectors = eigh_tridiagonal(d, e, _solve_small, largest_jacobi(a.dtype))
-    values = _rayleigh(d, e, vectors)
+    vectors = eigh_tridiagonal(d, e)
+    values = rayleigh(d, e, vectors)
     values, order = lax.sort((values, lax.iota(np.int32, n)), dimension=0, num_keys=1)
     vectors = vectors.at[:, order].get(mode="promise_in_bounds", unique_indices=True)
 
     vectors = lax.convert_element_type(vectors, a.dtype)
     if phases is not None:
         vectors = columns(phases) * vectors
-    vectors = apply_reflections(panels, vectors)
+    vectors = apply_reflections(stages, vectors)
     nan = np.array(np.nan, a.dtype)
     return where(finite, vectors, nan), where(finite, values * norm * scale, real(nan))
-
-
-def _solve_small(blocks: Any) -> tuple[Any, Any]:
-    if blocks.shape[-1] == 1:
-        return lax.full_like(blocks, 1), blocks[..., 0]
-    vectors, values = lax.linalg.eigh(blocks, symmetrize_input=False)
-    return vectors, values
 
 
 def _hermitian(a: Any, lower: bool) -> Any:
@@ -96,24 +93,3 @@ def _hermitian(a: Any, lower: bool) -> Any:
     if is_complex(a):
         a = where(below == 0, lax.complex(lax.real(a), lax.full_like(lax.real(a), 0)), a)
     return a
-
-
-def _running_phases(e: Any) -> Any:
-    """Returns unit numbers p [n] with p_0 = 1 and p_{k+1} / p_k the phase of e_k [n - 1]."""
-    size = lax.abs(e)
-    nonzero = size > 0
-    one = np.ones((), e.dtype)
-    steps = where(nonzero, e / lax.convert_element_type(where(nonzero, size, 1), e.dtype), one)
-    running = lax.associative_scan(lax.mul, lax.concatenate([np.ones(1, e.dtype), steps], 0))
-    return running / lax.convert_element_type(lax.abs(running), e.dtype)
-
-
-def _rayleigh(d: Any, e: Any, v: Any) -> Any:
-    """Computes v_i^T T v_i for columns of `v`: eigenvalues twice as accurate as the vectors."""
-    squares = _sum(columns(d) * v * v)
-    products = _sum(columns(e) * v[:-1] * v[1:])
-    return (squares + products + products) / _sum(v * v)
-
-
-def _sum(x: Any) -> Any:
-    return lax.reduce(x, np.zeros((), x.dtype), lax.add, (0,))

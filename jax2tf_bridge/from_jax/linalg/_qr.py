@@ -1,9 +1,12 @@
 """Lowering rules for the two halves of QR: custom calls that XLA expands on every platform."""
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -13,7 +16,16 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
     lower_by_platform,
     lower_fun,
 )
-from jax2tf_bridge.from_jax.linalg._arrays import adjoint, eye_like, matmul
+from jax2tf_bridge.from_jax.linalg._arrays import (
+    adjoint,
+    below_diagonal,
+    eye_like,
+    matmul,
+    resize,
+    sizes_known,
+    where,
+)
+from jax2tf_bridge.from_jax.linalg._reflectors import pivoted_qr
 
 # The platforms whose own rules are LAPACK or its GPU counterparts. JAX's common rules are the
 # custom calls Qr and ProductOfElementaryHouseholderReflectors.
@@ -35,6 +47,42 @@ def lower_householder_product(ctx: Any, a: Any, taus: Any) -> Sequence[Any]:
     primitive = lax.linalg.householder_product_p
     rules = dict.fromkeys(_REPLACED, common_rule(primitive))
     return lower_by_platform(ctx, primitive, rules, a, taus)
+
+
+def _pivoted(a: Any, *, rank: Any, full: bool) -> tuple[Any, Any, Any]:
+    """Computes Q, R and the columns of `a` in the order of R's."""
+    packed, order, taus = pivoted_qr(
+        a, lax.full((*a.shape[:-2], a.shape[-1]), 0, np.int32), rank=rank
+    )
+    return *_unpacked(packed, taus, rank=rank, full=full), order - np.int32(1)
+
+
+def qr(a: Any, *, rank: Any, full: bool = False) -> tuple[Any, Any]:
+    """Computes Q [m, k] and R [k, n] for a [..., m, n]; k is `rank`, min(m, n), or m if `full`."""
+    packed, taus = jnp.linalg.qr(a, mode="raw")
+    packed = lax.transpose(packed, (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))
+    return _unpacked(packed, taus, rank=rank, full=full)
+
+
+def _unpacked(packed: Any, taus: Any, *, rank: Any, full: bool) -> tuple[Any, Any]:
+    *batch, m, n = packed.shape
+    k = m if full else rank
+    q = lax.linalg.householder_product(resize(packed, (*batch, m, k)), taus)
+    return q, where(below_diagonal(k, n) > 0, 0, resize(packed, (*batch, k, n)))
+
+
+def lower_qr(
+    ctx: Any, a: Any, *, pivoting: bool, full_matrices: bool, **options: Any
+) -> Sequence[Any]:
+    """Lowers qr as JAX does; of symbolic sizes, also where neither is known to be the smaller."""
+    aval = ctx.avals_in[0]
+    if sizes_known(*aval.shape[-2:]):
+        params = {"pivoting": pivoting, "full_matrices": full_matrices, **options}
+        return common_rule(lax.linalg.qr_p)(ctx, a, **params)
+    thin = jax.eval_shape(functools.partial(jnp.linalg.qr, mode="r"), aval)
+    rank = thin.shape[-2]
+    factor = _pivoted if pivoting else qr
+    return lower_fun(functools.partial(factor, rank=rank, full=full_matrices))(ctx, a)
 
 
 def ormqr(a: Any, taus: Any, c: Any, *, left: bool, transpose: bool) -> Any:

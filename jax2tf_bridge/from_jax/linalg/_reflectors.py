@@ -1,5 +1,6 @@
 """Householder reflectors as LAPACK stores them, and the decompositions that are made of them."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -119,12 +120,13 @@ def _lower_tridiagonal(a: Any) -> tuple[Any, Any, Any, Any]:
     return where(below >= 0, packed, a), real(d), real(e), taus
 
 
-def pivoted_qr(a: Any, pivots: Any, **options: Any) -> tuple[Any, Any, Any]:
+def pivoted_qr(a: Any, pivots: Any, *, rank: Any, **options: Any) -> tuple[Any, Any, Any]:
     """Computes A P = Q R, the longest remaining column first, packed as by LAPACK's geqp3.
 
     Args:
       a: [..., m, n].
       pivots: int32 [..., n]; all columns are free, as JAX has it, so that it is not read.
+      rank: min(m, n).
       options: which of the libraries for GPUs; the result is the same.
 
     Returns:
@@ -132,13 +134,12 @@ def pivoted_qr(a: Any, pivots: Any, **options: Any) -> tuple[Any, Any, Any]:
       the order of R's, counted from 1, int32 [..., n]; the taus [..., min(m, n)].
     """
     del options
-    packed, order, taus = each_matrix(_pivoted_qr, a)
+    packed, order, taus = each_matrix(functools.partial(_pivoted_qr, rank=rank), a)
     return packed, lax.convert_element_type(order, pivots.dtype), taus
 
 
-def _pivoted_qr(a: Any) -> tuple[Any, Any, Any]:
+def _pivoted_qr(a: Any, *, rank: Any) -> tuple[Any, Any, Any]:
     m, n = a.shape
-    rank = min(m, n)
     steps, row_index, column_index = (lax.iota(np.int32, size) for size in (rank, m, n))
 
     def step(k: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:

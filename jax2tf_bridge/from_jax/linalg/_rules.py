@@ -1,8 +1,11 @@
 """Rules in the place of LAPACK, cusolver and hipsolver calls, platform by platform."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.extend import random as extend_random
 
@@ -19,7 +22,7 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
     lower_fun,
 )
 from jax2tf_bridge.from_jax.linalg import _eigh, _qr
-from jax2tf_bridge.from_jax.linalg._arrays import adjoint, real
+from jax2tf_bridge.from_jax.linalg._arrays import adjoint, real, sizes_known
 from jax2tf_bridge.from_jax.linalg._cholesky import cholesky
 from jax2tf_bridge.from_jax.linalg._eig import eig
 from jax2tf_bridge.from_jax.linalg._lu import lu
@@ -36,8 +39,6 @@ _GPUS = ("cuda", "rocm")
 # Up to this many rows the op cholesky is as fast on CPU as the blocked form.
 _LARGEST_CHOLESKY_OP = 24
 
-_lower_lu = lower_fun(lu)
-_lower_svd = lower_fun(svd)
 _lower_eigh = lower_fun(_eigh.eigh)
 _lower_cholesky = lower_fun(cholesky, multiple_results=False)
 _lower_tridiagonal_solve = lower_fun(tridiagonal_solve, multiple_results=False)
@@ -46,7 +47,6 @@ _lower_eig = lower_fun(eig)
 _lower_schur = lower_fun(schur)
 _lower_hessenberg = lower_fun(hessenberg)
 _lower_tridiagonal = lower_fun(tridiagonal)
-_lower_pivoted_qr = lower_fun(pivoted_qr)
 
 # TPU too: for what JAX has no rule there.
 _EVERYWHERE = (*PLATFORMS, "tpu")
@@ -77,7 +77,6 @@ def _of_lapack_alone() -> tuple[tuple[Any, Rule], ...]:
 def _with_other_rules() -> tuple[tuple[Any, Rule], ...]:
     ours: list[tuple[Any, Rule]] = [
         (lax.linalg.lu_p, _lower_lu),
-        (lax.linalg.svd_p, _lower_svd),
         # XLA expands the op on CPU, and its GPU compilers have solvers for it.
         (lax.linalg.triangular_solve_p, common_rule(lax.linalg.triangular_solve_p)),
     ]
@@ -99,8 +98,33 @@ def _with_other_rules() -> tuple[tuple[Any, Rule], ...]:
         *([(geqrf_p, _qr.lower_geqrf)] if has_primitive("geqrf_p") else []),
         (lax.linalg.householder_product_p, _qr.lower_householder_product),
         (lax.linalg.cholesky_p, _lower_cholesky_by_platform),
+        (lax.linalg.qr_p, _qr.lower_qr),
+        (lax.linalg.svd_p, _lower_svd_by_platform),
         (extend_random.threefry2x32_p, _lower_threefry_by_platform),
     )
+
+
+def _lower_lu(ctx: Any, a: Any) -> Sequence[Any]:
+    return lower_fun(functools.partial(lu, rank=ctx.avals_out[1].shape[-1]))(ctx, a)
+
+
+def _lower_pivoted_qr(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
+    rank = ctx.avals_out[2].shape[-1]
+    return lower_fun(functools.partial(pivoted_qr, rank=rank))(ctx, *args, **params)
+
+
+def _lower_svd(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
+    # min(m, n), whatever part of the values is asked for.
+    m, n = ctx.avals_in[0].shape[-2:]
+    rank = m if m == n else jax.eval_shape(jnp.linalg.svdvals, ctx.avals_in[0]).shape[-1]
+    return lower_fun(functools.partial(svd, rank=rank))(ctx, a, **params)
+
+
+def _lower_svd_by_platform(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
+    # JAX's rule for the TPU compares the two sizes.
+    ours = PLATFORMS if sizes_known(*ctx.avals_in[0].shape[-2:]) else _EVERYWHERE
+    rules = dict.fromkeys(ours, _lower_svd)
+    return lower_by_platform(ctx, lax.linalg.svd_p, rules, a, **params)
 
 
 def _lower_eigh_by_size(
@@ -122,6 +146,8 @@ def _lower_eigh_by_size(
         )
     if n == 0:
         return lower_fun(_no_eigenvalues)(ctx, a)
+    if not isinstance(n, int):
+        return _lower_eigh(ctx, a, lower=lower)
     if n > _eigh.largest_jacobi(aval.dtype):
         return _lower_eigh(ctx, a, lower=lower)
     if not lower:
@@ -150,8 +176,9 @@ def _lower_cholesky_by_platform(ctx: Any, a: Any) -> Sequence[Any]:
 
 
 def _lower_tridiagonal_solve_by_platform(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
-    # JAX cannot perturb singular systems on TPU.
-    ours = _EVERYWHERE if params.get("perturb_singular") else PLATFORMS
+    # JAX cannot perturb singular systems on TPU, and its rule there asks for the size.
+    known = sizes_known(ctx.avals_in[1].shape[-1])
+    ours = _EVERYWHERE if params.get("perturb_singular") or not known else PLATFORMS
     rules = dict.fromkeys(ours, _lower_tridiagonal_solve)
     return lower_by_platform(ctx, lax.linalg.tridiagonal_solve_p, rules, *args, **params)
 

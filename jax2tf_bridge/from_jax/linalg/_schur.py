@@ -11,9 +11,10 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     columns,
     each_matrix,
     epsilon,
-    eye_like,
+    int32,
     is_complex,
     matmul,
+    resize,
     rows,
     where,
 )
@@ -70,26 +71,31 @@ def schur_of_matrix(a: Any) -> tuple[Any, Any]:
     state = State(
         lax.pad(h, zero, padding * 2),
         lax.pad(z, zero, [(0, 0, 0), *padding]),
-        *(np.array(k, np.int32) for k in (n - 1, 0, 0)),
+        int32(n) - np.int32(1),
+        *(np.array(0, np.int32),) * 2,
     )
-    end = lax.while_loop(
-        lambda s: (s.end > 0) & (s.sweep < np.int32(_MOST_SWEEPS * max(n, 10))), _iterate, state
-    )
+    most = lax.max(int32(n), np.int32(10)) * np.int32(_MOST_SWEEPS)
+    end = lax.while_loop(lambda s: (s.end > 0) & (s.sweep < most), _iterate, state)
     correct = finite & (end.end <= 0)
     nan = np.array(np.nan, a.dtype)
-    return where(correct, end.h[:n, :n] * scale, nan), where(correct, end.z[:, :n], nan)
+    return where(correct, resize(end.h, (n, n)) * scale, nan), where(
+        correct, resize(end.z, (n, n)), nan
+    )
 
 
 def _start(a: Any) -> tuple[Any, Any]:
     n = a.shape[0]
     packed, taus = hessenberg(a)
     h = where(below_diagonal(n) > 1, 0, packed)
-    z = eye_like(a, n, n)
-    if n > 1:
-        vectors = where(below_diagonal(n - 1) > 0, packed[1:, : n - 1], 0)
-        product = lax.linalg.householder_product(vectors, taus)
-        z = lax.dynamic_update_slice(z, product, (1, 1))
-    return h, z
+    # The reflectors begin in row 1. Those of rows from 0 on, and one that does nothing, make a Q
+    # that is moved along the diagonal by one; so no array is empty.
+    zero = np.zeros((), a.dtype)
+    vectors = lax.pad(packed, zero, [(-1, 1, 0), (0, 0, 0)])
+    vectors = where(below_diagonal(n) > 0, vectors, 0)
+    product = lax.linalg.householder_product(vectors, resize(taus, (n,)))
+    z = lax.pad(product, zero, [(1, -1, 0)] * 2)
+    first = lax.iota(np.int32, n) == 0
+    return h, where(columns(first) & rows(first), 1, z)
 
 
 def _iterate(state: State) -> State:

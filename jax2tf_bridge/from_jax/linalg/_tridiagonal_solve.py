@@ -5,7 +5,14 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from jax2tf_bridge.from_jax.linalg._arrays import columns, epsilon, where
+from jax2tf_bridge.from_jax.linalg._arrays import (
+    columns,
+    epsilon,
+    int32,
+    resize,
+    sizes_known,
+    where,
+)
 
 
 def tridiagonal_solve(
@@ -17,6 +24,9 @@ def tridiagonal_solve(
     `perturb_singular`, pivots below a rounding error of the largest entry of U become that error.
     """
     del params
+    m = d.shape[-1]
+    if not sizes_known(m):
+        dl, d, du, b = _with_one_more_row(dl, d, du, b)
     batch = d.ndim - 1
     dl, d, du = (columns(lax.transpose(x, (batch, *range(batch)))) for x in (dl, d, du))
     b = lax.transpose(b, (batch, *range(batch), batch + 1))
@@ -62,7 +72,24 @@ def tridiagonal_solve(
     pivots = lax.concatenate([upper[0], lax.expand_dims(last, (0,))], 0)
     solvable = lax.reduce(pivots != 0, np.array(True), lax.bitwise_and, (0,))
     x = where(solvable, x, np.array(np.nan, x.dtype))
-    return lax.transpose(x, (*range(1, batch + 1), 0, batch + 1))
+    x = lax.transpose(x, (*range(1, batch + 1), 0, batch + 1))
+    return resize(x, (*x.shape[:-2], m, x.shape[-1]))
+
+
+def _with_one_more_row(dl: Any, d: Any, du: Any, b: Any) -> tuple[Any, Any, Any, Any]:
+    """Adds an equation of its own, so that no scan is over what may be empty.
+
+    Its pivot is as large as the largest entry: what counts as tiny stays what it was.
+    """
+    m = d.shape[-1]
+    du = where(lax.iota(np.int32, m) == int32(m) - np.int32(1), 0, du)
+    longer = (*d.shape[:-1], m + 1)
+    sizes = lax.max(lax.max(lax.abs(dl), lax.abs(du)), lax.abs(d))
+    largest = lax.reduce(sizes, np.zeros((), sizes.dtype), lax.max, (d.ndim - 1,))
+    pivot = lax.convert_element_type(where(largest > 0, largest, 1), d.dtype)
+    dl, d, du = (resize(x, longer) for x in (dl, d, du))
+    d = where(lax.iota(np.int32, m + 1) == int32(m), columns(pivot), d)
+    return dl, d, du, resize(b, (*b.shape[:-2], m + 1, b.shape[-1]))
 
 
 def _without_tiny_pivots(last: Any, upper: Any) -> tuple[Any, Any]:

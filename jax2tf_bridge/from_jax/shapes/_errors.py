@@ -91,6 +91,26 @@ def not_convinced_error(
     )
 
 
+# By what JAX says where its own functions need numbers: the way around it.
+_OTHER_WAYS = {
+    "shape polymorphism for `permutation` or `shuffle`": (
+        "draw in a way that needs no number: jax.random.choice without replacement takes equal "
+        "probabilities, p=jnp.full(n, 1 / n), and jnp.argsort(jax.random.uniform(key, (n,))) is "
+        "a permutation"
+    ),
+    "'_DimExpr' object has no attribute 'astype'": (
+        "give jnp.linalg.matrix_rank its rtol, as 1e-5"
+    ),
+}
+
+
+def _other_way(cause: Exception) -> str:
+    return next(
+        (way for words, way in _OTHER_WAYS.items() if words in str(cause)),
+        "compute with it by jax.numpy or jax.lax instead of range, int, math, numpy or iteration",
+    )
+
+
 def needs_a_number_error(
     function: TracedFunction,
     passed: Sequence[Mapping[str, int]],
@@ -106,8 +126,7 @@ def needs_a_number_error(
             f"traced{_place(source)}. It can be traced for {examples}, but not with {names} open. "
             "Give that size as a number in ",
             function.words.shapes,
-            ", or compute with it by jax.numpy or jax.lax instead of range, int, math, numpy or "
-            "iteration.",
+            f", or {_other_way(cause)}.",
         ),
         names,
         passed[-1] if passed else None,
