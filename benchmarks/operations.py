@@ -10,6 +10,7 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -87,8 +88,16 @@ def trace(functions: Mapping[str, Any], model: Model, sizes: Sequence[int]) -> d
     return seconds
 
 
-def measure(name: str, options: Any) -> tuple[list[list[str]], list[dict[str, Any]]]:
-    """Measures one model: a row of a table, and figures, for each way and batch."""
+@dataclass
+class _Table:
+    """Rows of a table, and figures for each."""
+
+    rows: list[list[str]] = field(default_factory=list)
+    measured: list[dict[str, Any]] = field(default_factory=list)
+
+
+def measure(name: str, options: Any, steady: _Table, news: _Table) -> None:
+    """Measures one model, for rows of each way and batch, and of each way at sizes that are new."""
     model = MODELS[name]()
     made, converting = {}, {}
     for who, make in makers(name, model).items():
@@ -109,7 +118,6 @@ def measure(name: str, options: Any) -> tuple[list[list[str]], list[dict[str, An
     random_sizes = [random.Random(i).randint(1, _LARGEST) for i in range(options.requests)]
     _measure.progress(f"{name}: {options.requests} requests")
     totals = trace(made, model, random_sizes)
-    rows, measured = [], []
     for batch in options.batches:
         _measure.progress(f"{name}: batch {batch}")
         x = tf.constant(model.inputs(batch))
@@ -118,40 +126,32 @@ def measure(name: str, options: Any) -> tuple[list[list[str]], list[dict[str, An
         for who in made:
             spread = _measure.Spread.of(times[who])
             ratios = {b: _measure.ratios(times, who, b) for b in (_XLA, _KERAS)}
-            measured.append(
+            steady.measured.append(
                 {
                     "model": name,
                     "batch": batch,
                     "who": who,
                     "seconds": spread,
                     **{f"to {b}": ratio for b, ratio in ratios.items()},
-                    "first call": firsts[who],
-                    "requests": totals[who],
-                    "operations": counts[who],
-                    "converting": converting[who],
                 }
             )
-            once = batch == options.batches[0]
-            rows.append(
-                [
-                    name,
-                    str(batch),
-                    who,
-                    _measure.seconds_text(spread.median),
-                    *(ratio.ratio_text() for ratio in ratios.values()),
-                    *(
-                        [
-                            _measure.seconds_text(firsts[who].median),
-                            _measure.seconds_text(totals[who]),
-                            str(counts[who]),
-                            _measure.seconds_text(converting[who]),
-                        ]
-                        if once
-                        else [""] * 4
-                    ),
-                ]
-            )
-    return rows, measured
+            ratio_texts = [ratio.ratio_text() for ratio in ratios.values()]
+            median = _measure.seconds_text(spread.median)
+            steady.rows.append([name, str(batch), who, median, *ratio_texts])
+    for who in made:
+        first, total = firsts[who], totals[who]
+        news.measured.append(
+            {
+                "model": name,
+                "who": who,
+                "first call": first,
+                "requests": total,
+                "operations": counts[who],
+                "converting": converting[who],
+            }
+        )
+        texts = [*map(_measure.seconds_text, (first.median, total)), str(counts[who])]
+        news.rows.append([name, who, *texts, _measure.seconds_text(converting[who])])
 
 
 def main() -> None:
@@ -162,19 +162,21 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     options = parser.parse_args()
     switch_off_xla()
-    rows, measured = [], []
+    steady, news = _Table(), _Table()
     for name in options.models:
-        found = measure(name, options)
-        rows += found[0]
-        measured += found[1]
+        measure(name, options, steady, news)
     _measure.report(
         "TensorFlow's own operations",
-        [
-            *("model", "batch", "run by", "median", f"x {_XLA}", f"x {_KERAS}"),
-            *("first call at a size", "requests", "operations", "converting, CPU"),
-        ],
-        rows,
-        measured,
+        ["model", "batch", "run by", "median", f"x {_XLA}", f"x {_KERAS}"],
+        steady.rows,
+        steady.measured,
+        json_path=options.json,
+    )
+    _measure.report(
+        "TensorFlow's own operations at new sizes",
+        ["model", "run by", "first call at a size", "requests", "operations", "converting, CPU"],
+        news.rows,
+        news.measured,
         json_path=options.json,
         notes=[
             f"{options.requests} requests of 1 to {_LARGEST} rows, one after another. Operations: "
