@@ -242,6 +242,8 @@ def _call_differentiable(callee: _Callee, args: Sequence[tf.Tensor]) -> list[tf.
                     f"{callee.portable.name} reads no variables, but TensorFlow asks for the "
                     f"gradients of {variables}. Pass them as arguments."
                 )
+            if _tf_compat.is_tracing_gradient_to_save():
+                _tf_compat.find_inputs_by_identity(inputs)
             with tf.name_scope("jax2tf_vjp"):
                 pulled = _pull_back(inside, primals, results, cotangents)
                 return [*pulled, *(None for _ in constants)]

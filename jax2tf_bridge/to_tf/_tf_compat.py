@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -208,6 +208,37 @@ def is_tracing_gradient_to_save() -> bool:
 def is_trackable(value: object) -> bool:
     """Tells what TensorFlow can save with a model: a table, a variable, a module."""
     return hasattr(value, _TRACKABLE)
+
+
+class _FoundByIdentity(list[Any]):
+    """Inputs of a graph, which finds a tensor as a list does, without comparing all others.
+
+    Tensors of a graph are equal where they are the same one, and TensorFlow takes long to see for
+    each pair that it is so.
+    """
+
+    def index(self, value: Any, *bounds: Any) -> int:
+        if bounds or not isinstance(value, tf.Tensor):
+            return super().index(value, *bounds)
+        places: dict[int, int] = getattr(self, "places", {})
+        if len(places) != len(self):
+            places = self.places = {id(each): i for i, each in enumerate(self)}
+        place = places.get(id(value))
+        if place is None or self[place] is not value:
+            raise ValueError(f"{value!r} is not in the list")
+        return place
+
+
+def find_inputs_by_identity(tensors: Iterable[Any]) -> None:
+    """Lets the inputs of the graphs that tensors are of be found in no time.
+
+    tf.saved_model.save looks for each tensor that a gradient needs among them. Otherwise the time
+    for that grows with the square of the number of weights.
+    """
+    for tensor in tensors:
+        graph: Any = None if hasattr(tensor, "numpy") else getattr(tensor, "graph", None)
+        if type(getattr(graph, "inputs", None)) is list:
+            graph.inputs = _FoundByIdentity(graph.inputs)
 
 
 def saved_model_message() -> Any:

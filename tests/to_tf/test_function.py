@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from jax2tf_bridge import PortableFunction, export
 from jax2tf_bridge.errors import ArgumentsError, DTypeError, ModuleError, ShapeError, StructureError
-from jax2tf_bridge.to_tf import to_tf
+from jax2tf_bridge.to_tf import _tf_compat, to_tf
 from tests.serialization.records import changed
 from tests.tensorflow_process import run_in_tensorflow
 
@@ -275,3 +275,19 @@ def test_without_jax(portable: PortableFunction, tmp_path: Path) -> None:
     np.testing.assert_allclose(eval(second), np.full((2, 3), 3 * 4 * 2 * 2 * 2))
     assert "only lower orders were materialised" in third
     np.testing.assert_allclose(eval(sample), expected, rtol=1e-6)
+
+
+def test_a_gradient_that_is_saved_finds_inputs_by_identity() -> None:
+    """As a list does, and without comparing, which takes TensorFlow long for many weights."""
+    graph = tf.Graph()
+    with graph.as_default():
+        inputs = [tf.compat.v1.placeholder(tf.float32) for _ in range(3)]
+        other = tf.identity(inputs[0])
+    graph.inputs = list(inputs)
+    _tf_compat.find_inputs_by_identity([other, tf.constant(1.0)])
+    found = graph.inputs
+    assert [found.index(each) for each in inputs] == [0, 1, 2]
+    with pytest.raises(ValueError, match="is not in the list"):
+        found.index(other)
+    found.insert(0, other)
+    assert [found.index(each) for each in (other, *inputs)] == [0, 1, 2, 3]

@@ -71,11 +71,14 @@ class TakenArrays:
         return self._arrays[int(ir.StringAttr(operation.attributes["backend_config"]).value)]
 
     def _large(self, value: Any) -> np.ndarray | None:
-        if isinstance(value, jax.Array) and not value.is_fully_addressable:
-            return None
-        if value.nbytes < LEAST_BYTES:
+        # Copying an array from another device takes time.
+        if isinstance(value, jax.Array) and (
+            not value.is_fully_addressable or value.nbytes < LEAST_BYTES
+        ):
             return None
         array = np.asarray(value)
+        if array.nbytes < LEAST_BYTES:
+            return None
         # JAX makes broadcasts of those that repeat themselves.
         if array.dtype.name not in _NAMES or 0 in array.strides:
             return None
