@@ -72,7 +72,7 @@ _CUSTOM_CALL = SeamName(
     "jax._src.interpreters.mlir",
     "custom_call",
     "0.8 to 0.12",
-    "every eigh, and with it svd, stays a call that is refused",
+    "eigh of a small matrix takes the way of larger ones",
 )
 _DYNAMIC_SHAPE = SeamName(
     "jax._src.interpreters.mlir",

@@ -38,6 +38,8 @@ _NEWTON_STEPS = {4: 3, 8: 4}
 # largest matrix that is looked at as a whole at once.
 _BLOCK = 32
 _LARGEST_BLOCK = 64
+# From this many rows on, blocks are of the latter size: one level less on the whole matrix.
+_LARGE = 512
 
 
 def eigh_tridiagonal(d: Any, e: Any) -> Any:
@@ -50,14 +52,15 @@ def eigh_tridiagonal(d: Any, e: Any) -> Any:
         vectors, _ = _solve_blocks(d, resize(e, (n,)), n)
         return lax.squeeze(vectors, (0,))
     # The padding is untied, and sorts to the end: every true eigenvalue is below 1.
-    padded = multiple_of(_BLOCK, n)
+    block = _LARGEST_BLOCK if sizes_known(n) and n >= _LARGE else _BLOCK
+    padded = multiple_of(block, n)
     index = lax.iota(np.int32, padded)
     far = lax.convert_element_type(index - int32(n) + np.int32(4), d.dtype)
     d = where(index < int32(n), resize(d, (padded,)), far)
     e = resize(e, (padded,))
-    small, values = _solve_blocks(d, e, _BLOCK)
+    small, values = _solve_blocks(d, e, block)
     vectors, _ = _merge_all(
-        _on_diagonal(small), lax.reshape(values, (1, padded)), lax.expand_dims(e, (0,)), _BLOCK
+        _on_diagonal(small), lax.reshape(values, (1, padded)), lax.expand_dims(e, (0,)), block
     )
     return resize(lax.squeeze(vectors, (0,)), (n, n))
 

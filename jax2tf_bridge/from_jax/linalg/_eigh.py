@@ -40,7 +40,7 @@ def eigh(a: Any, *, lower: bool) -> tuple[Any, Any]:
     """Eigenvectors [..., n, n] and ascending eigenvalues [..., n] of a Hermitian a [..., n, n].
 
     Only the lower (or upper) triangle is read. A matrix that is not finite gives NaN throughout.
-    n must be above `largest_jacobi`, or symbolic.
+    n may be symbolic.
     """
     function = functools.partial(_eigh, lower=lower)
     for _ in a.shape[:-2]:

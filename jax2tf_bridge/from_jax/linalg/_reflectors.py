@@ -120,13 +120,13 @@ def _lower_tridiagonal(a: Any) -> tuple[Any, Any, Any, Any]:
     return where(below >= 0, packed, a), real(d), real(e), taus
 
 
-def pivoted_qr(a: Any, pivots: Any, *, rank: Any, **options: Any) -> tuple[Any, Any, Any]:
+def pivoted_qr(a: Any, pivots: Any, *, rank: Any = None, **options: Any) -> tuple[Any, Any, Any]:
     """Computes A P = Q R, the longest remaining column first, packed as by LAPACK's geqp3.
 
     Args:
       a: [..., m, n].
       pivots: int32 [..., n]; all columns are free, as JAX has it, so that it is not read.
-      rank: min(m, n).
+      rank: min(m, n), which symbolic sizes need.
       options: which of the libraries for GPUs; the result is the same.
 
     Returns:
@@ -134,6 +134,7 @@ def pivoted_qr(a: Any, pivots: Any, *, rank: Any, **options: Any) -> tuple[Any, 
       the order of R's, counted from 1, int32 [..., n]; the taus [..., min(m, n)].
     """
     del options
+    rank = min(a.shape[-2:]) if rank is None else rank
     packed, order, taus = each_matrix(functools.partial(_pivoted_qr, rank=rank), a)
     return packed, lax.convert_element_type(order, pivots.dtype), taus
 

@@ -77,11 +77,10 @@ def _of_lapack_alone() -> tuple[tuple[Any, Rule], ...]:
 def _with_other_rules() -> tuple[tuple[Any, Rule], ...]:
     ours: list[tuple[Any, Rule]] = [
         (lax.linalg.lu_p, _lower_lu),
+        (lax.linalg.eigh_p, _lower_eigh_by_size),
         # XLA expands the op on CPU, and its GPU compilers have solvers for it.
         (lax.linalg.triangular_solve_p, common_rule(lax.linalg.triangular_solve_p)),
     ]
-    if custom_calls_possible():
-        ours.append((lax.linalg.eigh_p, _lower_eigh_by_size))
     # Absent before 0.10, where qr_multiply is written with householder_product.
     ormqr_p = getattr(lax.linalg, "ormqr_p", None)
     if ormqr_p is not None:
@@ -146,9 +145,8 @@ def _lower_eigh_by_size(
         )
     if n == 0:
         return lower_fun(_no_eigenvalues)(ctx, a)
-    if not isinstance(n, int):
-        return _lower_eigh(ctx, a, lower=lower)
-    if n > _eigh.largest_jacobi(aval.dtype):
+    small = sizes_known(n) and n <= _eigh.largest_jacobi(aval.dtype)
+    if not (small and custom_calls_possible()):
         return _lower_eigh(ctx, a, lower=lower)
     if not lower:
         # XLA expands Eigh once for a shape in a module, with the triangle that it meets first.
