@@ -53,10 +53,10 @@ _OPENVINO = {
     "complex_solve": _NO_RULE + "Const of unknown type, MatrixSetDiagV3, MatrixTriangularSolve",
     "complex_qr_svd": "Conversion is failed for: PartitionedCall",
     "double_precision": _NO_RULE
-    + "Cholesky, LogMatrixDeterminant, Lu, MatrixDiagPartV3, MatrixSetDiagV3, MatrixTriangularSolve, Qr, SelfAdjointEigV2",
+    + "Cholesky, LogMatrixDeterminant, Lu, MatrixDiagPartV3, MatrixSetDiagV3",
     "double_precision_vectors": _NO_RULE + "SelfAdjointEigV2, Svd",
     "larger_matrices": _NO_RULE
-    + "Cholesky, LogMatrixDeterminant, Lu, MatrixDiagPartV3, MatrixSetDiagV3, MatrixTriangularSolve, Qr, SelfAdjointEigV2",
+    + "Cholesky, LogMatrixDeterminant, Lu, MatrixDiagPartV3, MatrixSetDiagV3",
 }
 
 REFUSED: Mapping[str, Mapping[str, str]] = MappingProxyType({"openvino": _OPENVINO})
