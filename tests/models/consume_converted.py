@@ -89,9 +89,9 @@ def _differences(folder: Path, converted: Callable[[Path, list[str]], _Run]) -> 
     lines: list[str] = []
     for i in range(facts["calls"]):
         arrays = read_arrays(folder / f"call-{i}.npz")
-        got = run(dict(zip(facts["inputs"], arrays["inputs"], strict=True)))
+        got = run(dict(zip(facts["inputs"], arrays.get("inputs", []), strict=True)))
         where, tolerance = f"call {i}, ", facts["tolerance"]
-        lines += compare(where, names, got, arrays["results"], tolerance, noted="open")
+        lines += compare(where, names, got, arrays.get("results", []), tolerance, noted="open")
     return lines
 
 

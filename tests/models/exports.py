@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from tests.consumers.exchange import Outcome, Report
 from tests.consumers.harness import Harness
@@ -61,13 +62,20 @@ def exported(
     return folder, report.outcomes()
 
 
+class Named(Protocol):
+    """A model, or another function that was exported."""
+
+    @property
+    def name(self) -> str: ...
+
+
 def consumed(
     harness: Harness,
     title: str,
     name: str,
     command: Sequence[object],
     exports: tuple[Path, Mapping[str, Outcome]],
-    model: Model,
+    model: Named,
 ) -> Outcome:
     """Runs a consumer on what was exported, unless that was done already.
 

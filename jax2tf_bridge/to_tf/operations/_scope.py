@@ -21,6 +21,23 @@ from shape_poly import Dim, DimExpr, SymbolicScope, symbolic_dim_bounds, variabl
 
 _SIZES = SizeAlgebra(tf.int32)
 
+
+@dataclass(frozen=True)
+class _SizesForConverters(SizeAlgebra):
+    """Computes with sizes where FloorMod and FloorDiv of tf2onnx round towards zero."""
+
+    def floordiv(self, left: Any, right: Any) -> Any:
+        """Divides what is a multiple of the divisor, which is rounded nowhere."""
+        rest = self.mod(left, right)
+        return super().floordiv(self.add(left, self.multiply(rest, -1)), right)
+
+    def mod(self, left: Any, right: Any) -> Any:
+        """Adds the divisor to a remainder of any sign, and takes the remainder again."""
+        return super().mod(self.add(super().mod(left, right), right), right)
+
+
+_FOR_CONVERTERS = _SizesForConverters(tf.int32)
+
 _INT32 = 2**31
 
 _DEEPEST, _MOST_OPERATIONS = 1000, 1_000_000
@@ -350,7 +367,8 @@ class Scope:
 
     def _compute(self, dimension: DimExpr) -> Any:
         return dimension.evaluate_with(
-            {name: self._variable(name) for name in dimension.variables()}, _SIZES
+            {name: self._variable(name) for name in dimension.variables()},
+            _FOR_CONVERTERS if self.for_converters else _SIZES,
         )
 
     def _variable(self, name: str) -> Any:
