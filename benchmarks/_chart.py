@@ -33,7 +33,7 @@ DARK = Theme("#0d1117", "#e6edf3", "#30363d", "#3fb950", "#f0883e")
 
 _WIDTH, _ROW, _TOP, _BOTTOM = 760, 44, 44, 40
 _LEFT, _RIGHT = 320, 90
-_TICKS = (0.1, 0.2, 0.5, 1.0, 2.0)
+_TICKS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 def chart(bars: Sequence[Bar], theme: Theme) -> str:
