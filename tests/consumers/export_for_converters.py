@@ -1,4 +1,4 @@
-"""Writes programs, and the shape corpus' cases of padding, as SavedModels that converters read.
+"""Writes programs and the shape corpus as SavedModels that converters read.
 
     python -m tests.consumers.export_for_converters FOLDER [NAME ...]
 
@@ -25,7 +25,7 @@ from tests.consumers.one_by_one import one_by_one
 from tests.program_cases.record import Program
 from tests.program_cases.reference import jax_arguments, over_key_words, reference
 from tests.programs import PROGRAMS
-from tests.shape_corpus import padding
+from tests.shape_corpus import labelled
 from tests.shape_corpus.shape_case import ShapeCase
 
 _BFLOAT16_TOLERANCE = 2.0**-6
@@ -121,8 +121,7 @@ EXPORTED: tuple[Exported, ...] = (
     *(Exported(p.name, functools.partial(_write_program, p)) for p in PROGRAMS),
     *(
         Exported(f"case-{c.name}", functools.partial(_write_case, c))
-        for c in vars(padding).values()
-        if isinstance(c, ShapeCase)
+        for c in (*labelled("provable"), *labelled("requirement"))
     ),
 )
 """What is exported."""

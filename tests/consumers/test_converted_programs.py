@@ -1,4 +1,4 @@
-"""Programs, and the shape corpus' cases of padding, in OpenVINO, at several sizes."""
+"""Programs and the shape corpus in ONNX Runtime and in OpenVINO, at several sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.consumers]
 
 # Of those that are exported soon: a loop, random numbers, bfloat16, indices, and images.
 _SAMPLE = frozenset({"gru_scan", "prng", "bf16", "segments", "conv_symbolic_image", "mlp_symbolic"})
-_RUNTIMES = ("openvino",)
+_RUNTIMES = ("onnx", "openvino")
 _PAGE = Path(__file__).parents[2] / "docs" / "onnx-and-openvino.md"
 
 
@@ -35,7 +35,8 @@ def test_values_are_those_of_jax(harness: Harness, runtime: str, each: Exported)
     module = "tests.consumers.export_for_converters"
     names = [e.name for e in EXPORTED if harness.whole or e.name in _SAMPLE]
     exports = exported(harness, title, "converted-programs", module, names)
-    command = [harness.openvino_python(), "-m", "tests.models.consume_converted", runtime]
+    python = harness.onnx_python() if runtime == "onnx" else harness.openvino_python()
+    command = [python, "-m", "tests.models.consume_converted", runtime]
     outcome = consumed(harness, f"{runtime} on programs", runtime, command, exports, each)
     said = REFUSED[runtime].get(each.name)
     if said is None:
@@ -49,7 +50,7 @@ def test_values_are_those_of_jax(harness: Harness, runtime: str, each: Exported)
 def test_the_page_has_how_many_there_are() -> None:
     text = _PAGE.read_text()
     kinds = Counter(each.name.startswith("case-") for each in EXPORTED)
-    for is_case, title in ((False, "programs"), (True, "cases of padding")):
+    for is_case, title in ((False, "programs"), (True, "cases of the shape corpus")):
         row = [title, str(kinds[is_case])]
         for runtime in _RUNTIMES:
             refused = sum(name.startswith("case-") == is_case for name in REFUSED[runtime])

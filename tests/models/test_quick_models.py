@@ -47,7 +47,12 @@ def test_calls_differ_in_size_from_the_example() -> None:
             0,
             "x: differs by 0.001 of 0",
         ),
-        (np.array([np.nan], np.float32), np.array([1], np.float32), 0, "x: 1 infinite elements or NaN differ, as 1.0 and nan"),
+        (
+            np.array([np.nan], np.float32),
+            np.array([1], np.float32),
+            0,
+            "x: 1 infinite elements or NaN differ, as 1.0 and nan",
+        ),
         (np.array([1, 2], np.int32), np.array([1, 3], np.int32), 0, "x: 1 of 2 differ"),
         (
             np.array([1], np.float32),
