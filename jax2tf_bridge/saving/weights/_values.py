@@ -78,8 +78,7 @@ def variable_values(weights: Sequence[Weight], constants: ConstantVariables) -> 
 def hold_values(values: Sequence[VariableValue]) -> None:
     """Gives variables their values, to run functions that read them."""
     for each in _without(values):
-        array = each.value.given().astype(each.value.dtype.as_numpy_dtype, copy=False)
-        each.variable.assign(array)
+        each.variable.assign(each.value.array())
 
 
 def write_values(folder: Path, values: Sequence[VariableValue]) -> None:

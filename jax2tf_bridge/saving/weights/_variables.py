@@ -257,17 +257,21 @@ def check_prefixes(
 class ConstantArray:
     """Value of a lifted constant's variable."""
 
-    array: np.ndarray
+    value: np.ndarray
     dtype: tf.DType
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of its value."""
-        return self.array.shape
+        return self.value.shape
+
+    def array(self) -> np.ndarray:
+        """Returns the value, which has its dtype."""
+        return self.value
 
     def given(self) -> np.ndarray:
-        """Returns the value."""
-        return self.array
+        """Returns the value, as `array` does."""
+        return self.value
 
 
 class ConstantVariables:
@@ -359,8 +363,7 @@ def new_variable(value: WeightLeaf | ConstantArray, *, trainable: bool, name: st
         )
         if made is not None:
             return made
-    array = value.given().astype(value.dtype.as_numpy_dtype, copy=False)
-    return tf.Variable(array, trainable=trainable, name=name, dtype=value.dtype)
+    return tf.Variable(value.array(), trainable=trainable, name=name, dtype=value.dtype)
 
 
 def as_saved(leaf: Any, dtype: str) -> Any:
