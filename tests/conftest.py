@@ -10,7 +10,12 @@ from tests.consumers.summary import pytest_terminal_summary as pytest_terminal_s
 from tests.plugins.quick_compilation import compile_quickly
 from tests.sampling import examples
 
-pytest_plugins = ("tests.plugins.cpu_times", "tests.plugins.frozen_heap", "tests.plugins.pure")
+pytest_plugins = (
+    "tests.plugins.compiled_programs",
+    "tests.plugins.cpu_times",
+    "tests.plugins.frozen_heap",
+    "tests.plugins.pure",
+)
 
 # Both are read when JAX and TensorFlow are first used, so before any test module.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

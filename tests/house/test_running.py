@@ -9,13 +9,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from scripts import _times
 from tests.consumers.environments import process_environment
 from tests.house.imports import ROOT
-from tests.plugins import pure
+from tests.plugins import compiled_programs, pure
 from tests.plugins.quick_compilation import FLAGS, compile_quickly
 from tests.sampling import THOROUGH, examples, sampled, stride
 
@@ -150,3 +151,20 @@ def test_laws_are_tried_on_more_examples_before_a_release(monkeypatch: pytest.Mo
     monkeypatch.setenv(THOROUGH, "1")
     assert (examples(20), stride(3)) == (200, 1)
     assert f'"{THOROUGH}"' in (ROOT / "scripts" / "_commands.py").read_text()
+
+
+@pytest.mark.skipif(not compiled_programs.memory_maps(), reason="it is not known here")
+def test_compiled_programs_are_dropped_before_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    cleared = []
+    monkeypatch.setitem(
+        sys.modules, "jax", SimpleNamespace(clear_caches=lambda: cleared.append(True))
+    )
+    compiled_programs.pytest_runtest_teardown(request.node, None)
+    assert cleared == []
+    monkeypatch.setattr(compiled_programs, "_MANY", 1)
+    compiled_programs.pytest_runtest_teardown(request.node, request.node)
+    assert cleared == []
+    compiled_programs.pytest_runtest_teardown(request.node, None)
+    assert cleared == [True]
