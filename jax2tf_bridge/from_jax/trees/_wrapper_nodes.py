@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import jax
 
+_JAX2TF = "jax.experimental.jax2tf"
 _IMPORTING = threading.Lock()
 
 
@@ -51,8 +53,13 @@ def can_import_jax2tf() -> bool:
     """Imports jax2tf without its warning; returns whether this JAX has one that works."""
     with _IMPORTING, warnings.catch_warnings():  # whose filters all threads share
         warnings.simplefilter("ignore", DeprecationWarning)
+        before = set(sys.modules)
         try:
-            importlib.import_module("jax.experimental.jax2tf")
+            importlib.import_module(_JAX2TF)
         except Exception:  # of any type: it uses what a JAX or TensorFlow may no longer have
+            # Python leaves the parts that were imported before one failed.
+            for name in {*sys.modules} - before:
+                if name.startswith(f"{_JAX2TF}."):
+                    del sys.modules[name]
             return False
     return True
