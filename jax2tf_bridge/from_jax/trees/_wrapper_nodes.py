@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 
-_JAX2TF = "jax.experimental.jax2tf"
 _IMPORTING = threading.Lock()
 
 
@@ -55,11 +54,11 @@ def can_import_jax2tf() -> bool:
         warnings.simplefilter("ignore", DeprecationWarning)
         before = set(sys.modules)
         try:
-            importlib.import_module(_JAX2TF)
+            importlib.import_module("jax.experimental.jax2tf")
         except Exception:  # of any type: it uses what a JAX or TensorFlow may no longer have
             # Python leaves the parts that were imported before one failed.
             for name in {*sys.modules} - before:
-                if name.startswith(f"{_JAX2TF}."):
+                if name.startswith("jax.experimental.jax2tf."):
                     del sys.modules[name]
             return False
     return True
