@@ -14,16 +14,17 @@ from benchmarks._models import mlp
 from jax2tf_bridge import PortableFunction, export
 from jax2tf_bridge.to_tf import _op
 from jax2tf_bridge.to_tf._op import call_op
-from jax2tf_bridge.to_tf._shapes import check_shapes
+from jax2tf_bridge.to_tf._shapes import CheckedShapes, check_shapes
 from shape_poly import evaluate_shape
 
 _COPIES = 100
 """How often a check stands in one graph to be measured alone: a call costs far more than it."""
 
 
-def _no_checks(portable: PortableFunction, *_: Any) -> tuple[list[Any], list[Any]]:
+def _no_checks(portable: PortableFunction, *_: Any) -> CheckedShapes:
     """In the place of check_shapes."""
-    return [evaluate_shape(aval.op_shape, {}) for aval in portable.out_avals], []
+    results: list[Any] = [evaluate_shape(aval.op_shape, {}) for aval in portable.out_avals]
+    return CheckedShapes(results, [], {})
 
 
 def _traced(portable: PortableFunction, specs: Any, *, checked: bool) -> Any:
