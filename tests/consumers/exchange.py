@@ -21,6 +21,19 @@ OPERATIONS = "operations-"
 """What the names of files begin with that are made for a target without XLA."""
 
 
+def write_call_facts(
+    folder: Path, inputs: Sequence[str], outputs: Sequence[str], calls: int, tolerance: float
+) -> None:
+    """Writes what a consumer has to know of a model to compare its calls, as model.json."""
+    facts = {
+        "inputs": list(inputs),
+        "outputs": list(outputs),
+        "calls": calls,
+        "tolerance": tolerance,
+    }
+    (folder / "model.json").write_text(json.dumps(facts))
+
+
 def write_arrays(path: Path, groups: Mapping[str, Sequence[Array]]) -> None:
     """Writes lists of arrays as an npz file, also of dtypes that numpy does not know."""
     entries = {}

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge import Signature, Target, save
-from tests.consumers.exchange import Array, Report, write_arrays
+from tests.consumers.exchange import Array, Report, write_arrays, write_call_facts
 from tests.consumers.one_by_one import one_by_one
 from tests.program_cases.record import Program
 from tests.program_cases.reference import jax_arguments, over_key_words, reference
@@ -52,13 +51,7 @@ def _write(
         write_arrays(folder / f"call-{i}.npz", wide)
     if any(array.dtype.name == "bfloat16" for pair in answers for side in pair for array in side):
         tolerance = _BFLOAT16_TOLERANCE
-    facts = {
-        "inputs": list(served.inputs),
-        "outputs": list(served.outputs),
-        "calls": len(answers),
-        "tolerance": tolerance,
-    }
-    (folder / "model.json").write_text(json.dumps(facts))
+    write_call_facts(folder, [*served.inputs], [*served.outputs], len(answers), tolerance)
 
 
 def _widened(array: Array) -> Array:

@@ -133,19 +133,18 @@ class Harness:
             raise NotAvailableError(NO_CONSUMER_PYTHON)
         return environment("litert", base, LITERT, "{plain}", say=self.say)
 
-    def onnx_python(self) -> Path:
-        """Returns the interpreter of an environment with tf2onnx and onnxruntime, and no JAX."""
-        base = newest_python(CONSUMER_PYTHON, CONSUMER_PYTHON)
-        if base is None:
-            raise NotAvailableError(NO_CONSUMER_PYTHON)
-        return environment("onnx", base, *ONNX, "{plain}", say=self.say)
+    def converter_python(self, runtime: str) -> Path:
+        """Returns the interpreter of an environment with a runtime and what converts for it.
 
-    def openvino_python(self) -> Path:
-        """Returns the interpreter of one with OpenVINO, and neither JAX nor TensorFlow."""
+        Args:
+          runtime: "onnx", with tf2onnx and its TensorFlow; or "openvino", without TensorFlow.
+            Neither has JAX.
+        """
         base = newest_python(CONSUMER_PYTHON, CONSUMER_PYTHON)
         if base is None:
             raise NotAvailableError(NO_CONSUMER_PYTHON)
-        return environment("openvino", base, OPENVINO, "{plain}", say=self.say)
+        requirements = {"onnx": ONNX, "openvino": (OPENVINO,)}[runtime]
+        return environment(runtime, base, *requirements, "{plain}", say=self.say)
 
     def exporter_python(self, exporter: str) -> Path:
         """Returns the interpreter of an exporting side."""

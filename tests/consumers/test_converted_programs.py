@@ -35,8 +35,7 @@ def test_values_are_those_of_jax(harness: Harness, runtime: str, each: Exported)
     module = "tests.consumers.export_for_converters"
     names = [e.name for e in EXPORTED if harness.whole or e.name in _SAMPLE]
     exports = exported(harness, title, "converted-programs", module, names)
-    python = harness.onnx_python() if runtime == "onnx" else harness.openvino_python()
-    command = [python, "-m", "tests.models.consume_converted", runtime]
+    command = [harness.converter_python(runtime), "-m", "tests.models.consume_converted", runtime]
     outcome = consumed(harness, f"{runtime} on programs", runtime, command, exports, each)
     said = REFUSED[runtime].get(each.name)
     if said is None:

@@ -26,8 +26,7 @@ def _outcome(harness: Harness, runtime: str, model: Model) -> Outcome:
     title = "writing real models for converters"
     module = "tests.models.export_for_converters"
     exports = exported(harness, title, "converters", module, sampled(harness, _SAMPLE))
-    python = harness.onnx_python() if runtime == "onnx" else harness.openvino_python()
-    command = [python, "-m", "tests.models.consume_converted", runtime]
+    command = [harness.converter_python(runtime), "-m", "tests.models.consume_converted", runtime]
     return consumed(harness, f"{runtime} on real models", runtime, command, exports, model)
 
 

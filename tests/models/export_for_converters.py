@@ -8,7 +8,6 @@ The process is of its own for Keras, whose backend is chosen once.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import sys
 from dataclasses import replace
@@ -18,7 +17,7 @@ from typing import Any
 os.environ["KERAS_BACKEND"] = "jax"
 
 from jax2tf_bridge import Signature, Target, save
-from tests.consumers.exchange import write_arrays
+from tests.consumers.exchange import write_arrays, write_call_facts
 from tests.models.export_litert import answers
 from tests.models.export_models import export, named
 from tests.models.model import Model
@@ -43,13 +42,7 @@ def _write(model: Model, folder: Path) -> None:
     calls = [built.example, *built.calls]
     for i, args in enumerate(calls):
         write_arrays(folder / f"call-{i}.npz", answers(replace(built, function=function), args))
-    facts = {
-        "inputs": list(served.inputs),
-        "outputs": list(served.outputs),
-        "calls": len(calls),
-        "tolerance": model.tolerance,
-    }
-    (folder / "model.json").write_text(json.dumps(facts))
+    write_call_facts(folder, [*served.inputs], [*served.outputs], len(calls), model.tolerance)
 
 
 def main(folder: Path, *names: str) -> None:

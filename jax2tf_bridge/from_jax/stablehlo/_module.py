@@ -78,7 +78,7 @@ class LossyError(Exception):
 
 
 class _Contents:
-    """What is in a module, until it is changed; walking over it takes longer than all else.
+    """Lists what is in a module, until that is changed: walking over it takes longest.
 
     Attributes:
       operations: those of each name, in order.
