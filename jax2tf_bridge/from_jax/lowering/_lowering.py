@@ -191,6 +191,7 @@ def _attempt(
                 raise
             disabled |= set(found)
     module = StableHloModule(exported.mlir_module_serialized)
+    module.simplify()
     if exported.nr_devices == 1:
         module.reduce_to_one_device(name)
     module.narrow_platform_index()

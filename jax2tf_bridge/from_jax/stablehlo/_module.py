@@ -24,6 +24,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     symbol_name,
     zeros,
 )
+from jax2tf_bridge.from_jax.stablehlo._simplifying import simplify
 from jax2tf_bridge.from_jax.stablehlo._single_device_collectives import (
     drop_collectives,
     may_be_collectives,
@@ -88,9 +89,13 @@ class _Contents:
     def __init__(self, module: Any) -> None:
         self.operations: dict[str, list[Any]] = {}
         self.types: set[Any] = set()
-        for op in below(module.operation):
+
+        def add(op: Any) -> ir.WalkResult:
             self.operations.setdefault(op.name, []).append(op)
             self.types.update(result.type for result in op.results)
+            return ir.WalkResult.ADVANCE
+
+        module.operation.walk(add, ir.WalkOrder.PRE_ORDER)
 
 
 class StableHloModule:
@@ -122,6 +127,12 @@ class StableHloModule:
         """Lists the operations of these names."""
         operations = self._contents().operations
         return [op for name in names for op in operations.get(name, ())]
+
+    def simplify(self) -> None:
+        """Removes what it says more than once: equal operations, and choices of equal branches."""
+        self._changed()
+        with self._context:
+            simplify(self._module)
 
     def expand(self) -> None:
         """Replaces operations that stand for others by those, so that every reader knows all.
@@ -352,8 +363,7 @@ class StableHloModule:
             except (ir.MLIRError, RuntimeError, ValueError) as e:
                 raise _lossy(e) from e
             written = _jax_compat.deserialize_module(artifact)
-            forms = (_jax_compat.module_bytecode, _text)
-            if any(form(written) == form(expanded) for form in forms):
+            if _text(written) == _text(expanded):
                 return artifact
             # Or through a portable artifact both, so that they differ by the version alone.
             again = _jax_compat.serialize_module(expanded, newest)
@@ -446,4 +456,8 @@ def _lossy(error: Exception) -> LossyError:
 
 
 def _text(module: Any) -> str:
-    return str(module.operation.get_asm(enable_debug_info=False, large_elements_limit=16))
+    return str(
+        module.operation.get_asm(
+            enable_debug_info=False, large_elements_limit=16, assume_verified=True
+        )
+    )

@@ -1,0 +1,83 @@
+"""Removes from a module what it says more than once; its readers take as long as it has operations.
+
+JAX writes each branch of a choice between platforms, equal or not, and the arithmetic of open sizes
+anew for each operation that needs them: half of a transformer's operations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax.stablehlo._operations import below, replace_operation
+
+_MERGE_EQUAL = "builtin.module(cse)"
+_MERGE_AND_DROP = "builtin.module(cse,cse)"
+"""Drops what nothing uses as well, and in the second round what that alone used."""
+
+
+def simplify(module: Any) -> None:
+    """Merges equal operations without effects, and equal branches, in place.
+
+    The MLIR context of the module must be the current one.
+    """
+    _jax_compat.run_passes(module, _MERGE_EQUAL)
+    cases = [op for op in below(module.operation) if op.name == "stablehlo.case"]
+    # Those inside of others come after them, and are merged before them.
+    equal = [case for case in reversed(cases) if _merge_branches(case)]
+    if equal:
+        _jax_compat.run_passes(module, _MERGE_AND_DROP)
+
+
+def _merge_branches(case: Any) -> bool:
+    """Puts the operations of a branch in the place of the case if all branches are equal."""
+    first, *others = (list(region.blocks[0].operations) for region in case.regions)
+    if not all(_are_equal(first, other, {}) for other in others):
+        return False
+    *computing, end = first
+    for op in computing:
+        op.operation.move_before(case)
+    replace_operation(case, list(end.operands))
+    return True
+
+
+def _are_equal(left: list[Any], right: list[Any], counterparts: dict[Any, Any]) -> bool:
+    """Tells whether two lists of operations compute the same in the same order.
+
+    Args:
+      left: of one block.
+      right: of another.
+      counterparts: from values of the left one's blocks to those of the right one's; those of
+        `left` are added.
+    """
+    return len(left) == len(right) and all(
+        _is_equal(one.operation, other.operation, counterparts)
+        for one, other in zip(left, right, strict=True)
+    )
+
+
+def _is_equal(left: Any, right: Any, counterparts: dict[Any, Any]) -> bool:
+    if left.name != right.name or _attributes(left) != _attributes(right):
+        return False
+    if [counterparts.get(value, value) for value in left.operands] != list(right.operands):
+        return False
+    if [value.type for value in left.results] != [value.type for value in right.results]:
+        return False
+    for one, other in zip(left.regions, right.regions, strict=True):
+        if len(one.blocks) != len(other.blocks) or len(one.blocks) > 1:
+            return False
+        for block, counterpart in zip(one.blocks, other.blocks, strict=True):
+            arguments = list(block.arguments), list(counterpart.arguments)
+            if [value.type for value in arguments[0]] != [value.type for value in arguments[1]]:
+                return False
+            counterparts.update(zip(*arguments, strict=True))
+            if not _are_equal(list(block.operations), list(counterpart.operations), counterparts):
+                return False
+    counterparts.update(zip(left.results, right.results, strict=True))
+    return True
+
+
+def _attributes(operation: Any) -> dict[str, Any]:
+    # By number, since iterating yields names in some releases of jaxlib.
+    named = (operation.attributes[i] for i in range(len(operation.attributes)))
+    return {each.name: each.attr for each in named}

@@ -1,0 +1,141 @@
+"""Tests that a module says nothing twice, and still says the same."""
+
+import re
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jax2tf_bridge as bridge
+from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax._jax_compat import ir
+from jax2tf_bridge.from_jax.stablehlo._simplifying import simplify
+
+V = "tensor<2xf32>"
+REDUCED = f"""
+    %r = "stablehlo.reduce"(%x, %zero) <{{dimensions = array<i64: 0>}}> ({{
+    ^bb0(%left: tensor<f32>, %right: tensor<f32>):
+      %s = stablehlo.OPERATION %left, %right : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }}) : ({V}, tensor<f32>) -> tensor<f32>
+    stablehlo.return %r : tensor<f32>"""
+
+
+def _simplified(body: str) -> Counter[str]:
+    """Counts the operations of main(%i, %j, %x) that are left."""
+    text = f"func.func public @main(%i: tensor<i32>, %j: tensor<i32>, %x: {V}) -> {V} {{{body}}}"
+    with _jax_compat.make_ir_context():
+        module = ir.Module.parse(text)
+        simplify(module)
+        assert module.operation.verify()
+        return Counter(re.findall(r"stablehlo\.(\w+)", str(module)))
+
+
+def _case(*branches: str, index: str = "%i", result: str = V) -> str:
+    regions = ", ".join(f"{{{branch}}}" for branch in branches)
+    return f'"stablehlo.case"({index}) ({regions}) : (tensor<i32>) -> {result}'
+
+
+def _branch(operation: str, operand: str = "%x") -> str:
+    return f"\n%b = stablehlo.{operation} {operand} : {V}\nstablehlo.return %b : {V}\n"
+
+
+def test_equal_branches_become_one() -> None:
+    # Also the choice on which the choice depends, and the constants of that one, which nothing uses
+    # any more.
+    index = _case(
+        *("\nstablehlo.return %zero : tensor<i32>\n", "\nstablehlo.return %one : tensor<i32>\n"),
+        result="tensor<i32>",
+    )
+    found = _simplified(
+        f"""
+        %zero = stablehlo.constant dense<0> : tensor<i32>
+        %one = stablehlo.constant dense<1> : tensor<i32>
+        %index = {index}
+        %y = {_case(_branch("sine"), _branch("sine"), _branch("sine"), index="%index")}
+        return %y : {V}"""
+    )
+    assert found == {"sine": 1}
+
+
+def test_choices_within_choices_become_one() -> None:
+    inner = f"\n%c = {_case(_branch('sine'), _branch('sine'))}\nstablehlo.return %c : {V}\n"
+    found = _simplified(f"%y = {_case(inner, inner, index='%j')}\nreturn %y : {V}")
+    assert found == {"sine": 1}
+
+
+@pytest.mark.parametrize(
+    "branches",
+    [
+        (_branch("sine"), _branch("cosine")),
+        (_branch("sine"), _branch("sine"), _branch("sine", "%other")),
+        (_branch("sine"), f"\nstablehlo.return %x : {V}\n"),
+    ],
+)
+def test_other_branches_stay(branches: tuple[str, ...]) -> None:
+    found = _simplified(
+        f"""
+        %other = stablehlo.exponential %x : {V}
+        %y = {_case(*branches)}
+        %z = stablehlo.add %y, %other : {V}
+        return %z : {V}"""
+    )
+    assert (found["case"], found["return"]) == (1, len(branches))
+
+
+@pytest.mark.parametrize(("second", "left"), [("add", 0), ("maximum", 1)])
+def test_what_is_inside_of_operations_is_compared(second: str, left: int) -> None:
+    branches = [REDUCED.replace("OPERATION", name) for name in ("add", second)]
+    found = _simplified(
+        f"""
+        %zero = stablehlo.constant dense<0.0> : tensor<f32>
+        %y = {_case(*branches, result="tensor<f32>")}
+        %z = stablehlo.broadcast_in_dim %y, dims = [] : (tensor<f32>) -> {V}
+        return %z : {V}"""
+    )
+    assert (found["case"], found["reduce"]) == (left, 1 + left)
+
+
+def test_what_is_drawn_is_drawn_again() -> None:
+    types = f"(tensor<f32>, tensor<f32>, tensor<1xi64>) -> {V}"
+    draw = f"%low, %high, %shape, distribution = UNIFORM : {types}"
+    found = _simplified(
+        f"""
+        %low = stablehlo.constant dense<0.0> : tensor<f32>
+        %high = stablehlo.constant dense<1.0> : tensor<f32>
+        %shape = stablehlo.constant dense<2> : tensor<1xi64>
+        %a = stablehlo.rng {draw}
+        %b = stablehlo.rng {draw}
+        %c = stablehlo.custom_call @effect(%x) {{has_side_effect = true}} : ({V}) -> {V}
+        %d = stablehlo.custom_call @effect(%x) {{has_side_effect = true}} : ({V}) -> {V}
+        %e = stablehlo.sine %x : {V}
+        %f = stablehlo.sine %x : {V}
+        %y = stablehlo.add %a, %b : {V}
+        %z = stablehlo.add %e, %f : {V}
+        %sum = stablehlo.add %y, %z : {V}
+        return %sum : {V}"""
+    )
+    assert (found["rng"], found["custom_call"], found["sine"]) == (2, 2, 1)
+
+
+def test_four_platforms_are_as_long_as_one() -> None:
+    def layers(x: jax.Array, w: jax.Array) -> jax.Array:
+        for _ in range(3):
+            x = jnp.tanh(x @ w + jnp.ones(8))
+        return x
+
+    arguments = np.ones((2, 8), np.float32), np.ones((8, 8), np.float32)
+    shapes = ["(b, 8)", None]
+    texts = [
+        bridge.export(layers, polymorphic_shapes=shapes, platforms=platforms)(*arguments)
+        for platforms in (None, ["cpu"])
+    ]
+    everywhere, on_cpu = (
+        Counter(re.findall(r"stablehlo\.(\w+)", bridge.to_exported(p).mlir_module())) for p in texts
+    )
+    assert len(texts[0].platforms) == 4
+    assert everywhere == on_cpu
+    # The sizes for the three additions are computed once.
+    assert (everywhere["dot_general"], everywhere["concatenate"]) == (3, 1)
