@@ -21,7 +21,11 @@ SIGNATURE = "serving_default"
 
 
 def save_model(
-    model: Model, built: Built, folder: Path, target: Target | None = None
+    model: Model,
+    built: Built,
+    folder: Path,
+    target: Target | None = None,
+    platforms: Sequence[str] | None = None,
 ) -> SavedModel:
     """Saves a model by one call, as a user writes it."""
     signature = Signature(
@@ -34,6 +38,7 @@ def save_model(
         trainable=model.trainable,
         vjp_order=1,
         target=target,
+        platforms=platforms,
     )
 
 
