@@ -23,6 +23,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "buckets": ("saving", "--buckets"),
     "large_weights": ("saving", "--megabytes", "1000"),
     "serving": ("serving",),
+    "second_process": ("second_process",),
     "export_many": ("export_many",),
     "models": ("models",),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import subprocess
 import sys
@@ -52,6 +53,8 @@ def measure_here(who: str, model_name: str) -> dict[str, Any]:
     jax.jit(lambda a: a + 1)(np.ones(3, np.float32)).block_until_ready()
     tf.function(lambda a: a + 1, jit_compile=True)(tf.ones(3))
 
+    # Else chance decides in which stage Python looks through all objects, which takes 0.2 s.
+    gc.collect()
     start, cpu_start = time.perf_counter(), time.process_time()
     converted = convert(model.apply, [None, model.polymorphic_shape])
     spec = tf.TensorSpec((None, *model.shape), tf.float32)

@@ -26,12 +26,14 @@ Save = Callable[[Any, Any, Path], object]
 
 
 def _bridge() -> Save:
+    import jax2tf_bridge.from_jax  # noqa: F401 - which save imports when it is called
     from tests.models.expected import save_model
 
     return lambda model, built, folder: save_model(model, built, folder)
 
 
 def _bridge_for_the_cpu() -> Save:
+    import jax2tf_bridge.from_jax  # noqa: F401 - which save imports when it is called
     from tests.models.expected import save_model
 
     return lambda model, built, folder: save_model(model, built, folder, platforms=["cpu"])

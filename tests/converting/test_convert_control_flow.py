@@ -1,5 +1,6 @@
 """Converted functions inside TensorFlow's own machinery: datasets, loops, Keras, strategies."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -122,9 +123,17 @@ class JaxDense(keras.layers.Layer):  # type: ignore[misc]
         return (*shape[:-1], self.units)
 
 
+@pytest.fixture
+def same_numbers() -> Iterator[None]:
+    """Draws the same random numbers each time, in this test alone."""
+    keras.utils.set_random_seed(0)
+    yield
+    tf.random.set_seed(None)
+
+
+@pytest.mark.usefixtures("same_numbers")
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_keras_fit(jit_compile: bool) -> None:
-    keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((3,)), JaxDense(4), keras.layers.ReLU(), JaxDense(1)])
     assert len(model.trainable_variables) == 4
     model.compile(keras.optimizers.Adam(0.1), "mse", jit_compile=jit_compile)

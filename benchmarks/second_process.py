@@ -1,0 +1,179 @@
+"""Loading a SavedModel and its first answer in a fresh process, which has TensorFlow alone."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import _measure
+
+_MODELS = ("MLP", "conv net", "transformer")
+_BASELINE = "jax2tf"
+_PRECOMPILED = "bridge, precompiled"
+_CONTESTANTS = ("bridge", _PRECOMPILED, "bridge, without XLA", _BASELINE)
+_STAGES = ("load", "first answer")
+_BATCH = 8
+
+
+def save_here(who: str, name: str, folder: Path) -> None:
+    """Saves a model with its weights in variables, and a call's input and answer beside it."""
+    import jax
+    import numpy as np
+    import tensorflow as tf
+
+    from benchmarks._models import MODELS
+
+    model = MODELS[name]()
+    x = model.inputs(_BATCH)
+    np.save(folder / "inputs.npy", x)
+    np.save(folder / "expected.npy", jax.jit(model.apply)(model.weights, x))
+    path = str(folder / "model")
+    if who != _BASELINE:
+        from jax2tf_bridge import Signature, Target, save
+
+        save(
+            path,
+            Signature(model.apply, [x], polymorphic_shapes=model.polymorphic_shape),
+            params=model.weights,
+            target=Target.widest(xla=False) if who == "bridge, without XLA" else None,
+            buckets={"b": [_BATCH]} if who == _PRECOMPILED else None,
+            precompile=who == _PRECOMPILED,
+        )
+        return
+    from jax.experimental import jax2tf
+
+    module = tf.Module()
+    module.weights = {name: tf.Variable(value) for name, value in model.weights.items()}
+    converted = jax2tf.convert(model.apply, polymorphic_shapes=[None, model.polymorphic_shape])
+    spec = tf.TensorSpec((None, *model.shape), tf.float32, name="x")
+    module.serving_default = tf.function(
+        lambda x: converted(module.weights, x), input_signature=[spec], autograph=False
+    )
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+    tf.saved_model.save(
+        module,
+        path,
+        signatures=module.serving_default.get_concrete_function(),
+        options=options,
+    )
+
+
+def ask_here(folder: Path) -> dict[str, float]:
+    """Seconds of each stage, and of CPU time, in this process, which must be fresh."""
+    import numpy as np
+    import tensorflow as tf
+
+    x = tf.constant(np.load(folder / "inputs.npy"))
+    # What a process pays once, whoever saved: XLA starts.
+    tf.function(lambda a: a + 1, jit_compile=True)(tf.ones(3))
+    # Else chance decides in which stage Python looks through all objects, longer than an answer.
+    gc.collect()
+    start = time.perf_counter(), time.process_time()
+    model = tf.saved_model.load(str(folder / "model"))
+    loaded = time.perf_counter(), time.process_time()
+    (answer,) = model.signatures["serving_default"](x).values()
+    answer = answer.numpy()
+    answered = time.perf_counter(), time.process_time()
+    np.testing.assert_allclose(answer, np.load(folder / "expected.npy"), rtol=1e-3, atol=1e-3)
+    return {
+        "load": loaded[0] - start[0],
+        "load, CPU": loaded[1] - start[1],
+        "first answer": answered[0] - loaded[0],
+        "first answer, CPU": answered[1] - loaded[1],
+    }
+
+
+def _in_a_fresh_process(arguments: Sequence[str], flags: str = "") -> str:
+    environment = {**os.environ, "TF_XLA_FLAGS": flags}
+    command = [sys.executable, "-m", "benchmarks.second_process", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise RuntimeError(next((ln for ln in reversed(lines) if "Error" in ln), lines[-1])[:200])
+    return done.stdout
+
+
+def _asked(who: str, folder: Path) -> dict[str, float]:
+    flags = ""
+    if who == _PRECOMPILED:
+        cache = folder / "model/assets.extra/xla_cache"
+        flags = f"--tf_xla_persistent_cache_directory={cache}"
+        flags += " --tf_xla_persistent_cache_read_only=true"
+    said = _in_a_fresh_process(["--ask", str(folder)], flags)
+    result: dict[str, float] = json.loads(said.splitlines()[-1])
+    return result
+
+
+def main() -> None:
+    """Measures, and prints a table."""
+    parser = _measure.parser(__doc__, rounds=7)
+    parser.add_argument("--models", nargs="+", default=list(_MODELS), choices=_MODELS)
+    parser.add_argument("--save", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--ask", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.save:
+        who, name, folder = options.save
+        save_here(who, name, Path(folder))
+        return
+    if options.ask:
+        print(json.dumps(ask_here(options.ask)))
+        return
+    rows, measured, notes = [], [], []
+    for name in options.models:
+        with tempfile.TemporaryDirectory() as temporary:
+            folders = {who: Path(temporary) / str(i) for i, who in enumerate(_CONTESTANTS)}
+            found: dict[str, list[dict[str, float]]] = {}
+            for who, folder in folders.items():
+                folder.mkdir()
+                _measure.progress(f"{name}, saved by {who}")
+                try:
+                    _in_a_fresh_process(["--save", who, name, str(folder)])
+                    _asked(who, folder)
+                except RuntimeError as e:
+                    notes.append(f"{who} does not run the {name}: {e}")
+                else:
+                    found[who] = []
+            for i in range(options.rounds):
+                _measure.progress(f"{name}, round {i + 1} of {options.rounds}")
+                order = [*found][i % len(found) :] + [*found][: i % len(found)]
+                for who in order:
+                    found[who].append(_asked(who, folders[who]))
+        for who, results in found.items():
+            row: dict[str, Any] = {"model": name, "who": who}
+            texts = []
+            for stage in _STAGES:
+                row[stage] = _measure.Spread.of([r[stage] for r in results])
+                texts.append(_measure.seconds_text(row[stage].median))
+                for key in (stage, f"{stage}, CPU"):
+                    if _BASELINE not in found:
+                        texts.append("-")
+                        continue
+                    times = {w: [r[key] for r in found[w]] for w in (who, _BASELINE)}
+                    row[f"{key}, to {_BASELINE}"] = _measure.ratios(times, who, _BASELINE)
+                    texts.append(row[f"{key}, to {_BASELINE}"].ratio_text())
+            measured.append(row)
+            rows.append([name, who, *texts])
+    header = ["model", "saved by"]
+    for stage in _STAGES:
+        header += [stage, f"x {_BASELINE}", "CPU time, x"]
+    _measure.report(
+        "A second process",
+        header,
+        rows,
+        measured,
+        json_path=options.json,
+        notes=notes,
+    )
+
+
+if __name__ == "__main__":
+    main()
