@@ -213,13 +213,19 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
     Raises:
       OSError: nothing that is installed has the scheme; pathlib made one slash of two; or several
         addresses are joined.
+      TypeError: the path is bytes, which may be the contents of a file.
 
     >>> as_path("models/predict")
     PosixPath('models/predict')
     """
     if isinstance(path, StoragePath):
         return path
-    text = os.fspath(path)
+    text: str | bytes = os.fspath(path)
+    if isinstance(text, bytes):
+        raise TypeError(
+            f"A path must be a str or os.PathLike[str], not bytes: {text[:40]!r}. Give "
+            "os.fsdecode(path); the contents of a file are read by deserialize(contents)."
+        )
     if _CHAIN.match(text):
         said = "joins addresses with ::, as fsspec does: give one address"
         raise path_error(OSError, errno.EINVAL, said, text)

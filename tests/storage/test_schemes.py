@@ -69,6 +69,17 @@ def test_paths_on_disk_stay_pathlibs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert as_path("gs:/bucket") == Path("gs:/bucket")
 
 
+def test_bytes_are_no_path() -> None:
+    message = (
+        "A path must be a str or os.PathLike[str], not bytes: b'{}'. Give os.fsdecode(path); the "
+        "contents of a file are read by deserialize(contents)."
+    )
+    for given, shown in ((b"f.jaxfn", "f.jaxfn"), (b"x" * 100, "x" * 40)):
+        with pytest.raises(TypeError) as caught:
+            read_function(given)  # type: ignore[arg-type]
+        assert str(caught.value) == message.format(shown)
+
+
 def test_schemes_are_written_in_any_case() -> None:
     assert as_path("MEMORY://root/M") == as_path("memory://root/M")
     write_weights("Memory://root/w", [1])
