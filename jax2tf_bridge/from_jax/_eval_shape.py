@@ -72,8 +72,8 @@ def eval_polymorphic_shape(
             )
         given = given_assumptions(specs, options, function.name)
         tracing = traced_function(function, specs)
-        inferred = infer(tracing.trace, given, tracing)
-        traced = inferred.value
+        inferred = infer(tracing, given)
+        traced = inferred.traced
         known = with_reshape_requirements(inferred.assumptions, traced, tracing)
         check_requirements_allowed(given, known, tracing, options)
         shapes = [known.shape_from_jax(aval) for aval in traced.jaxpr.out_avals]

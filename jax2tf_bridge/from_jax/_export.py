@@ -22,7 +22,7 @@ from jax2tf_bridge.from_jax.lowering._vjp import gradient_on_demand
 from jax2tf_bridge.from_jax.shapes._argument_specs import ArraySpec
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._auto_shapes import Trial, auto_shapes
-from jax2tf_bridge.from_jax.shapes._inference import infer
+from jax2tf_bridge.from_jax.shapes._inference import infer, infer_and_lower
 from jax2tf_bridge.from_jax.shapes._requirements import (
     check_requirements_allowed,
     check_sizes_stay_open,
@@ -237,14 +237,13 @@ def export_specs(
         options = replace(options, call=f"{asked}, polymorphic_shapes={specs.texts()!r}")
     tracing = traced_function(function, specs, options.words)
 
-    def attempt(assumptions: SizeAssumptions) -> tuple[jax.stages.Traced, Lowered]:
-        traced = tracing.trace(assumptions)
+    def to_module(traced: jax.stages.Traced) -> Lowered:
         refuse_host_callbacks(traced, name, without_debug_effects=options.without_debug_effects)
-        return traced, lower(widened(traced), name, options)
+        return lower(widened(traced), name, options)
 
     given = given_assumptions(specs, options, name)
-    inferred = infer(attempt, given, tracing)
-    traced, lowered = inferred.value
+    inferred = infer_and_lower(tracing, given, to_module)
+    traced, lowered = inferred.traced, inferred.result
     check_requirements_allowed(given, inferred.assumptions, tracing, options)
     assumptions = with_reshape_requirements(inferred.assumptions, traced, tracing)
     check_sizes_stay_open(given, assumptions, tracing)
@@ -274,9 +273,9 @@ def export_specs(
 
 def _trial(function: JaxCallable, specs: Specs, options: ExportOptions) -> Trial:
     tracing = traced_function(function, specs, options.words)
-    inferred = infer(tracing.trace, given_assumptions(specs, options, function.name), tracing)
-    assumptions = with_reshape_requirements(inferred.assumptions, inferred.value, tracing)
-    results = [assumptions.shape_from_jax(aval) for aval in inferred.value.jaxpr.out_avals]
+    inferred = infer(tracing, given_assumptions(specs, options, function.name))
+    assumptions = with_reshape_requirements(inferred.assumptions, inferred.traced, tracing)
+    results = [assumptions.shape_from_jax(aval) for aval in inferred.traced.jaxpr.out_avals]
     return Trial(assumptions.requirements, results)
 
 

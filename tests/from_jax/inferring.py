@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 
 from jax2tf_bridge import PortableFunction, export
+from jax2tf_bridge.from_jax._jax_compat import deserialize_module, make_ir_context
 
 
 def vector(size: int) -> Any:
@@ -31,3 +32,9 @@ def best_five(x: Any) -> Any:
 
 def line_of(function: Any) -> int:
     return inspect.getsourcelines(function)[1] + 1
+
+
+def module_text(portable: PortableFunction) -> str:
+    """Prints the module without the lines that it was traced at."""
+    with make_ir_context():
+        return str(deserialize_module(bytes(portable.module.data)))

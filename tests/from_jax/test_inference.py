@@ -31,16 +31,22 @@ def test_what_always_holds_is_added_silently(caplog: pytest.LogCaptureFixture) -
         portable = exported(traced, 3)
     assert portable.requirements == ()
     assert portable.constraints == ()
-    assert traces == ["(b,)", "(b,)"]
+    assert traces == ["(b,)"]
     assert not caplog.records
 
 
-def test_rounds_are_shown_at_debug_level(caplog: pytest.LogCaptureFixture) -> None:
+def test_questions_are_shown_at_debug_level(caplog: pytest.LogCaptureFixture) -> None:
+    def f(x: Any) -> Any:
+        return in_blocks(x), best_five(x)
+
     with caplog.at_level(logging.DEBUG, "jax2tf_bridge"):
-        exported(in_blocks, 3)
-    messages = [r.message for r in caplog.records if r.name == "jax2tf_bridge"]
-    assert messages[0].startswith("Tracing in_blocks, round 1: Cannot divide evenly")
-    assert re.match(r"Tracing in_blocks again: mod\(.*\) == 0 holds", messages[1])
+        exported(f, 7, constraints="infer")
+    answered, asked, known = (r.message for r in caplog.records if r.name == "jax2tf_bridge")
+    assert re.match(
+        r"Tracing f goes on, since mod\(.*\) == 0 holds\. JAX asked: Cannot divide", answered
+    )
+    assert asked.startswith("Tracing f, round 1: Symbolic dimension comparison 'b' < '5'")
+    assert known == "Tracing f again: it requires b >= 5"
 
 
 def test_all_that_is_missing_comes_in_one_error_and_is_enough() -> None:

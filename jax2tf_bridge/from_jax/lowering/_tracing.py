@@ -39,7 +39,7 @@ def traced_function(
     return TracedFunction(
         function.name,
         specs.variables(),
-        lambda assumptions: trace(*specs.under(assumptions)),
+        lambda assumptions, scope: trace(*specs.under(assumptions, scope)),
         lambda sizes: trace(*specs.at(sizes)),
         specs.example(),
         function.source,

@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import jax
 from jax import export as jax_export
@@ -19,7 +19,7 @@ from jax2tf_bridge.from_jax.lowering._effects import refuse_host_callbacks
 from jax2tf_bridge.from_jax.lowering._flat_functions import trace_vjp, widened
 from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, Lowered, lower
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
-from jax2tf_bridge.from_jax.shapes._inference import Inferred, infer
+from jax2tf_bridge.from_jax.shapes._inference import Inferred, infer, infer_and_lower
 from jax2tf_bridge.from_jax.shapes._requirements import (
     check_requirements_allowed,
     with_reshape_requirements,
@@ -35,6 +35,7 @@ from jax2tf_bridge.portable._tree_spec import flat_call
 from shape_poly import Dim
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def gradient_on_demand(
@@ -70,18 +71,21 @@ def gradient_on_demand(
     vjp_function = replace(
         function,
         name=vjp_name,
-        trace=lambda assumptions: trace_vjp(function.trace(assumptions), spread()),
+        trace=lambda *known: trace_vjp(function.trace(*known), spread()),
         trace_at=lambda sizes: trace_vjp(function.trace_at(sizes), spread()),
     )
 
     @_once
-    def traced_vjp() -> Inferred[jax.stages.Traced]:
-        attempt = _first_as_it_is(lambda: trace_vjp(traced, spread()), vjp_function.trace)
+    def traced_vjp() -> Inferred[None]:
+        begin = replace(
+            vjp_function,
+            trace=_first_as_it_is(lambda: trace_vjp(traced, spread()), vjp_function.trace),
+        )
         try:
             with jax.enable_x64(x64):
-                inferred = infer(attempt, assumptions, vjp_function)
+                inferred = infer(begin, assumptions)
             refuse_host_callbacks(
-                inferred.value, vjp_name, without_debug_effects=options.without_debug_effects
+                inferred.traced, vjp_name, without_debug_effects=options.without_debug_effects
             )
         except (InconclusiveShapeError, ShardingError):
             raise
@@ -90,18 +94,18 @@ def gradient_on_demand(
         check_requirements_allowed(assumptions, inferred.assumptions, vjp_function, options)
         return inferred
 
-    def lowered_vjp(vjp: jax.stages.Traced) -> tuple[jax.stages.Traced, Lowered]:
-        return vjp, lower(widened(vjp), vjp_name, options)
+    def to_module(vjp: jax.stages.Traced) -> Lowered:
+        return lower(widened(vjp), vjp_name, options)
 
     def make() -> PortableFunction:
         begun = traced_vjp()
-        attempt = _first_as_it_is(
-            lambda: lowered_vjp(begun.value), lambda known: lowered_vjp(vjp_function.trace(known))
+        go_on = replace(
+            vjp_function, trace=_first_as_it_is(lambda: begun.traced, vjp_function.trace)
         )
         with jax.enable_x64(x64):
-            inferred = infer(attempt, begun.assumptions, vjp_function)
+            inferred = infer_and_lower(go_on, begun.assumptions, to_module)
             check_requirements_allowed(assumptions, inferred.assumptions, vjp_function, options)
-            return built(*inferred.value, inferred.assumptions)
+            return built(inferred.traced, inferred.result, inferred.assumptions)
 
     def built(vjp: jax.stages.Traced, lowered: Lowered, known: SizeAssumptions) -> PortableFunction:
         known = with_reshape_requirements(known, vjp, vjp_function)
@@ -139,12 +143,14 @@ def gradient_on_demand(
     return GradientOnDemand(make, check=check)
 
 
-def _first_as_it_is(
-    first: Callable[[], T], later: Callable[[SizeAssumptions], T]
-) -> Callable[[SizeAssumptions], T]:
+def _first_as_it_is(first: Callable[[], T], later: Callable[P, T]) -> Callable[P, T]:
     """Gives what there is already at the first call, and makes it anew at later ones."""
     calls = itertools.count()
-    return lambda assumptions: first() if next(calls) == 0 else later(assumptions)
+
+    def trace(*args: P.args, **kwargs: P.kwargs) -> T:
+        return first() if next(calls) == 0 else later(*args, **kwargs)
+
+    return trace
 
 
 def _once(make: Callable[[], T]) -> Callable[[], T]:

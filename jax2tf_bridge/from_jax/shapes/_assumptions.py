@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -84,6 +84,12 @@ class SizeAssumptions:
         facts = () if _replaces_a_variable(requirement.comparison) else self.facts
         return replace(self, requirements=tuple(kept), facts=facts)
 
+    def with_facts(self, comparisons: Iterable[Comparison]) -> SizeAssumptions:
+        """Adds comparisons that follow from the rest, in JAX's own words."""
+        known = {f.comparison for f in self.facts}
+        new = [Fact(c) for c in dict.fromkeys(comparisons) if c not in known]
+        return replace(self, facts=(*self.facts, *new))
+
     def with_progression(self, variables: frozenset[str]) -> SizeAssumptions | None:
         """Adds one more variable as a progression; None if there is no further one.
 
@@ -139,7 +145,11 @@ class SizeAssumptions:
         return _with_variable_left(told) if replaced else told
 
     def new_scope(self) -> jax_export.SymbolicScope:
-        """Makes a scope of JAX's that knows all of it.
+        """Makes a scope of JAX's that knows all of it, as `constraints_of_jax` does."""
+        return jax_export.SymbolicScope(self.constraints_of_jax())
+
+    def constraints_of_jax(self) -> tuple[str, ...]:
+        """Writes all of it for a scope of JAX's.
 
         What JAX cannot take beside the rest is left out: then it asks again.
         """
@@ -148,8 +158,9 @@ class SizeAssumptions:
         told.sort(key=lambda fact: fact.comparison.operator == "==")
         # Of two equalities about one term JAX takes the first alone, and that a remainder is 0
         # counts as one about the quotient: another order may tell it more.
-        by_kind = sorted(told, key=_kind)
-        best = max((_accepted(order) for order in (told, by_kind)), key=len)
+        best = _accepted(told)
+        if len(best) < len(told):
+            best = max(best, _accepted(sorted(told, key=_kind)), key=len)
         return _with_resolved_equalities(best)
 
 
@@ -200,8 +211,8 @@ def _accepted(facts: Sequence[Fact]) -> tuple[str, ...]:
     return texts
 
 
-def _with_resolved_equalities(texts: tuple[str, ...]) -> jax_export.SymbolicScope:
-    """Makes a scope of these constraints, each of which knows what the others replace.
+def _with_resolved_equalities(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Rewrites constraints so that each of them knows what the others replace.
 
     JAX replaces a term once: of a == b and b == c it makes b of a, and leaves that.
     """
@@ -215,7 +226,7 @@ def _with_resolved_equalities(texts: tuple[str, ...]) -> jax_export.SymbolicScop
         if better is None:
             break
         texts, scope = resolved, better
-    return scope
+    return texts
 
 
 def _resolved(text: str, scope: jax_export.SymbolicScope) -> str:

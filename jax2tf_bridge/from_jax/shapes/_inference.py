@@ -7,13 +7,16 @@ one more constraint. One that does not follow needs a requirement: a promise abo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+import jax
+
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, PlatformError
 from jax2tf_bridge.from_jax.arguments._user_code import user_line
-from jax2tf_bridge.from_jax.shapes._assumptions import Fact, Requirement, SizeAssumptions
+from jax2tf_bridge.from_jax.shapes._answers import Answers, facts_of
+from jax2tf_bridge.from_jax.shapes._assumptions import Requirement, SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._errors import (
     fails_at_all_sizes,
     first_line,
@@ -34,10 +37,8 @@ from jax2tf_bridge.from_jax.shapes._symbols import comparison_to_jax
 from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
 from shape_poly import (
     Comparison,
-    DimExpr,
     Proven,
     Refuted,
-    operation,
     prove,
     weakest_requirement,
 )
@@ -52,44 +53,53 @@ MAX_ROUNDS = 100
 
 @dataclass(frozen=True)
 class Inferred(Generic[T]):
-    """A result of tracing, and the assumptions under which it was traced."""
+    """A trace, what was made of it, and the assumptions under which it holds."""
 
-    value: T
+    traced: jax.stages.Traced
+    result: T
     assumptions: SizeAssumptions
     rounds: int
 
 
-def infer(
-    attempt: Callable[[SizeAssumptions], T], assumptions: SizeAssumptions, function: TracedFunction
+def infer(function: TracedFunction, assumptions: SizeAssumptions) -> Inferred[None]:
+    """Traces a function as `infer_and_lower` does, and makes nothing of the trace."""
+    return infer_and_lower(function, assumptions, lambda _: None)
+
+
+def infer_and_lower(
+    function: TracedFunction, assumptions: SizeAssumptions, lower: Callable[[jax.stages.Traced], T]
 ) -> Inferred[T]:
-    """Calls `attempt` with more and more assumptions until it ends without a question about sizes.
+    """Traces a function under more and more assumptions until no question about sizes is left.
 
     Where a question has several answers, that which holds for more sizes is tried first, and the
     others if it leads nowhere.
 
     Args:
-      attempt: traces under the assumptions, and raises what JAX raises.
+      function: what to trace.
       assumptions: to begin with.
-      function: what it traces.
+      lower: takes the trace; what it raises may be about sizes too.
 
     Raises:
       InconclusiveShapeError: a question has no answer that ever holds, or the number of a size is
         needed.
-      Exception: what `attempt` raised, if it is about something else.
+      Exception: what tracing or `lower` raised, if it is about something else.
     """
     untried = [assumptions]
     tried: set[SizeAssumptions] = set()
     failure: Exception | None = None
     for round_number in range(1, MAX_ROUNDS + 1):
-        current = untried.pop()
-        tried.add(current)
+        trace = Answers(untried.pop(), function)
+        tried.add(trace.assumptions)
         try:
-            return Inferred(attempt(current), current, round_number)
+            traced = trace.trace()
+            return Inferred(traced, lower(traced), trace.assumptions, round_number)
         except Exception as raised:
             error = _of_jax(raised)
             if not function.variables or isinstance(error, BridgeError):
                 raise
             logger.debug("Tracing %s, round %d: %s", function.name, round_number, first_line(error))
+            current = trace.assumptions
+            tried.add(current)
             answers, reason = _answers(current, error, function)
             new = [answer for answer in answers if answer not in tried]
             if not new:
@@ -154,24 +164,8 @@ def _answered(
             assumptions = assumptions.with_requirement(requirement)
             if comparison == requirement.comparison:
                 continue
-        facts = [comparison, *_quotient(comparison)]
-        new = [Fact(c) for c in facts if all(f.comparison != c for f in assumptions.facts)]
-        assumptions = replace(assumptions, facts=(*assumptions.facts, *new))
+        assumptions = assumptions.with_facts(facts_of(comparison))
     return assumptions
-
-
-def _quotient(comparison: Comparison) -> Iterator[Comparison]:
-    """Yields the quotient of an even division, where JAX would go on with the division itself."""
-    remainder = comparison.left.as_operation() if isinstance(comparison.left, DimExpr) else None
-    if remainder is None or remainder.kind != "mod" or comparison.operator != "==":
-        return
-    dividend, divisor = remainder.operands
-    if divisor.constant_value() is None:
-        written = operation("floordiv", dividend, divisor, simplify=False)
-        simplified = written.simplified()
-        # To JAX it must be simpler, not another division by sizes.
-        if isinstance(simplified, int) or 2 * simplified.size <= written.size:
-            yield Comparison("==", written, simplified)
 
 
 def _other_forms(assumptions: SizeAssumptions, question: Question) -> list[SizeAssumptions]:

@@ -149,9 +149,13 @@ class Specs:
         dimensions = [d for shape in self.shapes() for d in shape]
         return frozenset[str]().union(*(d.variables() for d in dimensions if is_symbolic_dim(d)))
 
-    def under(self, assumptions: SizeAssumptions) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns the arguments to trace with, (args, kwargs), under assumptions on the sizes."""
-        scope = assumptions.new_scope()
+    def under(
+        self, assumptions: SizeAssumptions, scope: jax_export.SymbolicScope
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments to trace with, (args, kwargs), under assumptions on the sizes.
+
+        `scope` is that of the assumptions.
+        """
         args: tuple[Any, ...]
         leaves: list[Any]
         structure: Any
@@ -175,7 +179,8 @@ class Specs:
         """Returns (args, kwargs) to trace with, for numbers in the place of variables."""
         numbers = [evaluate_shape(shape, sizes) for shape in self.shapes()]
         shapes = [tuple(size for size in shape if size is not None) for shape in numbers]
-        return self.with_shapes(shapes).under(SizeAssumptions(SymbolicScope()))
+        nothing = SizeAssumptions(SymbolicScope())
+        return self.with_shapes(shapes).under(nothing, nothing.new_scope())
 
     def key(self) -> tuple[Any, ...]:
         """Returns a key, equal for equal shapes and dtypes; of AutoSpecs the rank alone counts.

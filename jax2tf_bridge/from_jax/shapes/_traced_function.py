@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
+from jax import export as jax_export
 
 from jax2tf_bridge.errors import Argument, Message
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
@@ -71,7 +72,8 @@ class TracedFunction:
     Attributes:
       name: for messages.
       variables: the dimension variables.
-      trace: traces it under assumptions on their sizes; raises what JAX raises.
+      trace: traces it under assumptions on their sizes, in the scope of JAX's that knows them;
+        raises what JAX raises.
       trace_at: traces it with numbers in the place of its dimension variables; called where an
         error alone does not tell what is wrong.
       example: sizes at which it should work, as far as they are known.
@@ -81,7 +83,7 @@ class TracedFunction:
 
     name: str
     variables: frozenset[str]
-    trace: Callable[[SizeAssumptions], jax.stages.Traced]
+    trace: Callable[[SizeAssumptions, jax_export.SymbolicScope], jax.stages.Traced]
     trace_at: Callable[[Mapping[str, int]], jax.stages.Traced]
     example: Mapping[str, int]
     source: str | None = None
