@@ -60,22 +60,34 @@ class PieceGradients:
 
     prevented: Callable[[int], str | None]
     functions: list[Any] = field(default_factory=list)
-    _known: dict[Any, Piecewise] = field(default_factory=dict)
+    _known: dict[tuple[str, tuple[Any, ...]], Piecewise] = field(default_factory=dict)
     _untraced: list[Piecewise] = field(default_factory=list)
 
-    def piecewise(self, key: Any, make: Callable[[], Piecewise]) -> Piecewise:
-        """Returns the function of this key: the same each time, since saving traces all anew."""
+    def piecewise(
+        self, variable: str, arguments: tuple[Any, ...], make: Callable[[], Piecewise]
+    ) -> Piecewise:
+        """Returns the function that cuts these arguments along a variable.
+
+        It is the same each time, since saving traces all anew.
+        """
+        key = variable, arguments
         if key not in self._known:
             self._known[key] = make()
             self._untraced.append(self._known[key])
         return self._known[key]
 
     def trace(self) -> None:
-        """Traces the gradients of all functions, and of those that are met thereby."""
+        """Collects the gradients of all functions, and of those that are met in tracing them.
+
+        Saving traces the functions anew. Before it, they are traced only if pieces along one
+        variable are cut into pieces along another one, whose functions may be met thereby.
+        """
+        meets_others = len({variable for variable, _ in self._known}) > 1
         while self._untraced:
             piecewise = self._untraced.pop()
             while self.prevented(piecewise.order) is None:
-                piecewise.vjp_function.get_concrete_function()
+                if meets_others:
+                    piecewise.vjp_function.get_concrete_function()
                 self.functions.append(piecewise.vjp_function)
                 piecewise = piecewise.vjp
 
@@ -335,8 +347,8 @@ def in_pieces(
                 (lambda order: None) if gradients is None else gradients.prevented,
             )
 
-        key = (variable, *known.items(), *arguments.items())
-        piecewise = make() if gradients is None else gradients.piecewise(key, make)
+        key = (*known.items(), *arguments.items())
+        piecewise = make() if gradients is None else gradients.piecewise(variable, key, make)
         results = piecewise(*tensors.values(), *unknown.values())
         return dict(zip(outputs, results, strict=True))
 
