@@ -127,7 +127,7 @@ def _svd_square(a: Any) -> tuple[Any, Any, Any]:
     # V and U side by side, which compiles once for both.
     both = lax.transpose(lax.reshape(columns(phases) * vectors, (n, 2, n)), (1, 0, 2))
     panels = lax.concatenate([lax.expand_dims(x, (0,)) for x in (b.right, b.left)], 0)
-    padded = resize(_orthonormal(both), (2, panels.shape[2], n))
+    padded = resize(_orthonormal(both), (2, panels.shape[3], n))
     nan = np.array(np.nan, a.dtype)
     both = where(finite, resize(jax.vmap(apply_panels)(panels, padded), (2, n, n)), nan)
     s = where(finite, -descending * norm * scale, real(nan))
