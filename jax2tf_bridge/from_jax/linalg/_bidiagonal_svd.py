@@ -9,11 +9,11 @@ the halves' singular values, and a difference of squares is a product of two exa
 
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
-    broadcast,
     columns,
     epsilon,
     eye_like,
@@ -32,8 +32,10 @@ from jax2tf_bridge.from_jax.linalg._divide_and_conquer import (
     on_diagonal,
     pad,
     pairs_of,
+    row_at_seam,
     separate,
     sum_over,
+    take_columns,
 )
 
 
@@ -44,23 +46,22 @@ class _Solved(NamedTuple):
     first right vector that of the null space, and its first left one stands for the row that
     follows, which ties it to the next part.
 
-    left, right: the singular vectors [p, n, n] in blocks on the diagonal.
+    vectors: the right and the left singular vectors [2, p, n, n], in blocks on the diagonal.
     values: [p, n], ascending in each part.
     """
 
-    left: Any
-    right: Any
+    vectors: Any
     values: Any
 
 
-def svd_bidiagonal(d: Any, e: Any) -> tuple[Any, Any, Any]:
+def svd_bidiagonal(d: Any, e: Any) -> tuple[Any, Any]:
     """Computes B = U diag(s) V^T for a B with diagonal `d` [n] and superdiagonal `e` [n - 1].
 
     The largest of the sums |d_i| + |e_i| and |d_i| + |e_{i-1}| must be at most 1/2. n may be
     symbolic.
 
     Returns:
-      s [n], not sorted, U and V [n, n].
+      s [n], not sorted; V and U [2, n, n].
     """
     n = d.shape[0]
     block = block_size(n)
@@ -70,25 +71,23 @@ def svd_bidiagonal(d: Any, e: Any) -> tuple[Any, Any, Any]:
     values = lax.reshape(diagonal, shape)
     index = lax.iota(np.int32, padded)
     last = lax.reshape(index == int32(padded) - np.int32(1), shape)
-    eye = broadcast(eye_like(values, block, block), (*shape, block))
     signs = where(last & (values < 0), np.array(-1, d.dtype), np.array(1, d.dtype))
-    single = _Solved(eye * rows(signs), eye, where(last, lax.abs(values), 0))
+    signs = rows(_both(lax.full_like(signs, 1), signs))
+    single = _Solved(eye_like(signs, block, block) * signs, where(last, lax.abs(values), 0))
     final = lax.reshape(lax.ge(index, int32(padded) - np.int32(block)), shape)
     solved = _merge_all(single, values, lax.reshape(beside, shape), final, 1)
     if not (sizes_known(n) and n == block):
-        blocks = _Solved(
-            on_diagonal(solved.left),
-            on_diagonal(solved.right),
-            lax.expand_dims(lax.reshape(solved.values, (padded,)), (0,)),
-        )
+        values = lax.expand_dims(lax.reshape(solved.values, (padded,)), (0,))
+        blocks = _Solved(jax.vmap(on_diagonal)(solved.vectors), values)
         every = lax.full((1, padded), True, np.bool_)
         solved = _merge_all(blocks, rows(diagonal), rows(beside), every, block)
-    u, v = (resize(lax.squeeze(x, (0,)), (n, n)) for x in (solved.left, solved.right))
+    both = resize(lax.squeeze(solved.vectors, (1,)), (2, n, n))
+    v, u = (lax.index_in_dim(both, i, 0, keepdims=False) for i in range(2))
     # The values of the vectors, which are twice as accurate.
     following = lax.pad(v, np.zeros((), v.dtype), [(-1, 1, 0), (0, 0, 0)])
     product = columns(d) * v + columns(resize(e, (n,))) * following
-    scale = lax.rsqrt(sum_over(u * u, 0) * sum_over(v * v, 0))
-    return sum_over(u * product, 0) * scale, u, v
+    lengths = sum_over(both * both, 1)
+    return sum_over(u * product, 0) * lax.rsqrt(lengths[0] * lengths[1]), both
 
 
 def _merge_all(solved: _Solved, d: Any, e: Any, final: Any, size: int) -> _Solved:
@@ -126,10 +125,9 @@ def _merge(solved: _Solved, d: Any, e: Any, final: Any, pairs: Pairs) -> _Solved
 
     # The row between the parts, in the basis of their right vectors.
     upper = index <= seam
-    row = where(upper, seam, second)
-    z = sum_over(where(columns(index) == rows(row), solved.right, 0), 1)
-    entries = where(rows(upper), columns(d), columns(e))
-    z = z * sum_over(where(columns(index) == rows(seam), entries, 0), 1)
+    z = row_at_seam(solved.vectors[0], pairs) * where(
+        upper, take_columns(d, seam), take_columns(e, seam)
+    )
     # An entry below this floor moves the matrix by less than a rounding error.
     floor = np.array(epsilon(z.dtype) / 4, z.dtype)
     lifted = where(z < 0, lax.min(z, lax.full_like(z, -floor)), lax.max(z, lax.full_like(z, floor)))
@@ -145,32 +143,33 @@ def _merge(solved: _Solved, d: Any, e: Any, final: Any, pairs: Pairs) -> _Solved
     fitting = lax.sqrt(
         fitting_weights(poles, ordered, rank, difference, true_roots, _difference_of_squares)
     )
-    z_first = sum_over(where(same & columns(first_null), columns(z), 0), 1)
-    z_second = sum_over(where(same & columns(second_null), columns(z), 0), 1)
+    z_first = take_columns(where(first_null, z, 0), pairs.first)
+    z_second = take_columns(where(second_null, z, 0), second)
     length = lax.rsqrt(where(alone, 1, z_first * z_first + z_second * z_second))
     is_null = first_null | second_null
     fitting = where(z < 0, -fitting, fitting) * where(is_null, lax.abs(z) * length, 1)
-    null = where(first_null, -z_second, where(second_null, z_first, 0)) * length
-
     values = lax.sqrt(lax.max(origin * origin + offset, lax.full_like(offset, 0)))
-    # Scaled such that nothing overflows: the offset is the smallest difference.
-    ratio = rows(offset) / difference
-    right = columns(fitting) * ratio
-    left = columns(poles * fitting) * (ratio / rows(values))
-    left = where(columns(first_null), -rows(offset / values), left)
-    right = where(rows(placeholder), columns(null), right)
-    left = where(rows(placeholder), where(columns(second_null), np.array(1, z.dtype), 0), left)
-    same_vector = columns(index) == rows(index)
-    right, left = (_unit_columns(x, same, alone, same_vector) for x in (right, left))
+
+    # Right vectors, and left ones: right ones times poles over values, and the row itself. Scaled
+    # such that nothing overflows: the offset is the smallest difference.
+    one = lax.full_like(z, 1)
+    null = where(first_null, -z_second, where(second_null, z_first, 0)) * length
+    vectors = rows(offset) / difference * columns(_both(fitting, poles * fitting))
+    vectors = vectors / rows(_both(one, values))
+    of_row = _both(0 * one, where(first_null, one, 0))
+    vectors = where(columns(of_row) > 0, -rows(offset / values), vectors)
+    null = _both(null, where(second_null, one, 0))
+    vectors = where(rows(placeholder), columns(null), vectors)
+    vectors = where(rows(alone), where(columns(index) == rows(index), columns(one), 0), vectors)
+    vectors = where(same, vectors, 0)
+    vectors = vectors * rows(lax.rsqrt(sum_over(vectors * vectors, 2)))
     values = where(placeholder, 0, where(alone, solved.values, values))
-    return _Solved(matmul(solved.left, left), matmul(solved.right, right), values)
+    return _Solved(matmul(solved.vectors, vectors), values)
 
 
-def _unit_columns(a: Any, same: Any, alone: Any, identity: Any) -> Any:
-    """Divides the columns of each pair by their lengths; what is alone stays as it is."""
-    one = np.ones((), a.dtype)
-    a = where(same, where(rows(alone), where(identity, one, 0), a), 0)
-    return a * rows(lax.rsqrt(sum_over(a * a, 1)))
+def _both(right: Any, left: Any) -> Any:
+    """Stacks what belongs to the right vectors and what to the left ones."""
+    return lax.concatenate([lax.expand_dims(x, (0,)) for x in (right, left)], 0)
 
 
 def _difference_of_squares(a: Any, b: Any) -> Any:

@@ -177,9 +177,9 @@ def _merge(vectors: Any, values: Any, ties: Any, pairs: Pairs) -> tuple[Any, Any
     # T = diag(T1, T2) + |b| u u^T, u being the last unit vector of T1 joined to the (signed)
     # first one of T2: in the basis of the halves' eigenvectors, poles plus a rank-one tie.
     upper = pairs.index <= pairs.seam
-    row = where(upper, pairs.seam, pairs.seam + np.int32(1))
-    z = sum_over(where(columns(pairs.index) == rows(row), vectors, 0), 1)
-    tie = sum_over(where(columns(pairs.index) == rows(pairs.seam), columns(ties), 0), 1)
+    z = row_at_seam(vectors, pairs)
+    # What is alone is not tied.
+    tie = take_columns(ties, pairs.seam)
     z = where(upper, z, lax.sign(tie) * z)
     # A tie below this floor moves no entry of the matrix by more than a rounding error.
     floor = lax.full_like(z, epsilon(z.dtype) ** 2 / 16)
@@ -191,6 +191,20 @@ def _merge(vectors: Any, values: Any, ties: Any, pairs: Pairs) -> tuple[Any, Any
     s = where(pairs.same, columns(where(z < 0, -fitting, fitting)) / difference, 0)
     s = s * rows(lax.rsqrt(sum_over(s * s, 1)))
     return matmul(vectors, s), origin + offset
+
+
+def row_at_seam(vectors: Any, pairs: Pairs) -> Any:
+    """Returns [p, n]: of each part's vectors [p, n, n] the entries in the row next to the other."""
+    n = vectors.shape[1]
+    row = where(pairs.index <= pairs.seam, pairs.seam, pairs.seam + np.int32(1))
+    row = lax.min(row, lax.full_like(row, int32(n) - np.int32(1)))
+    return vectors.at[:, row, pairs.index].get(mode="promise_in_bounds")
+
+
+def take_columns(x: Any, index: Any) -> Any:
+    """Returns x[:, index], or the last one of x [p, n] beyond it."""
+    last = int32(x.shape[1]) - np.int32(1)
+    return x.at[:, lax.min(index, lax.full_like(index, last))].get(mode="promise_in_bounds")
 
 
 def separate(poles: Any, pairs: Pairs) -> tuple[Any, Any, Any]:
@@ -245,7 +259,7 @@ def find_roots(
 
     following = lax.pad(ordered, np.zeros((), dtype), [(0, 0, 0), (-1, 1, 0)])
     # The last root is at most the sum of the weights above the last pole.
-    reach = sum_over(own_weights, 1) * np.array(1 + 1e-3, dtype)
+    reach = columns(sum_over(weights, 1)) * np.array(1 + 1e-3, dtype)
     half = where(pairs.last, reach, gap(following, ordered) * np.array(0.5, dtype))
     left = (secular(distances(ordered) - rows(half)) >= 0) | pairs.last
     origin = where(left, ordered, following)

@@ -111,10 +111,8 @@ def _svd_square(a: Any) -> tuple[Any, Any, Any]:
     beside = lax.max(lax.pad(lax.abs(e), zero, [(0, 1, 0)]), lax.pad(lax.abs(e), zero, [(1, 0, 0)]))
     norm = lax.reduce(lax.abs(d) + beside, zero, lax.max, (0,))
     norm = where(norm > 0, norm, np.ones((), dtype)) * np.array(2, dtype)
-    s, u, v = svd_bidiagonal(d / norm, e / norm)
+    s, both = svd_bidiagonal(d / norm, e / norm)
     descending, order = lax.sort((-s, lax.iota(np.int32, n)), dimension=0, num_keys=1)
-    # V and U side by side, which compiles once for both.
-    both = lax.concatenate([lax.expand_dims(x, (0,)) for x in (v, u)], 0)
     both = both.at[:, :, order].get(mode="promise_in_bounds", unique_indices=True)
     both = lax.convert_element_type(both, a.dtype)
     if phases is not None:

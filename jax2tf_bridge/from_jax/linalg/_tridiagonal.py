@@ -28,7 +28,7 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
 # Columns of a panel. Wider ones make each step longer, narrower ones update the matrix more often.
 _WIDTH = 16
 # The panels that are applied to other vectors at once.
-_APPLIED = 2
+_APPLIED = 4
 # With this many rows, a matrix of known size is halved once half of its columns are done.
 _LARGE = 512
 
@@ -191,9 +191,10 @@ def apply_reflections(stages: list[Stage], z: Any) -> Any:
 def apply_panels(panels: Any, z: Any) -> Any:
     """Computes H_1 H_2 ... z for the vectors [panels, width, n] of reflections, and z [n, k]."""
     count, width, n = panels.shape
-    padded = multiple_of(_APPLIED, count)
-    count = padded // _APPLIED
-    panels = lax.reshape(resize(panels, (padded, width, n)), (count, _APPLIED * width, n))
+    together = min(_APPLIED, count) if sizes_known(count) else _APPLIED
+    padded = multiple_of(together, count)
+    count = padded // together
+    panels = lax.reshape(resize(panels, (padded, width, n)), (count, together * width, n))
 
     def apply(step: Any, z: Any) -> Any:
         place = int32(count) - np.int32(1) - step
