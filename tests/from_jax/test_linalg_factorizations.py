@@ -161,6 +161,17 @@ def test_spectra_that_are_hard(dtype: str) -> None:
             check_svd(a, *(np.asarray(x) for x in svd(a)))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [70, 96])
+def test_svd_of_several_blocks(n: int) -> None:
+    """Blocks of 32 rows, the third of which has no partner at first; 96 rows need no padding."""
+    svd = jax.jit(export_function(jnp.linalg.svd, np.eye(n, dtype=np.float32)).call)
+    ones = np.tril(np.ones((n, n), np.float32))
+    rank = with_spectrum(np.concatenate([np.zeros(n - 3), [0.5, 1.0, 1.0]]), "float32")
+    for a in (matrix(n, n), ones, rank, np.zeros((n, n), np.float32), np.eye(n, dtype=np.float32)):
+        check_svd(a, *(np.asarray(x) for x in svd(a)))
+
+
 def test_small_singular_values_keep_their_size() -> None:
     a = with_spectrum(np.array([1.0, 1e-2, 1e-4, 1e-6]), "float32")
     s = run(functools.partial(jnp.linalg.svd, compute_uv=False), a)[0]

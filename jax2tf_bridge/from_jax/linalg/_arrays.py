@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -21,10 +22,71 @@ def matmul(a: Any, b: Any) -> Any:
     )
 
 
+class Rows:
+    """Rows [m, n] that a loop writes and multiplies vectors with.
+
+    On CPU XLA multiplies vectors and matrices fast only if they are real: of complex ones, the
+    parts are arrays of their own.
+    """
+
+    def __init__(self, parts: tuple[Any, ...]) -> None:
+        self.parts = parts
+
+    @classmethod
+    def of(cls, a: Any) -> "Rows":
+        return cls((lax.real(a), lax.imag(a)) if is_complex(a) else (a,))
+
+    def whole(self) -> Any:
+        """Returns the array itself."""
+        return _whole([*self.parts])
+
+    def write(self, values: Any, first: Any) -> "Rows":
+        """Replaces rows from `first` on."""
+        values = Rows.of(values).parts
+        pairs = zip(self.parts, values, strict=True)
+        return Rows(tuple(lax.dynamic_update_slice_in_dim(x, v, first, 0) for x, v in pairs))
+
+    def row(self, k: Any) -> Any:
+        """Returns row k [1, n]."""
+        return _whole([lax.dynamic_slice_in_dim(x, k, 1, 0) for x in self.parts])
+
+    def column(self, k: Any) -> Any:
+        """Returns column k as a row [1, m]."""
+        cut = [lax.dynamic_slice_in_dim(x, k, 1, 1) for x in self.parts]
+        return _whole([lax.reshape(x, (1, x.shape[0])) for x in cut])
+
+    def times(self, x: Any, transposed: bool = False) -> Any:
+        """Computes x A, or x A^T, for a row x [1, m] or [1, n] and A, these rows."""
+        contracted = (((1,), (1 if transposed else 0,)), ((), ()))
+
+        def product(x: Any, a: Any) -> Any:
+            return lax.dot_general(x, a, contracted, precision=lax.Precision.HIGHEST)
+
+        if not is_complex(x):
+            return product(x, *self.parts)
+        real, imaginary = self.parts
+        return lax.complex(
+            product(lax.real(x), real) - product(lax.imag(x), imaginary),
+            product(lax.real(x), imaginary) + product(lax.imag(x), real),
+        )
+
+
+jax.tree_util.register_pytree_node(Rows, lambda r: (r.parts, None), lambda _, parts: Rows(parts))
+
+
+def _whole(parts: list[Any]) -> Any:
+    return lax.complex(*parts) if len(parts) > 1 else parts[0]
+
+
 def adjoint(a: Any) -> Any:
     """Returns the conjugate transpose of the last two dimensions."""
     swapped = lax.transpose(a, (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))
-    return lax.conj(swapped) if is_complex(a) else swapped
+    return conj(swapped)
+
+
+def conj(a: Any) -> Any:
+    """Returns the conjugate; the array itself where it is real."""
+    return lax.conj(a) if is_complex(a) else a
 
 
 def is_complex(a: Any) -> bool:

@@ -6,10 +6,8 @@ import numpy as np
 from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
-    adjoint,
-    columns,
-    epsilon,
-    is_complex,
+    Rows,
+    conj,
     loop,
     matmul,
     multiple_of,
@@ -19,11 +17,10 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     sizes_known,
     where,
 )
-
-_HIGHEST = lax.Precision.HIGHEST
+from jax2tf_bridge.from_jax.linalg._tridiagonal import reflection
 
 # Columns of a panel.
-_WIDTH = 32
+_WIDTH = 16
 
 
 class Bidiagonal(NamedTuple):
@@ -42,16 +39,15 @@ class Bidiagonal(NamedTuple):
 
 
 class _Panel(NamedTuple):
-    """Reflections of some columns and rows: A - V Y^H - X U^H is what they leave of A.
+    """Reflections of some columns and rows: A - sum_i v_i y_i^H + x_i u_i^H is what they leave.
 
-    v, y, x, u: [n, width].
+    left: v_0, x_0, v_1, x_1, ... as rows [2 width, n].
+    right: y_0, u_0, y_1, u_1, ... as rows [2 width, n].
     d, e: [width], the diagonal and superdiagonal.
     """
 
-    v: Any
-    y: Any
-    x: Any
-    u: Any
+    left: Rows
+    right: Rows
     d: Any
     e: Any
 
@@ -64,96 +60,76 @@ def bidiagonalize(a: Any) -> Bidiagonal:
     count = padded // width
 
     def reduce(p: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        a, d, e, left, right = state
+        a, d, e, lefts, rights = state
         start = p * np.int32(width)
         panel = _reduce_panel(a, width, start)
-        a = a - matmul(panel.v, adjoint(panel.y)) - matmul(panel.x, adjoint(panel.u))
+        left, right = panel.left.whole(), panel.right.whole()
+        a = a - matmul(lax.transpose(left, (1, 0)), conj(right))
         d = lax.dynamic_update_slice_in_dim(d, panel.d, start, 0)
         e = lax.dynamic_update_slice_in_dim(e, panel.e, start, 0)
-        left = lax.dynamic_update_slice_in_dim(left, lax.expand_dims(panel.v, (0,)), p, 0)
-        right = lax.dynamic_update_slice_in_dim(right, lax.expand_dims(panel.u, (0,)), p, 0)
-        return a, d, e, left, right
+        lefts = lax.dynamic_update_slice_in_dim(lefts, _every_other(left, 0), p, 0)
+        rights = lax.dynamic_update_slice_in_dim(rights, _every_other(right, 1), p, 0)
+        return a, d, e, lefts, rights
 
     entries = lax.full((padded,), 0, a.dtype)
-    panels = lax.full((count, padded, width), 0, a.dtype)
+    panels = lax.full((count, width, padded), 0, a.dtype)
     start = (resize(a, (padded, padded)), entries, entries, panels, panels)
     _, d, e, left, right = loop(count, reduce, start)
     return Bidiagonal(resize(d, (n,)), resize(e, (n - 1,)), left, right)
 
 
+def _every_other(pairs: Any, first: int) -> Any:
+    """Returns rows first, first + 2, ... of [2 width, n], as [1, width, n]."""
+    by_pair = lax.reshape(pairs, (pairs.shape[0] // 2, 2, pairs.shape[1]))
+    return lax.expand_dims(lax.index_in_dim(by_pair, first, 1, keepdims=False), (0,))
+
+
 def _reduce_panel(a: Any, width: int, start: Any) -> _Panel:
     """Reduces `width` columns and rows of `a` [n, n] from `start` on; `a` stays as it is."""
     n = a.shape[0]
-    index = lax.iota(np.int32, n)
+    index = rows(lax.iota(np.int32, n))
+    places = rows(lax.iota(np.int32, 2 * width))
     steps = lax.iota(np.int32, width)
+    matrix = Rows.of(a)
 
     def step(j: Any, panel: _Panel) -> _Panel:
-        here = lax.eq(steps, j)
         k = start + j
-        column = lax.squeeze(lax.dynamic_slice_in_dim(a, k, 1, 1), (1,))
-        column = column - _dot(panel.v, _row(panel.y, k)) - _dot(panel.x, _row(panel.u, k))
-        v, alpha = _reflector(where(index >= k, column, 0), index, k)
-        y = _adjoint_dot(a, v) - _dot(panel.y, _adjoint_dot(panel.v, v))
-        y = y - _dot(panel.u, _adjoint_dot(panel.x, v))
-        panel = panel._replace(
-            v=where(rows(here), columns(v), panel.v),
-            y=where(rows(here), columns(y), panel.y),
-            d=where(here, alpha, panel.d),
-        )
+        place = j * np.int32(2)
+        left, right = panel.left, panel.right
+        column = matrix.column(k) - left.times(conj(right.column(k)))
+        column = where(index >= k, column, 0)
+        # Among the vectors, to be multiplied by itself in the same product.
+        left = left.write(column, place)
+        products = conj(left.times(conj(column), transposed=True))
+        alpha, scale = reflection(_at(column, k), real(_at(products, place)))
+        # v = (column - alpha e_k) scale, and so are its products.
+        products = where(places == place, 0, (products - alpha * conj(left.column(k))) * scale)
+        y = conj(matrix.times(conj(column)) - conj(alpha) * matrix.row(k)) * scale
+        y = y - right.times(products)
+        left = left.write(where(index == k, column - alpha, column) * scale, place)
+        right = right.write(y, place)
 
         # The conjugate of the row.
-        row = _conj(lax.squeeze(lax.dynamic_slice_in_dim(a, k, 1, 0), (0,)))
-        row = row - _dot(panel.y, _row(panel.v, k)) - _dot(panel.u, _row(panel.x, k))
-        following = k + np.int32(1)
-        u, beta = _reflector(where(index >= following, row, 0), index, following)
-        x = _dot(a, u) - _dot(panel.v, _adjoint_dot(panel.y, u))
-        x = x - _dot(panel.x, _adjoint_dot(panel.u, u))
-        return panel._replace(
-            u=where(rows(here), columns(u), panel.u),
-            x=where(rows(here), columns(x), panel.x),
-            e=where(here, _conj(beta), panel.e),
-        )
+        row = conj(matrix.row(k)) - right.times(conj(left.column(k)))
+        k = k + np.int32(1)
+        place = place + np.int32(1)
+        row = where(index >= k, row, 0)
+        right = right.write(row, place)
+        products = conj(right.times(conj(row), transposed=True))
+        beta, scale = reflection(_at(row, k), real(_at(products, place)))
+        products = where(places == place, 0, (products - beta * conj(right.column(k))) * scale)
+        x = (matrix.times(row, transposed=True) - beta * matrix.column(k)) * scale
+        x = x - left.times(products)
+        left = left.write(x, place)
+        right = right.write(where(index == k, row - beta, row) * scale, place)
+        d = where(steps == j, lax.reshape(alpha, (1,)), panel.d)
+        e = where(steps == j, lax.reshape(conj(beta), (1,)), panel.e)
+        return _Panel(left, right, d, e)
 
-    block = lax.full((n, width), 0, a.dtype)
+    empty = Rows.of(lax.full((2 * width, n), 0, a.dtype))
     entries = lax.full((width,), 0, a.dtype)
-    return loop(width, step, _Panel(block, block, block, block, entries, entries))
+    return loop(width, step, _Panel(empty, empty, entries, entries))
 
 
-def _reflector(x: Any, index: Any, k: Any) -> tuple[Any, Any]:
-    """Returns v and alpha with (I - v v^H) x = alpha e_k, for an x [n] that is 0 before k.
-
-    v^H v is 2; or v is 0, where x is of that form already.
-    """
-    zero = np.zeros((), x.dtype)
-    head = lax.reduce(where(index == k, x, 0), zero, lax.add, (0,))
-    tail = where(index > k, x, 0)
-    size = lax.abs(head)
-    tail_squared = real(_dot(_conj(tail), tail))
-    # The squares of what is this small underflow.
-    trivial = tail_squared <= np.array(epsilon(x.dtype) ** 4, size.dtype)
-    norm = lax.sqrt(size * size + tail_squared)
-    divisor = lax.convert_element_type(where(size > 0, size, 1), x.dtype)
-    phase = where(size > 0, head / divisor, np.ones((), x.dtype))
-    alpha = where(trivial, head, -phase * lax.convert_element_type(norm, x.dtype))
-    half = lax.convert_element_type(where(trivial, 1, norm * (norm + size)), x.dtype)
-    v = where(index == k, x - alpha, x) / lax.sqrt(half)
-    return where(trivial, zero, v), alpha
-
-
-def _row(a: Any, k: Any) -> Any:
-    """Returns the conjugate of row k."""
-    return _conj(lax.squeeze(lax.dynamic_slice_in_dim(a, k, 1, 0), (0,)))
-
-
-def _conj(x: Any) -> Any:
-    return lax.conj(x) if is_complex(x) else x
-
-
-def _dot(a: Any, x: Any) -> Any:
-    return lax.dot(a, x, precision=_HIGHEST)
-
-
-def _adjoint_dot(a: Any, x: Any) -> Any:
-    """Computes A^H x, without a transposed copy."""
-    product = lax.dot_general(_conj(x), a, (((0,), (0,)), ((), ())), precision=_HIGHEST)
-    return _conj(product)
+def _at(x: Any, k: Any) -> Any:
+    return lax.dynamic_slice_in_dim(x, k, 1, 1)

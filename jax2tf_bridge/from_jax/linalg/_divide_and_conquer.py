@@ -9,6 +9,7 @@ Each level ties the parts of a matrix in pairs, all of them at once: arrays are 
 matrix, and masks keep the pairs apart. So one loop goes through all levels, of any size.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,21 +49,38 @@ def eigh_tridiagonal(d: Any, e: Any) -> Any:
     The largest absolute row sum of the matrix must be at most 1/2. n may be symbolic.
     """
     n = d.shape[0]
-    if sizes_known(n) and n <= _LARGEST_BLOCK:
-        vectors, _ = _solve_blocks(d, resize(e, (n,)), n)
-        return lax.squeeze(vectors, (0,))
-    # The padding is untied, and sorts to the end: every true eigenvalue is below 1.
-    block = _LARGEST_BLOCK if sizes_known(n) and n >= _LARGE else _BLOCK
-    padded = multiple_of(block, n)
-    index = lax.iota(np.int32, padded)
-    far = lax.convert_element_type(index - int32(n) + np.int32(4), d.dtype)
-    d = where(index < int32(n), resize(d, (padded,)), far)
-    e = resize(e, (padded,))
+    block = block_size(n)
+    d, e = pad(d, e, block)
     small, values = _solve_blocks(d, e, block)
+    if sizes_known(n) and n == block:
+        return lax.squeeze(small, (0,))
     vectors, _ = _merge_all(
-        _on_diagonal(small), lax.reshape(values, (1, padded)), lax.expand_dims(e, (0,)), block
+        on_diagonal(small), lax.expand_dims(lax.reshape(values, d.shape), (0,)), rows(e), block
     )
     return resize(lax.squeeze(vectors, (0,)), (n, n))
+
+
+def block_size(n: Any) -> int:
+    """Returns the rows of the blocks that are solved before the whole matrix of n rows is."""
+    if not sizes_known(n):
+        return _BLOCK
+    if n <= _LARGEST_BLOCK:
+        return int(n)
+    return _LARGEST_BLOCK if n >= _LARGE else _BLOCK
+
+
+def pad(d: Any, e: Any, block: int) -> tuple[Any, Any]:
+    """Makes both a multiple of `block` long, `e` as long as `d`.
+
+    The padding is untied, and sorts to the end: every true value is below 1.
+    """
+    n = d.shape[0]
+    padded = multiple_of(block, n)
+    if padded == n:
+        return d, resize(e, (n,))
+    index = lax.iota(np.int32, padded)
+    far = lax.convert_element_type(index - int32(n) + np.int32(4), d.dtype)
+    return where(index < int32(n), resize(d, (padded,)), far), resize(e, (padded,))
 
 
 def _solve_blocks(d: Any, e: Any, size: int) -> tuple[Any, Any]:
@@ -79,7 +97,7 @@ def _solve_blocks(d: Any, e: Any, size: int) -> tuple[Any, Any]:
     return _merge_all(eye, values, ties, 1)
 
 
-def _on_diagonal(blocks: Any) -> Any:
+def on_diagonal(blocks: Any) -> Any:
     """Makes [1, p s, p s] of blocks [p, s, s]."""
     count, size, _ = blocks.shape
     n = count * size
@@ -96,9 +114,13 @@ def rayleigh(d: Any, e: Any, v: Any) -> Any:
     """
     zero = np.zeros((), v.dtype)
     following = lax.pad(v, zero, [(-1, 1, 0), (0, 0, 0)])
-    squares = _sum(columns(d) * v * v, 0)
-    products = _sum(columns(resize(e, d.shape)) * v * following, 0)
-    return (squares + products + products) / _sum(v * v, 0)
+    squares = sum_over(columns(d) * v * v, 0)
+    products = sum_over(columns(resize(e, d.shape)) * v * following, 0)
+    return (squares + products + products) / sum_over(v * v, 0)
+
+
+# gap(a, b): a - b, or the difference of an increasing function of both.
+Gap = Callable[[Any, Any], Any]
 
 
 class Pairs(NamedTuple):
@@ -118,7 +140,7 @@ class Pairs(NamedTuple):
     same: Any
 
 
-def _pairs(n: Any, size: Any) -> Pairs:
+def pairs_of(n: Any, size: Any) -> Pairs:
     """Pairs parts of `size` rows, which is traced."""
     index = lax.iota(np.int32, n)
     number = lax.div(index, size * np.int32(2))
@@ -142,7 +164,7 @@ def _merge_all(vectors: Any, values: Any, ties: Any, size: int) -> tuple[Any, An
 
     def merge(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         vectors, values, size = state
-        vectors, values = _merge(vectors, values, ties, _pairs(n, size))
+        vectors, values = _merge(vectors, values, ties, pairs_of(n, size))
         return vectors, values, size * np.int32(2)
 
     start = (vectors, values, np.int32(size))
@@ -155,23 +177,37 @@ def _merge(vectors: Any, values: Any, ties: Any, pairs: Pairs) -> tuple[Any, Any
     # T = diag(T1, T2) + |b| u u^T, u being the last unit vector of T1 joined to the (signed)
     # first one of T2: in the basis of the halves' eigenvectors, poles plus a rank-one tie.
     upper = pairs.index <= pairs.seam
-    row = where(upper, pairs.seam, pairs.seam + np.int32(1))
-    z = _sum(where(columns(pairs.index) == rows(row), vectors, 0), 1)
-    tie = _sum(where(columns(pairs.index) == rows(pairs.seam), columns(ties), 0), 1)
+    z = row_at_seam(vectors, pairs)
+    # What is alone is not tied.
+    tie = take_columns(ties, pairs.seam)
     z = where(upper, z, lax.sign(tie) * z)
     # A tie below this floor moves no entry of the matrix by more than a rounding error.
     floor = lax.full_like(z, epsilon(z.dtype) ** 2 / 16)
     weights = lax.max(lax.abs(tie) * z * z, floor)
 
-    poles, ordered, rank = _separate(values, pairs)
-    roots, difference = _roots(poles, weights, ordered, pairs)
-    fitting = lax.sqrt(_fitting_weights(poles, ordered, rank, difference, pairs))
+    poles, ordered, rank = separate(values, pairs)
+    origin, offset, difference = find_roots(poles, weights, ordered, pairs, lax.sub)
+    fitting = lax.sqrt(fitting_weights(poles, ordered, rank, difference, pairs, lax.sub))
     s = where(pairs.same, columns(where(z < 0, -fitting, fitting)) / difference, 0)
-    s = s * rows(lax.rsqrt(_sum(s * s, 1)))
-    return matmul(vectors, s), roots
+    s = s * rows(lax.rsqrt(sum_over(s * s, 1)))
+    return matmul(vectors, s), origin + offset
 
 
-def _separate(poles: Any, pairs: Pairs) -> tuple[Any, Any, Any]:
+def row_at_seam(vectors: Any, pairs: Pairs) -> Any:
+    """Returns [p, n]: of each part's vectors [p, n, n] the entries in the row next to the other."""
+    n = vectors.shape[1]
+    row = where(pairs.index <= pairs.seam, pairs.seam, pairs.seam + np.int32(1))
+    row = lax.min(row, lax.full_like(row, int32(n) - np.int32(1)))
+    return vectors.at[:, row, pairs.index].get(mode="promise_in_bounds")
+
+
+def take_columns(x: Any, index: Any) -> Any:
+    """Returns x[:, index], or the last one of x [p, n] beyond it."""
+    last = int32(x.shape[1]) - np.int32(1)
+    return x.at[:, lax.min(index, lax.full_like(index, last))].get(mode="promise_in_bounds")
+
+
+def separate(poles: Any, pairs: Pairs) -> tuple[Any, Any, Any]:
     """Moves poles [p, n] of a pair apart where they are closer than a rounding error of 1.
 
     Returns:
@@ -183,9 +219,9 @@ def _separate(poles: Any, pairs: Pairs) -> tuple[Any, Any, Any]:
     earlier = (rows(poles) < columns(poles)) | (
         (rows(poles) == columns(poles)) & (rows(index) < columns(index))
     )
-    rank = _sum(lax.convert_element_type(earlier & pairs.same, np.int32), 2) + pairs.first
+    rank = sum_over(lax.convert_element_type(earlier & pairs.same, np.int32), 2) + pairs.first
     at_rank = columns(rank) == rows(index)  # [pole, place]
-    ordered = _sum(where(at_rank, columns(poles), 0), 1)
+    ordered = sum_over(where(at_rank, columns(poles), 0), 1)
     # Each at least one unit above the one before: the running maximum of pole - index * unit.
     unit = lax.convert_element_type(index, poles.dtype) * np.array(
         epsilon(poles.dtype), poles.dtype
@@ -193,11 +229,13 @@ def _separate(poles: Any, pairs: Pairs) -> tuple[Any, Any, Any]:
     until = (rows(index) <= columns(index)) & pairs.same
     level = where(until, rows(ordered - unit), -np.inf)
     ordered = lax.reduce(level, np.array(-np.inf, poles.dtype), lax.max, (2,)) + unit
-    return _sum(where(at_rank, rows(ordered), 0), 2), ordered, rank
+    return sum_over(where(at_rank, rows(ordered), 0), 2), ordered, rank
 
 
-def _roots(poles: Any, weights: Any, ordered: Any, pairs: Pairs) -> tuple[Any, Any]:
-    """Finds the roots of 1 + sum_j weight_j / (pole_j - root), one above each pole, all [p, n].
+def find_roots(
+    poles: Any, weights: Any, ordered: Any, pairs: Pairs, gap: Gap
+) -> tuple[Any, Any, Any]:
+    """Finds the roots of 1 + sum_j weight_j / gap(pole_j, root), one above each pole, all [p, n].
 
     Each root is an offset from the nearer of its two poles. Bisection over the floating point
     numbers themselves finds it to 1/64 of its size, in as many steps as their exponents have bits
@@ -205,23 +243,24 @@ def _roots(poles: Any, weights: Any, ordered: Any, pairs: Pairs) -> tuple[Any, A
     so that each step of Newton's method from there doubles the digits that are right.
 
     Returns:
-      The roots [p, root] and pole - root [p, pole, root], the latter to full relative accuracy.
+      The nearer pole and gap(root, pole) [p, root], and gap(pole, root) [p, pole, root], to full
+      relative accuracy.
     """
     dtype = poles.dtype
     one = np.ones((), dtype)
     own_weights = where(pairs.same, columns(weights), 0)  # [pole, root]
 
     def secular(distance: Any) -> Any:
-        return _sum(own_weights / distance, 1) + one
+        return sum_over(own_weights / distance, 1) + one
 
     def distances(origin: Any) -> Any:
         # Poles of other pairs are nowhere near.
-        return where(pairs.same, columns(poles) - rows(origin), 4)
+        return where(pairs.same, gap(columns(poles), rows(origin)), 4)
 
     following = lax.pad(ordered, np.zeros((), dtype), [(0, 0, 0), (-1, 1, 0)])
     # The last root is at most the sum of the weights above the last pole.
-    reach = _sum(own_weights, 1) * np.array(1 + 1e-3, dtype)
-    half = where(pairs.last, reach, (following - ordered) * np.array(0.5, dtype))
+    reach = columns(sum_over(weights, 1)) * np.array(1 + 1e-3, dtype)
+    half = where(pairs.last, reach, gap(following, ordered) * np.array(0.5, dtype))
     left = (secular(distances(ordered) - rows(half)) >= 0) | pairs.last
     origin = where(left, ordered, following)
     direction = where(left, one, -one)
@@ -242,7 +281,7 @@ def _roots(poles: Any, weights: Any, ordered: Any, pairs: Pairs) -> tuple[Any, A
         distance = base - rows(direction * size)
         value = direction * secular(distance)
         # Divided in another order: XLA would store quotients that the two sums share.
-        slope = value + _sum(rows(size) / distance * own_weights / distance, 1)
+        slope = value + sum_over(rows(size) / distance * own_weights / distance, 1)
         return lax.clamp(low, where(slope > 0, size - size * value / slope, size), high)
 
     bounds = (smallest, lax.bitcast_convert_type(half, bits))
@@ -250,10 +289,12 @@ def _roots(poles: Any, weights: Any, ordered: Any, pairs: Pairs) -> tuple[Any, A
     middle = low + lax.shift_right_logical(high - low, lax.full(shape, 1, bits))
     low, middle, high = (lax.bitcast_convert_type(x, dtype) for x in (low, middle, high))
     offset = direction * loop(_NEWTON_STEPS[dtype.itemsize], newton, middle)
-    return origin + offset, base - rows(offset)
+    return origin, offset, base - rows(offset)
 
 
-def _fitting_weights(poles: Any, ordered: Any, rank: Any, difference: Any, pairs: Pairs) -> Any:
+def fitting_weights(
+    poles: Any, ordered: Any, rank: Any, difference: Any, pairs: Pairs, gap: Gap
+) -> Any:
     """Computes weights [p, n] whose secular equation has exactly these roots (Loewner's formula).
 
     weight_j = prod_i (root_i - pole_j) / prod_{i != j} (pole_i - pole_j), each root over the
@@ -261,10 +302,11 @@ def _fitting_weights(poles: Any, ordered: Any, rank: Any, difference: Any, pairs
     """
     following = lax.pad(ordered, np.zeros((), poles.dtype), [(0, 0, 0), (-1, 1, 0)])
     neighbour = where(rows(pairs.index) < columns(rank), rows(ordered), rows(following))
-    denominator = where(rows(pairs.last), -1, columns(poles) - neighbour)
+    denominator = where(rows(pairs.last), -1, gap(columns(poles), neighbour))
     factors = where(pairs.same, difference / denominator, 1)
     return lax.reduce(factors, np.ones((), poles.dtype), lax.mul, (2,))
 
 
-def _sum(x: Any, axis: int) -> Any:
+def sum_over(x: Any, axis: int) -> Any:
+    """Sums along one axis."""
     return lax.reduce(x, np.zeros((), x.dtype), lax.add, (axis,))

@@ -1,7 +1,7 @@
 """LU decomposition with partial pivoting, in blocks of columns."""
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -42,7 +42,7 @@ def lu(a: Any, *, rank: Any) -> tuple[Any, Any, Any]:
 def _lu(a: Any) -> tuple[Any, Any, Any]:
     m, n = a.shape
     rank = min(m, n)
-    width = block_size(rank, 64, 16)
+    width = block_size(rank, 128, 16)
     pivots = [np.zeros(0, np.int32)]
     permutation = lax.iota(np.int32, m)
     for start in range(0, rank, width):
@@ -102,56 +102,91 @@ def _lu_of_symbolic_size(a: Any, *, rank: Any) -> tuple[Any, Any, Any]:
 def _factor_panel(a: Any, start: Any = 0, count: Any = None) -> tuple[Any, Any, Any]:
     """Factors a tall panel [m, n] by columns: the panel, its swaps, its row order.
 
+    Columns are kept as rows, which lie together in memory, and what LAPACK swaps stays where it is.
+    A step does the update of the step before first: then XLA writes to the panel in place.
+
     Args:
       a: the panel.
       start: the first row that is left to factor; the first column's pivot gets there.
       count: how many of the columns are factored, all by default.
     """
     m, n = a.shape
-    row_index = lax.iota(np.int32, m)
-    column_index = lax.iota(np.int32, n)
+    row_index, column_index = lax.iota(np.int32, m), lax.iota(np.int32, n)
+    count = n if count is None else count
+    start = int32(start)
+    zero = np.zeros((), a.dtype)
 
-    def eliminate(j: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-        a, swaps, order = state
+    def update(j: Any, state: _Panel) -> Any:
+        """Completes step j - 1."""
+        below = rows(state.position >= start + j) & (j > 0)
+        right = columns(column_index >= j)
+        here = columns(column_index == j - np.int32(1))
+        difference = state.columns - columns(state.pivot_row) * rows(state.multipliers)
+        changed = where(here, rows(state.multipliers), difference)
+        return where(below & (right | here), changed, state.columns)
+
+    def eliminate(j: Any, state: _Panel) -> _Panel:
         k = start + j
-        column = lax.squeeze(lax.dynamic_slice_in_dim(a, j, 1, 1), (1,))
-        # LAPACK's measure of a complex number too.
-        size = (
-            lax.abs(lax.real(column)) + lax.abs(lax.imag(column))
-            if is_complex(a)
-            else lax.abs(column)
-        )
-        candidates = where(lax.ge(row_index, k), size, np.array(-1, size.dtype))
-        pivot_row = lax.argmax(candidates, 0, np.int32)
-        a = _swap(a, k, pivot_row)
-        order = _swap(order, k, pivot_row)
-        swaps = where(lax.eq(column_index, j), pivot_row, swaps)
-
-        row = lax.squeeze(lax.dynamic_slice_in_dim(a, k, 1, 0), (0,))
-        column = lax.squeeze(lax.dynamic_slice_in_dim(a, j, 1, 1), (1,))
-        pivot = lax.squeeze(lax.dynamic_slice_in_dim(row, j, 1, 0), (0,))
-        below = lax.gt(row_index, k)
+        by_column = update(j, state)
+        column = lax.squeeze(lax.dynamic_slice_in_dim(by_column, j, 1, 0), (0,))
+        place = _place_of_largest(column, state.position, k)
+        row = _at(state.order, place)
+        other = _at(state.order, k)
+        pivot = _at(column, row)
+        pivot_row = lax.squeeze(lax.dynamic_slice_in_dim(by_column, row, 1, 1), (1,))
         # As in LAPACK, a column of zeros stays what it is: U is singular, L is not.
-        divide = lax.bitwise_and(below, lax.ne(pivot, np.zeros((), a.dtype)))
-        column = where(divide, column / pivot, column)
-        right = lax.gt(column_index, j)
-        update = columns(column) * rows(row)
-        inside = lax.bitwise_and(
-            lax.broadcast_in_dim(below, (m, n), (0,)), lax.broadcast_in_dim(right, (m, n), (1,))
-        )
-        a = where(inside, a - update, a)
-        a = where(rows(lax.eq(column_index, j)), columns(column), a)
-        return a, swaps, order
+        multipliers = where(lax.ne(pivot, zero), column / pivot, column)
+        order = where(row_index == k, row, where(row_index == place, other, state.order))
+        position = where(row_index == row, k, where(row_index == other, place, state.position))
+        swaps = where(column_index == j, place, state.swaps)
+        return _Panel(by_column, pivot_row, multipliers, order, position, swaps)
 
-    initial = (a, np.zeros(n, np.int32), lax.iota(np.int32, m))
-    return loop(n if count is None else count, eliminate, initial)
+    by_column = lax.transpose(a, (1, 0))
+    zeros = lax.full((n,), 0, a.dtype), lax.full((m,), 0, a.dtype)
+    state = _Panel(by_column, *zeros, row_index, row_index, lax.full((n,), 0, np.int32))
+    state = loop(count, eliminate, state)
+    by_column = update(int32(count), state)
+    return _take_rows(lax.transpose(by_column, (1, 0)), state.order), state.swaps, state.order
 
 
-def _swap(a: Any, i: Any, j: Any) -> Any:
-    row_i = lax.dynamic_slice_in_dim(a, i, 1, 0)
-    row_j = lax.dynamic_slice_in_dim(a, j, 1, 0)
-    a = lax.dynamic_update_slice_in_dim(a, row_j, i, 0)
-    return lax.dynamic_update_slice_in_dim(a, row_i, j, 0)
+class _Panel(NamedTuple):
+    """Columns on the way to L and U, with the last step still to be subtracted.
+
+    columns: [n, m], column by column, rows where they were.
+    pivot_row: [n], the row that the last step chose.
+    multipliers: [m], of that row, for each of the rows.
+    order: [m], the row at each place.
+    position: [m], the place of each row.
+    swaps: [n], the place that each step swapped with.
+    """
+
+    columns: Any
+    pivot_row: Any
+    multipliers: Any
+    order: Any
+    position: Any
+    swaps: Any
+
+
+def _place_of_largest(column: Any, position: Any, k: Any) -> Any:
+    """Returns the first place from k on of an entry [m] of the largest size."""
+    # LAPACK's measure of a complex number too.
+    size = (
+        lax.abs(lax.real(column)) + lax.abs(lax.imag(column))
+        if is_complex(column)
+        else lax.abs(column)
+    )
+    # As integers, which XLA compares fast, the bits of positive floats have the same order (with
+    # NaN at the end).
+    dtype = np.dtype(f"int{8 * size.dtype.itemsize}")
+    bits = where(position >= k, lax.bitcast_convert_type(size, dtype), -1)
+    largest = lax.reduce(bits, np.array(-1, dtype), lax.max, (0,))
+    none = np.int32(np.iinfo(np.int32).max)
+    return lax.reduce(where(bits == largest, position, none), none, lax.min, (0,))
+
+
+def _at(x: Any, i: Any) -> Any:
+    return lax.squeeze(lax.dynamic_slice_in_dim(x, i, 1, 0), (0,))
 
 
 def _take_rows(a: Any, order: Any) -> Any:

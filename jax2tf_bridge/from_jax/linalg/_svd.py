@@ -1,7 +1,6 @@
-"""Singular value decomposition by way of a tridiagonal eigenproblem of twice the size."""
+"""Singular value decomposition by way of a bidiagonal matrix."""
 
 import functools
-import math
 from typing import Any
 
 import jax
@@ -11,7 +10,6 @@ from jax import lax
 from jax2tf_bridge.from_jax.linalg._arrays import (
     adjoint,
     columns,
-    diagonal,
     eye_like,
     int32,
     is_complex,
@@ -23,7 +21,7 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     where,
 )
 from jax2tf_bridge.from_jax.linalg._bidiagonal import bidiagonalize
-from jax2tf_bridge.from_jax.linalg._divide_and_conquer import eigh_tridiagonal, rayleigh
+from jax2tf_bridge.from_jax.linalg._bidiagonal_svd import svd_bidiagonal
 from jax2tf_bridge.from_jax.linalg._qr import qr
 from jax2tf_bridge.from_jax.linalg._tridiagonal import apply_panels, running_phases
 
@@ -91,56 +89,38 @@ def _times(basis: Any, u: Any, full: bool) -> Any:
 
 
 def _svd_square(a: Any) -> tuple[Any, Any, Any]:
-    """Computes s, U and V of a [n, n], with a = P B Q^H and B upper bidiagonal.
-
-    With the rows and columns of [[0, B^H], [B, 0]] in turns it is tridiagonal. Its eigenvalues are
-    s and -s, its eigenvectors (v, u) and (v, -u). Where s is about a rounding error, those of s and
-    -s (and of other such s) mix, and u and v are no longer orthonormal by themselves:
-    orthogonalised in descending order of s, they are, at the cost of such an error in A.
-    """
+    """Computes s, U and V of a [n, n], with a = P B Q^H and B upper bidiagonal."""
     n = a.shape[0]
     dtype = real(a).dtype
     size = lax.abs(a)
-    largest = lax.reduce(size, np.zeros((), dtype), lax.max, (0, 1))
+    zero = np.zeros((), dtype)
+    largest = lax.reduce(size, zero, lax.max, (0, 1))
     finite = lax.reduce(lax.is_finite(size), np.array(True), lax.bitwise_and, (0, 1))
     scale = where((largest > 0) & finite, largest, np.ones((), dtype))
     b = bidiagonalize(a / lax.convert_element_type(scale, a.dtype))
 
-    beside = lax.conj(b.e) if is_complex(a) else b.e
-    pairs = lax.concatenate([columns(b.d), columns(resize(beside, (n,)))], 1)
-    below = resize(lax.reshape(pairs, (2 * n,)), (2 * n - 1,))
-    phases = running_phases(below)
-    below = lax.abs(below)
-    zero = np.zeros((), dtype)
-    sums = lax.pad(below, zero, [(1, 0, 0)]) + lax.pad(below, zero, [(0, 1, 0)])
-    norm = lax.reduce(sums, zero, lax.max, (0,))
+    d, e = b.d, b.e
+    phases = None
+    if is_complex(a):
+        # Diagonal unitary matrices from both sides make B real. With the rows and columns of
+        # [[0, B^H], [B, 0]] in turns, that is one similarity of a tridiagonal matrix.
+        pairs = lax.concatenate([columns(d), columns(resize(lax.conj(e), (n,)))], 1)
+        phases = running_phases(resize(lax.reshape(pairs, (2 * n,)), (2 * n - 1,)))
+        phases = lax.reshape(phases, (n, 2))
+        d, e = lax.abs(d), lax.abs(e)
+    beside = lax.max(lax.pad(lax.abs(e), zero, [(0, 1, 0)]), lax.pad(lax.abs(e), zero, [(1, 0, 0)]))
+    norm = lax.reduce(lax.abs(d) + beside, zero, lax.max, (0,))
     norm = where(norm > 0, norm, np.ones((), dtype)) * np.array(2, dtype)
-    below = below / norm
-    middle = lax.full((2 * n,), 0, dtype)
-    vectors = eigh_tridiagonal(middle, below)
-    vectors = lax.pad(vectors, zero, [(0, 0, 0), (-n, 0, 0)])  # those of s
-    s = lax.max(rayleigh(middle, below, vectors), lax.full((n,), 0, dtype))
+    s, both = svd_bidiagonal(d / norm, e / norm)
     descending, order = lax.sort((-s, lax.iota(np.int32, n)), dimension=0, num_keys=1)
-    vectors = vectors.at[:, order].get(mode="promise_in_bounds", unique_indices=True)
+    both = both.at[:, :, order].get(mode="promise_in_bounds", unique_indices=True)
+    both = lax.convert_element_type(both, a.dtype)
+    if phases is not None:
+        both = columns(lax.transpose(phases, (1, 0))) * both
 
-    vectors = lax.convert_element_type(vectors * np.array(math.sqrt(2), dtype), a.dtype)
-    # V and U side by side, which compiles once for both.
-    both = lax.transpose(lax.reshape(columns(phases) * vectors, (n, 2, n)), (1, 0, 2))
     panels = lax.concatenate([lax.expand_dims(x, (0,)) for x in (b.right, b.left)], 0)
-    padded = resize(_orthonormal(both), (2, panels.shape[2], n))
+    both = jax.vmap(apply_panels)(panels, resize(both, (2, panels.shape[3], n)))
     nan = np.array(np.nan, a.dtype)
-    both = where(finite, resize(jax.vmap(apply_panels)(panels, padded), (2, n, n)), nan)
-    s = where(finite, -descending * norm * scale, real(nan))
+    both = where(finite, resize(both, (2, n, n)), nan)
+    s = where(finite, lax.max(-descending, 0 * descending) * norm * scale, real(nan))
     return s, both[1], both[0]
-
-
-def _orthonormal(a: Any) -> Any:
-    """Returns Q of a QR with a positive diagonal of R: near `a`, if a is orthonormal."""
-    q, r = qr(a, rank=a.shape[-1])
-    pivots = diagonal(r)
-    if not is_complex(a):
-        return where(rows(pivots) < 0, -q, q)
-    size = lax.abs(pivots)
-    nonzero = size > 0
-    divisor = lax.convert_element_type(where(nonzero, size, 1), a.dtype)
-    return q * rows(where(nonzero, pivots / divisor, 1))

@@ -6,9 +6,10 @@ import numpy as np
 from jax import lax
 
 from jax2tf_bridge.from_jax.linalg._arrays import (
+    Rows,
     adjoint,
     below_diagonal,
-    columns,
+    conj,
     diagonal,
     epsilon,
     eye_like,
@@ -24,19 +25,19 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     where,
 )
 
-_HIGHEST = lax.Precision.HIGHEST
-
-# Columns of a panel.
-_WIDTH = 32
-# With more rows, a matrix of known size is halved once half of its columns are done.
-_LARGEST_STAGE = 128
+# Columns of a panel. Wider ones make each step longer, narrower ones update the matrix more often.
+_WIDTH = 16
+# The panels that are applied to other vectors at once.
+_APPLIED = 4
+# With this many rows, a matrix of known size is halved once half of its columns are done.
+_LARGE = 512
 
 
 class Stage(NamedTuple):
     """Reflections H_1 H_2 ... of panels of columns, H_i = I - v_i v_i^H.
 
     start: the first row and column of the matrix that they act on.
-    vectors: the v_i as columns, by panel [panels, n - start or more, width]; v_i^H v_i = 2, or 0
+    vectors: the v_i as rows, by panel [panels, width, n - start or more]; v_i^H v_i = 2, or 0
       where none is needed.
     """
 
@@ -55,7 +56,7 @@ def tridiagonalize(a: Any) -> tuple[Any, Any, list[Stage]]:
     n = a.shape[0]
     diagonals, off_diagonals, stages = [], [], []
     start = 0
-    if sizes_known(n) and n > _LARGEST_STAGE:
+    if sizes_known(n) and n >= _LARGE:
         count = n // (2 * _WIDTH)
         a, below, vectors = _reduce_panels(a, count, _WIDTH)
         stages.append(Stage(start, vectors))
@@ -86,71 +87,94 @@ def _reduce_panels(a: Any, count: Any, width: int) -> tuple[Any, Any, Any]:
     def reduce(p: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         a, off_diagonal, panels = state
         start = p * np.int32(width)
-        vectors, products, below = _reduce_panel(a, width, start)
-        product = matmul(vectors, adjoint(products))
-        panels = lax.dynamic_update_slice_in_dim(panels, lax.expand_dims(vectors, (0,)), p, 0)
-        off_diagonal = lax.dynamic_update_slice_in_dim(off_diagonal, below, start, 0)
-        return a - product - adjoint(product), off_diagonal, panels
+        pairs, below = _reduce_panel(a, width, start)
+        pairs = pairs.whole()
+        by_column = lax.reshape(pairs, (width, 2, n))
+        exchanged = conj(lax.reshape(lax.rev(by_column, (1,)), (2 * width, n)))
+        a = a - matmul(lax.transpose(pairs, (1, 0)), exchanged)
+        vectors = lax.expand_dims(lax.index_in_dim(by_column, 0, 1, keepdims=False), (0,))
+        panels = lax.dynamic_update_slice_in_dim(panels, vectors, p, 0)
+        return a, lax.dynamic_update_slice_in_dim(off_diagonal, below, start, 0), panels
 
-    panels = lax.full((count, n, width), 0, a.dtype)
+    panels = lax.full((count, width, n), 0, a.dtype)
     return loop(count, reduce, (a, lax.full((count * width,), 0, a.dtype), panels))
 
 
-def _reduce_panel(a: Any, width: int, start: Any) -> tuple[Any, Any, Any]:
+def _reduce_panel(a: Any, width: int, start: Any) -> tuple[Rows, Any]:
     """Makes `width` columns of `a` [n, n] from `start` on tridiagonal; `a` stays as it is.
 
-    Returns V [n, width] and W with T = a - V W^H - W V^H, and the subdiagonal of T.
+    Vectors are rows, and each step writes its own to their place in one array: products with them
+    read along rows, and XLA copies nothing.
+
+    Returns:
+      Rows v_0, w_0, v_1, w_1, ... [2 width, n] with T = A - sum_i v_i w_i^H + w_i v_i^H, and the
+      subdiagonal of T [width].
     """
     n = a.shape[0]
-    index = lax.iota(np.int32, n)
+    index = rows(lax.iota(np.int32, n))
+    places = rows(lax.iota(np.int32, 2 * width))
     steps = lax.iota(np.int32, width)
-    zero = np.zeros((), a.dtype)
-    negligible = epsilon(a.dtype) ** 4
-    conj = lax.conj if is_complex(a) else (lambda x: x)
+    row_parts = Rows.of(a)
 
-    def dot(x: Any, y: Any) -> Any:
-        return lax.dot(x, y, precision=_HIGHEST)
+    def exchange(coefficients: Any) -> Any:
+        pairs = lax.reshape(coefficients, (width, 2))
+        return lax.reshape(lax.rev(pairs, (1,)), (1, 2 * width))
 
-    def step(k: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-        v_all, w_all, below = state
-        here = lax.eq(steps, k)
-        k = start + k
+    def step(j: Any, state: tuple[Rows, Any]) -> tuple[Rows, Any]:
+        pairs, below = state
+        place = j * np.int32(2)
+        k = start + j
         # The column as the reflections so far have left it.
-        v_row = conj(lax.squeeze(lax.dynamic_slice_in_dim(v_all, k, 1, 0), (0,)))
-        w_row = conj(lax.squeeze(lax.dynamic_slice_in_dim(w_all, k, 1, 0), (0,)))
-        column = lax.squeeze(lax.dynamic_slice_in_dim(a, k, 1, 1), (1,))
-        column = column - dot(v_all, w_row) - dot(w_all, v_row)
-        x = where(lax.gt(index, k), column, zero)
+        column = conj(lax.dynamic_slice_in_dim(a, k, 1, 0))
+        column = column - pairs.times(conj(exchange(pairs.column(k))))
+        x = where(index > k, column, 0)
+        # Among the vectors, to be multiplied by itself in the same product.
+        pairs = pairs.write(x, place)
+        products = conj(pairs.times(conj(x), transposed=True))
+        squares = real(lax.dynamic_slice_in_dim(products, place, 1, 1))
+        k = k + np.int32(1)
+        new, scale = reflection(lax.dynamic_slice_in_dim(x, k, 1, 1), squares)
 
-        head = lax.squeeze(lax.dynamic_slice_in_dim(x, k + 1, 1, 0), (0,))
-        size = lax.abs(head)
-        one = np.ones((), size.dtype)
-        tail = where(lax.gt(index, k + 1), x, zero)
-        tail_squared = real(dot(conj(tail), tail))
-        # Tridiagonal in this column already. The squares of what is this small underflow, and a
-        # reflection made of them would not be unitary.
-        trivial = lax.le(tail_squared, np.array(negligible, size.dtype))
-        norm = lax.sqrt(size * size + tail_squared)
-        nonzero = lax.gt(size, 0 * one)
-        divisor = lax.convert_element_type(where(nonzero, size, one), a.dtype)
-        phase = where(nonzero, head / divisor, np.ones((), a.dtype))
-        new = where(trivial, head, -phase * lax.convert_element_type(norm, a.dtype))
-        # Scaled so that v^H v = 2: then tau is 1.
-        half = lax.convert_element_type(where(trivial, one, norm * (norm + size)), a.dtype)
-        v = where(lax.eq(index, k + 1), x - new, x) / lax.sqrt(half)
-        v = where(trivial, lax.full_like(v, 0), v)
+        # v = (x - new e_k) scale, and so are its products.
+        v = where(index == k, x - new, x) * scale
+        products = (products - new * conj(pairs.column(k))) * scale
+        products = where(places == place, 0, products)
+        p = row_parts.times(x, transposed=True)
+        p = (p - new * conj(lax.dynamic_slice_in_dim(a, k, 1, 0))) * scale
+        p = p - pairs.times(exchange(products))
+        half = real(matmul(p, adjoint(v))) * np.array(0.5, squares.dtype)
+        w = p - lax.convert_element_type(half, a.dtype) * v
+        pairs = pairs.write(lax.concatenate([v, w], 0), place)
+        return pairs, where(steps == j, lax.reshape(new, (1,)), below)
 
-        p = dot(a, v) - dot(v_all, dot(conj(lax.transpose(w_all, (1, 0))), v))
-        p = p - dot(w_all, dot(conj(lax.transpose(v_all, (1, 0))), v))
-        half = lax.convert_element_type(real(dot(conj(v), p)), a.dtype) * np.array(0.5, a.dtype)
-        w = p - half * v
-        v_all = where(rows(here), columns(v), v_all)
-        w_all = where(rows(here), columns(w), w_all)
-        return v_all, w_all, where(here, new, below)
+    empty = Rows.of(lax.full((2 * width, n), 0, a.dtype))
+    return loop(width, step, (empty, lax.full((width,), 0, a.dtype)))
 
-    zeros = lax.full((n, width), 0, a.dtype)
-    initial = (zeros, zeros, lax.full((width,), 0, a.dtype))
-    return loop(width, step, initial)
+
+def reflection(head: Any, squares: Any) -> tuple[Any, Any]:
+    """Returns `new` and `scale` of a reflection of x, whose first entry is `head` [1, 1].
+
+    v = (x - new e) scale has v^H v = 2, and (I - v v^H) x = new e; or scale is 0, where x is.
+
+    Args:
+      head: the first entry.
+      squares: x^H x, real [1, 1].
+    """
+    one = np.ones((), squares.dtype)
+    # The squares of what is this small underflow, and a reflection made of them would not be
+    # unitary.
+    trivial = squares <= np.array(epsilon(head.dtype) ** 4, squares.dtype)
+    norm = lax.sqrt(squares)
+    size = lax.abs(head)
+    if is_complex(head):
+        nonzero = size > 0
+        divisor = lax.convert_element_type(where(nonzero, size, one), head.dtype)
+        phase = where(nonzero, head / divisor, np.ones((), head.dtype))
+    else:
+        phase = where(head < 0, -one, one)
+    new = where(trivial, head, -phase * lax.convert_element_type(norm, head.dtype))
+    scale = where(trivial, 0, lax.rsqrt(where(trivial, one, squares + norm * size)))
+    return new, lax.convert_element_type(scale, head.dtype)
 
 
 def apply_reflections(stages: list[Stage], z: Any) -> Any:
@@ -158,15 +182,19 @@ def apply_reflections(stages: list[Stage], z: Any) -> Any:
     for stage in reversed(stages):
         rest = z[stage.start :] if stage.start else z
         shape = rest.shape
-        padded = resize(rest, (stage.vectors.shape[1], shape[1]))
+        padded = resize(rest, (stage.vectors.shape[2], shape[1]))
         rest = resize(apply_panels(stage.vectors, padded), shape)
         z = lax.concatenate([z[: stage.start], rest], 0) if stage.start else rest
     return z
 
 
 def apply_panels(panels: Any, z: Any) -> Any:
-    """Computes H_1 H_2 ... z for the vectors [panels, n, width] of reflections, and z [n, k]."""
-    count = panels.shape[0]
+    """Computes H_1 H_2 ... z for the vectors [panels, width, n] of reflections, and z [n, k]."""
+    count, width, n = panels.shape
+    together = min(_APPLIED, count) if sizes_known(count) else _APPLIED
+    padded = multiple_of(together, count)
+    count = padded // together
+    panels = lax.reshape(resize(panels, (padded, width, n)), (count, together * width, n))
 
     def apply(step: Any, z: Any) -> Any:
         place = int32(count) - np.int32(1) - step
@@ -176,15 +204,15 @@ def apply_panels(panels: Any, z: Any) -> Any:
 
 
 def _apply_panel(vectors: Any, z: Any) -> Any:
-    """Computes H_1 H_2 ... z for the vectors [n, width] of the reflections, and z [n, k]."""
-    gram = matmul(adjoint(vectors), vectors)
+    """Computes H_1 H_2 ... z for the vectors [width, n] of the reflections, and z [n, k]."""
+    gram = matmul(conj(vectors), lax.transpose(vectors, (1, 0)))
     width = gram.shape[0]
     # H_1 ... H_k = I - V T V^H, and the inverse of T is upper triangular: ones on its diagonal,
     # the products of the v above it.
     inverse = where(below_diagonal(width) < 0, gram, eye_like(gram, width, width))
-    product = matmul(adjoint(vectors), z)
+    product = matmul(conj(vectors), z)
     product = lax.linalg.triangular_solve(inverse, product, left_side=True, lower=False)
-    return z - matmul(vectors, product)
+    return z - matmul(lax.transpose(vectors, (1, 0)), product)
 
 
 def running_phases(e: Any) -> Any:
