@@ -93,7 +93,10 @@ def ask_here(folder: Path) -> dict[str, float]:
 
 
 def _in_a_fresh_process(arguments: Sequence[str], flags: str = "") -> str:
-    environment = {**os.environ, "TF_XLA_FLAGS": flags}
+    environment = {
+        **os.environ,
+        "TF_XLA_FLAGS": f"{os.environ.get('TF_XLA_FLAGS', '')} {flags}".strip(),
+    }
     command = [sys.executable, "-m", "benchmarks.second_process", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode != 0:
@@ -144,7 +147,8 @@ def main() -> None:
                     found[who] = []
             for i in range(options.rounds):
                 _measure.progress(f"{name}, round {i + 1} of {options.rounds}")
-                order = [*found][i % len(found) :] + [*found][: i % len(found)]
+                first = i % max(1, len(found))
+                order = [*found][first:] + [*found][:first]
                 for who in order:
                     found[who].append(_asked(who, folders[who]))
         for who, results in found.items():

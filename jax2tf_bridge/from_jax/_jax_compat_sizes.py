@@ -1,7 +1,8 @@
 """A scope of symbolic sizes that is asked while JAX traces, where JAX cannot compare its sizes.
 
 As in the other seams, private names are looked up when they are needed, and a release without one
-works as `SEAM` says.
+works as `SEAM` says. Each is replaced, until the process ends, by one that does the same and asks,
+since JAX calls it by its name in the module.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from jax import export as jax_export
 from jax2tf_bridge._utils._private_names import SeamName
 from jax2tf_bridge.from_jax._jax_compat import InconclusiveDimensionOperation
 
-# Takes JAX's error; returns constraints under which JAX shall try again, or None.
 Answer = Callable[[Exception], Sequence[str] | None]
+"""Takes JAX's error; returns constraints under which JAX shall try again, or None."""
 
 _IN_ROUNDS = "{} stop the trace also where the answer is proven, and the function is traced again"
 
@@ -46,20 +47,26 @@ class AnsweringScope(jax_export.SymbolicScope):
     def __init__(self, constraints: Sequence[str], answer: Answer) -> None:
         """Makes a scope of these constraints; `answer` is asked."""
         self._bridge_answer: Answer | None = answer
-        self._bridge_asked = frozenset(name.name for name in SEAM if _asks(name))
+        self._bridge_constraints = tuple(constraints)
+        self._bridge_asked = frozenset(name.name for name in SEAM if _install(name))
         super().__init__(constraints)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles as a scope of JAX's, as which it is read where the bridge is not installed."""
+        return jax_export.SymbolicScope, (self._bridge_constraints,)
 
     def close(self) -> None:
         """Leaves further questions unanswered."""
         self._bridge_answer = None
 
-    def learns(self, asked: str, error: Exception) -> bool:
+    def take_answer(self, asked: str, error: Exception) -> bool:
         """Takes the constraints that answer `error`, raised by a function of JAX, if any do."""
         if self._bridge_answer is None or asked not in self._bridge_asked:
             return False
         constraints = self._bridge_answer(error)
         if constraints is None:
             return False
+        self._bridge_constraints = tuple(constraints)
         # In place, since the sizes that were made so far belong to this very object.
         super().__init__(constraints)
         return True
@@ -78,12 +85,12 @@ class _Decision:
                 return self.plain(*args, **kwargs)
             except InconclusiveDimensionOperation as e:
                 scope = _scope_of((*args, *kwargs.values()))
-                if not isinstance(scope, AnsweringScope) or not scope.learns(self.name, e):
+                if not isinstance(scope, AnsweringScope) or not scope.take_answer(self.name, e):
                     raise
 
 
-def _asks(name: SeamName) -> bool:
-    """Lets a function of JAX's ask; False if there is none."""
+def _install(name: SeamName) -> bool:
+    """Replaces a function of JAX's by one that asks; False if there is none."""
     decision = name.get()
     if decision is None:
         return False

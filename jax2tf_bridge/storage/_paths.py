@@ -224,7 +224,7 @@ def as_path(path: str | os.PathLike[str]) -> AnyPath:
     if isinstance(text, bytes):
         raise TypeError(
             f"A path must be a str or os.PathLike[str], not bytes: {text[:40]!r}. Give "
-            "os.fsdecode(path); the contents of a file are read by deserialize(contents)."
+            "os.fsdecode(path); deserialize reads the contents of a .jaxfn file."
         )
     if _CHAIN.match(text):
         said = "joins addresses with ::, as fsspec does: give one address"

@@ -125,7 +125,7 @@ class JaxDense(keras.layers.Layer):  # type: ignore[misc]
 
 @pytest.fixture
 def same_numbers() -> Iterator[None]:
-    """Draws the same random numbers each time, in this test alone."""
+    """Draws the same random numbers each time; TensorFlow in this test alone."""
     keras.utils.set_random_seed(0)
     yield
     tf.random.set_seed(None)

@@ -42,6 +42,27 @@ def _branch(operation: str, operand: str = "%x") -> str:
     return f"\n%b = stablehlo.{operation} {operand} : {V}\nstablehlo.return %b : {V}\n"
 
 
+def _constant(value: int) -> str:
+    return f"\n%b = stablehlo.constant dense<{value}.0> : {V}\nstablehlo.return %b : {V}\n"
+
+
+def _compared(direction: str) -> str:
+    return f"""
+        %flag = stablehlo.compare {direction}, %x, %other : ({V}, {V}) -> tensor<2xi1>
+        %b = stablehlo.select %flag, %x, %other : tensor<2xi1>, {V}
+        stablehlo.return %b : {V}
+        """
+
+
+def _summed(kind: str) -> str:
+    """Converts to another type and back: the names and operands of its operations are the same."""
+    return f"""
+        %there = stablehlo.convert %x : ({V}) -> tensor<{kind}>
+        %b = stablehlo.convert %there : (tensor<{kind}>) -> {V}
+        stablehlo.return %b : {V}
+        """
+
+
 def test_equal_branches_become_one() -> None:
     # Also the choice on which the choice depends, and the constants of that one, which nothing uses
     # any more.
@@ -72,6 +93,9 @@ def test_choices_within_choices_become_one() -> None:
         (_branch("sine"), _branch("cosine")),
         (_branch("sine"), _branch("sine"), _branch("sine", "%other")),
         (_branch("sine"), f"\nstablehlo.return %x : {V}\n"),
+        (_constant(1), _constant(2)),
+        (_compared("LT"), _compared("GT")),
+        (_summed("2xf32"), _summed("2xi32")),
     ],
 )
 def test_other_branches_stay(branches: tuple[str, ...]) -> None:
@@ -96,6 +120,56 @@ def test_what_is_inside_of_operations_is_compared(second: str, left: int) -> Non
         return %z : {V}"""
     )
     assert (found["case"], found["reduce"]) == (left, 1 + left)
+
+
+def test_results_whose_types_leave_sizes_open_stay_so() -> None:
+    opened = "tensor<?xf32>"
+    found = _simplified(
+        f"""
+        %y = {_case(_branch("sine"), _branch("sine"), result=opened)}
+        %z = stablehlo.custom_call @take(%y) : ({opened}) -> {V}
+        return %z : {V}"""
+    )
+    assert found["case"] == 1
+
+
+def test_regions_take_nothing_from_around_them() -> None:
+    """Readers may not expect it of a reducer; of a choice they do, also within one."""
+    text = f"""
+        func.func public @main(%x: {V}) -> {V} {{
+          %zero = stablehlo.constant dense<0.0> : tensor<f32>
+          %two = stablehlo.constant dense<2.0> : tensor<f32>
+          %four = stablehlo.add %two, %two : tensor<f32>
+          %wide = stablehlo.broadcast_in_dim %four, dims = [] : (tensor<f32>) -> {V}
+          %scaled = stablehlo.multiply %x, %wide : {V}
+          %r = "stablehlo.reduce"(%scaled, %zero) <{{dimensions = array<i64: 0>}}> ({{
+          ^bb0(%left: tensor<f32>, %right: tensor<f32>):
+            %2 = stablehlo.constant dense<2.0> : tensor<f32>
+            %4 = stablehlo.add %2, %2 : tensor<f32>
+            %s = stablehlo.add %left, %right : tensor<f32>
+            %index = stablehlo.constant dense<0> : tensor<i32>
+            %n = "stablehlo.case"(%index) ({{
+              %5 = stablehlo.minimum %s, %4 : tensor<f32>
+              stablehlo.return %5 : tensor<f32>
+            }}, {{
+              %5 = stablehlo.maximum %s, %4 : tensor<f32>
+              stablehlo.return %5 : tensor<f32>
+            }}) : (tensor<i32>) -> tensor<f32>
+            stablehlo.return %n : tensor<f32>
+          }}) : ({V}, tensor<f32>) -> tensor<f32>
+          %y = stablehlo.broadcast_in_dim %r, dims = [] : (tensor<f32>) -> {V}
+          return %y : {V}
+        }}"""
+    with _jax_compat.make_ir_context():
+        module = ir.Module.parse(text)
+        simplify(module)
+        assert module.operation.verify()
+        _, reducer = str(module).split(" reducer")
+    reducer, _ = reducer.split("\n    }\n")
+    head, body = reducer.split(" {\n", 1)
+    own = set(re.findall(r"%\w+", head)) | set(re.findall(r"(%\w+) =", body))
+    assert set(re.findall(r"%\w+", body)) <= own
+    assert body.count("stablehlo.add") == 2
 
 
 def test_what_is_drawn_is_drawn_again() -> None:

@@ -71,8 +71,8 @@ def test_paths_on_disk_stay_pathlibs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_bytes_are_no_path() -> None:
     message = (
-        "A path must be a str or os.PathLike[str], not bytes: b'{}'. Give os.fsdecode(path); the "
-        "contents of a file are read by deserialize(contents)."
+        "A path must be a str or os.PathLike[str], not bytes: b'{}'. Give os.fsdecode(path); "
+        "deserialize reads the contents of a .jaxfn file."
     )
     for given, shown in ((b"f.jaxfn", "f.jaxfn"), (b"x" * 100, "x" * 40)):
         with pytest.raises(TypeError) as caught:

@@ -186,8 +186,8 @@ def too_many_rounds_error(function: TracedFunction, rounds: int) -> Inconclusive
     """Gives up on questions that do not end."""
     return _error(
         Message(
-            f"{function.name} was traced {rounds} times, and JAX still has questions about its "
-            "sizes. Give some of the sizes in ",
+            f"JAX still has questions about the sizes of {function.name} after {rounds} "
+            "rounds of answers. Give some of the sizes in ",
             function.words.shapes,
             " as numbers, or state what holds for them in ",
             function.words.constraints,

@@ -1,4 +1,4 @@
-"""Traces again and again, each time under more assumptions, until JAX has no question left.
+"""Traces until JAX has no question left, in rounds, each under more assumptions.
 
 A question about sizes whose answer follows from the scope is answered by a fact, which JAX takes as
 one more constraint. One that does not follow needs a requirement: a promise about the sizes.
@@ -15,7 +15,7 @@ import jax
 
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, PlatformError
 from jax2tf_bridge.from_jax.arguments._user_code import user_line
-from jax2tf_bridge.from_jax.shapes._answers import Answers, facts_of
+from jax2tf_bridge.from_jax.shapes._answers import AnsweredTrace, facts_of
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement, SizeAssumptions
 from jax2tf_bridge.from_jax.shapes._errors import (
     fails_at_all_sizes,
@@ -48,7 +48,7 @@ T = TypeVar("T")
 logger = logging.getLogger("jax2tf_bridge")
 
 MAX_ROUNDS = 100
-"""Limits how often a function is traced; a round settles one question."""
+"""Limits the rounds; each settles all questions that are proven, and one that is not."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,6 @@ class Inferred(Generic[T]):
     traced: jax.stages.Traced
     result: T
     assumptions: SizeAssumptions
-    rounds: int
 
 
 def infer(function: TracedFunction, assumptions: SizeAssumptions) -> Inferred[None]:
@@ -88,19 +87,19 @@ def infer_and_lower(
     tried: set[SizeAssumptions] = set()
     failure: Exception | None = None
     for round_number in range(1, MAX_ROUNDS + 1):
-        trace = Answers(untried.pop(), function)
-        tried.add(trace.assumptions)
+        attempt = AnsweredTrace(untried.pop(), function)
+        tried.add(attempt.assumptions)
         try:
-            traced = trace.trace()
-            return Inferred(traced, lower(traced), trace.assumptions, round_number)
+            traced = attempt.trace()
+            return Inferred(traced, lower(traced), attempt.assumptions)
         except Exception as raised:
             error = _of_jax(raised)
             if not function.variables or isinstance(error, BridgeError):
                 raise
             logger.debug("Tracing %s, round %d: %s", function.name, round_number, first_line(error))
-            current = trace.assumptions
+            current = attempt.assumptions
             tried.add(current)
-            answers, reason = _answers(current, error, function)
+            answers, reason = _next_assumptions(current, error, function)
             new = [answer for answer in answers if answer not in tried]
             if not new:
                 failure = failure or reason
@@ -120,7 +119,7 @@ def _of_jax(error: Exception) -> Exception:
     return cause if by_size and isinstance(cause, Exception) else error
 
 
-def _answers(
+def _next_assumptions(
     assumptions: SizeAssumptions, error: Exception, function: TracedFunction
 ) -> tuple[list[SizeAssumptions], Exception]:
     """Lists the assumptions to try next, best first, and the error if none of them succeeds."""
