@@ -31,3 +31,15 @@ class SeamName:
             if not f"{self.module}.".startswith(f"{e.name}."):
                 raise  # it is there, and something that it needs is not
             return None
+
+    def wrap(self, wrapper: type[Any]) -> bool:
+        """Puts `wrapper(name, plain)` in a function's place, once and until the process ends.
+
+        A module that calls it by its name then calls the wrapper. False where there is none.
+        """
+        plain = self.get()
+        if plain is None:
+            return False
+        if not isinstance(plain, wrapper):
+            setattr(importlib.import_module(self.module), self.name, wrapper(self.name, plain))
+        return True

@@ -7,7 +7,6 @@ since JAX calls it by its name in the module.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +47,7 @@ class AnsweringScope(jax_export.SymbolicScope):
         """Makes a scope of these constraints; `answer` is asked."""
         self._bridge_answer: Answer | None = answer
         self._bridge_constraints = tuple(constraints)
-        self._bridge_asked = frozenset(name.name for name in SEAM if _install(name))
+        self._bridge_asked = frozenset(name.name for name in SEAM if name.wrap(_Decision))
         super().__init__(constraints)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -87,16 +86,6 @@ class _Decision:
                 scope = _scope_of((*args, *kwargs.values()))
                 if not isinstance(scope, AnsweringScope) or not scope.take_answer(self.name, e):
                     raise
-
-
-def _install(name: SeamName) -> bool:
-    """Replaces a function of JAX's by one that asks; False if there is none."""
-    decision = name.get()
-    if decision is None:
-        return False
-    if not isinstance(decision, _Decision):
-        setattr(importlib.import_module(name.module), name.name, _Decision(name.name, decision))
-    return True
 
 
 def _scope_of(args: Sequence[Any]) -> jax_export.SymbolicScope | None:

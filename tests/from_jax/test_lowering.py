@@ -61,7 +61,7 @@ def test_what_the_target_cannot_express_is_named_with_its_line() -> None:
 
 
 def test_a_calling_convention_that_the_target_lacks_is_refused() -> None:
-    module = StableHloModule(jax.export.export(jax.jit(jnp.sin))(x32).mlir_module_serialized)
+    module = StableHloModule.read(jax.export.export(jax.jit(jnp.sin))(x32).mlir_module_serialized)
     oldest = Target.tensorflow("2.15")
     message = (
         "sin cannot run on TensorFlow 2.15: it holds ordered effects, which need calling "
@@ -230,7 +230,7 @@ def test_composites_and_chlo_are_inlined() -> None:
         return lax.top_k(x, 2)[0], lax.erf(x), jnp.arccos(x), lax.erfc(x), jnp.sinh(x)
 
     portable = bridge.export(f, polymorphic_shapes="b, 3")(x32)
-    module = StableHloModule(portable.module.data)
+    module = StableHloModule.read(portable.module.data)
     assert {call.name for call in module.custom_calls()} <= {"shape_assertion"}
     assert "stablehlo.composite" not in {op.name for op in module._walk()}
     assert portable.module.stablehlo_version == (0, 14, 24)

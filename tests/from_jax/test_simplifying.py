@@ -11,7 +11,7 @@ import pytest
 import jax2tf_bridge as bridge
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
-from jax2tf_bridge.from_jax.stablehlo._simplifying import simplify
+from jax2tf_bridge.from_jax.stablehlo._module import StableHloModule
 
 V = "tensor<2xf32>"
 REDUCED = f"""
@@ -28,7 +28,7 @@ def _simplified(body: str) -> Counter[str]:
     text = f"func.func public @main(%i: tensor<i32>, %j: tensor<i32>, %x: {V}) -> {V} {{{body}}}"
     with _jax_compat.make_ir_context():
         module = ir.Module.parse(text)
-        simplify(module)
+        StableHloModule(module).simplify()
         assert module.operation.verify()
         return Counter(re.findall(r"stablehlo\.(\w+)", str(module)))
 
@@ -162,7 +162,7 @@ def test_regions_take_nothing_from_around_them() -> None:
         }}"""
     with _jax_compat.make_ir_context():
         module = ir.Module.parse(text)
-        simplify(module)
+        StableHloModule(module).simplify()
         assert module.operation.verify()
         _, reducer = str(module).split(" reducer")
     reducer, _ = reducer.split("\n    }\n")

@@ -147,7 +147,7 @@ def test_operations_of_archives_by_what_the_release_expands(
         )(X)
         portable = changed(
             export(jnp.sin, platforms=["cpu"])(X),
-            module=StableHloModule(exported.mlir_module_serialized).serialize((0, 14, 24)),
+            module=StableHloModule.read(exported.mlir_module_serialized).serialize((0, 14, 24)),
         )
         if name in expanded:
             assert callable(to_tf(stored(portable)))

@@ -119,7 +119,7 @@ def _replace(
 def _as_today(function: Any, specs: Sequence[jax.ShapeDtypeStruct], target: str) -> StableHloModule:
     check = jax_export.DisabledSafetyCheck.custom_call(f"{target}_ffi")
     exported = jax_export.export(function, platforms=("cpu",), disabled_checks=(check,))(*specs)
-    return StableHloModule(exported.mlir_module_serialized)
+    return StableHloModule.read(exported.mlir_module_serialized)
 
 
 def _specs(

@@ -23,6 +23,7 @@ from jax2tf_bridge.errors import (
 )
 from jax2tf_bridge.from_jax._jax_compat import source_of_equation
 from jax2tf_bridge.from_jax._jax_compat_lowering import constants_taken
+from jax2tf_bridge.from_jax._jax_compat_modules import TakenModule, module_taken
 from jax2tf_bridge.from_jax.arguments._callables import AlreadyTraced
 from jax2tf_bridge.from_jax.lowering._effects import debug_rules, equations, is_debug_effect
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
@@ -75,7 +76,7 @@ class Lowered:
     """A module as JAX lowered it, what it calls, and the default platforms it cannot serve.
 
     Attributes:
-      exported: what JAX gave; its module is not whole, since it lacks the captured arrays.
+      exported: what JAX gave; it has no module, or one without the captured arrays.
       module: as it is made fit for the target.
       captured: large arrays that the module has to get.
       graph_functions: what it calls.
@@ -177,7 +178,7 @@ def _attempt(
     while True:
         checks = [jax_export.DisabledSafetyCheck.custom_call(c) for c in sorted(disabled)]
         try:
-            with constants_taken(captured.take):
+            with constants_taken(captured.take), module_taken(traced) as taken:
                 exported = jax_export.export(
                     AlreadyTraced(traced),
                     platforms=platforms,
@@ -190,8 +191,7 @@ def _attempt(
             if "no compatibility guarantees" not in str(e) or not set(found) - disabled:
                 raise
             disabled |= set(found)
-    module = StableHloModule(exported.mlir_module_serialized)
-    module.simplify()
+    module = _module_of(exported, taken)
     if exported.nr_devices == 1:
         module.reduce_to_one_device(name)
     module.narrow_platform_index()
@@ -205,6 +205,21 @@ def _attempt(
         if not options.allows_custom_call(call.name, platforms):
             raise _unregistered(name, call, platforms, options.target)
     return Lowered(exported, module, captured, graph_functions)
+
+
+def _module_of(exported: jax_export.Exported, taken: TakenModule) -> StableHloModule:
+    """Takes the module as JAX lowered it; where only JAX can make it final, as JAX writes it."""
+    if taken.module is not None:
+        module = StableHloModule(taken.module)
+        module.simplify()
+        if module.becomes_final():
+            return module
+        artifact = taken.written()
+    else:
+        artifact = bytes(exported.mlir_module_serialized)
+    module = StableHloModule.read(artifact)
+    module.simplify()
+    return module
 
 
 def _never_used(*_: Any, **__: Any) -> Any:

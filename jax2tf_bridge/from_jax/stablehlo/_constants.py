@@ -17,13 +17,19 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
+    custom_call_target,
     function_type,
     main_of,
     replace_operation,
     set_function_type,
     symbol_name,
 )
-from jax2tf_bridge.from_jax.stablehlo._taken_arrays import LEAST_BYTES, LIFTED_DTYPES, TakenArrays
+from jax2tf_bridge.from_jax.stablehlo._taken_arrays import (
+    CONSTANT,
+    LEAST_BYTES,
+    LIFTED_DTYPES,
+    TakenArrays,
+)
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 from jax2tf_bridge.portable._dtypes import ALL_DTYPES
 from jax2tf_bridge.portable.bytecode._layout import read_layout
@@ -136,6 +142,13 @@ def lift(
         lifted = list(lifting.of("main"))
     put_back(module, taken)
     return lifted
+
+
+def may_be_large(operation: Any) -> bool:
+    """Tells whether a constant, or what a call stands for, concerns `lift` or `put_back`."""
+    if operation.name == "stablehlo.constant":
+        return _large(operation, None) is not None
+    return custom_call_target(operation) == CONSTANT
 
 
 def put_back(module: Any, taken: TakenArrays) -> None:

@@ -24,7 +24,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     symbol_name,
     zeros,
 )
-from jax2tf_bridge.from_jax.stablehlo._simplifying import simplify
+from jax2tf_bridge.from_jax.stablehlo._simplifying import close_regions, merge_equal
 from jax2tf_bridge.from_jax.stablehlo._single_device_collectives import (
     drop_collectives,
     may_be_collectives,
@@ -39,6 +39,9 @@ _INLINE_COMPOSITES = (
 _EXPAND_CHLO = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
 _EXPAND = "builtin.module(stablehlo-compatibility-expander{{target={version}}})"
 
+_DIALECTS = ("builtin.", "func.", "stablehlo.", "sdy.")
+"""Of portable artifacts."""
+
 _PLATFORM_INDEX = "_platform_index"
 _SHARDING = "sdy.sharding"
 
@@ -49,6 +52,21 @@ _NARROW = re.compile(rf"(?:\b|x)(?:{'|'.join(ELEMENT_TYPES[name] for name in WID
 _ILLEGAL_OP = re.compile(r"'vhlo\.(\w+?)_v\d+'")
 _SOURCE = re.compile(r'"([^"<>]+\.\w+)":(\d+)')
 _OPERATION_NAME = re.compile(r'loc\("(?:jit\(.*?\)/)*([^"]*)"')
+_PRECISION = r"(?:#stablehlo<precision DEFAULT>|DEFAULT)"
+_DEFAULTS = "|".join(
+    (
+        rf"precision(?:_config)? = \[{_PRECISION}, {_PRECISION}\]",
+        r'backend_config = ""',
+        r"(?:indices_are_sorted|unique_indices) = false",
+        r"pad = \[\[0, 0\](?:, \[0, 0\])*\]",
+        r"padding = dense<0> : tensor<\dx2xi64>",
+        r"(?:stride|lhs_dilate|rhs_dilate) = \[1(?:, 1)*\]",
+        r"(?:base_dilations|window_dilations|window_strides) = array<i64: 1(?:, 1)*>",
+        r"reverse = \[false(?:, false)*\]",
+    )
+)
+_DEFAULT = re.compile(rf"(?<=[{{ ])(?:{_DEFAULTS})(?:, |(?=[}} ]))")
+_LEFT_OVER = re.compile(r" \{\}|, (?=\}| :)")
 
 T = TypeVar("T")
 
@@ -101,18 +119,30 @@ class _Contents:
 class StableHloModule:
     """A module and the MLIR context that it lives in."""
 
-    def __init__(self, artifact: bytes) -> None:
+    def __init__(self, module: Any, *, may_be_sharded: bool | None = None) -> None:
+        """Takes an ir.Module, which is changed with it.
+
+        Args:
+          module: is nobody else's.
+          may_be_sharded: False if Shardy's shardings are in none of its attributes, if known.
+        """
+        self._context = module.context
+        self._module = module
+        self._known: _Contents | None = None
+        if may_be_sharded is None:
+            may_be_sharded = _names_shardings(_jax_compat.module_bytecode(module))
+        self._may_be_sharded = may_be_sharded
+
+    @classmethod
+    def read(cls, artifact: bytes) -> StableHloModule:
         """Reads a portable artifact.
 
         Raises:
           jax.errors.JaxRuntimeError: it is not readable by the installed jaxlib.
         """
-        self._context = _jax_compat.make_ir_context()
-        with self._context:
-            self._module = _jax_compat.deserialize_module(artifact)
-        self._known: _Contents | None = None
-        # Names of attributes are texts in an artifact.
-        self._may_be_sharded = _SHARDING.encode() in artifact
+        with _jax_compat.make_ir_context():
+            module = _jax_compat.deserialize_module(artifact)
+        return cls(module, may_be_sharded=_names_shardings(artifact))
 
     def _contents(self) -> _Contents:
         """Lists what is in it. Who changes it calls `_changed`, and touches none of these again."""
@@ -128,11 +158,36 @@ class StableHloModule:
         operations = self._contents().operations
         return [op for name in names for op in operations.get(name, ())]
 
+    def becomes_final(self) -> bool:
+        """Makes of a module as it is lowered what JAX writes of it; False where only JAX can.
+
+        Writing it, JAX replaces operations of CHLO by calls, composites or StableHLO, as the
+        release has it, and complex functions by real ones. Squares, the most usual ones, are
+        replaced here.
+        """
+        if self._operations_of_others() == {"chlo.square"}:
+            self._changed()
+            with self._context:
+                _jax_compat.run_passes(self._module, _EXPAND_CHLO)
+        contents = self._contents()
+        returns = contents.operations.get("stablehlo.return", ())
+        return not (
+            self._operations_of_others()
+            or any("complex<" in str(kind) for kind in contents.types)
+            or any(op.parent.name == "func.func" for op in returns)
+        )
+
+    def _operations_of_others(self) -> set[str]:
+        """Names the operations of dialects that artifacts do not have."""
+        return {name for name in self._contents().operations if not name.startswith(_DIALECTS)}
+
     def simplify(self) -> None:
         """Removes what it says more than once: equal operations, and choices of equal branches."""
         self._changed()
         with self._context:
-            simplify(self._module)
+            merge_equal(self._module)
+            if close_regions(self._contents().operations):
+                self._changed()
 
     def expand(self) -> None:
         """Replaces operations that stand for others by those, so that every reader knows all.
@@ -262,6 +317,9 @@ class StableHloModule:
         share: _stablehlo_constants.Intern[T] | None = None,
     ) -> list[T]:
         """Makes large constants arguments of main, after all others; see `lift` there."""
+        constants = self._named("stablehlo.constant", "stablehlo.custom_call")
+        if not any(_stablehlo_constants.may_be_large(op) for op in constants):
+            return []
         self._changed()
         with self._context:
             return _stablehlo_constants.lift(self._module, intern, taken=taken, share=share)
@@ -363,7 +421,7 @@ class StableHloModule:
             except (ir.MLIRError, RuntimeError, ValueError) as e:
                 raise _lossy(e) from e
             written = _jax_compat.deserialize_module(artifact)
-            if _text(written) == _text(expanded):
+            if _say_the_same(_text(written), _text(expanded)):
                 return artifact
             # Or through a portable artifact both, so that they differ by the version alone.
             again = _jax_compat.serialize_module(expanded, newest)
@@ -382,6 +440,11 @@ class StableHloModule:
 
     def _walk(self) -> Iterator[Any]:
         return below(self._module.operation)
+
+
+def _names_shardings(written: bytes) -> bool:
+    """Tells whether an artifact or bytecode, where attributes are named by texts, names them."""
+    return _SHARDING.encode() in written
 
 
 def _take_functions(other: Any, module: Any, name: str) -> Any:
@@ -453,6 +516,19 @@ def _lossy(error: Exception) -> LossyError:
     source = re.search(r"(\S+\.\w+):(\d+):\d+$", before)
     place = f"{source.group(1)}:{source.group(2)}" if source else None
     return LossyError(FoundOperation(name, None, place), detail)
+
+
+def _say_the_same(one: str, other: str) -> bool:
+    """Compares texts of modules, of which one may leave attributes out that are at defaults."""
+    lines, others = one.splitlines(), other.splitlines()
+    return len(lines) == len(others) and all(
+        a == b or _without_defaults(a) == _without_defaults(b)
+        for a, b in zip(lines, others, strict=True)
+    )
+
+
+def _without_defaults(line: str) -> str:
+    return _LEFT_OVER.sub("", _DEFAULT.sub("", line))
 
 
 def _text(module: Any) -> str:

@@ -251,7 +251,7 @@ def read_module(portable: PortableFunction) -> StableHloModule:
       ModuleError: the installed JAX cannot read it.
     """
     try:
-        return StableHloModule(portable.module.data)
+        return StableHloModule.read(portable.module.data)
     except Exception as e:  # of types that differ between releases of jaxlib
         newest = version_text(_jax_compat.current_stablehlo_version())
         raise ModuleError(

@@ -6,6 +6,7 @@ anew for each operation that needs them: two thirds of a transformer's operation
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jax2tf_bridge.from_jax import _jax_compat
@@ -20,7 +21,7 @@ _MERGE_AND_DROP = "builtin.module(cse,cse)"
 """Drops what nothing uses as well, and in the second round what that alone used."""
 
 
-def simplify(module: Any) -> None:
+def merge_equal(module: Any) -> None:
     """Merges equal operations without effects, and equal branches, in place.
 
     The MLIR context of the module must be the current one.
@@ -31,16 +32,33 @@ def simplify(module: Any) -> None:
     equal = [case for case in reversed(cases) if _merge_branches(case)]
     if equal:
         _jax_compat.run_passes(module, _MERGE_AND_DROP)
-    for op in list(below(module.operation)):
-        if op.name.startswith("stablehlo.") and op.name not in _CONTROL_FLOW:
-            _close(op)
 
 
-def _close(operation: Any) -> None:
-    """Copies into an operation's regions what they take from around it since the merge.
+def close_regions(operations: Mapping[str, Sequence[Any]]) -> bool:
+    """Copies into operations' regions what they take from around them since a merge.
+
+    Args:
+      operations: all of a module, by name; its MLIR context must be the current one.
+
+    Returns:
+      Whether there was any such value.
+    """
+    of_regions = [
+        op
+        for name, ops in operations.items()
+        if name.startswith("stablehlo.") and name not in _CONTROL_FLOW
+        for op in ops
+        if len(op.regions)
+    ]
+    return any([_close(op) for op in of_regions])
+
+
+def _close(operation: Any) -> bool:
+    """Does as close_regions, for one operation.
 
     Such values are computed of nothing but each other: all else is the regions' own.
     """
+    copied = False
     for region in operation.regions:
         block = region.blocks[0]
         within = [op for top in block.operations for op in below(top.operation)]
@@ -53,6 +71,8 @@ def _close(operation: Any) -> None:
             for i, value in enumerate(op.operands):
                 if value not in inside:
                     op.operands[i] = _copied(value, block, copies)
+        copied |= bool(copies)
+    return copied
 
 
 def _copied(value: Any, block: Any, copies: dict[Any, Any]) -> Any:

@@ -1,0 +1,82 @@
+"""Texts of modules say the same if they differ in attributes at their defaults alone."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax2tf_bridge import export
+from jax2tf_bridge.from_jax.stablehlo import _module
+from jax2tf_bridge.from_jax.stablehlo._module import _say_the_same
+
+PRODUCT = "%0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]{} : (tensor<2x2xf32>)"
+WINDOW = '%1 = "stablehlo.reduce_window"(%0, %c) <{{{}window_dimensions = array<i64: 2>}}> ({{'
+CONVOLUTION = (
+    "%2 = stablehlo.convolution(%1, %d) dim_numbers = [b, f]x[i, o]->[b, f], window = {{{}}} "
+    "{{batch_group_count = 1 : i64{}}} : (tensor<2x2xf32>)"
+)
+DEFAULT = "#stablehlo<precision DEFAULT>"
+
+
+@pytest.mark.parametrize(
+    ("said", "unsaid"),
+    [
+        (PRODUCT.format(", precision = [DEFAULT, DEFAULT]"), PRODUCT.format("")),
+        (WINDOW.format("padding = dense<0> : tensor<1x2xi64>, "), WINDOW.format("")),
+        (
+            CONVOLUTION.format(
+                "stride = [1, 1], pad = [[0, 0], [0, 0]], reverse = [false, false]",
+                f", precision_config = [{DEFAULT}, {DEFAULT}]",
+            ),
+            CONVOLUTION.format("", ""),
+        ),
+        (
+            CONVOLUTION.format("stride = [2, 1], lhs_dilate = [1, 1]", ""),
+            CONVOLUTION.format("stride = [2, 1]", ""),
+        ),
+    ],
+)
+def test_defaults(said: str, unsaid: str) -> None:
+    assert _say_the_same(said, unsaid)
+    assert _say_the_same(unsaid, said)
+
+
+@pytest.mark.parametrize(
+    ("said", "unsaid"),
+    [
+        (PRODUCT.format(", precision = [DEFAULT, HIGHEST]"), PRODUCT.format("")),
+        (WINDOW.format("padding = dense<1> : tensor<1x2xi64>, "), WINDOW.format("")),
+        (CONVOLUTION.format("stride = [1, 2]", ""), CONVOLUTION.format("", "")),
+        (CONVOLUTION.format("pad = [[0, 0], [0, 1]]", ""), CONVOLUTION.format("", "")),
+        (CONVOLUTION.format("reverse = [false, true]", ""), CONVOLUTION.format("", "")),
+        (PRODUCT.format(""), PRODUCT.format("") + "\nreturn"),
+    ],
+)
+def test_what_is_no_default(said: str, unsaid: str) -> None:
+    assert not _say_the_same(said, unsaid)
+    assert not _say_the_same(unsaid, said)
+
+
+def test_a_usual_module_is_compared_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it is written a second time, which takes as long as the rest."""
+    printed = []
+    plain = _module._text
+
+    def recorded(module: Any) -> str:
+        printed.append(plain(module))
+        return printed[-1]
+
+    monkeypatch.setattr(_module, "_text", recorded)
+
+    def layer(x: jax.Array) -> Any:
+        images = jax.lax.conv_general_dilated(
+            x[:, None], jnp.ones((2, 1, 3)), (2,), "SAME", rhs_dilation=(1,)
+        )
+        pooled = jax.lax.reduce_window(images, 0.0, jax.lax.add, (1, 1, 2), (1, 1, 1), "VALID")
+        return jnp.take(pooled, jnp.array([0, 1]), axis=1) @ pooled.mT
+
+    export(layer, polymorphic_shapes="(b, 9)")(np.ones((2, 9), np.float32))
+    assert len(printed) == 2
+    assert printed[0] != printed[1]
