@@ -17,6 +17,7 @@ from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
     below,
     custom_call_target,
+    drop_empty_attributes,
     function_type,
     main_of,
     replace_operation,
@@ -170,6 +171,8 @@ class StableHloModule:
             with self._context:
                 _jax_compat.run_passes(self._module, _EXPAND_CHLO)
         contents = self._contents()
+        for function in self._named("func.func"):
+            drop_empty_attributes(function)
         returns = contents.operations.get("stablehlo.return", ())
         return not (
             self._operations_of_others()

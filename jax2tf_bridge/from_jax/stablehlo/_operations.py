@@ -29,6 +29,14 @@ def function_type(function: Any) -> Any:
     return ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
 
 
+def drop_empty_attributes(function: Any) -> None:
+    """Drops lists of attributes of a func.func's arguments, or results, in which none has any."""
+    for name in ("arg_attrs", "res_attrs"):
+        every = attribute(function, name)
+        if every is not None and not any(len(ir.DictAttr(each)) for each in every):
+            del function.attributes[name]
+
+
 def symbol_name(operation: Any) -> str | None:
     """Returns the name by which a module knows an operation of its own, None if it has none."""
     name = attribute(operation, "sym_name")
