@@ -18,8 +18,8 @@ from benchmarks import _measure
 
 _MODELS = ("MLP", "conv net", "transformer")
 _BASELINE = "jax2tf"
-_PRECOMPILED = "bridge, precompiled"
-_CONTESTANTS = ("bridge", _PRECOMPILED, "bridge, without XLA", _BASELINE)
+_PRECOMPILED = ("bridge, precompiled", "bridge, bucket, precompiled")
+_CONTESTANTS = ("bridge", *_PRECOMPILED, "bridge, without XLA", _BASELINE)
 _STAGES = ("load", "first answer")
 _BATCH = 8
 
@@ -42,11 +42,13 @@ def save_here(who: str, name: str, folder: Path) -> None:
 
         save(
             path,
-            Signature(model.apply, [x], polymorphic_shapes=model.polymorphic_shape),
+            Signature(
+                model.apply, [x], polymorphic_shapes=model.polymorphic_shape, example={"x": x}
+            ),
             params=model.weights,
             target=Target.widest(xla=False) if who == "bridge, without XLA" else None,
-            buckets={"b": [_BATCH]} if who == _PRECOMPILED else None,
-            precompile=who == _PRECOMPILED,
+            buckets={"b": [_BATCH]} if "bucket" in who else None,
+            precompile=who in _PRECOMPILED,
         )
         return
     from jax.experimental import jax2tf
@@ -107,7 +109,7 @@ def _in_a_fresh_process(arguments: Sequence[str], flags: str = "") -> str:
 
 def _asked(who: str, folder: Path) -> dict[str, float]:
     flags = ""
-    if who == _PRECOMPILED:
+    if who in _PRECOMPILED:
         cache = folder / "model/assets.extra/xla_cache"
         flags = f"--tf_xla_persistent_cache_directory={cache}"
         flags += " --tf_xla_persistent_cache_read_only=true"

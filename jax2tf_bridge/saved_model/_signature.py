@@ -50,6 +50,7 @@ class Signature:
       example: values of inputs by name, for warm-up requests (zeros by default), and for the trial
         of buckets, which otherwise draws them. With `preprocess` of what that takes, and no
         requests by default; a list of such mappings where they differ in sizes that have buckets.
+        With open sizes and no buckets, each of one or several is a request of its sizes.
     """
 
     function: Any

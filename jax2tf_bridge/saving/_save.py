@@ -45,6 +45,8 @@ from jax2tf_bridge.storage._directories import whole_directory
 from jax2tf_bridge.storage._paths import as_path
 from jax2tf_bridge.to_tf._op import check_function
 
+_EXAMPLE = Argument("example", code="Signature(..., example={...})")
+
 
 def save_functions(
     path: str | os.PathLike[str],
@@ -121,8 +123,9 @@ def save_functions(
         write_defaults(folder, {e.name: e.defaults() for e in endpoints})
         write_metadata(folder, endpoints, weights.weights(), constants)
         if precompile and not requests:
-            why = notes[0] if notes else "each signature has open sizes and no buckets"
-            hint = () if notes else (" Give ", BUCKETS, ", or leave it out.")
+            open_sizes = "each signature has open sizes, and neither buckets nor an example"
+            why = notes[0] if notes else open_sizes
+            hint = () if notes else (" Give ", BUCKETS, ", or ", _EXAMPLE, ", or leave it out.")
             problem = (Argument("precompile", True), " has nothing to compile: ", why, ".")
             raise SavingError(Message(*problem, *hint))
         if warm_up and requests:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -211,8 +211,19 @@ def test_an_example_has_a_value_for_each_input(tmp_path: Path) -> None:
     quickly(tmp_path / "1", dataclasses.replace(two, defaults={"scale": 2.0}))
     (request,) = read_warm_up(tmp_path / "1")
     assert request.arrays()["scale"] == 2
-    with pytest.raises(SavingError, match=r"several are for a signature with a preprocess\.$"):
-        quickly(tmp_path / "2", Signature(lambda x: x, args=[X], example=cast("Any", [{"x": X}])))
+    several = Signature(lambda x: x, args=[X], example=[{"x": X}] * 2)
+    with pytest.raises(
+        SavingError, match=r"^example of the signature serving_default, which has fi"
+    ):
+        quickly(tmp_path / "2", several)
+    opened = dataclasses.replace(several, polymorphic_shapes="(b, _)")
+    with pytest.raises(
+        SavingError,
+        match=r"^example of the signature serving_default, which has buckets, must be a mapping of "
+        r"values by input: several are for a signature with a preprocess, or with open sizes and "
+        r"no buckets\.$",
+    ):
+        quickly(tmp_path / "2", opened, buckets={"b": [2]})
 
 
 def test_nothing_to_precompile_says_what_is_missing(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from jax2tf_bridge import AUTO, Signature, export, save
 from jax2tf_bridge.saving import SavedModel
+from jax2tf_bridge.saving.serving._warm_up import read_warm_up
 from tests.saving.saved_functions import DENSE, PARAMS
 
 X = np.ones((2, 3), np.float32)
@@ -77,14 +78,13 @@ def test_what_a_function_closes_over_is_not_trainable(tmp_path: Path) -> None:
     assert "  weights: 1, 1 trainable" in str(opened).splitlines()
 
 
-def test_an_example_that_cannot_be_used_is_told(tmp_path: Path) -> None:
-
-    with_example = dataclasses.replace(DENSE, example={"x": X})
-    (note,) = saved(tmp_path / "1", with_example, params=PARAMS).notes
-    assert note == (
-        "no warm-up requests for serving_default: its sizes are open and it has no buckets, so "
-        "that no request stands for the others; give buckets={...}"
-    )
+def test_examples_of_open_sizes_are_requests(tmp_path: Path) -> None:
+    with_examples = dataclasses.replace(DENSE, example=[{"x": X}, {"x": X[:1]}])
+    assert not saved(tmp_path / "1", with_examples, params=PARAMS).notes
+    assert [str(request) for request in read_warm_up(tmp_path / "1")] == [
+        "serving_default(x: float32[4,3])",
+        "serving_default(x: float32[1,3])",
+    ]
 
 
 def test_the_code_leaves_weights_closed(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from jax2tf_bridge import Signature, save
 from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.saving import BatchingParameters
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
@@ -194,6 +195,24 @@ def test_a_second_process_compiles_nothing(
     printed = run_python(RUN, str(path), "1", "3", "4", env=writing)
     assert printed == "[[1, 10], [3, 10], [4, 10]]"
     assert {file.name: file.stat().st_mtime_ns for file in Path(cache.folder).iterdir()} == files
+
+
+@pytest.mark.slow
+def test_examples_of_open_sizes_are_compiled_as_they_are(tmp_path: Path) -> None:
+    x = np.ones((3, 28), np.float32)
+    signature = Signature(
+        lambda x: x @ x.T, args=[x], polymorphic_shapes="(b, _)", example=[{"x": x}, {"x": x[:1]}]
+    )
+    saved = save(tmp_path / "model", {"f": signature}, precompile=True)
+    (setting,) = saved.serving.environment.values()
+    folder = tmp_path / "model" / CACHE_FOLDER
+    files = sorted(folder.iterdir())
+    writing = {"TF_XLA_FLAGS": setting.replace(" --tf_xla_persistent_cache_read_only=true", "")}
+    printed = run_python(RUN, str(tmp_path / "model"), "1", "3", env=writing)
+    assert printed == "[[1, 1], [3, 3]]"
+    assert sorted(folder.iterdir()) == files
+    run_python(RUN, str(tmp_path / "model"), "2", env=writing)
+    assert len(list(folder.iterdir())) == len(files) + 1
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from jax2tf_bridge.saving.serving._warm_up import (
     WarmUpRequest,
     Zeros,
     read_warm_up,
+    request_of_example,
     request_without_buckets,
     requests_of,
     write_warm_up,
@@ -162,6 +163,45 @@ def test_a_request_for_each_bucket() -> None:
     assert str(request) == "f(x: float32[2,3])"
     with pytest.raises(ShapeError, match="no sizes of l were found that satisfy l >= 5000"):
         requests_of(bucketing(("l >= 5000",)))
+
+
+def test_an_example_of_open_sizes_is_a_request_as_it_is() -> None:
+    inputs = {"x": aval("(b, l, 3)"), "ids": aval("(2*b,)", "int32"), "n": aval("()", "int32")}
+    constraint = [parse_comparison("l >= b + 1")]
+    x = np.ones((2, 4, 3), np.float32)
+    request = request_of_example("f", inputs, constraint, {"x": x})
+    assert str(request) == "f(x: float32[2,4,3], ids: int32[4], n: int32[])"
+    assert request.inputs["x"] is x
+    # The length follows from nothing that is given.
+    request = request_of_example("f", inputs, constraint, {"ids": np.zeros(6, np.int32)})
+    assert str(request) == "f(x: float32[3,4,3], ids: int32[6], n: int32[])"
+
+
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        (
+            {"x": ((2, 2, 3), "float32")},
+            r"cannot be: x is float32\[2,2,3\], expected float32\[b,l,3\]",
+        ),
+        (
+            {"x": ((2, 3, 3), "float32"), "ids": ((2,), "int32")},
+            r"; ids is int32\[2\], expected int32",
+        ),
+        (
+            {"x": ((2, 3, 4), "float32")},
+            r"the example for x is float32\[2,3,4\], and x is float32\[",
+        ),
+        ({"x": ((2, 3), "float32")}, r"the example for x is float32\[2,3\], and x is float32\["),
+        ({"x": ((2, 3, 3), "float64")}, r"the example for x is float64\[2,3,3\], and x is float32"),
+    ],
+)
+def test_examples_of_sizes_that_cannot_be(example: dict[str, Any], message: str) -> None:
+    inputs = {"x": aval("(b, l, 3)"), "ids": aval("(2*b,)", "int32")}
+    arrays = {name: array(*of) for name, of in example.items()}
+    with pytest.raises(ShapeError, match=message) as info:
+        request_of_example("f", inputs, [parse_comparison("l >= b + 1")], arrays)
+    assert str(info.value).startswith("f: the example")
 
 
 def test_an_example_is_repeated_and_cut() -> None:

@@ -7,7 +7,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 _BOOLEANS = {"true": True, "false": False}
 _OF_PADDING = ("oversize", "mask", "pad_values", "unchecked_padding")
+
+Example: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""As `Signature.example`."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +90,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=as_path,
         metavar="FILE",
         help="values of inputs by name, in a .npz or .json file: buckets are tried with them, and "
-        "warm-up requests hold them",
+        "warm-up requests hold them, which without buckets have their sizes",
     )
     parser.add_argument(
         "--vjp-order",
@@ -216,7 +219,7 @@ def _split(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def _read_example(file: AnyPath) -> Mapping[str, Any]:
+def _read_example(file: AnyPath) -> Example:
     """Reads values by name; those of JSON have no dtype of their own, and take the inputs'."""
     kind = file.suffix.lower()
     if kind not in (".npz", ".json"):
@@ -233,11 +236,12 @@ def _read_example(file: AnyPath) -> Mapping[str, Any]:
     return found
 
 
-def _read_json(file: AnyPath) -> Mapping[str, Any]:
+def _read_json(file: AnyPath) -> Example:
     found = json.loads(file.read_bytes())
-    if not isinstance(found, dict):
-        raise ValueError('expected an object, as {"ids": [[4, 8, 15]]}')
-    return found
+    listed = found if isinstance(found, list) else [found]
+    if not listed or not all(isinstance(each, dict) for each in listed):
+        raise ValueError('expected an object, as {"ids": [[4, 8, 15]]}, or a list of such objects')
+    return found if isinstance(found, dict) else listed
 
 
 def _read_npz(file: AnyPath) -> Mapping[str, Any]:

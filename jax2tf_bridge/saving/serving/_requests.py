@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.errors import Message, SavingError
-from jax2tf_bridge.saving.buckets._bucket_names import BUCKETS
+from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.saving.buckets._buckets import values_text
 from jax2tf_bridge.saving.serving._precompile import first_words
 from jax2tf_bridge.saving.serving._warm_up import (
     WarmUpRequest,
+    request_of_example,
     request_without_buckets,
     requests_of,
 )
@@ -258,8 +258,8 @@ def warm_up_requests(
 ) -> tuple[tuple[WarmUpRequest, ...], tuple[str, ...]]:
     """Makes the requests that compile all that will be needed; and notes what they leave out.
 
-    A signature with open sizes and no buckets is left out: no request stands for the others. One
-    with a preprocess has those that its examples give.
+    A signature with open sizes and no buckets, or with a preprocess, has those that its examples
+    give: no other request stands for the rest.
 
     Raises:
       ShapeError: an example does not fit its input.
@@ -272,25 +272,19 @@ def warm_up_requests(
             own, own_notes = example_requests(endpoint)
             requests += own
             notes += own_notes
-            continue
-        example = endpoint.example()
-        if endpoint.bucketing is not None:
-            requests += requests_of(endpoint.bucketing, example)
-        elif not any(is_symbolic_dim(d) for port in endpoint.inputs for d in port.aval.shape):
-            portable = endpoint.portable
-            scope = SymbolicScope((*portable.constraints, *portable.requirements), check=False)
-            constraints = scope.constraints
-            requests.append(
-                request_without_buckets(
-                    endpoint.name, avals_of(endpoint.inputs), constraints, example
-                )
-            )
-        elif example:
-            notes.append(
-                Message(
-                    f"no warm-up requests for {endpoint.name}: its sizes are open and it has no "
-                    "buckets, so that no request stands for the others; give ",
-                    BUCKETS,
-                )
-            )
+        elif endpoint.bucketing is not None:
+            requests += requests_of(endpoint.bucketing, endpoint.example())
+        else:
+            requests += _requests_without_buckets(endpoint)
     return tuple(requests), tuple(notes)
+
+
+def _requests_without_buckets(endpoint: Endpoint) -> list[WarmUpRequest]:
+    name, avals, portable = endpoint.name, avals_of(endpoint.inputs), endpoint.portable
+    scope = SymbolicScope((*portable.constraints, *portable.requirements), check=False)
+    if any(is_symbolic_dim(d) for port in endpoint.inputs for d in port.aval.shape):
+        return [
+            request_of_example(name, avals, scope.constraints, example)
+            for example in endpoint.examples()
+        ]
+    return [request_without_buckets(name, avals, scope.constraints, endpoint.example())]

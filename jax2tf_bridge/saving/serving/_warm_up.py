@@ -21,7 +21,7 @@ from jax2tf_bridge.saved_model._tfrecord import write_records
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.saving.buckets._likely_sizes import smallest_sizes
 from jax2tf_bridge.storage._paths import AnyPath, as_path
-from shape_poly import Comparison, evaluate_shape
+from shape_poly import Comparison, Integers, evaluate_shape, make_plan, solve
 
 _MOST_ELEMENTS = 1 << 24
 """How many elements a file may stand for that it does not hold."""
@@ -127,6 +127,41 @@ def request_without_buckets(
     return _request(signature, inputs, sizes, example or {})
 
 
+def request_of_example(
+    signature: str,
+    inputs: Mapping[str, Aval],
+    constraints: Sequence[Comparison],
+    example: Mapping[str, Any],
+) -> WarmUpRequest:
+    """Makes a request of an example of a signature with open sizes and no buckets, as it is.
+
+    Inputs that the example leaves out are zeros, of the smallest sizes that go with the others.
+
+    Raises:
+      ShapeError: it does not fit the inputs or the constraints.
+    """
+    given = {name: np.asarray(example[name]) for name in inputs if name in example}
+    for name, array in given.items():
+        _check_fits(signature, name, inputs[name], array)
+    shapes = [inputs[name].op_shape for name in given]
+    sizes = [array.shape for array in given.values()]
+    solution = solve(
+        make_plan(shapes, constraints=constraints), sizes, Integers(), constraints, smallest=0
+    )
+    failed = next((check for check in solution.checks if check.holds is False), None)
+    if failed is not None:
+        texts = (
+            f"{name} is {array_type_text(array.dtype, array.shape)}, expected {inputs[name]}"
+            for name, array in given.items()
+        )
+        raise ShapeError(
+            f"{signature}: the example's sizes cannot be: {'; '.join(texts)}: "
+            f"{''.join(map(str, failed.reason))}"
+        )
+    values = smallest_sizes(signature, tuple(inputs.values()), constraints, solution.values)
+    return _request(signature, inputs, values, example)
+
+
 def _request(
     signature: str,
     inputs: Mapping[str, Aval],
@@ -147,20 +182,28 @@ def _resized(
     signature: str, name: str, aval: Aval, array: Any, shape: tuple[int, ...]
 ) -> np.ndarray[Any, Any]:
     """Repeats or cuts an array along each dimension that is not fixed."""
+    _check_fits(signature, name, aval, array, shape)
+    for axis, size in enumerate(shape):
+        if array.shape[axis] != size:
+            array = np.take(array, np.arange(size) % array.shape[axis], axis)
+    return np.ascontiguousarray(array)
+
+
+def _check_fits(
+    signature: str, name: str, aval: Aval, array: Any, shape: tuple[int, ...] | None = None
+) -> None:
+    """Raises unless an array is one for an input, or can be repeated to be one of this shape."""
     dtype = tf.as_dtype(aval.op_dtype).as_numpy_dtype
-    fits = array.ndim == len(shape) and all(
-        given == wanted if isinstance(d, int) else given > 0 or wanted == 0
-        for given, wanted, d in zip(array.shape, shape, aval.op_shape, strict=True)
+    wanted = array.shape if shape is None else shape
+    fits = array.ndim == len(aval.op_shape) and all(
+        given == d if isinstance(d, int) else given > 0 or size == 0
+        for given, size, d in zip(array.shape, wanted, aval.op_shape, strict=True)
     )
     if not fits or array.dtype != dtype:
         raise ShapeError(
             f"{signature}: the example for {name} is {array_type_text(array.dtype, array.shape)}, "
             f"and {name} is {aval}"
         )
-    for axis, size in enumerate(shape):
-        if array.shape[axis] != size:
-            array = np.take(array, np.arange(size) % array.shape[axis], axis)
-    return np.ascontiguousarray(array)
 
 
 def write_warm_up(

@@ -168,17 +168,35 @@ class Endpoint:
         return {name: self.fitting("default of", name, value) for name, value in given}
 
     def example(self) -> Mapping[str, Any]:
-        """Returns the user's example of a signature without preprocess, which has at most one.
+        """Returns the user's example of a signature with buckets or fixed sizes alone.
+
+        Raises:
+          SavingError: there are several; or as `examples`.
+        """
+        examples = self.examples()
+        if len(examples) > 1:
+            sizes = "buckets" if self.bucketing is not None else "fixed sizes alone"
+            raise SavingError(
+                f"example of the signature {self.name}, which has {sizes}, must be a mapping of "
+                "values by input: several are for a signature with a preprocess, or with open "
+                "sizes and no buckets."
+            )
+        return examples[0] if examples else {}
+
+    def examples(self) -> list[Mapping[str, Any]]:
+        """Returns the user's examples of a signature without preprocess.
 
         Values are cast as arguments are: lists take the dtype of their input, and 64 bits become 32
         where it has 32.
 
         Raises:
-          SavingError: it is no mapping, or a list that is no array of the input's dtype and shape.
+          SavingError: one is no mapping, or has a list that is no array of the input's dtype and
+            shape.
         """
-        examples = examples_of(self.name, self.signature)
-        example = examples[0] if examples else {}
-        return {name: self._example_value(name, value) for name, value in example.items()}
+        return [
+            {name: self._example_value(name, value) for name, value in example.items()}
+            for example in examples_of(self.name, self.signature)
+        ]
 
     def _example_value(self, name: str, value: Any) -> Any:
         dtype = next((port.aval.op_dtype for port in self.inputs if port.name == name), None)

@@ -147,15 +147,13 @@ def as_op_aval(aval: Aval) -> Aval:
 
 
 def examples_of(name: str, signature: Signature) -> list[Mapping[str, Any]]:
-    """Lists the user's examples; a signature without preprocess has at most one.
+    """Lists the user's examples.
 
     Raises:
       SavingError: they are no mappings.
     """
     given: Any = signature.example
     place = f"example of the signature {name} must be a mapping of values by input"
-    if signature.preprocess is None and not isinstance(given, Mapping):
-        raise SavingError(f"{place}: several are for a signature with a preprocess.")
     examples = list(given) if isinstance(given, (list, tuple)) else [given] if given else []
     for example in examples:
         if not isinstance(example, Mapping):
