@@ -82,7 +82,7 @@ def test_examples_of_open_sizes_are_requests(tmp_path: Path) -> None:
     with_examples = dataclasses.replace(DENSE, example=[{"x": X}, {"x": X[:1]}])
     assert not saved(tmp_path / "1", with_examples, params=PARAMS).notes
     assert [str(request) for request in read_warm_up(tmp_path / "1")] == [
-        "serving_default(x: float32[4,3])",
+        "serving_default(x: float32[2,3])",
         "serving_default(x: float32[1,3])",
     ]
 
