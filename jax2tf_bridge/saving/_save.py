@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.errors import Argument, GradientError, Message, SavingError
+from jax2tf_bridge.errors import Argument, Blank, GradientError, Message, SavingError
 from jax2tf_bridge.portable._as_portable import as_portable_function
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saved_model._place import check_place
@@ -45,7 +45,7 @@ from jax2tf_bridge.storage._directories import whole_directory
 from jax2tf_bridge.storage._paths import as_path
 from jax2tf_bridge.to_tf._op import check_function
 
-_EXAMPLE = Argument("example", code="Signature(..., example={...})")
+_EXAMPLE = Argument("example", Blank("{...}"), code="Signature(..., example={...})")
 
 
 def save_functions(
