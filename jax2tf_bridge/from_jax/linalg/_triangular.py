@@ -1,11 +1,12 @@
 """Triangular systems with few right-hand sides, by substitution."""
 
+import functools
 from typing import Any
 
 import numpy as np
 from jax import lax
 
-from jax2tf_bridge.from_jax.linalg._arrays import conj, loop, rows, sizes_known
+from jax2tf_bridge.from_jax.linalg._arrays import broadcast, conj, loop, rows, sizes_known
 
 # Rows that a step solves: one kernel of XLA's does their arithmetic on single numbers.
 _WIDTH = 4
@@ -23,7 +24,8 @@ def substitution_is_fast(a: Any, b: Any, *, left_side: bool) -> bool:
     if not sizes_known(n, count):
         return False
     least = 1 if a.ndim == 2 else _LEAST_ROWS_IN_BATCHES
-    return least <= n <= _MOST_ROWS and 1 <= count <= _MOST_RIGHT_HAND_SIDES
+    few = range(1, _MOST_RIGHT_HAND_SIDES + 1)
+    return n in range(least, _MOST_ROWS + 1) and count in few
 
 
 def triangular_solve(
@@ -53,17 +55,18 @@ def triangular_solve(
         y, x = state
         panel = lax.dynamic_slice_in_dim(a, start, width, axis if transposed else axis - 1)
         panel = _conj_if(conjugate_a, lax.transpose(panel, swap) if transposed else panel)
-        block, right = (lax.dynamic_slice_in_dim(z, start, width, axis) for z in (panel, y))
+        cut = functools.partial(
+            lax.dynamic_slice_in_dim, start_index=start, slice_size=width, axis=axis
+        )
+        block, right, here = cut(panel), cut(y), None if scales is None else cut(scales)
         solved: dict[int, Any] = {}
         for i in range(width) if forward else reversed(range(width)):
             value = _column(right, i)
             for j, known in solved.items():
-                value = value - known * _column(_row(block, j), i)
-            if scales is not None:
-                value = value * _column(lax.dynamic_slice_in_dim(scales, start, width, axis), i)
-            solved[i] = value
+                value = lax.sub(value, _product(known, _column(_row(block, j), i)))
+            solved[i] = value if here is None else _product(value, _column(here, i))
         for j, known in solved.items():
-            y = y - known * _row(panel, j)
+            y = lax.sub(y, _product(known, _row(panel, j)))
         values = lax.concatenate([solved[i] for i in range(width)], axis)
         return y, lax.dynamic_update_slice_in_dim(x, values, start, axis)
 
@@ -78,6 +81,14 @@ def triangular_solve(
         state = solve(0 if forward else n - rest, rest, state)
     _, x = loop(n // _WIDTH, step, state)
     return lax.transpose(x, swap) if left_side else x
+
+
+def _product(a: Any, b: Any) -> Any:
+    """Multiplies elementwise; broadcasts where it must."""
+    if a.shape != b.shape:
+        shape = lax.broadcast_shapes(a.shape, b.shape)
+        a, b = broadcast(a, shape), broadcast(b, shape)
+    return lax.mul(a, b)
 
 
 def _diagonal(a: Any) -> Any:
