@@ -79,7 +79,9 @@ def triangular_solve(
     state = (y, lax.full_like(y, 0))
     if rest:
         state = solve(0 if forward else n - rest, rest, state)
-    _, x = loop(n // _WIDTH, step, state)
+    if n >= _WIDTH:
+        state = loop(n // _WIDTH, step, state)
+    x = state[1]
     return lax.transpose(x, swap) if left_side else x
 
 
