@@ -72,6 +72,39 @@ def test_cpu_and_gpus_differ_where_the_gpu_has_an_op() -> None:
         assert "stablehlo.cholesky" in module
 
 
+N, B = export.symbolic_shape("n, b")
+
+
+@pytest.mark.parametrize(
+    ("shape", "count", "substituted"),
+    [
+        ((7, 7), 4, True),
+        ((7, 7), 5, False),
+        ((512, 512), 1, True),
+        ((513, 513), 1, False),
+        ((2, 24, 24), 1, True),
+        ((2, 23, 23), 1, False),
+        ((B, 24, 24), 1, True),
+        ((N, N), 1, False),
+    ],
+    ids=str,
+)
+def test_few_right_hand_sides_are_substituted_on_cpu(
+    shape: tuple[Any, ...], count: int, substituted: bool
+) -> None:
+    a = jax.ShapeDtypeStruct(shape, np.float32)
+    b = jax.ShapeDtypeStruct((*shape[:-1], count), np.float32)
+
+    def f(a: Any, b: Any) -> Any:
+        left = lax.linalg.triangular_solve(a, b, left_side=True)
+        return left, lax.linalg.triangular_solve(a, b.mT, left_side=False)
+
+    found = export_function(f, a, b).mlir_module().count("stablehlo.triangular_solve")
+    assert found == (0 if substituted else 2)
+    gpu = export_function(f, a, b, platforms=("cuda",)).mlir_module()
+    assert gpu.count("stablehlo.triangular_solve") == 2
+
+
 def test_random_numbers_without_the_gpu_kernel() -> None:
     def f(x: Any) -> Any:
         return x + jax.random.normal(jax.random.key(3), x.shape)

@@ -224,14 +224,16 @@ def test_not_finite_gives_nan() -> None:
 
 
 def test_singular_matrices() -> None:
-    # As in LAPACK: the factorisation exists, and has zeros on the diagonal of U.
-    def f(a: Any, zeros: Any, reflection: Any) -> Any:
+    # As in LAPACK: the factorisation exists, and has zeros on the diagonal of U. The first one of
+    # equal entries is the pivot.
+    def f(a: Any, equals: Any, reflection: Any) -> Any:
         lu = lax.linalg.lu
-        return lu(a), lu(zeros), jnp.linalg.det(a), jnp.linalg.slogdet(reflection)
+        return lu(a), lu(equals), jnp.linalg.det(a), jnp.linalg.slogdet(reflection)
 
     a = np.array([[1, 2, 3], [2, 4, 6], [1, 1, 1]], "float32")
     reflection = np.diag(np.array([-1, 2, 3], "float32"))
-    compare(f, a, np.zeros((5, 5), "float32"), reflection)
+    equals = np.stack([np.zeros((5, 5)), np.sign(matrix(5, 5)), np.ones((5, 5))])
+    compare(f, a, equals.astype("float32"), reflection)
 
 
 def test_inverses_and_ranks_of_singular_matrices() -> None:

@@ -1,5 +1,6 @@
 """Functions built on factorizations, for all dtypes, batches and open sizes, with gradients."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,6 +83,59 @@ REAL_ONLY = {"cholesky update", "symmetric product", "lstsq"}
 def lax_geqrf(a: Any) -> tuple[Any, Any]:
     h, taus = jnp.linalg.qr(a, mode="raw")
     return h.mT, taus
+
+
+def test_triangular_systems_of_every_kind() -> None:
+    """Six rows are four and two; what is not to be read, is NaN."""
+    a, b = well_conditioned(6, 6, dtype="complex64") / 12, matrix(6, 2, dtype="complex64")
+    batch = well_conditioned(2, 25, 25), matrix(2, 25, 1)
+
+    def f(lower: Any, upper: Any, lower_unit: Any, upper_unit: Any, b: Any, *batch: Any) -> Any:
+        solved = [lax.linalg.triangular_solve(*batch, left_side=True)]
+        for left, is_lower, transpose in itertools.product((True, False), repeat=3):
+            conjugate, unit = is_lower != left, transpose != left
+            triangle = {
+                (True, False): lower,
+                (False, False): upper,
+                (True, True): lower_unit,
+                (False, True): upper_unit,
+            }[is_lower, unit]
+            x = lax.linalg.triangular_solve(
+                triangle,
+                b if left else b.mT,
+                left_side=left,
+                lower=is_lower,
+                transpose_a=transpose,
+                conjugate_a=conjugate,
+                unit_diagonal=unit,
+            )
+            solved.append(x)
+        return solved
+
+    below, above = np.tri(6, dtype=bool), np.tri(6, dtype=bool).T
+    parts = below, above, below & ~above, above & ~below
+    triangles = [np.where(part, a, np.array(np.nan, a.dtype)) for part in parts]
+    compare(f, *triangles, b, *batch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+def test_errors_of_ill_conditioned_systems(dtype: str) -> None:
+    """Inverses of blocks make residuals many times as large as those of substitution."""
+    n = 200
+    i = np.arange(n)
+    g = matrix(n, n, dtype="complex128" if dtype == "complex64" else "float64")
+    hilbert = 1 / (i[:, None] + i + 1.0) + 0 * g
+    graded = g * np.exp(-15 * i[:, None] / n) * np.exp(10 * i / n)
+    with jax.enable_x64(dtype == "float64"):
+        matrices = [x.astype(dtype) for x in (hilbert, graded, g)]
+        b = matrix(n, dtype=dtype)
+        solved = run(lambda b, *matrices: [jnp.linalg.solve(a, b) for a in matrices], b, *matrices)
+    for a, x in zip(matrices, solved, strict=True):
+        exact = np.clongdouble if dtype == "complex64" else np.longdouble
+        a, x = a.astype(exact), x.astype(exact)
+        allowed = 40 * np.finfo(dtype).eps * (np.abs(a) @ np.abs(x) + np.abs(b))
+        assert (np.abs(a @ x - b) <= allowed).all()
 
 
 @pytest.mark.slow

@@ -110,6 +110,10 @@ def test_linear_algebra_stays_whole() -> None:
     assert found["jax2tf.svd"] == {"full_matrices": True, "compute_uv": False}
     assert {"jax2tf.lu", "jax2tf.eig"} <= found.keys()
     assert "cholesky" in {o.name for o in operations(portable)}
+    solve = export(jax.scipy.linalg.solve_triangular, target=NO_XLA)(x[0, :3], x[0, 3])
+    assert {"triangular_solve", "while"} & {o.name for o in operations(solve)} == {
+        "triangular_solve"
+    }
     back = retarget(portable, Target.tensorflow("2.17"))
     assert not composites(back)
     assert back.module.stablehlo_version <= (1, 1, 1)

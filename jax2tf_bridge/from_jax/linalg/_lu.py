@@ -129,24 +129,24 @@ def _factor_panel(a: Any, start: Any = 0, count: Any = None) -> tuple[Any, Any, 
         k = start + j
         by_column = update(j, state)
         column = lax.squeeze(lax.dynamic_slice_in_dim(by_column, j, 1, 0), (0,))
-        place = _place_of_largest(column, state.position, k)
-        row = _at(state.order, place)
-        other = _at(state.order, k)
+        place, row = _place_of_largest(column, state.position, k)
         pivot = _at(column, row)
         pivot_row = lax.squeeze(lax.dynamic_slice_in_dim(by_column, row, 1, 1), (1,))
         # As in LAPACK, a column of zeros stays what it is: U is singular, L is not.
         multipliers = where(lax.ne(pivot, zero), column / pivot, column)
-        order = where(row_index == k, row, where(row_index == place, other, state.order))
-        position = where(row_index == row, k, where(row_index == other, place, state.position))
+        moved = where(state.position == k, place, state.position)
+        position = where(row_index == row, k, moved)
         swaps = where(column_index == j, place, state.swaps)
-        return _Panel(by_column, pivot_row, multipliers, order, position, swaps)
+        return _Panel(by_column, pivot_row, multipliers, position, swaps)
 
     by_column = lax.transpose(a, (1, 0))
     zeros = lax.full((n,), 0, a.dtype), lax.full((m,), 0, a.dtype)
-    state = _Panel(by_column, *zeros, row_index, row_index, lax.full((n,), 0, np.int32))
+    state = _Panel(by_column, *zeros, row_index, lax.full((n,), 0, np.int32))
     state = loop(count, eliminate, state)
     by_column = update(int32(count), state)
-    return _take_rows(lax.transpose(by_column, (1, 0)), state.order), state.swaps, state.order
+    order = lax.full_like(row_index, 0)
+    order = order.at[state.position].set(row_index, mode="promise_in_bounds", unique_indices=True)
+    return _take_rows(lax.transpose(by_column, (1, 0)), order), state.swaps, order
 
 
 class _Panel(NamedTuple):
@@ -155,7 +155,6 @@ class _Panel(NamedTuple):
     columns: [n, m], column by column, rows where they were.
     pivot_row: [n], the row that the last step chose.
     multipliers: [m], of that row, for each of the rows.
-    order: [m], the row at each place.
     position: [m], the place of each row.
     swaps: [n], the place that each step swapped with.
     """
@@ -163,13 +162,12 @@ class _Panel(NamedTuple):
     columns: Any
     pivot_row: Any
     multipliers: Any
-    order: Any
     position: Any
     swaps: Any
 
 
-def _place_of_largest(column: Any, position: Any, k: Any) -> Any:
-    """Returns the first place from k on of an entry [m] of the largest size."""
+def _place_of_largest(column: Any, position: Any, k: Any) -> tuple[Any, Any]:
+    """Finds an entry [m] of the largest size: its place, the first one from k on, and its row."""
     # LAPACK's measure of a complex number too.
     size = (
         lax.abs(lax.real(column)) + lax.abs(lax.imag(column))
@@ -180,9 +178,16 @@ def _place_of_largest(column: Any, position: Any, k: Any) -> Any:
     # NaN at the end).
     dtype = np.dtype(f"int{8 * size.dtype.itemsize}")
     bits = where(position >= k, lax.bitcast_convert_type(size, dtype), -1)
-    largest = lax.reduce(bits, np.array(-1, dtype), lax.max, (0,))
-    none = np.int32(np.iinfo(np.int32).max)
-    return lax.reduce(where(bits == largest, position, none), none, lax.min, (0,))
+
+    def first_larger(x: tuple[Any, ...], y: tuple[Any, ...]) -> tuple[Any, ...]:
+        is_first = (x[0] > y[0]) | ((x[0] == y[0]) & (x[1] < y[1]))
+        return tuple(lax.select(is_first, *pair) for pair in zip(x, y, strict=True))
+
+    # One reduction is one kernel, where two on vectors are six.
+    candidates = bits, position, lax.iota(np.int32, column.shape[0])
+    least = np.array(-1, dtype), np.int32(np.iinfo(np.int32).max), np.int32(0)
+    _, place, row = lax.reduce(candidates, least, first_larger, (0,))
+    return place, row
 
 
 def _at(x: Any, i: Any) -> Any:

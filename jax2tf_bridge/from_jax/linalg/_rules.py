@@ -29,6 +29,7 @@ from jax2tf_bridge.from_jax.linalg._lu import lu
 from jax2tf_bridge.from_jax.linalg._reflectors import hessenberg, pivoted_qr, tridiagonal
 from jax2tf_bridge.from_jax.linalg._schur import schur
 from jax2tf_bridge.from_jax.linalg._svd import svd
+from jax2tf_bridge.from_jax.linalg._triangular import substitution_is_fast, triangular_solve
 from jax2tf_bridge.from_jax.linalg._tridiagonal_solve import tridiagonal_solve
 
 # The platforms on which TensorFlow lacks the handlers that jaxlib registers. On TPU, and on
@@ -41,6 +42,7 @@ _LARGEST_CHOLESKY_OP = 24
 
 _lower_eigh = lower_fun(_eigh.eigh)
 _lower_cholesky = lower_fun(cholesky, multiple_results=False)
+_lower_substitution = lower_fun(triangular_solve, multiple_results=False)
 _lower_tridiagonal_solve = lower_fun(tridiagonal_solve, multiple_results=False)
 
 _lower_eig = lower_fun(eig)
@@ -78,8 +80,6 @@ def _with_other_rules() -> tuple[tuple[Any, Rule], ...]:
     ours: list[tuple[Any, Rule]] = [
         (lax.linalg.lu_p, _lower_lu),
         (lax.linalg.eigh_p, _lower_eigh_by_size),
-        # XLA expands the op on CPU, and its GPU compilers have solvers for it.
-        (lax.linalg.triangular_solve_p, common_rule(lax.linalg.triangular_solve_p)),
     ]
     # Absent before 0.10, where qr_multiply is written with householder_product.
     ormqr_p = getattr(lax.linalg, "ormqr_p", None)
@@ -97,6 +97,7 @@ def _with_other_rules() -> tuple[tuple[Any, Rule], ...]:
         *([(geqrf_p, _qr.lower_geqrf)] if has_primitive("geqrf_p") else []),
         (lax.linalg.householder_product_p, _qr.lower_householder_product),
         (lax.linalg.cholesky_p, _lower_cholesky_by_platform),
+        (lax.linalg.triangular_solve_p, _lower_triangular_solve_by_platform),
         (lax.linalg.qr_p, _qr.lower_qr),
         (lax.linalg.svd_p, _lower_svd_by_platform),
         (extend_random.threefry2x32_p, _lower_threefry_by_platform),
@@ -171,6 +172,14 @@ def _lower_cholesky_by_platform(ctx: Any, a: Any) -> Sequence[Any]:
     blocked = isinstance(n, int) and n > _LARGEST_CHOLESKY_OP
     rules = {"cpu": _lower_cholesky if blocked else op, **dict.fromkeys(_GPUS, op)}
     return lower_by_platform(ctx, lax.linalg.cholesky_p, rules, a)
+
+
+def _lower_triangular_solve_by_platform(ctx: Any, a: Any, b: Any, **params: Any) -> Sequence[Any]:
+    # XLA expands the op on CPU, and its GPU compilers have solvers for it.
+    op = common_rule(lax.linalg.triangular_solve_p)
+    fast = substitution_is_fast(*ctx.avals_in, left_side=params["left_side"])
+    rules = {"cpu": _lower_substitution if fast else op, **dict.fromkeys(_GPUS, op)}
+    return lower_by_platform(ctx, lax.linalg.triangular_solve_p, rules, a, b, **params)
 
 
 def _lower_tridiagonal_solve_by_platform(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:

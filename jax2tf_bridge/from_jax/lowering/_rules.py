@@ -96,8 +96,8 @@ def lowering_overrides(
 
 def _whole(rules: tuple[tuple[Any, Rule], ...]) -> tuple[tuple[Any, Rule], ...]:
     """Replaces the rules of what TensorFlow has as one operation."""
-    cholesky_p = lax.linalg.cholesky_p
-    found = {**dict(rules), cholesky_p: common_rule(cholesky_p)}
+    operations = (lax.linalg.cholesky_p, lax.linalg.triangular_solve_p)
+    found = {**dict(rules), **{p: common_rule(p) for p in operations}}
     found |= {lax.approx_top_k_p: lower_fun(_exact_top_k)}
     return (*(found | dict(composite_rules(rules))).items(),)
 
