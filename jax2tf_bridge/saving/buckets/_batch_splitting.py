@@ -13,6 +13,7 @@ from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import NARROW_FLOATS, find_dtype
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, is_plain
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
+from jax2tf_bridge.to_tf._traced_once import TracedOnce
 from shape_poly import evaluate_shape
 
 Kind: TypeAlias = int | Literal["whole", "sum", "first", "size"]
@@ -55,41 +56,34 @@ class PieceGradients:
 
     Attributes:
       prevented: why the gradient of this order has no gradient; None if it has one.
-      functions: of all orders, once `trace` was called.
     """
 
     prevented: Callable[[int], str | None]
-    functions: list[Any] = field(default_factory=list)
     _known: dict[tuple[str, tuple[Any, ...]], Piecewise] = field(default_factory=dict)
     _untraced: list[Piecewise] = field(default_factory=list)
 
     def piecewise(
         self, variable: str, arguments: tuple[Any, ...], make: Callable[[], Piecewise]
     ) -> Piecewise:
-        """Returns the function that cuts these arguments along a variable.
-
-        It is the same each time, since saving traces all anew.
-        """
+        """Returns the function that cuts these arguments along a variable: the same each time."""
         key = variable, arguments
         if key not in self._known:
             self._known[key] = make()
             self._untraced.append(self._known[key])
         return self._known[key]
 
-    def trace(self) -> None:
-        """Collects the gradients of all functions, and of those that are met in tracing them.
+    def concrete_functions(self) -> list[Any]:
+        """Traces the gradients of all functions, and of those that are met in tracing them.
 
-        Saving traces the functions anew. Before it, they are traced only if pieces along one
-        variable are cut into pieces along another one, whose functions may be met thereby.
+        Pieces along one variable may be cut into pieces along another one.
         """
-        meets_others = len({variable for variable, _ in self._known}) > 1
+        functions = []
         while self._untraced:
             piecewise = self._untraced.pop()
             while self.prevented(piecewise.order) is None:
-                if meets_others:
-                    piecewise.vjp_function.get_concrete_function()
-                self.functions.append(piecewise.vjp_function)
+                functions.append(piecewise.vjp_function.concrete)
                 piecewise = piecewise.vjp
+        return functions
 
 
 @dataclass(frozen=True)
@@ -169,7 +163,7 @@ class Piecewise:
         )
 
     @functools.cached_property
-    def vjp_function(self) -> Any:
+    def vjp_function(self) -> TracedOnce:
         """VJP as a TF function of its own."""
         vjp = self.vjp
         signature = [slot.spec for slot in vjp.arguments]
@@ -178,7 +172,7 @@ class Piecewise:
         def piecewise_vjp(*args: tf.Tensor) -> list[tf.Tensor]:
             return vjp(*args)
 
-        return tf.function(piecewise_vjp, input_signature=signature, autograph=False)
+        return TracedOnce(piecewise_vjp, signature)
 
     def _run(self, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Computes the results without a gradient."""

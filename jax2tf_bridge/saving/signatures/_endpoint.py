@@ -34,6 +34,7 @@ from jax2tf_bridge.saving.signatures._inputs import (
 from jax2tf_bridge.to_tf._constants import Constants
 from jax2tf_bridge.to_tf._dtypes import fits_dtype, op_dtype
 from jax2tf_bridge.to_tf._gradient import StoredOrders, call_flat
+from jax2tf_bridge.to_tf._traced_once import TracedOnce
 from shape_poly import is_symbolic_dim
 
 _MOST_TRIED = 5
@@ -127,8 +128,12 @@ class Endpoint:
         given = self.signature.inputs.items()
         return {name: tf.TensorSpec(s.shape, s.dtype, name) for name, s in given}
 
-    def method(self) -> tuple[Any, list[tuple[Any, Any]]]:
+    def method(self, signature: Callable[..., Any]) -> tuple[Any, list[tuple[Any, Any]]]:
         """Makes a method with the arguments of the JAX function.
+
+        Args:
+          signature: its signature, traced. The method calls it, so that padding and pieces are
+            traced once.
 
         Returns:
           A tf.function, and each (args, kwargs) of specs to trace it with: with all arguments, and
@@ -143,7 +148,8 @@ class Endpoint:
             filled = [defaults.get(name) if a is None else a for a, name in by_name]
             options = {k: defaults.get(k) if v is None else v for k, v in kwargs.items()}
             leaves = arguments.flatten(filled, options)
-            results = self.call({p.name: x for p, x in zip(self.inputs, leaves, strict=True)})
+            given = {p.name: x for p, x in zip(self.inputs, leaves, strict=True)}
+            results = signature(**given)
             return out_tree.unflatten(results[port.name] for port in self.outputs)
 
         method.__name__ = method.__qualname__ = self.portable.name
@@ -240,8 +246,7 @@ class Endpoint:
         functions: list[Any] = []
         for gradients in (self.orders, self.piece_gradients):
             if gradients is not None:
-                gradients.trace()
-                functions += gradients.functions
+                functions += gradients.concrete_functions()
         return functions
 
     def prevented(self, order: int) -> str | None:
@@ -343,7 +348,7 @@ def _flat(
     constants: Constants,
     orders: StoredOrders | None,
 ) -> Callable[..., Sequence[tf.Tensor]]:
-    """Makes one tf.function over weights, constants and the other flat arguments."""
+    """Makes one TF function over weights, constants and the other flat arguments."""
     first = len(weights)
     avals = portable.in_avals[first:]
     lifted = {} if orders is None else orders.constants
@@ -360,10 +365,7 @@ def _flat(
         return call_flat(portable, args, True, constants, orders, known)
 
     flat.__name__ = flat.__qualname__ = portable.name
-    function: Callable[..., Sequence[tf.Tensor]] = tf.function(
-        flat, input_signature=signature, autograph=False
-    )
-    return function
+    return TracedOnce(flat, signature)
 
 
 def optional_subsets(optional: Sequence[str]) -> list[frozenset[str]]:
