@@ -109,6 +109,22 @@ class StoredOrders:
             raise AssertionError("the gradient of the last order is prevented")
         return list(self.functions[order - 1](*args, *(known[key] for key in self.constants)))
 
+    def pull_back(
+        self,
+        args: Sequence[tf.Tensor],
+        cotangents: Sequence[tf.Tensor],
+        known: Mapping[Key, tf.Tensor],
+    ) -> list[tf.Tensor | None]:
+        """Computes the cotangents of the function's arguments without running the function.
+
+        Args:
+          args: of the function.
+          cotangents: in TensorFlow's convention, for each result; of one that has no gradient,
+            anything of its dtype and shape.
+          known: holds what `known()` gave.
+        """
+        return _pull_back(replace(self._callees[0], known=known), args, cotangents, cotangents)
+
     def prevented(self, order: int) -> str | None:
         """Explains why the function of this order has no gradient; None if it has one."""
         itself = differentiates_itself(self._callees[0].portable)

@@ -100,6 +100,8 @@ class Piecewise:
       results: of the function.
       prevented: as `PieceGradients` has it.
       order: 0 for the function itself, 1 for its gradient, ...
+      pull: gradient of `of_piece`, from its arguments and the cotangents of its results; without
+        it TensorFlow differentiates `of_piece`, which then runs once more.
     """
 
     of_piece: Callable[..., Sequence[tf.Tensor]]
@@ -108,6 +110,7 @@ class Piecewise:
     results: tuple[Slot, ...]
     prevented: Callable[[int], str | None]
     order: int = 0
+    pull: Callable[..., Sequence[tf.Tensor]] | None = None
 
     def __call__(self, *args: tf.Tensor) -> list[tf.Tensor]:
         """Runs the function over the pieces and joins the results."""
@@ -154,7 +157,7 @@ class Piecewise:
             return [tf.convert_to_tensor(gradient) for gradient in pulled]
 
         return Piecewise(
-            tf.function(of_piece, autograph=False),
+            tf.function(of_piece if self.pull is None else self.pull, autograph=False),
             self.largest,
             (*self.arguments, *(self.results[i].dual() for i in targets)),
             tuple(self.arguments[i].dual() for i in sources),
@@ -290,6 +293,15 @@ Tensors beside the inputs, as weights, are for all pieces the same.
 """
 
 
+Pull: TypeAlias = Callable[
+    [Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]
+]
+"""Gradient of a `Run`, from what it takes and the cotangents of results to those of the tensors.
+
+What it leaves out is zeros.
+"""
+
+
 def carried_dtype(aval: Aval) -> tf.DType:
     """Returns the dtype in which a tensor is padded, sliced and joined: mostly its own.
 
@@ -299,7 +311,11 @@ def carried_dtype(aval: Aval) -> tf.DType:
 
 
 def in_pieces(
-    run: Run, bucketing: Bucketing, variable: str, gradients: PieceGradients | None
+    run: Run,
+    bucketing: Bucketing,
+    variable: str,
+    gradients: PieceGradients | None,
+    pull: Pull | None = None,
 ) -> Run:
     """Extends `run` to sizes of a variable above its largest bucket.
 
@@ -309,6 +325,7 @@ def in_pieces(
         dimension.
       variable: along which to cut.
       gradients: where those of the pieces are collected, if they are saved.
+      pull: the gradient of `run`, if there is one.
     """
     largest = bucketing.sizes[variable][-1]
     inputs, outputs = bucketing.given(), bucketing.outputs
@@ -332,19 +349,35 @@ def in_pieces(
             results = run(part, {**known, **sizes})
             return [results[name] for name in outputs]
 
+        results = {name: result(name, known) for name in outputs}
+
+        @opaque_to_autograph
+        def pull_of_piece(*args: tf.Tensor) -> list[tf.Tensor]:
+            assert pull is not None
+            part = dict(zip(arguments, args, strict=False))
+            sizes = {name: part.pop(f"sizes/{name}") for name in unknown}
+            targets = [name for name, slot in results.items() if slot.is_differentiable]
+            cotangents = dict(zip(targets, args[len(arguments) :], strict=True))
+            pulled = pull(part, {**known, **sizes}, cotangents)
+            sources = [name for name, slot in arguments.items() if slot.is_differentiable]
+            return [
+                pulled[name] if name in pulled else tf.zeros_like(part[name]) for name in sources
+            ]
+
         def make() -> Piecewise:
             return Piecewise(
                 tf.function(of_piece, autograph=False),
                 largest,
                 tuple(arguments.values()),
-                tuple(result(name, known) for name in outputs),
+                tuple(results.values()),
                 (lambda order: None) if gradients is None else gradients.prevented,
+                pull=None if pull is None else pull_of_piece,
             )
 
         key = (*known.items(), *arguments.items())
         piecewise = make() if gradients is None else gradients.piecewise(variable, key, make)
-        results = piecewise(*tensors.values(), *unknown.values())
-        return dict(zip(outputs, results, strict=True))
+        joined = piecewise(*tensors.values(), *unknown.values())
+        return dict(zip(outputs, joined, strict=True))
 
     def argument(name: str, tensor: Any) -> Slot:
         axis = _axis(inputs[name], variable) if name in inputs else None

@@ -252,7 +252,7 @@ def _bucketed_endpoint(endpoint: Endpoint, bucketing: Bucketing) -> Endpoint:
         endpoint,
         inputs=tuple(by_name[name] for name in bucketing.given()),
         masks=tuple(by_name[name] for name in bucketing.masks),
-        call=bucketed(endpoint.call, bucketing, endpoint.held, gradients),
+        call=bucketed(endpoint.call, bucketing, endpoint.held, gradients, endpoint.pull),
         bucketing=bucketing,
         piece_gradients=gradients,
     )

@@ -23,7 +23,7 @@ from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving.buckets._batch_splitting import PieceGradients
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
-from jax2tf_bridge.saving.buckets._padding import NamedCall
+from jax2tf_bridge.saving.buckets._padding import NamedCall, NamedPull
 from jax2tf_bridge.saving.signatures._inputs import (
     NamedPort,
     SignatureInputs,
@@ -54,6 +54,8 @@ class Endpoint:
       orders: its gradients.
       call: the function over named tensors; it reads what it holds where that is not among them.
       held: what it holds, the weights and constants, as tensors with names of their own.
+      pull: its gradient, from named tensors, with what it holds among them, and the cotangents of
+        all outputs; None where TensorFlow has to differentiate `call` itself.
       masks: the inputs that the buckets fill.
       bucketing: the sizes that `call` runs at.
       notes: what to know of them, for people.
@@ -69,6 +71,7 @@ class Endpoint:
     orders: StoredOrders | None
     call: NamedCall
     held: Callable[[], dict[str, tf.Tensor]]
+    pull: NamedPull | None = None
     masks: tuple[NamedPort, ...] = ()
     bucketing: Bucketing | None = None
     notes: tuple[str, ...] = ()
@@ -103,15 +106,42 @@ class Endpoint:
             read = {f"weights/{i}": v.read_value() for i, v in enumerate(weights)}
             return read | {f"constants/{i}": tensor for i, tensor in enumerate(known)}
 
-        def call(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        def arguments(tensors: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
             given = [tensors[port.name] for port in inputs]
             if signature.seed == "scalar":
                 given = list(map(_key_of, given, avals))
-            own = [tensor for key, tensor in tensors.items() if "/" in key] or held().values()
+            own = [tensor for key, tensor in tensors.items() if "/" in key]
+            return own or list(held().values()), given
+
+        def call(tensors: Mapping[str, Any]) -> dict[str, Any]:
+            own, given = arguments(tensors)
             results = flat(*own, *given)
             return {port.name: r for port, r in zip(outputs, results, strict=True)}
 
-        return Endpoint(name, signature, portable, weights, inputs, outputs, orders, call, held)
+        def pull(tensors: Mapping[str, Any], cotangents: Mapping[str, Any]) -> dict[str, Any]:
+            assert orders is not None
+            own, given = arguments(tensors)
+            pulled = orders.pull_back(
+                [*own[:first], *given],
+                [cotangents[port.name] for port in outputs],
+                dict(zip(orders.constants, own[first:], strict=True)),
+            )
+            names = [*(key for key in tensors if "/" in key)][:first]
+            return dict(zip([*names, *(port.name for port in inputs)], pulled, strict=True))
+
+        can_pull = orders is not None and bool(orders.functions)
+        return Endpoint(
+            name,
+            signature,
+            portable,
+            weights,
+            inputs,
+            outputs,
+            orders,
+            call,
+            held,
+            pull if can_pull else None,
+        )
 
     def signature_inputs(self) -> SignatureInputs:
         """Returns its inputs beside the options that name them."""
