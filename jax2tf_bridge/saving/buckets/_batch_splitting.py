@@ -198,9 +198,13 @@ class Piecewise:
 
     def _piece(self, args: Sequence[tf.Tensor], start: Any, size: Any) -> list[tf.Tensor]:
         piece = []
+        bounds: dict[tuple[int, int], tuple[Any, Any]] = {}
         for tensor, slot in zip(args, self.arguments, strict=True):
             if isinstance(slot.kind, int):
-                piece.append(cut(tensor, slot.kind, start, size))
+                key = tensor.shape.rank, slot.kind
+                if key not in bounds:
+                    bounds[key] = _bounds(*key, start, size)
+                piece.append(_cut(tensor, slot.kind, size, *bounds[key]))
             elif slot.kind == "size":
                 piece.append(size)
             else:
@@ -252,9 +256,17 @@ class Piecewise:
 
 def cut(tensor: Any, axis: int, start: Any, size: Any) -> Any:
     """Cuts a part of the tensor along an axis."""
-    rank = tensor.shape.rank
+    return _cut(tensor, axis, size, *_bounds(tensor.shape.rank, axis, start, size))
+
+
+def _bounds(rank: int, axis: int, start: Any, size: Any) -> tuple[Any, Any]:
+    """Makes the begin and the sizes of a slice along an axis."""
     begin = tf.stack([start if i == axis else 0 for i in range(rank)])
     sizes = tf.stack([size if i == axis else -1 for i in range(rank)])
+    return begin, sizes
+
+
+def _cut(tensor: Any, axis: int, size: Any, begin: Any, sizes: Any) -> Any:
     part = tf.slice(tensor, begin, sizes)
     known = tensor.shape.as_list()
     known[axis] = size if isinstance(size, int) else None

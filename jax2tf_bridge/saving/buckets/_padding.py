@@ -272,29 +272,34 @@ def _bucket(bucketing: Bucketing, variable: str, size: Any) -> Any:
     buckets = bucketing.sizes[variable]
     # On the host, where sizes are: otherwise a GPU would be asked, and waited for.
     with tf.device("/device:CPU:0"):
-        place = tf.raw_ops.LowerBound(sorted_inputs=[buckets], values=tf.reshape(size, (1, 1)))
-        bucket = tf.gather(tf.constant((*buckets, 0)), tf.reshape(place, ()))
+        too_small = tf.constant((-1, *buckets[:-1])) < size
+        bucket = tf.reduce_max(tf.where(too_small, tf.constant(buckets), 0))
         return tf.maximum(bucket, size) if bucketing.oversize[variable] == "as is" else bucket
 
 
 def _pad(bucketing: Bucketing, aval: Aval, tensor: Any, targets: Values, value: Any = 0) -> Any:
-    amounts: list[Any] = []
-    known = static_shape(tensor)
-    actual = None
-    for axis, dimension in enumerate(aval.op_shape):
-        if not bucketing.depends(dimension):
-            amounts.append(0)
-            continue
-        size = known[axis]
-        if size is None:
-            actual = tf.shape(tensor) if actual is None else actual
-            size = actual[axis]
-        target = _value(dimension, targets)
-        amounts.append(_ALGEBRA.add(target, _ALGEBRA.multiply(-1, size)))
-    if all(isinstance(amount, int) and amount == 0 for amount in amounts):
+    """Pads a tensor to the target sizes along its dimensions that have buckets."""
+    is_padded = [bucketing.depends(dimension) for dimension in aval.op_shape]
+    if not any(is_padded):
         return tensor
-    # Nothing is copied where the amounts come out as 0.
-    rows = tf.reshape(tf.stack([n for amount in amounts for n in (0, amount)]), (-1, 2))
+    known = static_shape(tensor)
+    sizes = [
+        _value(dimension, targets) if padded else size
+        for dimension, size, padded in zip(aval.op_shape, known, is_padded, strict=True)
+    ]
+    none = np.zeros(len(sizes), np.int32)
+    rows: Any
+    if all(isinstance(size, int) for size in (*sizes, *known)):
+        amounts = np.subtract(sizes, known, dtype=np.int32)
+        if not amounts.any():
+            return tensor
+        rows = np.stack([none, amounts], axis=1)
+    else:
+        # Nothing is copied where the amounts come out as 0.
+        unknown = tf.stack([0 if size is None else size for size in sizes]) - tf.shape(tensor)
+        if None in sizes:
+            unknown *= np.array(is_padded, np.int32)
+        rows = tf.stack([none, unknown], axis=1)
     number = np.asarray(value).astype(tensor.dtype.as_numpy_dtype)
     padded = tf.pad(tensor, rows, constant_values=tf.constant(number) if value else 0)
     padded.set_shape(_known_shape(aval, targets))
