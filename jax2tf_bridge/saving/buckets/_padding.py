@@ -129,13 +129,8 @@ def pull_padded(
 ) -> dict[str, Any]:
     """Computes the gradient of `run_padded`, without running the function itself.
 
-    Args:
-      pull: the gradient of the function at padded sizes.
-      bucketing, tensors, values, targets: as for `run_padded`.
-      cotangents: of the results that have some.
-
-    Returns:
-      Cotangents of `tensors`; those that are left out are zeros.
+    Beside the arguments of `run_padded`, it takes the gradient of the function at padded sizes, and
+    the cotangents of the results that have some. It returns those of `tensors` that are not zeros.
     """
     padded = {}
     for name, aval in bucketing.outputs.items():
@@ -282,8 +277,8 @@ def _pad(bucketing: Bucketing, aval: Aval, tensor: Any, targets: Values, value: 
     is_padded = [bucketing.depends(dimension) for dimension in aval.op_shape]
     if not any(is_padded):
         return tensor
-    known = static_shape(tensor)
-    sizes = [
+    known: Sequence[Any] = static_shape(tensor)
+    sizes: Sequence[Any] = [
         _value(dimension, targets) if padded else size
         for dimension, size, padded in zip(aval.op_shape, known, is_padded, strict=True)
     ]
