@@ -262,3 +262,16 @@ def test_inputs_of_other_dtypes(dtype: Any) -> None:
     function = named(lambda x: x[::-1], x, shapes="(b, 6)")
     with pytest.raises(UnsoundBucketsError):
         check_rows(function, function.bucketing({"b": (8,)}))
+
+
+def test_no_run_is_done_twice() -> None:
+    function = named(mlp, X, shapes="(b, 6)")
+    runs = []
+
+    def call(tensors: Any) -> Any:
+        runs.append((tensors["x"].shape[0], tensors["x"].numpy().tobytes()))
+        return function(tensors)
+
+    check_rows(call, function.bucketing({"b": (1, 8)}))
+    assert {size for size, _ in runs} == {5, 8}
+    assert len(set(runs)) == len(runs)

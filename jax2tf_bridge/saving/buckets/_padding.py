@@ -136,10 +136,10 @@ def pull_padded(
     for name, aval in bucketing.outputs.items():
         if name in cotangents:
             tensor = _pad(bucketing, aval, cotangents[name], targets)
-            padded[name] = cast_if_needed(tensor, tf.as_dtype(aval.op_dtype))
         else:
             sizes = [_value(dimension, {**values, **targets}) for dimension in aval.op_shape]
-            padded[name] = tf.zeros(tf.stack(sizes), tf.as_dtype(aval.op_dtype))
+            tensor = tf.zeros(sizes, carried_dtype(aval))
+        padded[name] = cast_if_needed(tensor, tf.as_dtype(aval.op_dtype))
     pulled = pull(pad_inputs(bucketing, tensors, values, targets), padded)
     found = {name: pulled.get(name) for name in tensors}
     given = bucketing.given()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,6 +33,9 @@ from jax2tf_bridge.saving.buckets.trials._differences import (
 from jax2tf_bridge.saving.buckets.trials._remedies import pad_text, remedy
 from jax2tf_bridge.saving.buckets.trials._sizes import TrialSizes
 from shape_poly import variables_of
+
+_MOST_KEPT = 2**26
+"""Bytes of results that are kept while a function is tried."""
 
 _BESIDE_DRAWS: tuple[Draw, ...] = ("full", "negative", "prefix", "short")
 """Of what kind the other rows are beside those of `DRAWS`: numbers of other signs, for one."""
@@ -90,7 +94,9 @@ def check_rows(
       tf.errors.OpError: the function cannot run here.
     """
     others = dict(sizes or {})
-    trial = _Trial(call, bucketing, TrialSizes(bucketing, others), dict(example or {}), seed)
+    trial = _Trial(
+        _remembered(call), bucketing, TrialSizes(bucketing, others), dict(example or {}), seed
+    )
     if trial.silent_outputs():
         sizes_of_user = TrialSizes(bucketing, others, small=False)
         trial = dataclasses.replace(trial, sizes=sizes_of_user)
@@ -105,21 +111,31 @@ def check_rows(
     return Trial(trial.takes_any_padding(), trial.notes())
 
 
-_MOST_KEPT = 2**26
-"""How many bytes of results are kept for checks that compare the same run with others."""
+def _remembered(call: NamedCall) -> NamedCall:
+    """Makes a function that runs once for the same numbers: some are compared with several others.
 
-
-@dataclass(frozen=True)
-class _Sample:
-    """Tensors for all inputs.
-
-    Attributes:
-      tensors: by name.
-      key: how they were drawn: samples with the same key are equal.
+    Results are kept up to `_MOST_KEPT`; beyond it functions run as often as they are called.
     """
+    kept: dict[Hashable, Mapping[str, Any]] = {}
+    room = _MOST_KEPT
 
-    tensors: Mapping[str, Any]
-    key: tuple[Hashable, ...]
+    def run(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        nonlocal room
+        key = tuple((name, tuple(x.shape), _digest(x)) for name, x in tensors.items())
+        if key in kept:
+            return kept[key]
+        results = call(tensors)
+        needed = sum(x.shape.num_elements() * x.dtype.size for x in results.values())
+        if needed <= room:
+            room -= needed
+            kept[key] = results
+        return results
+
+    return run
+
+
+def _digest(tensor: Any) -> bytes:
+    return hashlib.blake2b(tensor.numpy().tobytes()).digest()
 
 
 @dataclass(frozen=True)
@@ -129,7 +145,6 @@ class _Trial:
     sizes: TrialSizes
     example: Mapping[str, Any]
     seed: int
-    kept: dict[Hashable, Mapping[str, Any]] = field(default_factory=dict)
 
     @functools.cached_property
     def plausible(self) -> PlausibleInputs:
@@ -151,8 +166,8 @@ class _Trial:
         if not self.sizes.allows(values):
             values = full
         silent = list(self.bucketing.outputs)
-        for sample in self._samples(values, DRAWS):
-            results = self._run(sample, values, values)
+        for tensors in self._inputs(values, DRAWS):
+            results = run_padded(self.call, self.bucketing, tensors, values, values)
             silent = [name for name in silent if not says_something(results[name])]
             if not silent:
                 break
@@ -248,10 +263,9 @@ class _Trial:
         """Finds an output that padding along a variable makes infinite or NaN."""
         full = self.sizes.all({})
         values = {**full, variable: max(1, self.sizes.bucket(variable) * 2 // 3)}
-        sample = next(self._samples(full, ("prefix",)))
-        real = sample.tensors
+        real = next(self._inputs(full, ("prefix",)))
         padded = self.call(pad_inputs(self.bucketing, self._part(real, values), values, full))
-        without = self._run(sample, full, full)
+        without = run_padded(self.call, self.bucketing, real, full, full)
         for name in self.bucketing.outputs:
             if is_finite(without[name]) and not is_finite(padded[name]):
                 return name
@@ -260,9 +274,9 @@ class _Trial:
     def _padding_error(self, smaller: Mapping[str, int]) -> UnsoundBucketsError | None:
         full = self.sizes.all({})
         values = {**full, **smaller}
-        for sample in self._samples(values, DRAWS):
-            whole = self._run(sample, values, values)
-            padded = self._run(sample, values, full)
+        for tensors in self._inputs(values, DRAWS):
+            whole = run_padded(self.call, self.bucketing, tensors, values, values)
+            padded = run_padded(self.call, self.bucketing, tensors, values, full)
             found = self._worst(whole, padded, OTHER_PROGRAM)
             if found is not None:
                 bucket = {variable: full[variable] for variable in smaller}
@@ -282,19 +296,16 @@ class _Trial:
         values = {**full, **smaller}
         # The others' rows are drawn anew, and those of examples come in another order.
         along = {v: int(size) for v, size in smaller.items()}
-        for sample, others in zip(
-            self._samples(values, DRAWS),
-            self._samples(full, _BESIDE_DRAWS, seed=1, moved=along),
+        for tensors, others in zip(
+            self._inputs(values, DRAWS),
+            self._inputs(full, _BESIDE_DRAWS, seed=1, moved=along),
             strict=True,
         ):
-            filled = {
-                name: _beside(tensor, others.tensors[name])
-                for name, tensor in sample.tensors.items()
-            }
+            filled = {name: _beside(tensors[name], others[name]) for name in tensors}
             # A mask says that rows of others are real, and that what is behind a sequence is not.
             real = {v: size for v, size in values.items() if v != self.bucketing.batch}
             beside = run_padded(self.call, self.bucketing, filled, {**full, **real}, full)
-            alone = self._run(sample, values, full)
+            alone = run_padded(self.call, self.bucketing, tensors, values, full)
             found = self._worst(self._cut(beside, values), alone, SAME_PROGRAM)
             if found is not None:
                 return found
@@ -306,11 +317,11 @@ class _Trial:
         bucket = {**full, variable: self.sizes.bucket(variable)}
         # With buckets of 1 the whole was compiled for another size than the pieces.
         allowed = SAME_PROGRAM if size == bucket[variable] else OTHER_PROGRAM
-        for sample in self._samples(full, FULL_DRAWS):
-            whole = self._run(sample, full, full)
+        for tensors in self._inputs(full, FULL_DRAWS):
+            whole = run_padded(self.call, self.bucketing, tensors, full, full)
             for start, stop in ((0, first), (first, min(size, first + bucket[variable]))):
                 values = {**full, variable: stop - start}
-                part = self._part(sample.tensors, values, {variable: start})
+                part = self._part(tensors, values, {variable: start})
                 piece = run_padded(self.call, self.bucketing, part, values, bucket)
                 found = self._worst(self._cut(whole, values, {variable: start}), piece, allowed)
                 if found is None:
@@ -328,43 +339,27 @@ class _Trial:
                     ),
                 )
 
-    def _run(
-        self, sample: _Sample, values: Mapping[str, int], targets: Mapping[str, int]
-    ) -> Mapping[str, Any]:
-        """Runs a sample padded to `targets`; results that are not large are kept."""
-        key = sample.key, _items(values), _items(targets)
-        if key in self.kept:
-            return self.kept[key]
-        results = run_padded(self.call, self.bucketing, sample.tensors, values, targets)
-        every = [*self.kept.values(), results]
-        if sum(_bytes_of(tensor) for each in every for tensor in each.values()) <= _MOST_KEPT:
-            self.kept[key] = results
-        return results
-
-    def _samples(
+    def _inputs(
         self,
         values: Mapping[str, int],
-        draws: Sequence[Draw],
+        draws: Iterable[Draw],
         *,
         seed: int = 0,
         moved: Mapping[str, int] | None = None,
-    ) -> Iterator[_Sample]:
-        """Yields a sample of each kind of draw."""
+    ) -> Iterator[dict[str, Any]]:
+        """Yields tensors for all inputs, of each kind of draw."""
         plausible = self.plausible
         if moved:
             given = self.bucketing.given()
             examples = {n: _others(given[n], x, moved) for n, x in self.example.items()}
             plausible = dataclasses.replace(plausible, examples=examples)
         rng = np.random.default_rng((self.seed, seed))
-        key = seed, _items(values), _items(moved or {})
-        for i, draw in enumerate(draws):
+        for draw in draws:
             arrays = plausible.draw(draw, values, rng)
-            tensors = {
+            yield {
                 name: tf.cast(tf.constant(arrays[name]), tf.as_dtype(aval.op_dtype))
                 for name, aval in plausible.avals.items()
             }
-            # Draws before this one have moved the generator on.
-            yield _Sample(tensors, (*key, *draws[: i + 1]))
 
     def _part(
         self,
@@ -399,14 +394,6 @@ class _Trial:
         return max(filter(None, found), key=lambda d: d.ratio, default=None)
 
 
-def _items(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(sizes.items()))
-
-
-def _bytes_of(tensor: Any) -> int:
-    return int(tensor.shape.num_elements() * tensor.dtype.size)
-
-
 def _others(aval: Aval, example: Any, moved: Mapping[str, int]) -> Any:
     """Draws values like an example's: rows in another order, and numbers but 0 and 1 scaled."""
     array = np.asarray(example)
@@ -419,7 +406,7 @@ def _others(aval: Aval, example: Any, moved: Mapping[str, int]) -> Any:
 
 def _beside(tensor: Any, others: Any) -> Any:
     """Extends a tensor to the others' shape, with the others' numbers beyond it."""
-    array = others.numpy().copy()
+    array = np.array(others.numpy())  # a scalar is a number for numpy()
     array[tuple(slice(size) for size in tensor.shape)] = tensor.numpy()
     return tf.constant(array)
 
