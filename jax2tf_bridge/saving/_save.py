@@ -258,7 +258,7 @@ def _traced(endpoint: Endpoint) -> tuple[Any, Any]:
         for left_out in optional_subsets(list(defaults)):
             named.get_concrete_function(**{k: s for k, s in specs.items() if k not in left_out})
         return named, signature
-    method, calls = endpoint.method()
+    method, calls = endpoint.method(signature)
     for args, kwargs in calls:
         method.get_concrete_function(*args, **kwargs)
     return method, signature

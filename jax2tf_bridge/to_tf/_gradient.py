@@ -17,6 +17,7 @@ from jax2tf_bridge.to_tf._dtypes import op_dtype
 from jax2tf_bridge.to_tf._op import call_op, check_versions
 from jax2tf_bridge.to_tf._operations_call import call_operations
 from jax2tf_bridge.to_tf._shapes import CheckedBefore, ShapeContract
+from jax2tf_bridge.to_tf._traced_once import TracedOnce
 
 _NO_GRADIENT = (
     "{name} was converted with with_gradient=False, so that it has no gradient. "
@@ -80,7 +81,7 @@ class StoredOrders:
         Raises:
           GradientError, InconclusiveShapeError: there are fewer.
         """
-        self.functions: list[Any] = []
+        self.functions: list[TracedOnce] = []
         self.order, self._name = order, portable.name
         # What TensorFlow differentiates itself needs no function for an order.
         order = self._order = 0 if differentiates_itself(portable) else order
@@ -108,6 +109,22 @@ class StoredOrders:
             raise AssertionError("the gradient of the last order is prevented")
         return list(self.functions[order - 1](*args, *(known[key] for key in self.constants)))
 
+    def pull_back(
+        self,
+        args: Sequence[tf.Tensor],
+        cotangents: Sequence[tf.Tensor],
+        known: Mapping[Key, tf.Tensor],
+    ) -> list[tf.Tensor | None]:
+        """Computes the cotangents of the function's arguments without running the function.
+
+        Args:
+          args: of the function.
+          cotangents: in TensorFlow's convention, for each result; of one that has no gradient,
+            anything of its dtype and shape.
+          known: holds what `known()` gave.
+        """
+        return _pull_back(replace(self._callees[0], known=known), args, cotangents, cotangents)
+
     def prevented(self, order: int) -> str | None:
         """Explains why the function of this order has no gradient; None if it has one."""
         itself = differentiates_itself(self._callees[0].portable)
@@ -119,13 +136,12 @@ class StoredOrders:
             return None
         return _LAST_ORDER.format(name=self._name, order=self.order, more=self.order + 1)
 
-    def trace(self) -> None:
+    def concrete_functions(self) -> list[Any]:
         """Traces all of them, so that they are there when TensorFlow looks for them."""
         # Each calls the next only when TensorFlow asks for its gradient.
-        for function in self.functions:
-            function.get_concrete_function()
+        return [function.concrete for function in self.functions]
 
-    def _function(self, callee: _Callee) -> Any:
+    def _function(self, callee: _Callee) -> TracedOnce:
         signature = [
             tf.TensorSpec([d if isinstance(d, int) else None for d in aval.op_shape], dtype)
             for aval in (*callee.portable.in_avals, *self.constants.values())
@@ -140,7 +156,7 @@ class StoredOrders:
                 replace(callee, known=known), args[:first], self.prevented(callee.order)
             )
 
-        return tf.function(vjp, input_signature=signature, autograph=False)
+        return TracedOnce(vjp, signature)
 
 
 def differentiates_itself(portable: PortableFunction) -> bool:

@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from jax2tf_bridge.errors import ShapeError, UnsoundBucketsError
+from jax2tf_bridge.saving.buckets.trials import _trial
 from jax2tf_bridge.saving.buckets.trials._trial import check_rows
 from tests.sampling import sampled
 from tests.saving.bucketed_functions import named
@@ -262,3 +264,27 @@ def test_inputs_of_other_dtypes(dtype: Any) -> None:
     function = named(lambda x: x[::-1], x, shapes="(b, 6)")
     with pytest.raises(UnsoundBucketsError):
         check_rows(function, function.bucketing({"b": (8,)}))
+
+
+def test_no_run_is_done_twice_while_results_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucketing = named(jnp.tanh, X, shapes="(b, 6)").bucketing({"b": (1, 8)})
+    runs = []
+
+    def call(tensors: Any) -> Any:
+        runs.append((tensors["x"].shape[0], tensors["x"].numpy().tobytes()))
+        return {"output_0": tf.tanh(tensors["x"])}
+
+    check_rows(call, bucketing)
+    assert {size for size, _ in runs} == {5, 8}
+    assert len(set(runs)) == len(runs)
+    once = set(runs)
+    runs.clear()
+    monkeypatch.setattr(_trial, "_MOST_KEPT", 0)
+    check_rows(call, bucketing)
+    assert set(runs) == once
+    assert len(runs) > len(once)
+
+
+def test_a_scalar_beside_rows() -> None:
+    function = named(lambda x, s: x * s, X, np.float32(2), shapes=("(b, 6)", None))
+    check_rows(function, function.bucketing({"b": (1, 8)}))

@@ -15,6 +15,7 @@ from jax2tf_bridge import Signature, save
 from jax2tf_bridge.errors import SavingError, ShapeError, UnsoundBucketsError
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
 from jax2tf_bridge.saving.serving._warm_up import read_warm_up
+from jax2tf_bridge.to_tf import _tf_compat
 
 W = np.linspace(-1, 1, 6).astype(np.float32).reshape(3, 2)
 X = np.ones((2, 3), np.float32)
@@ -178,6 +179,50 @@ def test_tapes_within_each_other_around_pieces(tmp_path: Path) -> None:
         expected = [g for of in (total, square) for g in jax.grad(of, (0, 1, 2))(W, x, scale, ids)]
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_modules_are_in_the_graph_once(tmp_path: Path) -> None:
+    def f(w: Any, x: Any, scale: Any) -> Any:
+        y = jnp.tanh(x @ w) * scale
+        return {"y": y, "best": jnp.argmax(y, 1), "c": (y + 1j * x[:, :2]).T, "twice": w * scale}
+
+    given = Signature(f, [X, np.float32(2)], polymorphic_shapes=("(b, 3)", None))
+    save(tmp_path / "m", given, params=W, buckets={"b": [4]})
+    message = _tf_compat.saved_model_message()()
+    message.ParseFromString((tmp_path / "m" / "saved_model.pb").read_bytes())
+    functions = {f.signature.name: f for f in message.meta_graphs[0].graph_def.library.function}
+
+    def called_by(name: str) -> set[str]:
+        used = {v.func.name for node in functions[name].node_def for v in node.attr.values()} - {""}
+        return {name}.union(*map(called_by, used))
+
+    def modules(names: Any) -> list[str]:
+        return [n for n in names for node in functions[n].node_def if node.op == "XlaCallModule"]
+
+    assert len(modules(functions)) == 2
+    (pieces,) = (name for name in functions if "piecewise_vjp" in name)
+    # The gradient of the pieces does not run the function itself.
+    (vjp,) = modules(called_by(pieces))
+    assert "vjp" in vjp
+
+    model = tf.saved_model.load(str(tmp_path / "m"))
+    for rows in (0, 3, 9):
+        x, scale = tf.constant(inputs(rows)), tf.constant(3.0)
+        with tf.GradientTape() as tape:
+            tape.watch([x, scale])
+            y = model.serving_default(x, scale)
+            total = tf.reduce_sum(y["y"] ** 2) + tf.reduce_sum(y["twice"] ** 3)
+            total += tf.reduce_sum(tf.math.real(y["c"] * (1 + 2j)))
+        found = tape.gradient(total, [model.params["params"], x, scale])
+
+        def of_jax(w: Any, x: Any, scale: Any) -> Any:
+            y = f(w, x, scale)
+            total = (y["y"] ** 2).sum() + (y["twice"] ** 3).sum()
+            return total + (y["c"] * (1 + 2j)).real.sum()
+
+        expected = jax.grad(of_jax, (0, 1, 2))(W, x.numpy(), scale.numpy())
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_a_gradient_of_pieces_that_was_not_saved(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._dtypes import NARROW_FLOATS, find_dtype
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, is_plain
 from jax2tf_bridge.to_tf._autograph import opaque_to_autograph
+from jax2tf_bridge.to_tf._traced_once import TracedOnce
 from shape_poly import evaluate_shape
 
 Kind: TypeAlias = int | Literal["whole", "sum", "first", "size"]
@@ -55,41 +56,34 @@ class PieceGradients:
 
     Attributes:
       prevented: why the gradient of this order has no gradient; None if it has one.
-      functions: of all orders, once `trace` was called.
     """
 
     prevented: Callable[[int], str | None]
-    functions: list[Any] = field(default_factory=list)
     _known: dict[tuple[str, tuple[Any, ...]], Piecewise] = field(default_factory=dict)
     _untraced: list[Piecewise] = field(default_factory=list)
 
     def piecewise(
         self, variable: str, arguments: tuple[Any, ...], make: Callable[[], Piecewise]
     ) -> Piecewise:
-        """Returns the function that cuts these arguments along a variable.
-
-        It is the same each time, since saving traces all anew.
-        """
+        """Returns the function that cuts these arguments along a variable: the same each time."""
         key = variable, arguments
         if key not in self._known:
             self._known[key] = make()
             self._untraced.append(self._known[key])
         return self._known[key]
 
-    def trace(self) -> None:
-        """Collects the gradients of all functions, and of those that are met in tracing them.
+    def concrete_functions(self) -> list[Any]:
+        """Traces the gradients of all functions, and of those that are met in tracing them.
 
-        Saving traces the functions anew. Before it, they are traced only if pieces along one
-        variable are cut into pieces along another one, whose functions may be met thereby.
+        Pieces along one variable may be cut into pieces along another one.
         """
-        meets_others = len({variable for variable, _ in self._known}) > 1
+        functions = []
         while self._untraced:
             piecewise = self._untraced.pop()
             while self.prevented(piecewise.order) is None:
-                if meets_others:
-                    piecewise.vjp_function.get_concrete_function()
-                self.functions.append(piecewise.vjp_function)
+                functions.append(piecewise.vjp_function.concrete)
                 piecewise = piecewise.vjp
+        return functions
 
 
 @dataclass(frozen=True)
@@ -106,6 +100,8 @@ class Piecewise:
       results: of the function.
       prevented: as `PieceGradients` has it.
       order: 0 for the function itself, 1 for its gradient, ...
+      pull: gradient of `of_piece`, from its arguments and the cotangents of its results; without
+        it TensorFlow differentiates `of_piece`, which then runs once more.
     """
 
     of_piece: Callable[..., Sequence[tf.Tensor]]
@@ -114,6 +110,7 @@ class Piecewise:
     results: tuple[Slot, ...]
     prevented: Callable[[int], str | None]
     order: int = 0
+    pull: Callable[..., Sequence[tf.Tensor]] | None = None
 
     def __call__(self, *args: tf.Tensor) -> list[tf.Tensor]:
         """Runs the function over the pieces and joins the results."""
@@ -160,7 +157,7 @@ class Piecewise:
             return [tf.convert_to_tensor(gradient) for gradient in pulled]
 
         return Piecewise(
-            tf.function(of_piece, autograph=False),
+            tf.function(of_piece if self.pull is None else self.pull, autograph=False),
             self.largest,
             (*self.arguments, *(self.results[i].dual() for i in targets)),
             tuple(self.arguments[i].dual() for i in sources),
@@ -169,7 +166,7 @@ class Piecewise:
         )
 
     @functools.cached_property
-    def vjp_function(self) -> Any:
+    def vjp_function(self) -> TracedOnce:
         """VJP as a TF function of its own."""
         vjp = self.vjp
         signature = [slot.spec for slot in vjp.arguments]
@@ -178,7 +175,7 @@ class Piecewise:
         def piecewise_vjp(*args: tf.Tensor) -> list[tf.Tensor]:
             return vjp(*args)
 
-        return tf.function(piecewise_vjp, input_signature=signature, autograph=False)
+        return TracedOnce(piecewise_vjp, signature)
 
     def _run(self, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Computes the results without a gradient."""
@@ -201,9 +198,13 @@ class Piecewise:
 
     def _piece(self, args: Sequence[tf.Tensor], start: Any, size: Any) -> list[tf.Tensor]:
         piece = []
+        bounds: dict[tuple[int, int], tuple[Any, Any]] = {}
         for tensor, slot in zip(args, self.arguments, strict=True):
             if isinstance(slot.kind, int):
-                piece.append(cut(tensor, slot.kind, start, size))
+                key = tensor.shape.rank, slot.kind
+                if key not in bounds:
+                    bounds[key] = _bounds(*key, start, size)
+                piece.append(_cut(tensor, slot.kind, size, *bounds[key]))
             elif slot.kind == "size":
                 piece.append(size)
             else:
@@ -255,9 +256,17 @@ class Piecewise:
 
 def cut(tensor: Any, axis: int, start: Any, size: Any) -> Any:
     """Cuts a part of the tensor along an axis."""
-    rank = tensor.shape.rank
+    return _cut(tensor, axis, size, *_bounds(tensor.shape.rank, axis, start, size))
+
+
+def _bounds(rank: int, axis: int, start: Any, size: Any) -> tuple[Any, Any]:
+    """Makes the begin and the sizes of a slice along an axis."""
     begin = tf.stack([start if i == axis else 0 for i in range(rank)])
     sizes = tf.stack([size if i == axis else -1 for i in range(rank)])
+    return begin, sizes
+
+
+def _cut(tensor: Any, axis: int, size: Any, begin: Any, sizes: Any) -> Any:
     part = tf.slice(tensor, begin, sizes)
     known = tensor.shape.as_list()
     known[axis] = size if isinstance(size, int) else None
@@ -296,6 +305,15 @@ Tensors beside the inputs, as weights, are for all pieces the same.
 """
 
 
+Pull: TypeAlias = Callable[
+    [Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]
+]
+"""Gradient of a `Run`, from what it takes and the cotangents of results to those of the tensors.
+
+What it leaves out is zeros.
+"""
+
+
 def carried_dtype(aval: Aval) -> tf.DType:
     """Returns the dtype in which a tensor is padded, sliced and joined: mostly its own.
 
@@ -305,7 +323,11 @@ def carried_dtype(aval: Aval) -> tf.DType:
 
 
 def in_pieces(
-    run: Run, bucketing: Bucketing, variable: str, gradients: PieceGradients | None
+    run: Run,
+    bucketing: Bucketing,
+    variable: str,
+    gradients: PieceGradients | None,
+    pull: Pull | None = None,
 ) -> Run:
     """Extends `run` to sizes of a variable above its largest bucket.
 
@@ -315,6 +337,7 @@ def in_pieces(
         dimension.
       variable: along which to cut.
       gradients: where those of the pieces are collected, if they are saved.
+      pull: the gradient of `run`, if there is one.
     """
     largest = bucketing.sizes[variable][-1]
     inputs, outputs = bucketing.given(), bucketing.outputs
@@ -338,19 +361,35 @@ def in_pieces(
             results = run(part, {**known, **sizes})
             return [results[name] for name in outputs]
 
+        results = {name: result(name, known) for name in outputs}
+
+        @opaque_to_autograph
+        def pull_of_piece(*args: tf.Tensor) -> list[tf.Tensor]:
+            assert pull is not None
+            part = dict(zip(arguments, args, strict=False))
+            sizes = {name: part.pop(f"sizes/{name}") for name in unknown}
+            targets = [name for name, slot in results.items() if slot.is_differentiable]
+            cotangents = dict(zip(targets, args[len(arguments) :], strict=True))
+            pulled = pull(part, {**known, **sizes}, cotangents)
+            sources = [name for name, slot in arguments.items() if slot.is_differentiable]
+            return [
+                pulled[name] if name in pulled else tf.zeros_like(part[name]) for name in sources
+            ]
+
         def make() -> Piecewise:
             return Piecewise(
                 tf.function(of_piece, autograph=False),
                 largest,
                 tuple(arguments.values()),
-                tuple(result(name, known) for name in outputs),
+                tuple(results.values()),
                 (lambda order: None) if gradients is None else gradients.prevented,
+                pull=None if pull is None else pull_of_piece,
             )
 
         key = (*known.items(), *arguments.items())
         piecewise = make() if gradients is None else gradients.piecewise(variable, key, make)
-        results = piecewise(*tensors.values(), *unknown.values())
-        return dict(zip(outputs, results, strict=True))
+        joined = piecewise(*tensors.values(), *unknown.values())
+        return dict(zip(outputs, joined, strict=True))
 
     def argument(name: str, tensor: Any) -> Slot:
         axis = _axis(inputs[name], variable) if name in inputs else None

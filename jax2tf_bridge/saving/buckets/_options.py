@@ -231,7 +231,12 @@ def _tried(endpoint: Endpoint, bucketing: Bucketing, step: Step) -> Endpoint:
     padded = _bucketed_endpoint(endpoint, bucketing)
     example = _example(padded, bucketing)
     with randomized_degenerate_weights(endpoint.weights):
-        trial = check_rows(endpoint.call, bucketing, example=example, step=step)
+        held = endpoint.held()  # read once, not for each of some twenty calls
+
+        def call(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+            return endpoint.call({**tensors, **held})
+
+        trial = check_rows(call, bucketing, example=example, step=step)
     bucketing = replace(bucketing, any_padding=trial.any_padding)
     return replace(padded, bucketing=bucketing, notes=trial.notes)
 
@@ -252,7 +257,7 @@ def _bucketed_endpoint(endpoint: Endpoint, bucketing: Bucketing) -> Endpoint:
         endpoint,
         inputs=tuple(by_name[name] for name in bucketing.given()),
         masks=tuple(by_name[name] for name in bucketing.masks),
-        call=bucketed(endpoint.call, bucketing, endpoint.held, gradients),
+        call=bucketed(endpoint.call, bucketing, endpoint.held, gradients, endpoint.pull),
         bucketing=bucketing,
         piece_gradients=gradients,
     )

@@ -26,6 +26,8 @@ from shape_poly import Dim, DimExpr, evaluate_shape, shape_text, solve, variable
 Tensors: TypeAlias = Mapping[str, Any]
 NamedCall: TypeAlias = Callable[[Tensors], Tensors]
 """From named tensors to named tensors."""
+NamedPull: TypeAlias = Callable[[Tensors, Tensors], Mapping[str, Any]]
+"""From named tensors and the cotangents of all results to those of the tensors; None for zeros."""
 
 Values: TypeAlias = Mapping[str, Any]
 """The variables' values: ints where they are known, else int32 tensors."""
@@ -38,6 +40,7 @@ def bucketed(
     bucketing: Bucketing,
     held: Callable[[], Tensors] = dict,
     gradients: PieceGradients | None = None,
+    pull: NamedPull | None = None,
 ) -> NamedCall:
     """Makes `call` run at the sizes of its buckets alone, for any sizes.
 
@@ -54,6 +57,7 @@ def bucketed(
       held: tensors that `call` takes beside the inputs, as weights. What runs in pieces has
         gradients with respect to what it is given, and not to variables that it reads by itself.
       gradients: where those of the pieces are collected, if they are saved.
+      pull: the gradient of `call`, for pieces; without it TensorFlow differentiates them.
 
     Returns:
       A function from a dict with `bucketing.given()` to a dict with the outputs. It raises
@@ -64,10 +68,17 @@ def bucketed(
     def padded(tensors: Tensors, values: Values) -> dict[str, Any]:
         return run_padded(call, bucketing, tensors, values, _targets(bucketing, values))
 
+    def pulled(tensors: Tensors, values: Values, cotangents: Tensors) -> Mapping[str, Any]:
+        assert pull is not None
+        targets = _targets(bucketing, values)
+        return pull_padded(pull, bucketing, tensors, values, targets, cotangents)
+
     run: Run = padded
+    pull_run = None if pull is None else pulled
     for variable, kind in bucketing.oversize.items():
         if kind == "split":
-            run = in_pieces(run, bucketing, variable, gradients)
+            run = in_pieces(run, bucketing, variable, gradients, pull_run)
+            pull_run = None
 
     def of_any_size(tensors: Tensors) -> dict[str, Any]:
         given = _checked(bucketing, tensors)
@@ -108,13 +119,54 @@ def run_padded(
     }
 
 
+def pull_padded(
+    pull: NamedPull,
+    bucketing: Bucketing,
+    tensors: Tensors,
+    values: Values,
+    targets: Values,
+    cotangents: Tensors,
+) -> dict[str, Any]:
+    """Computes the gradient of `run_padded`, without running the function itself.
+
+    Beside the arguments of `run_padded`, it takes the gradient of the function at padded sizes, and
+    the cotangents of the results that have some. It returns those of `tensors` that are not zeros.
+    """
+    padded = {}
+    for name, aval in bucketing.outputs.items():
+        if name in cotangents:
+            tensor = _pad(bucketing, aval, cotangents[name], targets)
+        else:
+            sizes = [_value(dimension, {**values, **targets}) for dimension in aval.op_shape]
+            tensor = tf.zeros(sizes, carried_dtype(aval))
+        padded[name] = cast_if_needed(tensor, tf.as_dtype(aval.op_dtype))
+    pulled = pull(pad_inputs(bucketing, tensors, values, targets), padded)
+    found = {name: pulled.get(name) for name in tensors}
+    given = bucketing.given()
+    return {
+        name: tensor
+        if name not in given
+        else slice_result(
+            bucketing, given[name], cast_if_needed(tensor, carried_dtype(given[name])), values
+        )
+        for name, tensor in found.items()
+        if tensor is not None
+    }
+
+
 def pad_inputs(
     bucketing: Bucketing, tensors: Tensors, values: Values, targets: Values
 ) -> dict[str, Any]:
     """Pads the inputs and fills the masks; arguments as for `run_padded`."""
     targets = {**values, **targets}
     full = {
-        name: _pad(bucketing, name, cast_if_needed(tensors[name], carried_dtype(aval)), targets)
+        name: _pad(
+            bucketing,
+            aval,
+            cast_if_needed(tensors[name], carried_dtype(aval)),
+            targets,
+            bucketing.pad_values.get(name, 0),
+        )
         for name, aval in bucketing.given().items()
     }
     for mask in bucketing.masks:
@@ -215,31 +267,34 @@ def _bucket(bucketing: Bucketing, variable: str, size: Any) -> Any:
     buckets = bucketing.sizes[variable]
     # On the host, where sizes are: otherwise a GPU would be asked, and waited for.
     with tf.device("/device:CPU:0"):
-        place = tf.raw_ops.LowerBound(sorted_inputs=[buckets], values=tf.reshape(size, (1, 1)))
-        bucket = tf.gather(tf.constant((*buckets, 0)), tf.reshape(place, ()))
+        too_small = tf.constant((-1, *buckets[:-1])) < size
+        bucket = tf.reduce_max(tf.where(too_small, tf.constant(buckets), 0))
         return tf.maximum(bucket, size) if bucketing.oversize[variable] == "as is" else bucket
 
 
-def _pad(bucketing: Bucketing, name: str, tensor: Any, targets: Values) -> Any:
-    aval = bucketing.inputs[name]
-    amounts: list[Any] = []
-    known = static_shape(tensor)
-    actual = None
-    for axis, dimension in enumerate(aval.op_shape):
-        if not bucketing.depends(dimension):
-            amounts.append(0)
-            continue
-        size = known[axis]
-        if size is None:
-            actual = tf.shape(tensor) if actual is None else actual
-            size = actual[axis]
-        target = _value(dimension, targets)
-        amounts.append(_ALGEBRA.add(target, _ALGEBRA.multiply(-1, size)))
-    if all(isinstance(amount, int) and amount == 0 for amount in amounts):
+def _pad(bucketing: Bucketing, aval: Aval, tensor: Any, targets: Values, value: Any = 0) -> Any:
+    """Pads a tensor to the target sizes along its dimensions that have buckets."""
+    is_padded = [bucketing.depends(dimension) for dimension in aval.op_shape]
+    if not any(is_padded):
         return tensor
-    # Nothing is copied where the amounts come out as 0.
-    rows = tf.reshape(tf.stack([n for amount in amounts for n in (0, amount)]), (-1, 2))
-    value = bucketing.pad_values.get(name, 0)
+    known: Sequence[Any] = static_shape(tensor)
+    sizes: Sequence[Any] = [
+        _value(dimension, targets) if padded else size
+        for dimension, size, padded in zip(aval.op_shape, known, is_padded, strict=True)
+    ]
+    none = np.zeros(len(sizes), np.int32)
+    rows: Any
+    if all(isinstance(size, int) for size in (*sizes, *known)):
+        amounts = np.subtract(sizes, known, dtype=np.int32)
+        if not amounts.any():
+            return tensor
+        rows = np.stack([none, amounts], axis=1)
+    else:
+        # Nothing is copied where the amounts come out as 0.
+        unknown = tf.stack([0 if size is None else size for size in sizes]) - tf.shape(tensor)
+        if None in sizes:
+            unknown *= np.array(is_padded, np.int32)
+        rows = tf.stack([none, unknown], axis=1)
     number = np.asarray(value).astype(tensor.dtype.as_numpy_dtype)
     padded = tf.pad(tensor, rows, constant_values=tf.constant(number) if value else 0)
     padded.set_shape(_known_shape(aval, targets))

@@ -23,7 +23,7 @@ from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving.buckets._batch_splitting import PieceGradients
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
-from jax2tf_bridge.saving.buckets._padding import NamedCall
+from jax2tf_bridge.saving.buckets._padding import NamedCall, NamedPull
 from jax2tf_bridge.saving.signatures._inputs import (
     NamedPort,
     SignatureInputs,
@@ -34,6 +34,7 @@ from jax2tf_bridge.saving.signatures._inputs import (
 from jax2tf_bridge.to_tf._constants import Constants
 from jax2tf_bridge.to_tf._dtypes import fits_dtype, op_dtype
 from jax2tf_bridge.to_tf._gradient import StoredOrders, call_flat
+from jax2tf_bridge.to_tf._traced_once import TracedOnce
 from shape_poly import is_symbolic_dim
 
 _MOST_TRIED = 5
@@ -53,6 +54,8 @@ class Endpoint:
       orders: its gradients.
       call: the function over named tensors; it reads what it holds where that is not among them.
       held: what it holds, the weights and constants, as tensors with names of their own.
+      pull: its gradient, from named tensors, with what it holds among them, and the cotangents of
+        all outputs; None where TensorFlow has to differentiate `call` itself.
       masks: the inputs that the buckets fill.
       bucketing: the sizes that `call` runs at.
       notes: what to know of them, for people.
@@ -68,6 +71,7 @@ class Endpoint:
     orders: StoredOrders | None
     call: NamedCall
     held: Callable[[], dict[str, tf.Tensor]]
+    pull: NamedPull | None = None
     masks: tuple[NamedPort, ...] = ()
     bucketing: Bucketing | None = None
     notes: tuple[str, ...] = ()
@@ -102,15 +106,42 @@ class Endpoint:
             read = {f"weights/{i}": v.read_value() for i, v in enumerate(weights)}
             return read | {f"constants/{i}": tensor for i, tensor in enumerate(known)}
 
-        def call(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        def arguments(tensors: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
             given = [tensors[port.name] for port in inputs]
             if signature.seed == "scalar":
                 given = list(map(_key_of, given, avals))
-            own = [tensor for key, tensor in tensors.items() if "/" in key] or held().values()
+            own = [tensor for key, tensor in tensors.items() if "/" in key]
+            return own or list(held().values()), given
+
+        def call(tensors: Mapping[str, Any]) -> dict[str, Any]:
+            own, given = arguments(tensors)
             results = flat(*own, *given)
             return {port.name: r for port, r in zip(outputs, results, strict=True)}
 
-        return Endpoint(name, signature, portable, weights, inputs, outputs, orders, call, held)
+        def pull(tensors: Mapping[str, Any], cotangents: Mapping[str, Any]) -> dict[str, Any]:
+            assert orders is not None
+            own, given = arguments(tensors)
+            pulled = orders.pull_back(
+                [*own[:first], *given],
+                [cotangents[port.name] for port in outputs],
+                dict(zip(orders.constants, own[first:], strict=True)),
+            )
+            names = [*(key for key in tensors if "/" in key)][:first]
+            return dict(zip([*names, *(port.name for port in inputs)], pulled, strict=True))
+
+        can_pull = orders is not None and bool(orders.functions)
+        return Endpoint(
+            name,
+            signature,
+            portable,
+            weights,
+            inputs,
+            outputs,
+            orders,
+            call,
+            held,
+            pull if can_pull else None,
+        )
 
     def signature_inputs(self) -> SignatureInputs:
         """Returns its inputs beside the options that name them."""
@@ -127,8 +158,12 @@ class Endpoint:
         given = self.signature.inputs.items()
         return {name: tf.TensorSpec(s.shape, s.dtype, name) for name, s in given}
 
-    def method(self) -> tuple[Any, list[tuple[Any, Any]]]:
+    def method(self, signature: Callable[..., Any]) -> tuple[Any, list[tuple[Any, Any]]]:
         """Makes a method with the arguments of the JAX function.
+
+        Args:
+          signature: its signature, traced. The method calls it, so that padding and pieces are
+            traced once.
 
         Returns:
           A tf.function, and each (args, kwargs) of specs to trace it with: with all arguments, and
@@ -143,7 +178,8 @@ class Endpoint:
             filled = [defaults.get(name) if a is None else a for a, name in by_name]
             options = {k: defaults.get(k) if v is None else v for k, v in kwargs.items()}
             leaves = arguments.flatten(filled, options)
-            results = self.call({p.name: x for p, x in zip(self.inputs, leaves, strict=True)})
+            given = {p.name: x for p, x in zip(self.inputs, leaves, strict=True)}
+            results = signature(**given)
             return out_tree.unflatten(results[port.name] for port in self.outputs)
 
         method.__name__ = method.__qualname__ = self.portable.name
@@ -258,8 +294,7 @@ class Endpoint:
         functions: list[Any] = []
         for gradients in (self.orders, self.piece_gradients):
             if gradients is not None:
-                gradients.trace()
-                functions += gradients.functions
+                functions += gradients.concrete_functions()
         return functions
 
     def prevented(self, order: int) -> str | None:
@@ -361,7 +396,7 @@ def _flat(
     constants: Constants,
     orders: StoredOrders | None,
 ) -> Callable[..., Sequence[tf.Tensor]]:
-    """Makes one tf.function over weights, constants and the other flat arguments."""
+    """Makes one TF function over weights, constants and the other flat arguments."""
     first = len(weights)
     avals = portable.in_avals[first:]
     lifted = {} if orders is None else orders.constants
@@ -378,10 +413,7 @@ def _flat(
         return call_flat(portable, args, True, constants, orders, known)
 
     flat.__name__ = flat.__qualname__ = portable.name
-    function: Callable[..., Sequence[tf.Tensor]] = tf.function(
-        flat, input_signature=signature, autograph=False
-    )
-    return function
+    return TracedOnce(flat, signature)
 
 
 def optional_subsets(optional: Sequence[str]) -> list[frozenset[str]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -32,6 +33,9 @@ from jax2tf_bridge.saving.buckets.trials._differences import (
 from jax2tf_bridge.saving.buckets.trials._remedies import pad_text, remedy
 from jax2tf_bridge.saving.buckets.trials._sizes import TrialSizes
 from shape_poly import variables_of
+
+_MOST_KEPT = 2**26
+"""Bytes of results that are kept while a function is tried."""
 
 _BESIDE_DRAWS: tuple[Draw, ...] = ("full", "negative", "prefix", "short")
 """Of what kind the other rows are beside those of `DRAWS`: numbers of other signs, for one."""
@@ -90,7 +94,9 @@ def check_rows(
       tf.errors.OpError: the function cannot run here.
     """
     others = dict(sizes or {})
-    trial = _Trial(call, bucketing, TrialSizes(bucketing, others), dict(example or {}), seed)
+    trial = _Trial(
+        _remembered(call), bucketing, TrialSizes(bucketing, others), dict(example or {}), seed
+    )
     if trial.silent_outputs():
         sizes_of_user = TrialSizes(bucketing, others, small=False)
         trial = dataclasses.replace(trial, sizes=sizes_of_user)
@@ -103,6 +109,33 @@ def check_rows(
             trial.pieces(variable)
             step()
     return Trial(trial.takes_any_padding(), trial.notes())
+
+
+def _remembered(call: NamedCall) -> NamedCall:
+    """Makes a function that runs once for the same numbers: some are compared with several others.
+
+    Results are kept up to `_MOST_KEPT`; beyond it functions run as often as they are called.
+    """
+    kept: dict[Hashable, Mapping[str, Any]] = {}
+    room = _MOST_KEPT
+
+    def run(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        nonlocal room
+        key = tuple((name, tuple(x.shape), _digest(x)) for name, x in tensors.items())
+        if key in kept:
+            return kept[key]
+        results = call(tensors)
+        needed = sum(x.shape.num_elements() * x.dtype.size for x in results.values())
+        if needed <= room:
+            room -= needed
+            kept[key] = results
+        return results
+
+    return run
+
+
+def _digest(tensor: Any) -> bytes:
+    return hashlib.blake2b(tensor.numpy().tobytes()).digest()
 
 
 @dataclass(frozen=True)
@@ -373,7 +406,7 @@ def _others(aval: Aval, example: Any, moved: Mapping[str, int]) -> Any:
 
 def _beside(tensor: Any, others: Any) -> Any:
     """Extends a tensor to the others' shape, with the others' numbers beyond it."""
-    array = others.numpy().copy()
+    array = np.array(others.numpy())  # a scalar is a number for numpy()
     array[tuple(slice(size) for size in tensor.shape)] = tensor.numpy()
     return tf.constant(array)
 
