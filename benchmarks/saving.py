@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import gc
 import json
 import os
 import subprocess
