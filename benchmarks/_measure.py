@@ -63,7 +63,7 @@ def interleaved(
         random.Random(round_number).shuffle(order)
         for name in order:
             call, count = calls[name], repeats[name]
-            if count == 1:  # what takes long leaves garbage, which the next is not to be charged for
+            if count == 1:  # it leaves garbage that the next one is not to be charged for
                 gc.collect()
             start = time.perf_counter()
             for _ in range(count):
