@@ -181,6 +181,23 @@ def test_tapes_within_each_other_around_pieces(tmp_path: Path) -> None:
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
 
 
+def test_gradients_of_pieces_with_sizes_that_have_no_buckets(tmp_path: Path) -> None:
+    def f(w: Any, x: Any, y: Any) -> Any:
+        return (x[:, :, None] * y * w).reshape(x.shape[0], -1)
+
+    x, y = np.ones((3, 2), np.float32), np.arange(1, 4, dtype=np.float32)
+    signature = Signature(f, args=[x, y], polymorphic_shapes=("(b, s)", "(t,)"))
+    buckets = {"b": [2], "s": [2, 4]}
+    save(tmp_path / "m", signature, params=np.float32(2), buckets=buckets)
+    model = tf.saved_model.load(tmp_path / "m")
+    given = tf.constant(x)
+    with tf.GradientTape() as tape:
+        tape.watch(given)
+        result = model.serving_default(given, tf.constant(y))
+    np.testing.assert_allclose(result, f(np.float32(2), x, y))
+    np.testing.assert_allclose(tape.gradient(result, given), np.full((3, 2), 12.0))
+
+
 def test_modules_are_in_the_graph_once(tmp_path: Path) -> None:
     def f(w: Any, x: Any, scale: Any) -> Any:
         y = jnp.tanh(x @ w) * scale

@@ -172,6 +172,11 @@ def test_an_example_of_open_sizes_is_a_request_as_it_is() -> None:
     request = request_of_example("f", inputs, constraint, {"x": x})
     assert str(request) == "f(x: float32[2,4,3], ids: int32[4], n: int32[])"
     assert request.inputs["x"] is x
+    np.testing.assert_array_equal(
+        request_of_example("f", inputs, (), {"n": np.int32(7)}).arrays()["n"],
+        np.int32(7),
+        strict=True,
+    )
     # The length follows from nothing that is given.
     request = request_of_example("f", inputs, constraint, {"ids": np.zeros(6, np.int32)})
     assert str(request) == "f(x: float32[3,4,3], ids: int32[6], n: int32[])"
@@ -204,12 +209,24 @@ def test_examples_of_sizes_that_cannot_be(example: dict[str, Any], message: str)
     assert str(info.value).startswith("f: the example")
 
 
+@pytest.mark.parametrize("size", [5, 1])
+def test_an_example_whose_sizes_do_not_follow(size: int) -> None:
+    """Neither a nor b is known: what is given would be cut, or cannot be."""
+    inputs = {"x": aval("(a + b,)"), "y": aval("(a,)"), "n": aval("()", "int32")}
+    with pytest.raises(ShapeError) as info:
+        request_of_example("f", inputs, (), {"x": np.zeros(size, np.float32)})
+    assert str(info.value) == (
+        f"f: the example for x is float32[{size}], and from float32[a + b] alone its sizes do not "
+        "follow. Give y as well."
+    )
+
+
 def test_an_example_is_repeated_and_cut() -> None:
     x = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
     small, large = requests_of(bucketing(), {"x": x, "n": np.int32(7)})
     np.testing.assert_array_equal(small.arrays()["x"], x[:1, :1])
     np.testing.assert_array_equal(large.arrays()["x"], np.tile(x[:, :1], (4, 1, 1)))
-    assert small.arrays()["n"] == 7
+    np.testing.assert_array_equal(small.arrays()["n"], np.int32(7), strict=True)
 
 
 @pytest.mark.parametrize(

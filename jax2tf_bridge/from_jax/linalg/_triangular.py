@@ -17,11 +17,14 @@ _MOST_ROWS = 512
 _MOST_RIGHT_HAND_SIDES = 4
 _LEAST_ROWS_IN_BATCHES = 24
 
+# Of 16 bits, what is rounded at each step loses digits.
+_DTYPES = ("float32", "float64", "complex64", "complex128")
+
 
 def substitution_is_fast(a: Any, b: Any, *, left_side: bool) -> bool:
-    """Checks that `triangular_solve` is for systems of these shapes."""
+    """Checks that `triangular_solve` is for systems of these shapes and dtypes."""
     n, count = a.shape[-1], b.shape[-1 if left_side else -2]
-    if not sizes_known(n, count):
+    if not sizes_known(n, count) or a.dtype.name not in _DTYPES:
         return False
     least = 1 if a.ndim == 2 else _LEAST_ROWS_IN_BATCHES
     few = range(1, _MOST_RIGHT_HAND_SIDES + 1)

@@ -132,12 +132,13 @@ def pull_padded(
     Beside the arguments of `run_padded`, it takes the gradient of the function at padded sizes, and
     the cotangents of the results that have some. It returns those of `tensors` that are not zeros.
     """
+    targets = {**values, **targets}
     padded = {}
     for name, aval in bucketing.outputs.items():
         if name in cotangents:
             tensor = _pad(bucketing, aval, cotangents[name], targets)
         else:
-            sizes = [_value(dimension, {**values, **targets}) for dimension in aval.op_shape]
+            sizes = [_value(dimension, targets) for dimension in aval.op_shape]
             tensor = tf.zeros(sizes, carried_dtype(aval))
         padded[name] = cast_if_needed(tensor, tf.as_dtype(aval.op_dtype))
     pulled = pull(pad_inputs(bucketing, tensors, values, targets), padded)

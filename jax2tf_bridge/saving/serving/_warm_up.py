@@ -14,6 +14,7 @@ import tensorflow as tf
 from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge.errors import FileFormatError, ShapeError
 from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._plausible_inputs import variables_in
 from jax2tf_bridge.saved_model._extras import WARM_UP, read_requests
 from jax2tf_bridge.saved_model._protobuf import bytes_field
 from jax2tf_bridge.saved_model._schema import ModelSpecField, PredictionLogField, RequestField
@@ -159,7 +160,16 @@ def request_of_example(
             f"{''.join(map(str, failed.reason))}"
         )
     values = smallest_sizes(signature, tuple(inputs.values()), constraints, solution.values)
-    return _request(signature, inputs, values, example)
+    request = _request(signature, inputs, values, example)
+    for name, array in given.items():
+        if request.inputs[name].shape != array.shape:
+            others = [n for n in inputs if n not in given and variables_in(inputs[n])]
+            raise ShapeError(
+                f"{signature}: the example for {name} is "
+                f"{array_type_text(array.dtype, array.shape)}, and from {inputs[name]} alone its "
+                f"sizes do not follow. Give {' and '.join(others)} as well."
+            )
+    return request
 
 
 def _request(
@@ -186,7 +196,7 @@ def _resized(
     for axis, size in enumerate(shape):
         if array.shape[axis] != size:
             array = np.take(array, np.arange(size) % array.shape[axis], axis)
-    return np.ascontiguousarray(array)
+    return np.asarray(array, order="C")  # ascontiguousarray gives scalars a dimension
 
 
 def _check_fits(
