@@ -187,8 +187,8 @@ def test_gradients_of_pieces_with_sizes_that_have_no_buckets(tmp_path: Path) -> 
 
     x, y = np.ones((3, 2), np.float32), np.arange(1, 4, dtype=np.float32)
     signature = Signature(f, args=[x, y], polymorphic_shapes=("(b, s)", "(t,)"))
-    buckets = {"b": [2], "s": [2, 4]}
-    save(tmp_path / "m", signature, params=np.float32(2), buckets=buckets)
+    options: Any = {"buckets": {"b": [2], "s": [2, 4]}, "oversize": {"b": "split"}}
+    save(tmp_path / "m", signature, params=np.float32(2), **options)
     model = tf.saved_model.load(tmp_path / "m")
     given = tf.constant(x)
     with tf.GradientTape() as tape:
