@@ -7,7 +7,7 @@ since JAX calls it by its name in the module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,8 @@ from jax import export as jax_export
 from jax2tf_bridge._utils._private_names import SeamName
 from jax2tf_bridge.from_jax._jax_compat import InconclusiveDimensionOperation
 
-Answer = Callable[[Exception], Sequence[str] | None]
-"""Takes JAX's error; returns constraints under which JAX shall try again, or None."""
+Answer = Callable[[Exception], Iterable[Sequence[str]]]
+"""Takes JAX's error; returns constraints under which JAX shall try again: the first it takes."""
 
 _IN_ROUNDS = "{} stop the trace also where the answer is proven, and the function is traced again"
 
@@ -62,12 +62,16 @@ class AnsweringScope(jax_export.SymbolicScope):
         """Takes the constraints that answer `error`, raised by a function of JAX, if any do."""
         if self._bridge_answer is None or asked not in self._bridge_asked:
             return False
-        constraints = self._bridge_answer(error)
-        if constraints is None:
+        return any(map(self._takes, self._bridge_answer(error)))
+
+    def _takes(self, constraints: Sequence[str]) -> bool:
+        # In place, since the sizes that were made so far belong to this very object.
+        try:
+            super().__init__(constraints)
+        except Exception:  # JAX refuses by errors of many types
+            super().__init__(self._bridge_constraints)
             return False
         self._bridge_constraints = tuple(constraints)
-        # In place, since the sizes that were made so far belong to this very object.
-        super().__init__(constraints)
         return True
 
 

@@ -59,15 +59,15 @@ class AnsweredTrace:
                 scope.close()
             logger.debug("Tracing %s again under all that holds", self._function.name)
 
-    def _answer(self, error: Exception) -> Sequence[str] | None:
-        """Returns all constraints for JAX if the question has an answer that is proven."""
+    def _answer(self, error: Exception) -> Iterator[Sequence[str]]:
+        """Yields all constraints for JAX if the question has an answer that is proven."""
         known, question = self.assumptions, self._question(error)
         if question is None or question.constants or len(known.facts) >= MAX_FACTS:
-            return None
+            return
         told, scope = {f.comparison for f in known.facts}, known.scope_of_jax()
         for option in question.options:
             if told.issuperset(option) or any(map(_is_about_overflow, option)):
-                return None
+                return
             if all(isinstance(prove(c, scope), Proven) for c in option):
                 self.assumptions = known.with_facts(c for o in option for c in facts_of(o))
                 logger.debug(
@@ -76,8 +76,8 @@ class AnsweredTrace:
                     "; ".join(map(str, option)),
                     first_line(error),
                 )
-                return self.assumptions.constraints_of_jax()
-        return None
+                yield from self.assumptions.constraints_to_try()
+                return
 
     def _question(self, error: Exception) -> Question | None:
         return question_of(error, self.assumptions.variables_of_jax(self._function.variables))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -153,15 +153,26 @@ class SizeAssumptions:
 
         What JAX cannot take beside the rest is left out: then it asks again.
         """
-        told = [*map(Fact, self.scope_of_jax().constraints), *self.facts]
-        # Bounds first: JAX must know that a divisor is not 0 before it comes to the quotient.
-        told.sort(key=lambda fact: fact.comparison.operator == "==")
+        told = self._told()
         # Of two equalities about one term JAX takes the first alone, and that a remainder is 0
         # counts as one about the quotient: another order may tell it more.
         best = _accepted(told)
-        if len(best) < len(told):
-            best = max(best, _accepted(sorted(told, key=_kind)), key=len)
-        return _with_resolved_equalities(best)
+        if len(best.texts) < len(told):
+            best = max(best, _accepted(sorted(told, key=_kind)), key=lambda taken: len(taken.texts))
+        return _with_resolved_equalities(best).texts
+
+    def constraints_to_try(self) -> Iterator[tuple[str, ...]]:
+        """Yields `constraints_of_jax`, and before them what they are if JAX takes all of it."""
+        firsts = _first_forms(_forms(self._told()))
+        if firsts is not None and not any(map(_has_to_be_resolved, firsts)):
+            yield firsts
+        yield self.constraints_of_jax()
+
+    def _told(self) -> list[Fact]:
+        told = [*map(Fact, self.scope_of_jax().constraints), *self.facts]
+        # Bounds first: JAX must know that a divisor is not 0 before it comes to the quotient.
+        told.sort(key=lambda fact: fact.comparison.operator == "==")
+        return told
 
 
 def _replaces_a_variable(comparison: Comparison) -> bool:
@@ -194,54 +205,74 @@ def _kind(fact: Fact) -> tuple[bool, bool, int]:
     return comparison.operator == "==", is_remainder, len(str(comparison))
 
 
-def _accepted(facts: Sequence[Fact]) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class _Taken:
+    """Constraints that JAX takes together, and a scope of JAX's that has taken them."""
+
+    texts: tuple[str, ...]
+    scope: jax_export.SymbolicScope
+
+
+def _accepted(facts: Sequence[Fact]) -> _Taken:
     """Lists texts of the facts that JAX takes together, each in the first form that it takes."""
-    forms = [comparison_to_jax(fact.comparison)[fact.form :] for fact in facts]
-    if all(forms):
-        # Mostly, and found by one scope: JAX takes them one after another.
-        firsts = tuple(form[0] for form in forms)
-        if _scope(*firsts) is not None:
-            return firsts
-    texts: tuple[str, ...] = ()
+    forms = _forms(facts)
+    firsts = _first_forms(forms)
+    # Mostly, and found by one scope: JAX takes them one after another.
+    taken = _taken(firsts) if firsts is not None else None
+    if taken is not None:
+        return taken
+    best = _Taken((), jax_export.SymbolicScope())
     for form in forms:
         for text in form:
-            if _scope(*texts, text) is not None:
-                texts = (*texts, text)
+            taken = _taken((*best.texts, text))
+            if taken is not None:
+                best = taken
                 break
-    return texts
+    return best
 
 
-def _with_resolved_equalities(texts: tuple[str, ...]) -> tuple[str, ...]:
+def _forms(facts: Sequence[Fact]) -> list[Sequence[str]]:
+    return [comparison_to_jax(fact.comparison)[fact.form :] for fact in facts]
+
+
+def _first_forms(forms: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
+    return tuple(form[0] for form in forms) if all(forms) else None
+
+
+def _with_resolved_equalities(taken: _Taken) -> _Taken:
     """Rewrites constraints so that each of them knows what the others replace.
 
     JAX replaces a term once: of a == b and b == c it makes b of a, and leaves that.
     """
-    scope = _scope(*texts)
-    assert scope is not None  # each was accepted beside the others
-    for _ in texts:
-        resolved = tuple(_resolved(text, scope) for text in texts)
-        if resolved == texts:
+    for _ in taken.texts:
+        resolved = tuple(_resolved(text, taken.scope) for text in taken.texts)
+        if resolved == taken.texts:
             break
-        better = _scope(*resolved)
+        better = _taken(resolved)
         if better is None:
             break
-        texts, scope = resolved, better
-    return texts
+        taken = better
+    return taken
+
+
+def _has_to_be_resolved(text: str) -> bool:
+    _, equals, right = text.partition(" == ")
+    return bool(equals) and not right.isdecimal()
 
 
 def _resolved(text: str, scope: jax_export.SymbolicScope) -> str:
-    left, equals, right = text.partition(" == ")
-    if not equals:
+    if not _has_to_be_resolved(text):
         return text
+    left, _, right = text.partition(" == ")
     (replaced,) = jax_export.symbolic_shape(right, scope=scope)
     # What a term is replaced by must not hold the term.
     return text if left in str(replaced) else f"{left} == {replaced}"
 
 
-def _scope(*constraints: str) -> jax_export.SymbolicScope | None:
+def _taken(constraints: tuple[str, ...]) -> _Taken | None:
     # JAX refuses by errors of many types, a bare AssertionError among them. What it is not told, it
     # asks about.
     try:
-        return jax_export.SymbolicScope(constraints)
+        return _Taken(constraints, jax_export.SymbolicScope(constraints))
     except Exception:
         return None
