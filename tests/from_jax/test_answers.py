@@ -177,3 +177,21 @@ def test_sizes_of_others_are_asked_about_as_ever() -> None:
     assert asks(b)
     with pytest.raises(InconclusiveDimensionOperation):
         bool(seen[-1] % 6 <= seen[-1])
+
+
+REFUSED = ("b >= 6", "b*b - b == 30")
+"""Of an equality JAX takes a single term on the left."""
+
+
+def test_what_jax_does_not_take_is_answered_otherwise() -> None:
+    scope = _jax_compat_sizes.AnsweringScope(["b >= 5"], lambda _: [REFUSED, ("b >= 6",)])
+    (b,) = jax_export.symbolic_shape("b", scope=scope)
+    assert b >= 6
+
+
+def test_a_scope_keeps_what_it_knew_beside_what_jax_does_not_take() -> None:
+    scope = _jax_compat_sizes.AnsweringScope(["b >= 5"], lambda _: [REFUSED])
+    (b,) = jax_export.symbolic_shape("b", scope=scope)
+    with pytest.raises(InconclusiveDimensionOperation):
+        bool(b >= 6)
+    assert b >= 5
