@@ -126,7 +126,7 @@ class Target:
 
     @staticmethod
     def installed(*, xla: bool = True) -> Target:
-        """Asks the TensorFlow installed in this environment what it reads.
+        """Returns the target of what the TensorFlow installed in this environment reads.
 
         Raises:
           MissingDependencyError: TensorFlow is not installed.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from jax2tf_bridge._utils._private_names import SeamName
 from jax2tf_bridge.errors import MissingDependencyError
 from jax2tf_bridge.portable._stablehlo_version import Version
+from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
+
+_FINAL_RELEASE = re.compile(r"(\d+\.\d+)\.\d+")
 
 _MAX_CONVENTION = SeamName(
     "tensorflow.compiler.tf2xla.python.xla",
@@ -24,7 +28,10 @@ SEAM: Sequence[SeamName] = (_MAX_CONVENTION, _CURRENT_VERSION)
 
 
 def installed_versions() -> tuple[str, Version, int]:
-    """Asks the installed TF for its release, StableHLO version and newest calling convention.
+    """Returns the release of the installed TF, its StableHLO version and newest calling convention.
+
+    Only a release that is not in the table is asked: loading the library that answers takes longer
+    than the bridge takes for a small function.
 
     Raises:
       MissingDependencyError: TensorFlow is not installed.
@@ -35,8 +42,15 @@ def installed_versions() -> tuple[str, Version, int]:
         if e.name != "tensorflow":
             raise
         raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "Target.installed()") from e
+    release = str(tf.__version__)
+    final = _FINAL_RELEASE.fullmatch(release)
+    known = TENSORFLOW_RELEASES.get(final[1]) if final is not None else None
+    return release, *(known or asked_versions())
+
+
+def asked_versions() -> tuple[Version, int]:
+    """Asks the installed TF for its StableHLO version and newest calling convention."""
     current, convention = _CURRENT_VERSION.get(), _MAX_CONVENTION.get()
     version = current() if current is not None else "0.14.24"
     major, minor, patch = (int(part) for part in version.split("."))
-    newest = int(convention()) if convention is not None else 8
-    return str(tf.__version__), (major, minor, patch), newest
+    return (major, minor, patch), int(convention()) if convention is not None else 8

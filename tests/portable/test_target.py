@@ -6,8 +6,10 @@ import pytest
 
 from jax2tf_bridge import Target
 from jax2tf_bridge.errors import TargetError
+from jax2tf_bridge.portable import _tf_compat
 from jax2tf_bridge.portable._target import as_target
 from jax2tf_bridge.portable._tensorflow_releases import tensorflow_releases
+from jax2tf_bridge.portable._tf_compat import asked_versions
 
 
 def test_the_widest_prefers_the_oldest() -> None:
@@ -52,13 +54,25 @@ def test_a_release_in_the_place_of_a_target() -> None:
             as_target(given)
 
 
-def test_the_installed_one_is_asked() -> None:
-    tf = pytest.importorskip("tensorflow", reason="Target.installed() asks TensorFlow")
+def test_the_table_says_what_the_installed_release_says() -> None:
+    tf = pytest.importorskip("tensorflow", reason="TensorFlow says what it reads")
     target = Target.installed()
     assert tf.__version__ in target.name
-    known = Target.tensorflow(tf.__version__)
-    assert target.stablehlo_versions == known.stablehlo_versions
-    assert target.calling_convention == known.calling_convention
+    version, convention = asked_versions()
+    assert target.stablehlo_versions == (version,)
+    assert target.calling_convention == convention
+
+
+@pytest.mark.parametrize("release", ["2.99.0", "2.21.0-rc1", "2.21.0-dev20260301"])
+def test_a_release_that_is_not_in_the_table_is_asked(
+    release: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tf = pytest.importorskip("tensorflow", reason="TensorFlow says what it reads")
+    monkeypatch.setattr(tf, "__version__", release)
+    monkeypatch.setattr(_tf_compat, "asked_versions", lambda: ((7, 8, 9), 77))
+    target = Target.installed()
+    assert target.name == f"the installed TensorFlow {release}"
+    assert (target.stablehlo_versions, target.calling_convention) == (((7, 8, 9),), 77)
 
 
 def test_targets_without_xla() -> None:
