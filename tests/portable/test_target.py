@@ -58,9 +58,10 @@ def test_the_table_says_what_the_installed_release_says() -> None:
     tf = pytest.importorskip("tensorflow", reason="TensorFlow says what it reads")
     target = Target.installed()
     assert tf.__version__ in target.name
-    version, convention = asked_versions()
-    assert target.stablehlo_versions == (version,)
-    assert target.calling_convention == convention
+    known = Target.tensorflow(tf.__version__)
+    assert target.stablehlo_versions == known.stablehlo_versions
+    assert target.calling_convention == known.calling_convention
+    assert asked_versions() == (known.stablehlo_versions[0], known.calling_convention)
 
 
 @pytest.mark.parametrize("release", ["2.99.0", "2.21.0-rc1", "2.21.0-dev20260301"])

@@ -159,7 +159,7 @@ class SizeAssumptions:
         best = _accepted(told)
         if len(best.texts) < len(told):
             best = max(best, _accepted(sorted(told, key=_kind)), key=lambda taken: len(taken.texts))
-        return _with_resolved_equalities(best).texts
+        return _with_resolved_equalities(best)
 
     def constraints_to_try(self) -> Iterator[tuple[str, ...]]:
         """Yields `constraints_of_jax`, and before them what they are if JAX takes all of it."""
@@ -239,7 +239,7 @@ def _first_forms(forms: Sequence[Sequence[str]]) -> tuple[str, ...] | None:
     return tuple(form[0] for form in forms) if all(forms) else None
 
 
-def _with_resolved_equalities(taken: _Taken) -> _Taken:
+def _with_resolved_equalities(taken: _Taken) -> tuple[str, ...]:
     """Rewrites constraints so that each of them knows what the others replace.
 
     JAX replaces a term once: of a == b and b == c it makes b of a, and leaves that.
@@ -252,7 +252,7 @@ def _with_resolved_equalities(taken: _Taken) -> _Taken:
         if better is None:
             break
         taken = better
-    return taken
+    return taken.texts
 
 
 def _has_to_be_resolved(text: str) -> bool:
