@@ -14,7 +14,7 @@ from jax2tf_bridge.errors import GradientError
 _OP_DEFINITIONS = SeamName(
     "tensorflow.python.framework.op_def_registry",
     "get",
-    "2.20 to 2.21",
+    "2.20 to 2.22",
     "every function counts as one that changes or draws something where has_side_effects is set, "
     "which jax.checkpoint refuses, and graphs keep attributes at their defaults, which an older "
     "TensorFlow may not know",
@@ -22,13 +22,13 @@ _OP_DEFINITIONS = SeamName(
 _STOP_TAPES = SeamName(
     "tensorflow.python.pywrap_tfe",
     "TFE_Py_TapeSetStopOnThread",
-    "2.20 to 2.21",
+    "2.20 to 2.22",
     "a gradient that is asked for while a tf.function is traced is an error",
 )
 _RESTART_TAPES = SeamName(
     "tensorflow.python.pywrap_tfe",
     "TFE_Py_TapeSetRestartOnThread",
-    "2.20 to 2.21",
+    "2.20 to 2.22",
     _STOP_TAPES.without,
 )
 SEAM: Sequence[SeamName] = (_OP_DEFINITIONS, _STOP_TAPES, _RESTART_TAPES)

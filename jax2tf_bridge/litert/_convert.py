@@ -55,7 +55,7 @@ class Model:
         if kind is None:
             raise ModuleError(
                 f"The installed TensorFlow {tf.__version__} has no message of SavedModels where "
-                "2.15 to 2.21 have it: write LiteRT models with one of these."
+                "2.15 to 2.22 have it: write LiteRT models with one of these."
             )
         message = kind()
         message.ParseFromString((folder / GRAPH_FILE).read_bytes())

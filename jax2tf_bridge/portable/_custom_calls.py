@@ -26,7 +26,7 @@ _EXPANDED_FROM: Mapping[str, Version] = MappingProxyType(
     }
 )
 """Stand-ins for operations of the CHLO dialect in archives of JAX up to 0.8, and the StableHLO
-version of the first release that is known to expand it.  Measured in 2.15 and 2.17 to 2.21."""
+version of the first release that is known to expand it.  Measured in 2.15 and 2.17 to 2.22."""
 
 _KERNEL = "tpu_custom_call"
 """A kernel of Pallas: only a TPU runtime as new as its JAX reads it, whatever the TensorFlow."""

@@ -16,12 +16,13 @@ TENSORFLOW_RELEASES: Mapping[str, tuple[Version, int]] = MappingProxyType(
         "2.19": ((1, 9, 1), 9),
         "2.20": ((1, 12, 1), 10),
         "2.21": ((1, 13, 7), 10),
+        "2.22": ((1, 20, 0), 10),
     }
 )
 """For each TF release the newest StableHLO version and calling convention that it reads.
 
 Measured: `tensorflow.compiler.mlir.stablehlo.stablehlo.get_current_version()` and
-`call_module_maximum_supported_version()` of each.
+`call_module_maximum_supported_version()` of each; 2.22 is its release candidate 2.22.0rc0.
 """
 
 

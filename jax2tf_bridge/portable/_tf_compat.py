@@ -15,13 +15,13 @@ _FINAL_RELEASE = re.compile(r"(\d+\.\d+)\.\d+")
 _MAX_CONVENTION = SeamName(
     "tensorflow.compiler.tf2xla.python.xla",
     "call_module_maximum_supported_version",
-    "2.15 to 2.21",
+    "2.15 to 2.22",
     "calling convention 8 is assumed",
 )
 _CURRENT_VERSION = SeamName(
     "tensorflow.compiler.mlir.stablehlo.stablehlo",
     "get_current_version",
-    "2.15 to 2.21",
+    "2.15 to 2.22",
     "StableHLO 0.14.24 is assumed",
 )
 SEAM: Sequence[SeamName] = (_MAX_CONVENTION, _CURRENT_VERSION)

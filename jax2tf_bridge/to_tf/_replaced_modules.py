@@ -34,7 +34,7 @@ def with_operations(
     if kind is None:
         raise ModuleError(
             f"The installed TensorFlow {tf.__version__} has no message of SavedModels where 2.15 "
-            "to 2.21 have it: retarget the SavedModel with one of these."
+            "to 2.22 have it: retarget the SavedModel with one of these."
         )
     model = kind()
     model.ParseFromString(saved_model)

@@ -17,58 +17,58 @@ from jax2tf_bridge.errors import ModuleError
 _XLA = "tensorflow.compiler.tf2xla.python.xla"
 _WRAPPERS = "tensorflow.python.trackable.data_structures"
 
-_CALL_MODULE = SeamName(_XLA, "call_module", "2.15 to 2.21", "nothing can be run: ModuleError")
-_LIST_WRAPPER = SeamName(_WRAPPERS, "ListWrapper", "2.15 to 2.21", "it counts as a leaf")
-_TUPLE_WRAPPER = SeamName(_WRAPPERS, "_TupleWrapper", "2.15 to 2.21", "it counts as a leaf")
-_DICT_WRAPPER = SeamName(_WRAPPERS, "_DictWrapper", "2.15 to 2.21", "it counts as a leaf")
+_CALL_MODULE = SeamName(_XLA, "call_module", "2.15 to 2.22", "nothing can be run: ModuleError")
+_LIST_WRAPPER = SeamName(_WRAPPERS, "ListWrapper", "2.15 to 2.22", "it counts as a leaf")
+_TUPLE_WRAPPER = SeamName(_WRAPPERS, "_TupleWrapper", "2.15 to 2.22", "it counts as a leaf")
+_DICT_WRAPPER = SeamName(_WRAPPERS, "_DictWrapper", "2.15 to 2.22", "it counts as a leaf")
 
 _SAVED_MODEL = SeamName(
     "tensorflow.core.protobuf.saved_model_pb2",
     "SavedModel",
-    "2.15 to 2.21",
+    "2.15 to 2.22",
     "defaults of inputs cannot be saved: SavingError",
 )
 
 _SHARDING = SeamName(
     _XLA,
     "sharding",
-    "2.15 to 2.21",
+    "2.15 to 2.22",
     "sharded functions cannot be called in graphs: ModuleError",
 )
 _DYNAMIC_UPDATE_SLICE = SeamName(
     _XLA,
     "dynamic_update_slice",
-    "2.15 to 2.21",
+    "2.15 to 2.22",
     "updates of slices at computed places have no form in LiteRT: UnsupportedByTargetError",
 )
 _OP_DEFINITIONS = SeamName(
     "tensorflow.python.framework.op_def_registry",
     "get",
-    "2.15 to 2.21",
+    "2.15 to 2.22",
     "LiteRT models of dtypes that LiteRT moves no elements of are refused: "
     "UnsupportedByTargetError",
 )
 _STOP_RECORDING = SeamName(
     "tensorflow.python.eager.record",
     "stop_recording",
-    "2.15 to 2.21",
+    "2.15 to 2.22",
     "TensorFlow differentiates loops in vain, and XLA cannot compile them",
 )
 _WITHOUT_VALUE = SeamName(
     "tensorflow.python.ops.resource_variable_ops",
     "UninitializedVariable",
-    "2.15 to 2.21",
+    "2.15 to 2.22",
     "while a model is saved, memory holds its weights a second time",
 )
 _SET_ATTRIBUTE = "_set_attr"
-"""What operations in a graph have for attributes beyond those of their kind, in 2.15 to 2.21."""
+"""What operations in a graph have for attributes beyond those of their kind, in 2.15 to 2.22."""
 
 _TRACKABLE = "_trackable_children"
-"""What all has that TensorFlow saves with a model, in 2.15 to 2.21; without it, what a user's
+"""What all has that TensorFlow saves with a model, in 2.15 to 2.22; without it, what a user's
 functions need has to be named in `resources`."""
 
 _REGISTERED_GRADIENT = "internal_grad_fn"
-"""The name of that function in 2.15 to 2.21; by another name a SavedModel's second-order gradient
+"""The name of that function in 2.15 to 2.22; by another name a SavedModel's second-order gradient
 ends with TF's own message, "No gradient defined for operation"."""
 
 SEAM: Sequence[SeamName] = (

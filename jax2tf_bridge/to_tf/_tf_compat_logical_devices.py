@@ -12,9 +12,9 @@ from jax2tf_bridge.errors import ShardingError
 
 _SHARDING = "tensorflow.python.compiler.xla.experimental.xla_sharding"
 
-_TILE = SeamName(_SHARDING, "tile", "2.15 to 2.21", "no tensor can be split: ShardingError")
+_TILE = SeamName(_SHARDING, "tile", "2.15 to 2.22", "no tensor can be split: ShardingError")
 _REPLICATE = SeamName(
-    _SHARDING, "replicate", "2.15 to 2.21", "no tensor can be replicated: ShardingError"
+    _SHARDING, "replicate", "2.15 to 2.22", "no tensor can be replicated: ShardingError"
 )
 
 SEAM: Sequence[SeamName] = (_TILE, _REPLICATE)
@@ -35,7 +35,7 @@ def with_sharding(tensor: Any, tiles: Sequence[int] | None) -> Any:
     if function is None:
         raise ShardingError(
             "This TensorFlow cannot annotate tensors for XLA. Leave out the call of "
-            "split_to_logical_devices, or use a TensorFlow from 2.15 to 2.21."
+            "split_to_logical_devices, or use a TensorFlow from 2.15 to 2.22."
         )
     if tiles is None:
         return function(tensor, use_sharding_op=True)

@@ -36,7 +36,7 @@ def test_says_what_it_wrote(ok: Ok) -> None:
     text = ok("export", f"{M}:predict", "--args", f"@{M}:params", "f32[b,3]", "-o", "f.jaxfn")
     assert text == (
         "f.jaxfn: predict(params['b']: float32[2], params['w']: float32[3,2], x: float32[b,3]) -> "
-        "(float32[], float32[b,2]); gradients to order 1; runs on TensorFlow 2.15 to 2.21\n"
+        "(float32[], float32[b,2]); gradients to order 1; runs on TensorFlow 2.15 to 2.22\n"
     )
     portable = read_function("f.jaxfn")
     assert portable.name == "predict"
@@ -299,8 +299,8 @@ def test_modules_are_found_in_the_current_folder(
         (
             [f"{M}:cube", "--args", "f32", "--tensorflow", "2.99"],
             2,
-            "--tensorflow 2.99: TensorFlow 2.21 is the newest that is known here. Use "
-            "--tensorflow 2.21, or leave --tensorflow out.",
+            "--tensorflow 2.99: TensorFlow 2.22 is the newest that is known here. Use "
+            "--tensorflow 2.22, or leave --tensorflow out.",
         ),
         (
             [f"{M}:cube", "--args", "f32", "-o", "no_folder/f.jaxfn"],

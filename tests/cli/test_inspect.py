@@ -94,7 +94,7 @@ def test_json_of_a_function(ok: Ok, predict: str) -> None:
         "constraints_known": True,
         "requirements": [],
     }
-    assert facts["tensorflow"] == ["2.15", "2.16", "2.17", "2.18", "2.19", "2.20", "2.21"]
+    assert facts["tensorflow"] == ["2.15", "2.16", "2.17", "2.18", "2.19", "2.20", "2.21", "2.22"]
     assert facts["gradient"]["orders"] == 1
     portable = read_function(predict)
     forward, gradient = facts["modules"]
@@ -121,7 +121,7 @@ results:
   ['n'][0]  float32[]
   ['y']     float32[b,2]
 sizes:     b open; under b >= 2
-runs on:   TensorFlow 2.15 to 2.21
+runs on:   TensorFlow 2.15 to 2.22
 platforms: cpu, cuda, rocm, tpu
 gradient:  to order 1
 made by:   JAX {jax.__version__}
@@ -130,7 +130,7 @@ format:    jaxfn version 1, {size:,} bytes"""
     assert head == expected
     assert function.startswith(f"the function: {len(portable.module.data):,} bytes (")
     assert (
-        " in constants), StableHLO 0.14.24, calling convention 8, TensorFlow 2.15 to 2.21\n"
+        " in constants), StableHLO 0.14.24, calling convention 8, TensorFlow 2.15 to 2.22\n"
     ) in function
     assert " ops: " in function
     assert " more" in function

@@ -71,7 +71,7 @@ def test_text(ok: Ok, sine: Path) -> None:
     assert rest.startswith(
         "serving_default(x: float32[?,3]) -> (y: float32[?,3]); gradients to order 1\n"
         "methods:   f\n"
-        "runs on:   TensorFlow 2.15 to 2.21\n"
+        "runs on:   TensorFlow 2.15 to 2.22\n"
         "platforms: cpu\n"
         "variables: 1, 24 bytes; the largest is w, float32[2,3]\n"
         f"graph:     {size:,} bytes in saved_model.pb\n"
@@ -219,7 +219,7 @@ def test_a_page(ok: Ok, sine: Path) -> None:
     for part in (
         "sine",
         "gradients are stored to order 1, and then: the end.",
-        "TensorFlow 2.15 to 2.21",
+        "TensorFlow 2.15 to 2.22",
         "x: float32[?,3]",
         "stablehlo.sine",
         "Where the bytes are",
@@ -265,7 +265,7 @@ def test_a_page_about_a_file(ok: Ok) -> None:
     text = ok("inspect", "predict.jaxfn", "--html", "page.html")
     assert text == "page.html: a page about predict.jaxfn\n"
     elements = assert_stands_alone(Path("page.html").read_text())
-    for part in ("params['w']", "float32[b,3]", "TensorFlow 2.15 to 2.21", "func.func public"):
+    for part in ("params['w']", "float32[b,3]", "TensorFlow 2.15 to 2.22", "func.func public"):
         assert part in elements.text, part
 
 

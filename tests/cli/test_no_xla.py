@@ -39,7 +39,7 @@ def test_export_and_save(ok: Ok) -> None:
     text = ok(*EXPORT, "--no-xla", "--tensorflow", "2.17", "-o", "cube.jaxfn")
     assert text == (
         "cube.jaxfn: cube(x: float32[n]) -> (float32[n]); gradients to order 1; runs on "
-        "TensorFlow 2.15 to 2.21, as its own operations\n"
+        "TensorFlow 2.15 to 2.22, as its own operations\n"
     )
     portable = read_function("cube.jaxfn")
     assert portable.target.name == "TensorFlow 2.17 without XLA"
@@ -62,7 +62,7 @@ def test_retarget_there_and_back(ok: Ok, cube: str) -> None:
     ok("save", "cube-no-xla.jaxfn", "-o", "model/1")
     check_model("model/1")
     back = ok("retarget", "cube-no-xla.jaxfn", "--tensorflow", "2.16", "-o", "back.jaxfn")
-    assert back.endswith("runs on TensorFlow 2.16 to 2.21\n")
+    assert back.endswith("runs on TensorFlow 2.16 to 2.22\n")
     ok("save", "back.jaxfn", "-o", "model/2")
     assert read_saved_model("model/2").modules
     ok("retarget", cube, "--no-xla", "--tensorflow", "2.17")
@@ -71,7 +71,7 @@ def test_retarget_there_and_back(ok: Ok, cube: str) -> None:
 
 def test_inspect_says_so(ok: Ok, no_xla: str) -> None:
     lines = ok("inspect", no_xla)
-    assert "TensorFlow 2.15 to 2.21; as TensorFlow's own operations, without XLA" in lines
+    assert "TensorFlow 2.15 to 2.22; as TensorFlow's own operations, without XLA" in lines
     assert json.loads(ok("inspect", no_xla, "--json"))["xla"] is False
     ok("save", no_xla, "-o", "model")
     text = ok("inspect", "model")

@@ -28,7 +28,7 @@ def test_values_and_gradients_are_the_same(ok: Ok, file: str) -> None:
     text = ok("retarget", file, "--tensorflow", "2.16", "-o", "older.jaxfn")
     assert text == (
         "older.jaxfn: cube(x: float32[n]) -> (float32[n]); gradients to order 1; runs on "
-        "TensorFlow 2.16 to 2.21\n"
+        "TensorFlow 2.16 to 2.22\n"
     )
     assert Path(file).read_bytes() == before
     portable = read_function("older.jaxfn")

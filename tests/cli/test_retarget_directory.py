@@ -100,7 +100,7 @@ def test_values_and_gradients_are_the_same(ok: Ok, new: Path) -> None:
     before = files(new)
     assert versions(new) == set(NEW.stablehlo_versions)
     text = ok("retarget", "new", "--tensorflow", "2.16", "-o", "old")
-    assert text == "old: 2 modules retargeted; runs on TensorFlow 2.16 to 2.21\n"
+    assert text == "old: 2 modules retargeted; runs on TensorFlow 2.16 to 2.22\n"
     assert files(new) == before
     assert versions(Path("old")) == {(0, 17, 7)}
     assert_right(Path("old"))
@@ -172,7 +172,7 @@ def test_linear_algebra_becomes_stablehlo(ok: Ok, tmp_path: Path) -> None:
     model.write(tmp_path / "qr")
     assert "no handler in TensorFlow" in ok("inspect", "qr")
     text = ok("retarget", "qr", "--tensorflow", "2.15", "-o", "mended")
-    assert text == "mended: 1 module retargeted; runs on TensorFlow 2.15 to 2.21\n"
+    assert text == "mended: 1 module retargeted; runs on TensorFlow 2.15 to 2.22\n"
 
 
 def test_large_constants_take_bounded_time(ok: Ok, tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_modules_that_cannot_be_retargeted(
         (
             ["--tensorflow", "3.1"],
             2,
-            "--tensorflow 3.1: TensorFlow 2.21 is the newest that is known",
+            "--tensorflow 3.1: TensorFlow 2.22 is the newest that is known",
         ),
         (["--tensorflow", "2.15", "-o", "new"], 1, "new is there already; --overwrite replaces"),
         (["--tensorflow", "2.15", "-o", "file"], 1, "file is there already, and is no folder"),

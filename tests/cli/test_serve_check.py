@@ -245,8 +245,8 @@ def test_wrong_calls_are_one_line(run: Run, model: Path, tmp_path: Path) -> None
 
     code, text = error(model, "--tensorflow", "2.99")
     assert code == 2
-    assert text.startswith("--tensorflow 2.99: TensorFlow 2.21 is the newest that is known")
-    assert "Use --tensorflow 2.21" in text
+    assert text.startswith("--tensorflow 2.99: TensorFlow 2.22 is the newest that is known")
+    assert "Use --tensorflow 2.22" in text
     code, text = error(model)
     assert (code, text.split(",")[0]) == (2, "name the release by --tensorflow")
     code, text = error(tmp_path / "none", "--tensorflow", "2.17")

@@ -26,11 +26,15 @@ from tests.consumers.environments import (
 from tests.consumers.exchange import SERVED, Outcome, Report
 
 TENSORFLOW_RELEASES = ("2.15.1", "2.17.1", "2.19.1", "2.21.0")
+RELEASE_CANDIDATE = "2.22.0rc0"
+NIGHTLY = "nightly"
+"""Stands for this week's build of TensorFlow's main branch, in the place of a release."""
 LITERT = "ai-edge-litert==2.3.0"
 ONNX = ("tf2onnx==1.17.0", "onnxruntime==1.31.1", f"{TENSORFLOW}==2.19.1")
 OPENVINO = "openvino==2026.4.1"
 OLDEST_TENSORFLOW, *_, NEWEST_TENSORFLOW = TENSORFLOW_RELEASES
 EXPORTERS = ("current", "newest")
+_NIGHTLY_PACKAGE = TENSORFLOW.replace("tensorflow", "tf-nightly")
 CONSUMER_PYTHON = (3, 11)
 NEWER_PYTHON = ((3, 12), (3, 13))
 
@@ -102,7 +106,8 @@ class Harness:
         report = Report(self.folder / f"{exporter}-{release}.jsonl")
         module = "tests.consumers.consume_programs"
         title = f"TensorFlow {release} on what the {exporter} environment exported"
-        command = [python, "-m", module, exported, report.path, *self._names()]
+        names = seventeen_programs() if release == NIGHTLY else self._names()
+        command = [python, "-m", module, exported, report.path, *names]
         self.complete(title, command, report)
         exports = Report(exported / "export.jsonl")
         return Pair(exports.versions(), report.versions(), exports.outcomes(), report.outcomes())
@@ -123,8 +128,10 @@ class Harness:
         base = newest_python(CONSUMER_PYTHON, CONSUMER_PYTHON)
         if base is None:
             raise NotAvailableError(NO_CONSUMER_PYTHON)
-        requirements = (f"{TENSORFLOW}=={release}", "{plain}")
-        return environment(f"tensorflow-{release}", base, *requirements, say=self.say)
+        is_nightly = release == NIGHTLY
+        tensorflow = _NIGHTLY_PACKAGE if is_nightly else f"{TENSORFLOW}=={release}"
+        name = f"tensorflow-{release}"
+        return environment(name, base, tensorflow, "{plain}", weekly=is_nightly, say=self.say)
 
     def litert_python(self) -> Path:
         """Returns the interpreter of an environment with LiteRT, and neither JAX nor TensorFlow."""
@@ -215,6 +222,13 @@ def sampled_programs() -> tuple[str, ...]:
     return tuple(
         p.name for i, p in enumerate(PROGRAMS) if p.seventeen or p.name == SERVED or i % 4 == 0
     )
+
+
+def seventeen_programs() -> tuple[str, ...]:
+    """Names the programs that the published tables of pairs count."""
+    from tests.programs import SEVENTEEN
+
+    return tuple(p.name for p in SEVENTEEN)
 
 
 def newer_python() -> Python | None:

@@ -11,6 +11,8 @@ import pytest
 
 from tests.consumers.harness import (
     EXPORTERS,
+    NIGHTLY,
+    RELEASE_CANDIDATE,
     TENSORFLOW_RELEASES,
     Harness,
     newest_exporter,
@@ -26,7 +28,8 @@ _EXPORTERS = EXPORTERS[:1] if newest_is_current() else EXPORTERS
 _SAMPLE = sampled_programs()
 
 
-_PAIRS = [(exporter, release) for exporter in _EXPORTERS for release in TENSORFLOW_RELEASES]
+_RELEASES = (*TENSORFLOW_RELEASES, RELEASE_CANDIDATE)
+_PAIRS = [(exporter, release) for exporter in _EXPORTERS for release in _RELEASES]
 
 
 def _parameters(exporter: str, *rest: Any, kept: bool = True) -> Any:
@@ -50,6 +53,15 @@ def test_program(harness: Harness, exporter: str, release: str, program: Program
 @pytest.mark.parametrize(("exporter", "release"), [_parameters(*pair) for pair in _PAIRS])
 def test_all_seventeen_run(harness: Harness, exporter: str, release: str) -> None:
     pair = harness.pair(exporter, release)
-    assert pair.consumer["tensorflow"] == release
+    assert pair.consumer["tensorflow"].replace("-rc", "rc") == release
     failed = [p.name for p in SEVENTEEN if pair.failures(p.name)]
     assert not failed, f"{17 - len(failed)} of 17, {pair}: {', '.join(failed)} failed"
+
+
+@pytest.mark.xfail(
+    strict=False, reason="TensorFlow's nightly build changes daily, so a failure is only reported"
+)
+def test_all_seventeen_run_on_the_nightly_build(harness: Harness) -> None:
+    pair = harness.pair(newest_exporter(), NIGHTLY)
+    failures = {p.name: pair.failures(p.name) for p in SEVENTEEN if pair.failures(p.name)}
+    assert not failures, f"{pair}: {failures}"

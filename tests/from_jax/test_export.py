@@ -37,7 +37,7 @@ def test_function_says_what_it_is() -> None:
     assert portable.producer == f"JAX {jax.__version__}"
     text = repr(portable)
     assert "PortableFunction f(p['w']: float32[4,5], x: float32[2*b,4], scale: float32[])" in text
-    assert "runs on TensorFlow: 2.15 to 2.21" in text
+    assert "runs on TensorFlow: 2.15 to 2.22" in text
     assert "b'" not in text
     assert len(text) < 600
 

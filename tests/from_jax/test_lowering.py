@@ -178,7 +178,7 @@ def test_pallas_kernels_are_for_the_tpu_and_no_release_is_said_to_run_them() -> 
         assert str(found).endswith(unknown)
     allowed = DisabledSafetyCheck.custom_call("tpu_custom_call")
     vouched = bridge.export(_doubled, platforms=["tpu"], disabled_checks=[allowed])(x)
-    assert vouched.tensorflow_releases[-1] == "2.21"
+    assert vouched.tensorflow_releases[-1] == "2.22"
 
 
 def test_pallas_kernels_that_are_interpreted_run_everywhere() -> None:

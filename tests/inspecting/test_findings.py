@@ -82,8 +82,8 @@ def test_newer_than_all_releases(tmp_path: Path) -> None:
     both = [replace(SOUND, version=11, name=name) for name in ("first", "second")]
     assert only(told(tmp_path, running(*both)), "convention") == (
         "error",
-        "2 modules are newer (StableHLO 0.14.24, calling convention 11) than what TensorFlow 2.21 "
-        "reads, the newest that is known (1.13.7 and 10): running fails where an operation is "
+        "2 modules are newer (StableHLO 0.14.24, calling convention 11) than what TensorFlow 2.22 "
+        "reads, the newest that is known (1.20.0 and 10): running fails where an operation is "
         "newer, and in all older releases.",
         f"jax2tf-bridge retarget {tmp_path / 'm'} --tensorflow RELEASE mends that.",
     )

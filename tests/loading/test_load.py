@@ -293,7 +293,7 @@ def test_nothing_of_tensorflow_is_needed(
         found = load(copied).encode(X)
     printed = capsys.readouterr().out
     assert printed.startswith(f"{copied}: ")
-    assert printed.endswith(" modules retargeted; runs on TensorFlow 2.15 to 2.21\n")
+    assert printed.endswith(" modules retargeted; runs on TensorFlow 2.15 to 2.22\n")
     np.testing.assert_allclose(found, encode(PARAMS, X), rtol=1e-5)
     retargeted = tf.saved_model.load(str(copied))
     np.testing.assert_allclose(retargeted.encode(X), encode(PARAMS, X), rtol=1e-5)

@@ -109,8 +109,8 @@ def test_what_jax_has_of_it_is_named() -> None:
 def test_a_function_says_which_releases_run_it() -> None:
     portable = export(jnp.sin, target=Target.tensorflow("2.17"))(np.float32(1))
     for same in (portable, pickle.loads(pickle.dumps(portable))):
-        assert repr(same).endswith("\n  runs on TensorFlow: 2.17 to 2.21")
-        assert same.tensorflow_releases == ("2.17", "2.18", "2.19", "2.20", "2.21")
+        assert repr(same).endswith("\n  runs on TensorFlow: 2.17 to 2.22")
+        assert same.tensorflow_releases == ("2.17", "2.18", "2.19", "2.20", "2.21", "2.22")
     newer = changed(portable, stablehlo_version=(9, 0, 0))
     assert repr(newer).endswith("\n  runs on TensorFlow: no release known to this version")
 
@@ -125,7 +125,7 @@ def test_a_function_that_calls_lapack_runs_on_no_release() -> None:
     # JAX writes such checks into its files; jaxlib has dropped the call, so that nobody has it.
     vouched = (DisabledSafetyCheck.custom_call("lapack_ssyevd"),)
     assert changed(portable, disabled_checks=vouched).tensorflow_releases == ()
-    assert repr(retarget(portable)).endswith("\n  runs on TensorFlow: 2.15 to 2.21")
+    assert repr(retarget(portable)).endswith("\n  runs on TensorFlow: 2.15 to 2.22")
 
 
 def test_a_portable_function_is_let_go_with_what_is_noted_of_it() -> None:

@@ -32,14 +32,14 @@ def test_a_release(release: str) -> None:
         ("2.14", "2.15 is the oldest that can run a module: use Target.tensorflow('2.15') or new"),
         ("1.15.5", "2.15 is the oldest that can run a module: use Target.tensorflow('2.15') or n"),
         (
-            "2.22.0",
-            "2.21 is the newest that is known here. Use Target.installed() where 2.22 is "
-            "installed, elsewhere Target.tensorflow('2.21'), or leave the target out.",
+            "2.23.0",
+            "2.22 is the newest that is known here. Use Target.installed() where 2.23 is "
+            "installed, elsewhere Target.tensorflow('2.22'), or leave the target out.",
         ),
         (
             "latest",
-            "no such TensorFlow release is known. Known are 2.15 to 2.21; use "
-            "Target.tensorflow('2.21').",
+            "no such TensorFlow release is known. Known are 2.15 to 2.22; use "
+            "Target.tensorflow('2.22').",
         ),
     ],
 )
@@ -92,7 +92,7 @@ def test_targets_without_xla() -> None:
 def test_which_releases_run_a_module() -> None:
     assert tensorflow_releases((0, 14, 24), 8)[0] == "2.15"
     assert tensorflow_releases((0, 14, 24), 9)[0] == "2.16"
-    assert tensorflow_releases((1, 9, 1), 10) == ("2.20", "2.21")
+    assert tensorflow_releases((1, 9, 1), 10) == ("2.20", "2.21", "2.22")
     assert tensorflow_releases((9, 0, 0), 8) == ()
 
 

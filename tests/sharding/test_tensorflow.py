@@ -163,7 +163,7 @@ def test_modules_of_gspmd_run_on_every_release(gspmd: None) -> None:
 
 def test_modules_of_shardy_need_a_release_that_reads_them() -> None:
     portable = bridge.export(spread_product(), disabled_checks=ALLOWED)(X, X)
-    assert portable.tensorflow_releases == ("2.20", "2.21")
+    assert portable.tensorflow_releases == ("2.20", "2.21", "2.22")
 
 
 def test_a_model_of_it_is_saved_and_loaded(tmp_path: Path) -> None:
