@@ -61,7 +61,8 @@ def save(
 
     Its signatures have inputs and outputs by name. A loaded model has beside them a method of each
     signature's name with the arguments of the JAX function, `params` with a variable for each of
-    the weights by its name ("dense/kernel"), `trainable_variables`, and `constants`.
+    the weights by its name ("dense/kernel"), `trainable_variables`, and `constants`. The model
+    itself can be called: as "serving_default", or as its only signature.
 
     Args:
       path: the directory, on disk or behind a scheme ("gs://bucket/model"), which appears complete

@@ -95,19 +95,24 @@ class FunctionsBeside:
 
     Attributes:
       by_module: functions and their VJPs, by the SHA-256 of their modules.
-      own_operations: the functions of the signatures that are TensorFlow's own operations.
+      by_signature: functions by the names of their signatures.
       problems: of files that cannot be read.
     """
 
     by_module: Mapping[str, PortableFunction]
-    own_operations: Mapping[str, PortableFunction]
+    by_signature: Mapping[str, PortableFunction]
     problems: tuple[str, ...]
+
+    @property
+    def own_operations(self) -> dict[str, PortableFunction]:
+        """Functions of the signatures that are TensorFlow's own operations."""
+        return {name: f for name, f in self.by_signature.items() if not f.target.xla}
 
 
 def functions_beside(contents: SavedModelContents) -> FunctionsBeside:
     """Reads the functions beside a model."""
     found: dict[str, PortableFunction] = {}
-    own: dict[str, PortableFunction] = {}
+    by_signature: dict[str, PortableFunction] = {}
     problems: list[str] = []
     for signature, file in _files_of_signatures(contents):
         try:
@@ -116,9 +121,8 @@ def functions_beside(contents: SavedModelContents) -> FunctionsBeside:
             problems.append(str(e))
         else:
             found |= {hashlib.sha256(each.module.data).hexdigest(): each for each in functions}
-            if not functions[0].target.xla:
-                own[signature] = functions[0]
-    return FunctionsBeside(found, own, tuple(problems))
+            by_signature[signature] = functions[0]
+    return FunctionsBeside(found, by_signature, tuple(problems))
 
 
 def function_files(contents: SavedModelContents) -> Iterator[AnyPath]:

@@ -16,6 +16,7 @@ from jax2tf_bridge.inspecting._contents import (
     sidecar_signatures,
 )
 from jax2tf_bridge.portable._custom_calls import no_handler_text
+from jax2tf_bridge.portable._keys_in_weights import key_paths, keys_text
 from jax2tf_bridge.portable._sharding import CALLS_OF_PARTS
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
@@ -80,6 +81,7 @@ def findings(
         *_sizes_of_files(contents),
         *_serving(contents),
         *_gradients(contents),
+        *_keys(contents, beside),
         *(
             Finding("warning", f"A function beside the model cannot be read: {shortened(p)}")
             for p in beside.problems
@@ -428,6 +430,19 @@ def _gradients(contents: SavedModelContents) -> Iterator[Finding]:
     for (text, remedy), names in same.items():
         which = some([shortened(name, 100) for name in dict.fromkeys(names)])
         yield Finding("note", f"{which}: {text}", remedy)
+
+
+def _keys(contents: SavedModelContents, beside: FunctionsBeside) -> Iterator[Finding]:
+    """Finds signatures whose results depend on PRNG keys among the weights."""
+    for name, entry in sidecar_signatures(contents).items():
+        portable = beside.by_signature.get(name)
+        if portable is None or not entry.get("takes_params"):
+            continue
+        weights = portable.in_tree.children[0].children[:1]
+        paths = key_paths(portable, sum(tree.leaf_count for tree in weights))
+        if paths:
+            text = keys_text([shortened(path, 100) for path in paths], shortened(name, 100))
+            yield Finding("note", text[0].upper() + text[1:])
 
 
 def _is_default(gradient: Gradient) -> bool:

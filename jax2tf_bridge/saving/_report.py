@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from jax2tf_bridge._utils._number_texts import number_text
 from jax2tf_bridge.portable._aval import Aval
+from jax2tf_bridge.portable._keys_in_weights import key_paths, keys_text
 from jax2tf_bridge.saved_model._sidecar import bucket_texts, padding_texts
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.saving.publishing._publish import NewVersion
@@ -219,6 +220,14 @@ def _buckets_text(bucketing: Bucketing | None) -> str:
 
 def _gradient_missing_because(endpoint: Endpoint) -> str:
     return "" if endpoint.orders is not None else endpoint.portable.gradient_problem() or ""
+
+
+def key_notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
+    """Names the signatures whose results depend on PRNG keys among the weights, for people."""
+    paths = {e.name: key_paths(e.portable, len(e.weights)) for e in endpoints}
+    return tuple(
+        keys_text(keys, name if len(endpoints) > 1 else "") for name, keys in paths.items() if keys
+    )
 
 
 def missing_gradient_notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:

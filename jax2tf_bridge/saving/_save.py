@@ -14,11 +14,12 @@ from jax2tf_bridge.errors import Argument, Blank, GradientError, Message, Saving
 from jax2tf_bridge.portable._as_portable import as_portable_function
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saved_model._place import check_place
-from jax2tf_bridge.saved_model._signature import Signature
+from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
 from jax2tf_bridge.saving._metadata import write_defaults, write_metadata
 from jax2tf_bridge.saving._report import (
     SavedModel,
     SavedSignature,
+    key_notes,
     missing_gradient_notes,
     variable_aval,
 )
@@ -141,6 +142,7 @@ def save_functions(
         *sizes,
         (
             *missing_gradient_notes(endpoints),
+            *key_notes(endpoints),
             *(note for e in endpoints for note in e.notes),
             *notes,
         ),
@@ -217,6 +219,10 @@ def _save(root: _Root, endpoints: Sequence[Endpoint], folder: Path) -> dict[str,
         method, concrete[endpoint.name] = _traced(endpoint)
         served[endpoint.name] = served_arrays(endpoint, concrete[endpoint.name].structured_outputs)
         setattr(root, endpoint.name, method)
+    default = endpoints[0].name if len(endpoints) == 1 else SERVING_DEFAULT
+    if default in concrete:
+        # tf.saved_model.load(path)(...) calls it: what TF Hub and Keras expect of a model.
+        setattr(root, "__call__", getattr(root, default))  # noqa: B010
     root.gradients = {e.name: e.gradient_functions() for e in endpoints}
     try:
         tf.saved_model.save(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import platform
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,10 @@ NO_NEWER_PYTHON = (
 NO_CONSUMER_PYTHON = (
     "no Python 3.11 on the PATH or among pyenv's versions: the TensorFlow-only consumers, of "
     "which the oldest needs it, were NOT run"
+)
+NO_DEVICE_COMPILERS = (
+    "the compilers for CUDA and TPUs have wheels for Linux on x86-64 alone: modules were NOT "
+    "compiled for an H100 and a TPU v5e"
 )
 
 
@@ -152,6 +157,20 @@ class Harness:
             raise NotAvailableError(NO_CONSUMER_PYTHON)
         requirements = {"onnx": ONNX, "openvino": (OPENVINO,)}[runtime]
         return environment(runtime, base, *requirements, "{plain}", say=self.say)
+
+    def device_python(self, jax: str) -> Path:
+        """Returns the interpreter of an environment that compiles for GPUs and TPUs without one.
+
+        Args:
+          jax: the version of JAX, whose plugins for both are installed with it.
+        """
+        if sys.platform != "linux" or platform.machine() != "x86_64":
+            raise NotAvailableError(NO_DEVICE_COMPILERS)
+        base = newest_python(CONSUMER_PYTHON, NEWER_PYTHON[1])
+        if base is None:
+            raise NotAvailableError(NO_NEWER_PYTHON)
+        requirements = (f"jax[tpu,cuda12-local]=={jax}", "nvidia-cuda-nvcc-cu12", "{plain}")
+        return environment(f"devices-{jax}", base, *requirements, say=self.say)
 
     def exporter_python(self, exporter: str) -> Path:
         """Returns the interpreter of an exporting side."""

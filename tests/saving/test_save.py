@@ -386,3 +386,21 @@ def test_checks_are_disabled_for_a_signature(tmp_path: Path) -> None:
     for checks, text in ((wrong, "disabled check 0 must be"), ("debug_effects", "must be a list")):
         with pytest.raises(FunctionError, match=rf"{text}.*DisabledSafetyCheck.*Got: "):
             save(tmp_path / "n", Signature(chatty, args=[X], disabled_checks=checks))
+
+
+def test_a_loaded_model_is_called_as_its_default_signature(tmp_path: Path) -> None:
+    save(tmp_path / "one", {"predict": DENSE}, params=PARAMS)
+    save(
+        tmp_path / "two",
+        {"other": Signature(jnp.sin, args=[X], takes_params=False), "serving_default": DENSE},
+        params=PARAMS,
+    )
+    for name, method in (("one", "predict"), ("two", "serving_default")):
+        model = tf.saved_model.load(str(tmp_path / name))
+        np.testing.assert_array_equal(model(X), getattr(model, method)(X))
+
+
+def test_a_model_without_a_default_signature_is_not_called(tmp_path: Path) -> None:
+    signatures = {"sine": Signature(jnp.sin, args=[X]), "cosine": Signature(jnp.cos, args=[X])}
+    save(tmp_path / "m", signatures)
+    assert not callable(tf.saved_model.load(str(tmp_path / "m")))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -90,3 +92,33 @@ def test_seeds_that_would_have_no_effect(tmp_path: Path) -> None:
     seed: Any = "Scalar"
     with pytest.raises(SavingError, match=r"must be 'key' or 'scalar'\. Got: 'Scalar'"):
         save(tmp_path / "m", Signature(f, args=[jax.random.key(0), X], seed=seed))
+
+
+class _Coder(nn.Module):
+    @nn.compact
+    def __call__(self, image: Any, scale: Any) -> Any:
+        return nn.Dense(2, name="dense")(image) * scale
+
+    def encode(self, pixels: Any) -> Any:
+        return pixels + 1
+
+
+def test_inputs_of_a_linen_module_have_the_names_of_its_method(tmp_path: Path) -> None:
+    coder, x, scale = _Coder(), np.ones((1, 3), np.float32), np.float32(2)
+    variables = coder.init(jax.random.key(0), x, scale)
+    signatures = {
+        "call": Signature(coder.apply, args=[x, scale]),
+        "encode": Signature(functools.partial(coder.apply, method="encode"), args=[x]),
+        "method": Signature(functools.partial(coder.apply, method=_Coder.encode), args=[x]),
+        "bound": Signature(
+            functools.partial(coder.apply, variables, x), args=[scale], takes_params=False
+        ),
+    }
+    saved = save(tmp_path / "m", signatures, params=variables)
+    names = {name: list(signature.inputs) for name, signature in saved.signatures.items()}
+    assert names == {
+        "call": ["image", "scale"],
+        "encode": ["pixels"],
+        "method": ["pixels"],
+        "bound": ["scale"],
+    }

@@ -6,10 +6,13 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from jax2tf_bridge import AUTO, Signature, export, save
+from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.saving import SavedModel
 from jax2tf_bridge.saving.serving._warm_up import read_warm_up
 from tests.saving.saved_functions import DENSE, PARAMS
@@ -99,3 +102,36 @@ def test_the_code_leaves_weights_closed(tmp_path: Path) -> None:
     assert saved.signatures["serving_default"].opened_by == code
     opened = export(product, polymorphic_shapes={"x": "(b, ...)"})
     assert str(opened(weights, np.ones((4, 3), np.float32)).in_avals[-1]) == "float32[b,3]"
+
+
+class _Dropping(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.dense = nnx.Linear(3, 2, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.dropout(self.dense(x))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_results_that_depend_on_keys_among_the_weights(training: bool, tmp_path: Path) -> None:
+    model = _Dropping(nnx.Rngs(0))
+    (model.train if training else model.eval)()
+    graph, state = nnx.split(model)
+
+    def classify(params: Any, x: Any) -> Any:
+        return nnx.merge(graph, params)(x)
+
+    saved = save(tmp_path / "m", Signature(classify, args=[X]), params=nnx.to_pure_dict(state))
+    note = "depend on a PRNG key among the weights (params['dropout']['rngs']"
+    findings = describe_saved_model(read_saved_model(tmp_path / "m"))["findings"]
+    assert (note in str(saved)) == training
+    assert any(note in finding["text"] for finding in findings) == training
+
+
+def test_an_unused_key_among_the_weights_is_not_told(tmp_path: Path) -> None:
+    params = {"w": W, "key": jax.random.key(0)}
+    saved = save(
+        tmp_path / "m", Signature(lambda params, x: x @ params["w"], args=[X]), params=params
+    )
+    assert "PRNG" not in str(saved)

@@ -30,6 +30,7 @@ class JaxCallable:
       static_argnums, static_argnames: the arguments that jit takes as values.
       source: where it was defined, as "file:line (function)", if that is known.
       is_unbound_module: whether it is a module of flax.linen without parameters.
+      variadic_names: names of the first arguments that fall into `*args`, if they are known.
     """
 
     name: str
@@ -40,6 +41,7 @@ class JaxCallable:
     signature: inspect.Signature | None
     source: str | None = None
     is_unbound_module: bool = False
+    variadic_names: tuple[str, ...] = ()
 
     @staticmethod
     def of(function: object, *, caller: str) -> JaxCallable:
@@ -76,6 +78,7 @@ class JaxCallable:
             signature=signature,
             source=defined_at(function),
             is_unbound_module=_is_unbound_module(function),
+            variadic_names=_linen_argument_names(function),
         )
 
     def is_static(self, position: int) -> bool:
@@ -93,6 +96,8 @@ class JaxCallable:
             if parameter.kind is parameter.KEYWORD_ONLY:
                 break
             names.append(parameter.name)
+        if not set(self.variadic_names) & set(names):
+            names += self.variadic_names
         named = names[:count]
         return (*named, *(f"{variadic}[{i}]" for i in range(count - len(named))))
 
@@ -103,11 +108,34 @@ def _is_jitted(function: object) -> bool:
     return isinstance(function, jax.stages.Wrapped) and not is_of_flax
 
 
+def _is_linen_module(value: object) -> bool:
+    # By name, so that Flax is not imported for those who do not use it.
+    kinds = [(kind.__module__, kind.__name__) for kind in type(value).__mro__]
+    return ("flax.linen.module", "Module") in kinds
+
+
 def _is_unbound_module(function: object) -> bool:
-    # Without Flax: whoever has a module of its has imported it.
-    kinds = [(kind.__module__, kind.__name__) for kind in type(function).__mro__]
-    is_module = ("flax.linen.module", "Module") in kinds
-    return is_module and getattr(function, "scope", None) is None
+    return _is_linen_module(function) and getattr(function, "scope", None) is None
+
+
+def _linen_argument_names(function: object) -> tuple[str, ...]:
+    """Names the positional arguments of a linen module's method behind `Module.apply`'s `*args`.
+
+    Returns no names for any other function.
+    """
+    args: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = {}
+    if isinstance(function, functools.partial):
+        function, args, keywords = function.func, function.args, function.keywords
+    module = getattr(function, "__self__", None)
+    if getattr(function, "__name__", "") != "apply" or not _is_linen_module(module):
+        return ()
+    method = keywords.get("method") or "__call__"
+    signature = _signature(getattr(type(module), method) if isinstance(method, str) else method)
+    if signature is None:
+        return ()
+    positional = list(signature.parameters)[1 : _positional_count(signature)]
+    return tuple(positional[max(len(args) - 1, 0) :])
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
