@@ -249,9 +249,10 @@ def _traced(endpoint: Endpoint) -> tuple[Any, Any]:
 
     def by_name(**tensors: Any) -> dict[str, Any]:
         given = {**defaults, **tensors}
-        if not endpoint.portable.target.xla:
-            # A session, as C++ has it, compares no shape with the signature's, and operations take
-            # others; a module is checked when it runs.
+        if not endpoint.portable.target.xla or endpoint.bucketing is not None:
+            # A session, such as TensorFlow Serving's, compares no shape with the signature's.
+            # Operations would take other shapes, and buckets would hide them. A module alone is
+            # checked when it runs.
             given = {
                 name: tf.ensure_shape(tensor, specs[name].shape, name=name)
                 for name, tensor in given.items()

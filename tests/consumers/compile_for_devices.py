@@ -122,7 +122,7 @@ def _portable_function(folder: Path) -> tuple[Function, list[Any], bool]:
     )
     arrays = _inputs(folder, "program.json")
     specs = [
-        # A typed key is as many words as its array has more dimensions.
+        # Arrays of typed keys have their words as one more dimension.
         jax.ShapeDtypeStruct(array.shape[: len(aval.shape)], aval.dtype)
         for array, aval in zip(arrays, exported.in_avals, strict=True)
     ]

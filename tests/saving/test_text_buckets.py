@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -342,3 +343,43 @@ def test_padding_with_a_number_that_only_float64_has(tmp_path: Path) -> None:
         )
         save(tmp_path / "m", signature, buckets={"n": [4]}, vjp_order=0)
     assert tf.saved_model.load(tmp_path / "m").serving_default(x).numpy() == [3]
+
+
+def _with_positions(rows: int) -> Any:
+    """Adds learned positions to embedded words; JAX fills rows beyond the table with NaN."""
+    table = np.ones((rows, 4), np.float32)
+
+    def encode(ids: Any) -> Any:
+        words = jnp.take(jnp.ones((50, 4)), ids, axis=0)
+        positions = jnp.take(table, jnp.arange(ids.shape[1]), axis=0, mode="fill")
+        real = (ids > 0)[..., None]
+        mixed = jnp.where(real, words + positions, 0).sum(1)
+        return mixed / jnp.maximum(real.sum(1), 1) + 0 * positions.sum()
+
+    return encode
+
+
+def test_a_bucket_beyond_a_table_of_positions() -> None:
+    function = named(_with_positions(32), np.ones((2, 5), np.int32), shapes="(b, n)")
+    buckets = {"b": (1, 4), "n": (16, 64)}
+    message = (
+        "f: padding n = 17 to the bucket n = 64 makes the output 'output_0' infinite or NaN; "
+        "without padding it is finite. A table with fewer rows than the bucket, as of learned "
+        "positions, does that: let the largest bucket of n be its length. If it is right for all "
+        "your requests, vouch for it: unchecked_padding=['n']."
+    )
+    with pytest.raises(UnsoundBucketsError, match=f"^{re.escape(message)}$") as caught:
+        check_rows(function, function.bucketing(buckets))
+    assert (caught.value.sizes, caught.value.bucket) == ({"n": 17}, {"n": 64})
+    check_rows(function, function.bucketing({**buckets, "n": (16, 32)}))
+
+
+def test_a_size_that_gives_infinity_without_padding() -> None:
+    def growing(x: Any) -> Any:
+        return jnp.exp(jnp.float32(3) * x.shape[1]) * (1 + 0 * x.sum(1))
+
+    function = named(growing, np.ones((2, 5), np.float32), shapes="(b, n)")
+    buckets = {"b": (1,), "n": (8, 64)}
+    message = "f: the output 'output_0' is infinite or NaN at n = 64, in the bucket n = 64; at n = "
+    with pytest.raises(UnsoundBucketsError, match=f"^{re.escape(message)}"):
+        check_rows(function, function.bucketing(buckets, unchecked=["n"]))

@@ -293,8 +293,8 @@ def _pad(bucketing: Bucketing, aval: Aval, tensor: Any, targets: Values, value: 
     else:
         # Nothing is copied where the amounts come out as 0.
         unknown = tf.stack([0 if size is None else size for size in sizes]) - tf.shape(tensor)
-        if None in sizes:
-            unknown *= np.array(is_padded, np.int32)
+        # A session takes tensors of other sizes than the graph says: these must not be padded.
+        unknown *= np.array(is_padded, np.int32)
         rows = tf.stack([none, unknown], axis=1)
     number = np.asarray(value).astype(tensor.dtype.as_numpy_dtype)
     padded = tf.pad(tensor, rows, constant_values=tf.constant(number) if value else 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from jax2tf_bridge.saving.buckets._buckets import Bucketing
 from jax2tf_bridge.saving.buckets._likely_sizes import typical_sizes
@@ -60,6 +60,31 @@ class TrialSizes:
             if runs(bucket) and any(map(runs, sizes)):
                 return bucket
         return most
+
+    def larger_buckets(self) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
+        """Yields the buckets that the trial leaves out since they are larger than its own.
+
+        Each bucket of each variable comes once, with the least sizes that are padded to it: sizes
+        of all variables, then the same with the buckets in their place.
+        """
+        by_variable = self._bucketing.sizes
+        for i in range(max(map(len, by_variable.values()))):
+            places = {v: min(i, len(sizes) - 1) for v, sizes in by_variable.items()}
+            buckets = {v: by_variable[v][place] for v, place in places.items()}
+            full = self.all(buckets)
+            if all(size <= self._buckets[v] for v, size in buckets.items()):
+                continue
+            if not self.allows(full):
+                continue
+            least = dict(full)
+            for variable, place in places.items():
+                if variable in self._bucketing.unchecked:
+                    continue
+                before = by_variable[variable][place - 1] if place else 0
+                sizes = range(before + 1, buckets[variable])
+                fitting = (n for n in sizes if self.allows({**least, variable: n}))
+                least[variable] = next(fitting, buckets[variable])
+            yield least, full
 
     def bucket_text(self, variable: str) -> str:
         """Names the bucket in a message: it may be none of the user's."""

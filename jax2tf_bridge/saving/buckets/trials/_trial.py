@@ -60,7 +60,7 @@ class Trial:
 
 def trial_steps(bucketing: Bucketing) -> int:
     """Counts how often `check_rows` calls its `step`."""
-    return 2 + sum(kind == "split" for kind in bucketing.oversize.values())
+    return 3 + sum(kind == "split" for kind in bucketing.oversize.values())
 
 
 def check_rows(
@@ -77,8 +77,9 @@ def check_rows(
     Sizes below a bucket are run as they are, and padded with what will really stand there, and the
     results compared. Rows, beside which TensorFlow Serving puts those of others, are run beside
     other rows, in one program, unless a mask tells the function which are real. Where larger sizes
-    are to be split, a whole is compared with its pieces. Two programs are compiled where nothing is
-    found. Inputs are drawn as requests could have them (`PlausibleInputs`).
+    are to be split, a whole is compared with its pieces. All this happens at small sizes, with two
+    programs. Then each larger bucket runs once, and must give no NaN or infinity that the small
+    sizes do not give. Inputs are drawn as requests could have them (`PlausibleInputs`).
 
     Args:
       call: as `bucketed` takes it, with the weights that are to be saved.
@@ -108,6 +109,8 @@ def check_rows(
         if kind == "split":
             trial.pieces(variable)
             step()
+    trial.larger_buckets()
+    step()
     return Trial(trial.takes_any_padding(), trial.notes())
 
 
@@ -236,6 +239,67 @@ class _Trial:
         below = self.sizes.size_below(variable)
         self._compare_in_pieces(
             variable, bucket, max(1, bucket * 2 // 3) if below is None else below
+        )
+
+    def larger_buckets(self) -> None:
+        """Raises if a bucket gives NaN or infinity, and the small sizes of the trial do not.
+
+        Small sizes do not reach the limits of a function, such as the rows of a table of positions.
+        """
+        buckets = list(self.sizes.larger_buckets())
+        if not buckets:
+            return
+        small = self.sizes.all({})
+        finite = self._finite_outputs(small, small, self.bucketing.outputs)
+        for least, full in buckets:
+            for sizes in (least, full):
+                bad = finite - self._finite_outputs(sizes, full, finite)
+                if bad:
+                    alone = self._finite_outputs(sizes, sizes, bad)
+                    raise self._not_finite_error(min(bad), sizes, full, bad <= alone)
+
+    def _finite_outputs(
+        self, values: Mapping[str, int], targets: Mapping[str, int], names: Iterable[str]
+    ) -> set[str]:
+        """Returns the outputs without NaN and infinity at some sizes, padded to others."""
+        (tensors,) = self._inputs(values, ("full",))
+        results = run_padded(self.call, self.bucketing, tensors, values, targets)
+        return {name for name in names if is_finite(results[name])}
+
+    def _not_finite_error(
+        self, output: str, sizes: Mapping[str, int], full: Mapping[str, int], is_padding: bool
+    ) -> UnsoundBucketsError:
+        trial = self.sizes.all({})
+        variables = [v for v in self.bucketing.sizes if full[v] > trial[v]]
+        for variable in variables if len(variables) > 1 else ():
+            alone, target = ({**trial, variable: s[variable]} for s in (sizes, full))
+            if self.sizes.allows(target) and not self._finite_outputs(alone, target, [output]):
+                variables = [variable]
+                break
+        size, bucket, small = ({v: values[v] for v in variables} for values in (sizes, full, trial))
+        if is_padding:
+            problem = (
+                f"padding {values_text(size)} to the bucket {values_text(bucket)} makes the output "
+                f"{output!r} infinite or NaN; without padding it is finite"
+            )
+        else:
+            problem = (
+                f"the output {output!r} is infinite or NaN at {values_text(size)}, in the bucket "
+                f"{values_text(bucket)}; at {values_text(small)} it is finite"
+            )
+        names = " and ".join(variables)
+        return UnsoundBucketsError(
+            Message(
+                f"{self.bucketing.name}: {problem}. A table with fewer rows than the bucket, as of "
+                f"learned positions, does that: let the largest bucket of {names} be its length. "
+                "If it is right for all your requests, vouch for it: ",
+                Argument("unchecked_padding", variables),
+                ".",
+            ),
+            output=output,
+            sizes=size,
+            bucket=bucket,
+            difference=float("nan"),
         )
 
     def notes(self) -> tuple[str, ...]:
