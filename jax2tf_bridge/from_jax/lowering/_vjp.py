@@ -85,7 +85,10 @@ def gradient_on_demand(
             with jax.enable_x64(x64):
                 inferred = infer(begin, assumptions)
             refuse_host_callbacks(
-                inferred.traced, vjp_name, without_debug_effects=options.without_debug_effects
+                inferred.traced,
+                vjp_name,
+                without_debug_effects=options.without_debug_effects,
+                runtime_checks=options.runtime_checks,
             )
         except (InconclusiveShapeError, ShardingError):
             raise
