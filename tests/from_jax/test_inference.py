@@ -195,6 +195,24 @@ class TestVjp:
             assert str(caught.value) == portable.gradient_problem() == problem
         assert len(traces) == count
 
+    def test_what_no_size_can_differentiate_is_tried_at_one_size(self) -> None:
+        sizes = []
+
+        def until_large(x: Any) -> Any:
+            sizes.append(x.shape[0])
+            return lax.while_loop(lambda y: y.sum() < 100, lambda y: y * 2, x)
+
+        problem = exported(until_large, 7).gradient_problem()
+        assert problem is not None
+        assert "Reverse-mode differentiation does not work" in problem
+        assert [size for size in sizes if isinstance(size, int)] == [7]
+
+    def test_a_loop_over_an_open_size_is_about_sizes(self) -> None:
+        portable = exported(lambda x: lax.fori_loop(0, x.shape[0], lambda i, y: y * 2, x), 3)
+        problem = portable.gradient_problem()
+        assert problem is not None
+        assert "needs a size as a number of Python" in problem
+
     def test_the_forward_functions_requirements_hold_in_the_gradient(self) -> None:
         portable = exported(best_five, 7, constraints="infer")
         assert portable.vjp().requirements == ("b >= 5",)

@@ -14,7 +14,7 @@ from jax import lax
 from jax2tf_bridge import export
 from jax2tf_bridge.errors import InconclusiveShapeError, ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax.shapes import _inference
+from jax2tf_bridge.from_jax.shapes import _inference, _samples
 from tests.from_jax.inferring import (
     best_five,
     exported,
@@ -137,6 +137,31 @@ def test_a_size_that_must_be_a_number() -> None:
         r"polymorphic_shapes, or compute with it by jax\.numpy",
     ):
         exported(f, 3)
+
+
+def test_trials_end_when_all_have_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_samples, "_MAX_SECONDS_ALIKE", 0.0)
+    sizes = []
+
+    def f(x: Any) -> Any:
+        sizes.append(x.shape[0])
+        return sum(x[i] for i in range(x.shape[0]))
+
+    with pytest.raises(InconclusiveShapeError, match="needs a size as a number"):
+        exported(f, 3)
+    assert len([size for size in sizes if isinstance(size, int)]) == 8
+
+
+def test_a_value_that_is_needed_is_tried_at_one_size() -> None:
+    sizes = []
+
+    def f(x: Any) -> Any:
+        sizes.append(x.shape[0])
+        return branching(x)
+
+    with pytest.raises(jax.errors.TracerBoolConversionError):
+        exported(f, 3)
+    assert [size for size in sizes if isinstance(size, int)] == [3]
 
 
 def test_sizes_that_have_nothing_simple_in_common() -> None:

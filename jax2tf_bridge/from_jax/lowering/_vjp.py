@@ -73,6 +73,7 @@ def gradient_on_demand(
         name=vjp_name,
         trace=lambda *known: trace_vjp(function.trace(*known), spread()),
         trace_at=lambda sizes: trace_vjp(function.trace_at(sizes), spread()),
+        is_gradient=True,
     )
 
     @_once

@@ -222,10 +222,7 @@ def fails_at_all_sizes(
       sizes: some at which it was tried.
       concrete: what it raised there; the note says so where it is another error.
     """
-    said = first_line(error)
-    for variable, size in sizes.items():
-        said = re.sub(rf"\b{variable}\b", str(size), said)
-    if type(concrete) is type(error) and first_line(concrete) in (first_line(error), said):
+    if is_same_error(error, concrete, sizes):
         return (
             f"{name} fails for every size that was tried, {_sizes(sizes)} among them, so that no "
             "constraint can help."
@@ -234,6 +231,20 @@ def fails_at_all_sizes(
         f"{name} fails for every size that was tried, so that no constraint can help. For "
         f"{_sizes(sizes)}, {type(concrete).__name__}: {first_line(concrete)}"
     )
+
+
+def is_same_error(error: Exception, concrete: Exception, sizes: Mapping[str, int]) -> bool:
+    """Returns whether an error at open sizes is, but for the sizes in its text, another one.
+
+    Args:
+      error: the error at open sizes.
+      concrete: the error at numbers.
+      sizes: these numbers.
+    """
+    said = first_line(error)
+    for variable, size in sizes.items():
+        said = re.sub(rf"\b{variable}\b", str(size), said)
+    return type(concrete) is type(error) and first_line(concrete) in (first_line(error), said)
 
 
 def _place(source: str | None) -> str:

@@ -200,7 +200,7 @@ def _by_experiment(
 ) -> tuple[list[SizeAssumptions], Exception]:
     """Lists assumptions to try next, found at concrete sizes, and the error to raise otherwise."""
     source = user_line(error) or function.source
-    found = try_sizes(function, assumptions.full_scope)
+    found = try_sizes(function, assumptions.full_scope, error)
     if not found.passed:
         for sizes, concrete in found.failed[:1]:
             error.add_note(fails_at_all_sizes(function.name, error, sizes, concrete))

@@ -79,6 +79,8 @@ class TracedFunction:
       example: sizes at which it should work, as far as they are known.
       source: where it was defined, for errors that name no line of it.
       words: how its user writes sizes and constraints, for errors.
+      is_gradient: whether it is the VJP of a function. Errors there are JAX's, and one that is the
+        same at numbers is not about sizes.
     """
 
     name: str
@@ -88,3 +90,4 @@ class TracedFunction:
     example: Mapping[str, int]
     source: str | None = None
     words: SizeWords = POLYMORPHIC
+    is_gradient: bool = False
