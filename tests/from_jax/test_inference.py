@@ -120,6 +120,18 @@ def test_checks_in_words_of_their_own_are_understood_by_experiment() -> None:
     assert exported(f, 6, constraints="infer").requirements == ("mod(b, 3) == 0",)
 
 
+def test_a_sample_of_an_open_population() -> None:
+    def draw(population: Any) -> Any:
+        key = jax.random.key(0)
+        # Equal probabilities: JAX draws without them by a permutation, which needs a number.
+        p = jnp.full(population.shape, 1 / population.shape[0])
+        return jax.random.choice(key, population, shape=(3,), replace=False, p=p)
+
+    with pytest.raises(InconclusiveShapeError, match="draw needs b >= 3 at"):
+        exported(draw, 5)
+    assert exported(draw, 5, constraints="infer").requirements == ("b >= 3",)
+
+
 def test_reshapes_that_jax_does_not_check_are_requirements() -> None:
     def f(x: Any) -> Any:
         return x.reshape(x.shape[0] // 4, 4)

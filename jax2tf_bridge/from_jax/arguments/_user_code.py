@@ -46,8 +46,8 @@ def user_line(error: BaseException) -> str | None:
 def library_line(error: BaseException) -> str | None:
     """Finds the innermost line of a library that the user's code called, with its text.
 
-    Its form is "file.py:12 (function), which has: len(values)". None where the user's own code is
-    further inside, or called JAX directly.
+    Its form is "file.py:12 (function), `len(values)`". None where the user's own code is further
+    inside, or called JAX directly.
     """
     innermost: str | None = None
     for file, line, function in _frames(error):
@@ -55,7 +55,8 @@ def library_line(error: BaseException) -> str | None:
             innermost = None
         elif _package(file) not in {"", *_NOT_CALLED_BY_NAME}:
             text = linecache.getline(file, line).strip()
-            innermost = f"{file}:{line} ({function})" + (f", which has: {text}" if text else "")
+            shown = f", `{text}`" if text and not text.startswith("raise ") else ""
+            innermost = f"{file}:{line} ({function}){shown}"
     return innermost if innermost is not None and _is_called(error) else None
 
 

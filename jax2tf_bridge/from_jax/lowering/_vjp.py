@@ -74,6 +74,7 @@ def gradient_on_demand(
         trace=lambda *known: trace_vjp(function.trace(*known), spread()),
         trace_at=lambda sizes: trace_vjp(function.trace_at(sizes), spread()),
         is_gradient=True,
+        row_wise=(),
     )
 
     @_once
