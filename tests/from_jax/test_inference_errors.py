@@ -16,6 +16,7 @@ from jax2tf_bridge import export
 from jax2tf_bridge.errors import InconclusiveShapeError, ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.arguments import _user_code
+from jax2tf_bridge.from_jax.lowering import _row_wise
 from jax2tf_bridge.from_jax.shapes import _inference, _samples
 from tests.from_jax.inferring import (
     best_five,
@@ -202,6 +203,14 @@ class TestRowWise:
 
         text = self.error(halves, np.ones((3, 2), np.float32), shapes="(b, 2)")
         assert "Or export jax.vmap(lambda x: halves(x[None])[0]): it can be traced" in text
+
+    def test_large_arguments_are_not_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_row_wise, "MAX_ELEMENTS", 5)
+
+        def halves(x: Any) -> Any:
+            return jnp.stack([x[i, :1] for i in range(x.shape[0])])
+
+        assert "jax.vmap" not in self.error(halves, np.ones((3, 2), np.float32), shapes="(b, 2)")
 
     def test_rows_that_depend_on_each_other_are_not_mapped(self) -> None:
         def running(x: Any) -> Any:

@@ -205,7 +205,7 @@ def _place_of_check(path: Sequence[Any]) -> str:
 
 
 def _is_checkify_check(equation: Any) -> bool:
-    return equation.primitive.name == _CHECK and equation.params.keys() >= {"err_tree"}
+    return bool(equation.primitive.name == _CHECK and equation.params.keys() >= {"err_tree"})
 
 
 def _lower_to_nothing(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
@@ -224,17 +224,15 @@ def _lower_callback(
         )
     if runtime_checks != DROP:
         raise _equinox_refusal(name, params, "")
-    # Outside of the branch that `_lower_cond` leaves out. Equinox has NaN for what it cannot raise.
+    # Outside of the branch that `_lower_cond` leaves out.
     avals = ctx.avals_out
     return lower_fun(lambda *_: [_invalid(aval) for aval in avals])(ctx, *args)
 
 
 def _invalid(aval: Any) -> Any:
-    """Makes NaN, or the largest integer."""
-    if jnp.issubdtype(aval.dtype, jnp.inexact):
-        return jnp.full(aval.shape, jnp.nan, aval.dtype)
-    largest = True if aval.dtype == bool else jnp.iinfo(aval.dtype).max
-    return jnp.full(aval.shape, largest, aval.dtype)
+    """Makes NaN, or zeros of a dtype that has none."""
+    value = jnp.nan if jnp.issubdtype(aval.dtype, jnp.inexact) else 0
+    return jnp.full(aval.shape, value, aval.dtype)
 
 
 def _lower_cond(ctx: Any, index: Any, *args: Any, **params: Any) -> Sequence[Any]:
@@ -246,7 +244,8 @@ def _lower_cond(ctx: Any, index: Any, *args: Any, **params: Any) -> Sequence[Any
 
 
 def _is_equinox_call(equation: Any) -> bool:
-    return equation.primitive.name in _CALLBACKS and is_equinox_check(equation.params)
+    primitive: str = equation.primitive.name
+    return primitive in _CALLBACKS and is_equinox_check(equation.params)
 
 
 def _refusal(name: str, equation: Any, help_text: str) -> NotExportableError:

@@ -72,7 +72,8 @@ class RowWise:
     Attributes:
       code: the code that makes it.
       trace: traces it, as that of a TracedFunction.
-      is_same: runs both at random numbers, and returns whether the results are equal.
+      is_same: runs both at random numbers, and returns whether the results are equal; False for
+        arguments that are too large for that.
     """
 
     code: str
