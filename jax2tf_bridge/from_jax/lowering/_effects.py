@@ -38,7 +38,8 @@ _FOR_DEBUGGING = {
 }
 _CHECK = "check"
 _DEBUG_EFFECT = ".debugging.DebugEffect"
-_CHECK_EFFECT = ".checkify.ErrorEffect"
+# The second is that of JAX 0.12.
+_CHECK_EFFECTS = (".checkify.ErrorEffect", ".effects.ErrorEffect")
 
 _EQUINOX_CHECKS = frozenset(
     ("equinox._errors", f"_error.<locals>.{name}") for name in ("raises", "tpu_msg")
@@ -155,7 +156,7 @@ def is_effect_left_out(name: str, *, without_debug: bool, runtime_checks: str | 
       runtime_checks: "drop" where checks of values are.
     """
     is_of_debugging = without_debug and name.endswith(_DEBUG_EFFECT)
-    return is_of_debugging or (runtime_checks == DROP and name.endswith(_CHECK_EFFECT))
+    return is_of_debugging or (runtime_checks == DROP and name.endswith(_CHECK_EFFECTS))
 
 
 def is_equinox_check(params: Mapping[str, Any]) -> bool:
