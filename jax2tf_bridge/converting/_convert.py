@@ -47,6 +47,7 @@ def convert(
     native_serialization_platforms: Sequence[str] | None = None,
     native_serialization_disabled_checks: Sequence[Any] = (),
     target: Target | None = None,
+    runtime_checks: Literal["drop"] | None = None,
 ) -> ConvertedFunction:
     """Makes a TF function of a JAX function; a drop-in for jax2tf.convert of JAX 0.12.
 
@@ -67,6 +68,8 @@ def convert(
       native_serialization_disabled_checks: of DisabledSafetyCheck.
       target: what the consumer can run; by default `Target.widest()`. For one without XLA the
         function becomes TensorFlow's own operations.
+      runtime_checks: as in `export`: "drop" leaves out the checks of values that
+        equinox.error_if and checkify.check make while the function runs.
 
     Returns:
       A function over tensors, tf.Variables, arrays and scalars. 64-bit values are taken as
@@ -78,7 +81,7 @@ def convert(
       contradict.
 
     Raises:
-      FunctionError: `f` is not callable.
+      FunctionError: `f` is not callable, or runtime_checks is another word.
       TargetError: no such platform, or enable_xla, native_serialization and the target contradict
         each other.
 
@@ -102,6 +105,7 @@ def convert(
         target,
         argument="native_serialization_platforms",
         call=call_text("convert", function, polymorphic_shapes),
+        runtime_checks=runtime_checks,
     )
     constants = SharedConstants(function.name)
     pool = ConstantPool()

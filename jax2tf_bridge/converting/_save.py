@@ -282,6 +282,7 @@ def _prepared(
             platforms=platforms,
             disabled_checks=signature.disabled_checks,
             target=target,
+            runtime_checks=signature.runtime_checks,
         )
     return PreparedSignature(name, signature, takes, prepared)
 
@@ -325,6 +326,7 @@ _EXPORT_OPTIONS = (
     "polymorphic_shapes",
     "polymorphic_constraints",
     "disabled_checks",
+    "runtime_checks",
 )
 
 

@@ -9,12 +9,12 @@ from typing import Any, Literal
 import jax
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
-from jax2tf_bridge.errors import Argument, Message, ShapeError
+from jax2tf_bridge.errors import Argument, FunctionError, Message, ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.arguments._avals import portable_aval
 from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
 from jax2tf_bridge.from_jax.lowering._build import build
-from jax2tf_bridge.from_jax.lowering._effects import refuse_host_callbacks
+from jax2tf_bridge.from_jax.lowering._effects import DROP, refuse_host_callbacks
 from jax2tf_bridge.from_jax.lowering._flat_functions import widened
 from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, Lowered, lower
 from jax2tf_bridge.from_jax.lowering._tracing import traced_function
@@ -46,6 +46,7 @@ def export(
     platforms: Sequence[str] | None = None,
     disabled_checks: Sequence[Any] = (),
     target: Target | None = None,
+    runtime_checks: Literal["drop"] | None = None,
 ) -> Callable[..., PortableFunction]:
     """Freezes a JAX function as StableHLO; TensorFlow is not needed for it.
 
@@ -62,6 +63,9 @@ def export(
         cuda and rocm. By default all of the four that work; the result says why one does not.
       disabled_checks: of DisabledSafetyCheck.
       target: what the consumer can run; by default `Target.widest()`.
+      runtime_checks: "drop" leaves out the checks of values that equinox.error_if (also in
+        Diffrax, Lineax and Optimistix) and checkify.check make while the function runs. By default
+        such a check is an error, since TensorFlow cannot raise it.
 
     Returns:
       A function that takes the arguments of `f` (arrays or jax.ShapeDtypeStruct) and gives the
@@ -69,11 +73,11 @@ def export(
       `lifted_constants`, those of equal content once.
 
     Raises:
-      FunctionError: `f` is not callable.
+      FunctionError: `f` is not callable, or runtime_checks is another word.
       TargetError: no such platform.
       ShapeError, DTypeError, StructureError: the arguments do not fit polymorphic_shapes.
       InconclusiveShapeError: the function only works for some of the sizes; it says for which.
-      NotExportableError: it calls back to the host.
+      NotExportableError: it calls back to the host, or checks values while it runs.
       ShardingError: it uses a mesh of several devices, and JAX lowers it for one.
       PlatformError, UnsupportedByTargetError: the target cannot run it.
 
@@ -84,7 +88,13 @@ def export(
     """
     # What is wrong with these is said before there are arguments.
     function, options = _function_and_options(
-        f, polymorphic_shapes, polymorphic_constraints, platforms, disabled_checks, target
+        f,
+        polymorphic_shapes,
+        polymorphic_constraints,
+        platforms,
+        disabled_checks,
+        target,
+        runtime_checks,
     )
 
     def export_for(*args: Any, **kwargs: Any) -> PortableFunction:
@@ -113,10 +123,17 @@ class PreparedExport:
         platforms: Sequence[str] | None,
         disabled_checks: Sequence[Any],
         target: Target | None,
+        runtime_checks: str | None,
     ) -> PreparedExport:
         """Prepares `export(f, ...)(*args, **kwargs)`, with the same errors."""
         function, options = _function_and_options(
-            f, polymorphic_shapes, polymorphic_constraints, platforms, disabled_checks, target
+            f,
+            polymorphic_shapes,
+            polymorphic_constraints,
+            platforms,
+            disabled_checks,
+            target,
+            runtime_checks,
         )
         specs = symbolic_specs(function, args, kwargs, polymorphic_shapes)
         return PreparedExport(function, specs, options)
@@ -151,6 +168,7 @@ def _function_and_options(
     platforms: Sequence[str] | None,
     disabled_checks: Sequence[Any],
     target: Target | None,
+    runtime_checks: str | None,
 ) -> tuple[JaxCallable, ExportOptions]:
     function = JaxCallable.of(f, caller="export")
     options = export_options(
@@ -160,6 +178,7 @@ def _function_and_options(
         target,
         argument="platforms",
         call=call_text("export", function, polymorphic_shapes),
+        runtime_checks=runtime_checks,
     )
     return function, options
 
@@ -179,6 +198,7 @@ def export_options(
     *,
     argument: str,
     call: str,
+    runtime_checks: str | None = None,
 ) -> ExportOptions:
     """Checks the options of an export.
 
@@ -189,7 +209,19 @@ def export_options(
       target: what the consumer can run.
       argument: the user's name for platforms.
       call: how the user called the bridge, for messages.
+      runtime_checks: as in `export`.
+
+    Raises:
+      ShapeError: the constraints are no texts.
+      FunctionError: runtime_checks is neither None nor "drop".
+      TargetError: no such platform.
     """
+    if runtime_checks not in (None, DROP):
+        meant = did_you_mean(str(runtime_checks), [DROP], quoted=True)
+        raise FunctionError(
+            f"runtime_checks must be {DROP!r}, which leaves out checks of values, or None. Got: "
+            f"{runtime_checks!r}{meant}"
+        )
     if constraints == "infer":
         constraints = ["infer"]
     one = isinstance(constraints, str)
@@ -212,6 +244,7 @@ def export_options(
         scope=scope_of(written),
         infer=len(written) < len(constraints),
         call=call,
+        runtime_checks=runtime_checks,
     )
 
 
@@ -238,7 +271,12 @@ def export_specs(
     tracing = traced_function(function, specs, options.words)
 
     def to_module(traced: jax.stages.Traced) -> Lowered:
-        refuse_host_callbacks(traced, name, without_debug_effects=options.without_debug_effects)
+        refuse_host_callbacks(
+            traced,
+            name,
+            without_debug_effects=options.without_debug_effects,
+            runtime_checks=options.runtime_checks,
+        )
         return lower(widened(traced), name, options)
 
     given = given_assumptions(specs, options, name)

@@ -60,6 +60,19 @@ _COMPOSITE = SeamName(
     "0.8 to 0.12",
     "before 0.12, composites are refused for several platforms at once",
 )
+_PURE_CALLBACK = SeamName(
+    "jax._src.callback",
+    "pure_callback_p",
+    "0.8 to 0.12",
+    "calls back to Python within primitives of libraries are refused in JAX's words, and checks of "
+    "values there cannot be left out",
+)
+_IO_CALLBACK = SeamName(
+    "jax._src.callback",
+    "io_callback_p",
+    "0.8 to 0.12",
+    "calls back to Python within primitives of libraries are refused in JAX's words",
+)
 _PLATFORMS = SeamName("jax._src.interpreters.mlir", "_platforms_for_eqn", "0.8 to 0.12", _NO_RULES)
 _PER_PLATFORM = SeamName(
     "jax._src.interpreters.mlir", "lower_per_platform", "0.8 to 0.12", _NO_RULES
@@ -95,6 +108,8 @@ SEAM: Sequence[SeamName] = (
     _RAGGED,
     _REDUCE_SCATTER,
     _COMPOSITE,
+    _PURE_CALLBACK,
+    _IO_CALLBACK,
     _PLATFORMS,
     _PER_PLATFORM,
     _RULES,
@@ -127,6 +142,12 @@ def rules_possible() -> bool:
     """Checks that JAX has what every rule of the bridge needs."""
     needed = (_PLATFORMS, _PER_PLATFORM, _RULES, _PLATFORM_RULES)
     return all(name.get() is not None for name in needed)
+
+
+def callback_primitives() -> tuple[Any, ...]:
+    """Lists JAX's primitives that call back to Python and return values."""
+    primitives = (_PURE_CALLBACK.get(), _IO_CALLBACK.get())
+    return tuple(p for p in primitives if p is not None)
 
 
 def has_primitive(name: str) -> bool:

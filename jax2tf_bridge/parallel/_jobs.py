@@ -23,8 +23,8 @@ class ExportJob:
       kwargs: the same of its keyword arguments.
       name: key of the result; by default the function's name, with a number behind it where
         several jobs would have the same.
-      polymorphic_shapes, polymorphic_constraints, platforms, disabled_checks, target: as in
-        `export`.
+      polymorphic_shapes, polymorphic_constraints, platforms, disabled_checks, target,
+        runtime_checks: as in `export`.
       vjp_order: how many orders of gradients are exported with it. No more can be made of the
         result afterwards, since the function stays where it was exported.
     """
@@ -39,6 +39,7 @@ class ExportJob:
     platforms: Sequence[str] | None = None
     disabled_checks: Sequence[Any] = ()
     target: Target | None = None
+    runtime_checks: Literal["drop"] | None = None
     vjp_order: int = 0
 
     def __post_init__(self) -> None:

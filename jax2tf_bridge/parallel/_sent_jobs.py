@@ -148,6 +148,7 @@ def _export(sent: SentJob) -> tuple[PortableFunction, bytes]:
         platforms=job.platforms,
         disabled_checks=job.disabled_checks,
         target=job.target,
+        runtime_checks=job.runtime_checks,
     )(*job.args, **job.kwargs)
     return exported, serialize(exported, vjp_order=job.vjp_order)
 

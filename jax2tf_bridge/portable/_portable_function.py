@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from jax2tf_bridge._utils._once_per_object import once_per_object
-from jax2tf_bridge.errors import GradientError, InconclusiveShapeError
+from jax2tf_bridge.errors import BridgeError, GradientError, InconclusiveShapeError
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant, Port
 from jax2tf_bridge.portable._call import Call
 from jax2tf_bridge.portable._custom_calls import (
@@ -151,6 +151,7 @@ class GradientOnDemand(Gradient):
         """
         self._make, self._check = make, check
         self._made: PortableFunction | None = None
+        self._failure: str | None = None
         self._lock = threading.Lock()
 
     @property
@@ -158,7 +159,10 @@ class GradientOnDemand(Gradient):
         return self._made
 
     def problem(self, name: str) -> str | None:
+        """Says why there is no VJP; after `get` has failed, why it failed."""
         with self._lock:
+            if self._failure is not None:
+                return self._failure
             try:
                 if self._made is None and self._check is not None:
                     self._check()
@@ -169,7 +173,11 @@ class GradientOnDemand(Gradient):
     def get(self, name: str) -> PortableFunction:
         with self._lock:
             if self._made is None:
-                self._made = self._make()
+                try:
+                    self._made = self._make()
+                except BridgeError as e:
+                    self._failure = str(e)
+                    raise
             return self._made
 
     def __reduce__(self) -> tuple[Any, ...]:

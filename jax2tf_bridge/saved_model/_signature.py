@@ -22,6 +22,8 @@ class Signature:
       polymorphic_shapes: as in `export`, for `args`.
       polymorphic_constraints: as in `export`.
       disabled_checks: as in `export`, of DisabledSafetyCheck.
+      runtime_checks: as in `export`: "drop" leaves out the checks of values that
+        equinox.error_if and checkify.check make while the function runs.
       takes_params: whether its first argument is the `params` of `save`; None: if they are given.
       input_names: other names than those that follow from the arguments, by these or by paths:
         {"x": "image"}.
@@ -59,6 +61,7 @@ class Signature:
     polymorphic_shapes: Any = None
     polymorphic_constraints: Sequence[str] | Literal["infer"] = ()
     disabled_checks: Sequence[Any] = ()
+    runtime_checks: Literal["drop"] | None = None
     takes_params: bool | None = None
     input_names: Mapping[str, str] = field(default_factory=dict)
     output_names: Mapping[str, str] | Sequence[str] = field(default_factory=dict)

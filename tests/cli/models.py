@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import checkify
 
 WEIGHTS = np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2)
 params = {"w": WEIGHTS, "b": np.ones(2, np.float32)}
@@ -35,6 +36,11 @@ def fails() -> Any:
 
 def predict(params: Any, x: Any) -> Any:
     return {"y": x @ params["w"] + params["b"], "n": [jnp.sum(x)]}
+
+
+def checked(x: Any) -> Any:
+    checkify.check(jnp.all(x >= 0), "negative")
+    return x * 2
 
 
 def scaled(x: Any, *, scale: Any) -> Any:

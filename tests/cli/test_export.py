@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jax2tf_bridge import PortableFunction
+from jax2tf_bridge import PortableFunction, to_tf
 from jax2tf_bridge.cli.export._argument_specs import DTYPES
 from jax2tf_bridge.serialization import read_function
 from tests.cli import models
@@ -135,6 +135,15 @@ def test_dropped_platforms_are_noted(run: Run) -> None:
     cuda, rocm = ended.err.splitlines()
     assert cuda.startswith("jax2tf-bridge: note: not for cuda: ")
     assert rocm.startswith("jax2tf-bridge: note: not for rocm: ")
+
+
+def test_checks_of_values_are_left_out_on_request(run: Run, ok: Ok) -> None:
+    words = ("export", f"{M}:checked", "--args", "f32[3]", "-o", "f.jaxfn")
+    ended = run(*words)
+    assert ended.code == 1
+    assert "Leave its checks out with --runtime-checks drop, or export lambda" in ended.err
+    ok(*words, "--runtime-checks", "drop")
+    np.testing.assert_array_equal(to_tf(read_function("f.jaxfn"))(-np.ones(3, np.float32)), -2)
 
 
 def test_a_function_without_gradient_is_noted(run: Run) -> None:

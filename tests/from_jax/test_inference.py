@@ -120,6 +120,18 @@ def test_checks_in_words_of_their_own_are_understood_by_experiment() -> None:
     assert exported(f, 6, constraints="infer").requirements == ("mod(b, 3) == 0",)
 
 
+def test_a_sample_of_an_open_population() -> None:
+    def draw(population: Any) -> Any:
+        key = jax.random.key(0)
+        # Equal probabilities: JAX draws without them by a permutation, which needs a number.
+        p = jnp.full(population.shape, 1 / population.shape[0])
+        return jax.random.choice(key, population, shape=(3,), replace=False, p=p)
+
+    with pytest.raises(InconclusiveShapeError, match="draw needs b >= 3 at"):
+        exported(draw, 5)
+    assert exported(draw, 5, constraints="infer").requirements == ("b >= 3",)
+
+
 def test_reshapes_that_jax_does_not_check_are_requirements() -> None:
     def f(x: Any) -> Any:
         return x.reshape(x.shape[0] // 4, 4)
@@ -194,6 +206,24 @@ class TestVjp:
                 portable.vjp()
             assert str(caught.value) == portable.gradient_problem() == problem
         assert len(traces) == count
+
+    def test_what_no_size_can_differentiate_is_tried_at_one_size(self) -> None:
+        sizes = []
+
+        def until_large(x: Any) -> Any:
+            sizes.append(x.shape[0])
+            return lax.while_loop(lambda y: y.sum() < 100, lambda y: y * 2, x)
+
+        problem = exported(until_large, 7).gradient_problem()
+        assert problem is not None
+        assert "Reverse-mode differentiation does not work" in problem
+        assert [size for size in sizes if isinstance(size, int)] == [7]
+
+    def test_a_loop_over_an_open_size_is_about_sizes(self) -> None:
+        portable = exported(lambda x: lax.fori_loop(0, x.shape[0], lambda i, y: y * 2, x), 3)
+        problem = portable.gradient_problem()
+        assert problem is not None
+        assert "needs a size as a number of Python" in problem
 
     def test_the_forward_functions_requirements_hold_in_the_gradient(self) -> None:
         portable = exported(best_five, 7, constraints="infer")

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,7 +15,9 @@ from jax import lax
 from jax2tf_bridge import export
 from jax2tf_bridge.errors import InconclusiveShapeError, ShapeError
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax.shapes import _inference
+from jax2tf_bridge.from_jax.arguments import _user_code
+from jax2tf_bridge.from_jax.lowering import _row_wise
+from jax2tf_bridge.from_jax.shapes import _inference, _samples
 from tests.from_jax.inferring import (
     best_five,
     exported,
@@ -137,6 +140,108 @@ def test_a_size_that_must_be_a_number() -> None:
         r"polymorphic_shapes, or compute with it by jax\.numpy",
     ):
         exported(f, 3)
+
+
+LIBRARY = """
+def reverse(x):
+    return [x[i] for i in range(len(x))][::-1]
+"""
+
+
+def test_the_line_of_the_library_is_named_beside_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "site-packages" / "some_library" / "lists.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(LIBRARY)
+    monkeypatch.setattr(_user_code, "_PACKAGES", (str(file.parents[1]),))
+    monkeypatch.setattr(_user_code, "_INSTALLED", (str(file.parents[1]),))
+    library: dict[str, Any] = {"__name__": "some_library.lists"}
+    exec(compile(LIBRARY, str(file), "exec"), library)
+
+    def f(x: Any) -> Any:
+        return jnp.stack(library["reverse"](x))
+
+    with pytest.raises(
+        InconclusiveShapeError,
+        match=rf"f needs a size as a number of Python while it is traced at {HERE}:{line_of(f)} "
+        rf"\(f\)\. The line of the library that it calls is {re.escape(str(file))}:3 \(reverse\), "
+        r"`return \[x\[i\] for i in range\(len\(x\)\)\]\[::-1\]`\. It can be traced for",
+    ):
+        exported(f, 3)
+
+
+class TestRowWise:
+    """A function that needs its batch size may do with jax.vmap of one row."""
+
+    @staticmethod
+    def error(f: Any, *args: Any, shapes: Any) -> str:
+        with pytest.raises(InconclusiveShapeError) as caught:
+            export(f, polymorphic_shapes=shapes, platforms=["cpu"])(*args)
+        return str(caught.value)
+
+    def test_of_a_row(self) -> None:
+        def total(x: Any, scale: Any) -> Any:
+            if x.ndim == 2:
+                return jnp.stack([total(x[i], scale) for i in range(len(x))])
+            return jnp.sum(x) * scale
+
+        args, shapes = (np.ones((3, 2), np.float32), np.float32(2)), ["(b, 2)", None]
+        text = self.error(total, *args, shapes=shapes)
+        advice = (
+            "instead of range, len, int, math, numpy or iteration. Or export jax.vmap(total, "
+            "in_axes=(0, None)): it can be traced with b open, and gives the same where total "
+            "treats each row by itself."
+        )
+        assert advice in text
+        mapped = eval("jax.vmap(total, in_axes=(0, None))", {"jax": jax, "total": total})
+        assert export(mapped, polymorphic_shapes=shapes)(*args).polymorphic_shapes
+
+    def test_of_a_batch_of_one(self) -> None:
+        def halves(x: Any) -> Any:
+            return jnp.stack([x[i, :1] for i in range(x.shape[0])])
+
+        text = self.error(halves, np.ones((3, 2), np.float32), shapes="(b, 2)")
+        assert "Or export jax.vmap(lambda x: halves(x[None])[0]): it can be traced" in text
+
+    def test_large_arguments_are_not_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_row_wise, "MAX_ELEMENTS", 5)
+
+        def halves(x: Any) -> Any:
+            return jnp.stack([x[i, :1] for i in range(x.shape[0])])
+
+        assert "jax.vmap" not in self.error(halves, np.ones((3, 2), np.float32), shapes="(b, 2)")
+
+    def test_rows_that_depend_on_each_other_are_not_mapped(self) -> None:
+        def running(x: Any) -> Any:
+            return jnp.stack([x[: i + 1].sum(0) for i in range(x.shape[0])])
+
+        assert "jax.vmap" not in self.error(running, np.ones((3, 2), np.float32), shapes="(b, 2)")
+
+
+def test_trials_end_when_all_have_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_samples, "_MAX_SECONDS_ALIKE", 0.0)
+    sizes = []
+
+    def f(x: Any) -> Any:
+        sizes.append(x.shape[0])
+        return sum(x[i] for i in range(x.shape[0]))
+
+    with pytest.raises(InconclusiveShapeError, match="needs a size as a number"):
+        exported(f, 3)
+    assert len([size for size in sizes if isinstance(size, int)]) == 8
+
+
+def test_a_value_that_is_needed_is_tried_at_one_size() -> None:
+    sizes = []
+
+    def f(x: Any) -> Any:
+        sizes.append(x.shape[0])
+        return branching(x)
+
+    with pytest.raises(jax.errors.TracerBoolConversionError):
+        exported(f, 3)
+    assert [size for size in sizes if isinstance(size, int)] == [3]
 
 
 def test_sizes_that_have_nothing_simple_in_common() -> None:

@@ -1,5 +1,6 @@
 """Lowering rules do without each private name of JAX that they use."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -7,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 from jax2tf_bridge import BridgeError, PortableFunction, export
 from jax2tf_bridge.errors import UnsupportedByTargetError
@@ -150,12 +153,39 @@ def written_constants(without: Callable[[], None]) -> None:
     assert not asked()
 
 
+def no_pure_callback(without: Callable[[], None]) -> None:
+    hidden_callback_is_refused(without, jax.pure_callback)
+
+
+def no_io_callback(without: Callable[[], None]) -> None:
+    hidden_callback_is_refused(without, jax.experimental.io_callback)
+
+
+def hidden_callback_is_refused(without: Callable[[], None], call: Callable[..., Any]) -> None:
+    hidden = Primitive("tests_hidden_callback")
+    hidden.def_abstract_eval(lambda x: x)
+    rule = mlir.lower_fun(lambda x: call(np.sin, x, x), multiple_results=False)
+    mlir.register_lowering(hidden, rule)
+
+    def error() -> str:
+        with pytest.raises(BridgeError) as caught:
+            exported(hidden.bind)
+        return str(caught.value)
+
+    ours = f"calls back to Python by .*{call.__name__} within a primitive of a library"
+    assert re.search(ours, error())
+    without()
+    assert not re.search(ours, error())
+
+
 BEHAVIOURS: dict[str, Callable[[Callable[[], None]], None]] = {
     **dict.fromkeys(NO_RULES, no_rules),
     "geqrf_p": no_qr,
     "geqp3_p": no_pivoted_qr,
     "ragged_dot_general_p": no_ragged_dot,
     "composite_p": no_composite,
+    "pure_callback_p": no_pure_callback,
+    "io_callback_p": no_io_callback,
     "reduce_scatter_p": no_reduce_scatter,
     "custom_call": no_eigh,
     "eval_dynamic_shape_as_tensor": no_eigh,

@@ -27,7 +27,7 @@ from jax2tf_bridge.cli.export._argument_specs import (
     read_named,
     read_shapes,
 )
-from jax2tf_bridge.errors import BridgeError, GradientError, InconclusiveShapeError, Message
+from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, Message
 from jax2tf_bridge.portable._dtypes import KEYS, NEED_X64
 from jax2tf_bridge.portable._portable_function import (
     NoGradient,
@@ -78,6 +78,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_target(parser, "the release to write it for, as 2.17; by default what most can run")
     parser.add_argument(
+        "--runtime-checks",
+        choices=["drop"],
+        help="leave out the checks of values that equinox.error_if and checkify.check make",
+    )
+    parser.add_argument(
         "--vjp-order",
         type=NOT_NEGATIVE,
         metavar="N",
@@ -125,6 +130,7 @@ def run(options: argparse.Namespace) -> None:
                     polymorphic_constraints=options.constraints,
                     platforms=platforms,
                     target=target,
+                    runtime_checks=options.runtime_checks,
                 )(*args, **kwargs),
                 options.function,
             )
@@ -277,8 +283,11 @@ def _with_gradient(
             return portable.with_vjp(order)
         try:
             return portable.with_vjp(1)
-        except GradientError as e:
-            because = first_line(e).removeprefix(f"{portable.name} has no gradient: ").rstrip(".")
+        except InconclusiveShapeError:
+            raise
+        except BridgeError as e:
+            text = first_line(e).removeprefix(f"{portable.name} has no gradient: ")
+            because = text.rstrip(".")
             console.note(f"{portable.name} is stored without a gradient: {because}.")
             return replace(portable, gradient=NoGradient(because))
     except InconclusiveShapeError as e:

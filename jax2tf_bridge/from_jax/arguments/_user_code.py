@@ -1,19 +1,29 @@
-"""Finds the line of the user's code in an exception's traceback."""
+"""Finds lines of the user's code, and of the libraries that it calls, in tracebacks."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import linecache
 import sysconfig
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
-from types import FrameType, TracebackType
+from typing import Any
 
 _LIBRARIES = frozenset({"jax", "jaxlib", "jax2tf_bridge", "shape_poly", "tensorflow", "keras"})
-_INSTALLED = tuple(
-    str(Path(folder).resolve())
-    for folder in {sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}
-)
+_NOT_CALLED_BY_NAME = frozenset({"numpy", "jaxtyping", "beartype"})
+"""Packages whose lines never are the place that a message should name."""
+
+
+def _folders(*names: str) -> tuple[str, ...]:
+    return tuple({str(Path(sysconfig.get_path(name)).resolve()) for name in names})
+
+
+_PACKAGES = _folders("purelib", "platlib")
+_INSTALLED = (*_PACKAGES, *_folders("stdlib"))
+_BRIDGE = Path(__file__).resolve().parents[2]
+_OURS = (str(_BRIDGE), str(_BRIDGE.with_name("shape_poly")))
 
 
 def user_line(error: BaseException) -> str | None:
@@ -24,17 +34,41 @@ def user_line(error: BaseException) -> str | None:
     """
     innermost: str | None = None
     innermost_installed: str | None = None
-    for frame, line in _frames(error.__traceback__):
-        module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if module in _LIBRARIES:
-            continue
-        code = frame.f_code
-        where = f"{code.co_filename}:{line} ({code.co_name})"
-        if code.co_filename.startswith(_INSTALLED):
+    for file, line, function in _frames(error):
+        where = f"{file}:{line} ({function})"
+        if file.startswith(_INSTALLED):
             innermost_installed = where
         else:
             innermost = where
     return innermost or innermost_installed
+
+
+def library_line(error: BaseException) -> str | None:
+    """Finds the innermost line of a library that the user's code called, with its text.
+
+    Its form is "file.py:12 (function), `len(values)`". None where the user's own code is further
+    inside, or called JAX directly.
+    """
+    innermost: str | None = None
+    for file, line, function in _frames(error):
+        if not file.startswith(_INSTALLED):
+            innermost = None
+        elif _package(file) not in {"", *_NOT_CALLED_BY_NAME}:
+            text = linecache.getline(file, line).strip()
+            shown = f", `{text}`" if text and not text.startswith("raise ") else ""
+            innermost = f"{file}:{line} ({function}){shown}"
+    return innermost if innermost is not None and _is_called(error) else None
+
+
+def user_line_of_equation(equation: Any) -> str | None:
+    """Finds the innermost line of the user's own code that made an equation, in the same form."""
+    trace = getattr(getattr(equation, "source_info", None), "traceback", None)
+    # The innermost comes first.
+    for frame in getattr(trace, "frames", ()):
+        file, function = str(frame.file_name), str(frame.function_name).rpartition(".")[2]
+        if not file.startswith((*_INSTALLED, *_OURS, "<frozen")):
+            return f"{file}:{frame.line_num} ({function})"
+    return None
 
 
 def defined_at(function: object) -> str | None:
@@ -62,5 +96,21 @@ def written_function(function: object) -> object:
         function = inner
 
 
-def _frames(trace: TracebackType | None) -> list[tuple[FrameType, int]]:
-    return list(traceback.walk_tb(trace))
+def _is_called(error: BaseException) -> bool:
+    """Returns whether code of the user's is in the traceback, which called the library."""
+    return any(not file.startswith(_INSTALLED) for file, _, _ in _frames(error))
+
+
+def _package(file: str) -> str:
+    """Names the installed package that a file belongs to; "" for the standard library."""
+    for folder in _PACKAGES:
+        if file.startswith(folder):
+            return Path(file).relative_to(folder).parts[0]
+    return ""
+
+
+def _frames(error: BaseException) -> Iterable[tuple[str, int, str]]:
+    """Yields file, line and function of each frame outside of `_LIBRARIES`, the innermost last."""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _LIBRARIES:
+            yield frame.f_code.co_filename, line, frame.f_code.co_name

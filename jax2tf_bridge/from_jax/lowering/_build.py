@@ -112,7 +112,10 @@ def build(
         requirements=assumptions.requirement_texts(),
         ordered_effects=effect_names(exported.ordered_effects, name),
         unordered_effects=effect_names(
-            exported.unordered_effects, name, without_debug=options.without_debug_effects
+            exported.unordered_effects,
+            name,
+            without_debug=options.without_debug_effects,
+            runtime_checks=options.runtime_checks,
         ),
         in_shardings=in_shardings,
         out_shardings=out_shardings,

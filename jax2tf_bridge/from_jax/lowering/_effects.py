@@ -1,14 +1,31 @@
-"""Finds what no export can carry: calls back to the host. Those for debugging can be left out."""
+"""Refuses calls back to the host, which no export can carry; some can be left out on request."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
 
-from jax2tf_bridge.errors import NotExportableError
+from jax2tf_bridge.errors import Argument, Message, NotExportableError
 from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax._jax_compat_lowering import (
+    Rule,
+    callback_primitives,
+    lower_by_platform,
+    lower_fun,
+)
+from jax2tf_bridge.from_jax.arguments._user_code import user_line_of_equation
+
+DROP = "drop"
+"""Value of runtime_checks that leaves out checks of values."""
+
+DROP_CHECKS = Argument("runtime_checks", DROP)
+"""Option that leaves out checks of values, for messages."""
 
 _CALLBACKS = {
     "pure_callback": "jax.pure_callback",
@@ -21,10 +38,24 @@ _FOR_DEBUGGING = {
 }
 _CHECK = "check"
 _DEBUG_EFFECT = ".debugging.DebugEffect"
+# The second is that of JAX 0.12.
+_CHECK_EFFECTS = (".checkify.ErrorEffect", ".effects.ErrorEffect")
+
+_EQUINOX_CHECKS = frozenset(
+    ("equinox._errors", f"_error.<locals>.{name}") for name in ("raises", "tpu_msg")
+)
+"""Module and qualified name of the functions that equinox.error_if calls back, 0.11 to 0.13."""
+
+_EQUINOX_CALL = "branched_error_if_impl"
+"""Name of the jitted function around each check of Equinox; JAX caches its trace."""
 
 
 def refuse_host_callbacks(
-    traced: jax.stages.Traced, name: str, *, without_debug_effects: bool = False
+    traced: jax.stages.Traced,
+    name: str,
+    *,
+    without_debug_effects: bool = False,
+    runtime_checks: str | None = None,
 ) -> None:
     """Rejects a function that calls back to the Python process that traced it.
 
@@ -32,6 +63,7 @@ def refuse_host_callbacks(
       traced: its trace.
       name: the function's.
       without_debug_effects: whether `debug_rules` leave out calls for debugging.
+      runtime_checks: "drop" where `check_rules` leave out checks of values.
 
     Raises:
       NotExportableError: with the primitive and the user's source line.
@@ -41,7 +73,8 @@ def refuse_host_callbacks(
             f"{name} gives a token (jax.lax.create_token) as a result, which orders effects in JAX "
             "alone: TensorFlow has no type for it. Return the arrays without it."
         )
-    for equation in equations(traced.jaxpr.jaxpr):
+    for path in _paths(traced.jaxpr.jaxpr):
+        equation = path[-1]
         primitive = equation.primitive.name
         if primitive in _FOR_DEBUGGING:
             if not without_debug_effects:
@@ -60,37 +93,160 @@ def refuse_host_callbacks(
                     "ordered=True, or remove it",
                 )
         elif primitive in _CALLBACKS:
-            raise _refusal(
-                name,
-                equation,
-                "Remove the call, or do that work in TensorFlow before or after the converted "
-                "function",
-            )
-        elif primitive == _CHECK and equation.params.keys() >= {"err_tree"}:
+            if not is_equinox_check(equation.params):
+                raise _refusal(
+                    name,
+                    equation,
+                    "Remove the call, or do that work in TensorFlow before or after the converted "
+                    "function",
+                )
+            if runtime_checks != DROP:
+                raise _equinox_refusal(name, equation.params, _place_of_check(path))
+        elif _is_checkify_check(equation) and runtime_checks != DROP:
             raise NotExportableError(
-                f"{name} calls checkify.check{_place(equation)}, but nothing takes its errors. "
-                "Export the function without its checks, "
-                "lambda *args: checkify.checkify(f)(*args)[1], or remove the call."
+                Message(
+                    f"{name} calls checkify.check{_place(equation)}, but nothing takes its errors. "
+                    "Leave its checks out with ",
+                    DROP_CHECKS,
+                    ", or export lambda *args: checkify.checkify(f)(*args)[1].",
+                )
             )
 
 
 def debug_rules(traced: jax.stages.Traced) -> tuple[tuple[Any, Any], ...]:
     """Lists (primitive, lowering rule) pairs that leave out a trace's calls for debugging."""
-    found = {
+    primitives = {
         equation.primitive: None
         for equation in equations(traced.jaxpr.jaxpr)
         if equation.primitive.name in _FOR_DEBUGGING
     }
-    return tuple((primitive, _lower_to_nothing) for primitive in found)
+    return tuple((primitive, _lower_to_nothing) for primitive in primitives)
 
 
-def is_debug_effect(name: str) -> bool:
-    """Tells the effect of unordered calls for debugging, by module and class."""
-    return name.endswith(_DEBUG_EFFECT)
+def callback_rules(
+    traced: jax.stages.Traced, name: str, *, runtime_checks: str | None
+) -> tuple[tuple[Any, Rule], ...]:
+    """Lists (primitive, lowering rule) pairs for calls back to the host, and for checks of values.
+
+    A primitive of a library shows its equations to nobody before it is lowered, so
+    `refuse_host_callbacks` cannot see the calls inside of it.
+
+    Args:
+      traced: the trace that is lowered.
+      name: the function's, for messages.
+      runtime_checks: "drop" to leave out the checks of Equinox and checkify.
+    """
+    rules: list[tuple[Any, Rule]] = [
+        (primitive, functools.partial(_lower_callback, name, str(primitive), runtime_checks))
+        for primitive in callback_primitives()
+    ]
+    if runtime_checks != DROP:
+        return tuple(rules)
+    checks = {e.primitive: None for e in equations(traced.jaxpr.jaxpr) if _is_checkify_check(e)}
+    rules += [(primitive, _lower_to_nothing) for primitive in checks]
+    return (*rules, (jax.lax.cond_p, _lower_cond))
+
+
+def is_effect_left_out(name: str, *, without_debug: bool, runtime_checks: str | None) -> bool:
+    """Returns whether an effect is only of calls that are left out.
+
+    Args:
+      name: module and class of the effect.
+      without_debug: whether calls for debugging are left out.
+      runtime_checks: "drop" where checks of values are.
+    """
+    is_of_debugging = without_debug and name.endswith(_DEBUG_EFFECT)
+    return is_of_debugging or (runtime_checks == DROP and name.endswith(_CHECK_EFFECTS))
+
+
+def is_equinox_check(params: Mapping[str, Any]) -> bool:
+    """Returns whether the parameters of a callback are those of a check of Equinox."""
+    function = _called_back(params)
+    place = (getattr(function, "__module__", ""), getattr(function, "__qualname__", ""))
+    return place in _EQUINOX_CHECKS
+
+
+def _called_back(params: Mapping[str, Any]) -> Any:
+    callback = params.get("callback")
+    return getattr(callback, "callback_func", callback)
+
+
+def _equinox_refusal(name: str, params: Mapping[str, Any], place: str) -> NotExportableError:
+    return NotExportableError(
+        Message(
+            f"{name} checks values while it runs{_check_text(params)}{place}. Such a check of "
+            "Equinox (equinox.error_if) calls back to Python, and Python is not there where the "
+            "model is served. Leave the checks out with ",
+            DROP_CHECKS,
+            ": the function then returns what it computes, whatever the values.",
+        )
+    )
+
+
+def _check_text(params: Mapping[str, Any]) -> str:
+    """Quotes the first message of a check of Equinox, as " ('x must be positive')"."""
+    function = _called_back(params)
+    try:
+        messages = inspect.getclosurevars(function).nonlocals.get("msgs") or ()
+    except (TypeError, ValueError):
+        return ""
+    text = str(messages[0]).strip().split("\n", 1)[0] if messages else ""
+    return f" ({text!r})" if text and len(messages) == 1 else ""
+
+
+def _place_of_check(path: Sequence[Any]) -> str:
+    """Names the user's line that led to a check, which JAX may know of an outer equation only."""
+    names = [equation.params.get("name") for equation in path]
+    if _EQUINOX_CALL in names:
+        # What is further inside may be of an older trace, of another call.
+        path = path[: names.index(_EQUINOX_CALL) + 1]
+    sources = (user_line_of_equation(equation) for equation in reversed(path))
+    source = next(filter(None, sources), None)
+    return f" at {source}" if source else _place(path[-1])
+
+
+def _is_checkify_check(equation: Any) -> bool:
+    return bool(equation.primitive.name == _CHECK and equation.params.keys() >= {"err_tree"})
 
 
 def _lower_to_nothing(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
     return []
+
+
+def _lower_callback(
+    name: str, primitive: str, runtime_checks: str | None, ctx: Any, *args: Any, **params: Any
+) -> Sequence[Any]:
+    if not is_equinox_check(params):
+        raise NotExportableError(
+            f"{name} calls back to Python by {_CALLBACKS[primitive]} within a primitive of a "
+            "library, and Python is not there where the model is served. Call the library without "
+            "what needs Python, or do that work in TensorFlow before or after the converted "
+            "function."
+        )
+    if runtime_checks != DROP:
+        raise _equinox_refusal(name, params, "")
+    # Outside of the branch that `_lower_cond` leaves out.
+    avals = ctx.avals_out
+    return lower_fun(lambda *_: [_invalid(aval) for aval in avals])(ctx, *args)
+
+
+def _invalid(aval: Any) -> Any:
+    """Makes NaN, or zeros of a dtype that has none."""
+    value = jnp.nan if jnp.issubdtype(aval.dtype, jnp.inexact) else 0
+    return jnp.full(aval.shape, value, aval.dtype)
+
+
+def _lower_cond(ctx: Any, index: Any, *args: Any, **params: Any) -> Sequence[Any]:
+    """Lowers a choice between a check's error and its value to the value alone."""
+    passing = [b for b in params["branches"] if not any(map(_is_equinox_call, b.jaxpr.eqns))]
+    if len(passing) != 1 or len(params["branches"]) != 2:
+        return lower_by_platform(ctx, jax.lax.cond_p, {}, index, *args, **params)
+    return lower_fun(lambda _, *operands: jaxpr_as_fun(passing[0])(*operands))(ctx, index, *args)
+
+
+def _is_equinox_call(equation: Any) -> bool:
+    primitive: str = equation.primitive.name
+    return primitive in _CALLBACKS and is_equinox_check(equation.params)
 
 
 def _refusal(name: str, equation: Any, help_text: str) -> NotExportableError:
@@ -109,10 +265,16 @@ def _place(equation: Any) -> str:
 
 def equations(jaxpr: Any) -> Iterator[Any]:
     """Yields every equation of a jaxpr and of the jaxprs inside of it."""
+    return (path[-1] for path in _paths(jaxpr))
+
+
+def _paths(jaxpr: Any, outer: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yields every equation after those that it is in, the outermost first."""
     for equation in jaxpr.eqns:
-        yield equation
+        path = (*outer, equation)
+        yield path
         for value in equation.params.values():
             for inner in value if isinstance(value, (tuple, list)) else (value,):
                 inner = getattr(inner, "jaxpr", inner)
                 if hasattr(inner, "eqns"):
-                    yield from equations(inner)
+                    yield from _paths(inner, path)

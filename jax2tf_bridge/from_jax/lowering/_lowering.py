@@ -25,7 +25,12 @@ from jax2tf_bridge.from_jax._jax_compat import source_of_equation
 from jax2tf_bridge.from_jax._jax_compat_lowering import constants_taken
 from jax2tf_bridge.from_jax._jax_compat_modules import TakenModule, module_taken
 from jax2tf_bridge.from_jax.arguments._callables import AlreadyTraced
-from jax2tf_bridge.from_jax.lowering._effects import debug_rules, equations, is_debug_effect
+from jax2tf_bridge.from_jax.lowering._effects import (
+    callback_rules,
+    debug_rules,
+    equations,
+    is_effect_left_out,
+)
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
 from jax2tf_bridge.from_jax.shapes._traced_function import POLYMORPHIC, SizeWords
 from jax2tf_bridge.from_jax.stablehlo._graph_calls import graph_call_rules, take_graph_functions
@@ -50,6 +55,7 @@ class ExportOptions:
       infer: whether requirements may be added to them.
       call: the user's call that takes constraints, up to them, for messages.
       words: how the user writes sizes and constraints, for messages.
+      runtime_checks: "drop" to leave out checks of values, else None.
     """
 
     platforms: tuple[str, ...] | None
@@ -60,6 +66,7 @@ class ExportOptions:
     infer: bool
     call: str
     words: SizeWords = POLYMORPHIC
+    runtime_checks: str | None = None
 
     @property
     def without_debug_effects(self) -> bool:
@@ -107,7 +114,7 @@ def lower(traced: jax.stages.Traced, name: str, options: ExportOptions) -> Lower
     try:
         return _attempt(traced, name, platforms, options)
     except Exception as e:  # of types that _is_of_a_platform lists
-        if isinstance(e, ShardingError) or not _is_of_a_platform(e):
+        if isinstance(e, (ShardingError, NotExportableError)) or not _is_of_a_platform(e):
             raise
         if _UNSOLVABLE in str(e):
             raise ShapeError(
@@ -172,6 +179,7 @@ def _attempt(
         ),
         *graph_call_rules(),
         *(debug_rules(traced) if options.without_debug_effects else ()),
+        *callback_rules(traced, name, runtime_checks=options.runtime_checks),
         # JAX keeps what it lowered with the same rules, and would give it out without the arrays.
         (Primitive("jax2tf_bridge_lowering"), _never_used),
     )
@@ -321,7 +329,11 @@ _OF_TRACING = frozenset(
 
 
 def effect_names(
-    effects: Sequence[Any], function: str, *, without_debug: bool = False
+    effects: Sequence[Any],
+    function: str,
+    *,
+    without_debug: bool = False,
+    runtime_checks: str | None = None,
 ) -> tuple[str, ...]:
     """Names the effects by module and class, by which jax.export makes them anew.
 
@@ -329,6 +341,7 @@ def effect_names(
       effects: of a function.
       function: its name.
       without_debug: whether that of calls for debugging is left out.
+      runtime_checks: "drop" where that of checks of values is.
 
     Raises:
       NotExportableError: one cannot be made anew, so that nobody could call the function.
@@ -337,7 +350,9 @@ def effect_names(
     for effect in effects:
         kind = type(effect)
         name = f"{kind.__module__}.{kind.__qualname__}"
-        if name in _OF_TRACING or (without_debug and is_debug_effect(name)):
+        if name in _OF_TRACING or is_effect_left_out(
+            name, without_debug=without_debug, runtime_checks=runtime_checks
+        ):
             continue
         if not _is_made_anew(effect):
             raise NotExportableError(

@@ -11,6 +11,7 @@ from jax2tf_bridge.errors import BridgeError, FunctionError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.arguments._advice import value_note
 from jax2tf_bridge.from_jax.arguments._callables import JaxCallable
+from jax2tf_bridge.from_jax.lowering._row_wise import row_wise
 from jax2tf_bridge.from_jax.shapes._specs import Specs
 from jax2tf_bridge.from_jax.shapes._traced_function import POLYMORPHIC, SizeWords, TracedFunction
 
@@ -44,6 +45,7 @@ def traced_function(
         specs.example(),
         function.source,
         words,
+        row_wise=row_wise(function, specs),
     )
 
 

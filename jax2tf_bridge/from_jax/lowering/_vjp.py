@@ -73,6 +73,8 @@ def gradient_on_demand(
         name=vjp_name,
         trace=lambda *known: trace_vjp(function.trace(*known), spread()),
         trace_at=lambda sizes: trace_vjp(function.trace_at(sizes), spread()),
+        is_gradient=True,
+        row_wise=(),
     )
 
     @_once
@@ -85,7 +87,10 @@ def gradient_on_demand(
             with jax.enable_x64(x64):
                 inferred = infer(begin, assumptions)
             refuse_host_callbacks(
-                inferred.traced, vjp_name, without_debug_effects=options.without_debug_effects
+                inferred.traced,
+                vjp_name,
+                without_debug_effects=options.without_debug_effects,
+                runtime_checks=options.runtime_checks,
             )
         except (InconclusiveShapeError, ShardingError):
             raise

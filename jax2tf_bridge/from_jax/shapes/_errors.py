@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from jax2tf_bridge.errors import InconclusiveShapeError, Message, bullet_list
 from jax2tf_bridge.from_jax import _jax_compat
+from jax2tf_bridge.from_jax.arguments._user_code import library_line
 from jax2tf_bridge.from_jax.shapes._assumptions import Requirement
 from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
 from shape_poly import Comparison, Dim, SymbolicScope, evaluate_shape
@@ -79,8 +80,8 @@ def not_convinced_error(
     return _error(
         Message(
             f"{function.name} needs to know whether {comparison}{_place(source)}, and JAX does not "
-            "see it even when it is told. Write the shapes there in another way, or give one of "
-            "the sizes in ",
+            f"see it even when it is told. {_library(cause)}Write the shapes there in another way, "
+            "or give one of the sizes in ",
             function.words.shapes,
             " as a number.",
         ),
@@ -107,7 +108,8 @@ _OTHER_WAYS = {
 def _other_way(cause: Exception) -> str:
     return next(
         (way for words, way in _OTHER_WAYS.items() if words in str(cause)),
-        "compute with it by jax.numpy or jax.lax instead of range, int, math, numpy or iteration",
+        "compute with it by jax.numpy or jax.lax instead of range, len, int, math, numpy or "
+        "iteration",
     )
 
 
@@ -116,17 +118,31 @@ def needs_a_number_error(
     passed: Sequence[Mapping[str, int]],
     source: str | None,
     cause: Exception,
+    by_rows: str | None,
 ) -> InconclusiveShapeError:
-    """Refuses a size used as a number of Python: each size works, an open one does not."""
+    """Refuses a size used as a number of Python: each size works, an open one does not.
+
+    Args:
+      function: which needs it.
+      passed: sizes at which it can be traced.
+      source: the user's line.
+      cause: what JAX raised.
+      by_rows: code for a form of the function that can be traced, if there is one.
+    """
     names = ", ".join(sorted(function.variables))
+    rows = (
+        f" Or export {by_rows}: it can be traced with {names} open, and gives the same where "
+        f"{function.name} treats each row by itself."
+    )
     examples = " and ".join(map(_sizes, passed))
     return _error(
         Message(
             f"{function.name} needs a size as a number of Python while it is "
-            f"traced{_place(source)}. It can be traced for {examples}, but not with {names} open. "
-            "Give that size as a number in ",
+            f"traced{_place(source)}. {_library(cause)}It can be traced for {examples}, but not "
+            f"with {names} open. Give that size as a number in ",
             function.words.shapes,
             f", or {_other_way(cause)}.",
+            rows if by_rows else "",
         ),
         names,
         passed[-1] if passed else None,
@@ -148,7 +164,7 @@ def some_sizes_fail_error(
         Message(
             f"{function.name} does not work for all sizes{_place(source)}: it does for "
             f"{_sizes(passes)}, but for {_sizes(fails)} it fails with {type(concrete).__name__}: "
-            f"{first_line(concrete)}\nState in ",
+            f"{first_line(concrete)}\n{_library(concrete)}State in ",
             function.words.constraints,
             " what holds for your sizes, or give some of them in ",
             function.words.shapes,
@@ -222,10 +238,7 @@ def fails_at_all_sizes(
       sizes: some at which it was tried.
       concrete: what it raised there; the note says so where it is another error.
     """
-    said = first_line(error)
-    for variable, size in sizes.items():
-        said = re.sub(rf"\b{variable}\b", str(size), said)
-    if type(concrete) is type(error) and first_line(concrete) in (first_line(error), said):
+    if is_same_error(error, concrete, sizes):
         return (
             f"{name} fails for every size that was tried, {_sizes(sizes)} among them, so that no "
             "constraint can help."
@@ -236,8 +249,28 @@ def fails_at_all_sizes(
     )
 
 
+def is_same_error(error: Exception, concrete: Exception, sizes: Mapping[str, int]) -> bool:
+    """Returns whether an error at open sizes is, but for the sizes in its text, another one.
+
+    Args:
+      error: the error at open sizes.
+      concrete: the error at numbers.
+      sizes: these numbers.
+    """
+    said = first_line(error)
+    for variable, size in sizes.items():
+        said = re.sub(rf"\b{variable}\b", str(size), said)
+    return type(concrete) is type(error) and first_line(concrete) in (first_line(error), said)
+
+
 def _place(source: str | None) -> str:
     return f" at {source}" if source else ""
+
+
+def _library(cause: Exception) -> str:
+    """Names the line of a library that raised an error, which the user's line called."""
+    line = library_line(cause)
+    return f"The line of the library that it calls is {line}. " if line else ""
 
 
 def _failing(comparison: Comparison, counterexample: Mapping[str, int]) -> str:

@@ -200,7 +200,7 @@ def _by_experiment(
 ) -> tuple[list[SizeAssumptions], Exception]:
     """Lists assumptions to try next, found at concrete sizes, and the error to raise otherwise."""
     source = user_line(error) or function.source
-    found = try_sizes(function, assumptions.full_scope)
+    found = try_sizes(function, assumptions.full_scope, error)
     if not found.passed:
         for sizes, concrete in found.failed[:1]:
             error.add_note(fails_at_all_sizes(function.name, error, sizes, concrete))
@@ -213,7 +213,8 @@ def _by_experiment(
         question = question_of(error, assumptions.variables_of_jax(function.variables))
         if question is not None and question.options:
             return [], not_convinced_error(function, question.options[0][0], source, error)
-        return [], needs_a_number_error(function, found.passed[:2], source, error)
+        rows = _traceable_by_rows(function, assumptions)
+        return [], needs_a_number_error(function, found.passed[:2], source, error, rows)
     sizes, concrete = found.failed[0]
     answer = assumptions
     for comparison in explanation(found):
@@ -222,6 +223,18 @@ def _by_experiment(
         answer = answer.with_requirement(requirement)
     failure = some_sizes_fail_error(function, found.passed[0], sizes, concrete, source, error)
     return ([answer] if answer != assumptions else []), failure
+
+
+def _traceable_by_rows(function: TracedFunction, assumptions: SizeAssumptions) -> str | None:
+    """Returns code for the first form of the function by rows that can be traced, if any."""
+    for form in function.row_wise:
+        try:
+            AnsweredTrace(assumptions, replace(function, trace=form.trace)).trace()
+            if form.is_same():
+                return form.code
+        except Exception:  # of the user's code, which does not take one row
+            logger.debug("Tracing %s by rows fails", function.name, exc_info=True)
+    return None
 
 
 def _log(name: str, before: SizeAssumptions, after: SizeAssumptions) -> None:

@@ -76,6 +76,7 @@ _NOT_ONE = re.compile(r"not equal to one, got shape=(\(.*?\)) and dimensions=\((
 _LEADING = re.compile(r"different leading axis sizes: (.+?)\.?$", re.MULTILINE)
 _MAPPED = re.compile(r"had size (.+?)(?:: axis|, e\.g\.)")
 _NAMED_AXES = re.compile(r"[lr]hs\.shape=(\(.*?\)) [lr]hs_names=(\w+)")
+_SAMPLE = re.compile(r"larger sample \(size (.+?)\) than population \(size (.+?)\) when")
 _WORD_BEFORE = re.compile(r"[\w>]+\Z")
 _DTYPE = re.compile(r"bool|(u?int|b?float|complex|f|i|u|bf|c)\d\w*|\w*>|ShapedArray|shapes?")
 _MATMUL = re.compile(r"for matmul arguments: (.*)")
@@ -138,6 +139,16 @@ def _division_by_zero(text: str, variables: frozenset[str]) -> Question | None:
     if divisor is None:
         return None
     return Question(((Comparison(">=", divisor, 1),), (Comparison("<=", divisor, -1),)))
+
+
+def _sample_too_large(text: str, variables: frozenset[str]) -> Question | None:
+    found = _SAMPLE.search(text)
+    sample, population = (_dimension(found[i], variables) for i in (1, 2)) if found else (0, 0)
+    if sample is None or population is None:
+        return None
+    if not (is_symbolic_dim(sample) or is_symbolic_dim(population)):
+        return None
+    return Question(((Comparison(">=", population, sample),),))
 
 
 def _squeezed(text: str, variables: frozenset[str]) -> Question | None:
@@ -205,6 +216,7 @@ _READERS: tuple[Callable[[str, frozenset[str]], Question | None], ...] = (
     _said_to_differ,
     _said_not_to_divide,
     _division_by_zero,
+    _sample_too_large,
     _padding,
     _squeezed,
     _leading_sizes,

@@ -8,7 +8,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import jax
+
 from jax2tf_bridge.from_jax.shapes._assumptions import SizeAssumptions
+from jax2tf_bridge.from_jax.shapes._errors import is_same_error
 from jax2tf_bridge.from_jax.shapes._questions import Question
 from jax2tf_bridge.from_jax.shapes._traced_function import TracedFunction
 from shape_poly import Comparison, DimExpr, SymbolicScope, evaluate_shape
@@ -17,9 +20,12 @@ Sizes = Mapping[str, int]
 
 _MAX_TRIES = 72
 _ENOUGH_FAILURES = 12
+_ENOUGH_PASSES = 8
 _SMALL = 3
 _MAX_SMALL = 16
 _MAX_SECONDS = 20.0
+_MAX_SECONDS_ALIKE = 3.0
+"""Seconds after which trials end if all had the same outcome."""
 _LARGEST = 24
 _MULTIPLES = 16
 _MAX_COMPARISONS = 3
@@ -47,21 +53,33 @@ class Experiment:
         )
 
 
-def try_sizes(function: TracedFunction, scope: SymbolicScope) -> Experiment:
-    """Traces the function at some sizes that the scope allows, in at most some seconds."""
+def try_sizes(function: TracedFunction, scope: SymbolicScope, error: Exception) -> Experiment:
+    """Traces the function at some sizes that the scope allows, in at most some seconds.
+
+    Args:
+      function: the function.
+      scope: which sizes are allowed.
+      error: what tracing it with open sizes raised. One trial is enough if it cannot be about
+        sizes, and JAX raises it at numbers as well.
+    """
     passed: list[Sizes] = []
     failed: list[tuple[Sizes, Exception]] = []
     start = time.monotonic()
     names = sorted(function.variables | scope.variables())
     allowed = (s for s in _sizes(names, function.example) if scope.holds(s))
     for sizes in itertools.islice(allowed, _MAX_TRIES):
+        seconds = time.monotonic() - start
         hopeless = not passed and len(failed) >= _ENOUGH_FAILURES
-        if hopeless or time.monotonic() - start > _MAX_SECONDS:
+        clear = not failed and len(passed) >= _ENOUGH_PASSES and seconds > _MAX_SECONDS_ALIKE
+        if hopeless or clear or seconds > _MAX_SECONDS:
             break
         try:
             function.trace_at(sizes)
         except Exception as e:
             failed.append((sizes, e))
+            by_jax = function.is_gradient or isinstance(error, jax.errors.JAXTypeError)
+            if by_jax and not passed and is_same_error(error, e, sizes):
+                break
         else:
             passed.append(sizes)
     passed.sort(key=lambda sizes: sum(sizes.values()))

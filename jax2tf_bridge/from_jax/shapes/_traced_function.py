@@ -66,6 +66,22 @@ SYMBOLIC = SizeWords(
 
 
 @dataclass(frozen=True)
+class RowWise:
+    """A function of a batch, written as jax.vmap of a function of one row.
+
+    Attributes:
+      code: the code that makes it.
+      trace: traces it, as that of a TracedFunction.
+      is_same: runs both at random numbers, and returns whether the results are equal; False for
+        arguments that are too large for that.
+    """
+
+    code: str
+    trace: Callable[[SizeAssumptions, jax_export.SymbolicScope], jax.stages.Traced]
+    is_same: Callable[[], bool]
+
+
+@dataclass(frozen=True)
 class TracedFunction:
     """A function that can be traced as often as needed, with open sizes or at numbers.
 
@@ -79,6 +95,9 @@ class TracedFunction:
       example: sizes at which it should work, as far as they are known.
       source: where it was defined, for errors that name no line of it.
       words: how its user writes sizes and constraints, for errors.
+      is_gradient: whether it is the VJP of a function. Errors there are JAX's, and one that is the
+        same at numbers is not about sizes.
+      row_wise: other forms of it, by jax.vmap.
     """
 
     name: str
@@ -88,3 +107,5 @@ class TracedFunction:
     example: Mapping[str, int]
     source: str | None = None
     words: SizeWords = POLYMORPHIC
+    is_gradient: bool = False
+    row_wise: tuple[RowWise, ...] = ()

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge._utils._array_texts import array_type_text
-from jax2tf_bridge.errors import SavingError
+from jax2tf_bridge.errors import BridgeError, SavingError
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._call import Call
 from jax2tf_bridge.portable._dtypes import KEYS, is_integer
@@ -376,7 +376,7 @@ def to_plain_containers(tree: TreeSpec) -> TreeSpec:
 def saved_orders(portable: PortableFunction, asked: int | None) -> int | None:
     """Returns how many orders of gradients are saved; None for a function that has no gradient.
 
-    By default those that the portable function holds, and at least one.
+    By default those that the portable function holds, and at least one, if it can be exported.
     """
     if asked == 0:
         return 0
@@ -384,7 +384,11 @@ def saved_orders(portable: PortableFunction, asked: int | None) -> int | None:
         return None
     if asked is not None:
         return asked
-    order, vjp = 1, portable.vjp().gradient.made
+    try:
+        first = portable.vjp()
+    except BridgeError:
+        return None  # gradient_problem() says why from now on
+    order, vjp = 1, first.gradient.made
     while vjp is not None:
         order, vjp = order + 1, vjp.gradient.made
     return order
