@@ -9,7 +9,15 @@ from typing import Any
 from jax2tf_bridge.errors import TargetError
 from jax2tf_bridge.portable._target import Target, as_target
 
-NOT_GIVEN: Any = object()
+
+class _NotGiven:
+    """Default of an argument that jax2tf has, and that the bridge replaces by `target`."""
+
+    def __repr__(self) -> str:
+        return "<not given>"
+
+
+NOT_GIVEN: Any = _NotGiven()
 _JAX2TF_DEFAULT = "_DefaultNativeSerialization"
 """The type of what stands in jax2tf for an argument that was not given."""
 

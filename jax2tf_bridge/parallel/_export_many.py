@@ -39,9 +39,6 @@ def export_many(
 ) -> dict[str, PortableFunction]:
     """Exports several functions, signatures, shapes or platforms at once, in other processes.
 
-    JAX's configuration in this thread goes along with the jobs (x64, matrix precision, PRNG).
-    Portable functions come back as the bytes of .jaxfn files.
-
     JAX's configuration goes along with the jobs, as it is where this is called (x64, matrix
     precision, PRNG). Portable functions come back as the bytes of .jaxfn files.
 

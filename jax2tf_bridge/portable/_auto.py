@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import enum
-from typing import Final, Literal
+from typing import Final, final
 
 
-class Auto(enum.Enum):
-    """An enumeration whose one member is AUTO; every string is a specification already."""
+@final
+class Auto:
+    """AUTO, for `polymorphic_shapes` or an entry of it: the bridge finds the open dimensions.
 
-    AUTO = "AUTO"
+    An argument with unknown dimensions (None in a tf.TensorSpec) has these open. Of example
+    arguments, as many dimensions are open as tracing allows, except those that the results show to
+    be parameters. Open dimensions share a variable where tracing shows that they must be equal.
+    AUTO is the only object of this class.
+
+    >>> {"polymorphic_shapes": AUTO}
+    {'polymorphic_shapes': AUTO}
+    """
 
     def __repr__(self) -> str:
         return "AUTO"
 
+    def __reduce__(self) -> str:
+        return "AUTO"  # copies and pickles are this object
 
-AUTO: Final[Literal[Auto.AUTO]] = Auto.AUTO
-"""For polymorphic_shapes, or an entry of it: the bridge finds which dimensions can stay open.
 
-Of an argument with dimensions that are not known (None in a tf.TensorSpec), these are open. Of
-example arguments, as many are open as tracing allows, but none of what the results show to be
-parameters. Open dimensions share a variable where tracing shows that they must be equal.
-"""
+AUTO: Final = Auto()

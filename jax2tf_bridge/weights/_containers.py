@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from jax2tf_bridge.weights._mismatches import (
     describe,
     is_mapping,
     keys_text,
+    level_hint,
     nearest,
     plain_named_tuple_state,
 )
@@ -155,22 +156,8 @@ def _lacks_keys(target: Container, missing: Sequence[str], state: Any) -> str:
         lacks += f" and {len(missing) - MOST_KEYS} more"
     end = "" if lacks.endswith("?") else "."
     text = f"the state lacks {lacks}{end} The target is {target}; the state has {keys_text(there)}"
-    return text + _hint(target, missing[0], state)
-
-
-def _hint(target: Container, missing: str, state: Any) -> str:
-    """Recognizes a flat state, or one that is a level too high or too low."""
-    there = set(state.keys())
-    if any(isinstance(key, str) and key.startswith(f"{missing}/") for key in there):
-        return ". Its keys are paths: unflatten_state makes the nested dict of them"
-    child = target.children[list(target.keys).index(missing)]
-    if type(child) is dict and child and set(map(str, child)) <= there:
-        return f". It has all keys of the target's {missing!r}: is {{{missing!r}: state}} meant?"
-    # Other mappings may have to read files.
-    for key, inner in state.items() if type(state) is dict else ():
-        if isinstance(inner, Mapping) and set(target.keys) <= set(inner):
-            return f". Its {key!r} has them all: is state[{key!r}] meant?"
-    return ""
+    hint = level_hint(dict(zip(target.keys, target.children, strict=True)), missing[0], state)
+    return f"{text}. {hint}" if hint else text
 
 
 def _is_empty(state: Any) -> bool:

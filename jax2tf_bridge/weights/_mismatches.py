@@ -63,6 +63,27 @@ def nearest(name: str, others: Sequence[Any]) -> str:
     return did_you_mean(name, map(str, others[:_MOST_COMPARED]), quoted=True)
 
 
+def level_hint(children: Mapping[str, Any], missing: str, state: Any) -> str:
+    """Recognizes a flat state, or one that is a level too high or too low; returns a sentence.
+
+    Args:
+      children: of the target, by key.
+      missing: a key of the target that the state lacks.
+      state: has keys.
+    """
+    there = set(state.keys())
+    if any(isinstance(key, str) and key.startswith(f"{missing}/") for key in there):
+        return "Its keys are paths: unflatten_state makes the nested dict of them"
+    child = children[missing]
+    if type(child) is dict and child and set(map(str, child)) <= there:
+        return f"It has all keys of the target's {missing!r}: is {{{missing!r}: state}} meant?"
+    # Other mappings may have to read files.
+    for key, inner in state.items() if type(state) is dict else ():
+        if isinstance(inner, Mapping) and set(children) <= set(inner):
+            return f"Its {key!r} has them all: is state[{key!r}] meant?"
+    return ""
+
+
 def mismatch(lines: Sequence[tuple[str, str]], advice: str) -> StateDictError:
     """Makes the error about all differences between a state and its target.
 
@@ -153,6 +174,8 @@ def _by_key(one: dict[str, Any], other: Any) -> tuple[list[str], list[tuple[str,
         f"the state lacks {key!r}{nearest(key, extra) if number < _MOST_LINES else ''}"
         for number, key in enumerate(missing)
     ]
+    if missing and (hint := level_hint(one, missing[0], other)):
+        texts[0] += f"{'' if texts[0].endswith('?') else '.'} {hint}"
     texts += [f"the state has {key!r}, which the target lacks" for key in extra]
     return texts, [(key, (value, other[key])) for key, value in one.items() if key in there]
 

@@ -286,3 +286,13 @@ def test_gradient_outside_of_the_context_that_it_was_converted_in() -> None:
     gradient = tape.gradient(y, x)
     assert gradient.dtype == tf.float64
     np.testing.assert_allclose(gradient, [3.0, 12.0], rtol=1e-12)
+
+
+def test_forward_mode_is_computed_from_the_gradient() -> None:
+    function = convert(lambda x: jnp.sin(x) * x)
+    x, tangent = tf.constant([1.0, 2.0]), tf.constant([1.0, 3.0])
+    expected = jax.jvp(lambda x: jnp.sin(x) * x, (x.numpy(),), (tangent.numpy(),))[1]
+    for call in (function, tf.function(function)):
+        with tf.autodiff.ForwardAccumulator(x, tangent) as accumulator:
+            result = call(x)
+        np.testing.assert_allclose(accumulator.jvp(result), expected, rtol=1e-6)

@@ -269,3 +269,26 @@ def test_public_packages_say_what_they_export() -> None:
         assert len(exported) == len(set(exported))
         for public in exported:
             assert not isinstance(getattr(package, public), types.ModuleType)
+
+
+def test_help_speaks_of_the_bridge() -> None:
+    import pydoc
+
+    import jax2tf_bridge
+
+    shown = {
+        name: pydoc.plain(pydoc.render_doc(getattr(jax2tf_bridge, name)))
+        for name in ("AUTO", "convert")
+    }
+    assert "the bridge finds the open dimensions" in shown["AUTO"]
+    assert "enum" not in shown["AUTO"].lower()
+    assert "object at 0x" not in shown["convert"]
+
+
+def test_help_repeats_no_paragraph() -> None:
+    import jax2tf_bridge
+
+    for name in jax2tf_bridge.__all__:
+        text = getattr(jax2tf_bridge, name).__doc__ or ""
+        paragraphs = [p.split("(")[0].strip()[:30] for p in text.split("\n\n") if len(p) > 60]
+        assert len(set(paragraphs)) == len(paragraphs), name

@@ -418,3 +418,38 @@ def test_a_preprocess_with_buckets_and_without_inputs(tmp_path: Path) -> None:
     without = dataclasses.replace(signature(example={"text": ["good"]}), inputs={})
     with pytest.raises(SavingError, match="has a preprocess: say what it takes"):
         save(tmp_path / "m", without, params=PARAMS, **BUCKETS)
+
+
+def test_python_code_in_preprocess_is_told_from_tensorflows(tmp_path: Path) -> None:
+    wrong = rows(preprocess=lambda text: text.lower().split())
+    with pytest.raises(SavingError) as caught:
+        quickly(tmp_path / "1", wrong)
+    assert str(caught.value).startswith(
+        "preprocess of the signature serving_default runs as TensorFlow code, with tensors that "
+        "have no values yet, and failed: AttributeError: "
+    )
+    assert "Python code, such as a tokenizer, cannot run there." in str(caught.value)
+    assert isinstance(caught.value.__cause__, AttributeError)
+
+
+def test_names_that_preprocess_returns_are_compared_with_the_arguments(tmp_path: Path) -> None:
+    wrong = Signature(
+        lambda ids, lengths: ids + lengths[:, None],
+        args=[np.ones((2, 3), np.int32), np.ones(2, np.int32)],
+        inputs={"text": tf.TensorSpec([None], tf.string)},
+        preprocess=lambda text: {
+            "ids": tf.zeros((2, 3), tf.int32),
+            "length": tf.zeros(2, tf.int32),
+        },
+    )
+    with pytest.raises(SavingError) as caught:
+        quickly(tmp_path / "1", wrong)
+    hint = "it returns 'ids', 'length', and lacks lengths: did you mean 'length'? "
+    assert hint in str(caught.value)
+
+
+def test_missing_inputs_are_asked_for_by_the_name_of_the_parameter(tmp_path: Path) -> None:
+    without = dataclasses.replace(rows(preprocess=lambda sentence: sentence), inputs={})
+    code = r"inputs=\{'sentence': tf\.TensorSpec\(\[None\], tf\.string\)\}\.$"
+    with pytest.raises(SavingError, match=code):
+        quickly(tmp_path / "1", without)

@@ -139,3 +139,13 @@ def test_variables_of_tensorflow_are_compared_too() -> None:
     assert difference(variable, np.zeros((2, 3), np.float32)) == ""
     assert difference(variable, np.zeros((2, 4), np.float32)) != ""
     assert difference(np.zeros((2, 3), np.float32), tf.zeros((2, 3))) == ""
+
+
+def test_a_level_too_many_or_too_few_is_recognized() -> None:
+    inner = {"dense": {"kernel": np.ones(2)}}
+    with pytest.raises(StateDictError, match=r"is \{'params': state\} meant\?"):
+        from_state_dict({"params": inner}, inner, strict=True)
+    with pytest.raises(StateDictError, match=r"is state\['params'\] meant\?"):
+        from_state_dict(inner, {"params": inner}, strict=True)
+    with pytest.raises(StateDictError, match="Its keys are paths: unflatten_state makes"):
+        from_state_dict(inner, {"dense/kernel": np.ones(2)}, strict=True)

@@ -9,7 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.errors import SavingError, StructureError, bullet_list
+from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.errors import BridgeError, SavingError, StructureError, bullet_list
 from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.saving.buckets._padding import NamedCall
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint
@@ -39,7 +40,8 @@ def with_processing(endpoint: Endpoint) -> tuple[NamedCall, dict[str, tf.TensorS
     if post is None:
         return before, endpoint.taken()
     _check_keywords("postprocess", post, [port.name for port in endpoint.outputs], name)
-    return lambda tensors: _outputs(name, post(**before(tensors))), endpoint.taken()
+    place = f"postprocess of the signature {name}"
+    return lambda tensors: _outputs(place, _run(place, post, before(tensors))), endpoint.taken()
 
 
 def check_preprocess(name: str, signature: Signature) -> None:
@@ -56,9 +58,9 @@ def check_preprocess(name: str, signature: Signature) -> None:
             )
         return
     if not signature.inputs:
+        example = f"{_first_parameter(signature.preprocess)!r}: tf.TensorSpec([None], tf.string)"
         raise SavingError(
-            f"The signature {name} has a preprocess: say what it takes, as "
-            "inputs={'image': tf.TensorSpec([None], tf.string)}."
+            f"The signature {name} has a preprocess: say what it takes, as inputs={{{example}}}."
         )
     _check_keywords("preprocess", signature.preprocess, signature.inputs, name)
 
@@ -72,13 +74,16 @@ def arguments(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, tf.Te
       SavingError: it does not give what the function takes; every difference is listed.
     """
     assert endpoint.signature.preprocess is not None
-    args, kwargs = _as_call(endpoint.signature.preprocess(**tensors), endpoint.arguments.names)
     place = f"preprocess of the signature {endpoint.name}"
+    results = _run(place, endpoint.signature.preprocess, tensors)
+    names = endpoint.arguments.names
+    args, kwargs = _as_call(results, names)
     try:
         leaves = endpoint.arguments.flatten(args, kwargs)
     except StructureError as e:
         raise SavingError(
-            f"{place} does not give the arguments of {endpoint.portable.name}: {e}"
+            f"{place} does not give the arguments of {endpoint.portable.name}: "
+            f"{_names_hint(results, names)}{e}"
         ) from e
     found, problems = {}, []
     for leaf, port in zip(leaves, endpoint.inputs, strict=True):
@@ -88,9 +93,10 @@ def arguments(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, tf.Te
         else:
             problems.append(problem)
     if problems:
+        hint = f" {_names_hint(results, names)}".rstrip()
         raise SavingError(
-            f"{place} does not give the arguments of "
-            f"{endpoint.portable.name}:{bullet_list(problems)}"
+            f"{place} does not give the arguments of {endpoint.portable.name}:{hint}"
+            f"{bullet_list(problems)}"
             "\nChange what preprocess returns, or save the function for such arguments."
         )
     return found
@@ -103,6 +109,45 @@ def _preprocessed(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, A
         if not tensor.shape.is_subtype_of(shape):  # which is known only when it runs
             given[name] = tf.ensure_shape(tensor, shape, name=f"preprocess_gives_{name}")
     return dict(endpoint.call(given))
+
+
+def _run(place: str, function: Callable[..., Any], tensors: Mapping[str, Any]) -> Any:
+    """Calls a function of the user's with symbolic tensors.
+
+    Raises:
+      SavingError: it is Python code that needs values or methods of Python objects.
+    """
+    try:
+        return function(**tensors)
+    except BridgeError:
+        raise
+    except (AttributeError, NotImplementedError, TypeError) as e:
+        raise SavingError(
+            f"{place} runs as TensorFlow code, with tensors that have no values yet, and failed: "
+            f"{type(e).__name__}: {e}. Python code, such as a tokenizer, cannot run there. Write "
+            "it with TensorFlow's operations (tf.strings, tf.lookup, tensorflow_text), or do it "
+            "before the request."
+        ) from e
+
+
+def _first_parameter(function: Callable[..., Any]) -> str:
+    try:
+        parameters = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        parameters = []
+    return parameters[0] if parameters else "image"
+
+
+def _names_hint(results: Any, names: Sequence[str]) -> str:
+    """Compares the names in a dict that preprocess returned with those of the arguments."""
+    if not isinstance(results, Mapping) or set(names) <= set(results):
+        return ""
+    missing = [name for name in names if name not in results]
+    others = [str(key) for key in results if key not in names]
+    nearest = [f"{name}{did_you_mean(name, others, quoted=True)}" for name in missing]
+    returned = ", ".join(map(repr, results)) or "no names"
+    text = f"it returns {returned}, and lacks {' and '.join(nearest)}"
+    return f"{text} " if text.endswith("?") else f"{text}. "
 
 
 def _as_call(given: Any, names: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -146,12 +191,11 @@ def _as_input(leaf: Any, port: NamedPort) -> tf.Tensor:
     return cast_if_needed(tf.convert_to_tensor(leaf), dtype)
 
 
-def _outputs(name: str, results: Any) -> dict[str, Any]:
+def _outputs(place: str, results: Any) -> dict[str, Any]:
     """Names the results of postprocess; those without a name by their order."""
     if not isinstance(results, Mapping):
         several = results if isinstance(results, (tuple, list)) else [results]
         results = {f"output_{i}": result for i, result in enumerate(several)}
-    place = f"postprocess of the signature {name}"
     for key, value in results.items():
         if not isinstance(key, str):
             raise SavingError(f"{place} gives an output named {key!r}: names are strings.")
