@@ -243,9 +243,10 @@ def _traced(endpoint: Endpoint) -> tuple[Any, Any]:
 
     def by_name(**tensors: Any) -> dict[str, Any]:
         given = {**defaults, **tensors}
-        if not endpoint.portable.target.xla:
+        target = endpoint.portable.target
+        if not (target.xla or target.for_converters):
             # A session, as C++ has it, compares no shape with the signature's, and operations take
-            # others; a module is checked when it runs.
+            # others; a module is checked when it runs. TF.js and Core ML refuse EnsureShape.
             given = {
                 name: tf.ensure_shape(tensor, specs[name].shape, name=name)
                 for name, tensor in given.items()

@@ -50,7 +50,8 @@ def make_operations(
       portable: the function.
       program: its module.
       args: for each argument that main takes, but the platform index; lifted constants come last.
-      variables: of the function's symbolic shapes: ints where they are known, else scalar tensors.
+      variables: of the function's symbolic shapes: ints where they are known, else scalar tensors,
+        or functions that make a scalar tensor of int32.
 
     Returns:
       A tensor for each result.
@@ -69,10 +70,14 @@ def make_operations(
         program,
         _FOR_CONVERTERS if portable.target.for_converters else _EMITTERS,
         # With great numbers in its constraints a function's sizes are computed in 64 bits.
-        {n: tf.cast(size, tf.int32) for n, size in variables.items() if n not in numbers},
+        {
+            name: size if callable(size) else tf.cast(size, tf.int32)
+            for name, size in variables.items()
+            if name not in numbers
+        },
         constraints,
         graph_functions(portable),
-        asserts=not portable.constraints_known,
+        asserts=not (portable.constraints_known or portable.target.for_converters),
         names_lines=portable.target.names_lines,
         for_converters=portable.target.for_converters,
     )

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from jax import lax
 
-from jax2tf_bridge import Signature, Target, convert, export, save
+from jax2tf_bridge import Signature, Target, convert, export, save, to_tf
 from jax2tf_bridge.errors import ModuleError
 from tests.consumers import own_operations
 from tests.consumers.own_operations import operation_counts
@@ -184,3 +184,41 @@ def test_portable_functions_of_other_targets_are_taken(tmp_path: Path) -> None:
         assert "Expm1" not in operation_counts(served.graph)
         (found,) = served(tf.constant(x)).values()
         np.testing.assert_allclose(found, np.expm1(x), rtol=1e-6)
+
+
+def _unused(graph: Any, results: Any) -> set[str]:
+    """Returns the operations of a graph that no result depends on, but for its inputs."""
+    queue = [tensor.op for tensor in tf.nest.flatten(results)]
+    needed = {operation.name for operation in queue}
+    for operation in queue:
+        makers = [tensor.op for tensor in operation.inputs]
+        queue += [maker for maker in makers if maker.name not in needed]
+        needed |= {maker.name for maker in makers}
+    left = (operation for operation in graph.get_operations() if operation.name not in needed)
+    return {operation.name for operation in left if operation.type != "Placeholder"}
+
+
+def test_no_check_and_no_unused_size_is_in_the_graph(tmp_path: Path) -> None:
+    def f(x: Any, y: Any) -> dict[str, Any]:
+        looped = lax.fori_loop(0, 3, lambda _, total: total + x.shape[0], 0)
+        return {"tanh": jnp.tanh(x), "half": y[: x.shape[0] // 2].sum() + looped}
+
+    x, y = np.ones((4, 3), np.float32), np.arange(6, dtype=np.float32)
+    options: dict[str, Any] = {"args": [x, y], "polymorphic_shapes": ["(b, 3)", "(b + 2,)"]}
+    open_shape = tf.TensorSpec([None, None], tf.float32)
+    processed = Signature(
+        f, **options, preprocess=lambda x, y: (2 * x, y), inputs={"x": open_shape, "y": y}
+    )
+    target = Target.converters()
+    save(tmp_path / "model", {"f": Signature(f, **options), "twice": processed}, target=target)
+    loaded = tf.saved_model.load(tmp_path / "model")
+    for name, factor in (("f", 1), ("twice", 2)):
+        served = loaded.signatures[name]
+        assert not {"Assert", "EnsureShape"} & set(operation_counts(served.graph))
+        found = served(x=tf.constant(x), y=tf.constant(y))
+        for key, expected in f(factor * x, y).items():
+            np.testing.assert_allclose(found[key], expected, rtol=1e-6)
+    portable = export(f, polymorphic_shapes=["(b, 3)", "(b + 2,)"], target=target)(x, y)
+    unknown_ranks = [tf.TensorSpec(None), tf.TensorSpec(None)]
+    traced = tf.function(to_tf(portable)).get_concrete_function(*unknown_ranks)
+    assert _unused(traced.graph, traced.structured_outputs) == set()
