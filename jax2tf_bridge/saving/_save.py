@@ -216,6 +216,8 @@ def _save(root: _Root, endpoints: Sequence[Endpoint], folder: Path) -> dict[str,
     for endpoint in endpoints:
         method, concrete[endpoint.name] = _traced(endpoint)
         served[endpoint.name] = served_arrays(endpoint, concrete[endpoint.name].structured_outputs)
+        if endpoint.portable.target.for_converters:
+            _check_output_names(endpoint.name, *served[endpoint.name])
         setattr(root, endpoint.name, method)
     root.gradients = {e.name: e.gradient_functions() for e in endpoints}
     try:
@@ -233,6 +235,17 @@ def _save(root: _Root, endpoints: Sequence[Endpoint], folder: Path) -> dict[str,
             "save. Name it: Signature(..., resources=[table])."
         ) from e
     return served
+
+
+def _check_output_names(name: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
+    """Raises where an output has the name of an input: tf2onnx fails, and OpenVINO drops it."""
+    both = [repr(output) for output in outputs if output in inputs]
+    if both:
+        example = f"{both[0][:-1]}_out'"
+        raise SavingError(
+            f"The signature {name} has outputs with names of inputs: {', '.join(both)}. tf2onnx and "
+            f"OpenVINO need different names. Return them under others, such as {example}."
+        )
 
 
 def _traced(endpoint: Endpoint) -> tuple[Any, Any]:

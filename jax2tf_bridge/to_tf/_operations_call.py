@@ -37,10 +37,16 @@ def call_operations(
     constants: Sequence[tf.Tensor] = (),
     paths: Callable[[], Sequence[str]] | None = None,
     before: CheckedBefore | None = None,
+    *,
+    refuses_bits: bool = False,
 ) -> list[tf.Tensor]:
     """Does as `call_op`, with TensorFlow's own operations in the place of XlaCallModule.
 
     Eagerly it calls a graph that is made once, with open sizes.
+
+    Args:
+      portable, args, constants, paths, before: as `call_op` takes them.
+      refuses_bits: whether Bitcast in the current graph is an error for a target for converters.
 
     Raises:
       ModuleError: an operation of the module has no form in TensorFlow's.
@@ -52,7 +58,7 @@ def call_operations(
     checked = _checked(portable, args, paths, before)
     if tf.executing_eagerly():
         return list(_eager_function(portable)(*args, *constants))
-    return _in_graph(portable, checked, args, constants)
+    return _in_graph(portable, checked, args, constants, refuses_bits=refuses_bits)
 
 
 _STAND_IN = "argument_"
@@ -87,6 +93,8 @@ def _in_graph(
     checked: CheckedShapes,
     args: Sequence[tf.Tensor],
     constants: Sequence[tf.Tensor],
+    *,
+    refuses_bits: bool = False,
 ) -> list[tf.Tensor]:
     # Of forty modules, which XLA does without.
     from jax2tf_bridge.to_tf.operations import make_operations
@@ -104,7 +112,9 @@ def _in_graph(
                 for name, size in variables.items()
             }
     taken = [*(args[i] for i in portable.module.kept_arguments), *constants]
-    results = make_operations(portable, program_of(portable), taken, variables)
+    results = make_operations(
+        portable, program_of(portable), taken, variables, refuses_bits=refuses_bits
+    )
     for result, shape in zip(results, checked.results, strict=True):
         result.set_shape(shape)
     return results

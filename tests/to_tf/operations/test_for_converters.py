@@ -13,7 +13,7 @@ import tensorflow as tf
 from jax import lax
 
 from jax2tf_bridge import Signature, Target, convert, export, save, to_tf
-from jax2tf_bridge.errors import ModuleError
+from jax2tf_bridge.errors import ModuleError, SavingError
 from tests.consumers import own_operations
 from tests.consumers.own_operations import operation_counts
 
@@ -222,3 +222,89 @@ def test_no_check_and_no_unused_size_is_in_the_graph(tmp_path: Path) -> None:
     unknown_ranks = [tf.TensorSpec(None), tf.TensorSpec(None)]
     traced = tf.function(to_tf(portable)).get_concrete_function(*unknown_ranks)
     assert _unused(traced.graph, traced.structured_outputs) == set()
+
+
+_CORNERS = [0.0, 1.0, 1.5, 2.0, 1e-37, 3e-31, 1e30, np.finfo(np.float32).max, np.inf]
+
+
+def test_signs_orders_and_neighbours_of_floats_need_no_bits() -> None:
+    def f(x: Any, y: Any, half: Any, narrow: Any) -> dict[str, Any]:
+        return {
+            "signbit": jnp.signbit(x),
+            "signbit_of_float16": jnp.signbit(half),
+            "copysign": jnp.copysign(y, x),
+            "copysign_of_bfloat16": jnp.copysign(jnp.abs(narrow), narrow),
+            "next_after": jnp.nextafter(x, y),
+            "search": jnp.searchsorted(jnp.array([-1.0, 0.0, 2.0]), y),
+            "interpolated": jnp.interp(y, jnp.arange(3.0), jnp.arange(3.0) ** 2),
+        }
+
+    corners = np.array([*_CORNERS, *(-np.array(_CORNERS)), np.nan], np.float32)
+    drawn = np.random.default_rng(0).normal(size=(2, 500)).astype(np.float32)
+    x, y = (np.repeat(corners, corners.size), np.tile(corners, corners.size))
+    x, y = np.concatenate([x, drawn[0]]), np.concatenate([y, drawn[1]])
+    half, narrow = drawn[0].astype(np.float16), drawn[1].astype(jnp.bfloat16)
+    sizes = ["(n,)", "(n,)", "(m,)", "(m,)"]
+    f_tf = convert(f, polymorphic_shapes=sizes, target=Target.converters(), with_gradient=False)
+    specs = [tf.TensorSpec([None], dtype) for dtype in (x.dtype, y.dtype, half.dtype, np.float32)]
+    traced = tf.function(f_tf, autograph=False).get_concrete_function(*specs)
+    assert "Bitcast" not in operation_counts(traced.graph)
+    found = traced(*map(tf.constant, (x, y, half, narrow.astype(np.float32))))
+    for name, expected in jax.jit(f)(x, y, half, narrow).items():
+        # TensorFlow takes subnormal numbers for zeros.
+        atol = np.finfo(np.float32).tiny if name == "next_after" else 0
+        got, want = found[name].numpy(), np.asarray(expected).astype(found[name].dtype.name)
+        np.testing.assert_allclose(got, want, rtol=0, atol=atol, err_msg=name)
+        if not name.startswith("next_after"):
+            np.testing.assert_array_equal(np.signbit(got), np.signbit(want), err_msg=name)
+
+
+def test_what_needs_bits_is_refused_when_it_is_saved(tmp_path: Path) -> None:
+    def f(x: Any) -> Any:
+        return lax.bitcast_convert_type(x, np.int32)
+
+    line = f.__code__.co_firstlineno + 1
+    signature = Signature(f, args=[np.ones(3, np.float32)], polymorphic_shapes="(b,)")
+    with pytest.raises(ModuleError) as caught:
+        save(tmp_path / "model", signature, target=Target.converters())
+    assert str(caught.value) == (
+        "f cannot be made of operations that converters know: stablehlo.bitcast_convert (at "
+        f"{__file__}:{line}): it needs Bitcast, which no converter of graphs knows. Write this "
+        "part of the function with other operations."
+    )
+    assert not (tmp_path / "model").exists()
+
+
+def test_bits_in_gradients_are_not_refused(tmp_path: Path) -> None:
+    @jax.custom_vjp
+    def f(x: Any) -> Any:
+        return 2 * x
+
+    def backward(_: Any, cotangent: Any) -> tuple[Any]:
+        bits = lax.bitcast_convert_type(cotangent, np.int32)
+        return (2 * lax.bitcast_convert_type(bits, np.float32),)
+
+    f.defvjp(lambda x: (2 * x, None), backward)
+    signature = Signature(f, args=[np.ones(3, np.float32)])
+    save(tmp_path / "model", signature, target=Target.converters(), vjp_order=1)
+    loaded = tf.saved_model.load(tmp_path / "model")
+    x = tf.ones(3)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        result = loaded.serving_default(x)
+    np.testing.assert_array_equal(tape.gradient(result, x), 2 * np.ones(3))
+
+
+def test_outputs_with_the_name_of_an_input_are_refused(tmp_path: Path) -> None:
+    def f(x: Any, n: Any) -> dict[str, Any]:
+        return {"x": x + 1, "y": n}
+
+    signature = Signature(f, args=[np.ones(3, np.float32), np.float32(1)])
+    save(tmp_path / "plain", signature, target=Target.widest(xla=False))
+    with pytest.raises(SavingError) as caught:
+        save(tmp_path / "model", signature, target=Target.converters())
+    assert str(caught.value) == (
+        "The signature serving_default has outputs with names of inputs: 'x'. tf2onnx and OpenVINO "
+        "need different names. Return them under others, such as 'x_out'."
+    )
+    assert not (tmp_path / "model").exists()
