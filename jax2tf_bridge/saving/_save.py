@@ -243,8 +243,8 @@ def _check_output_names(name: str, inputs: Mapping[str, Any], outputs: Mapping[s
     if both:
         example = f"{both[0][:-1]}_out'"
         raise SavingError(
-            f"The signature {name} has outputs with names of inputs: {', '.join(both)}. tf2onnx and "
-            f"OpenVINO need different names. Return them under others, such as {example}."
+            f"The signature {name} has outputs with names of inputs: {', '.join(both)}. tf2onnx "
+            f"and OpenVINO need different names. Return them under others, such as {example}."
         )
 
 

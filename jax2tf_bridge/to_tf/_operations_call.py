@@ -45,7 +45,11 @@ def call_operations(
     Eagerly it calls a graph that is made once, with open sizes.
 
     Args:
-      portable, args, constants, paths, before: as `call_op` takes them.
+      portable: the function.
+      args: its flat arguments.
+      constants: for each of its lifted constants.
+      paths: how the user writes the arguments, as `check_shapes` takes it.
+      before: what was checked already.
       refuses_bits: whether Bitcast in the current graph is an error for a target for converters.
 
     Raises:
