@@ -39,7 +39,7 @@ class Answers:
 
 
 def example_of(signature: Signature, inputs: Mapping[str, ServedArray]) -> dict[str, np.ndarray]:
-    """Returns the user's example by the inputs' names, as far as it can be told; else drawn numbers.
+    """Returns the user's example by the inputs' names; drawn numbers where there is none.
 
     Args:
       signature: the user's, with `args`, `kwargs` and `example`.

@@ -17,7 +17,6 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.to_tf._tf_compat import dynamic_update_slice
-from jax2tf_bridge.to_tf.operations._converter_forms import next_after
 
 Kernel: TypeAlias = Callable[..., tf.Tensor]
 """Takes the operation's inputs."""
@@ -439,7 +438,6 @@ _OF_FLOATS: Mapping[str, Kernel] = MappingProxyType(
         "Expm1": _expm1,
         "IsFinite": _is_finite,
         "Log1p": _log1p,
-        "NextAfter": next_after,
         "Sinh": _sinh,
         "Tan": lambda x: tf.sin(x) / tf.cos(x),
         "TruncateMod": _float_remainder,

@@ -31,9 +31,7 @@ _STOP_GRADIENT = "jax2tf.stop_gradient"
 _ELEMENTS = frozenset({"f32", "f64"})
 _MOST_AXES = 4
 """TensorFlow's kernel of oneDNN takes five, and some of LiteRT's four."""
-_PARTS = frozenset(
-    {"subtract", "exponential", "reduce", "maximum", "constant", "log", *BROADCASTS}
-)
+_PARTS = frozenset({"subtract", "exponential", "reduce", "maximum", "constant", "log", *BROADCASTS})
 
 
 def with_softmax(program: Program) -> Program:
