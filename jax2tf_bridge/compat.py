@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import sys
 import threading
 import types
@@ -104,7 +105,7 @@ _CONVERTING_MODULES = frozenset({"keras.src.export.onnx", "keras.src.export.open
 
 def _is_keras_converting() -> bool:
     """Returns whether Keras calls for a graph that a converter reads."""
-    frame: types.FrameType | None = sys._getframe(1)
+    frame = inspect.currentframe()
     while frame is not None:
         if frame.f_globals.get("__name__") in _CONVERTING_MODULES:
             return True
