@@ -50,7 +50,9 @@ def example_of(signature: Signature, inputs: Mapping[str, ServedArray]) -> dict[
     example: dict[str, Any] = {}
     if signature.preprocess is None and len(leaves) == len(inputs):
         example = dict(zip(inputs, leaves, strict=True))
-    example |= {name: value for name, value in signature.example.items() if name in inputs}
+    examples = signature.example
+    named = examples if isinstance(examples, Mapping) else next(iter(examples), {})
+    example |= {name: value for name, value in named.items() if name in inputs}
     rng = np.random.default_rng(0)
     return {name: _array(example.get(name), served, rng) for name, served in inputs.items()}
 
