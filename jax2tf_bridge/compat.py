@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import sys
 import threading
 import types
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from jax2tf_bridge.portable._safety_checks import NOT_STRICT
+from jax2tf_bridge.portable._target import Target
 
 _PACKAGE = "jax.experimental.jax2tf"
 _CONVERTER, _CALLER = f"{_PACKAGE}.jax2tf", f"{_PACKAGE}.call_tf"
@@ -33,7 +35,8 @@ def as_jax2tf() -> Iterator[types.ModuleType]:
     nested, and open in several threads: the last one that closes puts jax2tf back. Code that
     takes a name out of the module meanwhile (`from jax.experimental.jax2tf import convert`) keeps
     the bridge's. enable_xla=False and native_serialization=False make TensorFlow's own
-    operations, as in the releases that could; experimental_native_lowering has no effect, and
+    operations, as in the releases that could, and within Keras' exports to OpenVINO and ONNX
+    those of `Target.converters()`; experimental_native_lowering has no effect, and
     native_serialization_strict_checks=False disables the checks of the platform and of custom
     calls, as in the releases that had it.
 
@@ -83,14 +86,31 @@ def _called_as_jax2tf(bridge_convert: Callable[..., Any]) -> Callable[..., Any]:
         """Calls `jax2tf_bridge.convert` without the options that have had no effect for long."""
         options.pop("experimental_native_lowering", None)
         given = {name: options[name] for name in _SWITCHES if name in options}
-        if all(given.values()):
-            # On they say what is so anyway, and the bridge warns of it.
+        is_for_converter = not all(given.values()) and _is_keras_converting()
+        if all(given.values()) or is_for_converter:
+            # True is the default; passing it would only trigger a warning.
             options = {name: value for name, value in options.items() if name not in given}
+        if is_for_converter:
+            options["target"] = Target.converters()
         if not options.pop(_STRICT, True):
             options[_CHECKS] = (*options.get(_CHECKS, ()), *NOT_STRICT)
         return bridge_convert(fun_jax, **options)
 
     return convert
+
+
+_CONVERTING_MODULES = frozenset({"keras.src.export.onnx", "keras.src.export.openvino"})
+"""Modules of Keras that hand a graph to tf2onnx and to OpenVINO, Keras 3.8 to 3.15."""
+
+
+def _is_keras_converting() -> bool:
+    """Returns whether Keras calls for a graph that a converter reads."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") in _CONVERTING_MODULES:
+            return True
+        frame = frame.f_back
+    return False
 
 
 class _Swap:

@@ -24,7 +24,8 @@ def operations_graph(contents: SavedModelContents, target: Target) -> bytes:
         TensorFlow functions itself.
     """
     functions = {(m.function, m.node): _called(m, target) for m in contents.modules}
-    return with_operations((as_path(contents.path) / GRAPH_FILE).read_bytes(), functions)
+    graph = (as_path(contents.path) / GRAPH_FILE).read_bytes()
+    return with_operations(graph, functions, for_converters=target.for_converters)
 
 
 def _called(called: CalledModule, target: Target) -> PortableFunction:

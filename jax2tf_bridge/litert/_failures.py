@@ -19,6 +19,7 @@ from jax2tf_bridge.to_tf._line_names import line_of
 
 _MOST_TOLD = 8
 _NO_BUILT_IN = re.compile(r"'(tf\.\w+)' op is neither a custom op nor a flex op")
+_OTHER = re.compile(r"'(tfl?\.\w+)' op (.*)")
 _ELEMENT = re.compile(r"tensor<(?:[^<>]*x)?(complex<\w+>|\w+)>")
 _DTYPES = {"f": "float", "ui": "uint", "i": "int", "bf": "bfloat"}
 _OTHER_DTYPES = {"i1": "bool", "complex<f32>": "complex64", "complex<f64>": "complex128"}
@@ -59,8 +60,12 @@ def conversion_error(error: Exception, callers: Mapping[str, str]) -> BridgeErro
         return None
     found = list(dict.fromkeys(_lacking(diagnostics, callers)))
     if not found:
+        places = list(dict.fromkeys(_failed(diagnostics, callers)))[:_MOST_TOLD]
+        said = bullet_list(places) if places else f" {_reason(error)}"
         return SavingError(
-            f"TensorFlow {tf.__version__}'s converter for LiteRT failed: {_reason(error)}"
+            f"TensorFlow {tf.__version__}'s converter for LiteRT failed:{said}\nWrite this part of "
+            "the function with other operations, or save a SavedModel for where TensorFlow is "
+            "(save)."
         )
     lines = [str(each) for each in found[:_MOST_TOLD]]
     if len(found) > _MOST_TOLD:
@@ -78,11 +83,24 @@ def _lacking(diagnostics: Any, callers: Mapping[str, str]) -> Iterator[_Lacking]
         match = _NO_BUILT_IN.search(each.error_message)
         if match is None:
             continue
-        names = [call.name for call in each.location.call]
-        line = next(filter(None, (line_of(name.partition("@")[0]) for name in names)), None)
-        inside = {name.partition("@")[2] for name in names}
-        signature = next((s for s, function in callers.items() if function in inside), "")
-        yield _Lacking(match[1], _dtype(each.error_message), line, signature)
+        yield _Lacking(match[1], _dtype(each.error_message), *_place(each, callers))
+
+
+def _place(diagnostic: Any, callers: Mapping[str, str]) -> tuple[str | None, str]:
+    """Returns the user's line and the signature that a diagnostic is about."""
+    names = [call.name for call in diagnostic.location.call]
+    line = next(filter(None, (line_of(name.partition("@")[0]) for name in names)), None)
+    inside = {name.partition("@")[2] for name in names}
+    return line, next((s for s, function in callers.items() if function in inside), "")
+
+
+def _failed(diagnostics: Any, callers: Mapping[str, str]) -> Iterator[str]:
+    """Yields operation, line and signature of other failures, and what the converter says."""
+    for each in diagnostics:
+        match = _OTHER.search(each.error_message)
+        if match is not None:
+            place = _Lacking(match[1], "", *_place(each, callers))
+            yield f"{place}: {match[2][:200]}"
 
 
 def _dtype(text: str) -> str:

@@ -418,6 +418,12 @@ def _is_finite(x: tf.Tensor) -> tf.Tensor:
     return tf.less(tf.abs(x), np.float32(np.inf))
 
 
+def _float_remainder(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Returns the remainder with the dividend's sign, exactly."""
+    size = tf.math.floormod(tf.abs(x), tf.abs(y))
+    return tf.where(tf.less(x, 0.0), tf.negative(size), size)
+
+
 _OF_FLOATS: Mapping[str, Kernel] = MappingProxyType(
     {
         "Acos": _acos,
@@ -434,6 +440,7 @@ _OF_FLOATS: Mapping[str, Kernel] = MappingProxyType(
         "Log1p": _log1p,
         "Sinh": _sinh,
         "Tan": lambda x: tf.sin(x) / tf.cos(x),
+        "TruncateMod": _float_remainder,
     }
 )
 _FLAGS = frozenset(
@@ -548,28 +555,83 @@ def _update(node: Any) -> Form | None:
 _OTHER_MASKS = ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 
 
-def _extreme_scatter(node: Any) -> Form | None:
-    """Takes the extremes of segments of rows, and then of them and what is there."""
+def _rows(x: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns an array as a matrix, and for each update the number and the width of its row."""
+    depth, shape = tf.shape(indices)[-1], tf.shape(x)
+    leading, ends = shape[:depth], shape[depth:]
+    places = tf.range(depth)
+    is_behind = tf.greater(places[None], places[:, None])
+    strides = tf.reduce_prod(tf.where(is_behind, leading[None], 1), 1)
+    numbers = tf.reduce_sum(tf.cast(indices, tf.int32) * strides, -1)
+    width = tf.reduce_prod(ends)
+    matrix = tf.reshape(x, tf.stack([tf.reduce_prod(leading), width]))
+    return matrix, tf.reshape(numbers, [-1]), width
+
+
+def _of_rows(combine: Kernel) -> Kernel:
+    """Makes a scatter of a function of a matrix, the numbers of its rows, and rows."""
+
+    def kernel(tensor: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
+        matrix, numbers, width = _rows(tensor, indices)
+        rows = tf.reshape(updates, tf.stack([tf.size(numbers), width]))
+        return tf.reshape(combine(matrix, numbers, rows), tf.shape(tensor))
+
+    return kernel
+
+
+def _set_rows(matrix: tf.Tensor, numbers: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Writes rows; of several updates of a row the last counts.
+
+    The converter's own form multiplies what was there by 0, which makes NaN of infinity.
+    """
+    count = tf.shape(matrix)[0]
+    last = tf.math.unsorted_segment_max(tf.range(tf.shape(rows)[0]), numbers, count)
+    # There is a row to take where there is no update.
+    none = tf.zeros(tf.stack([1, tf.shape(matrix)[1]]), matrix.dtype)
+    taken = tf.gather(tf.concat([none, rows], 0), tf.maximum(last, -1) + 1)
+    return tf.where(tf.greater_equal(last, 0)[:, None], taken, matrix)
+
+
+def _add_rows(matrix: tf.Tensor, numbers: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    return matrix + tf.math.unsorted_segment_sum(rows, numbers, tf.shape(matrix)[0])
+
+
+def _greatest_rows(matrix: tf.Tensor, numbers: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    return tf.maximum(matrix, tf.math.unsorted_segment_max(rows, numbers, tf.shape(matrix)[0]))
+
+
+def _least_rows(matrix: tf.Tensor, numbers: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    return tf.minimum(matrix, tf.math.unsorted_segment_min(rows, numbers, tf.shape(matrix)[0]))
+
+
+SCATTERS: Mapping[str, Kernel] = MappingProxyType(
+    {
+        "TensorScatterAdd": _of_rows(_add_rows),
+        "TensorScatterMax": _of_rows(_greatest_rows),
+        "TensorScatterMin": _of_rows(_least_rows),
+        "TensorScatterUpdate": _of_rows(_set_rows),
+    }
+)
+"""Forms of scatters of float32 and int32, by the names of TensorFlow's operations."""
+
+
+def _scatter(node: Any) -> Form | None:
     dtype, index = _dtype(node, "T"), _dtype(node, "Tindices")
-    if dtype not in (tf.float32, tf.int32) or index is None:
+    if index is None:
         return None
-    is_max = node.op == "TensorScatterMax"
-    segments = tf.math.unsorted_segment_max if is_max else tf.math.unsorted_segment_min
-    extreme = tf.maximum if is_max else tf.minimum
+    if dtype == tf.uint32 and node.op in ("TensorScatterMax", "TensorScatterMin"):
 
-    def kernel(x: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
-        depth = tf.shape(indices)[-1]
-        shape = tf.shape(x)
-        leading, rest = shape[:depth], shape[depth:]
-        places = tf.range(depth)
-        is_behind = tf.greater(places[None], places[:, None])
-        strides = tf.reduce_prod(tf.where(is_behind, leading[None], 1), 1)
-        rows = tf.reduce_sum(tf.cast(indices, tf.int32) * strides, -1)
-        flat = tf.reshape(updates, tf.concat([[-1], rest], 0))
-        found = segments(flat, tf.reshape(rows, [-1]), tf.reduce_prod(leading))
-        return extreme(x, tf.reshape(found, shape))
+        def ordered(x: tf.Tensor) -> tf.Tensor:
+            return _xor(tf.bitcast(x, tf.int32), _LEAST)
 
-    return Form(kernel, (dtype, index, dtype), dtype)
+        def kernel(x: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
+            result = SCATTERS[node.op](ordered(x), indices, ordered(updates))
+            return tf.bitcast(_xor(result, _LEAST), tf.uint32)
+
+        return Form(kernel, (dtype, index, dtype), dtype)
+    if dtype not in (tf.float32, tf.int32):
+        return None
+    return Form(SCATTERS[node.op], (dtype, index, dtype), dtype)
 
 
 def _squeeze(node: Any, makers: Mapping[str, Any]) -> Form | None:
@@ -593,8 +655,7 @@ _SPECIAL: Mapping[str, Callable[[Any], Form | None]] = MappingProxyType(
         "BatchMatMulV2": _product,
         "Cast": _cast,
         "MatMul": _product,
-        "TensorScatterMax": _extreme_scatter,
-        "TensorScatterMin": _extreme_scatter,
+        **dict.fromkeys(SCATTERS, _scatter),
         "TensorStridedSliceUpdate": _update,
     }
 )

@@ -9,21 +9,22 @@ from typing import Any
 
 import tensorflow as tf
 
-from jax2tf_bridge.litert._forms import Form
+from jax2tf_bridge.litert._forms import SCATTERS, Form
 from jax2tf_bridge.to_tf._tf_compat import operation_definition
 
 _MOVES = frozenset(
-    {"GatherNd", "GatherV2", "Pad", "PadV2", "ReverseV2", "ScatterNd", "TensorScatterUpdate"}
-    | {"Tile", "Transpose"}
+    {"GatherNd", "GatherV2", "Pad", "PadV2", "ReverseV2", "ScatterNd", "TensorScatterAdd"}
+    | {"TensorScatterUpdate", "Tile", "Transpose"}
 )
 _SUMS = frozenset({"Cumsum", "Prod", "Sum"})
 _FOR_BYTES = _MOVES | _SUMS | {"ArgMax", "ArgMin", "Max", "Min", "SelectV2", "Slice"}
+_FOR_BYTES |= {"TensorScatterMax", "TensorScatterMin"}
 _FOR_FLOATS = _FOR_BYTES | {
     *("Add", "AddN", "AvgPool", "BiasAdd", "BroadcastTo", "ConcatV2", "Conv2D"),
     *("Conv2DBackpropInput", "Conv3D", "DepthwiseConv2dNative", "Einsum", "Elu", "Fill"),
     *("FloorDiv", "FloorMod", "IsInf", "IsNan", "LeakyRelu", "LogSoftmax", "MaxPool", "Mean"),
     *("MirrorPad", "Pack", "Reciprocal", "Relu", "Relu6", "Round", "Select", "Sign"),
-    *("Softmax", "Softplus", "SquaredDifference", "StridedSlice", "TensorScatterAdd"),
+    *("Softmax", "Softplus", "SquaredDifference", "StridedSlice"),
     *("UnsortedSegmentSum",),
 }
 _AS_BITS = frozenset({"BroadcastTo", "GatherV2"})
@@ -48,7 +49,7 @@ def moving_form(node: Any) -> Form | None:
     if dtype is None or dtype not in _WIDE:
         return None
     wide, operations = _WIDE[dtype]
-    if dtype.is_floating and node.op in _AS_BITS:
+    if (dtype.is_floating or dtype == tf.uint16) and node.op in _AS_BITS:
         wide = tf.int16
     # Lists of operations in SavedModels leave out those that loops alone have.
     definition = operation_definition(node.op) if node.op in operations else None
@@ -78,7 +79,8 @@ def moving_form(node: Any) -> Form | None:
             count = node.attr[argument.number_attr].i if argument.number_attr else 0
             found = [convert(next(left)) for _ in range(count or 1)]
             given[names[argument.name]] = found if count else found[0]
-        result = function(**given, **attributes)
+        scatter = SCATTERS.get(node.op)
+        result = scatter(*given.values()) if scatter else function(**given, **attributes)
         return back(result) if output.type_attr == data else result
 
     result = attribute(output.type_attr).type if output.type_attr else output.type

@@ -14,6 +14,12 @@ from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge.converting._operations_graph import operations_graph
 from jax2tf_bridge.converting._save import Signatures, keys_as_words, prepare
 from jax2tf_bridge.errors import Argument, Message, SavingError
+from jax2tf_bridge.litert._comparison import (
+    Answers,
+    answers_of_tensorflow,
+    check_model,
+    example_of,
+)
 from jax2tf_bridge.litert._convert import Model, converted
 from jax2tf_bridge.litert._quantization import Quantization
 from jax2tf_bridge.litert._report import LiteRTModel
@@ -38,6 +44,7 @@ def save_litert(
     quantize: Quantize | None = None,
     representative_data: Mapping[str, Iterable[Any]] | Iterable[Any] | None = None,
     platforms: Sequence[str] | None = None,
+    verify: bool = True,
 ) -> LiteRTModel:
     """Writes a LiteRT model, a .tflite file of LiteRT's built-in operations.
 
@@ -60,6 +67,9 @@ def save_litert(
         the signatures' names. Each is a dict of JAX or NumPy arrays by the inputs' names, or a
         tuple of them in the order of the inputs, or the only input.
       platforms: as in `export`, for JAX functions; LiteRT gets the lowering for the CPU.
+      verify: whether the model runs once in LiteRT's interpreter, and is compared with TensorFlow.
+        The inputs are `args` and `example` of the Signature; for others, random floats and zeros,
+        with open sizes of 2. Of a quantised model only NaN and infinity are looked for.
 
     Returns:
       What was written: signatures and the size. Print it.
@@ -67,8 +77,8 @@ def save_litert(
     Raises:
       UnsupportedByTargetError: LiteRT has no built-in operation for one of the function's; the text
         has the line.
-      SavingError: the signatures or options contradict each other; or TensorFlow's converter
-        fails.
+      SavingError: the signatures or options contradict each other; TensorFlow's converter
+        fails; or the model computes other values than TensorFlow.
       StructureError, ShapeError, DTypeError: the weights do not fit a function, or
         representative_data does not fit the inputs.
       FileFormatError: `params` is a file of another format, or a damaged one.
@@ -101,11 +111,15 @@ def save_litert(
         folder = Path(temporary, "model")
         with contextlib.ExitStack() as stack:
             if source is not None and is_model:
-                model = _copied(stack.enter_context(on_disk(source)), folder)
+                model, answers = _copied(
+                    stack.enter_context(on_disk(source)), folder, verify=verify
+                )
             else:
-                model = _saved(folder, signatures, params, platforms)
+                model, answers = _saved(folder, signatures, params, platforms, verify=verify)
             check_interrupts()
             data = converted(model, quantization)
+            check_interrupts()
+            check_model(data, answers, is_quantized=quantize is not None)
     check_interrupts()
     with replaced_file(path, bytes_of="save_litert") as file:
         file.write(data)
@@ -113,8 +127,13 @@ def save_litert(
 
 
 def _saved(
-    folder: Path, signatures: Signatures, params: Any, platforms: Sequence[str] | None
-) -> Model:
+    folder: Path,
+    signatures: Signatures,
+    params: Any,
+    platforms: Sequence[str] | None,
+    *,
+    verify: bool,
+) -> tuple[Model, dict[str, Answers]]:
     """Saves functions as a SavedModel without gradients."""
     with opened(params) as weights:
         prepared = prepare(signatures, weights, platforms, _TARGET)
@@ -134,7 +153,14 @@ def _saved(
             warm_up=False,
         )
     served = {name: (each.inputs, each.outputs) for name, each in saved.signatures.items()}
-    return Model.read(folder, served)
+    answers: dict[str, Answers] = {}
+    if verify:  # before the graph is rewritten
+        examples = {
+            name: example_of(prepared[name].signature, inputs)
+            for name, (inputs, _) in served.items()
+        }
+        answers = answers_of_tensorflow(folder, examples)
+    return Model.read(folder, served), answers
 
 
 _OF_SERVING = ("buckets", "mask", "pad_values", "unchecked_padding", "defaults")
@@ -150,7 +176,7 @@ def _check(name: str, signature: Signature) -> None:
         )
 
 
-def _copied(source: Path, folder: Path) -> Model:
+def _copied(source: Path, folder: Path, *, verify: bool) -> tuple[Model, dict[str, Answers]]:
     """Makes a SavedModel with the graph of another in operations, and its variables."""
     contents = read_saved_model(source, of_any_tool=True)
     folder.mkdir()
@@ -163,4 +189,12 @@ def _copied(source: Path, folder: Path) -> Model:
     for name in ("variables", "assets"):
         if (source / name).is_dir():
             os.symlink((source / name).absolute(), folder / name)
-    return Model.read(folder)
+    model = Model.read(folder)
+    answers: dict[str, Answers] = {}
+    if verify:
+        examples = {
+            name: example_of(Signature(None), each.inputs)
+            for name, each in model.signatures.items()
+        }
+        answers = answers_of_tensorflow(source, examples)
+    return model, answers

@@ -218,6 +218,8 @@ def _save(root: _Root, endpoints: Sequence[Endpoint], folder: Path) -> dict[str,
     for endpoint in endpoints:
         method, concrete[endpoint.name] = _traced(endpoint)
         served[endpoint.name] = served_arrays(endpoint, concrete[endpoint.name].structured_outputs)
+        if endpoint.portable.target.for_converters:
+            _check_output_names(endpoint.name, *served[endpoint.name])
         setattr(root, endpoint.name, method)
     default = endpoints[0].name if len(endpoints) == 1 else SERVING_DEFAULT
     if default in concrete:
@@ -241,6 +243,17 @@ def _save(root: _Root, endpoints: Sequence[Endpoint], folder: Path) -> dict[str,
     return served
 
 
+def _check_output_names(name: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
+    """Raises where an output has the name of an input: tf2onnx fails, and OpenVINO drops it."""
+    both = [repr(output) for output in outputs if output in inputs]
+    if both:
+        example = f"{both[0][:-1]}_out'"
+        raise SavingError(
+            f"The signature {name} has outputs with names of inputs: {', '.join(both)}. tf2onnx "
+            f"and OpenVINO need different names. Return them under others, such as {example}."
+        )
+
+
 def _traced(endpoint: Endpoint) -> tuple[Any, Any]:
     """Traces the endpoint as a method and as a signature."""
     call, specs = with_processing(endpoint)
@@ -249,10 +262,11 @@ def _traced(endpoint: Endpoint) -> tuple[Any, Any]:
 
     def by_name(**tensors: Any) -> dict[str, Any]:
         given = {**defaults, **tensors}
-        if not endpoint.portable.target.xla or endpoint.bucketing is not None:
+        target, has_buckets = endpoint.portable.target, endpoint.bucketing is not None
+        if not target.for_converters and (not target.xla or has_buckets):
             # A session, such as TensorFlow Serving's, compares no shape with the signature's.
             # Operations would take other shapes, and buckets would hide them. A module alone is
-            # checked when it runs.
+            # checked when it runs. TF.js and Core ML refuse EnsureShape.
             given = {
                 name: tf.ensure_shape(tensor, specs[name].shape, name=name)
                 for name, tensor in given.items()

@@ -187,8 +187,12 @@ class _Callee:
             before = CheckedBefore(len(primal.in_avals), ShapeContract.of(primal))
         held = self.held()
         taken = [held[constant_key(constant)] for constant in self.portable.lifted_constants]
-        call = call_op if self.portable.target.xla else call_operations
-        return call(self.portable, args, taken, self.paths, before)
+        if self.portable.target.xla:
+            return call_op(self.portable, args, taken, self.paths, before)
+        # Nobody converts a gradient that is saved beside its function.
+        return call_operations(
+            self.portable, args, taken, self.paths, before, refuses_bits=self.primal is None
+        )
 
     def held(self) -> dict[Key, tf.Tensor]:
         """Returns the tensors of its lifted constants, and all else that is known."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -35,10 +37,20 @@ def call_operations(
     constants: Sequence[tf.Tensor] = (),
     paths: Callable[[], Sequence[str]] | None = None,
     before: CheckedBefore | None = None,
+    *,
+    refuses_bits: bool = False,
 ) -> list[tf.Tensor]:
     """Does as `call_op`, with TensorFlow's own operations in the place of XlaCallModule.
 
     Eagerly it calls a graph that is made once, with open sizes.
+
+    Args:
+      portable: the function.
+      args: its flat arguments.
+      constants: for each of its lifted constants.
+      paths: how the user writes the arguments, as `check_shapes` takes it.
+      before: what was checked already.
+      refuses_bits: whether Bitcast in the current graph is an error for a target for converters.
 
     Raises:
       ModuleError: an operation of the module has no form in TensorFlow's.
@@ -47,10 +59,37 @@ def call_operations(
         other. It is also what the function fails with when it runs, where the others do.
     """
     check_devices(portable, is_gradient=before is not None)
-    checked = check_shapes(portable, args, paths, before)
+    checked = _checked(portable, args, paths, before)
     if tf.executing_eagerly():
         return list(_eager_function(portable)(*args, *constants))
-    return _in_graph(portable, checked, args, constants)
+    return _in_graph(portable, checked, args, constants, refuses_bits=refuses_bits)
+
+
+_STAND_IN = "argument_"
+
+
+def _checked(
+    portable: PortableFunction,
+    args: Sequence[tf.Tensor],
+    paths: Callable[[], Sequence[str]] | None,
+    before: CheckedBefore | None,
+) -> CheckedShapes:
+    """Checks the shapes; for converters only those that are known now.
+
+    tf2onnx, TF.js and Core ML refuse Assert, and to OpenVINO a size that nothing uses is an output.
+    """
+    if not portable.target.for_converters:
+        return check_shapes(portable, args, paths, before)
+    with tf.Graph().as_default():
+        stand_ins = [
+            tf.compat.v1.placeholder(
+                arg.dtype,
+                [None] * len(aval.op_shape) if arg.shape.rank is None else arg.shape,
+                f"{_STAND_IN}{i}",
+            )
+            for i, (arg, aval) in enumerate(zip(args, portable.in_avals, strict=True))
+        ]
+        return replace(check_shapes(portable, stand_ins, paths, before), guards=[])
 
 
 def _in_graph(
@@ -58,27 +97,64 @@ def _in_graph(
     checked: CheckedShapes,
     args: Sequence[tf.Tensor],
     constants: Sequence[tf.Tensor],
+    *,
+    refuses_bits: bool = False,
 ) -> list[tf.Tensor]:
     # Of forty modules, which XLA does without.
     from jax2tf_bridge.to_tf.operations import make_operations
 
     variables = checked.variables
-    if checked.guards:
+    if portable.target.for_converters:
+        args = _of_known_ranks(portable, args)
+        variables = _sizes_on_demand(args, variables)
+    elif checked.guards:
         # What computes with arguments or sizes of them must not fail before the guards do.
         with tf.control_dependencies(checked.guards):
-            args = [tf.identity(tensor) for tensor in args]
-            for tensor, aval in zip(args, portable.in_avals, strict=True):
-                # Not even the rank may have been known.
-                tensor.set_shape([s if isinstance(s, int) else None for s in aval.op_shape])
+            args = _of_known_ranks(portable, args)
             variables = {
                 name: size if isinstance(size, int) else tf.identity(size)
                 for name, size in variables.items()
             }
     taken = [*(args[i] for i in portable.module.kept_arguments), *constants]
-    results = make_operations(portable, program_of(portable), taken, variables)
+    results = make_operations(
+        portable, program_of(portable), taken, variables, refuses_bits=refuses_bits
+    )
     for result, shape in zip(results, checked.results, strict=True):
         result.set_shape(shape)
     return results
+
+
+def _of_known_ranks(portable: PortableFunction, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    args = [tf.identity(tensor) for tensor in args]
+    for tensor, aval in zip(args, portable.in_avals, strict=True):
+        tensor.set_shape([s if isinstance(s, int) else None for s in aval.op_shape])
+    return args
+
+
+def _sizes_on_demand(args: Sequence[tf.Tensor], variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Replaces sizes of the graph of stand-ins by functions that make them of the arguments."""
+    graph = tf.compat.v1.get_default_graph()
+    by_name = {f"{_STAND_IN}{i}:0": arg for i, arg in enumerate(args)}
+
+    def make(size: tf.Tensor) -> tf.Tensor:
+        needed = {size.op.name: size.op}
+        for operation in (queue := [size.op]):
+            queue += [t.op for t in operation.inputs if t.op.name not in needed]
+            needed |= {t.op.name: t.op for t in operation.inputs}
+        definition = tf.compat.v1.GraphDef(
+            node=[operation.node_def for operation in needed.values()],
+            versions=size.graph.graph_def_versions,
+        )
+        inputs = {name: arg for name, arg in by_name.items() if name.partition(":")[0] in needed}
+        # A branch or a loop may be the first to ask.
+        with graph.as_default(), tf.control_dependencies(None):
+            (made,) = tf.graph_util.import_graph_def(definition, inputs, [size.name], name="size")
+            return tf.cast(made, tf.int32)
+
+    return {
+        name: size if isinstance(size, int) else functools.cache(functools.partial(make, size))
+        for name, size in variables.items()
+    }
 
 
 @once_per_object
@@ -106,7 +182,7 @@ def _traced(portable: PortableFunction) -> Any:
         args, constants = tensors[:n_args], tensors[n_args:]
         # Whoever calls it eagerly knows all sizes, and has checked them.
         before = CheckedBefore(n_args, ShapeContract.of(function))
-        return _in_graph(function, check_shapes(function, args, None, before), args, constants)
+        return _in_graph(function, _checked(function, args, None, before), args, constants)
 
     specs = [
         tf.TensorSpec(

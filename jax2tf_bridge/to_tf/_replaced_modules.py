@@ -18,7 +18,10 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def with_operations(
-    saved_model: bytes, functions: Mapping[tuple[str, str], PortableFunction]
+    saved_model: bytes,
+    functions: Mapping[tuple[str, str], PortableFunction],
+    *,
+    for_converters: bool = False,
 ) -> bytes:
     """Puts calls of functions of TensorFlow's operations in the place of XlaCallModule ops.
 
@@ -26,6 +29,8 @@ def with_operations(
       saved_model: the bytes of saved_model.pb.
       functions: for each of its XlaCallModule ops what it calls, by the names of the function that
         the op is in ("" for the graph itself) and of the op.
+      for_converters: whether checks that converters refuse are taken out: Assert, EnsureShape and
+        PreventGradient.
 
     Raises:
       ModuleError: an operation of a module has no form in TensorFlow's.
@@ -40,6 +45,8 @@ def with_operations(
     model.ParseFromString(saved_model)
     for meta_graph in model.meta_graphs:
         _replace(meta_graph, functions)
+        if for_converters:
+            _remove_checks(meta_graph)
     return bytes(model.SerializeToString(deterministic=True))
 
 
@@ -76,6 +83,40 @@ def _replace(meta_graph: Any, functions: Mapping[tuple[str, str], PortableFuncti
     left = [operation for operation in operations.op if operation.name != _CALL_MODULE]
     del operations.op[:]
     operations.op.extend(left)
+
+
+_IDENTITIES = frozenset({"EnsureShape", "PreventGradient"})
+"""Operations that return their input, or fail."""
+
+
+def _remove_checks(meta_graph: Any) -> None:
+    """Removes Assert operations, and makes Identity of other checks."""
+    graph = meta_graph.graph_def
+    for holder in (graph.node, *(function.node_def for function in graph.library.function)):
+        asserts = {node.name for node in holder if node.op == "Assert"}
+        for node in list(holder):
+            if node.op == "Assert":
+                holder.remove(node)
+                continue
+            if node.op in _IDENTITIES:
+                node.op = "Identity"
+                for name in [n for n in node.attr if n != "T" and not n.startswith("_")]:
+                    del node.attr[name]
+            kept = [name for name in node.input if name.removeprefix("^") not in asserts]
+            if len(kept) < len(node.input):
+                del node.input[:]
+                node.input.extend(kept)
+    for function in graph.library.function:
+        left = {node.name for node in function.node_def}
+        lost = [name for name, node in function.control_ret.items() if node not in left]
+        for name in lost:
+            del function.control_ret[name]
+            function.signature.control_output.remove(name)
+    operations = meta_graph.meta_info_def.stripped_op_list
+    unused = {"Assert", *_IDENTITIES}
+    kept_operations = [operation for operation in operations.op if operation.name not in unused]
+    del operations.op[:]
+    operations.op.extend(kept_operations)
 
 
 def _nodes(graph: Any) -> Iterator[tuple[str, Any]]:

@@ -96,7 +96,7 @@ def test_for_converters(ok: Ok, run: Run, tmp_path: Path) -> None:
     ok("retarget", tmp_path / "model", "--for-converters")
     for folder in (tmp_path / "saved", tmp_path / "model-for-converters"):
         assert "Tanh" in _operations(folder)
-        assert "Expm1" not in _operations(folder)
+        assert not {"Assert", "EnsureShape", "Expm1", "PreventGradient"} & _operations(folder)
         served = tf.saved_model.load(str(folder)).signatures["serving_default"]
         (found,) = served(x=X).values()
         np.testing.assert_allclose(found, np.expm1(X), rtol=1e-5)

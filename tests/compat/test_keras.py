@@ -1,10 +1,16 @@
 """Keras converts by the bridge: JaxLayer in TensorFlow's backend, export in JAX's."""
 
 import importlib.util
+import subprocess
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from scripts._env import ROOT
+from tests.consumers.environments import environment, newest_python, process_environment
+from tests.consumers.harness import OPENVINO
 from tests.fresh_process import run_python
 
 pytestmark = [
@@ -90,6 +96,30 @@ with as_jax2tf():
 for name in ("", "_archive"):
     np.savez(sys.argv[1] + name + ".npz", x=x, y=y)
 """
+OPENVINO_EXPORT = """
+import sys
+import keras, numpy as np, openvino
+from jax2tf_bridge.compat import as_jax2tf
+
+keras.utils.set_random_seed(0)
+model = keras.Sequential([
+    keras.Input((8, 8, 3)),
+    keras.layers.Conv2D(4, 3, activation="relu"),
+    keras.layers.GlobalAveragePooling2D(),
+    keras.layers.Dense(2),
+])
+x = np.random.default_rng(0).normal(size=(5, 8, 8, 3)).astype(np.float32)
+y = model.predict(x, verbose=0)
+with as_jax2tf():
+    model.export(sys.argv[1] + "/model.xml", format="openvino", verbose=False)
+compiled = openvino.compile_model(
+    sys.argv[1] + "/model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+)
+for rows in (5, 2):
+    (result,) = compiled(x[:rows]).values()
+    np.testing.assert_allclose(result, y[:rows], rtol=1e-4, atol=1e-5)
+print("converted")
+"""
 
 
 def test_jax_layer_trains_and_is_served_without_jax(tmp_path: Path) -> None:
@@ -103,3 +133,15 @@ def test_models_of_the_jax_backend_are_served_without_jax(tmp_path: Path) -> Non
     run_python(BACKEND, model, env={"KERAS_BACKEND": "jax"})
     both = (model, "serve", f"{model}_archive", "call")
     assert run_python(SERVES, *both, without_jax=True).split() == ["served", "served"]
+
+
+@pytest.mark.consumers
+def test_openvino_gets_the_outputs_of_the_model_alone(tmp_path: Path) -> None:
+    versions = [f"{name}=={version(name)}" for name in ("jax", "keras", "tensorflow-cpu")]
+    base = newest_python(sys.version_info[:2], sys.version_info[:2])
+    assert base is not None
+    python = environment("keras-openvino", base, *versions, OPENVINO, "{plain}")
+    options = process_environment({"KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)})
+    command = [str(python), "-c", OPENVINO_EXPORT, str(tmp_path)]
+    ended = subprocess.run(command, env=options, capture_output=True, text=True, check=False)
+    assert ended.stdout.strip() == "converted", ended.stderr[-3000:]

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorflow as tf
+from jax import lax
 
 from jax2tf_bridge import Signature, Target, export, save, save_litert, write_function
 from jax2tf_bridge.errors import (
@@ -19,6 +21,8 @@ from jax2tf_bridge.errors import (
     UnsupportedByTargetError,
 )
 from jax2tf_bridge.litert import LiteRTModel
+from jax2tf_bridge.litert._comparison import Answers, check_model, example_of
+from jax2tf_bridge.saving import ServedArray
 from tests.litert.running import interpreter
 
 RANDOM = np.random.default_rng(0)
@@ -242,3 +246,93 @@ def test_what_litert_does_otherwise_by_itself(tmp_path: Path) -> None:
         found = runner(**{argument: np.asarray(arg)})
         for expected, got in zip(jax.tree.leaves(function(arg)), found.values(), strict=True):
             np.testing.assert_allclose(got, expected, rtol=1e-5, err_msg=name)
+
+
+def _answers(tmp_path: Path, f: Any, *args: Any, **options: Any) -> dict[str, Any]:
+    saved = save_litert(tmp_path / "f.tflite", Signature(f, args=list(args), **options))
+    names = saved.signatures["serving_default"].inputs
+    runner = interpreter(saved.path).get_signature_runner()
+    answers: dict[str, Any] = runner(**dict(zip(names, args, strict=True)))
+    return answers
+
+
+def test_switches_sorted_keys_remainders_and_roots(tmp_path: Path) -> None:
+    def f(x: Any, y: Any, i: Any, words: Any) -> dict[str, Any]:
+        branches = [lambda v, k=k: v * k + k for k in range(1, 6)]
+        return {
+            "switch": jnp.stack([lax.switch(i + j, branches, x) for j in (-9, 0, 2, 9)]),
+            "permutation": jax.random.permutation(jax.random.wrap_key_data(words[:2]), 7),
+            "sorted": jnp.sort(words),
+            "modulo": x % y,
+            "remainder": lax.rem(x, y),
+            "root": jnp.cbrt(x),
+        }
+
+    x = np.array([8, -5.5, 27, -1e-3, 1e30], np.float32)
+    y = np.array([3, 2, -4, 7, 1e3], np.float32)
+    args = (x, y, np.int32(1), np.array([5, 2**31 + 3, 1, 2**32 - 1], np.uint32))
+    found = _answers(tmp_path, f, *args)
+    for name, expected in jax.jit(f)(*args).items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-6, err_msg=name)
+
+
+def test_scatters_over_infinity_of_the_same_row_and_of_all_integers(tmp_path: Path) -> None:
+    x = np.full((3, 4), np.inf, np.float32)
+    x[1] = 2
+    at = np.array([[0], [2], [0]], np.int32)
+    whole = np.arange(12).reshape(3, 4)
+    dtypes = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32)
+    integers = [whole.astype(dtype) for dtype in dtypes]
+
+    def f(x: Any, at: Any, *integers: Any) -> dict[str, Any]:
+        results = {
+            "set": x.at[at[:2, 0]].set(1.0),
+            "rows": jax.vmap(lambda row, i: row.at[i].set(0.5))(x, at),
+            "added": jnp.ones((3, 4)).at[at[:, 0]].add(jnp.arange(3.0)[:, None]),
+        }
+        for n in integers:
+            rows = at[:, 0]
+            results[f"{n.dtype}_read"] = n[rows]
+            results[f"{n.dtype}_set"] = n.at[rows[:2]].set(7)
+            results[f"{n.dtype}_added"] = n.at[rows].add(3)
+            results[f"{n.dtype}_max"] = n.at[rows].max(5)
+        return results
+
+    found = _answers(tmp_path, f, x, at, *integers)
+    for name, expected in jax.jit(f)(x, at, *integers).items():
+        np.testing.assert_array_equal(found[name], expected, err_msg=name)
+
+
+def test_other_values_than_tensorflows_are_refused(two: LiteRTModel) -> None:
+    right = np.asarray(classify(PARAMS, X)["probabilities"])
+
+    def check(expected: np.ndarray, *, is_quantized: bool = False) -> None:
+        answers = {"classify": Answers({"x": X}, {"probabilities": expected})}
+        check_model(two.path.read_bytes(), answers, is_quantized=is_quantized)
+
+    check(right)
+    check(np.where(right > right.mean(), np.nan, right))
+    check(2 * right, is_quantized=True)
+    with pytest.raises(SavingError) as caught:
+        check(2 * right)
+    assert str(caught.value) == (
+        "In LiteRT the signature classify does not compute what it does in TensorFlow, for the "
+        "example of its inputs:\n  - probabilities differs by 0.5 of its largest number\nNo file "
+        "was written. Save parts of the function to find the operation. To write the file anyway, "
+        "pass verify=False."
+    )
+    nan = {"classify": Answers({"x": X * np.nan}, {"probabilities": right})}
+    with pytest.raises(SavingError, match="probabilities is NaN or infinite in 256 of 256 places"):
+        check_model(two.path.read_bytes(), nan, is_quantized=True)
+
+
+def test_the_example_is_compared_with_tensorflow(tmp_path: Path) -> None:
+    signature = Signature(lambda x, y: x / y, args=[X, X[:1] * 0 + 2], example={"y": X[:1] * 0 + 4})
+    examples = example_of(signature, {"x": _served(X), "y": _served(X[:1])})
+    np.testing.assert_array_equal(examples["x"], X)
+    np.testing.assert_array_equal(examples["y"], X[:1] * 0 + 4)
+    assert save_litert(tmp_path / "a.tflite", signature, verify=False).size > 0
+
+
+def _served(array: np.ndarray) -> ServedArray:
+    return ServedArray.of_tensor(tf.TensorSpec(array.shape, array.dtype))

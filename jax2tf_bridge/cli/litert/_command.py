@@ -66,6 +66,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="for int8: inputs as they come, in a .npz file by their names; the first axis of each "
         "array counts the calls",
     )
+    parser.add_argument(
+        "--no-verify",
+        dest="verify",
+        action="store_false",
+        help="do not run the model once in LiteRT, to compare it with TensorFlow",
+    )
 
 
 def _named_path(text: str) -> tuple[str, AnyPath]:
@@ -91,6 +97,7 @@ def run(options: argparse.Namespace) -> None:
             params=options.params,
             quantize=options.quantize,
             representative_data=data,
+            verify=options.verify,
         )
     print(printable(str(model)))
 

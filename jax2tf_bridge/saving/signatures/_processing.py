@@ -106,7 +106,12 @@ def _preprocessed(endpoint: Endpoint, tensors: Mapping[str, Any]) -> dict[str, A
     given, specs = arguments(endpoint, tensors), endpoint.specs()
     for name, tensor in given.items():
         shape = specs[name].shape
-        if not tensor.shape.is_subtype_of(shape):  # which is known only when it runs
+        if tensor.shape.is_subtype_of(shape):
+            continue
+        if endpoint.portable.target.for_converters:  # TF.js and Core ML refuse EnsureShape
+            given[name] = tf.identity(tensor)
+            given[name].set_shape(shape)
+        else:
             given[name] = tf.ensure_shape(tensor, shape, name=f"preprocess_gives_{name}")
     return dict(endpoint.call(given))
 

@@ -15,9 +15,10 @@ from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable.bytecode import Program, TensorType, read_program
 from jax2tf_bridge.to_tf._graph_functions import graph_functions
-from jax2tf_bridge.to_tf.operations import _softmax
+from jax2tf_bridge.to_tf.operations import _sign_bits, _softmax
 from jax2tf_bridge.to_tf.operations._array import Array
 from jax2tf_bridge.to_tf.operations._scope import Emitter, Scope, typed
+from jax2tf_bridge.to_tf.operations._sign_bits import with_sign_bits
 from jax2tf_bridge.to_tf.operations._table import EMITTERS, FOR_CONVERTERS
 from jax2tf_bridge.to_tf.operations._widening import widened
 from shape_poly import Dim, DimExpr, SymbolicScope
@@ -25,7 +26,9 @@ from shape_poly import Dim, DimExpr, SymbolicScope
 _EMITTERS: Mapping[str, Emitter] = MappingProxyType({**EMITTERS, **_softmax.EMITTERS})
 """Emitters of StableHLO's operations, and of those that some of them are together."""
 
-_FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType({**FOR_CONVERTERS, **_softmax.EMITTERS})
+_FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
+    {**FOR_CONVERTERS, **_softmax.EMITTERS, **_sign_bits.EMITTERS}
+)
 
 
 def read(portable: PortableFunction) -> Program:
@@ -43,6 +46,8 @@ def make_operations(
     program: Program,
     args: Sequence[tf.Tensor],
     variables: Mapping[str, Any],
+    *,
+    refuses_bits: bool = False,
 ) -> list[tf.Tensor]:
     """Makes TensorFlow's operations of a module's main function, in the current graph.
 
@@ -50,7 +55,9 @@ def make_operations(
       portable: the function.
       program: its module.
       args: for each argument that main takes, but the platform index; lifted constants come last.
-      variables: of the function's symbolic shapes: ints where they are known, else scalar tensors.
+      variables: of the function's symbolic shapes: ints where they are known, else scalar tensors,
+        or functions that make a scalar tensor of int32.
+      refuses_bits: whether Bitcast is an error for a target for converters.
 
     Returns:
       A tensor for each result.
@@ -60,7 +67,7 @@ def make_operations(
     """
     with _errors_named(portable):
         if portable.target.for_converters:
-            program = widened(program)
+            program = with_sign_bits(widened(program))
         program = _softmax.with_softmax(program)
     numbers = {name: value for name, value in variables.items() if isinstance(value, int)}
     constraints = SymbolicScope(portable.constraints, check=False)
@@ -69,12 +76,17 @@ def make_operations(
         program,
         _FOR_CONVERTERS if portable.target.for_converters else _EMITTERS,
         # With great numbers in its constraints a function's sizes are computed in 64 bits.
-        {n: tf.cast(size, tf.int32) for n, size in variables.items() if n not in numbers},
+        {
+            name: size if callable(size) else tf.cast(size, tf.int32)
+            for name, size in variables.items()
+            if name not in numbers
+        },
         constraints,
         graph_functions(portable),
-        asserts=not portable.constraints_known,
+        asserts=not (portable.constraints_known or portable.target.for_converters),
         names_lines=portable.target.names_lines,
         for_converters=portable.target.for_converters,
+        refuses_bits=refuses_bits and portable.target.for_converters,
     )
     avals = [portable.in_avals[i] for i in portable.module.kept_arguments]
     avals += [constant.aval for constant in portable.lifted_constants]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -211,6 +211,31 @@ def _as_flag(index: tf.Tensor) -> tf.Tensor:
     return tf.not_equal(index, 0)
 
 
+def _nested(index: tf.Tensor, functions: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
+    """Returns the choice of one of many branches by choices of two.
+
+    LiteRT, OpenVINO and tf2onnx have no operation for more.
+    """
+    last = len(functions) - 1
+    # Every other number chooses the last branch.
+    index = tf.where(tf.less(index, tf.zeros_like(index)), tf.constant(last, index.dtype), index)
+
+    def choice(low: int, high: int) -> Callable[[], Any]:
+        if high - low == 1:
+            return functions[low]
+        middle = (low + high) // 2
+        before, after = choice(low, middle), choice(middle, high)
+
+        def choose() -> list[tf.Tensor]:
+            is_before = tf.less(index, tf.constant(middle, index.dtype))
+            made = tf.cond(is_before, before, after)
+            return [made] if tf.is_tensor(made) else list(made)
+
+        return choose
+
+    return choice(0, len(functions))
+
+
 def _branches(
     scope: Scope, operation: Operation, index: tf.Tensor, blocks: Sequence[Block]
 ) -> list[Array]:
@@ -234,7 +259,7 @@ def _branches(
     elif index.dtype == tf.bool:
         made = tf.cond(index, functions[1], functions[0])
     else:
-        made = tf.switch_case(index, functions)
+        made = _nested(index, functions)()
     arrays = [TOKEN for _ in results]
     # With one result alone TensorFlow may return the tensor itself.
     listed = [made] if tf.is_tensor(made) else list(made)

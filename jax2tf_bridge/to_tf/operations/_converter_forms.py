@@ -6,7 +6,9 @@ They know no operation that reads bits.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -75,6 +77,63 @@ def log1p(x: tf.Tensor) -> tf.Tensor:
     small = tf.where(is_near, x, constant_like(x, 0))
     near = two * tf.atanh(small / (two + small))
     return tf.where(is_near, near, tf.math.log(constant_like(x, 1) + x))
+
+
+def is_negative(x: tf.Tensor) -> tf.Tensor:
+    """Returns whether the sign bit is set, also of -0; False for NaN, whose sign is lost."""
+    zero = constant_like(x, 0)
+    return tf.logical_or(tf.less(x, zero), tf.less(constant_like(x, 1) / x, zero))
+
+
+def _is_before(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Compares floats in the order -inf < ... < -0 < 0 < ... < inf < NaN."""
+    is_last = tf.logical_and(tf.math.is_nan(y), tf.logical_not(tf.math.is_nan(x)))
+    of_zeros = tf.logical_and(is_negative(x), tf.logical_not(is_negative(y)))
+    of_zeros = tf.logical_and(tf.equal(x, y), of_zeros)
+    return tf.logical_or(tf.logical_or(tf.less(x, y), of_zeros), is_last)
+
+
+_Comparison: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+ORDERED_COMPARISONS: Mapping[str, _Comparison] = MappingProxyType(
+    {
+        "EQ": lambda x, y: tf.logical_not(tf.logical_or(_is_before(x, y), _is_before(y, x))),
+        "NE": lambda x, y: tf.logical_or(_is_before(x, y), _is_before(y, x)),
+        "LT": _is_before,
+        "LE": lambda x, y: tf.logical_not(_is_before(y, x)),
+        "GT": lambda x, y: _is_before(y, x),
+        "GE": lambda x, y: tf.logical_not(_is_before(x, y)),
+    }
+)
+"""Comparisons of floats in total order, without their bits."""
+
+
+def next_after(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Returns the float next to x in the direction of y, without its bits.
+
+    Adds or subtracts a little more than half of the last digit, which rounding makes one digit
+    (Rump et al., 2009, "Computing predecessor and successor in rounding to nearest"). Subnormal
+    numbers are zeros, as TensorFlow and the runtimes take them.
+    """
+    info = np.finfo(x.dtype.as_numpy_dtype)
+    size = tf.abs(x)
+    # The last digit of small numbers is no normal number.
+    is_small = tf.less(size, constant_like(x, float(info.tiny) * 2.0 ** (info.nmant + 2)))
+    scale = tf.where(is_small, constant_like(x, 2.0 ** (info.nmant + 4)), constant_like(x, 1))
+    scaled = size * scale
+    half = float(info.eps) / 2
+    step = scaled * constant_like(x, half * (1 + 2 * half))
+    is_up = tf.less(x, y)
+    grows = tf.equal(is_up, tf.less(constant_like(x, 0), x))
+    moved = tf.where(grows, scaled + step, scaled - step) / scale
+    is_infinite = tf.equal(size, constant_like(x, np.inf))
+    moved = tf.where(is_infinite, tf.where(grows, size, constant_like(x, info.max)), moved)
+    moved = tf.where(tf.less(x, constant_like(x, 0)), -moved, moved)
+    smallest = constant_like(x, info.smallest_subnormal)
+    from_zero = tf.where(is_up, smallest, -smallest)
+    moved = tf.where(tf.equal(x, constant_like(x, 0)), from_zero, moved)
+    moved = tf.where(tf.equal(x, y), y, moved)
+    return tf.where(tf.logical_or(tf.math.is_nan(x), tf.math.is_nan(y)), x + y, moved)
 
 
 # Lanczos' approximation with g = 7 and nine terms, as Godfrey computed it.

@@ -121,9 +121,13 @@ def _bitwise(flags: TensorFunction, function: TensorFunction) -> Emitter:
     return _by_kind(flags=flags, integers=lambda element, *tensors: function(*tensors))
 
 
+def _is_total_order(operation: Operation) -> bool:
+    return operation.attributes.get("compare_type") == "TOTALORDER"
+
+
 def _compare(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     direction = operation.text("comparison_direction")
-    total_order = operation.attributes.get("compare_type") == "TOTALORDER"
+    total_order = _is_total_order(operation)
 
     def function(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         return compare(direction, x, y, total_order=total_order)
@@ -291,9 +295,12 @@ EMITTERS: Mapping[str, Emitter] = MappingProxyType(
 
 
 def _compare_exactly(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
-    """Compares great integers as converters need it."""
+    """Compares great integers, and floats in total order, as converters need it."""
     element = operands[0].element
     direction = operation.text("comparison_direction")
+    if row_of(element).kind == "float" and _is_total_order(operation):
+        compare = _converter_forms.ORDERED_COMPARISONS[direction]
+        return emit_elementwise(scope, operation, operands, compare)
     is_ordered = _integers.is_unsigned(element) and direction not in ("EQ", "NE")
     is_small = not is_ordered and any(map(_converter_integers.is_small, operands))
     if not _converter_integers.is_wide(element) or is_small:

@@ -29,10 +29,10 @@ def remainder(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
 
 def cube_root(x: tf.Tensor) -> tf.Tensor:
     """Returns the real root of the third degree."""
-    wide = tf.cast(x, tf.float64)
+    wide = tf.cast(x, tf.float64 if x.dtype == tf.float64 else tf.float32)
     size = tf.abs(wide)
     root = tf.pow(size, constant_like(size, 1 / 3))
-    if x.dtype == tf.float64:
+    if x.dtype.size >= 4:
         # 1/3 is rounded; a step of Newton's method makes good for it. There is none for 0 and inf.
         step = (root - size / (root * root)) / 3
         root = tf.where(tf.math.is_finite(step), root - step, root)

@@ -87,6 +87,7 @@ class Scope:
         whoever calls it has checked them.
       names_lines: whether operations are named after the user's lines.
       for_converters: whether operations are kept to those that tf2onnx and OpenVINO know.
+      refuses_bits: whether Bitcast is an error, since no converter knows it.
     """
 
     def __init__(
@@ -101,11 +102,13 @@ class Scope:
         asserts: bool = False,
         names_lines: bool = False,
         for_converters: bool = False,
+        refuses_bits: bool = False,
     ) -> None:
         """`variables` are the sizes that are not known: scalar tensors of int32, by name."""
         self.name, self.program, self.emitters = name, program, emitters
         self.graph_functions, self.asserts = graph_functions, asserts
         self.names_lines, self.for_converters = names_lines, for_converters
+        self.refuses_bits = refuses_bits
         self._line: str | None = None  # of the call of what this scope is of
         self._constraints = constraints
         self._variables: dict[str, Any] = dict(variables)
@@ -134,6 +137,7 @@ class Scope:
             asserts=self.asserts,
             names_lines=self.names_lines,
             for_converters=self.for_converters,
+            refuses_bits=self.refuses_bits,
         )
         scope._outer, scope._depth = self, self._depth + 1
         scope._line = self._line
@@ -212,11 +216,18 @@ class Scope:
                 self.fail(operation, f"TensorFlow has no dtype for {value.type}")
         operands = [self.array(value) for value in operation.operands]
         line = operation.source or self._line
+        graph = tf.compat.v1.get_default_graph()
+        version = graph.version
         if self.names_lines and line is not None:
             with tf.name_scope(line_scope(line)):
                 found = emitter(self, operation, operands)
         else:
             found = emitter(self, operation, operands)
+        if self.refuses_bits and graph.version > version:
+            # The version counts operations.
+            made = graph.get_operations()[version - graph.version :]
+            if any(each.type == "Bitcast" for each in made):
+                self.fail(operation, "it needs Bitcast, which no converter of graphs knows")
         if isinstance(found, Inlined):
             found.scope._line = line
         return (found,) if isinstance(found, Array) else found
@@ -238,6 +249,11 @@ class Scope:
         """
         place = f" (at {operation.source})" if operation.source else ""
         name = operation.name if "." in operation.name else f"stablehlo.{operation.name}"
+        if self.for_converters:
+            raise ModuleError(
+                f"{self.name} cannot be made of operations that converters know: {name}{place}: "
+                f"{reason}. Write this part of the function with other operations."
+            )
         raise ModuleError(
             f"{self.name} cannot be made of TensorFlow's own operations: "
             f"{name}{place}: {reason}. Export it for a target with XLA, or "

@@ -6,24 +6,24 @@ JAX writes exp(x - max(x)) / sum(exp(x - max(x))), and x - max(x) - log(sum(exp(
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.portable.bytecode import (
-    Block,
-    DenseElements,
-    Operation,
-    Program,
-    TensorType,
-    Value,
-)
+from jax2tf_bridge.portable.bytecode import Operation, Program, TensorType, Value
 from jax2tf_bridge.to_tf.operations._array import Array
 from jax2tf_bridge.to_tf.operations._bodies import Reducer, reducers
+from jax2tf_bridge.to_tf.operations._patterns import (
+    BROADCASTS,
+    Makers,
+    number_of,
+    operand_counts,
+    rewrite_blocks,
+    without_unused,
+)
 from jax2tf_bridge.to_tf.operations._scope import CONTRADICTIONS, Emitter, Scope
 
 _SOFTMAX, _LOG_SOFTMAX = "tensorflow.softmax", "tensorflow.log_softmax"
@@ -31,65 +31,22 @@ _STOP_GRADIENT = "jax2tf.stop_gradient"
 _ELEMENTS = frozenset({"f32", "f64"})
 _MOST_AXES = 4
 """TensorFlow's kernel of oneDNN takes five, and some of LiteRT's four."""
-_BROADCASTS = ("broadcast_in_dim", "dynamic_broadcast_in_dim")
-_PARTS = frozenset(
-    {"subtract", "exponential", "reduce", "maximum", "constant", "log", *_BROADCASTS}
-)
+_PARTS = frozenset({"subtract", "exponential", "reduce", "maximum", "constant", "log", *BROADCASTS})
 
 
 def with_softmax(program: Program) -> Program:
-    """Returns the module with softmax as an operation, where nothing else takes what it is of."""
-    functions = {
-        name: dataclasses.replace(function, body=_with_softmax(function.body, {}))
-        for name, function in program.functions.items()
-    }
-    return dataclasses.replace(program, functions=functions)
+    """Returns the module with softmax as an operation, where nothing else takes its parts."""
+    return rewrite_blocks(program, _rewritten)
 
 
-def _with_softmax(block: Block, constants: Mapping[Value, Operation]) -> Block:
-    """Does so in a block and its regions; `constants` are those of the blocks around it."""
-    own = {op.results[0]: op for op in block.operations if op.name == "constant" and op.results}
-    constants = {**constants, **own}
-    operations = tuple(
-        dataclasses.replace(
-            operation,
-            regions=tuple(_with_softmax(region, constants) for region in operation.regions),
-        )
-        if operation.regions
-        else operation
-        for operation in block.operations
-    )
+def _rewritten(operations: Sequence[Operation], makers: Makers) -> Sequence[Operation]:
     if not any(operation.name == "exponential" for operation in operations):
-        return dataclasses.replace(block, operations=operations)
-    parts = _Parts(operations, constants)
-    found = [parts.whole(operation) or operation for operation in operations]
-    if any(new is not old for new, old in zip(found, operations, strict=True)):
-        found = _without_unused(found)
-    return dataclasses.replace(block, operations=tuple(found))
-
-
-def _operands(operations: Iterable[Operation]) -> Counter[Value]:
-    """Counts how often values are taken, in regions as well."""
-    counts: Counter[Value] = Counter()
-    waiting = list(operations)
-    while waiting:
-        operation = waiting.pop()
-        counts.update(operation.operands)
-        waiting.extend(inner for block in operation.regions for inner in block.operations)
-    return counts
-
-
-def _without_unused(operations: Sequence[Operation]) -> list[Operation]:
-    """Leaves out parts that nothing takes any more."""
-    counts = _operands(operations)
-    kept: list[Operation] = []
-    for operation in reversed(operations):
-        is_part = operation.name in _PARTS or _stops_gradient(operation)
-        if is_part and not any(counts[value] for value in operation.results):
-            counts.subtract(_operands([operation]))
-        else:
-            kept.append(operation)
-    return kept[::-1]
+        return operations
+    parts = _Parts(operations, makers)
+    new = [parts.whole(operation) or operation for operation in operations]
+    if all(a is b for a, b in zip(new, operations, strict=True)):
+        return operations
+    return without_unused(new, lambda each: each.name in _PARTS or _stops_gradient(each))
 
 
 def _stops_gradient(operation: Operation) -> bool:
@@ -99,11 +56,8 @@ def _stops_gradient(operation: Operation) -> bool:
 class _Parts:
     """Operations of a block, of which some together are a softmax."""
 
-    def __init__(
-        self, operations: Sequence[Operation], constants: Mapping[Value, Operation]
-    ) -> None:
-        self._makers = {**constants, **{v: op for op in operations for v in op.results}}
-        self._counts = _operands(operations)
+    def __init__(self, operations: Sequence[Operation], makers: Makers) -> None:
+        self._makers, self._counts = makers, operand_counts(operations)
 
     def whole(self, operation: Operation) -> Operation | None:
         """Returns the softmax whose last operation this is."""
@@ -171,7 +125,7 @@ class _Parts:
         places = tuple(range(len(value.type.shape)))  # axes of the result, for those of the value
         rank = len(places)
         while True:
-            operation = self._maker(value, *_BROADCASTS, "composite", "log", "maximum", "reduce")
+            operation = self._maker(value, *BROADCASTS, "composite", "log", "maximum", "reduce")
             if operation is None:
                 return None
             if operation.name == "reduce":
@@ -189,9 +143,9 @@ class _Parts:
             elif operation.name == "maximum":
                 # JAX begins the greatest number with -inf twice.
                 left, right = operation.operands
-                if self._number(left) == -np.inf:
+                if number_of(left, self._makers) == -np.inf:
                     value = right
-                elif self._number(right) == -np.inf:
+                elif number_of(right, self._makers) == -np.inf:
                     value = left
                 else:
                     return None
@@ -201,21 +155,12 @@ class _Parts:
         if logarithm or len(operation.operands) != 2 or places != tuple(range(rank - 1)):
             return None
         x, init = operation.operands
-        if operation.ints("dimensions") != (rank - 1,) or self._number(init) != _START[name]:
+        if operation.ints("dimensions") != (rank - 1,):
+            return None
+        if number_of(init, self._makers) != _START[name]:
             return None
         is_it = reducers(operation.regions[0]) == [Reducer(name, x.tensor.element)]
         return x if is_it else None
-
-    def _number(self, value: Value) -> float | None:
-        """Returns the number that all elements of a constant are."""
-        while (operation := self._maker(value, *_BROADCASTS)) is not None:
-            value = operation.operands[0]
-        operation = self._maker(value, "constant")
-        elements = None if operation is None else operation.attributes.get("value")
-        if not isinstance(elements, DenseElements) or elements.type.element not in _ELEMENTS:
-            return None
-        array = elements.array()
-        return float(array.reshape(-1)[0]) if array.size and not any(array.strides) else None
 
 
 _START: Mapping[str, float] = MappingProxyType({"add": 0.0, "maximum": -np.inf})

@@ -93,6 +93,10 @@ def _ordered(scope: Scope, number: Array, key: SortKey) -> tf.Tensor:
     row = number.row
     if row.kind == "bool":
         tensor = tf.cast(tensor, tf.int8)
+    if tensor.dtype.is_unsigned and tensor.dtype.size >= 4 and not scope.for_converters:
+        # LiteRT sorts integers with a sign alone.
+        signed = tf.int32 if tensor.dtype.size == 4 else tf.int64
+        tensor = tf.bitwise.bitwise_xor(tf.bitcast(tensor, signed), tf.constant(signed.min, signed))
     if row.kind != "float":
         return tensor if key.descending else _all_bits(tensor.dtype) - tensor
     if not key.total_order:

@@ -55,7 +55,9 @@ _EXACT = frozenset({"chlo.next_after"})
 """Functions that cannot be computed in float32 and rounded."""
 # JAX up to 0.9 calls those that it has composites of since.
 _CALLED = ("acos", "acosh", "asin", "asinh", "atanh", "cosh", "erf", "sinh")
-_WRITTEN: Mapping[str, TensorFunction] = MappingProxyType({"chlo.lgamma": _converter_forms.lgamma})
+_WRITTEN: Mapping[str, TensorFunction] = MappingProxyType(
+    {"chlo.lgamma": _converter_forms.lgamma, "chlo.next_after": _converter_forms.next_after}
+)
 """Functions that have another form for converters."""
 _CONVERTED = frozenset({*(f"chlo.{name}" for name in _CALLED), *_WRITTEN})
 """Functions that tf2onnx and OpenVINO know, or know by that form."""

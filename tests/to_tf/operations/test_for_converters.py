@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 from jax import lax
 
-from jax2tf_bridge import Signature, Target, convert, export, save
-from jax2tf_bridge.errors import ModuleError
+from jax2tf_bridge import Signature, Target, convert, export, save, to_tf
+from jax2tf_bridge.errors import ModuleError, SavingError
 from tests.consumers import own_operations
 from tests.consumers.own_operations import operation_counts
 
@@ -184,3 +184,127 @@ def test_portable_functions_of_other_targets_are_taken(tmp_path: Path) -> None:
         assert "Expm1" not in operation_counts(served.graph)
         (found,) = served(tf.constant(x)).values()
         np.testing.assert_allclose(found, np.expm1(x), rtol=1e-6)
+
+
+def _unused(graph: Any, results: Any) -> set[str]:
+    """Returns the operations of a graph that no result depends on, but for its inputs."""
+    queue = [tensor.op for tensor in tf.nest.flatten(results)]
+    needed = {operation.name for operation in queue}
+    for operation in queue:
+        makers = [tensor.op for tensor in operation.inputs]
+        queue += [maker for maker in makers if maker.name not in needed]
+        needed |= {maker.name for maker in makers}
+    left = (operation for operation in graph.get_operations() if operation.name not in needed)
+    return {operation.name for operation in left if operation.type != "Placeholder"}
+
+
+def test_no_check_and_no_unused_size_is_in_the_graph(tmp_path: Path) -> None:
+    def f(x: Any, y: Any) -> dict[str, Any]:
+        looped = lax.fori_loop(0, 3, lambda _, total: total + x.shape[0], 0)
+        return {"tanh": jnp.tanh(x), "half": y[: x.shape[0] // 2].sum() + looped}
+
+    x, y = np.ones((4, 3), np.float32), np.arange(6, dtype=np.float32)
+    options: dict[str, Any] = {"args": [x, y], "polymorphic_shapes": ["(b, 3)", "(b + 2,)"]}
+    open_shape = tf.TensorSpec([None, None], tf.float32)
+    processed = Signature(
+        f, **options, preprocess=lambda x, y: (2 * x, y), inputs={"x": open_shape, "y": y}
+    )
+    target = Target.converters()
+    save(tmp_path / "model", {"f": Signature(f, **options), "twice": processed}, target=target)
+    loaded = tf.saved_model.load(tmp_path / "model")
+    for name, factor in (("f", 1), ("twice", 2)):
+        served = loaded.signatures[name]
+        assert not {"Assert", "EnsureShape"} & set(operation_counts(served.graph))
+        found = served(x=tf.constant(x), y=tf.constant(y))
+        for key, expected in f(factor * x, y).items():
+            np.testing.assert_allclose(found[key], expected, rtol=1e-6)
+    portable = export(f, polymorphic_shapes=["(b, 3)", "(b + 2,)"], target=target)(x, y)
+    unknown_ranks = [tf.TensorSpec(None), tf.TensorSpec(None)]
+    traced = tf.function(to_tf(portable)).get_concrete_function(*unknown_ranks)
+    assert _unused(traced.graph, traced.structured_outputs) == set()
+
+
+_CORNERS = [0.0, 1.0, 1.5, 2.0, 1e-37, 3e-31, 1e30, np.finfo(np.float32).max, np.inf]
+
+
+def test_signs_orders_and_neighbours_of_floats_need_no_bits() -> None:
+    def f(x: Any, y: Any, half: Any, narrow: Any) -> dict[str, Any]:
+        return {
+            "signbit": jnp.signbit(x),
+            "signbit_of_float16": jnp.signbit(half),
+            "copysign": jnp.copysign(y, x),
+            "copysign_of_bfloat16": jnp.copysign(jnp.abs(narrow), narrow),
+            "next_after": jnp.nextafter(x, y),
+            "search": jnp.searchsorted(jnp.array([-1.0, 0.0, 2.0]), y),
+            "interpolated": jnp.interp(y, jnp.arange(3.0), jnp.arange(3.0) ** 2),
+        }
+
+    corners = np.array([*_CORNERS, *(-np.array(_CORNERS)), np.nan], np.float32)
+    drawn = np.random.default_rng(0).normal(size=(2, 500)).astype(np.float32)
+    x, y = (np.repeat(corners, corners.size), np.tile(corners, corners.size))
+    x, y = np.concatenate([x, drawn[0]]), np.concatenate([y, drawn[1]])
+    half, narrow = drawn[0].astype(np.float16), drawn[1].astype(jnp.bfloat16)
+    sizes = ["(n,)", "(n,)", "(m,)", "(m,)"]
+    f_tf = convert(f, polymorphic_shapes=sizes, target=Target.converters(), with_gradient=False)
+    specs = [tf.TensorSpec([None], dtype) for dtype in (x.dtype, y.dtype, half.dtype, np.float32)]
+    traced = tf.function(f_tf, autograph=False).get_concrete_function(*specs)
+    assert "Bitcast" not in operation_counts(traced.graph)
+    found = traced(*map(tf.constant, (x, y, half, narrow.astype(np.float32))))
+    for name, expected in jax.jit(f)(x, y, half, narrow).items():
+        # TensorFlow takes subnormal numbers for zeros.
+        atol = np.finfo(np.float32).tiny if name == "next_after" else 0
+        got, want = found[name].numpy(), np.asarray(expected).astype(found[name].dtype.name)
+        np.testing.assert_allclose(got, want, rtol=0, atol=atol, err_msg=name)
+        if not name.startswith("next_after"):
+            np.testing.assert_array_equal(np.signbit(got), np.signbit(want), err_msg=name)
+
+
+def test_what_needs_bits_is_refused_when_it_is_saved(tmp_path: Path) -> None:
+    def f(x: Any) -> Any:
+        return lax.bitcast_convert_type(x, np.int32)
+
+    line = f.__code__.co_firstlineno + 1
+    signature = Signature(f, args=[np.ones(3, np.float32)], polymorphic_shapes="(b,)")
+    with pytest.raises(ModuleError) as caught:
+        save(tmp_path / "model", signature, target=Target.converters())
+    assert str(caught.value) == (
+        "f cannot be made of operations that converters know: stablehlo.bitcast_convert (at "
+        f"{__file__}:{line}): it needs Bitcast, which no converter of graphs knows. Write this "
+        "part of the function with other operations."
+    )
+    assert not (tmp_path / "model").exists()
+
+
+def test_bits_in_gradients_are_not_refused(tmp_path: Path) -> None:
+    @jax.custom_vjp
+    def f(x: Any) -> Any:
+        return 2 * x
+
+    def backward(_: Any, cotangent: Any) -> tuple[Any]:
+        bits = lax.bitcast_convert_type(cotangent, np.int32)
+        return (2 * lax.bitcast_convert_type(bits, np.float32),)
+
+    f.defvjp(lambda x: (2 * x, None), backward)
+    signature = Signature(f, args=[np.ones(3, np.float32)])
+    save(tmp_path / "model", signature, target=Target.converters(), vjp_order=1)
+    loaded = tf.saved_model.load(tmp_path / "model")
+    x = tf.ones(3)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        result = loaded.serving_default(x)
+    np.testing.assert_array_equal(tape.gradient(result, x), 2 * np.ones(3))
+
+
+def test_outputs_with_the_name_of_an_input_are_refused(tmp_path: Path) -> None:
+    def f(x: Any, n: Any) -> dict[str, Any]:
+        return {"x": x + 1, "y": n}
+
+    signature = Signature(f, args=[np.ones(3, np.float32), np.float32(1)])
+    save(tmp_path / "plain", signature, target=Target.widest(xla=False))
+    with pytest.raises(SavingError) as caught:
+        save(tmp_path / "model", signature, target=Target.converters())
+    assert str(caught.value) == (
+        "The signature serving_default has outputs with names of inputs: 'x'. tf2onnx and OpenVINO "
+        "need different names. Return them under others, such as 'x_out'."
+    )
+    assert not (tmp_path / "model").exists()

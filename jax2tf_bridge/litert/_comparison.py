@@ -1,0 +1,148 @@
+"""Runs a LiteRT model once, and compares it with TensorFlow."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from jax2tf_bridge.errors import Argument, Message, SavingError, bullet_list
+from jax2tf_bridge.portable._tolerances import tolerance_of
+from jax2tf_bridge.saved_model._signature import Signature
+from jax2tf_bridge.saving import ServedArray
+
+Arrays = Mapping[str, np.ndarray]
+
+_OPEN_SIZE = 2
+"""Size of an open dimension where no example is known."""
+
+_DEPRECATED = r"\s*Warning: tf.lite.Interpreter is deprecated"
+_NARROW = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Inputs of a signature, and what TensorFlow computes from them.
+
+    Attributes:
+      inputs: arrays by the inputs' names.
+      outputs: arrays by the outputs' names.
+    """
+
+    inputs: Arrays
+    outputs: Arrays
+
+
+def example_of(signature: Signature, inputs: Mapping[str, ServedArray]) -> dict[str, np.ndarray]:
+    """Returns the user's example by the inputs' names; drawn numbers where there is none.
+
+    Args:
+      signature: the user's, with `args`, `kwargs` and `example`.
+      inputs: of the saved signature, in the order of the arguments.
+    """
+    leaves = [leaf for leaf in tf.nest.flatten([*signature.args, dict(signature.kwargs)])]
+    leaves = [leaf for leaf in leaves if leaf is not None]
+    example: dict[str, Any] = {}
+    if signature.preprocess is None and len(leaves) == len(inputs):
+        example = dict(zip(inputs, leaves, strict=True))
+    examples = signature.example
+    named = examples if isinstance(examples, Mapping) else next(iter(examples), {})
+    example |= {name: value for name, value in named.items() if name in inputs}
+    rng = np.random.default_rng(0)
+    return {name: _array(example.get(name), served, rng) for name, served in inputs.items()}
+
+
+def _array(value: Any, served: ServedArray, rng: np.random.Generator) -> np.ndarray:
+    dtype = tf.as_dtype(served.dtype).as_numpy_dtype
+    if value is not None:
+        try:
+            array = np.asarray(value)
+        except TypeError:  # a typed key of jax.random
+            array = np.zeros(0)
+        if array.dtype == dtype and array.ndim == len(served.shape or ()):
+            return array
+    shape = [size if isinstance(size, int) else _OPEN_SIZE for size in served.shape or ()]
+    if np.issubdtype(dtype, np.integer) or dtype == np.bool_:
+        return np.zeros(shape, dtype)
+    return rng.normal(size=shape).astype(dtype)
+
+
+def answers_of_tensorflow(
+    folder: Path, examples: Mapping[str, Mapping[str, np.ndarray]]
+) -> dict[str, Answers]:
+    """Calls the signatures of a SavedModel; leaves out those that refuse the inputs."""
+    loaded = tf.saved_model.load(str(folder))
+    answers = {}
+    for name, inputs in examples.items():
+        tensors = {key: tf.constant(array) for key, array in inputs.items()}
+        try:
+            outputs = loaded.signatures[name](**tensors)
+        except (tf.errors.OpError, ValueError):
+            continue  # drawn numbers may be no inputs of the function
+        answers[name] = Answers(inputs, {k: v.numpy() for k, v in outputs.items()})
+    return answers
+
+
+def check_model(model: bytes, answers: Mapping[str, Answers], *, is_quantized: bool) -> None:
+    """Raises unless LiteRT computes what TensorFlow does.
+
+    Args:
+      model: the file's bytes.
+      answers: of TensorFlow, by the signatures' names.
+      is_quantized: whether only NaN and infinity are looked for.
+
+    Raises:
+      SavingError: LiteRT fails, or an output differs.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", _DEPRECATED)
+        interpreter = tf.lite.Interpreter(model_content=model)
+    for name, expected in answers.items():
+        try:
+            found = interpreter.get_signature_runner(name)(**expected.inputs)
+        except (RuntimeError, ValueError) as e:
+            problems = [f"LiteRT fails: {str(e).strip().splitlines()[-1][:300]}"]
+        else:
+            problems = list(_problems(expected.outputs, found, is_quantized=is_quantized))
+        if problems:
+            raise SavingError(
+                Message(
+                    f"In LiteRT the signature {name} does not compute what it does in TensorFlow, "
+                    f"for the example of its inputs:{bullet_list(problems)}\nNo file was written. "
+                    "Save parts of the function to find the operation. To write the file anyway, "
+                    "pass ",
+                    Argument("verify", code="verify=False"),
+                    ".",
+                )
+            )
+
+
+def _problems(expected: Arrays, found: Arrays, *, is_quantized: bool) -> Iterator[str]:
+    for name, want in expected.items():
+        got = found[name]
+        if got.shape != want.shape:
+            yield f"{name} has the shape {got.shape} and not {want.shape}"
+            continue
+        dtype = want.dtype.name
+        if want.dtype.kind not in "fc" and dtype not in _NARROW:
+            if not is_quantized and not np.array_equal(got, want):
+                yield f"{name} has other integers in {np.sum(got != want)} of {want.size} places"
+            continue
+        if dtype in _NARROW:
+            got, want = got.astype(np.float32), want.astype(np.float32)
+        is_known = np.isfinite(want)
+        lost = is_known & ~np.isfinite(got)
+        if np.any(lost):
+            yield f"{name} is NaN or infinite in {np.sum(lost)} of {want.size} places"
+            continue
+        if is_quantized or not np.any(is_known):
+            continue
+        scale = max(float(np.max(np.abs(want[is_known]))), float(np.finfo(np.float32).tiny))
+        difference = float(np.max(np.abs(got[is_known] - want[is_known]))) / scale
+        if difference > 10 * tolerance_of(dtype):
+            yield f"{name} differs by {difference:.2g} of its largest number"
