@@ -17,6 +17,7 @@ from jax2tf_bridge.portable.bytecode import Program, TensorType, read_program
 from jax2tf_bridge.to_tf._graph_functions import graph_functions
 from jax2tf_bridge.to_tf.operations import _softmax
 from jax2tf_bridge.to_tf.operations._array import Array
+from jax2tf_bridge.to_tf.operations._extremes import with_extremes
 from jax2tf_bridge.to_tf.operations._scope import Emitter, Scope, typed
 from jax2tf_bridge.to_tf.operations._table import EMITTERS, FOR_CONVERTERS
 from jax2tf_bridge.to_tf.operations._widening import widened
@@ -61,7 +62,7 @@ def make_operations(
     with _errors_named(portable):
         if portable.target.for_converters:
             program = widened(program)
-        program = _softmax.with_softmax(program)
+        program = _softmax.with_softmax(with_extremes(program))
     numbers = {name: value for name, value in variables.items() if isinstance(value, int)}
     constraints = SymbolicScope(portable.constraints, check=False)
     scope = Scope(

@@ -64,7 +64,7 @@ def _with_softmax(block: Block, constants: Mapping[Value, Operation]) -> Block:
     parts = _Parts(operations, constants)
     found = [parts.whole(operation) or operation for operation in operations]
     if any(new is not old for new, old in zip(found, operations, strict=True)):
-        found = _without_unused(found)
+        found = without_unused(found, lambda op: op.name in _PARTS or _stops_gradient(op))
     return dataclasses.replace(block, operations=tuple(found))
 
 
@@ -79,13 +79,14 @@ def _operands(operations: Iterable[Operation]) -> Counter[Value]:
     return counts
 
 
-def _without_unused(operations: Sequence[Operation]) -> list[Operation]:
-    """Leaves out parts that nothing takes any more."""
+def without_unused(
+    operations: Sequence[Operation], is_part: Callable[[Operation], bool]
+) -> list[Operation]:
+    """Drops the operations for which `is_part` is true and whose results nothing uses."""
     counts = _operands(operations)
     kept: list[Operation] = []
     for operation in reversed(operations):
-        is_part = operation.name in _PARTS or _stops_gradient(operation)
-        if is_part and not any(counts[value] for value in operation.results):
+        if is_part(operation) and not any(counts[value] for value in operation.results):
             counts.subtract(_operands([operation]))
         else:
             kept.append(operation)
