@@ -27,8 +27,8 @@ _BROADCASTS = frozenset(
 def keep_nan(module: Any) -> None:
     """Rewrites maxima and minima of floats in place.
 
-    An operation with a constant stays, since relu and its kin are fused with what is before them;
-    the constant becomes the second operand. Reductions by a maximum alone stay as well: the
+    relu and its kin stay, since XLA fuses a maximum with what is before it; the constant becomes
+    the second operand. Reductions by a maximum alone stay as well: the
     lowering rules of the bridge write them for the CPU, and other platforms know them by their
     form.
 
@@ -38,10 +38,10 @@ def keep_nan(module: Any) -> None:
         if op.name not in EXTREMES or not _is_float(op.results[0].type) or _is_whole_reducer(op):
             continue
         left, right = op.operands
-        if _is_number(right):
-            continue
         if _is_number(left):
-            op.operands[0], op.operands[1] = right, left
+            left, right = right, left
+        if _is_number(right) and not _is_bounded_again(op):
+            op.operands[0], op.operands[1] = left, right
             continue
         with ir.InsertionPoint(op), op.location:
             replace_operation(op, [_selected(EXTREMES[op.name], left, right)])
@@ -80,6 +80,14 @@ def _is_whole_reducer(op: Any) -> bool:
     if parent is None or parent.name not in _REDUCTIONS:
         return False
     return sum(1 for region in parent.regions for _ in region.blocks[0].operations) == 2
+
+
+def _is_bounded_again(op: Any) -> bool:
+    """Returns whether a maximum is an operand of a minimum, or the reverse.
+
+    XLA makes one clamp of the two, which drops NaN.
+    """
+    return any(use.owner.name in EXTREMES for use in op.results[0].uses)
 
 
 def _is_number(value: Any) -> bool:
