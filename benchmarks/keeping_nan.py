@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import tensorflow as tf
 from jax import lax
@@ -28,7 +29,7 @@ def pools() -> Model:
             x = lax.conv_general_dilated(x, w[f"c{i}"], (1, 1), "SAME", dimension_numbers=numbers)
             window = (1, 2, 2, 1)
             x = lax.reduce_window(jax.nn.relu(x), -np.inf, lax.max, window, window, "VALID")
-        return x.reshape(x.shape[0], -1) @ w["d"]
+        return jnp.matmul(x.reshape(x.shape[0], -1), w["d"])
 
     return Model(apply, weights, model.shape, model.polymorphic_shape)
 

@@ -57,14 +57,13 @@ def _extreme(select: Operation, makers: Mapping[Value, Operation]) -> str | None
         either = makers.get(flag)
         if either is None or either.name != "or" or left.tensor.element[0] not in "fb":
             return None
-        comparisons = [makers.get(value) for value in either.operands]
-        (first, *pair), (second, *twice) = (
-            (op.text("comparison_direction"), *op.operands)
-            for op in comparisons
-            if op is not None and op.name == "compare"
-        )
+        comparison, is_nan = (makers[value] for value in either.operands)
+        if comparison.name != "compare" or is_nan.name != "compare":
+            return None
+        directions = [op.text("comparison_direction") for op in (comparison, is_nan)]
     except (FileFormatError, *CONTRADICTIONS):
         return None
-    if second != "NE" or twice != [left, left] or pair != [left, right]:
+    pairs = [tuple(op.operands) for op in (comparison, is_nan)]
+    if directions[1] != "NE" or pairs != [(left, right), (left, left)]:
         return None
-    return _EXTREMES.get(first)
+    return _EXTREMES.get(directions[0])

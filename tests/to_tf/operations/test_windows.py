@@ -187,9 +187,9 @@ def test_pools_of_nan_and_infinity(windows: Any) -> None:
 def test_a_pool_for_converters_is_one_operation() -> None:
     text = reduce_text("tensor<2x7x6x3xf32>", "tensor<2x3x3x3xf32>", LOW, "maximum",
                        (1, 2, 2, 1), (1, 2, 2, 1), NONE)  # fmt: skip
-    for changes in ({"for_converters": True}, {"names_lines": True}):
-        portable = portable_of(text)
-        portable = replace(portable, target=replace(portable.target, **changes))
+    target = portable_of(text).target
+    for converter in (replace(target, for_converters=True), replace(target, names_lines=True)):
+        portable = replace(portable_of(text), target=converter)
         names = op_names(trace(portable, [IMAGES]).graph)
         assert names.count("MaxPool") == 1
         assert "StatelessIf" not in names
