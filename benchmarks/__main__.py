@@ -15,9 +15,12 @@ from benchmarks._results import Change, Report, changes, read_results
 BENCHMARKS: Mapping[str, Sequence[str]] = {
     **{
         name: (name,)
-        for name in ("latency", "convert_time", "operations", "platforms", "top_k", "linalg")
+        for name in ("latency", "convert_time", "operations", "platforms", "top_k", "keeping_nan")
     },
-    **{name: (name,) for name in ("proofs", "inference", "shape_checks", "files", "weights")},
+    **{
+        name: (name,)
+        for name in ("linalg", "proofs", "inference", "shape_checks", "files", "weights")
+    },
     "small_leaves": ("small_leaves",),
     "saving": ("saving",),
     "buckets": ("saving", "--buckets"),

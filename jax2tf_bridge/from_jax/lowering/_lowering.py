@@ -209,6 +209,7 @@ def _attempt(
         check_one_device(name, exported.nr_devices, options.target)
         return Lowered(exported, module, captured, graph_functions)
     module.expand()
+    module.keep_nan()
     for call in module.custom_calls():
         if not options.allows_custom_call(call.name, platforms):
             raise _unregistered(name, call, platforms, options.target)

@@ -27,6 +27,7 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
 from jax2tf_bridge.from_jax.linalg._rules import linalg_rules
 from jax2tf_bridge.from_jax.lowering._composites import composite_rules
 from jax2tf_bridge.from_jax.lowering._convolutions import convolution_rules
+from jax2tf_bridge.from_jax.lowering._extremes import extreme_rules
 from jax2tf_bridge.from_jax.lowering._indexing import BATCHING_DIMS_SINCE, indexing_rules
 from jax2tf_bridge.portable._target import PLATFORMS
 
@@ -91,7 +92,7 @@ def lowering_overrides(
         pairs += indexing_rules()
     if stablehlo_version < _RESULT_ACCURACY_SINCE:
         pairs += tuple((p, functools.partial(_lower_accuracy, p)) for p in _WITH_ACCURACY)
-    return pairs if xla else _whole(pairs)
+    return (*pairs, *extreme_rules()) if xla else _whole(pairs)
 
 
 def _whole(rules: tuple[tuple[Any, Rule], ...]) -> tuple[tuple[Any, Rule], ...]:

@@ -13,6 +13,7 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo import _constants as _stablehlo_constants
 from jax2tf_bridge.from_jax.stablehlo import _sharding_calls as _stablehlo_shardings
+from jax2tf_bridge.from_jax.stablehlo._keeping_nan import EXTREMES, keep_nan
 from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
     below,
@@ -191,6 +192,13 @@ class StableHloModule:
             merge_equal(self._module)
             if close_regions(self._contents().operations):
                 self._changed()
+
+    def keep_nan(self) -> None:
+        """Rewrites maxima and minima that TensorFlow's XLA would drop NaN from on the CPU."""
+        with self._context:
+            if any(self._named(name) for name in EXTREMES):
+                self._changed()
+                keep_nan(self._module)
 
     def expand(self) -> None:
         """Replaces operations that stand for others by those, so that every reader knows all.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from jax2tf_bridge.to_tf.operations._array import row_of, tf_dtype
+from jax2tf_bridge.to_tf.operations._conversions import convert
 
 _NATIVE_FLOATS = frozenset({"f16", "bf16", "f32", "f64"})
 
@@ -47,11 +48,17 @@ def to_accumulation(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def from_accumulation(tensor: tf.Tensor, element: str) -> tf.Tensor:
-    """Converts a sum to elements of StableHLO: integers wrap around, bools tell whether it is 0."""
+    """Converts a sum to elements of StableHLO.
+
+    Integers wrap around. Floats saturate as integers, where NaN is 0. A bool is true unless the sum
+    is 0.
+    """
     dtype = tf_dtype(element)
     row = row_of(element)
     if row.kind == "bool":
         return tf.not_equal(tensor, tf.zeros([], tensor.dtype))
+    if row.is_integer and tensor.dtype.is_floating:
+        return convert("f64" if tensor.dtype == tf.float64 else "f32", element, tensor)
     if row.is_integer and row.bits < 8:
         half, mask = (1 << (row.bits - 1) if row.kind == "int" else 0), (1 << row.bits) - 1
         tensor = tf.bitwise.bitwise_and(tensor + half, tf.constant(mask, tensor.dtype)) - half

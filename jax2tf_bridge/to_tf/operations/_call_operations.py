@@ -17,6 +17,8 @@ from jax2tf_bridge.portable.bytecode import Program, TensorType, read_program
 from jax2tf_bridge.to_tf._graph_functions import graph_functions
 from jax2tf_bridge.to_tf.operations import _sign_bits, _softmax
 from jax2tf_bridge.to_tf.operations._array import Array
+from jax2tf_bridge.to_tf.operations._extremes import with_extremes
+from jax2tf_bridge.to_tf.operations._platform import with_platform
 from jax2tf_bridge.to_tf.operations._scope import Emitter, Scope, typed
 from jax2tf_bridge.to_tf.operations._sign_bits import with_sign_bits
 from jax2tf_bridge.to_tf.operations._table import EMITTERS, FOR_CONVERTERS
@@ -68,7 +70,9 @@ def make_operations(
     with _errors_named(portable):
         if portable.target.for_converters:
             program = with_sign_bits(widened(program))
-        program = _softmax.with_softmax(program)
+        if len(portable.platforms) > 1 and program.main.body.arguments:
+            program = with_platform(program, _platform_index(portable))
+        program = _softmax.with_softmax(with_extremes(program))
     numbers = {name: value for name, value in variables.items() if isinstance(value, int)}
     constraints = SymbolicScope(portable.constraints, check=False)
     scope = Scope(
@@ -94,7 +98,9 @@ def make_operations(
     arrays: list[Array] = []
     values = list(main.arguments)
     if len(portable.platforms) > 1:
-        arrays.append(_platform_index(portable, values.pop(0).tensor))
+        element = values.pop(0).tensor.element
+        index = np.array(_platform_index(portable), np.int64 if element == "i64" else np.int32)
+        arrays.append(Array(element, (), known=index))
     if len(values) != len(avals) or len(main.returned) != len(portable.out_avals):
         raise ModuleError(
             f"The module of {portable.name} takes {len(values)} arrays and gives "
@@ -126,11 +132,9 @@ def _errors_named(portable: PortableFunction) -> Iterator[None]:
         ) from e
 
 
-def _platform_index(portable: PortableFunction, kind: TensorType) -> Array:
-    """The index of the platform whose lowering is nearest to plain StableHLO."""
-    index = portable.platforms.index("cpu") if "cpu" in portable.platforms else 0
-    dtype = np.int64 if kind.element == "i64" else np.int32
-    return Array(kind.element, (), known=np.array(index, dtype))
+def _platform_index(portable: PortableFunction) -> int:
+    """Returns the index of the platform whose lowering is nearest to plain StableHLO."""
+    return portable.platforms.index("cpu") if "cpu" in portable.platforms else 0
 
 
 def _argument(

@@ -155,6 +155,14 @@ class Scope:
         scope._outer = self._outer
         return scope
 
+    @property
+    def is_for_any_converter(self) -> bool:
+        """Whether a converter of LiteRT, ONNX or OpenVINO reads the operations.
+
+        Such formats get the operation that they know for a purpose, and not a choice of two.
+        """
+        return self.for_converters or self.names_lines
+
     # Blocks and operations.
 
     def run(self, block: Block, arguments: Sequence[Array]) -> list[Array]:

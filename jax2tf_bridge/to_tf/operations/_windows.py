@@ -1,7 +1,9 @@
 """Reductions of windows: pools, running sums, and any other reducer over any windows.
 
-TensorFlow's pools are what a model of images should have, and LiteRT knows them. MaxPool passes
-over NaN, and gives the least finite number for a window of -inf alone; other forms are XLA's.
+TensorFlow's pools are what a model of images should have, and LiteRT knows them. MaxPool skips
+NaN, and returns the lowest finite number for a window of -inf alone. So a pool first looks whether
+all numbers are finite, and has a slower and exact form for the others. Converters of TensorFlow's
+graphs get MaxPool alone.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,7 @@ from jax2tf_bridge.to_tf.operations._bodies import (
 )
 from jax2tf_bridge.to_tf.operations._cumulative import run_along, running_sum
 from jax2tf_bridge.to_tf.operations._folding import greatest
+from jax2tf_bridge.to_tf.operations._integers import constant_like
 from jax2tf_bridge.to_tf.operations._reductions import (
     Combine,
     combining,
@@ -334,7 +337,7 @@ def _pooled(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> A
     ):
         # MaxPool has a finite number for a window of padding alone.
         return None
-    mode = "VALID"
+    mode, source = "VALID", array
     if reducer.name == "maximum" and _is_same(scope, array, windows):
         mode = "SAME"
     else:
@@ -354,13 +357,50 @@ def _pooled(scope: Scope, reducer: Reducer, array: Array, windows: Windows) -> A
     if reducer.name == "add":
         means = tf.nn.avg_pool2d(tensor, ksize, strides, mode)
         pooled = means * tf.constant(math.prod(ksize), means.dtype)
-    elif reducer.name == "minimum":
-        pooled = -tf.nn.max_pool2d(-tensor, ksize, strides, mode)
     else:
-        pooled = tf.nn.max_pool2d(tensor, ksize, strides, mode)
+        is_minimum = reducer.name == "minimum"
+
+        def plain() -> tf.Tensor:
+            greatest = tf.nn.max_pool2d(-tensor if is_minimum else tensor, ksize, strides, mode)
+            return -greatest if is_minimum else greatest
+
+        def exact() -> tf.Tensor:
+            greatest = _exact_max_pool(-tensor if is_minimum else tensor, ksize, strides, mode)
+            return -greatest if is_minimum else greatest
+
+        pooled = _if_finite(scope, source, plain, exact)
     results = wanted if mode == "SAME" else counts.results(scope, array.sizes)
     found = cut(scope, images.back(scope, pooled, array.element, results), wanted)
     return converted(scope, found, element)
+
+
+def _if_finite(
+    scope: Scope, array: Array, plain: Callable[[], tf.Tensor], exact: Callable[[], tf.Tensor]
+) -> tf.Tensor:
+    """Chooses `plain` when the function runs and all numbers of `array` are finite, else `exact`.
+
+    The check costs a fraction of a pool; the exact forms cost a multiple of it.
+    """
+    if array.row.kind != "float" or scope.is_for_any_converter:
+        return plain()
+    is_finite = tf.reduce_all(tf.math.is_finite(scope.compact(array)))
+    return tf.cond(is_finite, plain, exact)
+
+
+def _exact_max_pool(
+    tensor: tf.Tensor, ksize: Sequence[int], strides: Sequence[int], mode: str
+) -> tf.Tensor:
+    """Returns the maximum of each window, where NaN exceeds all numbers."""
+    nan, lowest = (constant_like(tensor, number) for number in (np.nan, -np.inf))
+    rank = tf.where(
+        tf.math.is_nan(tensor),
+        constant_like(tensor, 2),
+        tf.where(tf.equal(tensor, lowest), constant_like(tensor, 0), constant_like(tensor, 1)),
+    )
+    highest_rank = tf.nn.max_pool2d(rank, ksize, strides, mode)
+    pooled = tf.nn.max_pool2d(tensor, ksize, strides, mode)
+    pooled = tf.where(tf.equal(highest_rank, constant_like(rank, 0)), lowest, pooled)
+    return tf.where(tf.equal(highest_rank, constant_like(rank, 2)), nan, pooled)
 
 
 def _is_same(scope: Scope, array: Array, windows: Windows) -> bool:
@@ -635,10 +675,42 @@ def _select_and_scatter(scope: Scope, operation: Operation, operands: Sequence[A
     extreme = selected_extreme(select)
     found = reducers(scatter)
     reducer = None if found is None else found[0]
-    if reducer == Reducer("add", array.element) and scope.scalar(init) == 0:
-        result = _pool_gradient(scope, extreme, array, source, windows)
-        if result is not None:
-            return result
+
+    def by_places(scope: Scope) -> Array:
+        return _scattered_by_places(scope, operation, reducer, operands, windows)
+
+    is_sum = reducer == Reducer("add", array.element) and scope.scalar(init) == 0
+    if not (is_sum and _has_pool_gradient(extreme, array, windows)):
+        return by_places(scope)
+    assert extreme is not None, "_has_pool_gradient() is false for other selectors"
+
+    def tensor(make: Callable[[Scope], Array]) -> Callable[[], tf.Tensor]:
+        def branch() -> tf.Tensor:
+            inner = scope.inner(other_graph=True)
+            return inner.tensor(make(inner))
+
+        return branch
+
+    def by_pool(scope: Scope) -> Array:
+        return _pool_gradient(scope, extreme, array, source, windows)
+
+    for operand in (array, source):
+        scope.compact(operand)  # in this graph, where both branches find it
+    result = _if_finite(scope, array, tensor(by_pool), tensor(by_places))
+    return scope.made(result, array.element, array.sizes)
+
+
+def _scattered_by_places(
+    scope: Scope,
+    operation: Operation,
+    reducer: Reducer | None,
+    operands: Sequence[Array],
+    windows: Windows,
+) -> Array:
+    """Selects a place in each window, and scatters place by place: any reducer, any numbers."""
+    array, source, init = operands
+    select, scatter = operation.regions
+    ones = (1,) * array.rank
     whole = grown(scope, source, ones)
     if whole is source:
         chosen = _selected(scope, select, array, source.sizes, windows)
@@ -657,16 +729,20 @@ def _select_and_scatter(scope: Scope, operation: Operation, operands: Sequence[A
     return cut(scope, result, array.sizes)
 
 
-def _pool_gradient(
-    scope: Scope, extreme: str | None, array: Array, source: Array, windows: Windows
-) -> Array | None:
+def _has_pool_gradient(extreme: str | None, array: Array, windows: Windows) -> bool:
+    """Returns whether MaxPoolGrad computes it, of finite numbers."""
     axes = windows.axes
     if extreme is None or array.row.kind != "float" or not 1 <= len(axes) <= 2:
-        return None
-    if axes != list(range(axes[0], axes[-1] + 1)) or not all(
+        return False
+    return axes == list(range(axes[0], axes[-1] + 1)) and all(
         windows.low[a] == windows.high[a] == 0 for a in axes
-    ):
-        return None
+    )
+
+
+def _pool_gradient(
+    scope: Scope, extreme: str, array: Array, source: Array, windows: Windows
+) -> Array:
+    axes = windows.axes
     sizes = array.sizes
     array = grown(scope, array, windows.extents)
     source = grown(scope, source, windows.results(scope, array.sizes))

@@ -223,6 +223,24 @@ def test_narrow_integers() -> None:
     np.testing.assert_array_equal(unsigned, exact % 16)
 
 
+def test_floats_saturate_as_integers() -> None:
+    """A sum of floats becomes the nearest integer towards zero, and NaN becomes 0."""
+    text = """func.func @main(%a: tensor<6x2xf32>, %b: tensor<2x1xf32>)
+        -> (tensor<6x1xi32>, tensor<6x1xui8>, tensor<6x1xi32>) {
+      %0 = stablehlo.dot %a, %b : (tensor<6x2xf32>, tensor<2x1xf32>) -> tensor<6x1xi32>
+      %1 = stablehlo.dot %a, %b : (tensor<6x2xf32>, tensor<2x1xf32>) -> tensor<6x1xui8>
+      %2 = stablehlo.convert %a : (tensor<6x2xf32>) -> tensor<6x2xf64>
+      %3 = stablehlo.convert %b : (tensor<2x1xf32>) -> tensor<2x1xf64>
+      %4 = stablehlo.dot %2, %3 : (tensor<6x2xf64>, tensor<2x1xf64>) -> tensor<6x1xi32>
+      return %0, %1, %4 : tensor<6x1xi32>, tensor<6x1xui8>, tensor<6x1xi32>
+    }"""
+    a = [[np.nan, 0], [np.inf, 0], [3e10, 1], [-np.inf, 0], [-5, -2.7], [0.5, 0.7]]
+    signed, unsigned, wide = run(text, np.array(a, np.float32), np.ones((2, 1), np.float32))
+    expected = [0, 2**31 - 1, 2**31 - 1, -(2**31), -7, 1]
+    assert signed.ravel().tolist() == wide.ravel().tolist() == expected
+    assert unsigned.ravel().tolist() == [0, 255, 255, 0, 0, 1]
+
+
 def test_nothing_to_sum() -> None:
     """Sums of nothing are 0, and empty results have their sizes."""
     text = """func.func @main(%a: tensor<2x0xf32>, %b: tensor<0x3xf32>,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from jax import lax
 from jax2tf_bridge import Target, export
 from jax2tf_bridge.to_tf import to_tf
 from tests.to_tf.operations.listing import kinds, run_and_list
-from tests.to_tf.operations.running import op_names, portable_of, run
+from tests.to_tf.operations.running import op_names, portable_of, run, trace
 
 INF = np.inf
 Array = npt.NDArray[Any]
@@ -123,9 +125,9 @@ def test_pools_of_images() -> None:
     same = ((1, 3, 3, 1), (1, 2, 2, 1), [(0, 0), (1, 1), (0, 1), (0, 0)])
     other = ((1, 3, 2, 1), (1, 2, 1, 1), [(0, 0), (2, 0), (1, 1), (0, 0)])
     for windows in (valid, same):
-        assert reduce_and_expect(IMAGES, LOW, "maximum", max, *windows) == ["MaxPool"]
-    assert reduce_and_expect(IMAGES, LOW, "maximum", max, *other) == ["MaxPool", "PadV2"]
-    assert reduce_and_expect(IMAGES, HIGH, "minimum", min, *valid) == ["MaxPool", "Neg", "Neg"]
+        assert pool_and_expect(IMAGES, LOW, "maximum", max, *windows) == ["MaxPool"]
+    assert pool_and_expect(IMAGES, LOW, "maximum", max, *other) == ["MaxPool", "PadV2"]
+    assert pool_and_expect(IMAGES, HIGH, "minimum", min, *valid) == ["MaxPool", "Neg", "Neg"]
     assert reduce_and_expect(IMAGES, "0.0", "add", sum, *valid) == ["AvgPool", "Mul"]
     assert reduce_and_expect(IMAGES, "0.0", "add", sum, *same)[:2] == ["AvgPool", "Mul"]
     # One window over all is a reduction.
@@ -135,15 +137,62 @@ def test_pools_of_images() -> None:
 
 def test_pools_of_other_layouts() -> None:
     channels_first = ((1, 1, 2, 2), (1, 1, 2, 2), NONE)
-    found = reduce_and_expect(IMAGES, LOW, "maximum", max, *channels_first)
+    found = pool_and_expect(IMAGES, LOW, "maximum", max, *channels_first)
     assert found == ["MaxPool", "Transpose", "Transpose"]
     sequence = ((1, 2, 1), (1, 2, 1), [(0, 0)] * 3)
-    found = reduce_and_expect(IMAGES[0], LOW, "maximum", max, *sequence)
+    found = pool_and_expect(IMAGES[0], LOW, "maximum", max, *sequence)
     assert found == ["MaxPool", "Reshape", "Reshape"]
-    found = reduce_and_expect(IMAGES[0, :, :, 0], LOW, "maximum", max, (2, 2), (1, 1), [(0, 1)] * 2)
+    found = pool_and_expect(IMAGES[0, :, :, 0], LOW, "maximum", max, (2, 2), (1, 1), [(0, 1)] * 2)
     assert found == ["MaxPool", "Reshape", "Reshape"]
     apart = ((2, 1, 3, 1), (1, 1, 1, 1), NONE)
     assert "MaxPool" not in reduce_and_expect(IMAGES, LOW, "maximum", max, *apart)
+
+
+def pool_and_expect(*args: Any) -> list[str]:
+    """Reduces windows; returns the operations that run where all numbers are finite."""
+    found = Counter(reduce_and_expect(*args))
+    found.subtract(EXACT_POOL)
+    if "Neg" in found:
+        found.subtract(["Neg", "Neg"])
+    return sorted(found.elements())
+
+
+EXACT_POOL = Counter(
+    {"StatelessIf": 1, "IsFinite": 1, "All": 1, "MaxPool": 2, "IsNan": 1, "Equal": 3, "SelectV2": 4}
+)
+"""Operations of a pool that only run where a number is infinite or NaN, and those of the check."""
+INFINITE = IMAGES.copy()
+INFINITE[0, 1, 2, 0] = INFINITE[1, 6, 5, 1] = np.nan
+INFINITE[0, 2:, 2:] = INFINITE[0, 1, 3, 2] = -INF
+INFINITE[1, 1, 1] = INFINITE[1, 6, 4, 1] = INF
+INFINITE[1, 2:4, 2:4] = np.finfo(np.float32).min
+
+
+@pytest.mark.parametrize(
+    "windows",
+    [
+        ((1, 2, 2, 1), (1, 2, 2, 1), NONE),
+        ((1, 3, 3, 1), (1, 2, 2, 1), [(0, 0), (1, 1), (0, 1), (0, 0)]),
+        ((1, 3, 2, 1), (1, 2, 1, 1), [(0, 0), (2, 0), (1, 1), (0, 0)]),
+        ((1, 2, 1, 1), (1, 1, 1, 1), NONE),
+    ],
+)
+def test_pools_of_nan_and_infinity(windows: Any) -> None:
+    """A window with NaN is NaN, one of -inf is -inf, and the lowest finite number stays."""
+    pools: list[Any] = [(INFINITE, LOW, "maximum", np.max), (-INFINITE, HIGH, "minimum", np.min)]
+    for array, init, body, reduce in pools:
+        assert "MaxPool" in reduce_and_expect(array, init, body, reduce, *windows)
+
+
+def test_a_pool_for_converters_is_one_operation() -> None:
+    text = reduce_text("tensor<2x7x6x3xf32>", "tensor<2x3x3x3xf32>", LOW, "maximum",
+                       (1, 2, 2, 1), (1, 2, 2, 1), NONE)  # fmt: skip
+    target = portable_of(text).target
+    for converter in (replace(target, for_converters=True), replace(target, names_lines=True)):
+        portable = replace(portable_of(text), target=converter)
+        names = op_names(trace(portable, [IMAGES]).graph)
+        assert names.count("MaxPool") == 1
+        assert "StatelessIf" not in names
 
 
 @pytest.mark.parametrize("window", [2, 3])
@@ -162,9 +211,10 @@ def test_same_padding_of_open_sizes_is_recognised(window: int) -> None:
     function = tf.function(to_tf(portable, with_gradient=False), autograph=False)
     spec = tf.TensorSpec([None, None, None, 3], tf.float32)
     names = op_names(function.get_concrete_function(spec).graph)
-    assert names.count("MaxPool") == 1
+    assert names.count("MaxPool") == 1 + EXACT_POOL["MaxPool"]
     # No arithmetic of sizes is left.
-    assert not {"FloorDiv", "Mul", "SelectV2", "PadV2"} & set(names)
+    assert not {"FloorDiv", "Mul", "PadV2"} & set(names)
+    assert names.count("SelectV2") == EXACT_POOL["SelectV2"]
     for height in (5, 6, 7):
         x = IMAGES[:, :height]
         total = [max((-(-n // 2) - 1) * 2 + window - n, 0) for n in x.shape[1:3]]
@@ -481,3 +531,28 @@ def test_values_are_scattered_to_what_is_selected(
         (result,), found = run_and_list(text, x, source, symbols="aa")
         np.testing.assert_allclose(result, expected)
         assert ("MaxPoolGrad" in found) == pool
+
+
+@pytest.mark.parametrize(("select", "sign"), [(GE, 1), (LE, -1)])
+def test_gradients_of_pools_of_nan_and_infinity(select: str, sign: int) -> None:
+    def selects(a: Any, b: Any) -> bool:
+        return bool(sign * a >= sign * b)
+
+    windows = ((1, 2, 2, 1), (1, 2, 2, 1), NONE)
+    x, source = sign * INFINITE, np.random.default_rng(10).normal(size=(2, 3, 3, 3))
+    source = source.astype(np.float32)
+    text = SCATTER.format(
+        shape="2x7x6x3",
+        source="2x3x3x3",
+        init=0.0,
+        sizes="1, 2, 2, 1",
+        strides="1, 2, 2, 1",
+        padding=[list(p) for p in NONE],
+        rank=4,
+        select=select,
+        scatter=ADD,
+    )
+    expected = scattered(x, source, *windows, 0.0, selects, lambda a, b: a + b)
+    (result,), found = run_and_list(text, x, source)
+    np.testing.assert_allclose(result, expected)
+    assert "MaxPoolGrad" in found
