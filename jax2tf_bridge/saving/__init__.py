@@ -25,6 +25,7 @@ from jax2tf_bridge.saving.publishing._publish_weights import (
     publish_weights,
     weights_by_name,
 )
+from jax2tf_bridge.saving.publishing._read_back import check_complete
 from jax2tf_bridge.saving.serving._instructions import BatchingParameters, ServingInstructions
 from jax2tf_bridge.saving.signatures._checks import check_option_names, check_vjp_order
 from jax2tf_bridge.saving.signatures._inputs import SignatureInputs
@@ -51,6 +52,7 @@ __all__ = [
     "WeightsReport",
     "as_variables",
     "assign_weights",
+    "check_complete",
     "check_option_names",
     "check_vjp_order",
     "choose_buckets",

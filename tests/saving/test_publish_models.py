@@ -93,4 +93,4 @@ def test_what_cannot_be_published(tmp_path: Path) -> None:
     publish(tmp_path / "m", DENSE, params=W)
     with pytest.raises(StructureError, match="'w' is missing"):
         publish(tmp_path / "m", params={"v": W["w"]})
-    assert sorted(p.name for p in (tmp_path / "m").iterdir()) == ["1"]
+    assert sorted(p.name for p in (tmp_path / "m").iterdir()) == [".versions-used-up-to-1", "1"]
