@@ -91,7 +91,8 @@ def save(
         loads it, so that all is compiled before the first real one. A Signature with a preprocess
         has those that its `example` gives.
       precompile: whether the model is run for these requests now, and what XLA compiled is left
-        with it; `serving` of the result has the setting that makes TensorFlow use it.
+        with it; `serving` of the result has the setting that makes TensorFlow use it. The programs
+        of a version, whose folder's name is a number, also lie in `xla_cache` beside the versions.
       platforms: as in `export`, for JAX functions.
       target: as in `export`, for JAX functions. With a target without XLA, portable functions
         become TensorFlow's own operations as well.

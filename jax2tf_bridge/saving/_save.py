@@ -27,6 +27,7 @@ from jax2tf_bridge.saving.buckets._options import BucketOptions, with_buckets
 from jax2tf_bridge.saving.serving._instructions import instructions
 from jax2tf_bridge.saving.serving._precompile import precompile as precompiled
 from jax2tf_bridge.saving.serving._requests import warm_up_requests
+from jax2tf_bridge.saving.serving._shared_programs import share_programs
 from jax2tf_bridge.saving.serving._warm_up import write_warm_up
 from jax2tf_bridge.saving.signatures._checks import (
     check_option_names,
@@ -132,6 +133,8 @@ def save_functions(
             write_warm_up(folder, requests)
         programs = precompiled(folder, requests).programs if precompile else None
         sizes = _sizes(folder)
+        if path.name.isdecimal():
+            share_programs(folder, path.parent)
     return SavedModel(
         path,
         {e.name: SavedSignature.of(e, *served[e.name]) for e in endpoints},

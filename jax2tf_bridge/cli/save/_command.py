@@ -98,13 +98,14 @@ def run_publish(options: argparse.Namespace) -> None:
     check_save_options(options)
     signatures = {SERVING_DEFAULT: _read(options)}
     with loading("TensorFlow", "publish", console):
-        from jax2tf_bridge.saving import publish_version, save_functions
+        from jax2tf_bridge.saving import check_complete, publish_version, save_functions
     dropped = _buckets_dropped(options.output, options)
     with console.step(f"publishing below {options.output}"):
         published = publish_version(
             options.output,
             lambda folder: save_functions(folder, signatures, **_save_options(options)),
             keep=options.keep,
+            check=check_complete,
         )
     _note(published, console, dropped)
     _report(published.result, options.output / str(published.version), options, console)

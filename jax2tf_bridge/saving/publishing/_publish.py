@@ -12,6 +12,7 @@ import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -20,6 +21,11 @@ from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge.errors import BridgeError, path_error
 from jax2tf_bridge.saved_model._place import check_place
 from jax2tf_bridge.saving.publishing._version_folders import VersionFolder, version_folder
+from jax2tf_bridge.saving.serving._shared_programs import (
+    program_names,
+    remove_programs,
+    share_programs,
+)
 from jax2tf_bridge.storage._paths import AnyPath, StoragePath
 
 T = TypeVar("T")
@@ -100,6 +106,8 @@ def publish_version(
         removable: dict[int, list[AnyPath]] = {}
         with folder.locked():
             check_interrupts()
+            # Before the version is visible: a server that sees it compiles what it does not find.
+            share_programs(partial, folder.path)
             version = folder.add(place, notes)
             if count is not None:
                 versions = _directories(folder, notes)
@@ -107,10 +115,15 @@ def publish_version(
         path = folder.path / str(version)
         if removable and check is not None and not _is_readable(path, check, notes):
             removable = {}
-        removed = []
+        removed, programs = [], set[str]()
         for number, paths in removable.items():
+            names = {name for each in paths for name in program_names(each)}
             if _removed(folder, paths, notes):
                 removed.append(number)
+                programs |= names
+        if programs:
+            remaining = _directories(folder, notes).values()
+            remove_programs(folder.path, programs, chain.from_iterable(remaining))
     return NewVersion(version, path, result, tuple(removed), tuple(notes))
 
 
