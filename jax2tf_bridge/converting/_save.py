@@ -14,7 +14,6 @@ from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge.errors import BridgeError, SavingError
 from jax2tf_bridge.portable._as_portable import unwrapped
 from jax2tf_bridge.portable._auto import AUTO
-from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._target import Target, as_target
 from jax2tf_bridge.portable._without_xla import without_xla
@@ -206,17 +205,12 @@ class PreparedSignature:
         Raises:
           SavingError: names clash, or are not there.
         """
-        function, first = self.function, 1 if self.takes_params else 0
+        function = self.function
         if isinstance(function, PortableFunction):
-            weights = function.in_tree.children[0].children[:first]
-            start = sum(child.leaf_count for child in weights)
-            paths, avals = function.in_paths()[start:], function.in_avals[start:]
-            return self._inputs(paths, avals, is_decided=True)
-        return self._inputs(*function.inputs(first), is_decided=function.specs.decided)
-
-    def _inputs(
-        self, paths: Sequence[str], avals: Sequence[Aval], *, is_decided: bool
-    ) -> SignatureInputs:
+            signature = replace(self.signature, function=function)
+            return SignatureInputs.of_function(self.name, signature, self.takes_params)
+        paths, avals = function.inputs(int(self.takes_params))
+        is_decided = function.specs.decided
         return SignatureInputs.of(self.name, self.signature, paths, avals, is_decided=is_decided)
 
     def with_function(self) -> Signature:

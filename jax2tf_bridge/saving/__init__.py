@@ -31,8 +31,9 @@ from jax2tf_bridge.saving.signatures._checks import check_option_names, check_vj
 from jax2tf_bridge.saving.signatures._inputs import SignatureInputs
 from jax2tf_bridge.saving.signatures._served_arrays import ServedArray
 from jax2tf_bridge.saving.weights._assign import Rename, WeightsReport, assign_weights
-from jax2tf_bridge.saving.weights._params import PathWeights, is_flat, opened
+from jax2tf_bridge.saving.weights._params import PathWeights, opened
 from jax2tf_bridge.saving.weights._variables import leaf_names
+from jax2tf_bridge.weights._paths import is_flat
 
 __all__ = [
     "BatchingParameters",

@@ -20,6 +20,7 @@ from jax2tf_bridge.saving._report import (
     SavedModel,
     SavedSignature,
     missing_gradient_notes,
+    statistics_notes,
     variable_aval,
 )
 from jax2tf_bridge.saving.buckets._bucket_names import BUCKETS
@@ -135,14 +136,16 @@ def save_functions(
         sizes = _sizes(folder)
         if path.name.isdecimal():
             share_programs(folder, path.parent)
+    trained = tuple(w.name for w in weights.weights() if w.variable.trainable)
     return SavedModel(
         path,
         {e.name: SavedSignature.of(e, *served[e.name]) for e in endpoints},
         {w.name: variable_aval(w.variable) for w in weights.weights()},
-        tuple(w.name for w in weights.weights() if w.variable.trainable),
+        trained,
         {name: variable_aval(variable) for name, variable in constants.variables.items()},
         *sizes,
         (
+            *(statistics_notes(trained) if trainable is True else ()),
             *missing_gradient_notes(endpoints),
             *(note for e in endpoints for note in e.notes),
             *notes,

@@ -37,6 +37,14 @@ def predict(params: Any, x: Any) -> Any:
     return {"y": x @ params["w"] + params["b"], "n": [jnp.sum(x)]}
 
 
+def total(params: Any, z: Any) -> Any:
+    return (z @ params["w"]).sum(1)
+
+
+def normed(variables: Any, x: Any) -> Any:
+    return (x - variables["batch_stats"]["mean"]) * variables["params"]["scale"]
+
+
 def scaled(x: Any, *, scale: Any) -> Any:
     return jnp.sin(x) * scale
 

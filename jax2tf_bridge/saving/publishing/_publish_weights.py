@@ -34,7 +34,7 @@ from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, VariableEntry, 
 from jax2tf_bridge.saving.publishing._fingerprint import renew_fingerprint
 from jax2tf_bridge.saving.publishing._publish import NewVersion, latest_version, publish_version
 from jax2tf_bridge.saving.publishing._read_back import check_complete
-from jax2tf_bridge.saving.weights._params import leaves_for
+from jax2tf_bridge.saving.weights._params import PathWeights, leaves_for
 from jax2tf_bridge.saving.weights._variables import PARAMS, as_saved, leaf_names
 from jax2tf_bridge.storage._directories import on_disk
 from jax2tf_bridge.storage._paths import AnyPath
@@ -330,7 +330,8 @@ def weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
     Args:
       folder: of the SavedModel.
       params: what `leaves_for` takes: of the structure that was saved, or by paths; containers
-        that stand for custom nodes are dicts and tuples where their types are not registered.
+        that stand for custom nodes are dicts and tuples where their types are not registered. Or a
+        mapping by these names, as `params` of the loaded model.
 
     Raises:
       FileFormatError: `save` has not written the model, or it is damaged.
@@ -338,6 +339,10 @@ def weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
       StructureError: `params` have another structure; each difference is listed.
     """
     sidecar, portables = _sidecar_of(folder)
+    leaves = params.leaves if isinstance(params, PathWeights) else params
+    names_there = {variable.name for variable in sidecar.variables}
+    if names_there and isinstance(leaves, Mapping) and set(leaves) == names_there:
+        return dict(leaves)  # `params` of the loaded model has these names
     names: dict[str, Any] = {}
     for name, entry in sidecar.signatures.items():
         if entry.takes_params:

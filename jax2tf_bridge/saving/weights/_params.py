@@ -14,7 +14,7 @@ from jax2tf_bridge.errors import StateDictError, StructureError, bullet_list
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.saving.weights._matching import differences, match, shifted
 from jax2tf_bridge.weights import LeafInfo, WeightsFile, open_weights
-from jax2tf_bridge.weights._paths import flatten_state, join_path, unflatten_state
+from jax2tf_bridge.weights._paths import flatten_state, is_flat, join_path, unflatten_state
 from jax2tf_bridge.weights._state_dicts import to_state_dict
 
 
@@ -98,12 +98,6 @@ def _in_order(state: Any) -> Any:
     if len(items) > 10 and items.keys() == set(numbers):
         return OrderedDict((number, items[number]) for number in numbers)
     return items
-
-
-def is_flat(state: Mapping[Any, Any]) -> bool:
-    """Checks that the keys of a mapping are paths: no value is a container, one key has a slash."""
-    nested = any(isinstance(value, (Mapping, list, tuple)) for value in state.values())
-    return not nested and any("/" in str(key) for key in state)
 
 
 @contextlib.contextmanager
