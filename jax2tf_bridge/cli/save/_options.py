@@ -42,7 +42,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--params",
         type=as_path,
         metavar="WEIGHTS",
-        help="a msgpack or safetensors file: the function's first argument, as variables",
+        help="a msgpack or safetensors file, or a checkpoint of Orbax: the functions' first "
+        "argument, as variables",
     )
     trained = parser.add_mutually_exclusive_group()
     trained.add_argument(
