@@ -71,8 +71,9 @@ def save(
       params: the weights: the first argument of each function, unless its Signature has
         takes_params=False. They become tf.Variables, one each for all signatures. A pytree of
         arrays; or the path of a file of msgpack or safetensors (`write_weights`), which JAX
-        functions get as nested dicts, or of a checkpoint of Orbax; or a state dict. Of portable functions, the leaves of files
-        and of state dicts are found by their paths, all of them, and there may be no others.
+        functions get as nested dicts, or of a checkpoint of Orbax; or a state dict. Of portable
+        functions, the leaves of files and of state dicts are found by their paths, all of them, and
+        there may be no others.
       trainable: whether the weights of floating-point numbers are; or the beginnings of the names
         of those that are, as ["dense"].
       vjp_order: up to which order gradients are saved, with respect to inputs and weights; by

@@ -70,7 +70,7 @@ def _tree_folder(folder: AnyPath) -> AnyPath:
     """
     if (folder / _METADATA).exists():
         return folder
-    below = sorted(folder.iterdir(), key=lambda path: path.name)
+    below: list[AnyPath] = sorted(folder.iterdir(), key=lambda path: path.name)
     trees = [path for path in below if (path / _METADATA).exists()]
     if len(trees) == 1:
         return trees[0]
