@@ -41,6 +41,7 @@ OLDEST_PINS = (
     "cloudpickle==3.0.0",
     "google-crc32c==1.5.0",
     "fsspec==2024.2.0",
+    "orbax-checkpoint==0.11.30",
     "flatbuffers==24.3.25",
     "msgpack==1.0.8",
     "tqdm==4.66.0",

@@ -55,7 +55,10 @@ def _is_missing_path(error: Exception, options: argparse.Namespace) -> bool:
     if not isinstance(error, (FileNotFoundError, NotADirectoryError)) or not error.filename:
         return False
     # What is written need not be there.
-    read = (value for key, value in vars(options).items() if key != "output")
+    read = [value for key, value in vars(options).items() if key != "output"]
+    # [NAME=]PATH, as often as there are signatures.
+    read += [path for value in read if isinstance(value, list) for path in value]
+    read += [path for value in read if isinstance(value, tuple) for path in value]
     named = {os.fspath(value) for value in read if isinstance(value, (str, os.PathLike))}
     name = os.fspath(error.filename)
     return name in named and not os.path.exists(name)

@@ -40,7 +40,10 @@ def for_command_line(text: str, options: argparse.Namespace) -> str:
         return text
     # Open sizes stand in --args as well.
     in_args = getattr(options, "command", None) == "export" and not options.shapes
-    file = shlex.quote(str(getattr(options, "file", "FILE")))
+    files = getattr(options, "file", "FILE")
+    if isinstance(files, list):  # of several, none is the one that is meant
+        files = files[0][1] if len(files) == 1 else "FILE"
+    file = shlex.quote(str(files))
 
     def write(argument: Argument) -> str:
         if argument.name == "file":

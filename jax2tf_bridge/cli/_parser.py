@@ -21,12 +21,14 @@ from jax2tf_bridge.cli.retarget import _command as _retarget
 from jax2tf_bridge.cli.save import _command as _save
 from jax2tf_bridge.cli.serve_check import _command as _serve_check
 from jax2tf_bridge.cli.verify import _command as _verify
+from jax2tf_bridge.cli.weights import _command as _weights
 
 _COMMANDS = (
     _export.COMMAND,
     _save.SAVE,
     _save.PUBLISH,
     _litert.COMMAND,
+    _weights.COMMAND,
     _inspect.COMMAND,
     _retarget.COMMAND,
     _verify.COMMAND,

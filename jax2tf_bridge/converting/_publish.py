@@ -21,6 +21,7 @@ from jax2tf_bridge.saving import (
     Published,
     SavedModel,
     as_variables,
+    check_complete,
     is_flat,
     latest_version,
     leaf_names,
@@ -57,7 +58,9 @@ def publish(
     """Writes the next version of a model, `root/N`, which a server that watches `root` picks up.
 
     It is there complete or not at all: also if the process is killed or the disk is full, and if
-    several publish at the same time.
+    several publish at the same time. A number is never used twice, also when its folder was
+    removed: a server would go on with the weights that it has. Older versions are removed after
+    the new one was read back.
 
     Args:
       root: the folder of all versions, on disk or behind a scheme ("gs://bucket/model").
@@ -75,7 +78,8 @@ def publish(
     Raises:
       SavingError: `params` are missing, or options are given with nothing to save.
       StructureError, ShapeError, DTypeError: the weights do not fit.
-      FileFormatError: `params` is a file of another format, or a damaged one.
+      FileFormatError: `params` is a file of another format, or a damaged one; or the newest version
+        is damaged, and would be copied.
       FileNotFoundError: there is no version whose graph could be used.
       ValueError, TypeError: `keep` is no number of versions.
       OSError: `root` cannot be written.
@@ -94,7 +98,7 @@ def publish(
         def write(folder: Path) -> SavedModel:
             return save(folder, signatures, params=params, **options)
 
-        return Published.anew(publish_version(root, write, keep=keep))
+        return Published.anew(publish_version(root, write, keep=keep, check=check_complete))
     if options:
         raise SavingError(
             f"publish was given {', '.join(options)} and no signatures: a version with other "

@@ -14,7 +14,6 @@ from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge.errors import BridgeError, SavingError
 from jax2tf_bridge.portable._as_portable import unwrapped
 from jax2tf_bridge.portable._auto import AUTO
-from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._target import Target, as_target
 from jax2tf_bridge.portable._without_xla import without_xla
@@ -73,8 +72,9 @@ def save(
       params: the weights: the first argument of each function, unless its Signature has
         takes_params=False. They become tf.Variables, one each for all signatures. A pytree of
         arrays; or the path of a file of msgpack or safetensors (`write_weights`), which JAX
-        functions get as nested dicts; or a state dict. Of portable functions, the leaves of files
-        and of state dicts are found by their paths, all of them, and there may be no others.
+        functions get as nested dicts, or of a checkpoint of Orbax; or a state dict. Of portable
+        functions, the leaves of files and of state dicts are found by their paths, all of them, and
+        there may be no others.
       trainable: whether the weights of floating-point numbers are; or the beginnings of the names
         of those that are, as ["dense"].
       vjp_order: up to which order gradients are saved, with respect to inputs and weights; by
@@ -92,7 +92,8 @@ def save(
         loads it, so that all is compiled before the first real one. A Signature with a preprocess
         has those that its `example` gives.
       precompile: whether the model is run for these requests now, and what XLA compiled is left
-        with it; `serving` of the result has the setting that makes TensorFlow use it.
+        with it; `serving` of the result has the setting that makes TensorFlow use it. The programs
+        of a version, whose folder's name is a number, also lie in `xla_cache` beside the versions.
       platforms: as in `export`, for JAX functions.
       target: as in `export`, for JAX functions. With a target without XLA, portable functions
         become TensorFlow's own operations as well.
@@ -206,17 +207,12 @@ class PreparedSignature:
         Raises:
           SavingError: names clash, or are not there.
         """
-        function, first = self.function, 1 if self.takes_params else 0
+        function = self.function
         if isinstance(function, PortableFunction):
-            weights = function.in_tree.children[0].children[:first]
-            start = sum(child.leaf_count for child in weights)
-            paths, avals = function.in_paths()[start:], function.in_avals[start:]
-            return self._inputs(paths, avals, is_decided=True)
-        return self._inputs(*function.inputs(first), is_decided=function.specs.decided)
-
-    def _inputs(
-        self, paths: Sequence[str], avals: Sequence[Aval], *, is_decided: bool
-    ) -> SignatureInputs:
+            signature = replace(self.signature, function=function)
+            return SignatureInputs.of_function(self.name, signature, self.takes_params)
+        paths, avals = function.inputs(int(self.takes_params))
+        is_decided = function.specs.decided
         return SignatureInputs.of(self.name, self.signature, paths, avals, is_decided=is_decided)
 
     def with_function(self) -> Signature:

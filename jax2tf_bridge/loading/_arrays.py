@@ -85,15 +85,6 @@ class SavedVariables:
         return data
 
 
-def variable_name(key: str) -> str:
-    """Writes the key of a variable in a checkpoint as the path to it.
-
-    >>> variable_name("params/dense.Skernel/.ATTRIBUTES/VARIABLE_VALUE")
-    'params/dense/kernel'
-    """
-    return key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE").replace(".S", "/").replace("..", ".")
-
-
 def concrete(aval: Aval) -> tuple[int, ...]:
     """Returns the shape of a variable as it crosses to TensorFlow; nothing in it is open."""
     return tuple(size for size in aval.op_shape if isinstance(size, int))

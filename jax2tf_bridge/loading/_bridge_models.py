@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.loading._arrays import SavedVariables, array, concrete, key_of, variable_name
+from jax2tf_bridge.loading._arrays import SavedVariables, array, concrete, key_of
 from jax2tf_bridge.loading._functions import (
     LoadedFunction,
     LoadedModel,
@@ -29,6 +29,7 @@ from jax2tf_bridge.saved_model._sidecar import (
     Sidecar,
     SignatureEntry,
 )
+from jax2tf_bridge.saved_model._tensor_bundle import variable_name
 from jax2tf_bridge.storage._paths import AnyPath
 
 _NO_GRADIENT = "the SavedModel has none: the function has none, or it was saved with vjp_order=0"

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jax2tf_bridge.errors import FileFormatError, StructureError, bullet_list
-from jax2tf_bridge.loading._arrays import SavedVariables, array, variable_name
+from jax2tf_bridge.loading._arrays import SavedVariables, array
 from jax2tf_bridge.loading._called_modules import (
     BoundModule,
     NotCallable,
@@ -33,6 +33,7 @@ from jax2tf_bridge.saved_model._dataflow import (
 )
 from jax2tf_bridge.saved_model._graph import CALL_MODULE, Graph, Node, tensor_of
 from jax2tf_bridge.saved_model._meta_graph import GraphSignature, MetaGraph, Port
+from jax2tf_bridge.saved_model._tensor_bundle import variable_name
 from jax2tf_bridge.saved_model._tensors import constant, tensor_type, texts
 from jax2tf_bridge.storage._paths import AnyPath
 

@@ -10,6 +10,7 @@ it is used, and every checksum.
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -119,6 +120,16 @@ class TensorBundle:
                 file=name,
             )
         return data
+
+
+def variable_name(key: str) -> str:
+    """Returns the path to a variable whose key in a checkpoint is known.
+
+    >>> variable_name("params/dense.Skernel/.ATTRIBUTES/VARIABLE_VALUE")
+    'params/dense/kernel'
+    """
+    path = key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE")
+    return re.sub(r"\.([S.])", lambda match: "/" if match[1] == "S" else ".", path)
 
 
 def _table(index: Message) -> Iterator[tuple[bytes, Message]]:

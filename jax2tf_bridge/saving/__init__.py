@@ -25,13 +25,15 @@ from jax2tf_bridge.saving.publishing._publish_weights import (
     publish_weights,
     weights_by_name,
 )
+from jax2tf_bridge.saving.publishing._read_back import check_complete
 from jax2tf_bridge.saving.serving._instructions import BatchingParameters, ServingInstructions
 from jax2tf_bridge.saving.signatures._checks import check_option_names, check_vjp_order
 from jax2tf_bridge.saving.signatures._inputs import SignatureInputs
 from jax2tf_bridge.saving.signatures._served_arrays import ServedArray
 from jax2tf_bridge.saving.weights._assign import Rename, WeightsReport, assign_weights
-from jax2tf_bridge.saving.weights._params import PathWeights, is_flat, opened
+from jax2tf_bridge.saving.weights._params import PathWeights, opened
 from jax2tf_bridge.saving.weights._variables import leaf_names
+from jax2tf_bridge.weights._paths import is_flat
 
 __all__ = [
     "BatchingParameters",
@@ -51,6 +53,7 @@ __all__ = [
     "WeightsReport",
     "as_variables",
     "assign_weights",
+    "check_complete",
     "check_option_names",
     "check_vjp_order",
     "choose_buckets",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import tensorflow as tf
 
 from jax2tf_bridge._utils._number_texts import number_text
+from jax2tf_bridge.errors import Argument, Message
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._keys_in_weights import key_paths, keys_text
 from jax2tf_bridge.saved_model._sidecar import bucket_texts, padding_texts
@@ -23,6 +24,9 @@ _NO_WEIGHTS = (
     "weights: none, so nothing is trainable; to train what a function closes over, make it the "
     "function's first argument and pass it as params"
 )
+_STATISTICS = "batch_stats"
+"""Collection in which Flax keeps the running statistics of BatchNorm."""
+
 _MOST_SHOWN = 4
 """Arguments in a line for people."""
 
@@ -227,6 +231,25 @@ def key_notes(endpoints: Sequence[Endpoint]) -> tuple[str, ...]:
     paths = {e.name: key_paths(e.portable, len(e.weights)) for e in endpoints}
     return tuple(
         keys_text(keys, name if len(endpoints) > 1 else "") for name, keys in paths.items() if keys
+    )
+
+
+def statistics_notes(trainable: Sequence[str]) -> tuple[Message, ...]:
+    """Warns if training would change running statistics, as Flax's BatchNorm has them.
+
+    Args:
+      trainable: the names of the trainable weights.
+    """
+    collections = dict.fromkeys(name.partition("/")[0] for name in trainable)
+    others = [name for name in collections if name != _STATISTICS]
+    if _STATISTICS not in collections or not others:
+        return ()
+    return (
+        Message(
+            f"{_STATISTICS} are trainable, and an optimizer in TensorFlow would change these "
+            "running statistics: to leave them fixed, pass ",
+            Argument("trainable", others),
+        ),
     )
 
 

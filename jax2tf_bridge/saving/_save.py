@@ -21,6 +21,7 @@ from jax2tf_bridge.saving._report import (
     SavedSignature,
     key_notes,
     missing_gradient_notes,
+    statistics_notes,
     variable_aval,
 )
 from jax2tf_bridge.saving.buckets._bucket_names import BUCKETS
@@ -28,6 +29,7 @@ from jax2tf_bridge.saving.buckets._options import BucketOptions, with_buckets
 from jax2tf_bridge.saving.serving._instructions import instructions
 from jax2tf_bridge.saving.serving._precompile import precompile as precompiled
 from jax2tf_bridge.saving.serving._requests import warm_up_requests
+from jax2tf_bridge.saving.serving._shared_programs import share_programs
 from jax2tf_bridge.saving.serving._warm_up import write_warm_up
 from jax2tf_bridge.saving.signatures._checks import (
     check_option_names,
@@ -133,14 +135,18 @@ def save_functions(
             write_warm_up(folder, requests)
         programs = precompiled(folder, requests).programs if precompile else None
         sizes = _sizes(folder)
+        if path.name.isdecimal():
+            share_programs(folder, path.parent)
+    trained = tuple(w.name for w in weights.weights() if w.variable.trainable)
     return SavedModel(
         path,
         {e.name: SavedSignature.of(e, *served[e.name]) for e in endpoints},
         {w.name: variable_aval(w.variable) for w in weights.weights()},
-        tuple(w.name for w in weights.weights() if w.variable.trainable),
+        trained,
         {name: variable_aval(variable) for name, variable in constants.variables.items()},
         *sizes,
         (
+            *(statistics_notes(trained) if trainable is True else ()),
             *missing_gradient_notes(endpoints),
             *key_notes(endpoints),
             *(note for e in endpoints for note in e.notes),

@@ -75,12 +75,21 @@ def make_claim(directory: StoragePath, kind: str, place: Path) -> Claim:
     owner = f"{machine()}-{now:08x}-{place.name.lstrip('.')}-{secrets.token_hex(4)}"
     file = directory.with_name(f".{directory.name}.{kind}-{owner}")
     try:
-        with file.open("wb") as opened:
-            opened.write(b"-\n")  # some storages forget empty files
+        write_marker(file)
     except OSError as e:
         e.filename = str(directory)
         raise
     return Claim(file, directory.name, kind, machine(), now, place.name)
+
+
+def write_marker(file: StoragePath) -> int:
+    """Writes a file of which only the name is read, and returns its size in bytes.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    with file.open("wb") as opened:
+        return opened.write(b"-\n")  # some storages forget empty files
 
 
 def claims_among(folder: StoragePath, names: list[str]) -> Iterator[Claim]:

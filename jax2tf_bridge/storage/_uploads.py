@@ -17,7 +17,14 @@ from pathlib import Path
 from jax2tf_bridge._utils._interrupts import ended_by_interrupts
 from jax2tf_bridge.errors import Argument, Message, path_error
 from jax2tf_bridge.storage._arrivals import has_size, wait_until
-from jax2tf_bridge.storage._claims import PARTIAL, REMOVED, Claim, claims_among, make_claim
+from jax2tf_bridge.storage._claims import (
+    PARTIAL,
+    REMOVED,
+    Claim,
+    claims_among,
+    make_claim,
+    write_marker,
+)
 from jax2tf_bridge.storage._paths import StoragePath
 from jax2tf_bridge.storage._whole_directory import staging
 
@@ -95,8 +102,14 @@ def check_free_upload(path: StoragePath, *, overwrite: bool) -> None:
     raise path_error(FileExistsError, errno.EEXIST, text, path)
 
 
-def send(source: Path, claim: Claim, last: str) -> list[str]:
+def send(source: Path, claim: Claim, last: str, *, record: StoragePath | None = None) -> list[str]:
     """Sends a local directory to where a claim is, and gives the claim up.
+
+    Args:
+      source: the local directory.
+      claim: on the directory that is written.
+      last: the file that makes it visible.
+      record: a file that is written first, and stays when the directory is removed.
 
     Returns:
       What went wrong when it was there already, for people.
@@ -110,6 +123,9 @@ def send(source: Path, claim: Claim, last: str) -> list[str]:
         if not (source / last).is_file():
             text = f"is not written: it would be seen by its {last}, and its writer left none"
             raise path_error(FileNotFoundError, errno.ENOENT, text, target)
+        if record is not None:
+            size = write_marker(record)
+            wait_until(lambda: has_size(record, size), record)
         _send_all(source, target, claim, last)
     except BaseException as error:
         if _is_there(target / last, source / last):

@@ -8,9 +8,11 @@ from itertools import islice
 from typing import Any
 
 from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.storage._paths import as_path
+from jax2tf_bridge.weights._orbax import read_orbax
 from jax2tf_bridge.weights._safetensors import SafetensorsContents, looks_like_safetensors
 from jax2tf_bridge.weights._sources import FileSource, MemorySource, file_source
-from jax2tf_bridge.weights._state_dicts import from_state_dict
+from jax2tf_bridge.weights._state_dicts import from_state_dict, to_state_dict
 from jax2tf_bridge.weights._stored import Contents, LeafInfo
 from jax2tf_bridge.weights.msgpack._read import MsgpackContents
 
@@ -68,7 +70,8 @@ def read_weights(
 
     Args:
       path: the file, on disk or behind a scheme ("gs://bucket/model.msgpack"); its content says
-        which format it has.
+        which format it has. Or the directory of a checkpoint of Orbax, which orbax-checkpoint
+        reads into memory.
       target: what from_state_dict restores the tree into; None for the tree itself.
       mmap: whether arrays are read-only views of the file, which the system reads when they are
         used; the file must not be rewritten in place meanwhile (see `WeightsFile`). Otherwise, and
@@ -79,7 +82,8 @@ def read_weights(
     Raises:
       FileFormatError: the file is of neither format, or damaged, or changed while it was read.
       StateDictError: the tree does not fit the target.
-      MissingDependencyError: the dtype of an array is one of ml_dtypes, which is not installed.
+      MissingDependencyError: the dtype of an array is one of ml_dtypes, which is not installed; or
+        orbax-checkpoint is not.
       OSError: the file cannot be read.
 
     >>> import os, tempfile
@@ -89,9 +93,14 @@ def read_weights(
     >>> read_weights(path), read_weights(path, target={"layers": [0, 0]})
     ({'layers': {'0': 0.5, '1': 0.25}}, {'layers': [0.5, 0.25]})
     """
-    with file_source(path, mmap=mmap) as source:
-        tree = _contents(source).tree()
-        source.check()
+    if as_path(path).is_dir():
+        tree = read_orbax(path)
+        # Flax's states have no lists.
+        tree = tree if target is None else to_state_dict(tree)
+    else:
+        with file_source(path, mmap=mmap) as source:
+            tree = _contents(source).tree()
+            source.check()
     return tree if target is None else from_state_dict(target, tree, strict=strict)
 
 

@@ -162,6 +162,12 @@ def unflatten_state(flat: Mapping[str, Any]) -> dict[str, Any]:
     return root
 
 
+def is_flat(state: Mapping[Any, Any]) -> bool:
+    """Checks that the keys of a mapping are paths: no value is a container, one key has a slash."""
+    nested = any(isinstance(value, (Mapping, list, tuple)) for value in state.values())
+    return not nested and any("/" in str(key) for key in state)
+
+
 def contains_itself(path: str) -> StateDictError:
     return StateDictError(
         f"{path or 'at the top'}: the container contains itself. Remove the reference, or replace "

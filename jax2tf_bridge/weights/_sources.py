@@ -140,9 +140,10 @@ class FileSource(Source):
         mode = self._path.stat().st_mode
         if stat.S_ISDIR(mode):
             raise FileFormatError(
-                f"{self.file} is a directory: expected a file of msgpack or safetensors. Load a "
-                "checkpoint or a SavedModel with the library that wrote it, and give the arrays as "
-                "a state dict.",
+                f"{self.file} is a directory: expected a file of msgpack or safetensors. "
+                "read_weights reads a checkpoint of Orbax. Load other checkpoints, or a "
+                "SavedModel, with the library that wrote them, and give the arrays as a state "
+                "dict.",
                 file=self.file,
             )
         if not stat.S_ISREG(mode):

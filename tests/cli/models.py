@@ -43,6 +43,14 @@ def checked(x: Any) -> Any:
     return x * 2
 
 
+def total(params: Any, z: Any) -> Any:
+    return (z @ params["w"]).sum(1)
+
+
+def normed(variables: Any, x: Any) -> Any:
+    return (x - variables["batch_stats"]["mean"]) * variables["params"]["scale"]
+
+
 def scaled(x: Any, *, scale: Any) -> Any:
     return jnp.sin(x) * scale
 

@@ -31,14 +31,14 @@ COMMANDS = ("export", "save", "litert", "inspect", "retarget", "serve-check")
     [
         (
             [],
-            "a command is missing: one of export, save, publish, litert, inspect, retarget, "
-            "verify, serve-check ({} --help says more)",
+            "a command is missing: one of export, save, publish, litert, weights, inspect, "
+            "retarget, verify, serve-check ({} --help says more)",
         ),
         (["exprot"], "no command exprot: did you mean export? ({} --help says more)"),
         (
             ["zzz"],
-            "no command zzz: there are export, save, publish, litert, inspect, retarget, verify, "
-            "serve-check ({} --help says more)",
+            "no command zzz: there are export, save, publish, litert, weights, inspect, retarget, "
+            "verify, serve-check ({} --help says more)",
         ),
         (["--verbos", "save"], "no option --verbos: did you mean --verbose? ({} --help says more)"),
         (
@@ -64,8 +64,8 @@ COMMANDS = ("export", "save", "litert", "inspect", "retarget", "serve-check")
             )
             for command, metavar, *more in (
                 ("inspect", "PATH"),
-                ("save", "FILE", "-o", "m"),
-                ("publish", "FILE", "-o", "m"),
+                ("save", "[NAME=]PATH", "-o", "m"),
+                ("publish", "[NAME=]PATH", "-o", "m"),
                 ("retarget", "PATH", "--tensorflow", "2.17"),
                 ("verify", "DIR", "--against", "m:f"),
                 ("serve-check", "DIR"),

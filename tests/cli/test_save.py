@@ -117,7 +117,7 @@ def test_versions_are_published(run: Run, cube: str) -> None:
         ended = run("publish", cube, "-o", "models", "--keep", "2", "--vjp-order", "0")
         assert ended.out.startswith(f"models/{version}: serving_default(x: float32[n]) -> ")
     assert ended.err == "jax2tf-bridge: note: removed the versions 1\n"
-    assert sorted(p.name for p in Path("models").iterdir()) == ["2", "3"]
+    assert sorted(p.name for p in Path("models").iterdir()) == [".versions-used-up-to-3", "2", "3"]
     ended = run("publish", cube, "-o", "models", "--keep", "0")
     assert ended.code == 2
     assert "argument --keep: expected a number from 1 on. Got: 0" in ended.error

@@ -99,3 +99,91 @@ def test_files_in_the_wrong_place(run: Run, ok: Ok, files: tuple[str, str]) -> N
     )
     ended = run("publish", function, "-o", "models/1")
     assert "models/1 is a SavedModel, and not the folder of its versions: name " in ended.error
+
+
+# Which weights are trained.
+
+NORMED = {
+    "params": {"scale": np.ones(3, np.float32)},
+    "batch_stats": {"mean": np.zeros(3, np.float32)},
+}
+
+
+@pytest.fixture
+def normed(ok: Ok) -> tuple[str, str]:
+    """A function with running statistics, and its weights."""
+    spec = '{"params": {"scale": "f32[3]"}, "batch_stats": {"mean": "f32[3]"}}'
+    ok("export", "tests.cli.models:normed", "--args", spec, "f32[b,3]", "-o", "normed.jaxfn")
+    write_weights("normed.msgpack", NORMED)
+    return "normed.jaxfn", "normed.msgpack"
+
+
+def trainable(folder: str) -> list[str]:
+    model = tf.saved_model.load(folder)
+    return [variable.name.removesuffix(":0") for variable in model.trainable_variables]
+
+
+def test_running_statistics_are_not_trained(run: Run, ok: Ok, normed: tuple[str, str]) -> None:
+    function, weights = normed
+    ended = run("save", function, "-o", "all", "--params", weights)
+    assert ended.code == 0
+    assert ended.err == (
+        "jax2tf-bridge: note: batch_stats are trainable, and an optimizer in TensorFlow would "
+        "change these running statistics: to leave them fixed, pass --trainable params\n"
+    )
+    # What the note says.
+    ok("save", function, "-o", "some", "--params", weights, "--trainable", "params")
+    ok("save", function, "-o", "none", "--params", weights, "--no-trainable")
+    ok("publish", function, "-o", "root", "--params", weights, "--trainable", "params/scale")
+    assert trainable("all") == ["batch_stats/mean", "params/scale"]
+    assert trainable("some") == trainable("root/1") == ["params/scale"]
+    assert trainable("none") == []
+
+
+def test_trainable_that_means_nothing(run: Run, normed: tuple[str, str]) -> None:
+    function, weights = normed
+    ended = run("save", function, "-o", "m", "--trainable", "params")
+    assert ended.code == 2
+    assert "--trainable is for weights that are variables: add --params WEIGHTS" in ended.error
+    ended = run("save", function, "-o", "m", "--params", weights, "--trainable", "parms")
+    assert ended.code == 1
+    assert "'parms'" in ended.error
+    ended = run("publish", "-o", "m", "--params", weights, "--no-trainable")
+    assert ended.error.startswith("--no-trainable: of a version with other weights")
+
+
+# Several signatures.
+
+
+def test_several_signatures_share_weights(ok: Ok, run: Run, files: tuple[str, str]) -> None:
+    function, weights = files
+    specs = ("--args", "@tests.cli.models:params", "f32[n,3]")
+    ok("export", "tests.cli.models:total", *specs, "-o", "t")
+    named = (f"predict={function}", "total=t")
+    text = ok("save", *named, "-o", "m", "--params", weights, "--buckets", "n=4")
+    assert text == (
+        "m: predict(x: float32[b,3]) -> (n_0: float32[], y: float32[b,2])\n"
+        "m: total(z: float32[n,3]) -> (output_0: float32[n])\n"
+    )
+    model = tf.saved_model.load("m")
+    assert sorted(model.signatures) == ["predict", "total"]
+    assert len(model.params) == 2
+
+
+def test_options_of_inputs_go_to_the_signatures_that_have_them(ok: Ok, run: Run) -> None:
+    for name in ("real_words", "cube"):
+        spec = "i32[b,n]" if name == "real_words" else "f32[m]"
+        ok("export", f"tests.cli.models:{name}", "--args", spec, "-o", f"{name}.jaxfn")
+    named = ("words=real_words.jaxfn", "cube=cube.jaxfn")
+    buckets = ("--buckets", "b=2", "--buckets", "n=4", "--buckets", "m=4")
+    ok("save", *named, "-o", "m", *buckets, "--pad-values", "ids=1", "--unchecked-padding", "m")
+    ended = run("save", *named, "-o", "n", *buckets, "--pad-values", "id=1")
+    assert (ended.code, Path("n").exists()) == (1, False)
+    assert "ids" in ended.error
+    ok("publish", *named, "-o", "root")
+    assert sorted(tf.saved_model.load("root/1").signatures) == ["cube", "words"]
+    ended = run("save", "real_words.jaxfn", "cube.jaxfn", "-o", "n")
+    assert ended.code == 2
+    assert ended.error.endswith(
+        "cube.jaxfn: of several files each needs the name of its signature, as cube=cube.jaxfn"
+    )

@@ -22,7 +22,7 @@ LABELS = {
     "shape_poly": "//shape_poly",
 }
 # Where a distribution is not called as what it installs.
-DISTRIBUTIONS = {"z3": "z3_solver"}
+DISTRIBUTIONS = {"orbax": "orbax_checkpoint", "z3": "z3_solver"}
 
 
 def label_of(package: str) -> str:

@@ -37,7 +37,8 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-COMMANDS = {"export", "save", "publish", "litert", "inspect", "retarget", "verify", "serve-check"}
+COMMANDS = {"export", "save", "publish", "litert", "weights", "inspect", "retarget", "verify"}
+COMMANDS |= {"serve-check"}
 IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
 PACKAGES = [Path(str(package.__file__)).parent for package in (jax2tf_bridge, shape_poly)]
 SOURCES = {

@@ -18,6 +18,7 @@ PROJECT = SETTINGS["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 DISTRIBUTIONS = {
     "google_crc32c": "google-crc32c",
+    "orbax": "orbax-checkpoint",
     "PIL": "pillow",
     "sklearn": "scikit-learn",
     "ml_dtypes": "ml-dtypes",
@@ -103,6 +104,7 @@ def test_extras_are_the_documented_ones() -> None:
             "demo",
             "dev",
             "jax",
+            "orbax",
             "parallel",
             "storage",
             "tensorflow",
@@ -110,7 +112,7 @@ def test_extras_are_the_documented_ones() -> None:
             "test",
         )
     }
-    for extra in ("jax", "parallel", "crc32c", "storage"):
+    for extra in ("jax", "parallel", "crc32c", "storage", "orbax"):
         assert _names(EXTRAS["all"]) >= _names(EXTRAS[extra])
 
 
@@ -130,7 +132,9 @@ def test_oldest_that_is_tested_is_the_oldest_that_is_allowed() -> None:
     # The oldest of these two come with the oldest TensorFlow, in tests/consumers.
     with_tensorflow = ("ml-dtypes", "numpy")
     plain = [d for d in PROJECT["dependencies"] if not d.startswith(with_tensorflow)]
-    extras = [d for e in ("jax", "parallel", "crc32c", "storage") for d in EXTRAS[e] if ">=" in d]
+    extras = [
+        d for e in ("jax", "parallel", "crc32c", "storage", "orbax") for d in EXTRAS[e] if ">=" in d
+    ]
     assert extras + plain == [pin.replace("==", ">=") for pin in pinned]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 import tensorflow as tf
 from safetensors.numpy import save_file
@@ -262,7 +264,7 @@ def test_files_that_cannot_be_read(portable: Path, root: Path, tmp_path: Path) -
         save(tmp_path / "m", portable, params="none.msgpack")
     with pytest.raises(FileFormatError, match="damaged"):
         publish(root, params=tmp_path / "damaged")
-    assert [p.name for p in root.iterdir()] == ["1"]
+    assert sorted(p.name for p in root.iterdir()) == [".versions-used-up-to-1", "1"]
 
 
 def test_two_files_and_nothing_of_jax(
@@ -328,3 +330,141 @@ def test_two_files_where_jax_cannot_be_imported(portable: Path, tmp_path: Path) 
     assert_answers(tmp_path / "m", PARAMS)
     assert_answers(tmp_path / "root" / "2", scaled(2))
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), net(scaled(2), X), rtol=1e-5)
+
+
+# From TensorFlow back to JAX.
+
+
+def trained(path: Path) -> tuple[Any, Any]:
+    """Saves the net, changes a weight in TensorFlow, and returns the model and its weights."""
+    signature = Signature(net, args=[X])
+    model = tf.saved_model.load(save(path / "m" / "1", signature, params=PARAMS).path)
+    model.params["layers/0/kernel"].assign(np.full((3, 3), 2, np.float32))
+    expected = {
+        **PARAMS,
+        "layers": [PARAMS["layers"][0]._replace(kernel=np.full((3, 3), 2)), PARAMS["layers"][1]],
+    }
+    return model, expected
+
+
+@pytest.mark.parametrize("convert", [lambda params: params, dict])
+def test_weights_of_a_loaded_model_return_to_jax(tmp_path: Path, convert: Any) -> None:
+    model, expected = trained(tmp_path)
+    write_weights(tmp_path / "w.msgpack", convert(model.params))
+    with open_weights(tmp_path / "w.msgpack") as weights:
+        assert sorted(weights) == sorted(flatten_state(to_state_dict(PARAMS)))
+    back = read_weights(tmp_path / "w.msgpack", target=PARAMS, strict=True)
+    jax.tree_util.tree_map(np.testing.assert_array_equal, back, expected)
+    assert back["layers"][0].bias.dtype == ml_dtypes.bfloat16
+
+
+@pytest.mark.parametrize("form", ["params", "dict", "arrays", "file", "file of arrays"])
+def test_weights_of_a_loaded_model_are_published(tmp_path: Path, form: str) -> None:
+    model, expected = trained(tmp_path)
+    arrays = {name: variable.numpy() for name, variable in model.params.items()}
+    file = tmp_path / "w.msgpack"
+    write_weights(file, arrays if form == "file of arrays" else model.params)
+    params = {"params": model.params, "dict": dict(model.params), "arrays": arrays}.get(form, file)
+    published = publish(tmp_path / "m", params=params)
+    served = tf.saved_model.load(published.path)
+    np.testing.assert_allclose(served.serving_default(X), net(expected, X), rtol=1e-6)
+
+
+def test_names_that_tensorflow_changed_are_published(tmp_path: Path) -> None:
+    params = {"a b/c": np.ones(3, np.float32), "d": [np.ones(3, np.float32)]}
+    scaling = Signature(lambda p, x: x * p["a b/c"] + p["d"][0], args=[X])
+    first = publish(tmp_path / "m", scaling, params=params)
+    model = tf.saved_model.load(first.path)
+    assert sorted(model.params) == ["a_b_c", "d/0"]
+    model.params["d/0"].assign([5, 5, 5])
+    write_weights(tmp_path / "w.msgpack", model.params)
+    for given in (model.params, tmp_path / "w.msgpack"):
+        served = tf.saved_model.load(publish(tmp_path / "m", params=given).path)
+        np.testing.assert_allclose(served.serving_default(X), X + 5)
+
+
+def test_tensors_within_trees_are_written_as_arrays(tmp_path: Path) -> None:
+    module = tf.Module()
+    module.layers = [{"kernel": tf.Variable([1.0, 2.0])}, (tf.constant(3), 4)]
+    write_weights(tmp_path / "w", {"net": module.layers, "a/b": {"c": 1.5}})
+    read = read_weights(tmp_path / "w")
+    np.testing.assert_array_equal(read["net"]["0"]["kernel"], [1, 2])
+    assert (read["net"]["1"], read["a/b"]) == ({"0": 3, "1": 4}, {"c": 1.5})
+
+
+# Checkpoints of Orbax.
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of the weights, of a training state, and a manager's folder."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(folder / "plain", PARAMS)
+        checkpointer.save(folder / "state", {"params": PARAMS, "step": 3, "note": None})
+    with ocp.CheckpointManager(folder / "managed") as manager:
+        for step in (9, 10):
+            manager.save(step, args=ocp.args.StandardSave(PARAMS))
+    with ocp.CheckpointManager(folder / "parts") as manager:
+        items = {"a": ocp.args.StandardSave(PARAMS), "b": ocp.args.StandardSave(PARAMS)}
+        manager.save(1, args=ocp.args.Composite(**items))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["plain", "managed/10"])
+def test_checkpoints_are_weights(
+    checkpoints: Path, portable: Path, tmp_path: Path, name: str
+) -> None:
+    path = checkpoints / name
+    saved = save(tmp_path / "m" / "1", portable, params=path)
+    model = tf.saved_model.load(saved.path)
+    np.testing.assert_allclose(model.serving_default(X), net(PARAMS, X), rtol=1e-6)
+    published = publish(tmp_path / "m", params=path)
+    assert published.version == 2
+    assert len(assign_weights(model, path).assigned) == 6
+    back = read_weights(path, target=PARAMS, strict=True)
+    jax.tree_util.tree_map(np.testing.assert_array_equal, back, PARAMS)
+    assert all(type(leaf) is np.ndarray for leaf in jax.tree_util.tree_leaves(read_weights(path)))
+
+
+def test_functions_get_the_tree_of_a_checkpoint(tmp_path: Path) -> None:
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "c", {"layers": [np.ones(3, np.float32)]})
+    signature = Signature(lambda p, x: x * p["layers"][0], args=[X])  # a list, as it was saved
+    saved = save(tmp_path / "m", signature, params=tmp_path / "c")
+    assert list(saved.weights) == ["layers/0"]
+
+
+def test_checkpoints_that_do_not_fit(checkpoints: Path, portable: Path, tmp_path: Path) -> None:
+    state = checkpoints / "state"
+    with pytest.raises(StructureError) as caught:
+        save(tmp_path / "m", portable, params=state)
+    assert str(caught.value).startswith(f"The weights in {state} do not fit the argument params")
+    advice = f"give params=read_weights('{state}')['params']."
+    assert str(caught.value).endswith(advice)
+    save(tmp_path / "m", portable, params=read_weights(str(state))["params"])
+    text = f"{checkpoints}/managed is a folder of checkpoints of Orbax. Name one of them, such as "
+    with pytest.raises(FileFormatError, match=f"^{text}{checkpoints}/managed/10[.]$"):
+        save(tmp_path / "n", portable, params=checkpoints / "managed")
+    with pytest.raises(FileFormatError, match=r"several trees\. Name one of .*/1/a, .*/1/b\.$"):
+        save(tmp_path / "n", portable, params=checkpoints / "parts" / "1")
+    with pytest.raises(FileFormatError, match="is a directory: expected a file of msgpack or safe"):
+        save(tmp_path / "n", portable, params=tmp_path)
+    shutil.copytree(checkpoints / "plain", tmp_path / "cut")
+    shutil.rmtree(tmp_path / "cut" / "d")
+    shutil.rmtree(tmp_path / "cut" / "ocdbt.process_0")
+    with pytest.raises(FileFormatError, match="cut cannot be read as a checkpoint of Orbax: "):
+        save(tmp_path / "n", portable, params=tmp_path / "cut")
+
+
+def test_checkpoints_need_orbax(
+    checkpoints: Path, portable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
+    text = (
+        f"Reading {checkpoints / 'plain'}, a checkpoint of Orbax, needs orbax-checkpoint, which is "
+        "not installed here. Install it with: pip install 'jax2tf-bridge[orbax]'"
+    )
+    with pytest.raises(ImportError) as caught:
+        save(tmp_path / "m", portable, params=checkpoints / "plain")
+    assert str(caught.value) == text

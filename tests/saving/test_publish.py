@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saving import NewVersion, latest_version, publish_version, published_versions
 from jax2tf_bridge.saving.publishing import _version_folders
-from jax2tf_bridge.storage import _atomic_rename, _staging
+from jax2tf_bridge.storage import AnyPath, _atomic_rename, _staging
 from tests.saving.other_users import as_another_user, folder_for_all
 
 
@@ -29,8 +31,16 @@ def publish(root: str | Path) -> object:
     return publish_version(root, write)
 
 
+RECORD = ".versions-used-up-to-"
+
+
 def names(root: str | os.PathLike[str]) -> list[str]:
-    return sorted(os.listdir(root))
+    """Lists all but the record of the numbers that are used."""
+    return sorted(name for name in os.listdir(root) if not name.startswith(RECORD))
+
+
+def records(root: Path) -> list[str]:
+    return [name for name in os.listdir(root) if name.startswith(RECORD)]
 
 
 def no_flags(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,6 +66,69 @@ def test_versions_count_from_1(tmp_path: Path) -> None:
     assert names(root / "2") == ["data"]
 
 
+@pytest.mark.parametrize("keep", [None, 1])
+def test_numbers_are_not_used_again(tmp_path: Path, keep: int | None) -> None:
+    """TensorFlow Serving would not load a number a second time."""
+    for version in (1, 2, 3):
+        assert publish_version(tmp_path, write, keep=keep).version == version
+        assert records(tmp_path) == [f"{RECORD}{version}"]
+        assert os.stat(tmp_path / f"{RECORD}{version}").st_size == 0
+        shutil.rmtree(tmp_path / str(version))
+        assert latest_version(tmp_path) is None
+
+
+def test_number_is_recorded_before_the_version_is_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_version(tmp_path, write)
+
+    def fails(source: Path, target: Path) -> None:
+        assert sorted(records(tmp_path)) == [f"{RECORD}1", f"{RECORD}{target.name}"]
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_version_folders, "rename_to_new", fails)
+        with pytest.raises(OSError, match="Input/output error"):
+            publish_version(tmp_path, write)
+    assert publish_version(tmp_path, write).version == 3
+    assert records(tmp_path) == [f"{RECORD}3"]
+
+
+def test_damaged_version_is_not_published(tmp_path: Path) -> None:
+    def check(path: AnyPath) -> None:
+        assert not (tmp_path / "2").exists()
+        raise FileFormatError("it is cut short")
+
+    publish_version(tmp_path, write)
+    with pytest.raises(FileFormatError, match="it is cut short"):
+        publish_version(tmp_path, write, keep=1, check=check)
+    assert names(tmp_path) == ["1"]
+
+
+def test_older_versions_stay_unless_the_new_one_was_read_back(tmp_path: Path) -> None:
+    def check(path: AnyPath) -> None:
+        if path == tmp_path / "2":
+            raise FileFormatError("it is cut short")
+
+    publish_version(tmp_path, write)
+    published = publish_version(tmp_path, write, keep=1, check=check)
+    text = f"older versions stay, because {tmp_path / '2'} cannot be read back: it is cut short"
+    assert (published.removed, published.notes) == ((), (text,))
+    assert publish_version(tmp_path, write, keep=1, check=check).removed == (1, 2)
+
+
+def test_new_version_that_another_publisher_removed_is_not_noted(tmp_path: Path) -> None:
+    def check(path: AnyPath) -> None:
+        if path == tmp_path / "2":
+            shutil.rmtree(tmp_path / "2")
+            raise FileNotFoundError("it does not exist")
+
+    publish_version(tmp_path, write)
+    assert publish_version(tmp_path, write, keep=1, check=check) == NewVersion(
+        2, tmp_path / "2", "written"
+    )
+
+
 @pytest.mark.parametrize(
     ("there", "version"),
     [
@@ -66,6 +139,8 @@ def test_versions_count_from_1(tmp_path: Path) -> None:
         (["1763000000"], 1763000001),
         (["-5", "1_000", "v9", "3.5", "٣", ".8", "9" * 30], 1),
         (["0"], 1),
+        ([".versions-used-up-to-4", "2"], 5),
+        ([".versions-used-up-to-4", ".versions-used-up-to-" + "9" * 30, "7"], 8),
     ],
 )
 def test_the_next_number_is_above_all_that_a_server_would_read(

@@ -100,14 +100,20 @@ def three_versions(root: Path, model: Path) -> None:
         publish_version(root, copier(model), keep=3)
 
 
+RECORD = ".versions-used-up-to-"
+
+
 def hidden(folder: Path) -> list[str]:
-    return [name for name in os.listdir(folder) if name.startswith(".")]
+    """Lists hidden names, but the record of the numbers that are used."""
+    names = [name for name in os.listdir(folder) if name.startswith(".")]
+    return [name for name in names if not name.startswith(RECORD)]
 
 
 def assert_next_publish_works(root: Path, model: Path, before: Mapping[int, AnyPath]) -> None:
     """It gets the next number, cleans up, and leaves three versions."""
     published = publish_version(root, copier(model), keep=3)
     assert published.version in (max(before) + 1, max(before) + 2)
+    assert [n for n in os.listdir(root) if n.startswith(RECORD)] == [f"{RECORD}{published.version}"]
     assert hidden(root) == []
     assert latest_version(root) == published.path
     assert len(published_versions(root)) == 3

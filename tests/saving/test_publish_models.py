@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import Signature, latest_version, publish
+from jax2tf_bridge import Signature, latest_version, publish, save
 from jax2tf_bridge.errors import SavingError, StructureError
-from jax2tf_bridge.saving import weights_by_name
-from jax2tf_bridge.storage import AnyPath
+from jax2tf_bridge.saving import _save, publish_version, weights_by_name
+from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, CompileCache
+from jax2tf_bridge.saving.serving._shared_programs import program_names
+from jax2tf_bridge.storage import AnyPath, as_path
+from tests.fresh_process import run_python
 from tests.saving.precompiling import in_this_process
 
 X = np.ones((2, 3), np.float32)
@@ -46,7 +49,7 @@ def test_a_new_checkpoint_reuses_the_graph(tmp_path: Path, monkeypatch: pytest.M
     ]
     text = str(first.saved.serving)
     assert f"--model_base_path={tmp_path / 'm'}" in text
-    assert f"{first.path / 'assets.extra' / 'xla_cache'}" in text
+    assert f"_persistent_cache_directory={tmp_path / 'm' / 'xla_cache'} " in text
     second = publish(tmp_path / "m", params={"w": W["w"] * 3})
     assert second.path == tmp_path / "m" / "2" == latest_version(tmp_path / "m")
     assert (type(second), second.saved, second.graph_of) == (type(first), None, first.path)
@@ -61,6 +64,82 @@ def test_a_new_checkpoint_reuses_the_graph(tmp_path: Path, monkeypatch: pytest.M
     third = publish(tmp_path / "m", DENSE, keep=2, **options)
     assert third.removed == (1,)
     assert str(third).endswith("\n  removed: 1")
+
+
+def program(folder: Path, name: str, data: bytes) -> None:
+    """Writes a model of which only a compiled program matters."""
+    (folder / CACHE_FOLDER).mkdir(parents=True)
+    (folder / CACHE_FOLDER / name).write_bytes(data)
+    (folder / "saved_model.pb").write_bytes(b"graph")
+
+
+@pytest.mark.parametrize("scheme", [False, True])
+def test_programs_outlive_the_version_that_was_compiled(tmp_path: Path, scheme: bool) -> None:
+    root: Any = as_path(f"memory://{tmp_path.name}/m" if scheme else tmp_path / "m")
+
+    def publish_program(name: str, data: bytes, keep: int) -> tuple[int, ...]:
+        return publish_version(root, lambda f: program(f, name, data), keep=keep).removed
+
+    def programs() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (root / "xla_cache").iterdir()}
+
+    publish_program("a", b"1", 1)
+    assert programs() == {"a": b"1"}
+    # Other weights for the same graph.
+    assert publish_program("a", b"1", 1) == (1,)
+    assert programs() == {"a": b"1"}
+    # Another TensorFlow compiled the same graph.
+    assert publish_program("a", b"2", 1) == (2,)
+    assert programs() == {"a": b"2"}
+    # Another graph.
+    assert publish_program("b", b"3", 2) == ()
+    assert programs() == {"a": b"2", "b": b"3"}
+    assert publish_program("b", b"3", 2) == (3,)
+    assert programs() == {"b": b"3"}
+    assert program_names(root / "5") == {"b"}
+
+
+RUN = """
+import sys
+import tensorflow as tf
+
+f = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+print(f(x=tf.ones((3, 3)))["output_0"].numpy().tolist())
+"""
+
+
+@pytest.mark.slow
+def test_later_versions_compile_nothing_after_the_first_was_removed(tmp_path: Path) -> None:
+    root = tmp_path / "m"
+    first = publish(root, DENSE, params=W, vjp_order=0, buckets={"b": [4]}, precompile=True)
+    assert first.saved is not None
+    (setting,) = first.saved.serving.environment.values()
+    second = publish(root, params={"w": W["w"] * 2}, keep=1)
+    assert second.removed == (1,)
+    folder = root / "xla_cache"
+    files = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
+    assert len(files) == 2
+    # TensorFlow would write what it compiles.
+    writing = {"TF_XLA_FLAGS": setting.replace(" --tf_xla_persistent_cache_read_only=true", "")}
+    assert run_python(RUN, str(second.path), env=writing) == str([[6.0, 6.0]] * 3)
+    assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == files
+
+
+def test_programs_of_a_saved_version_lie_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiles(folder: Path, requests: Any) -> CompileCache:
+        (folder / CACHE_FOLDER).mkdir()
+        (folder / CACHE_FOLDER / "a").write_bytes(b"1")
+        return CompileCache(folder / CACHE_FOLDER, 1)
+
+    monkeypatch.setattr(_save, "precompiled", compiles)
+    options: Any = {"params": W, "vjp_order": 0, "buckets": {"b": [4]}, "precompile": True}
+    saved = save(tmp_path / "m" / "1", DENSE, **options)
+    assert f"_cache_directory={tmp_path / 'm' / 'xla_cache'} " in str(saved.serving)
+    published = publish(tmp_path / "m", params=W, keep=1)
+    assert (published.version, published.removed) == (2, (1,))
+    assert [path.name for path in (tmp_path / "m" / "xla_cache").iterdir()] == ["a"]
 
 
 @jax.tree_util.register_dataclass
@@ -93,4 +172,4 @@ def test_what_cannot_be_published(tmp_path: Path) -> None:
     publish(tmp_path / "m", DENSE, params=W)
     with pytest.raises(StructureError, match="'w' is missing"):
         publish(tmp_path / "m", params={"v": W["w"]})
-    assert sorted(p.name for p in (tmp_path / "m").iterdir()) == ["1"]
+    assert sorted(p.name for p in (tmp_path / "m").iterdir()) == [".versions-used-up-to-1", "1"]

@@ -97,8 +97,13 @@ def assert_answers(folder: Path, weights: Mapping[str, Any]) -> None:
     np.testing.assert_allclose(rest, weights["step"] + TABLE_AND_CONSTANT)
 
 
+def versions(root: Path) -> list[str]:
+    """Lists all but the record of the numbers that are used."""
+    return sorted(n for n in os.listdir(root) if not n.startswith(".versions-used-up-to-"))
+
+
 def assert_untouched(root: Path) -> None:
-    assert os.listdir(root) == ["1"]
+    assert sorted(os.listdir(root)) == [".versions-used-up-to-1", "1"]
     assert_answers(root / "1", FIRST)
 
 
@@ -107,7 +112,7 @@ def test_new_weights_old_graph(root: Path) -> None:
     assert (published.version, published.path, published.result) == (2, root / "2", root / "1")
     assert_answers(root / "2", SECOND)
     assert_answers(root / "1", FIRST)
-    assert sorted(os.listdir(root)) == ["1", "2"]
+    assert versions(root) == ["1", "2"]
     third = {name: value * 0 for name, value in SECOND.items()}
     assert publish_weights(root, third, keep=2).removed == (1,)
     assert_answers(root / "3", third)
@@ -376,17 +381,67 @@ def test_model_that_was_written_by_others(root: Path) -> None:
 def test_damaged_checkpoint(root: Path) -> None:
     index = root / "1" / "variables" / "variables.index"
     index.write_bytes(index.read_bytes()[:100])
-    with pytest.raises(FileFormatError, match=r"The variables of .* cannot be read: "):
+    with pytest.raises(FileFormatError, match=r"is damaged, .*it does not end as an index does"):
         publish_weights(root, SECOND)
-    assert os.listdir(root) == ["1"]
+    assert versions(root) == ["1"]
 
 
-def test_damaged_data_of_what_is_copied(root: Path) -> None:
-    data = root / "1" / "variables" / "variables.data-00000-of-00001"
-    data.write_bytes(data.read_bytes()[:1000])
-    with pytest.raises(tf.errors.OpError):
+DATA = "variables/variables.data-00000-of-00001"
+
+
+@pytest.mark.parametrize(
+    ("file", "size", "text"),
+    [
+        ("saved_model.pb", 5000, "It is cut short, damaged, or of another format"),
+        ("saved_model.pb", 2, "there is no graph"),
+        ("saved_model.pb", 0, "there is no graph"),
+        ("saved_model.pb", None, "it has no saved_model.pb"),
+        ("variables/variables.index", 0, "it has 0 bytes"),
+        ("variables/variables.index", None, "has no variables/variables.index"),
+        (DATA, 1000, "is cut short: it has 1000 bytes, and variables up to byte"),
+        (DATA, None, "00000-of-00001 is missing"),
+    ],
+)
+def test_damaged_version_is_not_copied_and_no_other_is_removed(
+    root: Path, file: str, size: int | None, text: str
+) -> None:
+    publish_weights(root, SECOND)
+    path = root / "2" / file
+    data = path.read_bytes()
+    path.unlink()  # version 1 may share the file
+    if size is not None:
+        path.write_bytes(data[:size])
+    with pytest.raises(FileFormatError) as caught:
+        publish_weights(root, FIRST, keep=1)
+    assert str(caught.value).startswith(f"The newest version, {root / '2'}, is damaged, so no ")
+    assert text in str(caught.value)
+    assert str(caught.value).endswith(
+        "Remove that folder to take the version before it, or publish the whole model."
+    )
+    assert versions(root) == ["1", "2"]
+    # What the message says.
+    shutil.rmtree(root / "2")
+    published = publish_weights(root, SECOND, keep=1)
+    assert (published.version, published.result) == (3, root / "1")
+    assert_answers(root / "3", SECOND)
+
+
+def test_version_without_any_file_is_not_copied(root: Path) -> None:
+    (root / "2").mkdir()
+    with pytest.raises(FileFormatError, match=r"2, is damaged.* it has no saved_model\.pb"):
+        publish_weights(root, FIRST, keep=1)
+    assert versions(root) == ["1", "2"]
+
+
+def test_damaged_constants_are_no_error_of_tensorflows(root: Path) -> None:
+    data = root / "1" / DATA
+    content = bytearray(data.read_bytes())
+    content[:16000] = bytes(16000)
+    data.write_bytes(content)
+    text = r"The variables of .* cannot be read: .* Publish the whole model instead\.$"
+    with pytest.raises(FileFormatError, match=f"(?s){text}"):
         publish_weights(root, SECOND)
-    assert os.listdir(root) == ["1"]
+    assert versions(root) == ["1"]
 
 
 @pytest.mark.parametrize(
@@ -413,7 +468,7 @@ def test_sidecar_of_another_model(root: Path, field: str, value: Any, text: str)
     with pytest.raises(FileFormatError, match="does not belong to the variables beside it") as e:
         publish_weights(root, weights)
     assert text in str(e.value)
-    assert os.listdir(root) == ["1"]
+    assert versions(root) == ["1"]
 
 
 # While others publish.

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.saving import latest_version, publish_version, published_versions
 from jax2tf_bridge.saving.publishing import _version_folders
-from jax2tf_bridge.storage import StoragePath, _arrivals, _claims, _uploads, as_path
+from jax2tf_bridge.storage import AnyPath, StoragePath, _arrivals, _claims, _uploads, as_path
 from jax2tf_bridge.storage._claims import PARTIAL, make_claim
 from jax2tf_bridge.storage._directories import whole_directory
 from tests.storage.flaky import TROUBLE, register
@@ -56,9 +57,20 @@ def check_whole(*allowed: list[int]) -> None:
         assert (path / PB).read_bytes() == b"graph"
 
 
-def check_clean(*numbers: int) -> None:
-    """Checks that nothing is there but these versions."""
-    assert root().names() == sorted(map(str, numbers))
+RECORD = ".versions-used-up-to-"
+
+
+def names() -> list[str]:
+    """Lists all but the records of the numbers that are used."""
+    return [name for name in root().names() if not name.startswith(RECORD)]
+
+
+def check_clean(*numbers: int, records: int | None = 1) -> None:
+    """Checks that nothing is there but these versions, and the record of the largest number."""
+    assert names() == sorted(map(str, numbers))
+    recorded = [int(n.removeprefix(RECORD)) for n in root().names() if n.startswith(RECORD)]
+    assert max(recorded) == max(numbers)
+    assert records in (None, len(recorded))
     for number in numbers:
         path = root() / str(number)
         assert dict(path.files_below()) == {PB: 5, "variables/data": 7}
@@ -70,6 +82,27 @@ def test_versions_follow_each_other() -> None:
         assert publish_version(ROOT, write, keep=2).version == number
     assert latest_version(ROOT) == root() / "3"
     check_clean(2, 3)
+
+
+def test_numbers_are_not_used_again() -> None:
+    for number in (1, 2, 3):
+        assert publish_version(ROOT, write, keep=1).version == number
+        for name, _ in list((root() / str(number)).files_below()):
+            root().backend.remove(f"{ROOT}/{number}/{name}")
+        assert root().names() == [f"{RECORD}{number}"]
+        assert latest_version(ROOT) is None
+
+
+def test_version_that_cannot_be_read_back_removes_none() -> None:
+    def check(path: AnyPath) -> None:
+        if path == root() / "2":
+            raise FileFormatError("it is cut short")
+
+    publish_version(ROOT, write)
+    published = publish_version(ROOT, write, keep=1, check=check)
+    text = f"older versions stay, because {ROOT}/2 cannot be read back: it is cut short"
+    assert (published.removed, published.notes) == ((), (text,))
+    check_clean(1, 2)
 
 
 @pytest.mark.parametrize("kind", ["fails", "dies", "forgets", "shows late"])
@@ -106,7 +139,7 @@ def test_what_a_dead_writer_left_is_removed(
         alive = make_claim(root() / "2", PARTIAL, place)
         (root() / "2" / "data").open("wb").close()
         assert publish_version(ROOT, write).version == 3
-        assert root().names() == [alive.file.name, "1", "2", "3"]
+        assert names() == [alive.file.name, "1", "2", "3"]
         # Of another machine only time says that it is dead.
         monkeypatch.setattr(_claims, "machine", lambda: "00000000")
         assert publish_version(ROOT, write).version == 4
@@ -128,7 +161,9 @@ def test_many_threads_publish_at_once() -> None:
         published = list(pool.map(lambda _: publish_version(ROOT, write), range(12)))
     numbers = [each.version for each in published]
     assert len(set(numbers)) == 12
-    check_clean(*numbers)
+    check_clean(*numbers, records=None)
+    publish_version(ROOT, write)
+    check_clean(*numbers, max(numbers) + 1)
 
 
 def test_root_that_cannot_be_one() -> None:

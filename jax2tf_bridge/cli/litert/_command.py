@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,11 @@ from jax2tf_bridge.cli._commands import (
     UsageError,
     add_output,
     check_output,
-    exported_path,
 )
 from jax2tf_bridge.cli._console import Console, printable
+from jax2tf_bridge.cli._named_files import METAVAR, NamedPath, by_signature, named_path
 from jax2tf_bridge.cli._packages import loading
 from jax2tf_bridge.errors import FileFormatError
-from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.storage import AnyPath, as_path
 from jax2tf_bridge.storage._directories import on_disk
@@ -42,8 +40,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
         nargs="+",
-        type=_named_path,
-        metavar="[NAME=]PATH",
+        type=named_path,
+        metavar=METAVAR,
         help="what export wrote, with the signature's name where there are several; or the folder "
         "of a SavedModel",
     )
@@ -74,13 +72,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _named_path(text: str) -> tuple[str, AnyPath]:
-    name, equals, path = text.partition("=")
-    if equals and name.isidentifier() and not Path(text).exists():
-        return name, exported_path(path)
-    return "", exported_path(text)
-
-
 def run(options: argparse.Namespace) -> None:
     """Reads the files, or the SavedModel, and writes the model."""
     console = Console(verbose=options.verbose)
@@ -102,7 +93,7 @@ def run(options: argparse.Namespace) -> None:
     print(printable(str(model)))
 
 
-def _signatures(files: list[tuple[str, AnyPath]]) -> Any:
+def _signatures(files: list[NamedPath]) -> Any:
     folders = [path for _, path in files if path.is_dir()]
     if folders:
         if len(files) > 1 or files[0][0]:
@@ -111,16 +102,7 @@ def _signatures(files: list[tuple[str, AnyPath]]) -> Any:
                 "it alone"
             )
         return folders[0]
-    found: dict[str, Any] = {}
-    for name, path in files:
-        name = name or SERVING_DEFAULT
-        if name in found:
-            raise UsageError(
-                f"{path}: of several files each needs the name of its signature, as "
-                f"{path.stem}={path}"
-            )
-        found[name] = read_function(path)
-    return found
+    return {name: read_function(path) for name, path in by_signature(files).items()}
 
 
 def _samples(file: AnyPath) -> list[Mapping[str, Any]]:

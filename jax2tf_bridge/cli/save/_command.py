@@ -1,4 +1,4 @@
-"""`jax2tf-bridge save` and `publish`: the function in a file as a SavedModel."""
+"""`jax2tf-bridge save` and `publish`: functions in files as a SavedModel."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ import errno
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from jax2tf_bridge.cli._commands import POSITIVE, Command, UsageError, add_output, exported_path
+from jax2tf_bridge.cli._commands import POSITIVE, Command, UsageError, add_output
 from jax2tf_bridge.cli._console import Console, printable
 from jax2tf_bridge.cli._messages import for_command_line
+from jax2tf_bridge.cli._named_files import METAVAR, by_signature, named_path
 from jax2tf_bridge.cli._packages import loading
 from jax2tf_bridge.cli.save._options import (
     add_options,
     bucket_options,
     check_save_options,
     given_with_function,
-    signature,
+    signatures,
+    trainable,
 )
 from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saved_model._sidecar import read_sidecar
-from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT, Signature
 from jax2tf_bridge.serialization import read_function
 from jax2tf_bridge.storage._directories import check_free
 from jax2tf_bridge.storage._paths import AnyPath
@@ -29,19 +31,20 @@ if TYPE_CHECKING:
     from jax2tf_bridge.saving import NewVersion, Published, SavedModel
 
 _SAVE = """\
-Writes the function in a file as a SavedModel with one signature, serving_default, and its
-gradient. Needs TensorFlow, and no JAX."""
+Writes the functions in files as the signatures of a SavedModel, with their gradients; one alone is
+serving_default. Needs TensorFlow, and no JAX."""
 
 _SAVE_EXAMPLES = """\
 examples:
   jax2tf-bridge save predict.jaxfn -o predict/1
   jax2tf-bridge save predict.jaxfn -o predict/1 --buckets b=1,8,32
-  jax2tf-bridge save predict.jaxfn -o predict/1 --params weights.msgpack
+  jax2tf-bridge save predict.jaxfn -o predict/1 --params weights.msgpack --trainable params
+  jax2tf-bridge save classify=classify.jaxfn embed=embed.jaxfn -o net/1 --params weights.msgpack
   jax2tf-bridge save text.jaxfn -o text/1 --buckets b=1,8 --buckets n=16,64 --pad-values ids=1"""
 
 _PUBLISH = """\
-Writes the function in a file as the next version below a folder that TensorFlow Serving watches.
-Needs TensorFlow, and no JAX. Without FILE, the newest version once more, with other weights."""
+Writes the functions in files as the next version below a folder that TensorFlow Serving watches.
+Needs TensorFlow, and no JAX. Without a file, the newest version once more, with other weights."""
 
 _PUBLISH_EXAMPLES = """\
 examples:
@@ -49,8 +52,18 @@ examples:
   jax2tf-bridge publish -o models/predict --params weights.msgpack"""
 
 
+def _add_files(parser: argparse.ArgumentParser, *, nargs: str) -> None:
+    parser.add_argument(
+        "file",
+        nargs=nargs,
+        type=named_path,
+        metavar=METAVAR,
+        help="what export wrote, with the signature's name where there are several",
+    )
+
+
 def _add_save_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=exported_path, metavar="FILE", help="what export wrote")
+    _add_files(parser, nargs="+")
     add_output(parser, "DIR", "the folder to write, complete or not at all", required=True)
     parser.add_argument(
         "--overwrite", action="store_true", help="replace the SavedModel that is there"
@@ -59,9 +72,7 @@ def _add_save_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_publish_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "file", nargs="?", type=exported_path, metavar="FILE", help="what export wrote"
-    )
+    _add_files(parser, nargs="*")
     add_output(parser, "ROOT", "the folder of all versions", required=True)
     parser.add_argument(
         "--keep", type=POSITIVE, metavar="N", help="remove all but the newest N versions afterwards"
@@ -70,19 +81,19 @@ def _add_publish_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Reads the file and writes the SavedModel."""
+    """Reads the files and writes the SavedModel."""
     console = Console(verbose=options.verbose)
     output: AnyPath = options.output
     if output.is_dir():
         check_free(output, overwrite=options.overwrite, has="saved_model.pb")
     check_save_options(options)
-    signatures = {SERVING_DEFAULT: _read(options)}
+    functions = _read(options)
     with loading("TensorFlow", "save", console):
         from jax2tf_bridge.saving import save_functions
     with console.step(f"saving {output}"):
         saved = save_functions(
             output,
-            signatures,
+            signatures(functions, options),
             overwrite=options.overwrite,
             **_save_options(options),
         )
@@ -90,21 +101,23 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_publish(options: argparse.Namespace) -> None:
-    """Reads the file and writes the next version; or of weights alone."""
+    """Reads the files and writes the next version; without files, one with other weights."""
     console = Console(verbose=options.verbose)
-    if options.file is None:
+    if not options.file:
         _publish_weights(options, console)
         return
     check_save_options(options)
-    signatures = {SERVING_DEFAULT: _read(options)}
+    functions = _read(options)
     with loading("TensorFlow", "publish", console):
-        from jax2tf_bridge.saving import publish_version, save_functions
+        from jax2tf_bridge.saving import check_complete, publish_version, save_functions
+    named = signatures(functions, options)
     dropped = _buckets_dropped(options.output, options)
     with console.step(f"publishing below {options.output}"):
         published = publish_version(
             options.output,
-            lambda folder: save_functions(folder, signatures, **_save_options(options)),
+            lambda folder: save_functions(folder, named, **_save_options(options)),
             keep=options.keep,
+            check=check_complete,
         )
     _note(published, console, dropped)
     _report(published.result, options.output / str(published.version), options, console)
@@ -137,20 +150,19 @@ def _note(published: Published | NewVersion[Any], console: Console, *more: str |
         console.note(f"removed the versions {', '.join(map(str, published.removed))}")
 
 
-def _read(options: argparse.Namespace) -> Signature:
-    if options.output.is_file() and not options.file.is_file():
-        raise UsageError(
-            f"--output: {options.output} is a file. Name the folder to write there, and the file "
-            f"before it: jax2tf-bridge {options.command} {options.output} -o DIR"
-        )
-    if options.file.is_dir():
-        raise path_error(
-            IsADirectoryError,
-            errno.EISDIR,
-            f"is a folder, and {options.command} reads a file that export wrote",
-            options.file,
-        )
-    return signature(read_function(options.file), options)
+def _read(options: argparse.Namespace) -> dict[str, PortableFunction]:
+    functions = {}
+    for name, file in by_signature(options.file).items():
+        if options.output.is_file() and not file.is_file():
+            raise UsageError(
+                f"--output: {options.output} is a file. Name the folder to write there, and the "
+                f"file before it: jax2tf-bridge {options.command} {options.output} -o DIR"
+            )
+        if file.is_dir():
+            text = f"is a folder, and {options.command} reads a file that export wrote"
+            raise path_error(IsADirectoryError, errno.EISDIR, text, file)
+        functions[name] = read_function(file)
+    return functions
 
 
 def _buckets_dropped(root: AnyPath, options: argparse.Namespace) -> str | None:
@@ -179,6 +191,7 @@ def _save_options(options: argparse.Namespace) -> dict[str, Any]:
     """Makes keyword arguments of `save_functions` from the options."""
     return {
         "params": options.params,
+        "trainable": trainable(options),
         "vjp_order": options.vjp_order,
         "buckets": bucket_options(options),
         "precompile": options.precompile,
@@ -192,7 +205,8 @@ def _report(
         console.note(for_command_line(note, options))
     if console.verbose:
         print(printable(str(saved.serving_from(path))))
-    print(printable(f"{path}: {SERVING_DEFAULT}{saved.signatures[SERVING_DEFAULT]}"))
+    for name, signature in saved.signatures.items():
+        print(printable(f"{path}: {name}{signature}"))
 
 
 SAVE = Command("save", _SAVE, _SAVE_EXAMPLES, _add_save_options, run)

@@ -6,7 +6,8 @@ import argparse
 import json
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -26,7 +27,7 @@ from jax2tf_bridge.saved_model._signature import Signature
 from jax2tf_bridge.storage._paths import AnyPath, as_path
 
 if TYPE_CHECKING:
-    from jax2tf_bridge.saving import BucketOptions
+    from jax2tf_bridge.saving import BucketOptions, SignatureInputs
 
 _BOOLEANS = {"true": True, "false": False}
 _OF_PADDING = ("oversize", "mask", "pad_values", "unchecked_padding")
@@ -41,7 +42,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--params",
         type=as_path,
         metavar="WEIGHTS",
-        help="a msgpack or safetensors file: the function's first argument, as variables",
+        help="a msgpack or safetensors file, or a checkpoint of Orbax: the functions' first "
+        "argument, as variables",
+    )
+    trained = parser.add_mutually_exclusive_group()
+    trained.add_argument(
+        "--trainable",
+        action="extend",
+        default=[],
+        type=lambda text: [name.strip() for name in text.split(",")],
+        metavar="NAME,NAME",
+        help="the beginnings of the names of the weights that are trainable, as params for "
+        "params/dense/kernel; by default all of floating-point numbers are",
+    )
+    trained.add_argument(
+        "--no-trainable", action="store_true", help="leave all weights out of training"
     )
     parser.add_argument(
         "--buckets",
@@ -111,6 +126,9 @@ def check_save_options(options: argparse.Namespace) -> None:
         _check_given_once(flag(name), [key for key, _ in getattr(options, name)])
     if len(options.oversize) > 1 and any(not name for name, _ in options.oversize):
         raise UsageError("--oversize: say it for all sizes once, or for each by its name")
+    if (options.trainable or options.no_trainable) and options.params is None:
+        named = "--trainable" if options.trainable else "--no-trainable"
+        raise UsageError(f"{named} is for weights that are variables: add --params WEIGHTS")
     if options.buckets:
         return
     given = [flag(name) for name in _OF_PADDING if getattr(options, name)]
@@ -124,7 +142,8 @@ def check_save_options(options: argparse.Namespace) -> None:
 
 def given_with_function(options: argparse.Namespace) -> list[str]:
     """Lists the options that say how a function is saved, among those that were given."""
-    names = ("buckets", *_OF_PADDING, "precompile", "no_xla", "for_converters")
+    trainable = ("trainable", "no_trainable")
+    names = (*trainable, "buckets", *_OF_PADDING, "precompile", "no_xla", "for_converters")
     given = [flag(name) for name in names if getattr(options, name)]
     given += [flag(n) for n in ("example", "vjp_order") if getattr(options, n) is not None]
     return given
@@ -135,23 +154,79 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def signature(function: PortableFunction, options: argparse.Namespace) -> Signature:
-    """Makes the signature of a function with what the options say of it.
+def signatures(
+    functions: Mapping[str, PortableFunction], options: argparse.Namespace
+) -> dict[str, Signature]:
+    """Makes the signatures of functions, by name, with what the options say of their inputs.
+
+    Options about inputs go to the signatures that have them; those about inputs of none go to all,
+    which says what is wrong.
 
     Raises:
       UsageError, FileFormatError, OSError: the file of --example cannot be read.
     """
+    example = {} if options.example is None else _read_example(options.example)
+    inputs: dict[str, Any] = {}
+    if len(functions) > 1:
+        from jax2tf_bridge.saving import SignatureInputs
+
+        for name, function in functions.items():
+            takes_params = options.params is not None
+            inputs[name] = SignatureInputs.of_function(name, Signature(function), takes_params)
+    return {
+        name: _signature(function, example, options, _Elsewhere.of(name, inputs))
+        for name, function in functions.items()
+    }
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """Names that only signatures other than the one at hand have.
+
+    Attributes:
+      inputs: names of inputs.
+      variables: names of open sizes.
+    """
+
+    inputs: frozenset[str] = frozenset()
+    variables: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(name: str, inputs: Mapping[str, SignatureInputs]) -> _Elsewhere:
+        if name not in inputs:
+            return _Elsewhere()
+        every = inputs.values()
+        return _Elsewhere(
+            frozenset(i for each in every for i in each.inputs) - set(inputs[name].inputs),
+            frozenset(v for each in every for v in each.variables) - inputs[name].variables,
+        )
+
+
+def _signature(
+    function: PortableFunction, example: Example, options: argparse.Namespace, others: _Elsewhere
+) -> Signature:
     if options.for_converters:
         function = without_xla(function, Target.converters())
     elif options.no_xla:
         function = without_xla(function)
+    examples = [example] if isinstance(example, Mapping) else example
+    kept = [_without(each, others.inputs) for each in examples]
     return Signature(
         function,
-        mask=options.mask,
-        pad_values=dict(options.pad_values),
-        unchecked_padding=list(options.unchecked_padding),
-        example={} if options.example is None else _read_example(options.example),
+        mask=[name for name in options.mask if name not in others.inputs],
+        pad_values=_without(dict(options.pad_values), others.inputs),
+        unchecked_padding=[n for n in options.unchecked_padding if n not in others.variables],
+        example=kept[0] if isinstance(example, Mapping) else [each for each in kept if each],
     )
+
+
+def _without(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def trainable(options: argparse.Namespace) -> bool | list[str]:
+    """Returns the argument of `save` that --trainable and --no-trainable stand for."""
+    return options.trainable or not options.no_trainable
 
 
 def bucket_options(options: argparse.Namespace) -> BucketOptions:

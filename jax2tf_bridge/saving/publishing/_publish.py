@@ -12,14 +12,20 @@ import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from jax2tf_bridge._utils._integers import as_integer
 from jax2tf_bridge._utils._interrupts import ended_by_interrupts
-from jax2tf_bridge.errors import path_error
+from jax2tf_bridge.errors import BridgeError, path_error
 from jax2tf_bridge.saved_model._place import check_place
 from jax2tf_bridge.saving.publishing._version_folders import VersionFolder, version_folder
+from jax2tf_bridge.saving.serving._shared_programs import (
+    program_names,
+    remove_programs,
+    share_programs,
+)
 from jax2tf_bridge.storage._paths import AnyPath, StoragePath
 
 T = TypeVar("T")
@@ -50,10 +56,13 @@ def publish_version(
     *,
     keep: int | None = None,
     needed: int | None = None,
+    check: Callable[[AnyPath], object] | None = None,
 ) -> NewVersion[T]:
     """Writes the directory `root/N` for the next N, complete or not at all.
 
-    N is one more than the largest number there, or 1. Nothing but a complete version is ever seen,
+    N is one more than the largest number that was ever published there, or 1: a server keeps the
+    weights that it has when a removed number appears again. A hidden file in `root` keeps the
+    number. Nothing but a complete version is ever seen,
     also if the process is killed, the machine stops or the disk is full. Several may publish at
     the same time, from several machines as well: each gets a number of its own. What a dead
     publisher left is removed: on the same machine when its lock is free, so at once; of another
@@ -65,6 +74,9 @@ def publish_version(
       keep: how many of the newest versions stay; older ones are removed when the new one is
         there. None keeps all. Keep 2 or more where a server may just be loading the one before.
       needed: about how many bytes are written, for the message if the disk is full.
+      check: raises if the directory it is given is damaged. It is called before the version is
+        visible, which it prevents, and again before older versions are removed; these stay if it
+        raises then.
 
     Raises:
       ValueError: `keep` is less than 1, or there is no next number.
@@ -88,19 +100,31 @@ def publish_version(
         if not partial.is_dir() or not any(partial.iterdir()):
             text = "is not published: what writes it left no folder with something in it"
             raise path_error(FileNotFoundError, errno.ENOENT, text, partial)
+        if check is not None:
+            check(partial)
         folder.settle(partial)
         removable: dict[int, list[AnyPath]] = {}
         with folder.locked():
             check_interrupts()
+            # Before the version is visible: a server that sees it compiles what it does not find.
+            share_programs(partial, folder.path)
             version = folder.add(place, notes)
             if count is not None:
-                found = _directories(folder, notes)
-                removable = {number: found[number] for number in sorted(found)[:-count]}
-        removed = []
+                versions = _directories(folder, notes)
+                removable = {number: versions[number] for number in sorted(versions)[:-count]}
+        path = folder.path / str(version)
+        if removable and check is not None and not _is_readable(path, check, notes):
+            removable = {}
+        removed, programs = [], set[str]()
         for number, paths in removable.items():
+            names = {name for each in paths for name in program_names(each)}
             if _removed(folder, paths, notes):
                 removed.append(number)
-    return NewVersion(version, folder.path / str(version), result, tuple(removed), tuple(notes))
+                programs |= names
+        if programs:
+            remaining = _directories(folder, notes).values()
+            remove_programs(folder.path, programs, chain.from_iterable(remaining))
+    return NewVersion(version, path, result, tuple(removed), tuple(notes))
 
 
 def published_versions(root: str | os.PathLike[str]) -> dict[int, AnyPath]:
@@ -164,6 +188,17 @@ def _directories(folder: VersionFolder, notes: list[str]) -> dict[int, list[AnyP
     except OSError as e:  # the new version is there, so this is no failure to publish
         notes.append(f"older versions could not be listed, and stay: {e}")
         return {}
+
+
+def _is_readable(path: AnyPath, check: Callable[[AnyPath], object], notes: list[str]) -> bool:
+    try:
+        check(path)
+    except (OSError, BridgeError) as e:
+        # Another publisher may have removed it after it published a newer version.
+        if path.exists():
+            notes.append(f"older versions stay, because {path} cannot be read back: {e}")
+        return False
+    return True
 
 
 def _removed(folder: VersionFolder, paths: list[AnyPath], notes: list[str]) -> bool:

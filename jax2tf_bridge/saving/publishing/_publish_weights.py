@@ -1,4 +1,4 @@
-"""publish_weights(): writes a new version of a published model, of which only weights differ."""
+"""publish_weights(): writes a new version of a published model with other weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.saved_model._sidecar import SIDECAR, Sidecar, VariableEntry, read_sidecar
 from jax2tf_bridge.saving.publishing._fingerprint import renew_fingerprint
 from jax2tf_bridge.saving.publishing._publish import NewVersion, latest_version, publish_version
-from jax2tf_bridge.saving.weights._params import leaves_for
+from jax2tf_bridge.saving.publishing._read_back import check_complete
+from jax2tf_bridge.saving.weights._params import PathWeights, leaves_for
 from jax2tf_bridge.saving.weights._variables import PARAMS, as_saved, leaf_names
 from jax2tf_bridge.storage._directories import on_disk
 from jax2tf_bridge.storage._paths import AnyPath
@@ -112,12 +113,12 @@ def _publish(
         def write(folder: Path) -> AnyPath:
             folder.mkdir()
             _link_tree(source, folder)
-            _write_checkpoint(source / _VARIABLES / "variables", folder / _VARIABLES, entries)
+            _write_checkpoint(base, source, folder / _VARIABLES, entries)
             renew_fingerprint(folder)
             return base
 
         needed = sum(entry.size for entry in entries)
-        return publish_version(root, write, keep=keep, needed=needed)
+        return publish_version(root, write, keep=keep, needed=needed, check=check_complete)
 
 
 def _base(root: str | os.PathLike[str]) -> AnyPath:
@@ -129,14 +130,22 @@ def _base(root: str | os.PathLike[str]) -> AnyPath:
 
 
 def _sidecar_of(folder: AnyPath) -> tuple[Sidecar, Mapping[str, PortableFunction]]:
-    found = read_sidecar(folder)
-    if found is None:
+    try:
+        check_complete(folder)
+    except FileFormatError as e:
+        raise FileFormatError(
+            f"The newest version, {folder}, is damaged, so no other version is made of it: {e} "
+            "Remove that folder to take the version before it, or publish the whole model.",
+            file=e.file,
+        ) from e
+    contents = read_sidecar(folder)
+    if contents is None:
         raise FileFormatError(
             f"{folder} was not written by save(): it has no {SIDECAR}, which says where its "
             "variables are. Publish it with its signatures instead.",
             file=str(folder / SIDECAR),
         )
-    return found
+    return contents
 
 
 def _checked(
@@ -196,15 +205,11 @@ def _entries(
     base: AnyPath, source: Path, variables: Sequence[VariableEntry], given: Mapping[str, Any]
 ) -> list[_Entry]:
     """Lists what the new checkpoint holds: every key of the old one, `base`, of which is a copy."""
-    prefix = base / _VARIABLES / "variables"
     try:
         reader = tf.train.load_checkpoint(str(source / _VARIABLES / "variables"))
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     except (tf.errors.OpError, ValueError) as e:
-        raise FileFormatError(
-            f"The variables of {base} cannot be read: {e}. Publish the whole model instead.",
-            file=str(prefix) + ".index",
-        ) from e
+        raise _unreadable_variables(base, e) from e
     for v in variables:
         found = "nothing"
         if v.key in shapes:
@@ -251,12 +256,12 @@ def _link(source: Path, target: Path) -> None:
         shutil.copy2(source, target)
 
 
-def _write_checkpoint(source: Path, folder: Path, entries: Sequence[_Entry]) -> None:
+def _write_checkpoint(base: AnyPath, source: Path, folder: Path, entries: Sequence[_Entry]) -> None:
     folder.mkdir()
     parts = []
     for i, group in enumerate(_groups(entries)):
         parts.append(str(folder / "parts" / f"{i:05}"))
-        _save_group(parts[-1], str(source), group)
+        _save_group(parts[-1], group, _restored(base, source, group))
     tf.raw_ops.MergeV2Checkpoints(
         checkpoint_prefixes=parts, destination_prefix=str(folder / "variables")
     )
@@ -278,25 +283,37 @@ def _groups(entries: Sequence[_Entry]) -> Iterator[list[_Entry]]:
         yield group
 
 
-def _save_group(prefix: str, source: str, group: Sequence[_Entry]) -> None:
+def _restored(base: AnyPath, source: Path, group: Sequence[_Entry]) -> dict[str, tf.Tensor]:
+    """Reads the tensors that are copied from `base`, of which `source` is a copy on disk."""
     copied = [entry for entry in group if entry.value is None]
-    restored = (
-        tf.raw_ops.RestoreV2(
-            prefix=source,
+    if not copied:
+        return {}
+    try:
+        tensors = tf.raw_ops.RestoreV2(
+            prefix=str(source / _VARIABLES / "variables"),
             tensor_names=[entry.key for entry in copied],
             shape_and_slices=[""] * len(copied),
             dtypes=[entry.dtype for entry in copied],
         )
-        if copied
-        else []
+    except tf.errors.OpError as e:
+        raise _unreadable_variables(base, e) from e
+    return {entry.key: tensor for entry, tensor in zip(copied, tensors, strict=True)}
+
+
+def _unreadable_variables(base: AnyPath, error: Exception) -> FileFormatError:
+    return FileFormatError(
+        f"The variables of {base} cannot be read: {error}. Publish the whole model instead.",
+        file=f"{base / _VARIABLES / 'variables'}.index",
     )
-    by_key = dict(zip((entry.key for entry in copied), restored, strict=True))
+
+
+def _save_group(prefix: str, group: Sequence[_Entry], restored: Mapping[str, tf.Tensor]) -> None:
     tf.raw_ops.SaveV2(
         prefix=prefix,
         tensor_names=[entry.key for entry in group],
         shape_and_slices=[""] * len(group),
         tensors=[
-            by_key[entry.key] if entry.value is None else _tensor(entry.value) for entry in group
+            restored[entry.key] if entry.value is None else _tensor(entry.value) for entry in group
         ],
     )
 
@@ -313,7 +330,8 @@ def weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
     Args:
       folder: of the SavedModel.
       params: what `leaves_for` takes: of the structure that was saved, or by paths; containers
-        that stand for custom nodes are dicts and tuples where their types are not registered.
+        that stand for custom nodes are dicts and tuples where their types are not registered. Or a
+        mapping by these names, as `params` of the loaded model.
 
     Raises:
       FileFormatError: `save` has not written the model, or it is damaged.
@@ -321,6 +339,10 @@ def weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
       StructureError: `params` have another structure; each difference is listed.
     """
     sidecar, portables = _sidecar_of(folder)
+    leaves = params.leaves if isinstance(params, PathWeights) else params
+    names_there = {variable.name for variable in sidecar.variables}
+    if names_there and isinstance(leaves, Mapping) and set(leaves) == names_there:
+        return dict(leaves)  # `params` of the loaded model has these names
     names: dict[str, Any] = {}
     for name, entry in sidecar.signatures.items():
         if entry.takes_params:

@@ -23,6 +23,10 @@ from jax2tf_bridge.storage._whole_directory import local_path, staging, sync_fol
 # Part of the names of hidden folders.
 _NAME = "version"
 _INTEGER = re.compile(r"\s*\+?([0-9]+)\s*", re.ASCII)
+# A file whose name keeps the largest number in use after its version was removed by hand. The
+# number is in the name, because some storage can neither lock nor replace a file.
+_RECORD_PREFIX = ".versions-used-up-to-"
+_RECORD = re.compile(re.escape(_RECORD_PREFIX) + r"([0-9]+)", re.ASCII)
 _LARGEST = 2**63 - 1
 # Others hold the lock while they rename, so for milliseconds, unless they are stopped.
 _LOCK_SECONDS = 10.0
@@ -47,7 +51,11 @@ class VersionFolder(ABC):
 
     @abstractmethod
     def add(self, place: Path, notes: list[str]) -> int:
-        """Makes `new` of a staging folder the next version, and returns its number."""
+        """Makes `new` of a staging folder the next version, and returns its number.
+
+        A record of the number is written before the version is visible, so that the number is
+        not used again when the version is removed.
+        """
 
     @abstractmethod
     def directories(self) -> dict[int, list[AnyPath]]:
@@ -95,18 +103,23 @@ class _OnDisk(VersionFolder):
     def add(self, place: Path, notes: list[str]) -> int:
         tried = 0
         while True:
-            largest = max((number for number, _ in _numbered(os.listdir(self.path))), default=0)
+            largest = _largest(os.listdir(self.path))
             # On a shared file system a name may be taken before it is listed.
             number = max(largest, tried) + 1
             if number > _LARGEST:
                 text = f"{self.path} has the version {largest}, and there is no larger number for "
                 raise ValueError(text + "the next")
+            # Empty, so that it fits on a full disk.
+            (self.path / _record_name(number)).touch()
             try:
                 rename_to_new(place / "new", self.path / str(number))
             except FileExistsError:
                 tried = number
             else:
                 break
+        with contextlib.suppress(OSError):
+            for name in _older_records(os.listdir(self.path), number):
+                (self.path / name).unlink(missing_ok=True)
         try:
             sync_folder(self.path)
         except OSError as e:  # it is there, so this is no failure to publish
@@ -151,8 +164,13 @@ class _BehindScheme(VersionFolder):
     def add(self, place: Path, notes: list[str]) -> int:
         self.path.mkdir(parents=True, exist_ok=True)
         claim = _uploads.claim_number(self.path, place, _largest, _LARGEST)
-        notes += _uploads.send(place / "new", claim, GRAPH_FILE)
-        return int(claim.name)
+        number = int(claim.name)
+        record = self.path / _record_name(number)
+        notes += _uploads.send(place / "new", claim, GRAPH_FILE, record=record)
+        with contextlib.suppress(OSError):
+            for name in _older_records(self.path.names(), number):
+                self.path.backend.remove(str(self.path / name))
+        return number
 
     def directories(self) -> dict[int, list[AnyPath]]:
         found: dict[int, list[AnyPath]] = {}
@@ -185,7 +203,23 @@ def _numbered(names: list[str]) -> Iterator[tuple[int, str]]:
 
 
 def _largest(names: list[str]) -> int:
-    return max((number for number, _ in _numbered(names)), default=0)
+    """Returns the largest number that is or was a version's; 0 if there was none."""
+    versions = (number for number, _ in _numbered(names))
+    return max((*versions, *_recorded(names).values()), default=0)
+
+
+def _record_name(number: int) -> str:
+    return f"{_RECORD_PREFIX}{number}"
+
+
+def _recorded(names: list[str]) -> dict[str, int]:
+    """Maps the names of records to their numbers."""
+    matches = filter(None, map(_RECORD.fullmatch, names))
+    return {match[0]: n for match in matches if (n := int(match[1])) <= _LARGEST}
+
+
+def _older_records(names: list[str], number: int) -> list[str]:
+    return [name for name, recorded in _recorded(names).items() if recorded < number]
 
 
 def _is_of_version(claim: Claim) -> bool:

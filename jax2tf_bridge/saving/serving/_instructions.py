@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._plausible_inputs import variables_in
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, is_plain
-from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, CompileCache
+from jax2tf_bridge.saving.serving._precompile import CompileCache
+from jax2tf_bridge.saving.serving._shared_programs import served_cache
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint
 from jax2tf_bridge.saving.signatures._served_arrays import ServedArray, Sides
 from jax2tf_bridge.storage._paths import AnyPath, as_path
@@ -210,13 +211,17 @@ def instructions(
     *,
     programs: int | None,
 ) -> ServingInstructions:
-    """Tells how to serve what is saved at `path`, with so many compiled programs beside it.
+    """Makes the instructions for a model at `path`.
 
-    `served` are the inputs and outputs of each signature, with what stands around the function.
+    Args:
+      path: the directory of the model.
+      endpoints: its signatures.
+      served: the inputs and outputs of each signature, with its preprocess and postprocess.
+      programs: the number of programs that were compiled for it; None if none were.
     """
     joined = {e.name for e in endpoints if _rows_can_be_joined(e, *served[e.name])}
     whole = path.absolute()
-    cache = None if programs is None else CompileCache(whole / CACHE_FOLDER, programs)
+    cache = None if programs is None else CompileCache(served_cache(whole), programs)
     # TensorFlow Serving wants a folder of versions.
     root = whole.parent if whole.name.isdecimal() else whole
     # TensorFlow's own operations are not compiled.

@@ -80,6 +80,19 @@ class SignatureInputs:
         ports = named_ports("input", name, signature.input_names, paths, avals)
         return SignatureInputs(name, signature, ports, is_decided)
 
+    @staticmethod
+    def of_function(name: str, signature: Signature, takes_params: bool) -> SignatureInputs:
+        """Names the arguments of a signature's portable function, without its weights.
+
+        Raises:
+          SavingError: as `of`.
+        """
+        function = signature.function
+        weights = function.in_tree.children[0].children[: int(takes_params)]
+        start = sum(child.leaf_count for child in weights)
+        paths, avals = function.in_paths()[start:], function.in_avals[start:]
+        return SignatureInputs.of(name, signature, paths, avals)
+
     @cached_property
     def inputs(self) -> dict[str, Aval]:
         """Types of the inputs by name."""

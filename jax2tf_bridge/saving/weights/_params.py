@@ -13,8 +13,9 @@ import numpy as np
 from jax2tf_bridge.errors import StateDictError, StructureError, bullet_list
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.saving.weights._matching import differences, match, shifted
-from jax2tf_bridge.weights import LeafInfo, WeightsFile, open_weights
-from jax2tf_bridge.weights._paths import flatten_state, join_path, unflatten_state
+from jax2tf_bridge.storage._paths import as_path
+from jax2tf_bridge.weights import LeafInfo, WeightsFile, open_weights, read_weights
+from jax2tf_bridge.weights._paths import flatten_state, is_flat, join_path, unflatten_state
 from jax2tf_bridge.weights._state_dicts import to_state_dict
 
 
@@ -43,22 +44,32 @@ class PathWeights:
       source: the file's name; "" for a state dict.
     """
 
-    def __init__(self, leaves: Mapping[str, Any], source: str = "") -> None:
-        """Drops leaves that are None or empty containers."""
+    def __init__(self, leaves: Mapping[str, Any], source: str = "", tree: Any = None) -> None:
+        """Drops leaves that are None or empty containers.
+
+        Args:
+          leaves: as the attribute.
+          source: as the attribute.
+          tree: the weights as they were stored, if that was not as a state dict.
+        """
         empty = (dict, list, tuple)
         self.leaves = {
             path: leaf
             for path, leaf in leaves.items()
             if not (leaf is None or (isinstance(leaf, empty) and not leaf))
         }
-        self.source = source
+        self.source, self._tree = source, tree
 
     def tree(self) -> Any:
-        """Returns the weights in nested dicts; "10" comes behind "9" in those of long lists.
+        """Returns the weights as they were stored, or in nested dicts.
+
+        In dicts that stand for long lists, "10" comes behind "9".
 
         Raises:
           StateDictError: a path leads through a leaf.
         """
+        if self._tree is not None:
+            return self._tree
         return _in_order(
             unflatten_state(
                 {
@@ -76,6 +87,12 @@ class PathWeights:
             for path, info in file.info.items()
         }
         return PathWeights(leaves, file.file)
+
+    @staticmethod
+    def of_checkpoint(path: str | os.PathLike[str]) -> PathWeights:
+        """Reads a checkpoint of Orbax, which has lists besides dicts."""
+        tree = read_weights(path)
+        return PathWeights(flatten_state(tree), os.fspath(path), tree)
 
     @staticmethod
     def of_state(state: Any) -> PathWeights:
@@ -100,21 +117,18 @@ def _in_order(state: Any) -> Any:
     return items
 
 
-def is_flat(state: Mapping[Any, Any]) -> bool:
-    """Checks that the keys of a mapping are paths: no value is a container, one key has a slash."""
-    nested = any(isinstance(value, (Mapping, list, tuple)) for value in state.values())
-    return not nested and any("/" in str(key) for key in state)
-
-
 @contextlib.contextmanager
 def opened(weights: Any) -> Iterator[Any]:
     """Yields the weights, opening `params` if it is a path.
 
     Raises:
-      FileFormatError: it is no file of weights, or a damaged one.
+      FileFormatError: it is no file of weights and no checkpoint of Orbax, or a damaged one.
+      MissingDependencyError: it is a checkpoint, and orbax-checkpoint is not installed.
       OSError: it cannot be read.
     """
-    if isinstance(weights, (str, os.PathLike)):
+    if isinstance(weights, (str, os.PathLike)) and as_path(weights).is_dir():
+        yield PathWeights.of_checkpoint(weights)
+    elif isinstance(weights, (str, os.PathLike)):
         with open_weights(weights) as file:
             yield PathWeights.of_file(file)
     elif isinstance(weights, WeightsFile):

@@ -21,6 +21,7 @@ from jax2tf_bridge.errors import MissingDependencyError, SerializationError
 from jax2tf_bridge.storage._files import replaced_file
 from jax2tf_bridge.weights._array_dtypes import stored_dtype
 from jax2tf_bridge.weights._state_dicts import to_state_dict
+from jax2tf_bridge.weights._tensorflow_trees import without_tensorflow
 from jax2tf_bridge.weights.msgpack import _format, _write_errors
 from jax2tf_bridge.weights.msgpack._array_bytes import byte_blocks, host_array, is_jax_array
 from jax2tf_bridge.weights.msgpack._headers import binary_header, extension_header
@@ -86,7 +87,7 @@ def to_bytes(target: object) -> bytes:
 def write_weights(
     path: str | os.PathLike[str], target: object, *, progress: bool | None = None
 ) -> None:
-    """Writes `to_bytes(target)` to a file: all of it or, whatever happens, nothing.
+    """Writes a tree of weights to a file as `to_bytes` does: all of it or nothing.
 
     Arrays are written from where they are: beside the tree, writing takes 16 MiB of memory at most,
     and a copy of one array at a time of those on other devices.
@@ -94,7 +95,8 @@ def write_weights(
     Args:
       path: the file, on disk or behind a scheme ("gs://bucket/model.msgpack"); one of this name is
         replaced when the new one is complete.
-      target: as for `to_bytes`.
+      target: as for `to_bytes`. Variables and tensors of TensorFlow are written as arrays, and a
+        flat mapping of them is nested by its paths: it may be `params` of a loaded model.
       progress: whether to show a progress bar; None shows it for 256 MiB or more on a terminal.
 
     Raises:
@@ -118,7 +120,7 @@ def write_weights(
             "jax2tf_bridge.weights.flatten_state(jax2tf_bridge.weights.to_state_dict(target))"
             ".items()}, path)."
         )
-    encoded = encode(to_state_dict(target), sort_keys=False)
+    encoded = encode(to_state_dict(without_tensorflow(target)), sort_keys=False)
     show = False if progress is None and encoded.size < _LONG else progress
     label = f"writing {os.path.basename(name)}"
     with (

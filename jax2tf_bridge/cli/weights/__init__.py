@@ -1,0 +1,1 @@
+"""`jax2tf-bridge weights`."""

@@ -1,0 +1,64 @@
+"""Keeps compiled programs beside the versions of a model, where they outlive each version.
+
+Every version has its own programs, so that it can be copied alone. A server reads those beside the
+versions: the setting that it was started with stays right when `keep` removes a version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+
+from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER
+from jax2tf_bridge.storage._files import replaced_file
+from jax2tf_bridge.storage._paths import AnyPath, StoragePath
+
+SHARED_CACHE = "xla_cache"
+"""Name of the folder beside the versions; TensorFlow Serving ignores names that are no numbers."""
+
+
+def served_cache(model: AnyPath) -> AnyPath:
+    """Returns the folder from which a server reads the programs of a model.
+
+    It lies beside the versions if the model is one, so that its name is a number; else within it.
+    """
+    is_version = model.name.isdecimal()
+    return model.parent / SHARED_CACHE if is_version else model / CACHE_FOLDER
+
+
+def share_programs(model: AnyPath, root: AnyPath) -> None:
+    """Copies the programs of a version to the folder beside the versions below `root`.
+
+    A server may read the folder meanwhile: each file appears complete.
+
+    Raises:
+      OSError: they cannot be written.
+    """
+    for name in program_names(model):
+        data = (model / CACHE_FOLDER / name).read_bytes()
+        shared = root / SHARED_CACHE
+        shared.mkdir(parents=True, exist_ok=True)
+        target = shared / name
+        if not (target.exists() and target.read_bytes() == data):
+            with replaced_file(target, bytes_of="the compiled program") as file:
+                file.write(data)
+
+
+def program_names(model: AnyPath) -> set[str]:
+    """Returns the names of the programs that a version has."""
+    folder = model / CACHE_FOLDER
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+
+def remove_programs(root: AnyPath, names: Iterable[str], remaining: Iterable[AnyPath]) -> None:
+    """Removes programs beside the versions that no remaining version has, as far as possible."""
+    unused = set(names)
+    for model in remaining if unused else ():
+        unused -= program_names(model)
+    for name in unused:
+        path = root / SHARED_CACHE / name
+        with contextlib.suppress(OSError):
+            if isinstance(path, StoragePath):
+                path.backend.remove(str(path))
+            else:
+                path.unlink(missing_ok=True)
