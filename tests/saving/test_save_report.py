@@ -116,7 +116,7 @@ class _Dropping(nnx.Module):
 @pytest.mark.parametrize("training", [True, False])
 def test_results_that_depend_on_keys_among_the_weights(training: bool, tmp_path: Path) -> None:
     model = _Dropping(nnx.Rngs(0))
-    (model.train if training else model.eval)()
+    model.set_attributes(deterministic=not training)
     graph, state = nnx.split(model)
 
     def classify(params: Any, x: Any) -> Any:

@@ -126,7 +126,8 @@ def _linen_argument_names(function: object) -> tuple[str, ...]:
     args: tuple[Any, ...] = ()
     keywords: dict[str, Any] = {}
     if isinstance(function, functools.partial):
-        function, args, keywords = function.func, function.args, function.keywords
+        args, keywords = function.args, function.keywords
+        function = function.func
     module = getattr(function, "__self__", None)
     if getattr(function, "__name__", "") != "apply" or not _is_linen_module(module):
         return ()

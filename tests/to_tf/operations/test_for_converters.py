@@ -252,7 +252,7 @@ def test_signs_orders_and_neighbours_of_floats_need_no_bits() -> None:
     found = traced(*map(tf.constant, (x, y, half, narrow.astype(np.float32))))
     for name, expected in jax.jit(f)(x, y, half, narrow).items():
         # TensorFlow takes subnormal numbers for zeros.
-        atol = np.finfo(np.float32).tiny if name == "next_after" else 0
+        atol = float(np.finfo(np.float32).tiny) if name == "next_after" else 0
         got, want = found[name].numpy(), np.asarray(expected).astype(found[name].dtype.name)
         np.testing.assert_allclose(got, want, rtol=0, atol=atol, err_msg=name)
         if not name.startswith("next_after"):
