@@ -39,7 +39,7 @@ def test_overrides_are_hashable_and_the_same_each_time() -> None:
 def test_tpu_alone_keeps_the_rules_of_jax() -> None:
     for platforms, replaced in ((("tpu",), False), (CPU, True)):
         primitives = [primitive for primitive, _ in lowering_overrides(platforms, WIDEST)]
-        assert (lax.linalg.qr_p in primitives, lax.linalg.svd_p in primitives) == (replaced,) * 2
+        assert (lax.linalg.qr_p in primitives, lax.linalg.lu_p in primitives) == (replaced,) * 2
 
 
 def test_the_module_holds_no_masks() -> None:

@@ -11,6 +11,7 @@ from jax import export, lax
 
 from jax2tf_bridge import export as bridge_export
 from jax2tf_bridge.errors import InconclusiveShapeError
+from jax2tf_bridge.portable.bytecode import read_module
 from tests.from_jax.lowered import (
     ALL,
     Function,
@@ -246,3 +247,13 @@ def test_the_ways_without_a_number() -> None:
     exported = export_function(f, jax.ShapeDtypeStruct((n, n), np.float32))
     for g, w in zip(exported.call(a), f(a), strict=True):
         np.testing.assert_array_equal(g, w)
+
+
+@pytest.mark.parametrize("name", ["eigh", "svd"])
+def test_the_tpu_has_our_algorithm_at_open_sizes_alone(name: str) -> None:
+    function, x = getattr(jnp.linalg, name), np.ones((3, 3), np.float32)
+    for platforms in (["tpu"], None):
+        portable = bridge_export(function, polymorphic_shapes="(n, n)", platforms=platforms)(x)
+        assert "tpu" in portable.platforms, portable.dropped_platforms
+    fixed = bridge_export(function, platforms=["tpu"])(x)
+    assert "Eigh" in read_module(fixed.module.data).custom_calls

@@ -61,7 +61,7 @@ def linalg_rules(platforms: Sequence[str]) -> tuple[tuple[Any, Rule], ...]:
 
 
 def _of_lapack_alone() -> tuple[tuple[Any, Rule], ...]:
-    """Lists the rules for what JAX has on CPU and in part on GPUs, but not on TPU."""
+    """Lists the rules for what JAX lacks on TPU, at open sizes at least."""
     ours: list[tuple[Any, Rule]] = [
         (lax.linalg.eig_p, _lower_eig),
         (lax.linalg.schur_p, _lower_schur),
@@ -73,13 +73,14 @@ def _of_lapack_alone() -> tuple[tuple[Any, Rule], ...]:
     return (
         *((p, by_platform(p, dict.fromkeys(_EVERYWHERE, rule))) for p, rule in ours),
         (lax.linalg.tridiagonal_solve_p, _lower_tridiagonal_solve_by_platform),
+        (lax.linalg.svd_p, _lower_svd_by_platform),
+        (lax.linalg.eigh_p, _lower_eigh_by_platform),
     )
 
 
 def _with_other_rules() -> tuple[tuple[Any, Rule], ...]:
     ours: list[tuple[Any, Rule]] = [
         (lax.linalg.lu_p, _lower_lu),
-        (lax.linalg.eigh_p, _lower_eigh_by_size),
     ]
     # Absent before 0.10, where qr_multiply is written with householder_product.
     ormqr_p = getattr(lax.linalg, "ormqr_p", None)
@@ -99,7 +100,6 @@ def _with_other_rules() -> tuple[tuple[Any, Rule], ...]:
         (lax.linalg.cholesky_p, _lower_cholesky_by_platform),
         (lax.linalg.triangular_solve_p, _lower_triangular_solve_by_platform),
         (lax.linalg.qr_p, _qr.lower_qr),
-        (lax.linalg.svd_p, _lower_svd_by_platform),
         (extend_random.threefry2x32_p, _lower_threefry_by_platform),
     )
 
@@ -125,6 +125,13 @@ def _lower_svd_by_platform(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
     ours = PLATFORMS if sizes_known(*ctx.avals_in[0].shape[-2:]) else _EVERYWHERE
     rules = dict.fromkeys(ours, _lower_svd)
     return lower_by_platform(ctx, lax.linalg.svd_p, rules, a, **params)
+
+
+def _lower_eigh_by_platform(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
+    # JAX's rule for the TPU takes open sizes of batches alone.
+    ours = PLATFORMS if sizes_known(*ctx.avals_in[0].shape[-2:]) else _EVERYWHERE
+    rules = dict.fromkeys(ours, _lower_eigh_by_size)
+    return lower_by_platform(ctx, lax.linalg.eigh_p, rules, a, **params)
 
 
 def _lower_eigh_by_size(
