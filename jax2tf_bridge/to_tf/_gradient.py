@@ -57,7 +57,18 @@ def call_flat(
     if orders is not None:
         prevented = orders.prevented(0)
         callee = replace(callee, known=orders.known() if known is None else known)
+    if orders is None and prevented is None and portable.target.xla and _is_in_branch():
+        # After loading a SavedModel, TensorFlow finds no gradient of an If whose branch holds a
+        # custom gradient itself. It finds that of a function which the branch calls.
+        called = tf.function(lambda *args: _call_named(callee, args, prevented), autograph=False)
+        return list(called(*tensors))
     return _call_named(callee, tensors, prevented)
+
+
+def _is_in_branch() -> bool:
+    """Returns whether TensorFlow is tracing a branch of tf.cond or tf.switch_case."""
+    kind = type(tf.compat.v1.get_default_graph()).__name__
+    return kind in ("CondBranchFuncGraph", "WhileBodyFuncGraph")
 
 
 class StoredOrders:

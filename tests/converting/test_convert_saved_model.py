@@ -181,3 +181,31 @@ def test_saves_although_a_rule_has_no_gradient(tmp_path: Path) -> None:
     )
     tf.saved_model.save(module, str(tmp_path))
     assert tf.saved_model.load(str(tmp_path)).f(tf.ones([3, 2])).shape == (3, 3)
+
+
+@pytest.mark.parametrize("kind", ["cond", "switch_case", "while_loop"])
+def test_gradients_of_control_flow_around_it_after_loading(kind: str, tmp_path: Path) -> None:
+    weight = np.float32(2)
+    sine = convert(lambda x: jnp.sin(x) * x * weight, polymorphic_shapes="(b,)")
+
+    def choose(flag: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+        if kind == "cond":
+            return tf.cond(flag, lambda: sine(x), lambda: x)
+        if kind == "switch_case":
+            return tf.switch_case(tf.cast(flag, tf.int32), [lambda: x, lambda: sine(x)])
+        times = tf.cast(flag, tf.int32)
+        return tf.while_loop(lambda i, y: i < times, lambda i, y: (i + 1, sine(y)), (0, x))[1]
+
+    module = tf.Module()
+    specs = [tf.TensorSpec([], tf.bool), tf.TensorSpec([None], tf.float32)]
+    module.choose = tf.function(choose, autograph=False, input_signature=specs)
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+    tf.saved_model.save(module, str(tmp_path), options=options)
+    x = tf.constant([1.0, 2.0])
+    expected = weight * (np.cos(x) * x + np.sin(x))
+    for choice in (module.choose, tf.saved_model.load(str(tmp_path)).choose):
+        for flag, gradient in ((True, expected), (False, [1.0, 1.0])):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = choice(flag, x)
+            np.testing.assert_allclose(tape.gradient(y, x), gradient, rtol=1e-5)
