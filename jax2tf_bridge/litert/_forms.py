@@ -572,6 +572,38 @@ def _extreme_scatter(node: Any) -> Form | None:
     return Form(kernel, (dtype, index, dtype), dtype)
 
 
+def _update_scatter(node: Any) -> Form | None:
+    """Selects between the updates and what was there.
+
+    The converter adds the updates to what was there, multiplied by zero or one: NaN and infinity
+    stay, and an index that is there twice counts twice. Here it gets the mean of its updates.
+    """
+    dtype, index = _dtype(node, "T"), _dtype(node, "Tindices")
+    wide = _NUMBERS.get(dtype)
+    if dtype is None or wide is None or index is None:
+        return None
+
+    def kernel(x: tf.Tensor, indices: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
+        shape, places = tf.shape(x), tf.cast(indices, tf.int32)
+        wide_updates = tf.cast(updates, wide)
+        counts = tf.scatter_nd(places, tf.ones_like(wide_updates), shape)
+        sums = tf.scatter_nd(places, wide_updates, shape)
+        divide = tf.divide if wide.is_floating else tf.math.floordiv
+        written = divide(sums, tf.maximum(counts, 1))
+        return tf.cast(tf.where(counts > 0, written, tf.cast(x, wide)), dtype)
+
+    return Form(kernel, (dtype, index, dtype), dtype)
+
+
+_NUMBERS: Mapping[tf.DType | None, tf.DType] = MappingProxyType(
+    {
+        **dict.fromkeys((tf.float32, tf.float16, tf.bfloat16), tf.float32),
+        **dict.fromkeys((tf.int32, tf.int16, tf.int8, tf.uint16, tf.uint8), tf.int32),
+    }
+)
+"""The dtypes in which numbers are scattered."""
+
+
 def _squeeze(node: Any, makers: Mapping[str, Any]) -> Form | None:
     """Reshapes what was transposed: the converter makes a squeeze of it that it refuses itself."""
     maker = makers.get(node.input[0].partition(":")[0])
@@ -595,6 +627,7 @@ _SPECIAL: Mapping[str, Callable[[Any], Form | None]] = MappingProxyType(
         "MatMul": _product,
         "TensorScatterMax": _extreme_scatter,
         "TensorScatterMin": _extreme_scatter,
+        "TensorScatterUpdate": _update_scatter,
         "TensorStridedSliceUpdate": _update,
     }
 )
