@@ -180,7 +180,7 @@ def _alone(program: Program, name: str) -> Program | None:
 
 
 def cut(program: Program, names: set[str]) -> Program | None:
-    """Makes inputs of some steps, with the values that they have in JAX; None if nothing is left."""
+    """Makes inputs of some steps, with their values in JAX; None if no output is left."""
     outputs = tuple(name for name in program.outputs if name not in names)
     if not outputs:
         return None
@@ -294,7 +294,10 @@ def _jax_agrees(program: Program, actual: Sequence[Array]) -> bool:
     """Returns whether jax.export, with the same open sizes, has the results of the way."""
     if not program.has_open_sizes():
         return False
-    results = in_jax_with_open_sizes(program)(program.arguments(0))
+    try:
+        results = in_jax_with_open_sizes(program)(program.arguments(0))
+    except Exception:
+        return False  # JAX cannot export every program
     return not any(w is None or w.any() for w in _differences(actual, results))
 
 

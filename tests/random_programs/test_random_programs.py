@@ -50,7 +50,8 @@ def test_a_program_is_what_its_source_says(program: Program) -> None:
     with jax.enable_x64(program.x64):
         names: dict[str, Any] = {"print": lambda *_: None}
         exec(script.replace("jax.jit(program)(*args)", "jax.eval_shape(program, *args)"), names)
-    for actual, expected in zip(names["args"], program.arguments(len(program.calls) - 1)):
+    last = program.arguments(len(program.calls) - 1)
+    for actual, expected in zip(names["args"], last, strict=True):
         np.testing.assert_array_equal(actual, expected)
         assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
 

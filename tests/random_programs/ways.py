@@ -34,10 +34,10 @@ def in_jax(program: Program) -> Run:
 
 def in_jax_with_open_sizes(program: Program) -> Run:
     """Exports a program by jax.export, with symbolic sizes."""
-    specs = jax_export.symbolic_args_specs(
-        program.arguments(0), program.polymorphic_shapes(), scope=jax_export.SymbolicScope()
-    )
     with jax.enable_x64(program.x64):
+        specs = jax_export.symbolic_args_specs(
+            program.arguments(0), program.polymorphic_shapes(), scope=jax_export.SymbolicScope()
+        )
         exported = jax_export.export(jax.jit(program.function()), platforms=["cpu"])(*specs)
 
     def run(args: Sequence[Array]) -> list[Array]:
