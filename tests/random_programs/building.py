@@ -177,7 +177,7 @@ class Builder:
         leaves = jax.tree.leaves(result)
         if not leaves or not all(_is_small(leaf) for leaf in leaves):
             raise RejectedStepError("too large")
-        if jax.tree.structure(result).num_leaves > 1:
+        if len(leaves) > 1:
             number = self.integer(0, len(leaves) - 1)
             expression = f"jax.tree.leaves({expression})[{number}]"
             leaves = [leaves[number]]

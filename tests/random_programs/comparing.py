@@ -22,7 +22,7 @@ for which XLA and TensorFlow have approximations of their own. Other dtypes are 
 def smallest(dtype: str) -> float:
     """The smallest normal number: what is smaller may become zero."""
     part = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
-    return float(ml_dtypes.finfo(part).smallest_normal)
+    return float(ml_dtypes.finfo(part).smallest_normal)  # type: ignore[no-untyped-call]
 
 
 def wrong_places(actual: Array, expected: Array) -> Array:
@@ -61,7 +61,7 @@ def _differ(actual: Array, expected: Array, dtype: str, scale: Array | np.float6
 
 def _largest(dtype: str) -> float:
     part = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
-    return float(ml_dtypes.finfo(part).max)
+    return float(ml_dtypes.finfo(part).max)  # type: ignore[no-untyped-call]
 
 
 def kind_of_difference(actual: Array, expected: Array, wrong: Array) -> str:

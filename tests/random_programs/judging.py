@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -156,7 +156,9 @@ def _smallest_raising(error: Exception, program: Program, way: str) -> Fault:
     return _raised(error, program, way, f"raised by {names}"[:120])
 
 
-def _shrunk(program, error, raises):  # type: ignore[no-untyped-def]
+def _shrunk(
+    program: Program, error: Exception, raises: Callable[[Program], Exception | None]
+) -> tuple[Program, Exception]:
     for name in program.outputs:
         fewer = dataclasses.replace(program, outputs=(name,)).pruned()
         other = raises(fewer)
@@ -165,7 +167,7 @@ def _shrunk(program, error, raises):  # type: ignore[no-untyped-def]
             break
     for name in [step.name for step in program.steps]:
         smaller = cut(program, {name})
-        other = smaller and raises(smaller)
+        other = raises(smaller) if smaller else None
         if smaller and other:
             program, error = smaller, other
     return program, error
@@ -308,8 +310,8 @@ def _suspects(program: Program, way: str) -> list[Program]:
     try:
         actual = WAYS[way](apart)(args)
     except Exception:
-        alone = [_alone(program, step.name) for step in program.steps]
-        return [step for step in alone if step]
+        each = [_alone(program, step.name) for step in program.steps]
+        return [step for step in each if step]
     suspects = []
     for step, wrong in zip(program.steps, _differences(actual, expected), strict=True):
         if wrong is None or wrong.any():

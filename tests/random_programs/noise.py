@@ -55,8 +55,8 @@ def _noisy(value: Any, size: Any, random: Any, turn: Any) -> Any:
 
 def _with_noise(program: Program, *, operands: bool) -> Program:
     """Rewrites the steps so that their results have errors, and with `operands` the inputs too."""
-    steps = []
-    renamed = {}
+    steps: list[Step] = []
+    renamed: dict[str, str] = {}
     if operands:
         for i in program.inputs:
             renamed[i.name] = f"v9{len(renamed):03}"

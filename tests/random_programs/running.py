@@ -106,16 +106,19 @@ def run(
     context = multiprocessing.get_context("spawn")
     while rest:
         receiver, sender = context.Pipe(duplex=False)
-        worker = context.Process(target=_work, args=(sender, seed, rest[:PER_PROCESS], ways))
+        worker = context.Process(
+            target=_work, args=(sender, seed, rest[:PER_PROCESS], ways), daemon=True
+        )
         worker.start()
         sender.close()
-        started = None
+        started: _Started | None = None
         try:
             while True:
                 message = receiver.recv()
                 if isinstance(message, _Started):
                     started = message
                     continue
+                assert started is not None
                 for report in reports:
                     if report.way in message:
                         report.add(started.number, message[report.way])

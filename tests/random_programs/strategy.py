@@ -18,7 +18,7 @@ _OPEN_SIZES = (1, 2, 3, 5)
 
 
 @st.composite
-def programs(draw: Callable[[st.SearchStrategy[Any]], Any], **options: Any) -> Program:
+def programs(draw: st.DrawFn, /, **options: Any) -> Program:
     """Draws programs, with the options of `build`."""
     return build(lambda low, high: int(draw(st.integers(low, high))), **options)
 

@@ -72,7 +72,7 @@ def _integers(dtype: str) -> Array:
 
 
 def _floats(dtype: str) -> Array:
-    info = ml_dtypes.finfo(dtype)
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     numbers = ["nan", "inf", "-inf", "-0.0", "0", "1", "-1", "0.5", "300", "-1e4", "3e4"]
     values = [np.array(float(text)).astype(dtype) for text in numbers]
     limits = [info.max, info.min, info.smallest_normal, info.eps]
