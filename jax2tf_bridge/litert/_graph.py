@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.litert._forms import Form, copy_of, form_of
 from jax2tf_bridge.litert._moves import moving_form
+from jax2tf_bridge.litert._transposed import behind_transpositions, with_reshape
 
 _CALL = "PartitionedCall"
 _OUTPUT = re.compile(r"^([^:]+):\w+:(\d+)$")
@@ -29,10 +30,15 @@ def with_built_ins(graph: Any) -> None:
     for body in bodies:
         replaced = set()
         makers = {node.name: node for node in body.nodes}
+        transposed = behind_transpositions(body.nodes)
         for node in body.nodes:
-            form = form_of(node, makers) or moving_form(node)
+            form = form_of(node, makers)
+            if node.name in transposed:
+                form = with_reshape(node, form)
+            form = form or moving_form(node)
             if form is not None:
-                _make_call(node, functions.of_node(node, form), form)
+                name = functions.of_node(node, form, reshaped=node.name in transposed)
+                _make_call(node, name, form)
                 replaced.add(node.name)
         body.rename_results(replaced)
     for function in graph.library.function:
@@ -49,10 +55,10 @@ class _Functions:
         self._names: dict[tuple[Any, ...], str] = {}
         self.made: list[Any] = []
 
-    def of_node(self, node: Any, form: Form) -> str:
+    def of_node(self, node: Any, form: Form, *, reshaped: bool) -> str:
         """Returns the name of the function for nodes of these attributes."""
         attributes = {k: v.SerializeToString() for k, v in node.attr.items() if k[0] != "_"}
-        return self.named((node.op, *sorted(attributes.items())), form)
+        return self.named((node.op, reshaped, *sorted(attributes.items())), form)
 
     def named(self, key: tuple[Any, ...], form: Form) -> str:
         """Returns the name of the function for a key, the first part of which is in the name."""

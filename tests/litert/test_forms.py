@@ -149,6 +149,41 @@ CASES |= {
     for dtype in (tf.float16, tf.bfloat16)
 }
 
+# What is there does not matter, and an index may be there twice.
+UPDATED: dict[str, tuple[Any, Any]] = {
+    "NaN": (np.array([np.nan, np.inf, 1, -np.inf], np.float32), [[0], [3]]),
+    "twice": (np.array([5, 6, 7, 8], np.float32), [[1], [1]]),
+    "twice an integer": (np.array([5, 6, 7, 8], np.int32), [[1], [1]]),
+    "twice a byte": (np.array([5, 6, 7, 8], np.int8), [[1], [1]]),
+    "NaN of float16": (np.array([np.nan, np.inf, 1, -np.inf], np.float16), [[0], [3]]),
+}
+CASES |= {
+    f"Updated {name.replace(' ', '_')}": (
+        functools.partial(lambda at, x: tf.tensor_scatter_nd_update(x, at, [x[2]] * 2), at),
+        (values,),
+    )
+    for name, (values, at) in UPDATED.items()
+}
+
+# The converter moves transpositions behind operations, and exchanged the operands of these.
+TRANSPOSED: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+    "from a number": lambda x: 2 - tf.transpose(x),
+    "from a column": lambda x: tf.constant([[1.0], [2], [3], [4]]) - tf.transpose(x),
+    "of a number": lambda x: 2 / tf.transpose(x + 1),
+    "behind others": lambda x: 2 - tf.nn.relu(3 * tf.transpose(x) - 4),
+    "of uint32": lambda x: tf.cast(7 - tf.transpose(tf.cast(x, tf.uint32)), tf.int32),
+    "of float16": lambda x: tf.cast(7 - tf.transpose(tf.cast(x, tf.float16)), tf.float32),
+    "in a form": lambda x: tf.bitwise.invert(tf.transpose(tf.cast(x, tf.int32))),
+    "of bytes": lambda x: tf.cast(2 - tf.transpose(tf.cast(x, tf.int8)), tf.int32),
+}
+CASES |= {
+    f"Transposed {name.replace(' ', '_')}": (
+        functools.partial(function),
+        (GRIDS[np.float16].astype(np.float32),),
+    )
+    for name, function in TRANSPOSED.items()
+}
+
 
 def _call(function: Callable[..., Any], args: Any) -> Any:
     if isinstance(function, functools.partial):
@@ -201,7 +236,8 @@ def _written(tensor: tf.Tensor) -> tf.Tensor:
 def test_results_are_those_of_tensorflow(answers: dict[str, Any], case: str) -> None:
     function, args = CASES[case]
     # Some of TensorFlow's kernels are less exact in float32 than the forms are.
-    args = tuple(a.astype(np.float64) if a.dtype == np.float32 else a for a in args)
+    if not case.startswith("Transposed"):
+        args = tuple(a.astype(np.float64) if a.dtype == np.float32 else a for a in args)
     expected = _written(_call(function, [tf.constant(a) for a in args])).numpy()
     if expected.dtype == np.float64:
         expected = expected.astype(np.float32)

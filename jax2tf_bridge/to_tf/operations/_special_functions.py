@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -22,6 +23,32 @@ def _erf(x: tf.Tensor) -> tf.Tensor:
         # TensorFlow has NaN for infinity; beyond 6 all float64 have the same result.
         x = tf.clip_by_value(x, constant_like(x, -6), constant_like(x, 6))
     return tf.math.erf(x)
+
+
+def _igamma(a: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    # TensorFlow has 0 for x = 0 whatever a is, and NaN wherever a is 0; JAX has one from x = 1 on.
+    is_whole = tf.logical_and(tf.equal(a, 0), x >= 1)
+    is_whole = tf.logical_or(is_whole, _is_positive_infinity(x))
+    found = tf.where(is_whole, constant_like(x, 1), tf.math.igamma(a, x))
+    return tf.where(_is_outside(a, x), constant_like(x, math.nan), found)
+
+
+def _igammac(a: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    is_zero = tf.logical_or(tf.equal(a, 0), _is_positive_infinity(x))
+    found = tf.where(is_zero, constant_like(x, 0), tf.math.igammac(a, x))
+    return tf.where(_is_outside(a, x), constant_like(x, math.nan), found)
+
+
+def _is_positive_infinity(x: tf.Tensor) -> tf.Tensor:
+    return tf.equal(x, constant_like(x, math.inf))
+
+
+def _is_outside(a: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """Marks where the incomplete gamma functions have no value."""
+    is_negative = tf.logical_or(a < 0, x < 0)
+    are_zero = tf.logical_and(tf.equal(a, 0), tf.equal(x, 0))
+    is_unknown = tf.logical_or(tf.math.is_nan(a), tf.math.is_nan(x))
+    return tf.logical_or(tf.logical_or(is_negative, are_zero), is_unknown)
 
 
 _WIDE, _NARROW = frozenset({"f32", "f64"}), frozenset({"f16", "bf16"})
@@ -47,8 +74,8 @@ _FUNCTIONS: Mapping[str, tuple[TensorFunction, frozenset[str]]] = MappingProxyTy
         "chlo.zeta": (tf.math.zeta, _WIDE),
         "jax2tf.bessel_i0e": (tf.math.bessel_i0e, _WIDE),
         "jax2tf.betainc": (tf.math.betainc, _WIDE),
-        "jax2tf.igamma": (tf.math.igamma, _WIDE),
-        "jax2tf.igammac": (tf.math.igammac, _WIDE),
+        "jax2tf.igamma": (_igamma, _WIDE),
+        "jax2tf.igammac": (_igammac, _WIDE),
     }
 )
 _EXACT = frozenset({"chlo.next_after"})

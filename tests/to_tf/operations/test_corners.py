@@ -66,6 +66,17 @@ def test_values_are_those_of_jax(name: str) -> None:
     np.testing.assert_array_equal(to_tf(portable)(*args), f(*map(jnp.asarray, args)))
 
 
+_EDGES = np.array([-np.inf, -1, -0.5, 0, 0.5, 1, 3, np.nan], np.float32)
+_ALL_EDGES = np.array([*_EDGES, np.inf, 30], np.float32)
+
+
+@pytest.mark.parametrize("function", [lax.igamma, lax.igammac])
+def test_incomplete_gamma_functions_at_their_edges(function: Callable[..., Any]) -> None:
+    args = tuple(np.meshgrid(_EDGES, _ALL_EDGES))
+    portable = export(function, target=Target.widest(xla=False))(*args)
+    np.testing.assert_allclose(to_tf(portable)(*args), jax.jit(function)(*args), rtol=1e-5)
+
+
 def test_numbers_of_64_bits_that_are_made_of_sizes() -> None:
     def f(x: Any) -> Any:
         least, two = (jnp.full((), number, jnp.int64) for number in (-(2**63), 2))

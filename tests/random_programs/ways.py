@@ -1,0 +1,116 @@
+"""The ways on which a program is run: jax.jit, and three into TensorFlow."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import tensorflow as tf
+from jax import export as jax_export
+
+from jax2tf_bridge import Signature, Target, export, save_litert, to_tf
+from tests.litert.running import interpreter
+from tests.random_programs.program import Program
+from tests.random_programs.values import Array
+
+Run = Callable[[Sequence[Array]], list[Array]]
+"""Takes the arguments of a call, and returns the results."""
+
+
+def in_jax(program: Program) -> Run:
+    """Compiles a program by jax.jit."""
+    function = jax.jit(program.function())
+
+    def run(args: Sequence[Array]) -> list[Array]:
+        with jax.enable_x64(program.x64):
+            return [np.asarray(result) for result in function(*args)]
+
+    return run
+
+
+def in_jax_with_open_sizes(program: Program) -> Run:
+    """Exports a program by jax.export, with symbolic sizes."""
+    with jax.enable_x64(program.x64):
+        specs = jax_export.symbolic_args_specs(
+            program.arguments(0), program.polymorphic_shapes(), scope=jax_export.SymbolicScope()
+        )
+        exported = jax_export.export(jax.jit(program.function()), platforms=["cpu"])(*specs)
+
+    def run(args: Sequence[Array]) -> list[Array]:
+        with jax.enable_x64(program.x64):
+            return [np.asarray(result) for result in exported.call(*args)]
+
+    return run
+
+
+def in_xla(program: Program) -> Run:
+    """Makes the XlaCallModule of a program."""
+    portable = _export(program, Target.widest())
+    function = to_tf(portable, with_gradient=False)
+    return lambda args: [result.numpy() for result in function(*args)]
+
+
+def in_operations(program: Program) -> Run:
+    """Makes a graph of TensorFlow's own operations, with open sizes; its optimizer sees it."""
+    portable = _export(program, Target.widest(xla=False))
+    function = to_tf(portable, with_gradient=False)
+    specs = [
+        tf.TensorSpec([s if isinstance(s, int) else None for s in i.shape], i.dtype)
+        for i in program.inputs
+    ]
+    traced = tf.function(function, input_signature=specs, autograph=False)
+    concrete = traced.get_concrete_function()
+
+    def run(args: Sequence[Array]) -> list[Array]:
+        results = concrete(*(tf.constant(arg) for arg in args))
+        return [result.numpy() for result in results]
+
+    return run
+
+
+def in_litert(program: Program) -> Run:
+    """Makes a LiteRT model, and loads it into TensorFlow's interpreter."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "program.tflite")
+        with jax.enable_x64(program.x64):
+            signature = Signature(
+                program.function(),
+                args=program.arguments(0),
+                polymorphic_shapes=program.polymorphic_shapes(),
+            )
+            model = save_litert(file, signature)
+        loaded = interpreter(file)
+    runner = loaded.get_signature_runner("serving_default")
+    names = list(model.signatures["serving_default"].outputs)
+    taken = set(runner.get_input_details())
+
+    def run(args: Sequence[Array]) -> list[Array]:
+        feeds = {
+            i.name: arg for i, arg in zip(program.inputs, args, strict=True) if i.name in taken
+        }
+        results = runner(**feeds)
+        return [np.asarray(results[name]) for name in names]
+
+    return run
+
+
+WAYS: dict[str, Callable[[Program], Run]] = {
+    "xla": in_xla,
+    "operations": in_operations,
+    "litert": in_litert,
+}
+"""By the names of the command line."""
+
+
+def _export(program: Program, target: Target) -> Any:
+    with jax.enable_x64(program.x64):
+        return export(
+            program.function(),
+            polymorphic_shapes=program.polymorphic_shapes(),
+            platforms=["cpu"],
+            target=target,
+        )(*program.arguments(0))
