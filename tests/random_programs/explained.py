@@ -56,44 +56,7 @@ class Explanation:
     applies: Callable[[Case], bool]
 
 
-_MAXIMA = (
-    "max",
-    "min",
-    "clip",
-    "clamp",
-    "relu",
-    "ptp",
-    "softmax",
-    "logsumexp",
-    "elu",
-    "swish",
-    "softplus",
-    "sigmoid",
-    "logaddexp",
-    "cond",
-    "switch",
-    "scan",
-    "while",
-    "fori_loop",
-    "vmap",
-)
-
-
-def _drops_nan_of_maxima(case: Case) -> bool:
-    return (
-        case.way == "xla"
-        and any(word in case.step.operation for word in _MAXIMA)
-        and bool(np.isnan(widened(case.expected)[case.wrong]).all())
-    )
-
-
-EXPLANATIONS: tuple[Explanation, ...] = (
-    Explanation(
-        "TensorFlow's XLA drops NaN in maxima and minima on CPU",
-        "docs/targets.md",
-        _drops_nan_of_maxima,
-    ),
-)
+EXPLANATIONS: tuple[Explanation, ...] = ()
 
 
 def explanation_of(case: Case) -> Explanation | None:
