@@ -61,8 +61,9 @@ def vjp_shardings(
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
     """Returns the shardings of a VJP's arguments and results, as jax.jit takes them.
 
-    The VJP takes what the function takes and gives, and gives what the function takes. Where some
-    have a sharding, what has none is on every device as a whole.
+    The VJP takes the function's arguments and the cotangents of its results, and returns cotangents
+    of the arguments; each has the sharding of its value. The compiler chooses those of values
+    without one, as in JAX.
 
     Args:
       traced: the trace of the function.
@@ -73,7 +74,7 @@ def vjp_shardings(
       None where nothing has a sharding.
 
     Raises:
-      ShardingError: it is spread as no mesh can say.
+      ShardingError: no mesh expresses a sharding.
     """
     if exported.nr_devices == 1:
         return None
@@ -90,7 +91,7 @@ def vjp_shardings(
     spread = next((s for s in given if not s.is_fully_replicated), given[0])
     everywhere = NamedSharding(spread.mesh, PartitionSpec())
     ins, outs = (
-        tuple(everywhere if s is None or s.is_fully_replicated else s for s in of)
+        tuple(everywhere if s is not None and s.is_fully_replicated else s for s in of)
         for of in (ins, outs)
     )
     return (*ins, *outs), ins

@@ -96,11 +96,54 @@ for name, (function, args) in CASES.items():
     print(name)
 """
 
+GATHERS = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+import jax2tf_bridge as bridge
+
+mesh = Mesh(np.array(jax.devices()), ("x",))
+rows, whole = NamedSharding(mesh, P("x")), NamedSharding(mesh, P())
+plain = jax.ShapeDtypeStruct((512, 512), np.float32)
+
+
+def spread(sharding):
+    return jax.ShapeDtypeStruct(plain.shape, plain.dtype, sharding=sharding)
+
+
+def layer(a, w):
+    return jnp.sin(a @ w)
+
+
+CASES = [
+    (jax.jit(jnp.sin, in_shardings=rows), [rows]),
+    (jax.jit(layer, in_shardings=(rows, whole)), [rows, whole]),
+    (jax.jit(layer, in_shardings=(rows, None), out_shardings=rows), [rows, whole]),
+]
+for function, shardings in CASES:
+    arguments = [plain] * len(shardings)
+    ours = bridge.to_exported(bridge.export(function, platforms=["cpu"])(*arguments).vjp())
+    theirs = jax.export.export(function, platforms=["cpu"])(*arguments).vjp()
+    for vjp in (ours, theirs):
+        compiled = jax.jit(vjp.call).lower(*map(spread, shardings), spread(rows)).compile()
+        temporaries = compiled.memory_analysis().temp_size_in_bytes
+        print(compiled.as_text().count("all-gather("), temporaries)
+"""
+
 OLDEST_WITHOUT_GSPMD = (0, 10)
 
 
 def agreeing(partitioner: str) -> list[str]:
     return run_python(CODE, partitioner, env=several_devices(8)).splitlines()
+
+
+def test_gradients_move_as_much_between_devices_as_those_of_jax() -> None:
+    lines = run_python(GATHERS, env=several_devices(8)).splitlines()
+    assert len(lines) == 6
+    assert lines[0] == "0 0"
+    assert lines[0::2] == lines[1::2]
 
 
 @pytest.mark.slow
