@@ -12,15 +12,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.lowering._effects import equations
-from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._sharding import AbstractDevice, AbstractMesh, AxisType, Sharding
 from jax2tf_bridge.serialization.jax_exported._xla_shardings import REPLICATED, named_sharding
 
 _AXIS_TYPES: dict[str, AxisType] = {"Auto": "auto", "Explicit": "explicit", "Manual": "manual"}
-
-
-# What Shardy's computation by parts is, as a custom call.
-_BY_PARTS = b"xla.sdy.GlobalToLocalShape"
 
 
 def exported_shardings(
@@ -37,23 +32,6 @@ def exported_shardings(
     ins = exported.in_shardings_jax(abstract_mesh)
     outs = exported.out_shardings_jax(abstract_mesh)
     return tuple(map(_of_jax, ins)), tuple(map(_of_jax, outs))
-
-
-def check_readable(portable: PortableFunction) -> None:
-    """Rejects a module that XLA in JAX would refuse, or even end the process on.
-
-    Raises:
-      ShardingError: it computes by parts, and for several platforms or open sizes.
-    """
-    several = len(portable.platforms) > 1 or portable.module.uses_shape_polymorphism
-    if portable.module.nr_devices > 1 and several and _BY_PARTS in portable.module.data:
-        with_sizes = " with open sizes" if portable.module.uses_shape_polymorphism else ""
-        raise ShardingError(
-            f"{portable.name} computes on the part of each device by itself (jax.shard_map), and "
-            f"was exported for {', '.join(portable.platforms)}{with_sizes}: JAX cannot run "
-            "such a module. To call it in JAX, export it for one platform and known sizes, as "
-            'export(f, platforms=["cpu"]).'
-        )
 
 
 def vjp_shardings(
