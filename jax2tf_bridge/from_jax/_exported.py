@@ -21,7 +21,7 @@ from jax2tf_bridge.errors import (
     UnsupportedByTargetError,
 )
 from jax2tf_bridge.from_jax import _jax_compat
-from jax2tf_bridge.from_jax._shardings import check_readable, exported_shardings
+from jax2tf_bridge.from_jax._shardings import exported_shardings
 from jax2tf_bridge.from_jax.archives._calls import is_retired
 from jax2tf_bridge.from_jax.archives._rewriting import rewrite_calls
 from jax2tf_bridge.from_jax.arguments._avals import is_narrow, portable_aval
@@ -31,6 +31,10 @@ from jax2tf_bridge.from_jax.stablehlo._embedding import (
     as_jax_has_it,
     check_stored_types,
     embedded,
+)
+from jax2tf_bridge.from_jax.stablehlo._manual_computations import (
+    MANUAL_COMPUTATION,
+    restore_manual_computations,
 )
 from jax2tf_bridge.from_jax.stablehlo._retarget import (
     read_module,
@@ -88,7 +92,6 @@ def to_exported(portable: PortableFunction | HoldsPortable) -> jax_export.Export
       ModuleError: the installed JAX cannot read the module, its types are not the function's, or
         it was written without the arrays that the function captured.
       SerializationError: JAX has no place for what the function holds.
-      ShardingError: JAX cannot run it, since it computes by parts in more forms than one.
       FunctionError: it is no portable function.
     """
     portable = as_portable_function(portable, "to_exported")
@@ -125,7 +128,6 @@ def keep_exported(function: PortableFunction, exported: jax_export.Exported) -> 
 
 def _exported(portable: PortableFunction) -> jax_export.Exported:
     forward_registrations()
-    check_readable(portable)
     in_tree, out_tree = jax_structures(portable)
     exported = _flat_exported(portable, 0)
     if portable.has_vjp:
@@ -289,7 +291,7 @@ def _todays_module(portable: PortableFunction) -> bytes:
 
 
 def _with_meshes(module: bytes) -> bytes:
-    """Writes the meshes as operations, not as the text that TensorFlow has for them.
+    """Writes meshes and computations on parts as operations of Shardy, which TensorFlow lacks.
 
     JAX 0.8 looks for the operations alone; later releases read both.
     """
@@ -299,6 +301,8 @@ def _with_meshes(module: bytes) -> bytes:
     with _jax_compat.make_ir_context():
         read = _jax_compat.deserialize_module(module)
         _jax_compat.run_passes(read, _MESHES_FROM_TEXT)
+        if MANUAL_COMPUTATION in module:
+            restore_manual_computations(read)
         try:
             written = portable_artifacts.serialize_portable_artifact(read, version, True)
         except TypeError:  # JAX 0.8 takes bytecode

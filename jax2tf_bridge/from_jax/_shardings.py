@@ -12,15 +12,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.lowering._effects import equations
-from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._sharding import AbstractDevice, AbstractMesh, AxisType, Sharding
 from jax2tf_bridge.serialization.jax_exported._xla_shardings import REPLICATED, named_sharding
 
 _AXIS_TYPES: dict[str, AxisType] = {"Auto": "auto", "Explicit": "explicit", "Manual": "manual"}
-
-
-# What Shardy's computation by parts is, as a custom call.
-_BY_PARTS = b"xla.sdy.GlobalToLocalShape"
 
 
 def exported_shardings(
@@ -39,30 +34,14 @@ def exported_shardings(
     return tuple(map(_of_jax, ins)), tuple(map(_of_jax, outs))
 
 
-def check_readable(portable: PortableFunction) -> None:
-    """Rejects a module that XLA in JAX would refuse, or even end the process on.
-
-    Raises:
-      ShardingError: it computes by parts, and for several platforms or open sizes.
-    """
-    several = len(portable.platforms) > 1 or portable.module.uses_shape_polymorphism
-    if portable.module.nr_devices > 1 and several and _BY_PARTS in portable.module.data:
-        with_sizes = " with open sizes" if portable.module.uses_shape_polymorphism else ""
-        raise ShardingError(
-            f"{portable.name} computes on the part of each device by itself (jax.shard_map), and "
-            f"was exported for {', '.join(portable.platforms)}{with_sizes}: JAX cannot run "
-            "such a module. To call it in JAX, export it for one platform and known sizes, as "
-            'export(f, platforms=["cpu"]).'
-        )
-
-
 def vjp_shardings(
     traced: jax.stages.Traced, exported: Any, name: str
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
     """Returns the shardings of a VJP's arguments and results, as jax.jit takes them.
 
-    The VJP takes what the function takes and gives, and gives what the function takes. Where some
-    have a sharding, what has none is on every device as a whole.
+    The VJP takes the function's arguments and the cotangents of its results, and returns cotangents
+    of the arguments; each has the sharding of its value. The compiler chooses those of values
+    without one, as in JAX.
 
     Args:
       traced: the trace of the function.
@@ -73,7 +52,7 @@ def vjp_shardings(
       None where nothing has a sharding.
 
     Raises:
-      ShardingError: it is spread as no mesh can say.
+      ShardingError: no mesh expresses a sharding.
     """
     if exported.nr_devices == 1:
         return None
@@ -90,7 +69,7 @@ def vjp_shardings(
     spread = next((s for s in given if not s.is_fully_replicated), given[0])
     everywhere = NamedSharding(spread.mesh, PartitionSpec())
     ins, outs = (
-        tuple(everywhere if s is None or s.is_fully_replicated else s for s in of)
+        tuple(everywhere if s is not None and s.is_fully_replicated else s for s in of)
         for of in (ins, outs)
     )
     return (*ins, *outs), ins

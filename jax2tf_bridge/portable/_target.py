@@ -26,6 +26,8 @@ _XLA_CUSTOM_CALLS = frozenset(
         "SPMDFullToShardShape",
         "SPMDShardToFullShape",
         "shape_assertion",
+        "ApproxTopK",
+        "stablehlo.dynamic_approx_top_k",
         "stablehlo.dynamic_reduce_window",
         "stablehlo.dynamic_rng_bit_generator",
         "stablehlo.dynamic_top_k",
@@ -44,8 +46,6 @@ _XLA_CUSTOM_CALLS = frozenset(
 _TPU_CUSTOM_CALLS = frozenset(
     {
         "LuDecomposition",
-        "ApproxTopK",
-        "stablehlo.dynamic_approx_top_k",
         "tpu_custom_call",
         "annotate_device_placement",
         "AllocateBuffer",

@@ -96,6 +96,25 @@ def test_custom_calls_are_refused_by_name() -> None:
     )
 
 
+@pytest.mark.parametrize("platforms", [["cpu"], ["cuda", "rocm"], ["tpu"], None])
+def test_approximate_top_k_is_exported_for_every_platform(platforms: list[str] | None) -> None:
+    def extremes(x: jax.Array) -> Any:
+        return lax.approx_max_k(x, 2), lax.approx_min_k(x, 2)
+
+    portable = bridge.export(
+        extremes,
+        polymorphic_shapes="(b, n)",
+        polymorphic_constraints=["n >= 2"],
+        platforms=platforms,
+    )(np.zeros((2, 8), np.float32))
+    assert portable.tensorflow_releases[0] == "2.15"
+    if "cpu" in portable.platforms:
+        (largest, at), (smallest, _) = bridge.to_tf(portable)(np.float32([[3, 1, 5], [2, 4, 0]]))
+        np.testing.assert_array_equal(largest, [[5, 3], [4, 2]])
+        np.testing.assert_array_equal(at, [[2, 0], [1, 0]])
+        np.testing.assert_array_equal(smallest, [[1, 3], [0, 2]])
+
+
 def test_a_platform_without_a_rule_is_dropped_with_its_reason() -> None:
     def f(x: Any) -> Any:
         return lax.platform_dependent(x, cpu=jnp.sin, tpu=jnp.cos)

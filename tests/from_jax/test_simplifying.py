@@ -109,6 +109,39 @@ def test_other_branches_stay(branches: tuple[str, ...]) -> None:
     assert (found["case"], found["return"]) == (1, len(branches))
 
 
+def _complex_branch(value: str) -> str:
+    return f"""
+        %c = stablehlo.constant dense<{value}> : tensor<2xcomplex<f32>>
+        %b = stablehlo.real %c : (tensor<2xcomplex<f32>>) -> {V}
+        stablehlo.return %b : {V}
+        """
+
+
+@pytest.mark.parametrize(
+    ("values", "branches"),
+    [
+        (("(1.0,2.0)", "(1.0,2.0)"), 0),
+        (("(1.0,2.0)", "(1.0,3.0)"), 2),
+        (("(1.0,2.0)", "[(1.0,2.0),(1.0,2.0)]"), 0),
+        (("(1.0,2.0)", "[(1.0,2.0),(1.0,2.0000002)]"), 2),
+    ],
+)
+def test_complex_constants_are_compared(values: tuple[str, str], branches: int) -> None:
+    # jaxlib's bindings end the process where such an attribute becomes an object of Python.
+    case = _case(*map(_complex_branch, values))
+    found = _simplified(f"%y = {case}\nreturn %y : {V}")
+    assert (found["case"], found["return"]) == (min(branches, 1), branches)
+
+
+@pytest.mark.parametrize("holder", ["custom_call", "dictionary", "list"])
+def test_complex_numbers_in_attributes_of_calls(holder: str) -> None:
+    value = "dense<(1.0,2.0)> : tensor<complex<f32>>"
+    value = {"dictionary": f"{{a = {value}}}", "list": f"[{value}]"}.get(holder, value)
+    call = f"stablehlo.custom_call @call(%x) {{alpha = {value}}} : ({V}) -> {V}"
+    branch = f"\n%b = {call}\nstablehlo.return %b : {V}\n"
+    assert _simplified(f"%y = {_case(branch, branch)}\nreturn %y : {V}") == {"custom_call": 1}
+
+
 @pytest.mark.parametrize(("second", "left"), [("add", 0), ("maximum", 1)])
 def test_what_is_inside_of_operations_is_compared(second: str, left: int) -> None:
     branches = [REDUCED.replace("OPERATION", name) for name in ("add", second)]
@@ -192,6 +225,16 @@ def test_what_is_drawn_is_drawn_again() -> None:
         return %sum : {V}"""
     )
     assert (found["rng"], found["custom_call"], found["sine"]) == (2, 2, 1)
+
+
+def test_functions_with_complex_constants_are_exported() -> None:
+    def choose(i: jax.Array, x: jax.Array) -> jax.Array:
+        y = jax.lax.cond(i > 0, lambda x: x + 1, lambda x: x * 3, x)
+        return jnp.cumsum(jax.nn.sigmoid(y))
+
+    arguments = np.int32(0), np.array([0.5, -1 + 2j], np.complex64)
+    exported = bridge.to_exported(bridge.export(choose)(*arguments))
+    np.testing.assert_allclose(exported.call(*arguments), choose(*arguments), rtol=1e-6)
 
 
 def test_four_platforms_are_as_long_as_one() -> None:

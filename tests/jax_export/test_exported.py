@@ -56,6 +56,12 @@ def test_functions_for_tensorflow_give_their_values_in_jax(program: Program) -> 
     assert largest_difference(program) <= program.tolerance
 
 
+def test_approximate_top_k_is_exported_for_the_platform_of_the_process() -> None:
+    exported = export_as_jax(jax.jit(lambda x: jax.lax.approx_max_k(x, 2)))(x34)
+    assert exported.platforms == ("cpu",)
+    assert deserialize(exported.serialize()).call(x34)[1].tolist() == [[3, 2]] * 3
+
+
 def _layers(x: Any) -> Any:
     return jnp.tanh(x @ w44) @ w44
 

@@ -100,6 +100,7 @@ def test_custom_calls_of_platforms() -> None:
     target = Target.widest()
     assert "LuDecomposition" not in target.custom_calls(["cpu", "cuda"])
     assert "LuDecomposition" in target.custom_calls(["cpu", "tpu"])
+    assert {"ApproxTopK", "stablehlo.dynamic_approx_top_k"} <= target.custom_calls(["cpu"])
 
 
 def test_that_for_converters_has_no_xla() -> None:

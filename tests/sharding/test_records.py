@@ -54,21 +54,21 @@ def test_a_vjp_is_spread_as_its_function() -> None:
     assert words(second.out_shardings) == given
 
 
-def test_what_is_not_said_is_on_every_device_in_the_vjp() -> None:
+def test_values_without_a_sharding_have_none_in_the_vjp() -> None:
     function = jax.jit(product, in_shardings=(over("x"), None))
     portable = exported(function, X, X)
     vjp = portable.vjp()
     rows = words(portable.in_shardings)[0]
-    assert words(vjp.in_shardings) == [rows, REPLICATED, REPLICATED]
-    assert words(vjp.out_shardings) == [rows, REPLICATED]
+    assert words(vjp.in_shardings) == [rows, None, None]
+    assert words(vjp.out_shardings) == [rows, None]
 
 
-def test_an_argument_that_the_module_dropped_has_a_sharding_in_the_vjp() -> None:
+def test_an_argument_that_the_module_dropped_has_no_sharding_in_the_vjp() -> None:
     function = jax.jit(lambda a, unused, w: a * w, in_shardings=(over("x"), over("y"), None))
     portable = exported(function, X, X, X)
     assert portable.module.kept_arguments == (0, 2)
     rows = words(portable.in_shardings)[0]
-    assert words(portable.vjp().out_shardings) == [rows, REPLICATED, REPLICATED]
+    assert words(portable.vjp().out_shardings) == [rows, None, None]
 
 
 def test_four_bit_arguments_keep_the_shardings_of_all() -> None:

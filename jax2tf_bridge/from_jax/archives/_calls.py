@@ -15,6 +15,7 @@ import jax
 
 from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.from_jax._jax_compat import ir
+from jax2tf_bridge.from_jax.stablehlo._operations import attributes_of
 
 _TARGET = re.compile(r"(?:lapack|blas)_([sdcz])([a-z]+\d?)(_ffi)?")
 
@@ -194,11 +195,10 @@ def _flags_of_attributes(call: Any) -> dict[str, int]:
     found: dict[str, int] = {}
     for name in ("mhlo.backend_config", "backend_config"):
         if name in call.attributes and isinstance(call.attributes[name], ir.DictAttr):
-            attributes: Any = ir.DictAttr(call.attributes[name])
             found |= {
-                named.name: int(named.attr.value)
-                for named in attributes
-                if isinstance(named.attr, (ir.BoolAttr, ir.IntegerAttr))
+                key: int(value.value)
+                for key, value in attributes_of(ir.DictAttr(call.attributes[name])).items()
+                if isinstance(value, (ir.BoolAttr, ir.IntegerAttr))
             }
     numbers = ("left", "lower", "transpose", "transposed")
     flags: dict[str, int] = {name: found[name] for name in numbers if name in found}

@@ -17,6 +17,7 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
+    attributes_of,
     custom_call_target,
     function_type,
     main_of,
@@ -331,7 +332,7 @@ def _large(operation: Any, taken: np.ndarray | None) -> _Constant | None:
 
 
 def _symbols(operation: Any) -> set[str]:
-    texts = (str(operation.attributes[i].attr) for i in range(len(operation.attributes)))
+    texts = map(str, attributes_of(operation).values())
     return {a or b for text in texts for a, b in _SYMBOL.findall(text)}
 
 
@@ -376,13 +377,12 @@ def _dense(kind: Any, data: bytes | memoryview) -> Any:
 
 def _with_operands(call: Any, operands: Sequence[Any]) -> None:
     """Puts a call with further operands in the place of a func.call."""
-    every = (call.attributes[i] for i in range(len(call.attributes)))
     with ir.InsertionPoint(call):
         longer = ir.Operation.create(
             "func.call",
             results=[result.type for result in call.results],
             operands=[*call.operands, *operands],
-            attributes={named.name: named.attr for named in every},
+            attributes=attributes_of(call),
             loc=call.location,
         )
     _extend(longer, "arg_attrs", len(operands))

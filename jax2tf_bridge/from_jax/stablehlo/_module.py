@@ -16,6 +16,7 @@ from jax2tf_bridge.from_jax.stablehlo import _sharding_calls as _stablehlo_shard
 from jax2tf_bridge.from_jax.stablehlo._keeping_nan import EXTREMES, keep_nan
 from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
+    attributes_of,
     below,
     custom_call_target,
     drop_empty_attributes,
@@ -486,20 +487,20 @@ def _convert(value: Any, kind: Any) -> Any:
 
 
 def _without_sharding(attributes: Any) -> Any:
-    every: Any = ir.DictAttr(attributes)
-    return ir.DictAttr.get({named.name: named.attr for named in every if named.name != _SHARDING})
+    kept = attributes_of(ir.DictAttr(attributes))
+    kept.pop(_SHARDING, None)
+    return ir.DictAttr.get(kept)
 
 
 def _as_chlo(call: Any) -> None:
     """Puts the CHLO operation that a custom call "mhlo.NAME" stands for in its place."""
     name = custom_call_target(call).removeprefix("mhlo.")
-    attributes: Any = ir.DictAttr(call.attributes["mhlo.attributes"])
     with ir.InsertionPoint(call):
         operation = ir.Operation.create(
             f"chlo.{'top_k' if name == 'topk' else name}",
             results=[result.type for result in call.results],
             operands=list(call.operands),
-            attributes={named.name: named.attr for named in attributes},
+            attributes=attributes_of(ir.DictAttr(call.attributes["mhlo.attributes"])),
             loc=call.location,
         )
     replace_operation(call, operation.results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -22,6 +23,22 @@ def attribute(operation: Any, name: str) -> Any:
     """Returns an attribute of an operation, None if it has none of this name."""
     attributes = operation.attributes
     return attributes[name] if name in attributes else None  # noqa: SIM401 - it has no get
+
+
+def attributes_of(holder: Any) -> dict[str, Any]:
+    """Returns the attributes of an operation, or of a DictAttr, by name.
+
+    Leaves out constants of complex numbers, because jaxlib has no Python object for them.
+    """
+    attributes = holder if isinstance(holder, ir.DictAttr) else holder.attributes
+    # By number, because iterating yields names in some releases of jaxlib.
+    names = [str(attributes[i].name) for i in range(len(attributes))]
+    readable = {}
+    for name in names:
+        # NamedAttribute.attr would throw through a `noexcept` here, which ends the process.
+        with contextlib.suppress(TypeError):
+            readable[name] = attributes[name]
+    return readable
 
 
 def function_type(function: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
+    attributes_of,
     below,
     custom_call_target,
     replace_operation,
@@ -53,7 +54,7 @@ def _add_shapes(op: Any) -> None:
     count = len(operands)
     with ir.InsertionPoint(op), op.location:
         shapes = [_shape_of(value) for value in operands]
-        attributes = {name: op.attributes[name] for name in _names(op)}
+        attributes = attributes_of(op)
         indices = list(range(count, 2 * count))
         attributes[_SHAPES] = ir.Attribute.parse(f"dense<{indices}> : tensor<{count}xi64>")
         new = ir.Operation.create(
@@ -63,11 +64,6 @@ def _add_shapes(op: Any) -> None:
             attributes=attributes,
         )
     replace_operation(op, new.results)
-
-
-def _names(op: Any) -> list[str]:
-    # Iterating gives named attributes, or from later releases of jaxlib on their names.
-    return [str(getattr(entry, "name", entry)) for entry in op.attributes]
 
 
 def _shape_of(value: Any) -> Any:
