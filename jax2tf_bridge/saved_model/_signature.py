@@ -28,10 +28,11 @@ class Signature:
       input_names: other names than those that follow from the arguments, by these or by paths:
         {"x": "image"}.
       output_names: the same of the results; or one name for each, in order.
-      defaults: for inputs that a caller may leave out, by name. TensorFlow Serving fills them in
-        from the signature, as do the methods of a loaded model: any of up to five, of more all
-        that have one or none; not for arrays within a container. With `preprocess` they are for
-        what that takes.
+      defaults: values of inputs that a caller may leave out, by name. TensorFlow Serving fills
+        them in over gRPC; over REST callers pass every input. The methods of a loaded model fill
+        in any of up to five; where more have defaults, a call leaves out all of them or none.
+        Arrays within a container have no defaults there. With `preprocess` these are inputs of
+        that function.
       preprocess: a TensorFlow function that is called with the inputs by keyword and gives the
         arguments without the weights: one value, a tuple, or a dict by the argument's name. Where
         the function takes 32 bits, 64 are cast (int64 of a lookup table); nothing else is.

@@ -356,7 +356,7 @@ def test_requests_that_are_no_rows_stay_apart(tmp_path: Path) -> None:
     )
     saved = quickly(tmp_path / "1", one, buckets={"b": [1, 8]})
     assert saved.serving.batching is None
-    assert "with a preprocess or postprocess, an open one" in str(saved.serving)
+    assert "because of serving_default: text: string[] has no open rows." in str(saved.serving)
     assert "the buckets b = 8: no example" in saved.notes[0]
 
 

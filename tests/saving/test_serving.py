@@ -19,9 +19,10 @@ from jax2tf_bridge.errors import SavingError
 from jax2tf_bridge.saving import BatchingParameters
 from jax2tf_bridge.saving.buckets._buckets import Bucketing, make_bucketing
 from jax2tf_bridge.saving.serving import _precompile
-from jax2tf_bridge.saving.serving._instructions import serving_instructions
+from jax2tf_bridge.saving.serving._instructions import ServedSignature, serving_instructions
 from jax2tf_bridge.saving.serving._precompile import CACHE_FOLDER, CompileCache, precompile
 from jax2tf_bridge.saving.serving._warm_up import WarmUpRequest, Zeros, requests_of
+from jax2tf_bridge.saving.signatures._served_arrays import ServedArray
 from tests.fresh_process import run_python
 from tests.saving.bucketed_functions import aval, named
 from tests.saving.precompiling import in_this_process
@@ -42,8 +43,24 @@ def bucketing(
     )
 
 
+def served(bucketing: Bucketing, **options: Any) -> ServedSignature:
+    """A signature without the user's own TensorFlow around it."""
+    inputs = {name: ServedArray.of_aval(aval) for name, aval in bucketing.given().items()}
+    outputs = {name: ServedArray.of_aval(aval) for name, aval in bucketing.outputs.items()}
+    return replace(ServedSignature(bucketing.name, inputs, outputs, bucketing), **options)
+
+
+def reason_to_stay_apart(*signatures: ServedSignature) -> str:
+    """Returns what the instructions say after "not joined"; there must be no batching."""
+    made = serving_instructions("/m", "mlp", signatures)
+    assert made.batching is None
+    assert not any("batching" in word for word in made.command)
+    (note,) = (note for note in made.notes if note.startswith("Requests are not joined"))
+    return note.partition(" because ")[2]
+
+
 def test_the_text_is_a_command_a_file_and_notes() -> None:
-    text = str(serving_instructions("/models/my mlp", "mlp", [bucketing()], cores=6))
+    text = str(serving_instructions("/models/my mlp", "mlp", [served(bucketing())], cores=6))
     assert (
         text
         == """\
@@ -54,6 +71,7 @@ Start TensorFlow Serving with
         --rest_api_port=8501 \\
         --model_name=mlp \\
         '--model_base_path=/models/my mlp' \\
+        --grpc_max_threads=256 \\
         --xla_cpu_compilation_enabled=true \\
         --enable_batching=true \\
         --batching_parameters_file=batching_parameters.txt
@@ -66,82 +84,166 @@ after writing to batching_parameters.txt
     allowed_batch_sizes: 32
     batch_timeout_micros { value: 0 }
     num_batch_threads { value: 6 }
+    max_enqueued_batches { value: 280 }
 
+- --grpc_max_threads is how many gRPC requests may run or wait at once; TensorFlow Serving refuses \
+more with "Server Threadpool Exhausted". By default it is 4 for each core.
 - Without --xla_cpu_compilation_enabled=true every request on a CPU fails: TensorFlow Serving \
 compiles for CPUs only if it is told to.
 - With batching, a request of more than 32 rows is refused; without the last two options it is \
 not, and requests are not joined.
+- max_enqueued_batches is the number of threads that take requests: 256 for gRPC and 24 for REST. \
+Each thread waits with one request, so the queue is never full, even if each request fills a \
+batch. If you change --grpc_max_threads, change both by the same number. By default the queue holds 10 \
+batches, and TensorFlow Serving refuses what does not fit.
 """
     )
 
 
 def test_the_command_line_survives_a_shell() -> None:
     environment = {"TF_XLA_FLAGS": "--a=/x y --b=true"}
-    made = serving_instructions("/models/my mlp", "mlp", [bucketing()], environment=environment)
+    made = serving_instructions(
+        "/models/my mlp", "mlp", [served(bucketing())], environment=environment
+    )
     words = shlex.split(made.command_line().replace("\\\n", ""))
     assert words == ["TF_XLA_FLAGS=--a=/x y --b=true", *made.command]
 
 
 def test_models_that_were_not_lowered_for_the_cpu() -> None:
-    made = serving_instructions("/m", "mlp", [bucketing()], platforms=["cuda"])
+    made = serving_instructions("/m", "mlp", [served(bucketing())], platforms=["cuda"])
     assert "--xla_cpu_compilation_enabled=true" not in made.command
     assert not any("CPU" in note for note in made.notes)
 
 
+def test_a_large_machine_keeps_the_threads_of_tensorflow_serving() -> None:
+    made = serving_instructions("/m", "mlp", [served(bucketing())], cores=100)
+    assert "--grpc_max_threads=400" in made.command
+    assert made.batching is not None
+    assert made.batching.max_enqueued_batches == 800
+
+
 def test_signatures_with_other_buckets_share_one_file() -> None:
-    other = bucketing(buckets={"b": (4, 64)})
-    made = serving_instructions("/m", "mlp", [bucketing(), other], cores=2)
-    assert made.batching == BatchingParameters((1, 4, 8, 32, 64), num_batch_threads=2)
+    other = served(bucketing(buckets={"b": (4, 64)}))
+    made = serving_instructions("/m", "mlp", [served(bucketing()), other], cores=2)
+    assert made.batching == BatchingParameters(
+        (1, 4, 8, 32, 64), num_batch_threads=2, max_enqueued_batches=264
+    )
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "reason"),
     [
-        bucketing({"x": "(3, b)"}),
-        bucketing(outputs={"y": "(b, 10)", "total": "()"}),
-        bucketing({"x": "(b, 3)", "scale": "()"}),
-        bucketing({"x": "(2*b, 3)"}, oversize="as is"),
-        bucketing({"x": "(n, l)"}, {"y": "(n,)"}, {"l": (16, 64)}, oversize="as is"),
+        (bucketing({"x": "(3, b)"}), "x: float32[3,b] does not begin with a bucketed size"),
+        (
+            bucketing(outputs={"y": "(b, 10)", "total": "()"}),
+            "total: float32[] does not begin with a bucketed size",
+        ),
+        (
+            bucketing({"x": "(b, 3)", "scale": "()"}),
+            "scale: float32[] does not begin with a bucketed size",
+        ),
+        (
+            bucketing({"x": "(2*b, 3)"}, oversize="as is"),
+            "x: float32[2*b,3] does not begin with a bucketed size",
+        ),
+        (
+            bucketing({"x": "(n, l)"}, {"y": "(n,)"}, {"l": (16, 64)}, oversize="as is"),
+            "x: float32[n,l] does not begin with a bucketed size",
+        ),
+        (
+            bucketing({"x": "(b, 3)", "z": "(c, 3)"}, {"y": "(b,)"}, {"b": (4,), "c": (4,)}),
+            "its inputs and outputs do not all begin with the same size",
+        ),
     ],
 )
-def test_requests_that_cannot_be_joined(given: Bucketing) -> None:
-    for bucketings in ([given], [given, bucketing()]):
-        made = serving_instructions("/m", "mlp", bucketings)
-        assert made.batching is None
-        assert not any("batching" in word for word in made.command)
-        assert any("Requests are not joined" in note for note in made.notes)
+def test_requests_that_cannot_be_joined(given: Bucketing, reason: str) -> None:
+    for signatures in ([served(given)], [served(given), served(bucketing())]):
+        assert reason_to_stay_apart(*signatures) == f"of serving_default: {reason}."
 
 
 def test_a_signature_without_buckets_keeps_requests_apart() -> None:
-    made = serving_instructions("/m", "mlp", [bucketing()], signatures_that_stay_apart=["embed"])
-    assert made.batching is None
+    plain = replace(served(bucketing()), name="embed", bucketing=None)
+    assert reason_to_stay_apart(served(bucketing()), plain) == "of embed: it has no buckets."
     assert serving_instructions("/m", "mlp").batching is None
     assert "Requests are not joined" not in str(serving_instructions("/m", "mlp"))
 
 
+TEXT_BUCKETS: dict[str, tuple[int, ...]] = {"b": (1, 8), "l": (16, 64)}
+
+
+def text_model(any_padding: bool = True, **options: Any) -> ServedSignature:
+    given = bucketing(buckets=TEXT_BUCKETS, **options)
+    return served(replace(given, any_padding=any_padding))
+
+
 def test_lengths_that_tensorflow_serving_may_pad() -> None:
-    buckets: dict[str, tuple[int, ...]] = {"b": (1, 8), "l": (16, 64)}
-
-    def pads(any_padding: bool = True, **options: Any) -> bool:
-        padded = replace(bucketing(buckets=buckets, **options), any_padding=any_padding)
-        made = serving_instructions("/m", "mlp", [padded])
+    dense = served(bucketing(), name="dense")
+    # Where no length is open there is nothing to pad, so the second model changes nothing.
+    for signatures in (
+        [text_model(inputs={"x": "(b, l)"})],
+        [text_model(inputs={"x": "(b, l)"}), dense],
+    ):
+        made = serving_instructions("/m", "mlp", signatures)
         assert made.batching is not None
-        assert ("pad_variable_length_inputs: true" in str(made)) == (
-            made.batching.pad_variable_length_inputs
-        )
-        return made.batching.pad_variable_length_inputs
+        assert made.batching.pad_variable_length_inputs
+        assert "pad_variable_length_inputs: true" in str(made)
+        assert "also pads requests of a wrong size" in made.notes[-1]
+    assert "pad_variable_length_inputs" not in str(serving_instructions("/m", "mlp", [dense]))
 
-    assert pads(inputs={"x": "(b, l)"})
-    assert not pads(inputs={"x": "(b, l)"}, outputs={"y": "(b, l)"})
-    # TensorFlow Serving pads with the first number of an input, and fills no mask.
-    assert not pads(any_padding=False, inputs={"x": "(b, l)"})
-    assert not pads(inputs={"x": "(b, l, n)"})
+
+@pytest.mark.parametrize(
+    ("signature", "size", "reason"),
+    [
+        # TensorFlow Serving pads with the first number of an input, and fills no mask.
+        (
+            text_model(any_padding=False, inputs={"x": "(b, l)"}),
+            "l",
+            "it would pad with the first number of each input, and that may change results",
+        ),
+        (
+            text_model(inputs={"x": "(b, l)"}, outputs={"y": "(b, l)"}),
+            "l",
+            "it would pad, and not slice y: float32[b,l]",
+        ),
+        (text_model(inputs={"x": "(b, l, n)"}), "n", "n has no buckets"),
+        (served(bucketing(inputs={"x": "(b, 2*k)"})), "k", "k has no buckets"),
+    ],
+)
+def test_requests_of_different_lengths_are_not_joined(
+    signature: ServedSignature, size: str, reason: str
+) -> None:
+    lengths = "l, n" if size == "n" else size
+    assert reason_to_stay_apart(signature, served(bucketing(), name="dense")) == (
+        f"of serving_default: requests choose the size {lengths} beside their rows, and "
+        f"TensorFlow Serving fails where it joins different ones; {reason}."
+    )
+
+
+def test_lengths_around_the_users_own_functions_are_not_joined() -> None:
+    rows = served(bucketing(), is_preprocessed=True, is_postprocessed=True)
+    words = ServedArray("string", (None, None))
+    text = ServedArray("string", (None,))
+    assert serving_instructions("/m", "mlp", [replace(rows, inputs={"text": text})]).batching
+    for inputs, outputs, reason in [
+        ({"words": words}, {"y": text}, "words: string[?,?] has an open size beside its rows"),
+        ({"text": text}, {"y": words}, "y: string[?,?] has an open size beside its rows"),
+        ({"text": ServedArray("string", ())}, {"y": text}, "text: string[] has no open rows"),
+        ({"text": text}, {"y": ServedArray("string", None)}, "y: string[...] has no open rows"),
+    ]:
+        made = reason_to_stay_apart(replace(rows, inputs=inputs, outputs=outputs))
+        assert made == f"of serving_default: {reason}."
 
 
 def test_requests_whose_rows_may_influence_each_other_are_not_joined() -> None:
-    for options in ({"mask": "mask"}, {"unchecked": ["b"]}):
+    for options, reason in (
+        ({"mask": "mask"}, "a mask says which rows are real, so rows may influence each other"),
+        (
+            {"unchecked": ["b"]},
+            "unchecked_padding names b, so rows were not checked to leave each other alone",
+        ),
+    ):
         made = bucketing(inputs={"x": "(b, 28)", "mask": "(b,)"}, **options)
-        assert serving_instructions("/m", "mlp", [made]).batching is None
+        assert reason_to_stay_apart(served(made)) == f"of serving_default: {reason}."
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,11 @@ class ServedArray:
         rows = self.shape[0] if self.shape else 0
         return rows is None or is_symbolic_dim(rows)
 
+    @property
+    def has_open_lengths(self) -> bool:
+        """True if a dimension after the first has no fixed size."""
+        return any(size is None or is_symbolic_dim(size) for size in (self.shape or ())[1:])
+
     def __str__(self) -> str:
         return array_type_text(self.dtype, self.shape)
 
