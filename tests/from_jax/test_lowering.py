@@ -109,7 +109,9 @@ def test_approximate_top_k_is_exported_for_every_platform(platforms: list[str] |
     )(np.zeros((2, 8), np.float32))
     assert portable.tensorflow_releases[0] == "2.15"
     if "cpu" in portable.platforms:
-        (largest, at), (smallest, _) = bridge.to_tf(portable)(np.float32([[3, 1, 5], [2, 4, 0]]))
+        (largest, at), (smallest, _) = bridge.to_tf(portable)(
+            np.array([[3, 1, 5], [2, 4, 0]], np.float32)
+        )
         np.testing.assert_array_equal(largest, [[5, 3], [4, 2]])
         np.testing.assert_array_equal(at, [[2, 0], [1, 0]])
         np.testing.assert_array_equal(smallest, [[1, 3], [0, 2]])

@@ -228,7 +228,7 @@ def test_what_is_drawn_is_drawn_again() -> None:
 
 
 def test_functions_with_complex_constants_are_exported() -> None:
-    def choose(i: jax.Array, x: jax.Array) -> jax.Array:
+    def choose(i: Any, x: Any) -> Any:
         y = jax.lax.cond(i > 0, lambda x: x + 1, lambda x: x * 3, x)
         return jnp.cumsum(jax.nn.sigmoid(y))
 
