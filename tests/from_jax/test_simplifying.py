@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from typing import Any
 
 import jax
 import jax.numpy as jnp
