@@ -20,7 +20,12 @@ _MAX_WORK = 5000
 _MAX_FACTOR = 1000
 
 
-def symbolic_dim_bounds(dimension: Dim, scope: SymbolicScope | None = None) -> tuple[float, float]:
+def symbolic_dim_bounds(
+    dimension: Dim,
+    scope: SymbolicScope | None = None,
+    *,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
+) -> tuple[float, float]:
     """Returns bounds of a dimension, both inclusive: (lower, upper), ints where they are finite.
 
     They always hold, for all variables of at least 1 that satisfy the constraints; they need not
@@ -29,24 +34,27 @@ def symbolic_dim_bounds(dimension: Dim, scope: SymbolicScope | None = None) -> t
     Args:
       dimension: the dimension.
       scope: the constraints.
+      ranges: the lowest and the highest value of some variables; others are at least 1.
 
     >>> from shape_poly import SymbolicScope, parse_dimension
     >>> symbolic_dim_bounds(parse_dimension("mod(b, 8) + 1"))
     (1, 8)
     >>> symbolic_dim_bounds(parse_dimension("b - floordiv(b, 2)"), SymbolicScope(["b <= 9"]))
     (1, 5)
+    >>> symbolic_dim_bounds(parse_dimension("2*b"), ranges={"b": (1, 100)})
+    (2, 200)
     """
     if not isinstance(dimension, DimExpr):
         return dimension, dimension
     facts = [] if scope is None else [f for c in scope.constraints for f in _not_negative(c)]
-    ranges = _ranges(facts)
-    lower, upper = enclosure(dimension, ranges)
+    narrowed = _ranges(facts, ranges or {})
+    lower, upper = enclosure(dimension, narrowed)
     if len(facts) * len(dimension.terms) <= _MAX_WORK:
         for fact in facts:
-            lower = max(lower, _lower_by(dimension, fact, ranges))
-            upper = min(upper, -_lower_by(-dimension, fact, ranges))
+            lower = max(lower, _lower_by(dimension, fact, narrowed))
+            upper = min(upper, -_lower_by(-dimension, fact, narrowed))
     # Constraints that contradict each other bound nothing: anything holds under them.
-    return (lower, upper) if lower <= upper else enclosure(dimension)
+    return (lower, upper) if lower <= upper else enclosure(dimension, ranges)
 
 
 def _not_negative(constraint: Comparison) -> Sequence[DimExpr]:
@@ -57,12 +65,12 @@ def _not_negative(constraint: Comparison) -> Sequence[DimExpr]:
     return (fact.expression,) if fact.relation == ">=" else ()
 
 
-def _ranges(facts: Sequence[DimExpr]) -> dict[str, Interval]:
-    """Bounds the variables by facts that are linear in them.
+def _ranges(facts: Sequence[DimExpr], known: Mapping[str, Interval]) -> dict[str, Interval]:
+    """Narrows the known bounds of variables by facts that are linear in them.
 
     Where facts contradict each other, a lower bound may be above the upper one.
     """
-    ranges: dict[str, Interval] = {}
+    ranges = dict(known)
     for _ in range(_ROUNDS):
         before = dict(ranges)
         for fact in facts:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from jax2tf_bridge.errors import ShapeError
 from jax2tf_bridge.to_tf._shape_guards import Guards, SizeAlgebra
-from shape_poly import Dim, DimExpr, SymbolicScope, symbolic_dim_bounds
+from shape_poly import Dim, DimExpr, symbolic_dim_bounds
 
 Shapes = Sequence[tuple[Dim, ...]]
 
@@ -102,8 +102,8 @@ def _wrapping(results: Shapes, arguments: Shapes) -> tuple[DimExpr, ...]:
 
 
 def _may_wrap(dimension: DimExpr) -> bool:
-    limits = [f"{name} <= {_LARGEST}" for name in sorted(dimension.variables())]
-    _, upper = symbolic_dim_bounds(dimension, SymbolicScope(limits, check=False))
+    ranges = dict.fromkeys(dimension.variables(), (1, _LARGEST))
+    _, upper = symbolic_dim_bounds(dimension, ranges=ranges)
     return upper >= _WRAPS
 
 

@@ -29,8 +29,13 @@ def sizes_dtype(shapes: Iterable[Sequence[Dim]], constraints: Iterable[Compariso
     TensorFlow has kernels for int32 that leave sizes on the host; int64 goes through the GPU.
     """
     sides = [side for c in constraints for side in (c.left, c.right)]
-    constants = (abs(c) for d in [*sides, *(d for s in shapes for d in s)] for c in _constants(d))
-    return tf.int32 if max(constants, default=0) <= tf.int32.max else tf.int64
+    largest = (largest_constant(d) for d in [*sides, *(d for s in shapes for d in s)])
+    return tf.int32 if max(largest, default=0) <= tf.int32.max else tf.int64
+
+
+def largest_constant(dimension: Dim) -> int:
+    """Returns the largest constant of a size, without its sign; nested operations count as well."""
+    return max((abs(constant) for constant in _constants(dimension)), default=0)
 
 
 def _constants(dimension: Dim) -> Iterable[int]:

@@ -165,3 +165,11 @@ def test_large_dimensions_and_scopes_take_seconds_at_most() -> None:
         scope = SymbolicScope(constraints, check=False)
         with within(10):
             symbolic_dim_bounds(dimension, scope)
+
+
+def test_known_ranges_of_variables_narrow_the_bounds() -> None:
+    b, n = DimExpr.variable("b"), DimExpr.variable("n")
+    assert symbolic_dim_bounds(2 * b + n, ranges={"b": (1, 100)}) == (3, math.inf)
+    assert symbolic_dim_bounds(2 * b + n, ranges={"b": (7, 7), "n": (1, 5)}) == (15, 19)
+    scope = SymbolicScope(["b <= n"])
+    assert symbolic_dim_bounds(b, scope, ranges={"n": (1, 9)}) == (1, 9)

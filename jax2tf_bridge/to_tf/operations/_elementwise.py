@@ -142,7 +142,7 @@ def _clamp(low: tf.Tensor, x: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
 def _convert(scope: Scope, operation: Operation, operands: Sequence[Array]) -> Array:
     (array,) = operands
     element = operation.results[0].tensor.element
-    found = converted(array, element)
+    found = converted(scope, array, element)
     if found is not None:
         return found
 

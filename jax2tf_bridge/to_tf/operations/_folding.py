@@ -169,8 +169,7 @@ def _of_sizes(
     parts: list[Dim] = []
     for row in rows:
         part = _computed(scope, operation.name, row)
-        # Loop counters are integers of any use, which wrap around where sizes do not.
-        if part is None or not scope.fits(part):
+        if part is None or not scope.fits(part, element):
             return None
         parts.append(part)
     return Array(element, sizes, parts=tuple(parts))
@@ -334,11 +333,14 @@ def _is_sign(array: Array, x: tuple[Dim, ...]) -> bool:
     )
 
 
-def converted(array: Array, element: str) -> Array | None:
+def converted(scope: Scope, array: Array, element: str) -> Array | None:
     """Converts what is known to another element type, if that is exact or rounds in one way."""
     if element == array.element:
         return array
     if array.parts is not None and element in _SIZES and array.element in _SIZES:
+        fits = scope.is_within if element == "i64" else scope.fits
+        if not all(fits(part, "i32") for part in array.parts):
+            return None
         return Array(element, array.sizes, parts=array.parts)
     if array.known is None or array.known.size > _MOST_CONVERTED:
         return None

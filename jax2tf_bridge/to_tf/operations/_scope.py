@@ -6,6 +6,7 @@ import functools
 import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -14,12 +15,11 @@ import tensorflow as tf
 from jax2tf_bridge.errors import BridgeError, ModuleError
 from jax2tf_bridge.portable.bytecode import Block, Operation, Program, TensorType, Value
 from jax2tf_bridge.to_tf._line_names import line_scope
-from jax2tf_bridge.to_tf._shape_guards import SizeAlgebra
+from jax2tf_bridge.to_tf._shape_guards import SizeAlgebra, largest_constant
 from jax2tf_bridge.to_tf.operations import _converter_integers
 from jax2tf_bridge.to_tf.operations._array import Array, has_dtype, tf_dtype
 from shape_poly import Dim, DimExpr, SymbolicScope, symbolic_dim_bounds, variables_of
-
-_SIZES = SizeAlgebra(tf.int32)
+from shape_poly import Operation as SizeOperation
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,14 @@ class _SizesForConverters(SizeAlgebra):
         return super().mod(self.add(super().mod(left, right), right), right)
 
 
-_FOR_CONVERTERS = _SizesForConverters(tf.int32)
-
-_INT32 = 2**31
+_LIMITS = MappingProxyType(
+    {"i32": (tf.int32.min, tf.int32.max), "i64": (tf.int64.min, tf.int64.max)}
+)
+"""The lowest and the highest number of each type that JAX computes sizes in."""
+_MAX_SIZE = tf.int32.max
+"""Maximum size of an axis: StableHLO reads sizes as int32."""
+_MAX_FACTOR = 1 << 20
+"""Maximum constant in int32 arithmetic that is taken to be about sizes, and not to wrap around."""
 
 _DEEPEST, _MOST_OPERATIONS = 1000, 1_000_000
 """How deep functions and regions may nest, and how many operations they may have when each call is
@@ -119,6 +124,7 @@ class Scope:
         self._budget = [_MOST_OPERATIONS]
         self._numbers = itertools.count()
         self._counters: set[str] = set()
+        self._exceeds_32_bits = [False]
 
     def inner(self, *, other_graph: bool = False) -> Scope:
         """Makes the scope of a region, or of a function that is called.
@@ -143,6 +149,7 @@ class Scope:
         scope._line = self._line
         scope._budget, scope._numbers = self._budget, self._numbers
         scope._counters = self._counters
+        scope._exceeds_32_bits = self._exceeds_32_bits
         if not other_graph:
             scope._made, scope._variables = self._made, self._variables
         return scope
@@ -322,8 +329,7 @@ class Scope:
     def _stack(self, array: Array) -> tf.Tensor:
         assert array.parts is not None
         dtype = array.tf_dtype
-        number = self._wide if dtype == tf.int64 else self.size
-        parts = [number(part) for part in array.parts]
+        parts = [self._number(part, array.element) for part in array.parts]
         if all(isinstance(part, int) for part in parts):
             values = np.array(parts, dtype.as_numpy_dtype)
             return tf.constant(values.reshape(array.static_sizes()))
@@ -334,15 +340,11 @@ class Scope:
             tensor = tf.reshape(tensor, array.static_sizes())
         return tensor if tensor.dtype == dtype else tf.cast(tensor, dtype)
 
-    def _wide(self, number: Dim) -> Any:
-        """Computes a number of 64 bits: products of sizes, other than sizes, may need them."""
-        if not isinstance(number, DimExpr) or all(
-            sum(exponent for _, exponent in monomial) <= 1 for monomial, _ in number.terms
-        ):
+    def _number(self, number: Dim, element: str) -> Any:
+        """Computes a number that need not be a size; in int32, where that is exact."""
+        if element == "i32" or self._is_exact_in_32_bits(number):
             return self.size(number)
-        values = {name: tf.cast(self._variable(name), tf.int64) for name in number.variables()}
-        algebra = SizeAlgebra(tf.int64)
-        return self.once(("wide", number), lambda: number.evaluate_with(values, algebra))
+        return self._in_64_bits(number)
 
     def _is_full(self, array: Array, compact: tf.Tensor) -> bool:
         if compact.shape.rank != array.rank:
@@ -390,9 +392,48 @@ class Scope:
         return self.once(("size", dimension), lambda: self._compute(dimension))
 
     def _compute(self, dimension: DimExpr) -> Any:
-        return dimension.evaluate_with(
-            {name: self._variable(name) for name in dimension.variables()},
-            _FOR_CONVERTERS if self.for_converters else _SIZES,
+        if self._exceeds_32_bits[0] and not self._has_exact_operands(dimension):
+            number = self._in_64_bits(dimension)
+            return number if isinstance(number, int) else tf.cast(number, tf.int32)
+        values = {name: self._variable(name) for name in dimension.variables()}
+        return dimension.evaluate_with(values, self._algebra(tf.int32))
+
+    def _in_64_bits(self, dimension: Dim) -> Any:
+        """Returns a number: an int, or a scalar tensor of int64 that is computed once."""
+        if not isinstance(dimension, DimExpr):
+            return dimension
+
+        def make() -> Any:
+            values = {name: self._variable_in_64_bits(name) for name in dimension.variables()}
+            return dimension.evaluate_with(values, self._algebra(tf.int64))
+
+        return self.once(("64 bits", dimension), make)
+
+    def _algebra(self, dtype: tf.DType) -> SizeAlgebra:
+        return _SizesForConverters(dtype) if self.for_converters else SizeAlgebra(dtype)
+
+    def _variable_in_64_bits(self, name: str) -> Any:
+        size = self._variable(name)
+        if isinstance(size, int):
+            return size
+        return self.once(("variable in 64 bits", name), lambda: tf.cast(size, tf.int64))
+
+    def _is_exact_in_32_bits(self, number: Dim) -> bool:
+        return self.is_within(number, "i32") and self._has_exact_operands(number)
+
+    def _has_exact_operands(self, number: Dim) -> bool:
+        """Returns whether operations within a sum of products have operands that fit into int32.
+
+        Sums and products may wrap around before the result; other operations may not.
+        """
+        if not isinstance(number, DimExpr):
+            return True
+        return all(
+            self._is_exact_in_32_bits(operand)
+            for monomial, _ in number.terms
+            for atom, _ in monomial
+            if isinstance(atom, SizeOperation)
+            for operand in atom.operands
         )
 
     def _variable(self, name: str) -> Any:
@@ -433,12 +474,36 @@ class Scope:
         self._counters.add(name)
         return size
 
-    def fits(self, dimension: Dim) -> bool:
-        """Tells whether a size fits into 32 bits, as all do that are not made of counters."""
-        if not isinstance(dimension, DimExpr) or self._counters.isdisjoint(dimension.variables()):
+    def fits(self, number: Dim, element: str) -> bool:
+        """Returns whether a number has the same value in a type of integers, which wrap around.
+
+        JAX computes sizes in int32 unless it has 64 bits, so int32 numbers that are made of sizes
+        and small constants are taken to fit. Loop counters and large constants are used for more
+        than sizes, in random numbers for instance.
+
+        Args:
+          number: the exact one.
+          element: "i32" or "i64".
+        """
+        if self.is_within(number, element):
+            if element == "i64" and not self.is_within(number, "i32"):
+                self._exceeds_32_bits[0] = True
             return True
-        lower, upper = self.bounds(dimension)
-        return lower >= -_INT32 and upper < _INT32
+        if element != "i32" or not isinstance(number, DimExpr):
+            return False
+        lowest, highest = _LIMITS[element]
+        lower, upper = self.bounds(number)
+        return (
+            lower <= highest
+            and upper >= lowest
+            and self._counters.isdisjoint(number.variables())
+            and largest_constant(number) <= _MAX_FACTOR
+        )
+
+    def is_within(self, number: Dim, element: str) -> bool:
+        lowest, highest = _LIMITS[element]
+        lower, upper = self.bounds(number)
+        return lower >= lowest and upper <= highest
 
     def _named(self, tensor: tf.Tensor, least: int) -> tuple[str, Dim]:
         name = f"_size_{next(self._numbers)}"  # unlike any other, in scopes beside this one too
@@ -486,8 +551,19 @@ class Scope:
         return tensor
 
     def bounds(self, dimension: Dim) -> tuple[float, float]:
-        """Returns bounds of a size, both inclusive."""
-        return symbolic_dim_bounds(dimension, self._constraints)
+        """Returns bounds of a size, or of a number that is made of sizes, both inclusive."""
+        if not isinstance(dimension, DimExpr):
+            return dimension, dimension
+        ranges = {name: self._range(name) for name in dimension.variables()}
+        return symbolic_dim_bounds(dimension, self._constraints, ranges=ranges)
+
+    def _range(self, name: str) -> tuple[int, int]:
+        scope: Scope | None = self
+        while scope is not None:
+            if isinstance(size := scope._variables.get(name), int):
+                return size, size
+            scope = scope._outer
+        return 1, _MAX_SIZE
 
     # New arrays.
 

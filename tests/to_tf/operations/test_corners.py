@@ -88,6 +88,75 @@ def test_numbers_of_64_bits_that_are_made_of_sizes() -> None:
         np.testing.assert_array_equal(to_tf(portable)(x), f(x))
 
 
+def _numbers_of_64_bits(x: Any, y: Any) -> dict[str, Any]:
+    s, t = (jnp.asarray(array.shape[0], jnp.int64) for array in (x, y))
+    return {
+        "add": s + 2**40,
+        "add beyond 64 bits": s + (2**63 - 1),
+        "multiply": s * 100000,
+        "divide": s * (s - 1) // 2,
+        "divide a negative number": -(s * s) // 7,
+        "divide by a product": lax.div(s * s + t, 2 * s),
+        "divide what wraps around": s**4 // 3,
+        "three factors": s * t * s // 1000,
+        "remainder": (s * s) % 1000,
+        "minimum": jnp.minimum(s, 2**63 - 1),
+        "maximum": jnp.maximum(s, 2**40),
+        "clamp": lax.clamp(jnp.int64(5), s * s, jnp.int64(2**40)),
+        "compare": s * s > 2**33,
+        "compare what wraps around": s**5 > 0,
+        "sign of what wraps around": jnp.sign(s**5),
+        "to int32 and back": jnp.int64(jnp.int32(s * s // 3) + jnp.int32(s * s)),
+        "joined": jnp.stack([s * s, t]),
+        "in a branch": lax.cond(s * s > 2**33, lambda: s * t, lambda: s),
+        "in a loop": lax.fori_loop(0, 3, lambda i, carry: carry * s // 2 + t, s),
+        "a size": jnp.sum(jnp.ones(x.shape[0] * y.shape[0] // 140000)) * x[5],
+        "a size of a result": jnp.ones((x.shape[0] * y.shape[0] + 1) % 7),
+        "a slice": lax.dynamic_slice(x, (s * t,), (4,)),
+    }
+
+
+def _numbers_of_32_bits(x: Any, y: Any) -> dict[str, Any]:
+    s = jnp.asarray(x.shape[0], jnp.int32)
+    return {
+        "divide what wraps around": lax.div(s * 1103515245, jnp.int32(7)),
+        "remainder of what wraps around": abs(s * 1103515245 * 1103515245 + 12345) % 16,
+        "compare what wraps around": s * 1103515245 > 0,
+        "index": x[s * 1103515245],
+    }
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_integers_made_of_sizes_wrap_around_where_their_type_does(bits: int) -> None:
+    f = _numbers_of_64_bits if bits == 64 else _numbers_of_32_bits
+    x, y = np.arange(70000, dtype=np.float32), np.zeros(70001, np.int8)
+    with jax.enable_x64(bits == 64):
+        portable = export(
+            f,
+            target=Target.widest(xla=False),
+            polymorphic_shapes=["b", "n"],
+            polymorphic_constraints="infer",
+        )(x, y)
+        expected = jax.tree.map(np.asarray, jax.jit(f)(x, y))
+    function = to_tf(portable)
+    static = tf.function(lambda: function(tf.constant(x), tf.constant(y)), autograph=False)
+    for results in (function(x, y), static()):
+        for name, array in expected.items():
+            np.testing.assert_array_equal(results[name], array, name)
+            assert results[name].dtype == array.dtype, name
+
+
+def test_indices_of_64_bits_that_are_clipped_to_an_open_size() -> None:
+    def f(x: Any, i: Any) -> Any:
+        return x.at[i].set(1.0, mode="clip")
+
+    x, i = np.zeros((5, 2), np.float32), np.array([0, 3, 9, -7])
+    with jax.enable_x64(True):
+        target = Target.widest(xla=False)
+        portable = export(f, target=target, polymorphic_shapes=["(b, 2)", None])(x, i)
+        np.testing.assert_array_equal(to_tf(portable)(x, i), f(jnp.asarray(x), i))
+
+
 def test_what_contradicts_itself_is_named() -> None:
     """Of a module that no writer makes; the reader does not compare operands with operations."""
     text = """
