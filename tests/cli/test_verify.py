@@ -101,6 +101,25 @@ def test_json_has_all_of_it(ok: Ok, model: Path) -> None:
     assert [p["size"] for p in facts["latency_ms"]] == [2]
 
 
+def test_nan_in_both_is_named_with_its_sizes(ok: Ok, tmp_path: Path) -> None:
+    x = np.ones((2, 2), np.float32)
+    signature = Signature(nan_from_four, args=[x], polymorphic_shapes="(b, 2)")
+    save(tmp_path / "m", signature, vjp_order=0)
+    words = ("--against", f"{__name__}:nan_from_four", "--samples", "4")
+    facts = json.loads(ok("verify", tmp_path / "m", *words, "--json"))
+    (y,) = facts["differences"]
+    assert y["within"]
+    assert y["nan_at"] == [sizes for sizes in facts["samples"] if sizes["b"] >= 4]
+    assert 0 < len(y["nan_at"]) < 4
+    places = "; ".join(f"b = {sizes['b']}" for sizes in y["nan_at"])
+    line = "output y has NaN in JAX and in the SavedModel, which counts as equal: "
+    assert line + places in ok("verify", tmp_path / "m", *words)
+
+
+def nan_from_four(x: Any) -> Any:
+    return {"y": jnp.where(jnp.sum(jnp.ones_like(x)) >= 8, jnp.nan, x)}
+
+
 def test_integers_buckets_and_what_has_no_gradient(ok: Ok, tmp_path: Path) -> None:
     signature = Signature(lookup, args=[np.zeros((2, 3), np.int32)], polymorphic_shapes="(b, 3)")
     save(tmp_path / "m", signature, buckets={"b": [2, 8]}, vjp_order=0)

@@ -222,6 +222,7 @@ def _facts(
                 "tolerance": d.tolerance,
                 "within": d.within,
                 "worst_at": d.sizes,
+                "nan_at": d.nan_at,
             }
             for d in differences
         ],
@@ -233,6 +234,8 @@ def _facts(
 
 
 def _lines(facts: dict[str, Any], differences: Sequence[Difference]) -> Iterator[str]:
+    from jax2tf_bridge.verifying import sizes_text
+
     yield (
         f"{facts['saved_model']}: {facts['signature']} in TensorFlow {facts['tensorflow']} against "
         f"{facts['against']} in JAX {facts['jax']}"
@@ -257,6 +260,10 @@ def _lines(facts: dict[str, Any], differences: Sequence[Difference]) -> Iterator
         verdict = "" if d.within else "  BEYOND IT"
         numbers = f"{d.absolute:8.1e}  {d.relative:8.1e}  {d.tolerance:9.0e}{verdict}"
         yield f"{label:{width}}  {numbers}"
+    for label, d in zip(labels, differences, strict=True):
+        if d.nan_at:
+            places = "; ".join(map(sizes_text, d.nan_at))
+            yield f"{label} has NaN in JAX and in the SavedModel, which counts as equal: {places}"
     if not facts["has_gradients"]:
         yield "(it has no gradients)"
     if facts["latency_ms"]:
