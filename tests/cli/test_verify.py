@@ -18,12 +18,15 @@ import pytest
 from jax2tf_bridge import Signature, save
 from jax2tf_bridge.cli.verify import _command as _verify
 from jax2tf_bridge.errors import ShapeError, StructureError
+from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
+from jax2tf_bridge.saving.signatures._endpoint import Endpoint
 from jax2tf_bridge.verifying import KnownTypes, _comparison
 from jax2tf_bridge.verifying._samples import Sampler
 from tests.cli import models, nnx_model
 from tests.cli.conftest import Ok, Run
 from tests.saved_model import by_hand
+from tests.saving import text_classifier
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +121,43 @@ def test_nan_in_both_is_named_with_its_sizes(ok: Ok, tmp_path: Path) -> None:
 
 def nan_from_four(x: Any) -> Any:
     return {"y": jnp.where(jnp.sum(jnp.ones_like(x)) >= 8, jnp.nan, x)}
+
+
+def test_the_function_within_preprocess_and_postprocess_is_compared(
+    ok: Ok, run: Run, tmp_path: Path
+) -> None:
+    buckets: dict[str, Any] = {"buckets": {"b": [1, 4], "l": [2, 4]}, "oversize": {"l": "as is"}}
+    signature = text_classifier.signature(example={"text": ["good film"]})
+    save(tmp_path / "m", signature, params=text_classifier.PARAMS, **buckets)
+    assert len(read_saved_model(tmp_path / "m").modules) == 2  # the function and its gradient
+    words = ("--samples", "2", "--signature", "serving_default")
+    text = ok("verify", tmp_path / "m", "--against", f"{text_classifier.__name__}:classify", *words)
+    assert "(compared without preprocess and postprocess, which are TensorFlow's)" in text
+    for line in ("output scores", "gradient params['embedding']"):
+        assert line in text
+    wrong = ("--against", f"{__name__}:too_sure", "--gradients", "0")
+    ended = run("verify", tmp_path / "m", *wrong, *words)
+    assert ended.code == 1
+    assert "the output scores differs by" in ended.error
+
+
+def too_sure(params: Any, tokens: Any, mask: Any) -> Any:
+    """Classifies with scores that are 1 % too large."""
+    return {"scores": 1.01 * text_classifier.classify(params, tokens, mask)["scores"]}
+
+
+def test_a_signature_whose_inner_function_is_not_in_the_file(run: Run, tmp_path: Path) -> None:
+    signature = text_classifier.signature(example={"text": ["good film"]})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Endpoint, "unprocessed", lambda _: None)
+        save(tmp_path / "m", signature, params=text_classifier.PARAMS, buckets={"b": [1], "l": [2]})
+    against = f"{text_classifier.__name__}:classify"
+    ended = run("verify", tmp_path / "m", "--against", against)
+    assert ended.error == (
+        "The signature serving_default takes text, which the JAX function does not: it has a "
+        "preprocess or postprocess, and this SavedModel lacks the function between them, as older "
+        "releases of the bridge wrote it. Save the model again, and verify that."
+    )
 
 
 def test_integers_buckets_and_what_has_no_gradient(ok: Ok, tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ def run(options: argparse.Namespace) -> None:
         options.plot.write_text(latency_plot(title, variable or "size", latencies))
     facts = _facts(options, name, samples, differences, variable, latencies, with_gradients)
     facts["has_gradients"] = entry.vjp_order > 0
+    facts["is_processed"] = pair.is_processed
     facts["only_buckets"] = list(entry.only_buckets())
     text = json.dumps(facts, indent=2) if options.json else "\n".join(_lines(facts, differences))
     print(printable(text))
@@ -252,6 +253,8 @@ def _lines(facts: dict[str, Any], differences: Sequence[Difference]) -> Iterator
             f"(of {names} only buckets are compared: save left padding along it unchecked, as it "
             "was told)"
         )
+    if facts["is_processed"]:
+        yield "(compared without preprocess and postprocess, which are TensorFlow's)"
     yield ""
     labels = [f"{d.what} {d.name}" for d in differences]
     width = max([20, *map(len, labels)])
