@@ -10,6 +10,7 @@ from jax2tf_bridge import loading as loading
 from jax2tf_bridge import parallel as parallel
 from jax2tf_bridge import portable as portable
 from jax2tf_bridge import saving as saving
+from jax2tf_bridge import verifying as verifying
 from jax2tf_bridge import weights as weights
 from jax2tf_bridge._version import __version__ as __version__
 from jax2tf_bridge.call_tf import call_tf as call_tf
@@ -53,6 +54,7 @@ from jax2tf_bridge.to_tf import to_tf as to_tf
 from jax2tf_bridge.to_tf._logical_devices import (
     split_to_logical_devices as split_to_logical_devices,
 )
+from jax2tf_bridge.verifying import verify as verify
 from jax2tf_bridge.weights import open_weights as open_weights
 from jax2tf_bridge.weights import read_weights as read_weights
 from jax2tf_bridge.weights import write_weights as write_weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import os
@@ -15,13 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2tf_bridge import Signature, save
+from jax2tf_bridge import Signature, save, verify
+from jax2tf_bridge.cli._messages import for_command_line
 from jax2tf_bridge.cli.verify import _command as _verify
-from jax2tf_bridge.errors import ShapeError, StructureError
+from jax2tf_bridge.errors import BridgeError, ShapeError, StructureError
 from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.saving.signatures._endpoint import Endpoint
-from jax2tf_bridge.verifying import KnownTypes, _comparison
+from jax2tf_bridge.verifying import _comparison
+from jax2tf_bridge.verifying import _verify as verify_module
+from jax2tf_bridge.verifying._containers import KnownTypes
 from jax2tf_bridge.verifying._samples import Sampler
 from tests.cli import models, nnx_model
 from tests.cli.conftest import Ok, Run
@@ -56,7 +60,7 @@ def test_latency_is_measured_where_it_is_asked_for(ok: Ok, model: Path) -> None:
     assert "latency" in ok("verify", model, *words, "--batch-sizes", "1", "--rounds", "1")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_verify, "_ROUNDS", 1)
-        patch.setattr(_verify, "_POWERS", (1,))
+        patch.setattr(verify_module, "LATENCY_SIZES", (1,))
         assert "latency" in ok("verify", model, *words, "--latency")
 
 
@@ -158,6 +162,37 @@ def test_a_signature_whose_inner_function_is_not_in_the_file(run: Run, tmp_path:
         "preprocess or postprocess, and this SavedModel lacks the function between them, as older "
         "releases of the bridge wrote it. Save the model again, and verify that."
     )
+
+
+def test_the_function_prints_what_the_command_prints(ok: Ok, model: Path) -> None:
+    report = verify(model, models.predict, samples=2)
+    assert report.ok, report
+    assert report.problem is None
+    words = ("--against", "tests.cli.models:predict", "--samples", "2")
+    assert str(report).rstrip() == ok("verify", model, *words).rstrip()
+    assert json.loads(ok("verify", model, *words, "--json")) == report.as_json()
+    wrong = verify(model, one_percent_off, samples=1, gradients=0)
+    assert not wrong.ok
+    assert wrong.problem is not None
+    assert wrong.problem.startswith(f"{model} is not {__name__}:one_percent_off: the output ")
+    assert "BEYOND IT" in str(wrong)
+
+
+def test_a_signature_that_is_not_there_is_told_in_the_words_of_python(model: Path) -> None:
+    with pytest.raises(BridgeError) as caught:
+        verify(model, models.predict, signature="serving_defualt")
+    assert str(caught.value) == (
+        "signature: no signature serving_defualt: did you mean serving_default?"
+    )
+
+
+def test_objects_that_cannot_be_rebuilt_are_asked_for(tmp_path: Path) -> None:
+    x = np.ones((4, 3), np.float32)
+    save(tmp_path / "1", Signature(models.call, args=[x]), params=models.layer)
+    with pytest.raises(BridgeError, match="Give params_like=object, an object of the same"):
+        verify(tmp_path / "1", weights_of, samples=1, gradients=0)
+    like = make_layer()
+    assert verify(tmp_path / "1", weights_of, samples=1, gradients=0, params_like=like).ok
 
 
 def test_integers_buckets_and_what_has_no_gradient(ok: Ok, tmp_path: Path) -> None:
@@ -318,11 +353,13 @@ def test_objects_of_one_structure_and_other_static_data_are_not_guessed() -> Non
     tree = TreeSpec("custom", "Scaled", ("weights",), (LEAF,))
     with pytest.raises(StructureError) as refused:
         KnownTypes(function, f"{__name__}:f").add_to(tree)
-    assert str(refused.value) == (
+    text = (
         f"{__name__}:one and {__name__}:two have the structure of the SavedModel's Scaled, and "
         "differ in their static data. Say which one the function was saved with: "
-        f"--params-like {__name__}:one"
     )
+    assert str(refused.value) == f"{text}params_like=one"
+    in_command = for_command_line(refused.value.args[0], argparse.Namespace())
+    assert in_command == f"{text}--params-like {__name__}:one"
     found = KnownTypes(function, f"{__name__}:f", namespace["two"]).add_to(
         TreeSpec("tuple", children=(tree, LEAF))
     )
