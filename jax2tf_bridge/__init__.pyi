@@ -3,6 +3,7 @@
 from jax2tf_bridge import colocated as colocated
 from jax2tf_bridge import compat as compat
 from jax2tf_bridge import errors as errors
+from jax2tf_bridge import inspecting as inspecting
 from jax2tf_bridge import jax_export as jax_export
 from jax2tf_bridge import keras as keras
 from jax2tf_bridge import litert as litert
@@ -25,6 +26,7 @@ from jax2tf_bridge.from_jax import from_exported as from_exported
 from jax2tf_bridge.from_jax import retarget as retarget
 from jax2tf_bridge.from_jax import to_exported as to_exported
 from jax2tf_bridge.from_jax._eval_shape import eval_polymorphic_shape as eval_polymorphic_shape
+from jax2tf_bridge.inspecting import inspect as inspect
 from jax2tf_bridge.litert import save_litert as save_litert
 from jax2tf_bridge.loading import load as load
 from jax2tf_bridge.parallel import ExportJob as ExportJob
