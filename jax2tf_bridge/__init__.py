@@ -20,7 +20,7 @@ _NEEDED = {
     **dict.fromkeys(("from_jax", "loading", "parallel"), ("jax",)),
     **dict.fromkeys(("converting._publish", "converting._save"), ("tensorflow",)),
     **dict.fromkeys(("litert", "saving", "to_tf"), ("tensorflow",)),
-    **dict.fromkeys(("call_tf", "converting"), ("jax", "tensorflow")),
+    **dict.fromkeys(("call_tf", "converting", "verifying"), ("jax", "tensorflow")),
     "converting._serialize_exported": (),
 }
 """The packages that modules need; what a package needs, its modules need."""

@@ -3,6 +3,7 @@
 from jax2tf_bridge import colocated as colocated
 from jax2tf_bridge import compat as compat
 from jax2tf_bridge import errors as errors
+from jax2tf_bridge import inspecting as inspecting
 from jax2tf_bridge import jax_export as jax_export
 from jax2tf_bridge import keras as keras
 from jax2tf_bridge import litert as litert
@@ -10,6 +11,7 @@ from jax2tf_bridge import loading as loading
 from jax2tf_bridge import parallel as parallel
 from jax2tf_bridge import portable as portable
 from jax2tf_bridge import saving as saving
+from jax2tf_bridge import verifying as verifying
 from jax2tf_bridge import weights as weights
 from jax2tf_bridge._version import __version__ as __version__
 from jax2tf_bridge.call_tf import call_tf as call_tf
@@ -24,6 +26,7 @@ from jax2tf_bridge.from_jax import from_exported as from_exported
 from jax2tf_bridge.from_jax import retarget as retarget
 from jax2tf_bridge.from_jax import to_exported as to_exported
 from jax2tf_bridge.from_jax._eval_shape import eval_polymorphic_shape as eval_polymorphic_shape
+from jax2tf_bridge.inspecting import inspect as inspect
 from jax2tf_bridge.litert import save_litert as save_litert
 from jax2tf_bridge.loading import load as load
 from jax2tf_bridge.parallel import ExportJob as ExportJob
@@ -53,6 +56,7 @@ from jax2tf_bridge.to_tf import to_tf as to_tf
 from jax2tf_bridge.to_tf._logical_devices import (
     split_to_logical_devices as split_to_logical_devices,
 )
+from jax2tf_bridge.verifying import verify as verify
 from jax2tf_bridge.weights import open_weights as open_weights
 from jax2tf_bridge.weights import read_weights as read_weights
 from jax2tf_bridge.weights import write_weights as write_weights

@@ -18,7 +18,7 @@ from jax2tf_bridge._utils._json_values import JsonProblem, JsonValue
 from jax2tf_bridge._utils._number_texts import number_of
 from jax2tf_bridge.errors import FileFormatError, SavingError
 from jax2tf_bridge.portable._consistency import is_digest
-from jax2tf_bridge.portable._dtypes import dtype_holds
+from jax2tf_bridge.portable._dtypes import NEED_X64, dtype_holds
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.serialization import read_function, write_function
 from jax2tf_bridge.serialization._vjp_chain import vjp_chain
@@ -202,6 +202,12 @@ def read_sidecar(folder: AnyPath) -> tuple[Sidecar, Mapping[str, PortableFunctio
             f"{file} is damaged: {e}. Copy the SavedModel anew, or save it again.", file=str(file)
         ) from e
     return sidecar, portables
+
+
+def needs_x64(portables: Mapping[str, PortableFunction]) -> bool:
+    """Returns whether an argument or a result is of a dtype that JAX has only with 64 bits."""
+    avals = [aval for each in portables.values() for aval in (*each.in_avals, *each.out_avals)]
+    return any(aval.dtype in NEED_X64 for aval in avals)
 
 
 def sidecar_facts(folder: AnyPath) -> tuple[Mapping[str, object], str | None]:

@@ -231,6 +231,8 @@ def _save(root: _Root, endpoints: Sequence[Endpoint], folder: Path) -> dict[str,
     if default in concrete:
         # tf.saved_model.load(path)(...) calls it: what TF Hub and Keras expect of a model.
         setattr(root, "__call__", getattr(root, default))  # noqa: B010
+    # `verify` compares these with JAX.
+    root.unprocessed = {e.name: e.unprocessed() for e in endpoints if e.is_processed}
     root.gradients = {e.name: e.gradient_functions() for e in endpoints}
     try:
         tf.saved_model.save(

@@ -1,7 +1,18 @@
 """Compares a SavedModel in TensorFlow with the JAX function that it came from; needs both."""
 
-from jax2tf_bridge.verifying._comparison import Latency, Pair
-from jax2tf_bridge.verifying._containers import KnownTypes
-from jax2tf_bridge.verifying._differences import Difference, sizes_text
+from jax2tf_bridge.errors import MissingDependencyError
 
-__all__ = ["Difference", "KnownTypes", "Latency", "Pair", "sizes_text"]
+try:
+    import tensorflow as _tf  # noqa: F401
+except ModuleNotFoundError as e:
+    if e.name != "tensorflow":
+        raise
+    raise MissingDependencyError("TensorFlow", "tensorflow-cpu", "verify") from e
+
+from jax2tf_bridge.loading import load as _load  # noqa: F401  # says so if JAX is missing
+from jax2tf_bridge.verifying._comparison import Latency
+from jax2tf_bridge.verifying._differences import Difference
+from jax2tf_bridge.verifying._verification import Verification
+from jax2tf_bridge.verifying._verify import choose_signature, verify
+
+__all__ = ["Difference", "Latency", "Verification", "choose_signature", "verify"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +52,12 @@ class Latency:
 
 
 class Pair:
-    """A signature of a SavedModel, and the JAX function that it should be."""
+    """A signature of a SavedModel, and the JAX function that it should be.
+
+    Attributes:
+      is_processed: whether the signature has a preprocess or postprocess. Then the function
+        between them is compared.
+    """
 
     def __init__(
         self,
@@ -78,7 +83,8 @@ class Pair:
           types: the containers of the function's arguments.
 
         Raises:
-          BridgeError: its signature is not the JAX function alone.
+          BridgeError: it has a preprocess or postprocess, and was saved without the function
+            between them.
         """
         name = loaded.name
         self.portable = portable = loaded.portable
@@ -93,7 +99,11 @@ class Pair:
             function = types.as_function(weights)
         with on_disk(folder) as here:
             self._root = tf.saved_model.load(str(here))
-        self._call = self._root.signatures[name]
+        functions = getattr(self._root, "unprocessed", {})
+        self.is_processed = functions.get(name) is not None
+        self._call: Any = self._root.signatures[name]
+        if self.is_processed:
+            (self._call,) = functions[name].concrete_functions
         self._is_padded, self._drawn = entry.buckets is not None, 0
         specs: Mapping[str, tf.TensorSpec] = self._call.structured_input_signature[1]
         self._specs = specs
@@ -118,17 +128,9 @@ class Pair:
             if name not in self._inputs or not _is_of(spec, self._inputs[name])
         ]
         if strange or set(specs) != set(entry.inputs):
-            raise BridgeError(
-                f"The signature {name} takes {', '.join(strange or specs)} of TensorFlow's own: "
-                "with a preprocess or postprocess there is no JAX function to compare it with. "
-                "Save the JAX function as a signature of its own, and verify that."
-            )
+            raise BridgeError(_without_inner(name, "takes", strange or specs))
         if set(self._call.structured_outputs) != set(self._outputs):
-            raise BridgeError(
-                f"The signature {name} gives {', '.join(self._call.structured_outputs)}, and its "
-                f"JAX function {', '.join(self._outputs)}: with a postprocess there is nothing to "
-                "compare. Save the JAX function as a signature of its own, and verify that."
-            )
+            raise BridgeError(_without_inner(name, "gives", self._call.structured_outputs))
         self._variables = [self._root.params[name] for name in weight_names[:first]]
         self._jax_function = function
         # As it is served for latency; compiled quickly for values, each of which is computed once.
@@ -341,6 +343,14 @@ class Pair:
                 f"{len(self._outputs)}: {', '.join(self._outputs)}. It is another function."
             )
         return results
+
+
+def _without_inner(name: str, verb: str, arrays: Iterable[str]) -> str:
+    return (
+        f"The signature {name} {verb} {', '.join(arrays)}, which the JAX function does not: it has "
+        "a preprocess or postprocess, and this SavedModel lacks the function between them, as "
+        "older releases of the bridge wrote it. Save the model again, and verify that."
+    )
 
 
 def _is_real(aval: Aval) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from jax2tf_bridge.errors import StructureError
+from jax2tf_bridge.errors import Argument, Message, StructureError
 from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 
@@ -65,10 +65,14 @@ class KnownTypes:
         for other in found[1:]:
             structure: Any = jax.tree.structure(other.value)
             if structure != jax.tree.structure(first.value):
+                code = f"params_like={first.name.rpartition(':')[2]}"
                 raise StructureError(
-                    f"{first.name} and {other.name} have the structure of the SavedModel's "
-                    f"{tree.name or tree.kind}, and differ in their static data. Say which one "
-                    f"the function was saved with: --params-like {first.name}"
+                    Message(
+                        f"{first.name} and {other.name} have the structure of the SavedModel's "
+                        f"{tree.name or tree.kind}, and differ in their static data. Say which one "
+                        "the function was saved with: ",
+                        Argument("params_like", first.name, code=code),
+                    )
                 )
         return first.tree
 
@@ -115,7 +119,7 @@ def _examples(objects: Sequence[tuple[str, Any]]) -> Iterator[Example]:
 
 def _around(function: Callable[..., Any], module: str) -> list[tuple[str, Any]]:
     """Lists what the module and the function's scope hold, by how the user calls it."""
-    objects = [*vars(sys.modules[module]).items()]
+    objects = [*vars(sys.modules[module]).items()] if module in sys.modules else []
     plain = inspect.unwrap(getattr(function, "__func__", function))
     if isinstance(plain, types.FunctionType):
         objects += plain.__globals__.items()

@@ -33,6 +33,8 @@ class Difference:
         number; of a small gradient, SMALL_GRADIENT of the function's largest one.
       sizes: at which it was worst.
       is_small: whether the scale was another gradient's there.
+      nan_at: sizes at which JAX and the SavedModel both have NaN in the same place. These count
+        as equal.
     """
 
     what: str
@@ -43,6 +45,7 @@ class Difference:
     relative: float = 0.0
     sizes: Sizes = field(default_factory=dict)
     is_small: bool = False
+    nan_at: list[Sizes] = field(default_factory=list)
 
     @property
     def within(self) -> bool:
@@ -61,7 +64,10 @@ class Difference:
                 f"{np.shape(expected)}, at {sizes_text(sizes)}."
             )
         array = wide(expected)
-        own, absolute = largest(array), _distance(array, wide(found))
+        tensor = wide(found)
+        if (np.isnan(array) & np.isnan(tensor)).any():
+            self.nan_at.append(dict(sizes))
+        own, absolute = largest(array), _distance(array, tensor)
         scale = max(own, least_scale)
         relative = 0.0 if absolute == 0 else absolute / scale if scale else np.inf
         self.absolute = max(self.absolute, absolute)

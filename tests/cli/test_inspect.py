@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jax2tf_bridge.cli._function_text import releases_text
-from jax2tf_bridge.cli.inspect._functions import function_lines
+from jax2tf_bridge.inspecting._function_text import releases_text
+from jax2tf_bridge.inspecting._functions import function_lines
 from jax2tf_bridge.portable import Aval, LiftedConstant
 from jax2tf_bridge.portable._portable_function import StoredGradient
 from jax2tf_bridge.serialization import read_function, write_function

@@ -13,12 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2tf_bridge import export
+from jax2tf_bridge import export, inspect, write_function, write_weights
 from jax2tf_bridge.cli._console import printable
 from jax2tf_bridge.cli.inspect import _module_texts
 from jax2tf_bridge.cli.inspect.html import _pages as _html_pages
 from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
 from jax2tf_bridge.cli.inspect.html._page import Fold, Page, Table, render
+from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
 from tests.cli.conftest import FINDS_PACKAGES, Ok, Run
 from tests.cli.directory_schema import DIRECTORY_SCHEMA
 from tests.fresh_process import run_python
@@ -96,6 +97,30 @@ def assert_fits(value: Any, schema: Any, place: str) -> None:
             assert_fits(element, schema[0], f"{place}[{i}]")
     else:
         assert isinstance(value, schema), f"{place}: {value!r}"
+
+
+def test_the_function_returns_what_the_command_prints(ok: Ok, sine: Path) -> None:
+    inspection = inspect(sine)
+    assert f"{inspection.text(3)}\n" == ok("inspect", str(sine), "--ops", "3")
+    assert f"{inspection}\n" == ok("inspect", str(sine))
+    assert inspection.as_json() == json.loads(ok("inspect", str(sine), "--json"))
+    assert inspection.kind == "SavedModel"
+    assert inspection.tensorflow[-1:] == (list(TENSORFLOW_RELEASES)[-1],)
+    (finding, *_) = inspection.findings
+    assert f"{finding.severity}: {finding.text}" in str(inspection).splitlines()
+    assert len(inspection.modules) == 2
+
+
+def test_the_function_describes_files(ok: Ok, tmp_path: Path) -> None:
+    write_function(tmp_path / "sine.jaxfn", SINE)
+    write_weights(tmp_path / "weights.msgpack", {"w": np.ones((2, 3), np.float32)})
+    for file, kind in (("sine.jaxfn", "function"), ("weights.msgpack", "weights")):
+        inspection = inspect(tmp_path / file)
+        assert inspection.kind == kind
+        assert inspection.findings == ()
+        path = str(tmp_path / file)
+        assert f"{inspection}\n" == ok("inspect", path)
+        assert inspection.as_json() == json.loads(ok("inspect", path, "--json"))
 
 
 def test_json_keeps_its_schema(ok: Ok, sine: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import os
@@ -15,15 +16,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax2tf_bridge import Signature, save
+from jax2tf_bridge import Signature, save, verify
+from jax2tf_bridge.cli._messages import for_command_line
 from jax2tf_bridge.cli.verify import _command as _verify
-from jax2tf_bridge.errors import ShapeError, StructureError
+from jax2tf_bridge.errors import BridgeError, ShapeError, StructureError
+from jax2tf_bridge.inspecting import read_saved_model
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
-from jax2tf_bridge.verifying import KnownTypes, _comparison
+from jax2tf_bridge.saving.signatures._endpoint import Endpoint
+from jax2tf_bridge.verifying import _comparison
+from jax2tf_bridge.verifying import _verify as verify_module
+from jax2tf_bridge.verifying._containers import KnownTypes
 from jax2tf_bridge.verifying._samples import Sampler
 from tests.cli import models, nnx_model
 from tests.cli.conftest import Ok, Run
 from tests.saved_model import by_hand
+from tests.saving import text_classifier
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +60,7 @@ def test_latency_is_measured_where_it_is_asked_for(ok: Ok, model: Path) -> None:
     assert "latency" in ok("verify", model, *words, "--batch-sizes", "1", "--rounds", "1")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_verify, "_ROUNDS", 1)
-        patch.setattr(_verify, "_POWERS", (1,))
+        patch.setattr(verify_module, "LATENCY_SIZES", (1,))
         assert "latency" in ok("verify", model, *words, "--latency")
 
 
@@ -99,6 +106,93 @@ def test_json_has_all_of_it(ok: Ok, model: Path) -> None:
     assert {d["what"] for d in facts["differences"]} == {"output", "gradient"}
     assert all(d["within"] for d in facts["differences"])
     assert [p["size"] for p in facts["latency_ms"]] == [2]
+
+
+def test_nan_in_both_is_named_with_its_sizes(ok: Ok, tmp_path: Path) -> None:
+    x = np.ones((2, 2), np.float32)
+    signature = Signature(nan_from_four, args=[x], polymorphic_shapes="(b, 2)")
+    save(tmp_path / "m", signature, vjp_order=0)
+    words = ("--against", f"{__name__}:nan_from_four", "--samples", "4")
+    facts = json.loads(ok("verify", tmp_path / "m", *words, "--json"))
+    (y,) = facts["differences"]
+    assert y["within"]
+    assert y["nan_at"] == [sizes for sizes in facts["samples"] if sizes["b"] >= 4]
+    assert 0 < len(y["nan_at"]) < 4
+    places = "; ".join(f"b = {sizes['b']}" for sizes in y["nan_at"])
+    line = "output y has NaN in JAX and in the SavedModel, which counts as equal: "
+    assert line + places in ok("verify", tmp_path / "m", *words)
+
+
+def nan_from_four(x: Any) -> Any:
+    return {"y": jnp.where(jnp.sum(jnp.ones_like(x)) >= 8, jnp.nan, x)}
+
+
+def test_the_function_within_preprocess_and_postprocess_is_compared(
+    ok: Ok, run: Run, tmp_path: Path
+) -> None:
+    buckets: dict[str, Any] = {"buckets": {"b": [1, 4], "l": [2, 4]}, "oversize": {"l": "as is"}}
+    signature = text_classifier.signature(example={"text": ["good film"]})
+    save(tmp_path / "m", signature, params=text_classifier.PARAMS, **buckets)
+    assert len(read_saved_model(tmp_path / "m").modules) == 2  # the function and its gradient
+    words = ("--samples", "2", "--signature", "serving_default")
+    text = ok("verify", tmp_path / "m", "--against", f"{text_classifier.__name__}:classify", *words)
+    assert "(compared without preprocess and postprocess, which are TensorFlow's)" in text
+    for line in ("output scores", "gradient params['embedding']"):
+        assert line in text
+    wrong = ("--against", f"{__name__}:too_sure", "--gradients", "0")
+    ended = run("verify", tmp_path / "m", *wrong, *words)
+    assert ended.code == 1
+    assert "the output scores differs by" in ended.error
+
+
+def too_sure(params: Any, tokens: Any, mask: Any) -> Any:
+    """Classifies with scores that are 1 % too large."""
+    return {"scores": 1.01 * text_classifier.classify(params, tokens, mask)["scores"]}
+
+
+def test_a_signature_whose_inner_function_is_not_in_the_file(run: Run, tmp_path: Path) -> None:
+    signature = text_classifier.signature(example={"text": ["good film"]})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Endpoint, "unprocessed", lambda _: None)
+        save(tmp_path / "m", signature, params=text_classifier.PARAMS, buckets={"b": [1], "l": [2]})
+    against = f"{text_classifier.__name__}:classify"
+    ended = run("verify", tmp_path / "m", "--against", against)
+    assert ended.error == (
+        "The signature serving_default takes text, which the JAX function does not: it has a "
+        "preprocess or postprocess, and this SavedModel lacks the function between them, as older "
+        "releases of the bridge wrote it. Save the model again, and verify that."
+    )
+
+
+def test_the_function_prints_what_the_command_prints(ok: Ok, model: Path) -> None:
+    report = verify(model, models.predict, samples=2)
+    assert report.ok, report
+    assert report.problem is None
+    words = ("--against", "tests.cli.models:predict", "--samples", "2")
+    assert str(report).rstrip() == ok("verify", model, *words).rstrip()
+    assert json.loads(ok("verify", model, *words, "--json")) == report.as_json()
+    wrong = verify(model, one_percent_off, samples=1, gradients=0)
+    assert not wrong.ok
+    assert wrong.problem is not None
+    assert wrong.problem.startswith(f"{model} is not {__name__}:one_percent_off: the output ")
+    assert "BEYOND IT" in str(wrong)
+
+
+def test_a_signature_that_is_not_there_is_told_in_the_words_of_python(model: Path) -> None:
+    with pytest.raises(BridgeError) as caught:
+        verify(model, models.predict, signature="serving_defualt")
+    assert str(caught.value) == (
+        "signature: no signature serving_defualt: did you mean serving_default?"
+    )
+
+
+def test_objects_that_cannot_be_rebuilt_are_asked_for(tmp_path: Path) -> None:
+    x = np.ones((4, 3), np.float32)
+    save(tmp_path / "1", Signature(models.call, args=[x]), params=models.layer)
+    with pytest.raises(BridgeError, match="Give params_like=object, an object of the same"):
+        verify(tmp_path / "1", weights_of, samples=1, gradients=0)
+    like = make_layer()
+    assert verify(tmp_path / "1", weights_of, samples=1, gradients=0, params_like=like).ok
 
 
 def test_integers_buckets_and_what_has_no_gradient(ok: Ok, tmp_path: Path) -> None:
@@ -259,11 +353,13 @@ def test_objects_of_one_structure_and_other_static_data_are_not_guessed() -> Non
     tree = TreeSpec("custom", "Scaled", ("weights",), (LEAF,))
     with pytest.raises(StructureError) as refused:
         KnownTypes(function, f"{__name__}:f").add_to(tree)
-    assert str(refused.value) == (
+    text = (
         f"{__name__}:one and {__name__}:two have the structure of the SavedModel's Scaled, and "
         "differ in their static data. Say which one the function was saved with: "
-        f"--params-like {__name__}:one"
     )
+    assert str(refused.value) == f"{text}params_like=one"
+    in_command = for_command_line(refused.value.args[0], argparse.Namespace())
+    assert in_command == f"{text}--params-like {__name__}:one"
     found = KnownTypes(function, f"{__name__}:f", namespace["two"]).add_to(
         TreeSpec("tuple", children=(tree, LEAF))
     )

@@ -197,7 +197,7 @@ OF_TENSORFLOW = {
     *("to_tf", "save", "publish", "latest_version", "published_versions", "choose_buckets"),
     *("assign_weights", "save_litert", "split_to_logical_devices"),
 }
-OF_BOTH = {"call_tf", "convert", "dtype_of_val"}
+OF_BOTH = {"call_tf", "convert", "dtype_of_val", "verify"}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from jax2tf_bridge.cli._commands import (
     target_of,
 )
 from jax2tf_bridge.cli._console import Console, first_line, printable
-from jax2tf_bridge.cli._function_text import summary
 from jax2tf_bridge.cli._packages import loading
 from jax2tf_bridge.cli._references import UserCodeError, current_folder_first, import_reference
 from jax2tf_bridge.cli.export._argument_specs import (
@@ -28,6 +27,7 @@ from jax2tf_bridge.cli.export._argument_specs import (
     read_shapes,
 )
 from jax2tf_bridge.errors import BridgeError, InconclusiveShapeError, Message
+from jax2tf_bridge.inspecting._function_text import summary
 from jax2tf_bridge.portable._dtypes import KEYS, NEED_X64
 from jax2tf_bridge.portable._portable_function import (
     NoGradient,

@@ -20,11 +20,11 @@ from jax2tf_bridge.cli._commands import (
     target_of,
 )
 from jax2tf_bridge.cli._console import Console, printable
-from jax2tf_bridge.cli._function_text import releases_text, stored_functions, summary
 from jax2tf_bridge.cli._packages import loading
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.inspecting import SavedModelContents, describe_saved_model, read_saved_model
 from jax2tf_bridge.inspecting._contents import function_files
+from jax2tf_bridge.inspecting._function_text import releases_text, stored_functions, summary
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._without_xla import without_xla

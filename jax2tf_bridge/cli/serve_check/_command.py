@@ -14,7 +14,6 @@ from typing import Any
 
 from jax2tf_bridge.cli._commands import Command, UsageError
 from jax2tf_bridge.cli._console import Console, printable
-from jax2tf_bridge.cli._function_text import releases_text
 from jax2tf_bridge.cli.serve_check._calls import Call, calls_of
 from jax2tf_bridge.cli.serve_check._options import DESCRIPTION, EXAMPLES, add_options
 from jax2tf_bridge.cli.serve_check._runs import Run, differences, run_calls
@@ -25,6 +24,7 @@ from jax2tf_bridge.cli.serve_check._tensorflow_environments import (
 )
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
+from jax2tf_bridge.inspecting._function_text import releases_text
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES

@@ -19,7 +19,7 @@ _LARGEST_GRAPH = 2**31 - 1 - (1 << 20)
 
 _TAKEN = frozenset(
     {"params", "constants", "gradients", "signatures", "resources"}
-    | {"variables", "trainable_variables"}
+    | {"unprocessed", "variables", "trainable_variables"}
     | {name for name in dir(tf.Module) if not name.startswith("_")}
 )
 

@@ -194,6 +194,16 @@ class Endpoint:
         ]
         return tf.function(method, autograph=False), calls
 
+    def unprocessed(self) -> Any:
+        """Traces its function without preprocess and postprocess, over named tensors."""
+
+        def by_name(**tensors: Any) -> dict[str, Any]:
+            return dict(self.call(tensors))
+
+        function = tf.function(by_name, autograph=False)
+        function.get_concrete_function(**self.specs())
+        return function
+
     def defaults(self) -> dict[str, tf.Tensor]:
         """Returns the defaults of inputs as tensors.
 

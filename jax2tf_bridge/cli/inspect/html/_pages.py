@@ -7,8 +7,10 @@ from typing import Any
 
 from jax2tf_bridge._utils._lists import some
 from jax2tf_bridge._utils._number_texts import in_units
-from jax2tf_bridge.cli._function_text import gradients_text, releases_text
-from jax2tf_bridge.cli.inspect._directory_text import (
+from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
+from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
+from jax2tf_bridge.cli.inspect.html._page import Fold, Page, Table
+from jax2tf_bridge.inspecting._directory_text import (
     gradients_run_on_text,
     module_facts,
     module_title,
@@ -19,10 +21,8 @@ from jax2tf_bridge.cli.inspect._directory_text import (
     warm_up_text,
     written_by,
 )
-from jax2tf_bridge.cli.inspect._functions import custom_calls_text, natural_order
-from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
-from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
-from jax2tf_bridge.cli.inspect.html._page import Fold, Page, Table
+from jax2tf_bridge.inspecting._function_text import gradients_text, releases_text
+from jax2tf_bridge.inspecting._functions import custom_calls_text, natural_order
 from jax2tf_bridge.portable._custom_calls import no_handler_text
 
 _MOST_BARS = 12

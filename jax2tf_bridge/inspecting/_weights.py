@@ -1,4 +1,4 @@
-"""Describes weights files for `inspect`."""
+"""Describes weights files."""
 
 from __future__ import annotations
 
@@ -7,16 +7,11 @@ from typing import Any
 
 from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge._utils._number_texts import in_units
-from jax2tf_bridge.cli.inspect._functions import SCHEMA, natural_order
-from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
-from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
-from jax2tf_bridge.cli.inspect.html._page import Page, Table
 from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.inspecting._functions import SCHEMA, natural_order
 from jax2tf_bridge.storage._paths import AnyPath
 from jax2tf_bridge.weights import open_weights
 from jax2tf_bridge.weights._magic_bytes import guess_format
-
-_MOST_BARS = 20
 
 
 def describe_weights(path: AnyPath) -> dict[str, Any] | None:
@@ -71,46 +66,24 @@ def weights_lines(facts: Mapping[str, Any], ops: int) -> Iterator[str]:
     file, weights = facts["file"], facts["weights"]
     yield f"{file['path']}, weights in {file['format']}, {in_units(file['bytes'])}"
     yield ""
-    rows = [_row(leaf) for leaf in weights["list"]]
+    rows = [weights_row(leaf) for leaf in weights["list"]]
     width, types = (max((len(row[i]) for row in rows), default=0) for i in (0, 1))
     for path, kind, size in rows:
         yield f"  {path:{width}}  {kind:{types}}  {size}".rstrip()
     yield ""
-    yield f"{_count(weights)}, {in_units(weights['bytes'])}"
+    yield f"{count_text(weights)}, {in_units(weights['bytes'])}"
     for name, text in facts["metadata"].items():
         yield f"{name}: {text}"
 
 
-def weights_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Page:
-    """Makes the page of a weights file."""
-    file, weights = facts["file"], facts["weights"]
-    bars = [Bar(leaf["path"], leaf["bytes"], in_units(leaf["bytes"])) for leaf in weights["list"]]
-    return Page(
-        title=file["path"],
-        subtitle=f"Weights in {file['format']}, {in_units(file['bytes'])}",
-        summary=[
-            ("weights", f"{_count(weights)}, {in_units(weights['bytes'])}"),
-            *facts["metadata"].items(),
-        ],
-        tables=[
-            Table(
-                "Weights",
-                ["path", "type", "size"],
-                [_row(leaf) for leaf in weights["list"]],
-                numbers=frozenset({2}),
-            )
-        ],
-        charts=[bar_chart("Weights, in bytes", largest(bars, _MOST_BARS, in_units))],
-        footer=f"Made by jax2tf-bridge {version} inspect.",
-    )
-
-
-def _row(leaf: Mapping[str, Any]) -> tuple[str, str, str]:
+def weights_row(leaf: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Returns path, type and size of a leaf, as text."""
     if leaf["dtype"] is None:
         return leaf["path"], "no array", ""
     kind = array_type_text(leaf["dtype"], leaf["shape"])
     return leaf["path"], kind, in_units(leaf["bytes"])
 
 
-def _count(weights: Mapping[str, Any]) -> str:
+def count_text(weights: Mapping[str, Any]) -> str:
+    """Counts the leaves."""
     return "1 leaf" if weights["count"] == 1 else f"{weights['count']:,} leaves"

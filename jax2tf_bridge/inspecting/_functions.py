@@ -9,8 +9,8 @@ from typing import Any
 
 from jax2tf_bridge._utils._array_texts import array_type_text
 from jax2tf_bridge._utils._lists import some
-from jax2tf_bridge.cli._function_text import releases_text, stored_functions
 from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.inspecting._function_text import releases_text, stored_functions
 from jax2tf_bridge.portable._array_sizes import array_size
 from jax2tf_bridge.portable._aval import Aval, LiftedConstant
 from jax2tf_bridge.portable._custom_calls import (

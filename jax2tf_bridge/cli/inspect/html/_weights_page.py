@@ -1,0 +1,38 @@
+"""Makes the page of a weights file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jax2tf_bridge._utils._number_texts import in_units
+from jax2tf_bridge.cli.inspect._module_texts import ModuleTexts
+from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest
+from jax2tf_bridge.cli.inspect.html._page import Page, Table
+from jax2tf_bridge.inspecting._weights import count_text, weights_row
+
+MAX_BARS = 20
+
+
+def weights_page(facts: Mapping[str, Any], texts: ModuleTexts, version: str) -> Page:
+    """Makes the page of a weights file."""
+    file, weights = facts["file"], facts["weights"]
+    bars = [Bar(leaf["path"], leaf["bytes"], in_units(leaf["bytes"])) for leaf in weights["list"]]
+    return Page(
+        title=file["path"],
+        subtitle=f"Weights in {file['format']}, {in_units(file['bytes'])}",
+        summary=[
+            ("weights", f"{count_text(weights)}, {in_units(weights['bytes'])}"),
+            *facts["metadata"].items(),
+        ],
+        tables=[
+            Table(
+                "Weights",
+                ["path", "type", "size"],
+                [weights_row(leaf) for leaf in weights["list"]],
+                numbers=frozenset({2}),
+            )
+        ],
+        charts=[bar_chart("Weights, in bytes", largest(bars, MAX_BARS, in_units))],
+        footer=f"Made by jax2tf-bridge {version} inspect.",
+    )

@@ -1,0 +1,144 @@
+"""inspect(): what is in a SavedModel, a file of a function, or a file of weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from jax2tf_bridge.errors import FileFormatError
+from jax2tf_bridge.inspecting._description import describe_saved_model
+from jax2tf_bridge.inspecting._directory_text import directory_lines
+from jax2tf_bridge.inspecting._findings import Finding
+from jax2tf_bridge.inspecting._function_text import stored_functions
+from jax2tf_bridge.inspecting._functions import describe, function_lines
+from jax2tf_bridge.inspecting._weights import describe_weights, weights_lines
+from jax2tf_bridge.saved_model._reading import read_saved_model
+from jax2tf_bridge.serialization import read_function
+from jax2tf_bridge.serialization._flatbuffer import Reader
+from jax2tf_bridge.serialization.jax_exported._schema import ExportedField
+from jax2tf_bridge.serialization.jaxfn._format import HEADER_SIZE, IDENTIFIER, parse_header
+from jax2tf_bridge.storage._paths import AnyPath, as_path
+
+DEFAULT_OPS = 10
+"""Number of the commonest operations of a module that are shown."""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Contents of a file or a SavedModel; its text is what `jax2tf-bridge inspect` prints.
+
+    Attributes:
+      kind: "SavedModel", "function" or "weights".
+      facts: what `--json` prints; docs/command-line.md has the schema.
+      modules: StableHLO of each entry of `facts["modules"]`; None for one that cannot be read.
+    """
+
+    kind: Literal["SavedModel", "function", "weights"]
+    facts: Mapping[str, Any] = field(repr=False)
+    modules: tuple[bytes | memoryview | None, ...] = field(default=(), repr=False)
+
+    @property
+    def tensorflow(self) -> tuple[str, ...]:
+        """TensorFlow releases that surely run it, as "2.17"; empty for weights."""
+        return tuple(self.facts.get("tensorflow", ()))
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What will go wrong with a SavedModel; empty for files."""
+        return tuple(
+            Finding(f["severity"], f["text"], f["remedy"], tuple(f["modules"]))
+            for f in self.facts.get("findings", ())
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns what `jax2tf-bridge inspect --json` prints."""
+        return dict(self.facts)
+
+    def text(self, ops: int = DEFAULT_OPS) -> str:
+        """Returns what `jax2tf-bridge inspect` prints, with the `ops` commonest operations."""
+        return "\n".join(_LINES[self.kind](self.facts, ops))
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+_LINES: Mapping[str, Callable[[Mapping[str, Any], int], Iterator[str]]] = {
+    "SavedModel": directory_lines,
+    "function": function_lines,
+    "weights": weights_lines,
+}
+
+
+def inspect(path: str | os.PathLike[str]) -> Inspection:
+    """Describes a SavedModel, a file of a function, or a file of weights.
+
+    Needs neither JAX nor TensorFlow.
+
+    Args:
+      path: a SavedModel's folder, a .jaxfn file, a file that jax.export wrote, or weights in
+        msgpack or safetensors.
+
+    Returns:
+      Signatures, sizes, the TensorFlow releases that run it, and what will go wrong. Printing it
+      shows the report.
+
+    Raises:
+      FileFormatError: the file is of another kind, or damaged.
+      FileNotFoundError: there is nothing at `path`.
+
+    In a test::
+
+        model = jax2tf_bridge.inspect("predict/1")
+        assert "2.17" in model.tensorflow, model
+        assert not any(f.severity == "error" for f in model.findings), model
+    """
+    place = as_path(path)
+    return _saved_model(place) if place.is_dir() else _file_contents(place)
+
+
+def _saved_model(path: AnyPath) -> Inspection:
+    contents = read_saved_model(path)
+    facts = describe_saved_model(contents)
+    modules = tuple(
+        None if module["unreadable"] else contents.modules[module["number"]].module
+        for module in facts["modules"]
+    )
+    return Inspection("SavedModel", facts, modules)
+
+
+def _file_contents(path: AnyPath) -> Inspection:
+    """Reads a function or, if the file holds none, weights."""
+    try:
+        return _function(path)
+    except FileFormatError:
+        with path.open("rb") as file:
+            is_jaxfn = file.read(8)[4:] == IDENTIFIER
+        facts = None if is_jaxfn else describe_weights(path)
+        if facts is None:
+            raise
+        return Inspection("weights", facts)
+
+
+def _function(path: AnyPath) -> Inspection:
+    portable = read_function(path)
+    facts = {"file": _file(path), **describe(portable)}
+    modules = tuple(
+        None if module["unreadable"] else function.module.data
+        for module, function in zip(facts["modules"], stored_functions(portable), strict=True)
+    )
+    return Inspection("function", facts, modules)
+
+
+def _file(path: AnyPath) -> dict[str, Any]:
+    """Describes the file itself."""
+    with path.open("rb") as file:
+        start, size = file.read(HEADER_SIZE), path.stat().st_size
+    if start[4:8] == IDENTIFIER:
+        format_name, version = "jaxfn", parse_header(start, size, str(path)).version
+    else:
+        root = Reader(path.read_bytes(), what="A function exported by JAX", file=str(path)).root()
+        format_name = "jax.export"
+        version = root.integer(ExportedField.SERIALIZATION_VERSION)
+    return {"path": str(path), "format": format_name, "version": version, "bytes": size}

@@ -1,0 +1,184 @@
+"""verify(): a SavedModel in TensorFlow against the JAX function that it came from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import tensorflow as tf
+
+from jax2tf_bridge._utils._suggestions import did_you_mean
+from jax2tf_bridge.errors import Argument, BridgeError, Message, ShapeError
+from jax2tf_bridge.loading import LoadedFunction, load
+from jax2tf_bridge.saved_model._reading import read_serving_graph
+from jax2tf_bridge.saved_model._sidecar import SIDECAR, needs_x64, read_sidecar
+from jax2tf_bridge.saved_model._signature import SERVING_DEFAULT
+from jax2tf_bridge.storage._paths import as_path
+from jax2tf_bridge.verifying._comparison import Latency, Pair
+from jax2tf_bridge.verifying._containers import KnownTypes
+from jax2tf_bridge.verifying._verification import Verification
+
+LATENCY_SIZES = tuple(2**i for i in range(8))
+"""Sizes at which latency is measured by default."""
+
+
+def verify(
+    path: str | os.PathLike[str],
+    function: Callable[..., Any],
+    *,
+    signature: str | None = None,
+    samples: int = 5,
+    gradients: int = 1,
+    tolerance: float | None = None,
+    seed: int = 0,
+    params_like: Any = None,
+    rounds: int = 0,
+    batch_sizes: Sequence[int] = (),
+    name: str | None = None,
+) -> Verification:
+    """Compares a SavedModel of `save` in TensorFlow with the JAX function that it came from.
+
+    Both run with the weights of the SavedModel, on random inputs of sizes that are drawn from the
+    symbolic shapes. A preprocess and a postprocess are left out.
+
+    Args:
+      path: the SavedModel.
+      function: the JAX function with the arguments that it was saved with, or the model that is
+        called, if it was saved as the weights.
+      signature: name of the signature; by default serving_default, or the only one.
+      samples: number of sizes.
+      gradients: number of these at which gradients are compared, too. They take most of the time.
+      tolerance: largest allowed difference of floats, relative to the largest number of an array;
+        by default 1e-4 for float32, 1e-12, 1e-2 and 6e-2 for float64, float16 and bfloat16.
+      seed: of sizes and values.
+      params_like: an object of the same structure as the weights, if they were saved in one that a
+        SavedModel cannot rebuild and that is not beside the function.
+      rounds: number of calls whose latency is measured at each size; 0 measures none.
+      batch_sizes: sizes at which latency is measured; by default powers of 2 up to 128.
+      name: what the report calls the function; by default "module:function".
+
+    Returns:
+      The differences. `ok` is True if all are within the tolerance; printing it shows the report.
+
+    Raises:
+      BridgeError: the SavedModel was not written by `save`, has no such signature, or its results
+        have other shapes than those of the function; or it has values of 64 bits, and JAX is not
+        set to have them.
+      FileFormatError, FileNotFoundError: there is no SavedModel, or a damaged one.
+
+    In a test::
+
+        report = jax2tf_bridge.verify("predict/1", predict)
+        assert report.ok, report
+    """
+    folder = as_path(path)
+    # Reports damage in the graph before TensorFlow meets it.
+    for _, node in read_serving_graph(folder).graph.every_node():
+        _ = node.calls
+    contents = read_sidecar(folder)
+    if contents is None:
+        raise BridgeError(
+            f"{folder} has no {SIDECAR}, from which verify knows the arguments of the JAX "
+            "function: save() writes it. For a SavedModel of another tool, compare "
+            "jax2tf_bridge.load(...) with the function."
+        )
+    sidecar, portables = contents
+    if needs_x64(portables) and not jax.config.read("jax_enable_x64"):
+        raise BridgeError(
+            f"{folder} has values of 64 bits. Call jax.config.update('jax_enable_x64', True) "
+            "before verify, or set JAX_ENABLE_X64=1."
+        )
+    chosen = choose_signature(signature, list(sidecar.signatures))
+    against = name or _name_of(function)
+    types = KnownTypes(function, against, params_like)
+    model, entry = load(folder), sidecar.signatures[chosen]
+    loaded = model.functions[chosen]
+    assert isinstance(loaded, LoadedFunction)  # what save() wrote is
+    weight_names: Sequence[str] = ()
+    if loaded.takes_params:
+        names = {v.path: v.name for v in sidecar.variables}
+        tree = loaded.portable.in_tree.children[0].children[0]
+        weight_names = [names[leaf] for leaf in tree.leaf_paths("params")]
+    pair = Pair(folder, model.params, loaded, entry, function, weight_names, seed, types)
+    sizes = pair.sampler.sizes(samples)
+    # Many gradients are zero at the smallest sizes, which come first.
+    with_gradients = [*sizes[1:], sizes[0]][: gradients if entry.vjp_order else 0]
+    try:
+        differences = pair.compare(sizes, tolerance, with_gradients=with_gradients)
+        variable, latencies = _latencies(pair, rounds, batch_sizes) if rounds else (None, [])
+    except BridgeError:
+        raise
+    except Exception as e:
+        if pair.unknown_types and not type(e).__module__.startswith("tensorflow"):
+            raise BridgeError(_unknown_types_message(against, pair, e)) from e
+        raise
+    return Verification(
+        saved_model=str(folder),
+        signature=chosen,
+        against=against,
+        jax=jax.__version__,
+        tensorflow=tf.__version__,
+        samples=tuple(sizes),
+        samples_with_gradients=tuple(with_gradients),
+        differences=tuple(differences),
+        has_gradients=entry.vjp_order > 0,
+        is_processed=pair.is_processed,
+        only_buckets=tuple(entry.only_buckets()),
+        latency_over=variable,
+        latencies=tuple(latencies),
+    )
+
+
+def choose_signature(name: str | None, names: Sequence[str]) -> str:
+    """Returns the signature of this name; without one the default, or the only one.
+
+    Raises:
+      BridgeError: there is none of this name, or several and no default.
+    """
+    if name is None:
+        if SERVING_DEFAULT in names or len(names) == 1:
+            return SERVING_DEFAULT if SERVING_DEFAULT in names else names[0]
+        raise BridgeError(Message(Argument("signature"), f": name one of {', '.join(names)}"))
+    if name not in names:
+        near = did_you_mean(name, names) or f": there are {', '.join(names)}"
+        raise BridgeError(Message(Argument("signature"), f": no signature {name}{near}"))
+    return name
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    module = getattr(function, "__module__", None) or "__main__"
+    return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def _latencies(
+    pair: Pair, rounds: int, batch_sizes: Sequence[int]
+) -> tuple[str | None, list[Latency]]:
+    """Measures along the first open size, or once if nothing is open."""
+    sampler = pair.sampler
+    if not sampler.variables:
+        return None, [pair.latency(None, {}, rounds)]
+    variable = sampler.variables[0]
+    latencies = []
+    for size in batch_sizes or LATENCY_SIZES:
+        try:
+            sizes = sampler.with_sizes({variable: size})
+        except ShapeError:
+            if batch_sizes:
+                raise
+            continue  # this power of two is not allowed
+        latencies.append(pair.latency(size, sizes, rounds))
+    return variable, latencies
+
+
+def _unknown_types_message(against: str, pair: Pair, error: Exception) -> Message:
+    first_line = (str(error).strip().splitlines() or [""])[0]
+    return Message(
+        f"{against} was saved with objects of type {', '.join(pair.unknown_types[:3])}, "
+        f"which verify finds neither in {against.partition(':')[0]} nor in ",
+        Argument("params_like"),
+        f", and fails with dicts in their place: {type(error).__name__}: {first_line}. Give ",
+        Argument("params_like", "module:object", code="params_like=object"),
+        ", an object of the same structure (its values do not matter).",
+    )
