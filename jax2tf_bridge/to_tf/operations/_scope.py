@@ -503,7 +503,7 @@ class Scope:
     def is_within(self, number: Dim, element: str) -> bool:
         lowest, highest = _LIMITS[element]
         lower, upper = self.bounds(number)
-        return lower >= lowest and upper <= highest
+        return bool(lower >= lowest and upper <= highest)
 
     def _named(self, tensor: tf.Tensor, least: int) -> tuple[str, Dim]:
         name = f"_size_{next(self._numbers)}"  # unlike any other, in scopes beside this one too
