@@ -307,7 +307,8 @@ def instructions(
 ) -> ServingInstructions:
     """Writes instructions to serve what is saved at `path`.
 
-    `programs` are compiled beside it; None where nothing was compiled. `served` are the inputs and outputs of each signature, with what stands around the function.
+    `programs` are compiled beside it; None where nothing was compiled.
+    `served` are the inputs and outputs of each signature, with what stands around the function.
     """
     whole = path.absolute()
     cache = None if programs is None else CompileCache(whole / CACHE_FOLDER, programs)
