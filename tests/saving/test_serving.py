@@ -94,8 +94,8 @@ compiles for CPUs only if it is told to.
 not, and requests are not joined.
 - max_enqueued_batches is the number of threads that take requests: 256 for gRPC and 24 for REST. \
 Each thread waits with one request, so the queue is never full, even if each request fills a \
-batch. If you change --grpc_max_threads, change both by the same number. By default the queue holds \
-10 batches, and TensorFlow Serving refuses what does not fit.
+batch. If you change --grpc_max_threads, change both by the same number. By default the queue \
+holds 10 batches, and TensorFlow Serving refuses what does not fit.
 """
     )
 
