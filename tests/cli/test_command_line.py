@@ -169,7 +169,7 @@ def test_ends(
     code: int,
     text: str,
 ) -> None:
-    monkeypatch.setattr(_inspect, "read_function", _raising(error))
+    monkeypatch.setattr(_inspect, "inspect", _raising(error))
     monkeypatch.setattr(os, "dup2", lambda *_: None)  # stdout stays pytest's
     assert main(["inspect", "x"]) == code
     assert capsys.readouterr() == ("", f"jax2tf-bridge: error: {text}\n" if text else "")
@@ -211,7 +211,7 @@ from jax2tf_bridge.cli.inspect import _command as _inspect
 def sleeps(_):
     print("ready", flush=True)
     time.sleep(60)
-_inspect.read_function = sleeps
+_inspect.inspect = sleeps
 raise SystemExit(main(["inspect", "x"]))
 """
 
