@@ -168,10 +168,10 @@ CASES = [
     (mapped(two, (P(), spread)), ["tpu", "cpu"], x),
     (twice, ["cpu"], x),
     (mapped(jnp.sin), ["cpu"], open_columns),
-    (mapped(jnp.sin), ["cpu", "cuda"], open_columns),
+    (mapped(jnp.sin), ["cpu", "cuda"], open_rows),
 ]
-if jax.__version_info__ >= (0, 10):  # older modules with such parts lose something when written
-    CASES.append((mapped(jnp.sin), ["cpu"], open_rows))
+if jax.__version_info__ < (0, 10):  # JAX cannot refine open sizes of gradients of parts
+    CASES = CASES[:3]
 for f, platforms, argument in CASES:
     f = jax.jit(f, in_shardings=NamedSharding(mesh, spread))
     exported = export.export(f, platforms=platforms)(argument)
@@ -200,8 +200,7 @@ def test_gradients_move_as_much_between_devices_as_those_of_jax() -> None:
 
 def test_parts_run_in_jax_for_several_platforms_and_with_open_sizes() -> None:
     lines = run_python(PARTS, env=several_devices(8)).splitlines()
-    assert set(lines) == {"equal"}
-    assert len(lines) >= 5
+    assert lines == ["equal"] * (3 if jax.__version_info__ < (0, 10) else 5)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.from_jax._jax_compat import ir
 from jax2tf_bridge.from_jax.stablehlo._operations import (
     attribute,
@@ -32,28 +33,33 @@ def restore_manual_computations(module: Any) -> None:
       module: an ir.Module that was read from an artifact; its context is the current one.
     """
     prefix = MANUAL_COMPUTATION.decode()
-    for op in list(below(module.operation)):
-        if op.name == "func.call" and _callee(op).startswith(prefix):
-            _restore(op)
-    # XLA expects custom calls around each call of a function with such a name.
-    for op in below(module.operation):
-        name = symbol_name(op) or ""
-        if name.startswith(prefix):
-            op.attributes["sym_name"] = ir.StringAttr.get(_renamed(name))
+    functions = [op.operation for op in module.body.operations]
+    bodies = {n: f for f in functions if (n := symbol_name(f) or "").startswith(prefix)}
+    callers = [f for f in functions if symbol_name(f) not in bodies]
+    # A body that takes the place of its call may hold further calls.
+    while calls := [op for f in callers for op in below(f) if _callee(op) in bodies]:
+        for call in calls:
+            _restore(call, bodies[_callee(call)])
+    for body in bodies.values():
+        body.erase()
 
 
-def _callee(call: Any) -> str:
-    return str(ir.FlatSymbolRefAttr(call.attributes["callee"]).value)
+def _callee(op: Any) -> str:
+    """Returns the function that a func.call calls, "" for any other operation."""
+    return (
+        str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value) if op.name == "func.call" else ""
+    )
 
 
-def _renamed(body: str) -> str:
-    return body.replace(MANUAL_COMPUTATION.decode(), "jax2tf_bridge.parts", 1)
-
-
-def _restore(call: Any) -> None:
+def _restore(call: Any, body: Any) -> None:
     to_parts = _neighbor([value.owner for value in call.operands], _TO_PARTS)
     users = [use.owner for result in call.results for use in result.uses]
     from_parts = _neighbor(users, _FROM_PARTS)
+    if to_parts is None and from_parts is None:
+        raise ModuleError(
+            f"The function {_callee(call)} computes on parts, and its call has no custom call "
+            f"{_TO_PARTS} or {_FROM_PARTS} beside it. Export the function again."
+        )
     # Operands after these are the shapes of results of open sizes.
     operands = [] if to_parts is None else list(to_parts.operands)[: len(call.operands)]
     results = [] if from_parts is None else list(from_parts.results)
@@ -69,18 +75,7 @@ def _restore(call: Any) -> None:
             },
             regions=1,
         )
-        block = computation.regions[0].blocks.append(
-            *[value.type for value in call.operands],
-            arg_locs=[call.location] * len(call.operands),
-        )
-        with ir.InsertionPoint(block):
-            inner = ir.Operation.create(
-                "func.call",
-                results=[result.type for result in call.results],
-                operands=list(block.arguments),
-                attributes={"callee": ir.FlatSymbolRefAttr.get(_renamed(_callee(call)))},
-            )
-            ir.Operation.create("sdy.return", operands=list(inner.results))
+    _move_body(body, computation)
     if from_parts is not None:
         block = ir.InsertionPoint(from_parts).block
         replace_operation(from_parts, computation.results)
@@ -88,6 +83,18 @@ def _restore(call: Any) -> None:
     call.erase()
     if to_parts is not None:
         to_parts.erase()
+
+
+def _move_body(body: Any, computation: Any) -> None:
+    # Several calls may share a body.
+    copy = body.clone(ir.InsertionPoint(body))
+    block = copy.regions[0].blocks[0]
+    block.append_to(computation.regions[0])
+    end = list(block.operations)[-1].operation
+    with ir.InsertionPoint(end), end.location:
+        ir.Operation.create("sdy.return", operands=list(end.operands))
+    end.erase()
+    copy.erase()
 
 
 def _neighbor(owners: list[Any], target: str) -> Any:
