@@ -1,4 +1,4 @@
-"""What it costs that maxima keep NaN, against the modules that JAX writes: time of a call."""
+"""Cost of keeping NaN in maxima: time of a call, against the modules that JAX writes."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Inspection:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What will go wrong with a SavedModel; empty for files."""
+        """Problems of a SavedModel; empty for files."""
         return tuple(
             Finding(f["severity"], f["text"], f["remedy"], tuple(f["modules"]))
             for f in self.facts.get("findings", ())

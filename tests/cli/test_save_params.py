@@ -101,7 +101,7 @@ def test_files_in_the_wrong_place(run: Run, ok: Ok, files: tuple[str, str]) -> N
     assert "models/1 is a SavedModel, and not the folder of its versions: name " in ended.error
 
 
-# Which weights are trained.
+# Selection of the trained weights.
 
 NORMED = {
     "params": {"scale": np.ones(3, np.float32)},
@@ -131,7 +131,7 @@ def test_running_statistics_are_not_trained(run: Run, ok: Ok, normed: tuple[str,
         "jax2tf-bridge: note: batch_stats are trainable, and an optimizer in TensorFlow would "
         "change these running statistics: to leave them fixed, pass --trainable params\n"
     )
-    # What the note says.
+    # The remedy of the note.
     ok("save", function, "-o", "some", "--params", weights, "--trainable", "params")
     ok("save", function, "-o", "none", "--params", weights, "--no-trainable")
     ok("publish", function, "-o", "root", "--params", weights, "--trainable", "params/scale")

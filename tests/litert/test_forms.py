@@ -149,7 +149,7 @@ CASES |= {
     for dtype in (tf.float16, tf.bfloat16)
 }
 
-# What is there does not matter, and an index may be there twice.
+# The former contents do not matter, and an index may occur twice.
 UPDATED: dict[str, tuple[Any, Any]] = {
     "NaN": (np.array([np.nan, np.inf, 1, -np.inf], np.float32), [[0], [3]]),
     "twice": (np.array([5, 6, 7, 8], np.float32), [[1], [1]]),

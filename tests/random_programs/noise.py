@@ -16,7 +16,7 @@ from tests.random_programs.program import NAMES, Program, Step
 from tests.random_programs.values import Array, kind_of
 
 SAMPLES = 8
-"""How often a program is rerun."""
+"""Number of reruns of a program."""
 
 
 def noisy(value: Any, random: Any, turn: Any) -> Any:

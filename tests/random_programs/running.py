@@ -29,7 +29,7 @@ LITERT_DTYPES = ("bool", "int32", "float32", "int8", "float16", "uint8", "int16"
 
 
 class Report:
-    """What the runs of a way have met so far."""
+    """Results of the runs of one way so far."""
 
     def __init__(self, way: str) -> None:
         self.way = way

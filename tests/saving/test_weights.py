@@ -419,7 +419,7 @@ def test_damaged_version_is_not_copied_and_no_other_is_removed(
         "Remove that folder to take the version before it, or publish the whole model."
     )
     assert versions(root) == ["1", "2"]
-    # What the message says.
+    # The remedy of the message.
     shutil.rmtree(root / "2")
     published = publish_weights(root, SECOND, keep=1)
     assert (published.version, published.result) == (3, root / "1")

@@ -198,7 +198,7 @@ def _place_of_check(path: Sequence[Any]) -> str:
     """Names the user's line that led to a check, which JAX may know of an outer equation only."""
     names = [equation.params.get("name") for equation in path]
     if _EQUINOX_CALL in names:
-        # What is further inside may be of an older trace, of another call.
+        # Equations further inside may be of an older trace, made for another call.
         path = path[: names.index(_EQUINOX_CALL) + 1]
     sources = (user_line_of_equation(equation) for equation in reversed(path))
     source = next(filter(None, sources), None)

@@ -164,7 +164,7 @@ class Scope:
 
     @property
     def is_for_any_converter(self) -> bool:
-        """Whether a converter of LiteRT, ONNX or OpenVINO reads the operations.
+        """Returns whether a converter of LiteRT, ONNX or OpenVINO reads the operations.
 
         Such formats get the operation that they know for a purpose, and not a choice of two.
         """
