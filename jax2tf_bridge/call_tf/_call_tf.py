@@ -56,7 +56,7 @@ def _parameters(f: Callable[..., Any]) -> list[str]:
 
 @opaque_to_autograph
 def call_tf(
-    tf_function: Callable[..., Any],
+    callable_tf: Callable[..., Any],
     has_side_effects: bool = True,
     ordered: bool = False,
     output_shape_dtype: Any = UNSPECIFIED,
@@ -70,7 +70,7 @@ def call_tf(
     differentiated in reverse mode, as often as TensorFlow can, and jax.vmap maps it.
 
     Args:
-      tf_function: a function of tensors, a tf.function, a tf.Module or Keras model, or a function
+      callable_tf: a function of tensors, a tf.function, a tf.Module or Keras model, or a function
         of a reloaded SavedModel. tf.Variables in it are read when it runs; in a compiled program
         they are constants, of the values that they had when it was compiled.
       has_side_effects: whether a call is an effect of the JAX program, which JAX does not drop.
@@ -93,7 +93,7 @@ def call_tf(
       compile it; and GradientError where it has no gradient, or in forward mode.
 
     Raises:
-      FunctionError: `tf_function` is not callable.
+      FunctionError: `callable_tf` is not callable.
       StructureError, ShapeError: output_shape_dtype declares no arrays.
 
     >>> import jax, jax.numpy as jnp, tensorflow as tf
@@ -101,28 +101,28 @@ def call_tf(
     >>> float(f(3.0)), float(jax.jit(f)(3.0)), float(jax.grad(f)(3.0))
     (9.0, 9.0, 6.0)
     """
-    if not callable(tf_function):
+    if not callable(callable_tf):
         raise FunctionError(
-            f"call_tf expected a TensorFlow function. Got: {tf_function!r:.200} of type "
-            f"{type(tf_function).__name__}, which cannot be called."
+            f"call_tf expected a TensorFlow function. Got: {callable_tf!r:.200} of type "
+            f"{type(callable_tf).__name__}, which cannot be called."
         )
     register_wrappers(*_tf_compat.wrapper_types())
-    name = function_name(tf_function)
+    name = function_name(callable_tf)
     declared = Declared.of(output_shape_dtype, name, graph=call_tf_graph)
     options = CallOptions(has_side_effects or ordered, ordered, declared, call_tf_graph)
     functions: dict[Any, UserFunction] = {}
 
     def called(*args: Any, **kwargs: Any) -> Any:
         leaves, in_tree = jax.tree_util.tree_flatten((args, kwargs))
-        labels = argument_labels(tf_function, args, kwargs)
+        labels = argument_labels(callable_tf, args, kwargs)
         values = [jax_value(leaf, label, name) for leaf, label in zip(leaves, labels, strict=True)]
         function = functions.get(in_tree)
         if function is None:
-            made = UserFunction(tf_function, in_tree, name, options)
+            made = UserFunction(callable_tf, in_tree, name, options)
             function = functions.setdefault(in_tree, made)
         results, structure = call(function, values)
         return jax.tree_util.tree_unflatten(structure, results)
 
-    functools.update_wrapper(called, tf_function, assigned=("__doc__",), updated=())
+    functools.update_wrapper(called, callable_tf, assigned=("__doc__",), updated=())
     called.__name__ = called.__qualname__ = name
     return opaque_to_autograph(called)

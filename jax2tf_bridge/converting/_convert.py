@@ -37,7 +37,7 @@ register_wrappers(*_tf_compat.wrapper_types())
 
 @opaque_to_autograph
 def convert(
-    f: Callable[..., Any],
+    fun_jax: Callable[..., Any],
     *,
     polymorphic_shapes: Any = None,
     polymorphic_constraints: Sequence[str] | Literal["infer"] = (),
@@ -52,13 +52,13 @@ def convert(
     """Makes a TF function of a JAX function; a drop-in for jax2tf.convert of JAX 0.12.
 
     Args:
-      f: the function, jitted or not. Arguments and results are pytrees of arrays.
+      fun_jax: the function, jitted or not. Arguments and results are pytrees of arrays.
       polymorphic_shapes: which dimensions stay open, as in `export`: None (none), a string as
         "(b, 28)" for every argument, or one entry an argument, by position or by name; or AUTO.
       polymorphic_constraints: what holds for the dimension variables, as ["b >= 2"]; or "infer",
         also among others: what the function needs is added, and listed in `requirements` of the
         function that is returned.
-      with_gradient: whether the VJP of `f` becomes the TF gradient, to any order.
+      with_gradient: whether the VJP of `fun_jax` becomes the TF gradient, to any order.
       enable_xla: False makes TensorFlow's own operations in the place of XlaCallModule, as
         `target=Target.widest(xla=False)`; so it was in jax2tf up to JAX 0.6. True is deprecated
         and without effect.
@@ -81,7 +81,7 @@ def convert(
       contradict.
 
     Raises:
-      FunctionError: `f` is not callable, or runtime_checks is another word.
+      FunctionError: `fun_jax` is not callable, or runtime_checks is another word.
       TargetError: no such platform, or enable_xla, native_serialization and the target contradict
         each other.
 
@@ -97,7 +97,7 @@ def convert(
         platforms=native_serialization_platforms,
         stacklevel=3,  # through AutoGraph's wrapper
     )
-    function = JaxCallable.of(f, caller="convert")
+    function = JaxCallable.of(fun_jax, caller="convert")
     options = export_options(
         native_serialization_platforms,
         polymorphic_constraints,
@@ -127,7 +127,7 @@ def convert(
         return portable.out_tree.unflatten(iter(results))
 
     converted.__name__ = converted.__qualname__ = function.name
-    converted.__doc__ = getattr(f, "__doc__", None)
+    converted.__doc__ = getattr(fun_jax, "__doc__", None)
     if function.signature is not None and not _has_defaults(function):
         converted.__signature__ = function.signature  # type: ignore[attr-defined]
     converted.requirements = Requirements(portables)  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ from jax2tf_bridge.from_jax.trees._tree_specs import rebuilt
 
 
 def eval_polymorphic_shape(
-    f: Callable[..., Any],
+    fun_jax: Callable[..., Any],
     *,
     polymorphic_shapes: Any = None,
     polymorphic_constraints: Sequence[str] | Literal["infer"] = (),
@@ -31,18 +31,18 @@ def eval_polymorphic_shape(
     """Computes shapes and dtypes of the results while sizes of the arguments stay open.
 
     Args:
-      f: the function, jitted or not.
+      fun_jax: the function, jitted or not.
       polymorphic_shapes: which dimensions stay open, as in `export`; not AUTO.
       polymorphic_constraints: as in `export`.
 
     Returns:
-      A function that takes the arguments of `f` (arrays, jax.ShapeDtypeStruct, or whatever has a
+      A function that takes the arguments of `fun_jax` (arrays, jax.ShapeDtypeStruct, or whatever has a
       shape and a dtype) and gives two pytrees of the form of the results: of
       jax.ShapeDtypeStruct, whose dimensions are JAX's symbolic ones, and of texts as "(b, 28)"
       to pass on as polymorphic_shapes.
 
     Raises:
-      FunctionError: `f` is not callable.
+      FunctionError: `fun_jax` is not callable.
       ShapeError, DTypeError, StructureError: the arguments do not fit polymorphic_shapes.
       InconclusiveShapeError: the function only works for some of the sizes; it says for which.
 
@@ -52,7 +52,7 @@ def eval_polymorphic_shape(
     >>> shapes
     '(4, b)'
     """
-    function = JaxCallable.of(f, caller="eval_polymorphic_shape")
+    function = JaxCallable.of(fun_jax, caller="eval_polymorphic_shape")
     options = export_options(
         None,
         polymorphic_constraints,

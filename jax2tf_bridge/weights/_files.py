@@ -21,15 +21,15 @@ _MOST_LISTED = 100
 _MOST_COMPARED = 4096
 
 
-def msgpack_restore(data: bytes | bytearray | memoryview) -> Any:
+def msgpack_restore(encoded_pytree: bytes | bytearray | memoryview) -> Any:
     """Reads the bytes that msgpack_serialize wrote, Flax's or the bridge's.
 
     Args:
-      data: the bytes; they must stay as they are while the arrays are in use.
+      encoded_pytree: the bytes; they must stay as they are while the arrays are in use.
 
     Returns:
       The tree that flax.serialization.msgpack_restore returns: dicts and lists, whose leaves are
-      numbers, texts, bytes, NumPy arrays and scalars. Arrays are read-only views of `data`, not
+      numbers, texts, bytes, NumPy arrays and scalars. Arrays are read-only views of the bytes, not
       aligned; those that were written in chunks are copies.
 
     Raises:
@@ -41,15 +41,17 @@ def msgpack_restore(data: bytes | bytearray | memoryview) -> Any:
     >>> msgpack_restore(msgpack_serialize({"scale": [1.5, 2]}))
     {'scale': [1.5, 2]}
     """
-    return MsgpackContents(MemorySource(data)).tree()
+    return MsgpackContents(MemorySource(encoded_pytree)).tree()
 
 
-def from_bytes(target: Any, data: bytes | bytearray | memoryview, *, strict: bool = False) -> Any:
+def from_bytes(
+    target: Any, encoded_bytes: bytes | bytearray | memoryview, *, strict: bool = False
+) -> Any:
     """Restores an object like `target` from the bytes that `to_bytes` wrote.
 
     Args:
       target: an object of the structure that was written; its leaves are not used.
-      data: as for msgpack_restore.
+      encoded_bytes: as for msgpack_restore.
       strict: as for from_state_dict.
 
     Raises:
@@ -60,7 +62,7 @@ def from_bytes(target: Any, data: bytes | bytearray | memoryview, *, strict: boo
     >>> from_bytes({"scale": (0, 0)}, to_bytes({"scale": (1.5, 2)}))
     {'scale': (1.5, 2)}
     """
-    return from_state_dict(target, msgpack_restore(data), strict=strict)
+    return from_state_dict(target, msgpack_restore(encoded_bytes), strict=strict)
 
 
 def read_weights(
