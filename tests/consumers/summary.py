@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-_FOLDERS = tuple(str(Path(__file__).parents[1] / name) for name in ("archives", "consumers"))
+_FOLDERS = tuple(
+    str(Path(__file__).parents[1] / name) for name in ("archives", "consumers", "serving")
+)
 _SAID = pytest.StashKey[bool]()
 
 

@@ -70,8 +70,8 @@ def test_what_is_declared_is_imported() -> None:
 
 def test_tests_import_only_what_the_test_extra_brings() -> None:
     declared = _names(PROJECT["dependencies"]) | _names(["jax2tf-bridge[all,tensorflow,test]"])
-    # Of environments that tests/consumers makes.
-    declared |= {"ai_edge_litert", "onnxruntime", "openvino", "tf2onnx"}
+    # The environments that tests/consumers and tests/serving make have these.
+    declared |= {"ai_edge_litert", "grpc", "onnxruntime", "openvino", "tf2onnx"}
     for name, place in _third_parties("tests").items():
         assert name in declared, f"{place}: {name} is not in the extra 'test'"
 
