@@ -286,7 +286,7 @@ EMITTERS: Mapping[str, Emitter] = MappingProxyType(
         "sign": _by_kind(integers=_integers.sign, floats=_floats.sign),
         "sine": _of_floats(tf.sin),
         "sqrt": _of_floats(tf.sqrt),
-        "subtract": _by_kind(integers=_wrapping(tf.subtract), floats=tf.subtract),
+        "subtract": _by_kind(integers=_integers.subtract, floats=tf.subtract),
         "tan": _of_floats(tf.tan),
         "tanh": _of_floats(tf.tanh),
         "xor": _bitwise(tf.not_equal, tf.bitwise.bitwise_xor),
@@ -370,6 +370,7 @@ FOR_CONVERTERS: Mapping[str, Emitter] = MappingProxyType(
         "shift_left": _of_integers(_converter_integers.shift_left),
         "shift_right_arithmetic": _of_integers(_converter_integers.shift_right_arithmetic),
         "shift_right_logical": _of_integers(_converter_integers.shift_right_logical),
+        "subtract": _by_kind(integers=_wrapping(tf.subtract), floats=tf.subtract),
     }
 )
 """Those that are others for converters of TensorFlow's graphs."""

@@ -6,6 +6,7 @@ width to the machine. Integers of fewer than 8 bits are in 8, and wrap around as
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -55,12 +56,44 @@ def _from_bits(element: str, bits: tf.Tensor) -> tf.Tensor:
     return wrap(element, bits if is_unsigned(element) else _view(bits, "int"))
 
 
+# TensorFlow's graph optimizer (Grappler) does not ask whether the operation that it makes has a
+# kernel. In releases 2.15 to 2.21 it makes three that lack kernels for some integers:
+# - Neg of Sub(0, x), which has none for unsigned integers;
+# - SquaredDifference of the square of a Sub, or of Add(x, Neg(y)), which has none for integers of
+#   fewer than 32 bits, and none for unsigned ones;
+# - Tile of a Pack of one tensor, which has none for uint16.
+# So these dtypes have no Sub, Neg and Pack.
+
+
+def subtract(element: str, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Subtracts; the difference wraps around."""
+    if x.dtype.size < 4:
+        difference = tf.subtract(tf.cast(x, tf.int32), tf.cast(y, tf.int32))
+        return wrap(element, tf.cast(difference, x.dtype))
+    return _as_signed(tf.subtract, x, y)
+
+
 def negative(element: str, x: tf.Tensor) -> tf.Tensor:
-    """Negates; unsigned integers wrap around."""
-    if is_unsigned(element):
-        # Grappler would make tf.negative of 0 - x, which has no kernel.
+    """Negates; unsigned integers and the least one wrap around."""
+    if is_unsigned(element) or x.dtype.size < 4:
         return wrap(element, tf.add(tf.bitwise.invert(x), constant_like(x, 1)))
-    return wrap(element, tf.negative(x))
+    return tf.negative(x)
+
+
+def repeated(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
+    """Applies a function that repeats or stacks tensors, in a dtype that Tile has a kernel for."""
+    if tensors[0].dtype != tf.uint16:
+        return function(*tensors)
+    return _as_signed(function, *tensors)
+
+
+def _as_signed(function: Callable[..., tf.Tensor], *tensors: tf.Tensor) -> tf.Tensor:
+    """Applies a function that has the same bits for integers with and without a sign."""
+    return _view(function(*(_view(x, "int") for x in tensors)), _kind(tensors[0]))
+
+
+def _kind(x: tf.Tensor) -> str:
+    return "uint" if x.dtype.is_unsigned else "int"
 
 
 def absolute(element: str, x: tf.Tensor) -> tf.Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.portable.bytecode import DenseElements, Operation
-from jax2tf_bridge.to_tf.operations import _converter_forms
+from jax2tf_bridge.to_tf.operations import _converter_forms, _integers
 from jax2tf_bridge.to_tf.operations._array import Array, plain, tf_dtype
 from jax2tf_bridge.to_tf.operations._folding import greatest
 from jax2tf_bridge.to_tf.operations._scope import MOST_NEGATIVE, Emitter, Scope, type_sizes, typed
@@ -292,7 +292,8 @@ def _tiled(
     skipped = len(axes) - rank
     wanted = [1 if axis < 0 else array.sizes[axis] for axis in axes[skipped:]]
     tensor = with_ones(scope, scope.compact(array), compact_sizes(array), wanted)
-    return tf.tile(tensor, scope.shape(counts[skipped:]))
+    multiples = scope.shape(counts[skipped:])
+    return _integers.repeated(lambda x: tf.tile(x, multiples), tensor)
 
 
 def _differ_by_ones(
@@ -553,7 +554,8 @@ def _stacked(
     ):
         return None
     axes = [i - (i > axis) for i in spread if i != axis]
-    return tf.stack([partly_spread(scope, origin, axes) for origin in origins], axis)
+    tensors = [partly_spread(scope, origin, axes) for origin in origins]
+    return _integers.repeated(lambda *pieces: tf.stack(pieces, axis), *tensors)
 
 
 def _spread_constant(array: Array, axes: Sequence[int]) -> np.ndarray[Any, Any] | None:
