@@ -36,8 +36,8 @@ def eval_polymorphic_shape(
       polymorphic_constraints: as in `export`.
 
     Returns:
-      A function that takes the arguments of `fun_jax` (arrays, jax.ShapeDtypeStruct, or whatever has a
-      shape and a dtype) and gives two pytrees of the form of the results: of
+      A function that takes the arguments of `fun_jax` (arrays, jax.ShapeDtypeStruct, or whatever
+      has a shape and a dtype) and gives two pytrees of the form of the results: of
       jax.ShapeDtypeStruct, whose dimensions are JAX's symbolic ones, and of texts as "(b, 28)"
       to pass on as polymorphic_shapes.
 

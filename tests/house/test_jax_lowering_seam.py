@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import BridgeError, PortableFunction, export
-from jax2tf_bridge.errors import UnsupportedByTargetError
+from jax2tf_bridge.errors import PlatformError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat_lowering
 from jax2tf_bridge.from_jax._jax_compat_lowering import SEAM
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
@@ -150,6 +150,19 @@ def written_constants(without: Callable[[], None]) -> None:
     assert not asked()
 
 
+def obeyed_convention(without: Callable[[], None]) -> None:
+    flag = "jax_export_calling_convention_version"
+    before = getattr(jax.config, flag)
+    jax.config.update(flag, 8)
+    try:
+        assert exported(jnp.sin).platforms == ("cpu",)
+        without()
+        with pytest.raises(PlatformError, match="calling convention version 8 is outside"):
+            exported(jnp.sin)
+    finally:
+        jax.config.update(flag, before)
+
+
 BEHAVIOURS: dict[str, Callable[[Callable[[], None]], None]] = {
     **dict.fromkeys(NO_RULES, no_rules),
     "geqrf_p": no_qr,
@@ -160,6 +173,7 @@ BEHAVIOURS: dict[str, Callable[[Callable[[], None]], None]] = {
     "custom_call": no_eigh,
     "eval_dynamic_shape_as_tensor": no_eigh,
     "_constant_handlers": written_constants,
+    "jax_export_calling_convention_version": obeyed_convention,
 }
 
 
