@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax import export as jax_export
 from jax.interpreters import mlir
 
 from jax2tf_bridge._utils._private_names import SeamName
@@ -101,6 +102,12 @@ _CONSTANTS = SeamName(
     "large arrays that a function captures are written into the module and read from it again, "
     "which takes several times their memory",
 )
+_CONVENTION = SeamName(
+    "jax._src.config",
+    "jax_export_calling_convention_version",
+    "0.8 to 0.12",
+    "every export fails where JAX's flag of this name asks for a version that JAX does not write",
+)
 
 SEAM: Sequence[SeamName] = (
     _GEQRF,
@@ -117,6 +124,7 @@ SEAM: Sequence[SeamName] = (
     _CUSTOM_CALL,
     _DYNAMIC_SHAPE,
     _CONSTANTS,
+    _CONVENTION,
 )
 
 # Half of qr, which jax.lax.linalg has as one.
@@ -293,3 +301,14 @@ class _ConstantHandler:
         take = _TAKE.get()
         taken = None if take is None else take(value)
         return self.plain(value, *args, **kwargs) if taken is None else taken
+
+
+@contextmanager
+def newest_calling_convention() -> Iterator[None]:
+    """Has JAX export at its newest calling convention; the bridge lowers it afterwards."""
+    version = _CONVENTION.get()
+    if version is None:
+        yield
+        return
+    with version(jax_export.maximum_supported_calling_convention_version):
+        yield

@@ -145,9 +145,10 @@ def _of_jax(sharding: Any) -> Sharding | None:
     if sharding is None:
         return None
     spec = sharding.spec
+    # PartitionSpec of JAX 0.8 has no `partitions`, and later ones refuse to be iterated over.
     return Sharding(
         mesh=_mesh(sharding.mesh),
-        partitions=tuple(_axes(entry) for entry in spec),
+        partitions=tuple(map(_axes, getattr(spec, "partitions", spec))),
         unreduced=tuple(sorted(getattr(spec, "unreduced", ()))),
         reduced=tuple(sorted(getattr(spec, "reduced", ()))),
         memory_kind=sharding.memory_kind,

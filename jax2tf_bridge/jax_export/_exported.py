@@ -68,12 +68,23 @@ class Exported(jax_export.Exported):
 
     portable: PortableFunction
 
-    def __init__(self, portable: PortableFunction, **fields: Any) -> None:
-        """Takes JAX's fields, all of them, as dataclasses.replace gives them.
+    def __init__(self, portable: PortableFunction | None = None, **fields: Any) -> None:
+        """Takes a portable function, all of JAX's fields by keyword, or both.
+
+        Args:
+          portable: made of JAX's fields by default.
+          **fields: as jax.export.Exported takes them.
 
         Raises:
           FunctionError: `portable` is no portable function.
+          UnsupportedByTargetError, ModuleError, NotExportableError: as `from_exported`, where
+            there are only fields.
+          TypeError: a field is missing.
         """
+        if portable is None and fields:
+            portable = from_exported(jax_export.Exported(**fields))
+            self._set(**fields, portable=portable)
+            return
         portable = as_portable_function(portable, "Exported")
         if fields:
             self._set(**fields)

@@ -12,7 +12,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from jax2tf_bridge import BridgeError, PortableFunction, export
-from jax2tf_bridge.errors import UnsupportedByTargetError
+from jax2tf_bridge.errors import PlatformError, UnsupportedByTargetError
 from jax2tf_bridge.from_jax import _jax_compat_lowering
 from jax2tf_bridge.from_jax._jax_compat_lowering import SEAM
 from jax2tf_bridge.from_jax.lowering._rules import lowering_overrides
@@ -178,6 +178,19 @@ def hidden_callback_is_refused(without: Callable[[], None], call: Callable[..., 
     assert not re.search(ours, error())
 
 
+def obeyed_convention(without: Callable[[], None]) -> None:
+    flag = "jax_export_calling_convention_version"
+    before = getattr(jax.config, flag)
+    jax.config.update(flag, 8)
+    try:
+        assert exported(jnp.sin).platforms == ("cpu",)
+        without()
+        with pytest.raises(PlatformError, match="calling convention version 8 is outside"):
+            exported(jnp.sin)
+    finally:
+        jax.config.update(flag, before)
+
+
 BEHAVIOURS: dict[str, Callable[[Callable[[], None]], None]] = {
     **dict.fromkeys(NO_RULES, no_rules),
     "geqrf_p": no_qr,
@@ -190,6 +203,7 @@ BEHAVIOURS: dict[str, Callable[[Callable[[], None]], None]] = {
     "custom_call": no_eigh,
     "eval_dynamic_shape_as_tensor": no_eigh,
     "_constant_handlers": written_constants,
+    "jax_export_calling_convention_version": obeyed_convention,
 }
 
 

@@ -62,6 +62,27 @@ def test_approximate_top_k_is_exported_for_the_platform_of_the_process() -> None
     assert deserialize(exported.serialize()).call(x34)[1].tolist() == [[3, 2]] * 3
 
 
+@pytest.mark.parametrize("module", [jax_export, bridge.jax_export])
+def test_the_constructor_takes_the_fields_of_jax(module: Any) -> None:
+    original = module.export(jax.jit(lambda x, scale: {"y": jnp.sin(x) * scale}))(x34, 2.0)
+    fields = {f.name: getattr(original, f.name) for f in dataclasses.fields(jax_export.Exported)}
+    made = Exported(**fields)
+    assert (made.fun_name, made.in_avals) == (original.fun_name, original.in_avals)
+    again = deserialize(made.serialize(vjp_order=1))
+    for exported in (made, again):
+        np.testing.assert_allclose(exported.call(x34, 2.0)["y"], np.sin(x34) * 2, rtol=1e-6)
+        slope = jax.grad(lambda x: jnp.sum(exported.call(x, 2.0)["y"]))(x34)  # noqa: B023
+        np.testing.assert_allclose(slope, np.cos(x34) * 2, rtol=1e-6)
+    np.testing.assert_allclose(bridge.to_tf(made)(x34, 2.0)["y"], np.sin(x34) * 2, rtol=1e-6)
+
+
+def test_the_constructor_needs_a_function_or_every_field() -> None:
+    with pytest.raises(FunctionError, match="Exported expected"):
+        Exported()
+    with pytest.raises(TypeError, match="in_tree"):
+        Exported(fun_name="f")
+
+
 def _layers(x: Any) -> Any:
     return jnp.tanh(x @ w44) @ w44
 

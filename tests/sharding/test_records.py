@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 import jax2tf_bridge as bridge
 from jax2tf_bridge import PortableFunction
@@ -80,6 +80,33 @@ def test_four_bit_arguments_keep_the_shardings_of_all() -> None:
     portable = exported(function, X, jax.ShapeDtypeStruct((8, 8), "int4"))
     rows = words(exported(jax.jit(jnp.sin, in_shardings=over("x")), X).in_shardings)
     assert words((*portable.in_shardings, *portable.out_shardings)) == rows * 3
+
+
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 10), reason="JAX cannot export for a mesh of this kind"
+)
+def test_sums_that_are_still_to_be_done_are_kept() -> None:
+    explicit = AbstractMesh((8,), ("x",), axis_types=(AxisType.Explicit,))
+
+    unreduced = NamedSharding(explicit, PartitionSpec(None, None, unreduced={"x"}))
+
+    def partial(a: Any, b: Any) -> Any:
+        return jnp.einsum("ij,jk->ik", a, b, out_sharding=unreduced)
+
+    def spec(*axes: Any) -> Any:
+        sharding = NamedSharding(explicit, PartitionSpec(*axes))
+        return jax.ShapeDtypeStruct((8, 8), np.float32, sharding=sharding)
+
+    with jax.sharding.use_abstract_mesh(explicit):
+        portable = exported(
+            jax.jit(partial, out_shardings=unreduced), spec(None, "x"), spec("x", None)
+        )
+    for again in (portable, bridge.deserialize(bridge.serialize(portable))):
+        (sharding,) = again.out_shardings
+        assert sharding is not None
+        assert (sharding.partitions, sharding.unreduced) == (((), ()), ("x",))
+        (in_jax,) = bridge.to_exported(again).out_shardings_jax(explicit)
+        assert in_jax.spec.unreduced == {"x"}
 
 
 def test_open_sizes_may_be_spread_where_they_divide() -> None:

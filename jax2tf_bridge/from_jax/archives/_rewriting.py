@@ -10,6 +10,7 @@ from jax import export as jax_export
 
 from jax2tf_bridge.errors import ModuleError
 from jax2tf_bridge.from_jax._jax_compat import ir
+from jax2tf_bridge.from_jax._jax_compat_lowering import newest_calling_convention
 from jax2tf_bridge.from_jax.archives._calls import ArchivedCall, archived_call
 from jax2tf_bridge.from_jax.archives._linalg_calls import routine_function
 from jax2tf_bridge.from_jax.lowering._lowering import ExportOptions, lower
@@ -118,7 +119,8 @@ def _replace(
 
 def _as_today(function: Any, specs: Sequence[jax.ShapeDtypeStruct], target: str) -> StableHloModule:
     check = jax_export.DisabledSafetyCheck.custom_call(f"{target}_ffi")
-    exported = jax_export.export(function, platforms=("cpu",), disabled_checks=(check,))(*specs)
+    with newest_calling_convention():
+        exported = jax_export.export(function, platforms=("cpu",), disabled_checks=(check,))(*specs)
     return StableHloModule.read(exported.mlir_module_serialized)
 
 

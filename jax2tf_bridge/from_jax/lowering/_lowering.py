@@ -22,7 +22,7 @@ from jax2tf_bridge.errors import (
     bullet_list,
 )
 from jax2tf_bridge.from_jax._jax_compat import source_of_equation
-from jax2tf_bridge.from_jax._jax_compat_lowering import constants_taken
+from jax2tf_bridge.from_jax._jax_compat_lowering import constants_taken, newest_calling_convention
 from jax2tf_bridge.from_jax._jax_compat_modules import TakenModule, module_taken
 from jax2tf_bridge.from_jax.arguments._callables import AlreadyTraced
 from jax2tf_bridge.from_jax.lowering._effects import (
@@ -186,7 +186,11 @@ def _attempt(
     while True:
         checks = [jax_export.DisabledSafetyCheck.custom_call(c) for c in sorted(disabled)]
         try:
-            with constants_taken(captured.take), module_taken(traced) as taken:
+            with (
+                newest_calling_convention(),
+                constants_taken(captured.take),
+                module_taken(traced) as taken,
+            ):
                 exported = jax_export.export(
                     AlreadyTraced(traced),
                     platforms=platforms,
