@@ -105,7 +105,7 @@ def test_sums_that_are_still_to_be_done_are_kept() -> None:
         (sharding,) = again.out_shardings
         assert sharding is not None
         assert (sharding.partitions, sharding.unreduced) == (((), ()), ("x",))
-        (in_jax,) = bridge.to_exported(again).out_shardings_jax(explicit)
+        in_jax: Any = bridge.to_exported(again).out_shardings_jax(explicit)[0]
         assert in_jax.spec.unreduced == {"x"}
 
 
