@@ -62,6 +62,7 @@ from jax2tf_bridge.serialization.jax_exported._modules import (
     asserted_constraints,
     stablehlo_version,
 )
+from jax2tf_bridge.serialization.jax_exported._schema import DTYPES
 from jax2tf_bridge.serialization.jax_exported._write import writable_chain, write_exported
 from shape_poly import SymbolicScope, is_symbolic_dim
 
@@ -262,9 +263,28 @@ def _flat_exported(portable: PortableFunction, vjp_order: int) -> jax_export.Exp
         ),
         # The module takes 4-bit values as they are now.
         constraints_known=False,
+        in_avals=tuple(map(_with_written_dtype, portable.in_avals)),
+        out_avals=tuple(map(_with_written_dtype, portable.out_avals)),
     )
     functions = map(as_jax_has_it, writable_chain(flat, vjp_order))
-    return jax_export.deserialize(bytearray(write_exported(list(functions))))
+    exported = jax_export.deserialize(bytearray(write_exported(list(functions))))
+    return replace(
+        exported,
+        in_avals=_with_own_dtypes(portable.in_avals, exported.in_avals),
+        out_avals=_with_own_dtypes(portable.out_avals, exported.out_avals),
+    )
+
+
+def _with_written_dtype(aval: Aval) -> Aval:
+    """Gives an abstract value a dtype that JAX's files have: they lack int2 and uint2."""
+    return aval if aval.dtype in DTYPES else replace(aval, dtype="int8")
+
+
+def _with_own_dtypes(known_avals: Sequence[Aval], avals: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(
+        aval if known.dtype in DTYPES else aval.update(dtype=np.dtype(known.dtype))
+        for known, aval in zip(known_avals, avals, strict=True)
+    )
 
 
 def _todays_module(portable: PortableFunction) -> bytes:

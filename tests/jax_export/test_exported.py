@@ -62,6 +62,17 @@ def test_approximate_top_k_is_exported_for_the_platform_of_the_process() -> None
     assert deserialize(exported.serialize()).call(x34)[1].tolist() == [[3, 2]] * 3
 
 
+@pytest.mark.parametrize("dtype", ["int2", "uint2"])
+def test_two_bits_need_no_file_of_jax(dtype: str) -> None:
+    x = jnp.ones(3, dtype)
+    exported = export_as_jax(jax.jit(lambda x, y: (x + x, y * 2)))(x, np.float32(0))
+    for made in (exported, deserialize(exported.serialize(vjp_order=1))):
+        assert [a.dtype for a in made.in_avals] == [dtype, "float32"]
+        double, _ = made.call(x, np.float32(3))
+        assert (double.dtype, double.tolist()) == (x.dtype, (x + x).tolist())
+        assert jax.grad(lambda y: made.call(x, y)[1])(3.0) == 2  # noqa: B023
+
+
 @pytest.mark.parametrize("module", [jax_export, bridge.jax_export])
 def test_the_constructor_takes_the_fields_of_jax(module: Any) -> None:
     original = module.export(jax.jit(lambda x, scale: {"y": jnp.sin(x) * scale}))(x34, 2.0)
