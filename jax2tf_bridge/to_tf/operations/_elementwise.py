@@ -278,7 +278,7 @@ EMITTERS: Mapping[str, Emitter] = MappingProxyType(
         "remainder": _by_kind(integers=_integers.remainder, floats=_floats.remainder),
         "round_nearest_afz": _of_floats(_floats.round_away_from_zero),
         "round_nearest_even": _of_floats(tf.round),
-        "rsqrt": _of_floats(tf.math.rsqrt),
+        "rsqrt": _of_floats(_floats.inverse_root),
         "select": _any(tf.where),
         "shift_left": _of_integers(_integers.shift_left),
         "shift_right_arithmetic": _of_integers(_integers.shift_right_arithmetic),

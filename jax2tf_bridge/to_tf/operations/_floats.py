@@ -131,10 +131,18 @@ def expm1(x: tf.Tensor) -> tf.Tensor:
     real, imag = tf.math.real(x), tf.math.imag(x)
     half_sine = tf.sin(imag / 2)
     part = tf.math.expm1(real) * tf.cos(imag) - 2 * half_sine * half_sine
-    # An infinite exponential times a sine of 0 would be no number.
-    finite = tf.minimum(real, constant_like(real, np.log(real.dtype.max)))
+    # An infinite exponential times a sine of 0 would be NaN. The logarithm of the greatest number
+    # is rounded, so that its exponential may be infinite.
+    finite = tf.minimum(real, constant_like(real, np.log(real.dtype.max) - 1))
     grown = tf.exp(tf.where(tf.equal(imag, constant_like(imag, 0)), finite, real))
     return tf.complex(part, grown * tf.sin(imag))
+
+
+def inverse_root(x: tf.Tensor) -> tf.Tensor:
+    """Returns 1 / sqrt(x). TensorFlow's kernel takes -0 for 0 in imaginary parts."""
+    if not x.dtype.is_complex:
+        return tf.math.rsqrt(x)
+    return complex_divide(constant_like(x, 1), tf.sqrt(x))
 
 
 def log1p(x: tf.Tensor) -> tf.Tensor:

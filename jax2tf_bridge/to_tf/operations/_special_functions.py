@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+import numpy as np
 import tensorflow as tf
 
-from jax2tf_bridge.portable.bytecode import Operation
+from jax2tf_bridge.portable.bytecode import DenseElements, Operation
 from jax2tf_bridge.to_tf.operations import _converter_forms
 from jax2tf_bridge.to_tf.operations._array import Array, tf_dtype
 from jax2tf_bridge.to_tf.operations._functions import decomposed
@@ -51,6 +52,29 @@ def _is_outside(a: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     return tf.logical_or(tf.logical_or(is_negative, are_zero), is_unknown)
 
 
+# Coefficients of erf_inv's Taylor series: of x, x**3, x**5 and so on.
+_ERF_INV_SERIES = (
+    *(0.886226925452758, 0.2320136665346544, 0.12755617530559793, 0.08655212924154752),
+    *(0.06495961774538541, 0.051731281984616365, 0.04283672065179733),
+)
+_SMALL: Mapping[tf.DType, float] = MappingProxyType({tf.float32: 0.25, tf.float64: 0.01})
+"""Numbers below it have an exact erf_inv by the series."""
+
+
+def _erf_inv(x: tf.Tensor) -> tf.Tensor:
+    """Inverts erf.
+
+    TensorFlow's kernel computes with 1 + x, which loses digits unless x is near -1.
+    """
+    size = tf.abs(x)
+    far = tf.math.erfinv(-size) * -tf.sign(x)
+    square = x * x
+    near = constant_like(x, _ERF_INV_SERIES[-1])
+    for coefficient in reversed(_ERF_INV_SERIES[:-1]):
+        near = near * square + constant_like(x, coefficient)
+    return tf.where(tf.less(size, constant_like(x, _SMALL[x.dtype])), near * x, far)
+
+
 _WIDE, _NARROW = frozenset({"f32", "f64"}), frozenset({"f16", "bf16"})
 _ALL = _WIDE | _NARROW
 # The functions, and the element types that they have kernels for.
@@ -65,7 +89,7 @@ _FUNCTIONS: Mapping[str, tuple[TensorFunction, frozenset[str]]] = MappingProxyTy
         "chlo.cosh": (tf.cosh, _ALL),
         "chlo.digamma": (tf.math.digamma, _WIDE),
         "chlo.erf": (_erf, _ALL),
-        "chlo.erf_inv": (tf.math.erfinv, _WIDE),
+        "chlo.erf_inv": (_erf_inv, _WIDE),
         "chlo.erfc": (tf.math.erfc, _ALL),
         "chlo.lgamma": (tf.math.lgamma, _WIDE),
         "chlo.next_after": (tf.math.nextafter, _WIDE),
@@ -88,6 +112,19 @@ _WRITTEN: Mapping[str, TensorFunction] = MappingProxyType(
 """Functions that have another form for converters."""
 _CONVERTED = frozenset({*(f"chlo.{name}" for name in _CALLED), *_WRITTEN})
 """Functions that tf2onnx and OpenVINO know, or know by that form."""
+
+
+def _is_infinite_at_zero(scope: Scope, operation: Operation) -> bool:
+    """Returns whether JAX's digamma is -inf at zero, as in JAX 0.12; in JAX 0.10 it is NaN."""
+    if operation.name != "composite":
+        return False
+    function = scope.program.functions.get(operation.text("decomposition"))
+    constants = () if function is None else function.body.operations
+    values = (each.attributes.get("value") for each in constants if each.name == "constant")
+    return any(
+        isinstance(value, DenseElements) and bool(np.any(value.array() == -np.inf))
+        for value in values
+    )
 
 
 def _emitter(name: str) -> Emitter:
@@ -113,6 +150,9 @@ def _emitter(name: str) -> Emitter:
         if in_float32:
             tensors = [tf.cast(tensor, tf.float32) for tensor in tensors]
         found = function(*tensors)
+        if name == "chlo.digamma" and _is_infinite_at_zero(scope, operation):
+            at_zero = tf.equal(tensors[0], constant_like(tensors[0], 0))
+            found = tf.where(at_zero, constant_like(found, -np.inf), found)
         return scope.made(tf.cast(found, tf_dtype(element)), element, sizes)
 
     return emit

@@ -157,6 +157,47 @@ def test_indices_of_64_bits_that_are_clipped_to_an_open_size() -> None:
         np.testing.assert_array_equal(to_tf(portable)(x, i), f(jnp.asarray(x), i))
 
 
+_NEAR_ZERO = (0.0, 1e-30, 3e-8, 1e-6, 0.001, 0.0099, 0.01, 0.1, 0.2499, 0.25, 0.3)
+_NEAR_ONE = (0.5, 0.9, 0.99, 0.9999, 0.9999999, 1 - 2**-24, 1.0, 1.5, np.nan)
+_PARTS = (0.0, -0.0, 1e-6, 0.5, -1.0, 3.0, -50.0, 89.0, 100.0, 1e10, -1e25, np.inf, -np.inf)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_inverse_of_erf_and_its_gradient_are_those_of_jax(dtype: Any) -> None:
+    positive = np.array([*_NEAR_ZERO, *_NEAR_ONE], dtype)
+    x = np.concatenate([positive, -positive])
+    with jax.enable_x64(dtype == np.float64):
+        function = to_tf(export(lax.erf_inv, target=Target.widest(xla=False))(x))
+        values = jax.jit(lax.erf_inv)(x)
+        slopes = jax.jit(jax.vmap(jax.grad(lax.erf_inv)))(x)
+    variable = tf.constant(x)
+    with tf.GradientTape() as tape:
+        tape.watch(variable)
+        results = function(variable)
+    tolerance = 2e-6 if dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(results, values, tolerance, 0)
+    # exp(y**2) multiplies the rounding of y.
+    np.testing.assert_allclose(tape.gradient(results, variable), slopes, 1e3 * tolerance, 0)
+
+
+@pytest.mark.parametrize("name", ["expm1", "rsqrt", "log1p", "sqrt"])
+def test_complex_numbers_at_extremes(name: str) -> None:
+    f = getattr(lax, name)
+    z = np.array([complex(x, y) for x in _PARTS for y in _PARTS], np.complex64)
+    results = np.asarray(to_tf(export(f, target=Target.widest(xla=False))(z))(z))
+    exact = np.asarray(jax.jit(f)(z))
+    np.testing.assert_allclose(results.real, exact.real, 1e-5, 1e-6)
+    np.testing.assert_allclose(results.imag, exact.imag, 1e-5, 1e-6)
+
+
+def test_digamma_and_the_slope_of_lgamma_at_zero_are_those_of_jax() -> None:
+    """They are -inf in JAX 0.12, and NaN in JAX 0.10."""
+    x = np.array([0.0, -0.0, -1.0, 0.5, np.inf], np.float32)
+    for f in (lax.digamma, jax.vmap(jax.grad(lax.lgamma))):
+        results = to_tf(export(f, target=Target.widest(xla=False))(x))(x)
+        np.testing.assert_allclose(results, jax.jit(f)(x), 1e-5)
+
+
 def test_what_contradicts_itself_is_named() -> None:
     """Of a module that no writer makes; the reader does not compare operands with operations."""
     text = """
