@@ -134,7 +134,9 @@ def _paths(objects: list[_Object]) -> Iterator[tuple[int, str]]:
         yield index, path
         if objects[index].functions is not None:
             continue
-        for name, child in objects[index].children:
+        # Another name of the same function says more.
+        children = sorted(objects[index].children, key=lambda each: each[0] == "__call__")
+        for name, child in children:
             if child in seen or not 0 <= child < len(objects):
                 continue
             seen.add(child)

@@ -240,7 +240,7 @@ def test_modules_are_found_in_the_current_folder(
         (
             [f"{M}:breaks", "--args", "f32[3]"],
             1,
-            f"tracing {M}:breaks failed at {models.__file__}:74 (breaks): RuntimeError: no (3,) "
+            f"tracing {M}:breaks failed at {models.__file__}:88 (breaks): RuntimeError: no (3,) "
             "(--debug shows all of it)",
         ),
         (

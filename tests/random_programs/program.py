@@ -191,7 +191,7 @@ class Program:
         ]
         for call in range(len(self.calls)):
             arguments = ", ".join(array_text(a) for a in self.arguments(call))
-            lines.append(f"args = ({arguments},)")
+            lines.append(f"args = ({arguments},)" if arguments else "args = ()")
             lines.append("print(jax.jit(program)(*args))")
         lines.append(f"# polymorphic_shapes={self.polymorphic_shapes()}")
         return "\n".join(lines)

@@ -121,7 +121,7 @@ def test_weights_that_do_not_fit(params: Any, error: Any, message: str, tmp_path
         ),
         (
             Signature(dense, args=[X], preprocess=lambda x: x),
-            r"has a preprocess: say what it takes, as inputs=\{'image': tf\.TensorSpec",
+            r"has a preprocess: say what it takes, as inputs=\{'x': tf\.TensorSpec",
         ),
         (
             Signature(dense, args=[X], postprocess=lambda output_0: {1: output_0}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import sys
@@ -16,6 +17,7 @@ from jax2tf_bridge.cli._references import UserCodeError, current_folder_first, i
 from jax2tf_bridge.cli.verify._options import DESCRIPTION, EXAMPLES, add_options
 from jax2tf_bridge.errors import BridgeError
 from jax2tf_bridge.saved_model._sidecar import needs_x64, read_sidecar
+from jax2tf_bridge.storage._paths import as_path
 
 _ROUNDS = 20
 
@@ -37,6 +39,8 @@ def run(options: argparse.Namespace) -> None:
         import jax2tf_bridge.loading  # noqa: F401
     import jax
 
+    if not as_path(options.directory).exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(options.directory))
     contents = read_sidecar(options.directory)
     if contents is not None and needs_x64(contents[1]):
         jax.config.update("jax_enable_x64", True)

@@ -136,9 +136,9 @@ def test_eagerly_a_graph_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is shared by all that was made of the function, and by all sizes."""
     made = []
 
-    def counted(*args: Any) -> Any:
+    def counted(*args: Any, **options: Any) -> Any:
         made.append(args)
-        return make_operations(*args)
+        return make_operations(*args, **options)
 
     monkeypatch.setattr(operations, "make_operations", counted)
     portable = exported(strange)
