@@ -144,7 +144,8 @@ def test_every_option_that_messages_name_exists(ok: Ok) -> None:
     commands = ("export", "save", "publish", "litert", "retarget", "verify")
     known = [ok(command, "--help") for command in commands]
     for option in {option_text(Argument(name)) for name in names}:
-        assert any(re.search(rf"{option}\b", text) for text in known), option
+        either = option.replace("--", "--(no-)?", 1)
+        assert any(re.search(rf"{either}\b", text) for text in known), option
 
 
 @pytest.mark.parametrize(("argument", "option"), [(a, o) for a, _, o in ARGUMENTS])

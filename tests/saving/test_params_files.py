@@ -43,6 +43,9 @@ class Affine(NamedTuple):
     bias: Any
 
 
+# Where it fails to read an array, Orbax closes its event loop while others are still read.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 PARAMS: Any = {
     "layers": [
@@ -435,8 +438,6 @@ def test_functions_get_the_tree_of_a_checkpoint(tmp_path: Path) -> None:
     assert list(saved.weights) == ["layers/0"]
 
 
-# Where it fails to read one array, Orbax closes its event loop while others are still read.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_checkpoints_that_do_not_fit(checkpoints: Path, portable: Path, tmp_path: Path) -> None:
     state = checkpoints / "state"
     with pytest.raises(StructureError) as caught:

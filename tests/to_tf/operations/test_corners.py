@@ -174,7 +174,8 @@ def test_the_inverse_of_erf_and_its_gradient_are_those_of_jax(dtype: Any) -> Non
     with tf.GradientTape() as tape:
         tape.watch(variable)
         results = function(variable)
-    tolerance = 2e-6 if dtype == np.float32 else 1e-12
+    # Next to 1 the slope multiplies the rounding of x.
+    tolerance = 1e-5 if dtype == np.float32 else 1e-11
     np.testing.assert_allclose(results, values, tolerance, 0)
     # exp(y**2) multiplies the rounding of y.
     np.testing.assert_allclose(tape.gradient(results, variable), slopes, 1e3 * tolerance, 0)
