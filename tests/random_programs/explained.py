@@ -56,7 +56,21 @@ class Explanation:
     applies: Callable[[Case], bool]
 
 
-EXPLANATIONS: tuple[Explanation, ...] = ()
+def _drops_nan_of_erf(case: Case) -> bool:
+    return (
+        case.way == "xla"
+        and any(word in case.step.operation for word in ("erf", "gelu"))
+        and bool(np.isnan(widened(case.expected)[case.wrong]).all())
+    )
+
+
+EXPLANATIONS: tuple[Explanation, ...] = (
+    Explanation(
+        "TensorFlow's XLA clamps the argument of erf on CPU, which drops NaN",
+        "docs/targets.md",
+        _drops_nan_of_erf,
+    ),
+)
 
 
 def explanation_of(case: Case) -> Explanation | None:
