@@ -48,10 +48,14 @@ def test_random_programs_agree_with_jax(way: str) -> None:
 @given(programs(steps=(1, 6)))
 def test_a_program_is_what_its_source_says(program: Program) -> None:
     """The printed script makes the same arguments, and JAX runs it."""
-    script = program.script()
-    with jax.enable_x64(program.x64):
-        names: dict[str, Any] = {"print": lambda *_: None}
-        exec(script.replace("jax.jit(program)(*args)", "jax.eval_shape(program, *args)"), names)
+    script = program.script().replace("jax.jit(program)(*args)", "jax.eval_shape(program, *args)")
+    names: dict[str, Any] = {"print": lambda *_: None}
+    before = jax.config.read("jax_enable_x64")
+    try:
+        with jax.enable_x64(program.x64):
+            exec(script, names)
+    finally:
+        jax.config.update("jax_enable_x64", before)  # which the script sets
     last = program.arguments(len(program.calls) - 1)
     for actual, expected in zip(names["args"], last, strict=True):
         np.testing.assert_array_equal(actual, expected)
