@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from jax2tf_bridge.portable.bytecode import Block, DenseElements, Operation, Program, Value
@@ -45,13 +45,16 @@ def _rewrite(block: Block, rewrite: Rewrite, constants: Makers) -> Block:
 
 def operand_counts(operations: Iterable[Operation]) -> Counter[Value]:
     """Counts how often values are taken, in regions as well."""
-    counts: Counter[Value] = Counter()
+    return Counter(value for each in every_operation(operations) for value in each.operands)
+
+
+def every_operation(operations: Iterable[Operation]) -> Iterator[Operation]:
+    """Yields operations, and those in their regions."""
     waiting = list(operations)
     while waiting:
         operation = waiting.pop()
-        counts.update(operation.operands)
+        yield operation
         waiting.extend(inner for block in operation.regions for inner in block.operations)
-    return counts
 
 
 def without_unused(

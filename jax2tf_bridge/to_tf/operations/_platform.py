@@ -6,10 +6,9 @@ JAX writes `case(platform_index)` with a branch for each platform, also around p
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 from jax2tf_bridge.portable.bytecode import Block, Function, Operation, Program, Value
-from jax2tf_bridge.to_tf.operations._patterns import number_of
+from jax2tf_bridge.to_tf.operations._patterns import every_operation, number_of
 
 
 def with_platform(program: Program, index: int) -> Program:
@@ -33,7 +32,7 @@ def _index_places(program: Program) -> dict[str, set[int]]:
     """Returns the places of the arguments that are the platform's index in every call."""
     functions = program.functions
     calls = {
-        name: [op for op in _operations(function.body) if op.name == "call"]
+        name: [op for op in every_operation(function.body.operations) if op.name == "call"]
         for name, function in functions.items()
     }
     called = {op.attributes.get("callee") for each in calls.values() for op in each}
@@ -54,13 +53,6 @@ def _index_places(program: Program) -> dict[str, set[int]]:
                     places[callee] &= {i for i, v in enumerate(call.operands) if v in indices}
         if places == before:
             return places
-
-
-def _operations(block: Block) -> Iterator[Operation]:
-    for operation in block.operations:
-        yield operation
-        for region in operation.regions:
-            yield from _operations(region)
 
 
 class _Choice:
