@@ -14,6 +14,7 @@ pytest_plugins = (
     "tests.plugins.compiled_programs",
     "tests.plugins.cpu_times",
     "tests.plugins.frozen_heap",
+    "tests.plugins.parameter_samples",
     "tests.plugins.pure",
 )
 

@@ -29,23 +29,27 @@ def test_contributing_states_the_budgets() -> None:
     for script, budget in _times.BUDGETS.items():
         wall = f"{budget.wall:.0f} s" if budget.wall < 60 else f"{budget.wall / 60:.0f} min"
         assert stated[script] == wall, script
-    assert f"{_times.TEST_LIMIT:.0f} CPU seconds" in text
+    assert f"more than {_times.LARGEST_SHARE:.0%} of the suite's CPU time" in text
 
 
 def test_a_test_over_the_limit_is_named(tmp_path: Path) -> None:
     path = tmp_path / "times.json"
     assert _times.read_test_times(path) == []  # pytest ended before it could write them
     rows = [
-        {"test": "tests/a/test_x.py::test_quick", "cpu": 9.9, "wall": 30.0},
-        {"test": "tests/a/test_x.py::test_dear[1]", "cpu": 10.1, "wall": 4.0},
+        *(
+            {"test": f"tests/a/test_x.py::test_quick[{i}]", "cpu": 1.9, "wall": 3.0}
+            for i in range(51)
+        ),
+        {"test": "tests/a/test_x.py::test_dear[1]", "cpu": 3.1, "wall": 2.0},
     ]
     path.write_text(json.dumps(rows))
     found = _times.read_test_times(path)
     assert _times.over_limit(found) == [
-        "tests/a/test_x.py::test_dear[1] took 10.1 CPU seconds, more than 10"
+        "tests/a/test_x.py::test_dear[1] took 3.1 CPU seconds, more than 2% of the 100 that all "
+        "tests took"
     ]
     lines = list(_times.table(found))
-    assert lines[1].split() == ["20.0", "34.0", "2", "tests/a"]
+    assert lines[1].split() == ["100.0", "155.0", "52", "tests/a"]
     assert lines[3].endswith("test_dear[1]")
 
 
@@ -93,6 +97,29 @@ def test_times_are_those_of_the_test_and_its_children(tmp_path: Path) -> None:
 
 def test_collections_pass_over_what_imports_made() -> None:
     assert gc.get_freeze_count() > 10_000
+
+
+TABLE = """
+import pytest
+
+@pytest.mark.parametrize("x", range(6))
+def test_table(x):
+    pass
+
+def test_alone():
+    pass
+"""
+
+
+def test_every_fourth_set_of_parameters_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "test_table.py").write_text(TABLE)
+    (tmp_path / "pytest.ini").write_text("[pytest]")
+    plugins = ("-p", "tests.plugins.parameter_samples", "-p", "no:cacheprovider")
+    words = (*plugins, "--every", "4", "--collect-only", "-q", str(tmp_path))
+    command = [sys.executable, "-m", "pytest", *words]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    found = [line.partition("::")[2] for line in printed.splitlines() if "::" in line]
+    assert found == ["test_table[0]", "test_table[4]", "test_alone"]
 
 
 def test_pure_names_exist_and_decide() -> None:

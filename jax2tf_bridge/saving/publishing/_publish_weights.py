@@ -43,6 +43,7 @@ _VARIABLES = "variables"
 # Tensors are handed to TensorFlow, which may copy them, in groups: as large as the largest tensor,
 # or as this, so that small ones do not make many files.
 _GROUP_BYTES = 32 << 20
+_ALIGNMENT = 64  # bytes, of memory that TensorFlow's vector instructions read
 
 
 @dataclass(frozen=True)
@@ -319,9 +320,28 @@ def _save_group(prefix: str, group: Sequence[_Entry], restored: Mapping[str, tf.
 
 
 def _tensor(value: Any) -> tf.Tensor:
+    """Makes a tensor with one copy of the memory at most.
+
+    `tf.convert_to_tensor` copies an array, and its copy once more where that is not aligned.
+    """
     if isinstance(value, tf.Tensor | tf.Variable):
         return tf.convert_to_tensor(value)
-    return tf.convert_to_tensor(np.asarray(value))
+    array = np.asarray(value)
+    if array.dtype == tf.bfloat16.as_numpy_dtype:
+        return tf.bitcast(_tensor(array.view(np.uint16)), tf.bfloat16)
+    if array.dtype.kind not in "iufc":
+        return tf.convert_to_tensor(array)
+    return tf.experimental.dlpack.from_dlpack(_aligned_copy(array).__dlpack__())
+
+
+def _aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Copies numbers to memory that TensorFlow takes as it is."""
+    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    native = array.dtype.newbyteorder("=")
+    copy = memory[start : start + array.nbytes].view(native).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def weights_by_name(folder: AnyPath, params: Any) -> dict[str, Any]:
