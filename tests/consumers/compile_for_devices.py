@@ -141,7 +141,14 @@ def _saved_model(folder: Path) -> tuple[Function, list[Any], bool]:
     def flat(*leaves: Any) -> Sequence[Any]:
         return jax.tree_util.tree_leaves(function(*jax.tree_util.tree_unflatten(tree, leaves)))
 
-    specs = [jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype) for leaf in leaves]
+    avals = function.portable.in_avals
+    specs = [
+        # Keys are read as their words.
+        jax.eval_shape(jax.random.wrap_key_data, leaf)
+        if aval.is_key
+        else jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype)
+        for leaf, aval in zip(leaves, avals, strict=True)
+    ]
     return flat, specs, function.portable.has_vjp
 
 
