@@ -51,7 +51,9 @@ WITH_EXAMPLES = sorted(name for name, path in SOURCES.items() if ">>>" in path.r
 
 
 # These start processes, or set variables before what reads them is imported.
-ALONE = {"docs/exporting-in-parallel.md", "docs/models.md"}
+# loading.md ends the process with JAX 0.12 and TensorFlow 2.21 behind some 2,000 other tests, and
+# not by itself; the reason is not known.
+ALONE = {"docs/exporting-in-parallel.md", "docs/loading.md", "docs/models.md"}
 HERE = [
     pytest.param(page, id=name)
     for page, name in zip(PAGES, IDS, strict=True)
