@@ -271,7 +271,7 @@ def test_a_gradient_that_is_zero_in_theory_is_judged_by_the_scale_of_the_others(
     # Rounding, which some pairs of compilers have alike, would fail by its own largest number.
     for least_scale, within in ((0.0, False), (0.1, True)):
         bias = started("gradient", "params['key']['bias']", "float32", None)
-        bias.add(np.float32([1e-8]), np.float32([-1e-8]), {"b": 2}, least_scale)
+        bias.add(np.array([1e-8]), np.array([-1e-8]), {"b": 2}, least_scale)
         assert (bias.within, bias.is_small) == (within, within)
 
 
