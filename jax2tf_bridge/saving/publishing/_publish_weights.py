@@ -339,7 +339,8 @@ def _aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
     native = array.dtype.newbyteorder("=")
-    copy = memory[start : start + array.nbytes].view(native).reshape(array.shape)
+    copy: np.ndarray[Any, Any] = memory[start : start + array.nbytes].view(native)
+    copy = copy.reshape(array.shape)
     copy[...] = array
     return copy
 
