@@ -58,7 +58,11 @@ def test_a_program_is_what_its_source_says(program: Program) -> None:
         jax.config.update("jax_enable_x64", before)  # which the script sets
     last = program.arguments(len(program.calls) - 1)
     for actual, expected in zip(names["args"], last, strict=True):
-        np.testing.assert_array_equal(actual, expected)
+        narrow = expected.dtype.kind == "V"  # NumPy does not know their NaN
+        np.testing.assert_array_equal(
+            actual.astype(np.float32) if narrow else actual,
+            expected.astype(np.float32) if narrow else expected,
+        )
         assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
 
 
