@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import linecache
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -207,10 +208,21 @@ def array_text(array: Array) -> str:
     wide = array
     if dtype in ("bfloat16", "float16"):
         wide = array.astype(np.float32)
-    text = re.sub(r"(?<![\w.])(-?)(nan|inf)(?=[-+,\])j]|$)", r"float('\1\2')", repr(wide.tolist()))
     kind = f"ml_dtypes.{dtype}" if dtype == "bfloat16" else repr(dtype)
-    shaped = f"np.array({text}, {kind})"
+    shaped = f"np.array({_text_of(wide.tolist())}, {kind})"
     return shaped if array.size else f"np.zeros({array.shape}, {kind})"
+
+
+def _text_of(value: Any) -> str:
+    """Writes nested lists of numbers, NaN and infinity included, as Python."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text_of, value))}]"
+    if isinstance(value, complex):
+        # `1-infj` is no literal, and `-0.0+1j` loses the sign of its real part.
+        return f"complex({_text_of(value.real)}, {_text_of(value.imag)})"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float('{value}')"
+    return repr(value)
 
 
 def floordiv(a: Any, b: Any) -> Any:
