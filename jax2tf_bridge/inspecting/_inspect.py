@@ -1,4 +1,4 @@
-"""inspect(): what is in a SavedModel, a file of a function, or a file of weights."""
+"""inspect(): describes a SavedModel, a function's file, a LiteRT model, or a weights file."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from jax2tf_bridge.inspecting._directory_text import directory_lines
 from jax2tf_bridge.inspecting._findings import Finding
 from jax2tf_bridge.inspecting._function_text import stored_functions
 from jax2tf_bridge.inspecting._functions import describe, function_lines
+from jax2tf_bridge.inspecting._litert import describe_litert, is_litert, litert_lines
 from jax2tf_bridge.inspecting._weights import describe_weights, weights_lines
 from jax2tf_bridge.saved_model._reading import read_saved_model
 from jax2tf_bridge.serialization import read_function
@@ -30,18 +31,18 @@ class Inspection:
     """Contents of a file or a SavedModel; its text is what `jax2tf-bridge inspect` prints.
 
     Attributes:
-      kind: "SavedModel", "function" or "weights".
+      kind: "SavedModel", "function", "LiteRT model" or "weights".
       facts: what `--json` prints; docs/command-line.md has the schema.
       modules: StableHLO of each entry of `facts["modules"]`; None for one that cannot be read.
     """
 
-    kind: Literal["SavedModel", "function", "weights"]
+    kind: Literal["SavedModel", "function", "LiteRT model", "weights"]
     facts: Mapping[str, Any] = field(repr=False)
     modules: tuple[bytes | memoryview | None, ...] = field(default=(), repr=False)
 
     @property
     def tensorflow(self) -> tuple[str, ...]:
-        """TensorFlow releases that surely run it, as "2.17"; empty for weights."""
+        """TensorFlow releases that surely run it, as "2.17"; empty for LiteRT and weights."""
         return tuple(self.facts.get("tensorflow", ()))
 
     @property
@@ -67,18 +68,19 @@ class Inspection:
 _LINES: Mapping[str, Callable[[Mapping[str, Any], int], Iterator[str]]] = {
     "SavedModel": directory_lines,
     "function": function_lines,
+    "LiteRT model": litert_lines,
     "weights": weights_lines,
 }
 
 
 def inspect(path: str | os.PathLike[str]) -> Inspection:
-    """Describes a SavedModel, a file of a function, or a file of weights.
+    """Describes a SavedModel, a function's file, a LiteRT model, or a weights file.
 
     Needs neither JAX nor TensorFlow.
 
     Args:
-      path: a SavedModel's folder, a .jaxfn file, a file that jax.export wrote, or weights in
-        msgpack or safetensors.
+      path: a SavedModel's folder, a .jaxfn file, a file that jax.export wrote, a .tflite file, or
+        weights in msgpack or safetensors.
 
     Returns:
       Signatures, sizes, the TensorFlow releases that run it, and what will go wrong. Printing it
@@ -109,13 +111,15 @@ def _saved_model(path: AnyPath) -> Inspection:
 
 
 def _file_contents(path: AnyPath) -> Inspection:
-    """Reads a function or, if the file holds none, weights."""
+    """Reads a LiteRT model, a function or, if the file holds neither, weights."""
+    with path.open("rb") as file:
+        start = file.read(8)
+    if is_litert(start):
+        return Inspection("LiteRT model", describe_litert(path))
     try:
         return _function(path)
     except FileFormatError:
-        with path.open("rb") as file:
-            is_jaxfn = file.read(8)[4:] == IDENTIFIER
-        facts = None if is_jaxfn else describe_weights(path)
+        facts = None if start[4:] == IDENTIFIER else describe_weights(path)
         if facts is None:
             raise
         return Inspection("weights", facts)

@@ -10,6 +10,7 @@ from jax2tf_bridge._version import __version__
 from jax2tf_bridge.cli._commands import NOT_NEGATIVE, READABLE, Command, check_output, exported_path
 from jax2tf_bridge.cli._console import Console, printable
 from jax2tf_bridge.cli.inspect._module_texts import module_texts
+from jax2tf_bridge.cli.inspect.html._litert_page import litert_page
 from jax2tf_bridge.cli.inspect.html._page import render
 from jax2tf_bridge.cli.inspect.html._pages import directory_page, file_page
 from jax2tf_bridge.cli.inspect.html._weights_page import weights_page
@@ -17,19 +18,21 @@ from jax2tf_bridge.inspecting import inspect
 
 _DESCRIPTION = """\
 Says what is in a .jaxfn file, in one that jax.export wrote, or in a SavedModel: signatures, what
-they need, which TensorFlow releases can run it, and what will go wrong. Lists the weights in a file
-of msgpack or safetensors. Needs neither JAX nor TensorFlow."""
+they need, which TensorFlow releases can run it, and what will go wrong. Lists the signatures and
+operators of a LiteRT model (.tflite), and the weights in a file of msgpack or safetensors. Needs
+neither JAX nor TensorFlow."""
 
 _EXAMPLES = """\
 examples:
   jax2tf-bridge inspect predict.jaxfn
   jax2tf-bridge inspect predict.jaxfn --json | jq .tensorflow
   jax2tf-bridge inspect predict/1 --html predict.html
+  jax2tf-bridge inspect predict.tflite
   jax2tf-bridge inspect weights.msgpack"""
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    readable = f"{READABLE}, or a file of weights"
+    readable = f"{READABLE}, a LiteRT model, or a file of weights"
     parser.add_argument("file", type=exported_path, metavar="PATH", help=readable)
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
@@ -65,7 +68,12 @@ def run(options: argparse.Namespace) -> None:
         print(printable(inspection.text(options.ops)))
 
 
-_PAGES = {"SavedModel": directory_page, "function": file_page, "weights": weights_page}
+_PAGES = {
+    "SavedModel": directory_page,
+    "function": file_page,
+    "LiteRT model": litert_page,
+    "weights": weights_page,
+}
 
 
 COMMAND = Command("inspect", _DESCRIPTION, _EXAMPLES, _add_options, run)
