@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from jax2tf_bridge._utils._array_texts import array_type_text
+from jax2tf_bridge._utils._lists import some
 from jax2tf_bridge.errors import Argument, Message, SavingError, bullet_list
 from jax2tf_bridge.portable._tolerances import tolerance_of
 from jax2tf_bridge.saved_model._signature import Signature
@@ -107,6 +109,7 @@ def check_model(model: bytes, answers: Mapping[str, Answers], *, is_quantized: b
             found = interpreter.get_signature_runner(name)(**expected.inputs)
         except (RuntimeError, ValueError) as e:
             problems = [f"LiteRT fails: {str(e).strip().splitlines()[-1][:300]}"]
+            problems += _empty_arrays(interpreter)
         else:
             problems = list(_problems(expected.outputs, found, is_quantized=is_quantized))
         if problems:
@@ -120,6 +123,18 @@ def check_model(model: bytes, answers: Mapping[str, Answers], *, is_quantized: b
                     ".",
                 )
             )
+
+
+def _empty_arrays(interpreter: tf.lite.Interpreter) -> Iterator[str]:
+    """Yields one problem that names all arrays without elements."""
+    tensors = {
+        tensor["name"]: array_type_text(np.dtype(tensor["dtype"]).name, tensor["shape"])
+        for tensor in interpreter.get_tensor_details()
+        if 0 in tensor["shape"]
+    }
+    if tensors:
+        names = some([f"{name}, {kind}" for name, kind in tensors.items()])
+        yield f"LiteRT has no arrays without elements: {names}"
 
 
 def _problems(expected: Arrays, found: Arrays, *, is_quantized: bool) -> Iterator[str]:

@@ -48,6 +48,8 @@ def form_of(node: Any, makers: Mapping[str, Any]) -> Form | None:
     """
     if node.op == "Squeeze":
         return _squeeze(node, makers)
+    if node.op == "Erfc":
+        return _erfc_form(node, makers)
     special = _SPECIAL.get(node.op)
     if special is not None:
         return special(node)
@@ -335,6 +337,45 @@ def _erf(x: tf.Tensor) -> tf.Tensor:
     return clamped * _polynomial(square, _ERF_ABOVE) / _polynomial(square, _ERF_BELOW)
 
 
+# Press et al., "Numerical Recipes in C" (1992), section 6.2: relative errors of 1.2e-7.
+_ERFC = (
+    *(0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807),
+    *(-0.18628806, 0.09678418, 0.37409196, 1.00002368, -1.26551223),
+)
+
+
+def _erfc(x: tf.Tensor) -> tf.Tensor:
+    size = tf.abs(x)
+    t = 1.0 / (1.0 + 0.5 * size)
+    tail = t * tf.exp(_polynomial(t, _ERFC) - size * size)
+    far = tf.where(tf.less(x, 0.0), 2.0 - tail, tail)
+    return tf.where(tf.less(size, 0.5), 1.0 - _erf(x), far)
+
+
+def _erfc_form(node: Any, makers: Mapping[str, Any]) -> Form | None:
+    """Leaves erfc of x / sqrt(2) in float32 as it is: the converter makes a GELU of it."""
+    dtype = _dtype(node, "T")
+    if dtype not in (tf.float32, *_NARROW_FLOATS):
+        return None
+    if dtype == tf.float32 and _is_scaled(node.input[0], makers, np.sqrt(0.5)):
+        return None
+    return Form(_widened(_erfc, tf.float32), (dtype,), dtype)
+
+
+def _is_scaled(name: str, makers: Mapping[str, Any], factor: float) -> bool:
+    """Returns whether a tensor is the product of another with plus or minus a constant."""
+    maker = makers.get(name.partition(":")[0])
+    if maker is None or maker.op != "Mul":
+        return False
+    factors = [makers.get(operand.partition(":")[0]) for operand in maker.input]
+    return any(
+        each is not None
+        and each.op == "Const"
+        and np.allclose(np.abs(tf.make_ndarray(each.attr["value"].tensor)), factor, rtol=1e-4)
+        for each in factors
+    )
+
+
 # Giles, "Approximating the erfinv function", GPU Computing Gems (2011): single precision.
 _ERFINV_MIDDLE = (
     *(2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087),
@@ -424,6 +465,23 @@ def _float_remainder(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.less(x, 0.0), tf.negative(size), size)
 
 
+def _atan2(y: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """Broadcasts before, which LiteRT's operation does not."""
+    shape = tf.broadcast_dynamic_shape(tf.shape(y), tf.shape(x))
+    return tf.atan2(tf.broadcast_to(y, shape), tf.broadcast_to(x, shape))
+
+
+def _next_after(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """Counts the bits of x up or down: they are ordered as the numbers of one sign are."""
+    bits = tf.bitcast(x, tf.int32)
+    is_away = tf.equal(tf.less(x, y), tf.greater(x, 0.0))
+    moved = tf.bitcast(bits + tf.where(is_away, 1, -1), tf.float32)
+    smallest = tf.bitcast(tf.where(tf.less(y, 0.0), _LEAST + 1, 1), tf.float32)
+    found = tf.where(tf.equal(x, y), y, tf.where(tf.equal(x, 0.0), smallest, moved))
+    is_nan = tf.logical_or(tf.not_equal(x, x), tf.not_equal(y, y))
+    return tf.where(is_nan, np.float32(np.nan), found)
+
+
 _OF_FLOATS: Mapping[str, Kernel] = MappingProxyType(
     {
         "Acos": _acos,
@@ -431,6 +489,7 @@ _OF_FLOATS: Mapping[str, Kernel] = MappingProxyType(
         "Asin": _asin,
         "Asinh": _asinh,
         "Atan": lambda x: tf.atan2(x, tf.ones_like(x)),
+        "Atan2": _atan2,
         "Atanh": _atanh,
         "Cosh": _cosh,
         "Erf": _erf,
@@ -634,6 +693,11 @@ def _scatter(node: Any) -> Form | None:
     return Form(SCATTERS[node.op], (dtype, index, dtype), dtype)
 
 
+def _next_after_form(node: Any) -> Form | None:
+    is_double = _dtype(node, "T") == tf.float64  # float32 is the default
+    return None if is_double else Form(_next_after, (tf.float32, tf.float32), tf.float32)
+
+
 def _squeeze(node: Any, makers: Mapping[str, Any]) -> Form | None:
     """Reshapes what was transposed: the converter makes a squeeze of it that it refuses itself."""
     maker = makers.get(node.input[0].partition(":")[0])
@@ -655,6 +719,7 @@ _SPECIAL: Mapping[str, Callable[[Any], Form | None]] = MappingProxyType(
         "BatchMatMulV2": _product,
         "Cast": _cast,
         "MatMul": _product,
+        "NextAfter": _next_after_form,
         **dict.fromkeys(SCATTERS, _scatter),
         "TensorStridedSliceUpdate": _update,
     }

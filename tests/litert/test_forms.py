@@ -82,6 +82,19 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         name: (getattr(R, name), (WIDE,))
         for name in ("Asinh", "Atan", "Cosh", "Erf", "Expm1", "IsFinite", "Sinh", "Tan")
     },
+    "Erfc": (R.Erfc, (np.array([*WIDE[WIDE < 8], 0.49, 0.51, 4, 7], np.float32),)),
+    "Bits NextAfter": (
+        functools.partial(lambda x, y: tf.bitcast(R.NextAfter(x1=x, x2=y), tf.int32)),
+        pairs(np.array([0, -0.0, 1, -1, 2, 0.1, 1e30, np.inf, -np.inf], np.float32)),
+    ),
+    **{
+        f"Atan2 {case}": (functools.partial(tf.atan2), (y, x))
+        for case, y, x in (
+            ("of rows", *pairs(FLOATS)),
+            ("of a number", np.float32(2), FLOATS),
+            ("by a number", FLOATS, np.float32(-2)),
+        )
+    },
     "Log1p": (R.Log1p, (WIDE[WIDE > -1],)),
     "Acosh": (R.Acosh, (ABOVE_ONE,)),
     "Acosh_below": (R.Acosh, (np.array([0.5, -3, -1e4, -1e10], np.float32),)),
@@ -236,7 +249,7 @@ def _written(tensor: tf.Tensor) -> tf.Tensor:
 def test_results_are_those_of_tensorflow(answers: dict[str, Any], case: str) -> None:
     function, args = CASES[case]
     # Some of TensorFlow's kernels are less exact in float32 than the forms are.
-    if not case.startswith("Transposed"):
+    if not case.startswith(("Transposed", "Bits")):
         args = tuple(a.astype(np.float64) if a.dtype == np.float32 else a for a in args)
     expected = _written(_call(function, [tf.constant(a) for a in args])).numpy()
     if expected.dtype == np.float64:

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from jax import lax
 
-from jax2tf_bridge import Signature, Target, export, save, save_litert, write_function
+from jax2tf_bridge import Signature, Target, export, inspect, save, save_litert, write_function
 from jax2tf_bridge.errors import (
     DTypeError,
     SavingError,
@@ -336,3 +336,17 @@ def test_the_example_is_compared_with_tensorflow(tmp_path: Path) -> None:
 
 def _served(array: np.ndarray) -> ServedArray:
     return ServedArray.of_tensor(tf.TensorSpec(array.shape, array.dtype))
+
+
+def test_an_exact_gelu_is_one_operator(tmp_path: Path) -> None:
+    gelu = Signature(lambda x: jax.nn.gelu(x, approximate=False), args=[X])
+    model = save_litert(tmp_path / "gelu.tflite", gelu)
+    assert inspect(model.path).facts["ops"] == [{"name": "GELU", "count": 1, "custom": False}]
+
+
+def test_arrays_without_elements_are_named(tmp_path: Path) -> None:
+    def halves(x: Any) -> Any:
+        return jnp.diff(x, axis=1), x
+
+    with pytest.raises(SavingError, match=r"LiteRT has no arrays without elements: .*\[4,0\]"):
+        save_litert(tmp_path / "diff.tflite", Signature(halves, args=[X[:, :1]]))

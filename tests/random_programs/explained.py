@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from tests.random_programs.comparing import widened
+from tests.random_programs.comparing import TOLERANCES, widened
 from tests.random_programs.program import Step
 from tests.random_programs.values import Array, kind_of
 
@@ -64,7 +65,59 @@ def _drops_nan_of_erf(case: Case) -> bool:
     )
 
 
+def _multiplies_padding(case: Case) -> bool:
+    if "convolution" not in case.step.operation or case.way == "xla" or len(case.operands) < 2:
+        return False
+    kernel = widened(case.operands[1])
+    return not np.isfinite(kernel).all() and bool(np.isnan(widened(case.actual)[case.wrong]).all())
+
+
+def _is_gradient_of_saturated_tanh(case: Case) -> bool:
+    """Returns whether 1 - tanh(x)**2 differs by rounding errors of tanh alone."""
+    if case.step.operation != "grad jnp.tanh" or case.way == "xla":
+        return False
+    actual, expected = widened(case.actual), widened(case.expected)
+    error = 2 * TOLERANCES[str(case.expected.dtype)]
+    return bool((np.abs(actual - expected) <= error)[case.wrong].all())
+
+
+_LITERT_EXTREMES = re.compile("max|min|clip|relu|sort|top_k|median|norm|clamp|logsumexp|softmax")
+
+
+def _litert_drops_nan(case: Case) -> bool:
+    is_extreme = _LITERT_EXTREMES.search(case.step.operation) is not None
+    return case.way == "litert" and is_extreme and case.has("nan")
+
+
+def _litert_clamps_infinity(case: Case) -> bool:
+    if case.way != "litert" or kind_of(str(case.expected.dtype)) != "f":
+        return False
+    actual, expected = (widened(a)[case.wrong] for a in (case.actual, case.expected))
+    greatest = float(np.finfo(np.float32).max)
+    return bool(np.isinf(expected).all() and (np.abs(actual) >= 0.99 * greatest).all())
+
+
 EXPLANATIONS: tuple[Explanation, ...] = (
+    Explanation(
+        "padding is multiplied as zeros by a kernel with NaN or infinity",
+        "docs/targets.md",
+        _multiplies_padding,
+    ),
+    Explanation(
+        "1 - tanh(x)**2 has rounding errors of tanh's size",
+        "docs/targets.md",
+        _is_gradient_of_saturated_tanh,
+    ),
+    Explanation(
+        "LiteRT's maxima and minima may lose NaN",
+        "docs/litert.md",
+        _litert_drops_nan,
+    ),
+    Explanation(
+        "LiteRT's sums and products end at the greatest finite number",
+        "docs/litert.md",
+        _litert_clamps_infinity,
+    ),
     Explanation(
         "TensorFlow's XLA clamps the argument of erf on CPU, which drops NaN",
         "docs/targets.md",

@@ -82,7 +82,8 @@ def in_litert(program: Program) -> Run:
                 args=program.arguments(0),
                 polymorphic_shapes=program.polymorphic_shapes(),
             )
-            model = save_litert(file, signature)
+            # The results are compared with JAX's here.
+            model = save_litert(file, signature, verify=False)
         loaded = interpreter(file)
     runner = loaded.get_signature_runner("serving_default")
     names = list(model.signatures["serving_default"].outputs)
