@@ -11,6 +11,7 @@ from jax2tf_bridge import loading as loading
 from jax2tf_bridge import parallel as parallel
 from jax2tf_bridge import portable as portable
 from jax2tf_bridge import saving as saving
+from jax2tf_bridge import serve_checking as serve_checking
 from jax2tf_bridge import verifying as verifying
 from jax2tf_bridge import weights as weights
 from jax2tf_bridge._version import __version__ as __version__
@@ -51,6 +52,7 @@ from jax2tf_bridge.serialization import (
 )
 from jax2tf_bridge.serialization import serialize as serialize
 from jax2tf_bridge.serialization import write_function as write_function
+from jax2tf_bridge.serve_checking import serve_check as serve_check
 from jax2tf_bridge.stablehlo import from_stablehlo as from_stablehlo
 from jax2tf_bridge.to_tf import to_tf as to_tf
 from jax2tf_bridge.to_tf._logical_devices import (

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import jax2tf_bridge
+from jax2tf_bridge._utils._terminal_texts import one_line
 from jax2tf_bridge.cli import main
-from jax2tf_bridge.cli._console import Console, one_line
+from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli.inspect import _command as _inspect
 from jax2tf_bridge.errors import MissingDependencyError
 from jax2tf_bridge.serialization import write_function

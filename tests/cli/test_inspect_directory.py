@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jax2tf_bridge import export, inspect, write_function, write_weights
-from jax2tf_bridge.cli._console import printable
+from jax2tf_bridge._utils._terminal_texts import printable
 from jax2tf_bridge.cli.inspect import _module_texts
 from jax2tf_bridge.cli.inspect.html import _pages as _html_pages
 from jax2tf_bridge.cli.inspect.html._charts import Bar, bar_chart, largest

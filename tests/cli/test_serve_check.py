@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -17,17 +18,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from jax2tf_bridge import Signature, Target, convert, save
-from jax2tf_bridge.cli._console import Console
-from jax2tf_bridge.cli.serve_check import _runs as _serve_check_runs
-from jax2tf_bridge.cli.serve_check import _script as _serve_check_script
-from jax2tf_bridge.cli.serve_check._calls import calls_of
-from jax2tf_bridge.cli.serve_check._command import retarget_advice
-from jax2tf_bridge.cli.serve_check._runs import Result, differences
-from jax2tf_bridge.cli.serve_check._tensorflow_environments import environment_of
+from jax2tf_bridge import Signature, Target, convert, save, serve_check
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.inspecting import describe_saved_model, read_saved_model
 from jax2tf_bridge.saved_model._extras import WARM_UP
+from jax2tf_bridge.serve_checking import _runs as _serve_check_runs
+from jax2tf_bridge.serve_checking import _script as _serve_check_script
+from jax2tf_bridge.serve_checking._advice import retarget_advice
+from jax2tf_bridge.serve_checking._calls import calls_of
+from jax2tf_bridge.serve_checking._runs import Result, differences
+from jax2tf_bridge.serve_checking._tensorflow_environments import environment_of
 from tests.cli import models
 from tests.cli.conftest import Ok, Run
 
@@ -134,6 +134,19 @@ def test_a_model_runs_and_gives_the_same(ok: Ok, model: Path) -> None:
     assert calls[0].split("  ")[1].startswith("x: float32[1,3]")
     assert sum("(warm-up)" in line for line in calls) == 2
     assert all("ran, " in line and "BEYOND" not in line for line in calls)
+
+
+@pytest.mark.usefixtures("calls_here")
+def test_the_function_returns_what_the_command_prints(ok: Ok, model: Path) -> None:
+    check = serve_check(model, python=sys.executable)
+    assert check.ok
+    assert check.problem is None
+    assert check.tensorflow == tf.__version__
+    printed = ok("serve-check", model, "--python", sys.executable)
+    assert printed == f"{check}\n"
+    assert json.loads(ok("serve-check", model, "--python", sys.executable, "--json")) == (
+        check.as_json()
+    )
 
 
 @pytest.mark.usefixtures("calls_here")
@@ -245,8 +258,10 @@ def test_wrong_calls_are_one_line(run: Run, model: Path, tmp_path: Path) -> None
 
     code, text = error(model, "--tensorflow", "2.99")
     assert code == 2
-    assert text.startswith("--tensorflow 2.99: TensorFlow 2.22 is the newest that is known")
-    assert "Use --tensorflow 2.22" in text
+    assert text == (
+        "--tensorflow 2.99: the releases that are known here are 2.15 to 2.22. For another one, "
+        "name an interpreter that has it by --python."
+    )
     code, text = error(model)
     assert (code, text.split(",")[0]) == (2, "name the release by --tensorflow")
     code, text = error(tmp_path / "none", "--tensorflow", "2.17")
@@ -285,6 +300,10 @@ def fake_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     return put
 
 
+def _quietly(text: str) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
 _MAKES = """\
   'pip compile'*) exit 0;;
   venv*) for folder; do :; done; mkdir -p "$folder/bin"
@@ -296,23 +315,23 @@ def test_an_environment_is_made_once_and_kept(
     fake_uv: Callable[[str], Path], tmp_path: Path
 ) -> None:
     cache = fake_uv(f"{_MAKES}\n  'pip install'*) exit 0;;")
-    made = environment_of("2.17", Console())
+    made = environment_of("2.17", _quietly)
     running = f"py{sys.version_info[0]}.{sys.version_info[1]}"
     assert made.python == cache / f"tensorflow-2.17-{running}" / "bin" / "python"
     assert made.tensorflow == "2.17.1"
     log = (tmp_path / "log").read_text()
     assert "tensorflow-cpu==2.17.*" in log
-    assert environment_of("2.17", Console()) == made
+    assert environment_of("2.17", _quietly) == made
     assert (tmp_path / "log").read_text() == log
     assert [path.name for path in cache.iterdir()] == [f"tensorflow-2.17-{running}"]
 
 
 def test_an_environment_whose_python_is_gone_is_made_anew(fake_uv: Callable[[str], Path]) -> None:
     cache = fake_uv(f"{_MAKES}\n  'pip install'*) exit 0;;")
-    made = environment_of("2.17", Console())
+    made = environment_of("2.17", _quietly)
     made.python.unlink()
     made.python.symlink_to("/none")
-    assert environment_of("2.17", Console()) == made
+    assert environment_of("2.17", _quietly) == made
     assert len(list(cache.iterdir())) == 1
 
 
@@ -321,7 +340,7 @@ def test_an_environment_that_cannot_be_filled_is_not_there(
 ) -> None:
     cache = fake_uv(f"{_MAKES}\n  'pip install'*) echo 'error: the disk is full' >&2; exit 2;;")
     with pytest.raises(BridgeError) as raised:
-        environment_of("2.17", Console())
+        environment_of("2.17", _quietly)
     assert str(raised.value) == "TensorFlow 2.17 cannot be installed: the disk is full"
     assert list(cache.iterdir()) == []
 
@@ -338,7 +357,7 @@ def test_no_wheels_and_no_network_are_told_apart(
 ) -> None:
     fake_uv(f"  'pip compile'*) echo '{says}' >&2; exit 1;;")
     with pytest.raises(BridgeError, match=error):
-        environment_of("2.17", Console())
+        environment_of("2.17", _quietly)
 
 
 @pytest.mark.slow

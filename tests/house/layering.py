@@ -16,7 +16,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("serialization",),
     ("weights", "saved_model", "from_jax", "to_tf"),
     ("colocated", "inspecting", "loading", "saving", "call_tf", "jax_export", "stablehlo"),
-    ("parallel", "verifying", "converting"),
+    ("parallel", "verifying", "converting", "serve_checking"),
     ("keras", "litert"),
     ("facade",),
     ("compat", "cli"),
@@ -35,7 +35,8 @@ _STANDS_ON: dict[str, frozenset[str]] = {
 """Who needs what: a package imports only third parties, and packages, that need no more."""
 
 _AT_CALLS = frozenset(
-    {"portable", "storage", "serialization", "weights", "stablehlo", "facade", "compat", "cli"}
+    {"portable", "storage", "serialization", "weights", "stablehlo", "serve_checking", "facade"}
+    | {"compat", "cli"}
 )
 """Those that import either within functions, so that they can be imported without."""
 

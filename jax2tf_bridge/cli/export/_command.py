@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jax2tf_bridge._utils._terminal_texts import printable
 from jax2tf_bridge.cli._commands import (
     NOT_NEGATIVE,
     Command,
@@ -17,7 +18,7 @@ from jax2tf_bridge.cli._commands import (
     check_output,
     target_of,
 )
-from jax2tf_bridge.cli._console import Console, first_line, printable
+from jax2tf_bridge.cli._console import Console, first_line
 from jax2tf_bridge.cli._packages import loading
 from jax2tf_bridge.cli._references import UserCodeError, current_folder_first, import_reference
 from jax2tf_bridge.cli.export._argument_specs import (

@@ -6,9 +6,10 @@ import argparse
 import json
 from pathlib import Path
 
+from jax2tf_bridge._utils._terminal_texts import printable
 from jax2tf_bridge._version import __version__
 from jax2tf_bridge.cli._commands import NOT_NEGATIVE, READABLE, Command, check_output, exported_path
-from jax2tf_bridge.cli._console import Console, printable
+from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli.inspect._module_texts import module_texts
 from jax2tf_bridge.cli.inspect.html._litert_page import litert_page
 from jax2tf_bridge.cli.inspect.html._page import render

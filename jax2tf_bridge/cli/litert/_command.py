@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from jax2tf_bridge._utils._terminal_texts import printable
 from jax2tf_bridge.cli._commands import (
     Command,
     UsageError,
     add_output,
     check_output,
 )
-from jax2tf_bridge.cli._console import Console, printable
+from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli._named_files import METAVAR, NamedPath, by_signature, named_path
 from jax2tf_bridge.cli._packages import loading
 from jax2tf_bridge.errors import FileFormatError

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jax2tf_bridge._utils._terminal_texts import printable
 from jax2tf_bridge.cli._commands import (
     READABLE,
     Command,
@@ -19,7 +20,7 @@ from jax2tf_bridge.cli._commands import (
     exported_path,
     target_of,
 )
-from jax2tf_bridge.cli._console import Console, printable
+from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli._packages import loading
 from jax2tf_bridge.errors import BridgeError, FileFormatError
 from jax2tf_bridge.inspecting import SavedModelContents, describe_saved_model, read_saved_model

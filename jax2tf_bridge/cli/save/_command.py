@@ -7,8 +7,9 @@ import errno
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from jax2tf_bridge._utils._terminal_texts import printable
 from jax2tf_bridge.cli._commands import POSITIVE, Command, UsageError, add_output
-from jax2tf_bridge.cli._console import Console, printable
+from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli._messages import for_command_line
 from jax2tf_bridge.cli._named_files import METAVAR, by_signature, named_path
 from jax2tf_bridge.cli._packages import loading

@@ -9,8 +9,9 @@ import os
 import sys
 from typing import Any
 
+from jax2tf_bridge._utils._terminal_texts import printable
 from jax2tf_bridge.cli._commands import Command, UsageError, check_output
-from jax2tf_bridge.cli._console import Console, printable
+from jax2tf_bridge.cli._console import Console
 from jax2tf_bridge.cli._messages import for_command_line
 from jax2tf_bridge.cli._packages import loading, quiet_tensorflow
 from jax2tf_bridge.cli._references import UserCodeError, current_folder_first, import_reference

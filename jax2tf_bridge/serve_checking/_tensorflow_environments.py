@@ -9,14 +9,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
-from jax2tf_bridge.cli._commands import UsageError
-from jax2tf_bridge.cli._console import Console
-from jax2tf_bridge.cli.serve_check._installers import Installer, InstallerError, find_installer
-from jax2tf_bridge.errors import BridgeError
+from jax2tf_bridge.errors import Argument, BridgeError, Message, TargetError
+from jax2tf_bridge.serve_checking._installers import Installer, InstallerError, find_installer
+
+Step: TypeAlias = Callable[[str], AbstractContextManager[None]]
+"""Shows what is being done during a `with` block."""
+
+_PYTHON, _TENSORFLOW = Argument("python"), Argument("tensorflow")
 
 _MINORS = range(9, 15)
 """The Pythons 3.N that are asked for; which of them have wheels, the installer says."""
@@ -56,31 +61,36 @@ def environment_at(python: Path, release: str | None) -> Environment:
     """Describes the environment of an interpreter, or in a folder of venv's.
 
     Raises:
-      UsageError: it does not start, or has no TensorFlow, or another release.
+      TargetError: it does not start, or has no TensorFlow, or another release.
     """
     # A name alone is looked for on the PATH.
     path = _python_in(python) if python.is_dir() else Path(shutil.which(python) or python)
     found = _query(Path(os.path.abspath(path)))
     if found is None:
-        raise UsageError(f"--python: {python} is no Python interpreter that starts")
+        raise TargetError(Message(_PYTHON, f": {python} is no Python interpreter that starts"))
     if found.tensorflow is None:
-        raise UsageError(
-            f"--python: {python} has no TensorFlow: pip install one there, or leave --python out"
+        raise TargetError(
+            Message(
+                *(_PYTHON, f": {python} has no TensorFlow: pip install one there, or leave "),
+                *(_PYTHON, " out"),
+            )
         )
     if release is not None and not _is_release(found.tensorflow, release):
-        raise UsageError(
-            f"--python: {python} has TensorFlow {found.tensorflow}, and --tensorflow is {release}: "
-            "leave one of the two out"
+        raise TargetError(
+            Message(
+                *(_PYTHON, f": {python} has TensorFlow {found.tensorflow}, and "),
+                *(_TENSORFLOW, f" is {release}: leave one of the two out"),
+            )
         )
     return found
 
 
-def environment_of(release: str, console: Console) -> Environment:
+def environment_of(release: str, step: Step) -> Environment:
     """Finds the environment of a release in the cache, or makes it there.
 
     Args:
       release: as "2.17" or "2.17.1".
-      console: says what is being done.
+      step: shows what is being done.
 
     Raises:
       BridgeError: it cannot be made; the text has the installer's reason, or says which Python
@@ -93,11 +103,11 @@ def environment_of(release: str, console: Console) -> Environment:
             return found
     try:
         with contextlib.ExitStack() as stack:
-            with console.step(f"looking for wheels of TensorFlow {release}"):
+            with step(f"looking for wheels of TensorFlow {release}"):
                 installer = stack.enter_context(find_installer())
                 base, distribution, version = _choose_python(installer, release)
             folder = cache / _name(release, version)
-            with console.step(f"installing TensorFlow {release} in {folder}"):
+            with step(f"installing TensorFlow {release} in {folder}"):
                 _make(folder, installer, base, _requirement(distribution, release))
     except InstallerError as e:
         raise BridgeError(f"TensorFlow {release} cannot be installed: {e}") from e
@@ -147,9 +157,12 @@ def _choose_python(installer: Installer, release: str) -> tuple[str, str, tuple[
     if without_python:
         versions = ", ".join(f"3.{minor}" for minor in sorted(without_python))
         raise BridgeError(
-            f"TensorFlow {release} has wheels for Python {versions}, and none of these is on the "
-            "PATH: install one, or uv, which fetches what it needs; or name an environment with "
-            "this TensorFlow by --python"
+            Message(
+                f"TensorFlow {release} has wheels for Python {versions}, and none of these is on "
+                "the PATH: install one, or uv, which fetches what it needs; or name an environment "
+                "with this TensorFlow by ",
+                _PYTHON,
+            )
         )
     raise BridgeError(
         f"TensorFlow {release} has no wheels for this platform and Python 3.{_MINORS[0]} to "

@@ -1,0 +1,6 @@
+"""Runs SavedModels in other TensorFlow releases. Imports neither jax nor tensorflow."""
+
+from jax2tf_bridge.serve_checking._outcome import ServeCheck
+from jax2tf_bridge.serve_checking._serve_check import serve_check
+
+__all__ = ["ServeCheck", "serve_check"]
