@@ -81,6 +81,33 @@ def _is_gradient_of_saturated_tanh(case: Case) -> bool:
     return bool((np.abs(actual - expected) <= error)[case.wrong].all())
 
 
+def _is_complex_at_edge(case: Case) -> bool:
+    """Returns whether complex numbers that are not finite, or huge, go in."""
+    values = [widened(a) for a in case.operands if kind_of(str(a.dtype)) == "c"]
+    return case.way == "operations" and any(
+        not (np.abs(part) < _EDGE).all() for a in values for part in (a.real, a.imag)
+    )
+
+
+def _is_root_of_infinity(case: Case) -> bool:
+    """Returns whether only powers of -inf, or of a negative zero, differ."""
+    if case.way != "operations" or case.step.operation != "**":
+        return False
+    base = np.broadcast_to(widened(case.operands[0]), case.wrong.shape)[case.wrong]
+    return bool((np.isneginf(base) | (base == 0)).all())
+
+
+def _overflows_between(case: Case) -> bool:
+    """Returns whether partial sums of float16 overflow."""
+    return (
+        case.way == "operations"
+        and str(case.expected.dtype) == "float16"
+        and "convolution" in case.step.operation
+        and any((np.abs(widened(a)) > 1e4).any() for a in case.operands)
+        and not np.isfinite(widened(case.actual)[case.wrong]).any()
+    )
+
+
 _EDGE = 1e30
 """Numbers of this size overflow, or lose their digits, in some of LiteRT's kernels."""
 
@@ -101,6 +128,21 @@ def _is_at_edge_in_litert(case: Case) -> bool:
 
 
 EXPLANATIONS: tuple[Explanation, ...] = (
+    Explanation(
+        "complex numbers with NaN or infinity, or beyond 1e30",
+        "docs/targets.md",
+        _is_complex_at_edge,
+    ),
+    Explanation(
+        "TensorFlow's optimizer makes sqrt(x) of x**0.5, which is NaN at -inf",
+        "docs/targets.md",
+        _is_root_of_infinity,
+    ),
+    Explanation(
+        "partial sums of float16 overflow in a convolution",
+        "docs/targets.md",
+        _overflows_between,
+    ),
     Explanation(
         "padding is multiplied as zeros by a kernel with NaN or infinity",
         "docs/targets.md",
