@@ -10,6 +10,7 @@ import pytest
 from tests.consumers.exchange import Outcome, Report
 from tests.consumers.harness import Harness, newest_exporter, sampled_programs
 from tests.from_jax.test_linalg_symbolic import CASES
+from tests.models.consumers import record
 from tests.models.exports import SAMPLE, exported_part, part_of
 from tests.models.model import Model
 from tests.models.table import MODELS
@@ -65,7 +66,12 @@ def test_linear_algebra_with_open_sizes_compiles(harness: Harness, name: str) ->
     [pytest.param(m, marks=() if m.name in SAMPLE else pytest.mark.complete) for m in MODELS],
     ids=str,
 )
-def test_loaded_model_and_its_gradient_compile(harness: Harness, model: Model) -> None:
+def test_loaded_model_and_its_gradient_compile(
+    harness: Harness, model: Model, request: pytest.FixtureRequest
+) -> None:
     folder, _ = exported_part(harness, part_of(model))
     outcome = _outcome(harness, folder, model.name)
+    if request.config.getoption("--record-errors"):
+        result = "; ".join(outcome.failures) or True
+        record("compiled for H100, v5e", model.name, "loaded", result)
     assert not outcome.failures, str(outcome)

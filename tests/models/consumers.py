@@ -21,11 +21,14 @@ END = "<!-- Generated: end -->"
 
 CONSUMERS = (
     *("TensorFlow, XLA", "TensorFlow, operations", "C++", "Node", "Keras layer"),
-    *("LiteRT", "ONNX Runtime", "OpenVINO"),
+    *("LiteRT", "ONNX Runtime", "OpenVINO", "compiled for H100, v5e"),
 )
 
 Errors = Mapping[str, Mapping[str, Mapping[str, float | str]]]
-"""By model, consumer, and the ways or releases in which it was run; or why it is not."""
+"""By model, consumer, and the ways or releases in which it was run; or why it is not.
+
+True where a model was compiled and not run.
+"""
 
 
 def recorded() -> Errors:
@@ -66,6 +69,8 @@ def generated() -> str:
 def _cell(ways: Mapping[str, float | str], reasons: list[str]) -> str:
     texts = [reason for reason in ways.values() if isinstance(reason, str)]
     if not texts:
+        if ways and all(value is True for value in ways.values()):
+            return "yes"
         largest = max((float(error) for error in ways.values()), default=None)
         return "" if largest is None else f"{largest:.0e}" if largest else "0"
     for text in texts:
