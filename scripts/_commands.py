@@ -49,8 +49,9 @@ OLDEST_PINS = (
 )
 # Those that need neither JAX nor TensorFlow first: they are quicker to answer, by themselves.
 _PARTS = ("--pure", "--not-pure")
-# On the oldest pair each test function, with every fourth set of its parameters. The pure ones
-# would be what scripts/test runs: the same Python and the same NumPy.
+# On the newest and the oldest pair each test function runs with a part of its parameters. The pure
+# ones would be on the oldest what scripts/test runs: the same Python and the same NumPy.
+_PARTS_ON_NEWEST = ("--pure", "--not-pure --every 3 --offset 1")
 _PARTS_ON_OLDEST = ("--not-pure --every 4",)
 DURATION_OF_ALL = "about two hours on two cores"
 # Laws are then tried on more examples: tests/sampling.py reads it.
@@ -281,13 +282,16 @@ def test(options: argparse.Namespace, rest: list[str]) -> None:
 
 
 def wheel(options: argparse.Namespace, rest: list[str]) -> None:
-    """Builds the wheel and runs the fast tests against it, on the newest Python found."""
+    """Builds the wheel and runs fast tests against it, on the newest Python found.
+
+    Each test runs with every third set of its parameters; `scripts/slow --all` runs all of them.
+    """
     steps = Steps("wheel")
     environment = development(main_python())
     environment.ensure(fresh=options.fresh)
     newest = released("newest", _newest_python(steps), _build_wheel(environment))
     newest.ensure(fresh=options.fresh)
-    _against_wheel(steps, "newest wheel", newest, FAST, rest)
+    _against_wheel(steps, "newest wheel", newest, FAST, rest, _PARTS_ON_NEWEST)
     steps.finish([newest])
 
 

@@ -1,40 +1,50 @@
 """Runs each test function with a part of its parameters.
 
-`pytest --every 4` keeps the first set of parameters of each function, the fifth, and so on. It is
-for a further pair of JAX and TensorFlow, where every function should run, and where what one set of
-parameters finds, another one would mostly find as well.
+`pytest --every 4` keeps the first set of parameters of each function, the fifth, and so on;
+`--every 4 --offset 1` the second, the sixth, and so on. It is for a further pair of JAX and
+TensorFlow, where every function should run, and where what one set of parameters finds, another one
+would mostly find as well.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 
 import pytest
 
-OPTION = "--every"
+EVERY, OFFSET = "--every", "--offset"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        OPTION,
+        EVERY,
         type=int,
         default=1,
         metavar="N",
-        help="of the parameter sets of each test function, run the first and each Nth after it",
+        help="of the parameter sets of each test function, run one of every N",
+    )
+    parser.addoption(
+        OFFSET,
+        type=int,
+        default=0,
+        metavar="K",
+        help="with --every N, which one: from 0, the first, to N - 1",
     )
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Runs when marks have been applied, so that what they leave out is not in the sample."""
-    every = config.getoption(OPTION)
-    seen: Counter[str] = Counter()
-    kept: list[pytest.Item] = []
-    left_out: list[pytest.Item] = []
+    every, offset = config.getoption(EVERY), config.getoption(OFFSET)
+    functions: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        function = item.nodeid.partition("[")[0]
-        (kept if seen[function] % every == 0 else left_out).append(item)
-        seen[function] += 1
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = kept
+        functions[item.nodeid.partition("[")[0]].append(item)
+    kept = {
+        item
+        for sets in functions.values()
+        # A function with few sets has one in the sample as well.
+        for item in sets[offset % min(every, len(sets)) :: every]
+    }
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
