@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from _coverage import coverage_table
 from _env import (
     OLDEST_PYTHON,
     ROOT,
@@ -80,6 +81,7 @@ class Steps:
     warnings: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     times: list[TestTime] = field(default_factory=list)
+    coverage: list[str] = field(default_factory=list)
 
     def run(
         self,
@@ -146,6 +148,10 @@ class Steps:
         if self.times:
             print("\n== time by folder of tests")
             for line in table(self.times):
+                print(f"   {line}")
+        if self.coverage:
+            print("\n== lines run by the tests, of each package")
+            for line in self.coverage:
                 print(f"   {line}")
         print("\n== summary")
         for environment in environments:
@@ -268,10 +274,12 @@ def test(options: argparse.Namespace, rest: list[str]) -> None:
     steps = Steps("test")
     environment = development(main_python())
     environment.ensure(fresh=options.fresh)
-    if not (options.no_lint or options.fast):
+    if not (options.no_lint or options.fast or options.coverage):
         _lint(steps, environment)
         _typecheck(steps, environment)
-    if options.fast or rest:
+    if options.coverage:
+        _measure_coverage(steps, environment, rest)
+    elif options.fast or rest:
         fast = ["--exitfirst", "--failed-first"] if options.fast else []
         steps.pytest("pytest", environment, [*fast, *rest])
     else:
@@ -279,6 +287,16 @@ def test(options: argparse.Namespace, rest: list[str]) -> None:
             steps.pytest(f"pytest {part}", environment, [part])
         steps.failures += over_limit(steps.times)
     steps.finish([environment])
+
+
+def _measure_coverage(steps: Steps, environment: Environment, rest: Sequence[str]) -> None:
+    """Runs the fast tests, and prints the share of the lines of each package that they ran."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "coverage.json")
+        sources = [f"--cov={package}" for package in PACKAGES]
+        steps.pytest("pytest", environment, [*sources, f"--cov-report=json:{path}", *rest])
+        if path.exists():
+            steps.coverage = list(coverage_table(path))
 
 
 def wheel(options: argparse.Namespace, rest: list[str]) -> None:
@@ -393,6 +411,11 @@ def main(name: str) -> None:
         parser.add_argument("--all", action="store_true", help="everything, before a release")
     if name == "test":
         parser.add_argument("--no-lint", action="store_true", help="only the tests")
+        parser.add_argument(
+            "--coverage",
+            action="store_true",
+            help="only the tests, and which part of each package they run",
+        )
         parser.add_argument(
             "--fast",
             action="store_true",

@@ -34,7 +34,7 @@ from tests.house.snippets import (
 )
 
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 COMMANDS = {"export", "save", "publish", "litert", "weights", "inspect", "retarget", "verify"}
