@@ -68,8 +68,22 @@ def _drops_nan_of_erf(case: Case) -> bool:
 def _multiplies_padding(case: Case) -> bool:
     if "convolution" not in case.step.operation or case.way == "xla" or len(case.operands) < 2:
         return False
-    kernel = widened(case.operands[1])
-    return not np.isfinite(kernel).all() and bool(np.isnan(widened(case.actual)[case.wrong]).all())
+    return not np.isfinite(widened(case.operands[1])).all()
+
+
+def _spreads_between_groups(case: Case) -> bool:
+    """Returns whether JAX has NaN where another group of channels has NaN or infinity.
+
+    XLA's CPU backend computes groups as one convolution, with zeros between them.
+    """
+    groups = re.search(r"feature_group_count=(\d+)", case.step.expression)
+    return (
+        case.way != "xla"
+        and groups is not None
+        and int(groups[1]) > 1
+        and case.has("nan", "inf")
+        and bool(np.isnan(widened(case.expected)[case.wrong]).all())
+    )
 
 
 def _is_gradient_of_saturated_tanh(case: Case) -> bool:
@@ -95,6 +109,14 @@ def _is_root_of_infinity(case: Case) -> bool:
         return False
     base = np.broadcast_to(widened(case.operands[0]), case.wrong.shape)[case.wrong]
     return bool((np.isneginf(base) | (base == 0)).all())
+
+
+def _is_special_function_of_huge_numbers(case: Case) -> bool:
+    return (
+        case.way == "operations"
+        and case.step.operation in ("lax.igamma", "lax.igammac", "lax.betainc")
+        and any((np.abs(widened(a)) > _EDGE).any() for a in case.operands)
+    )
 
 
 def _overflows_between(case: Case) -> bool:
@@ -139,6 +161,11 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         _is_root_of_infinity,
     ),
     Explanation(
+        "incomplete gamma and beta functions beyond 1e30",
+        "docs/targets.md",
+        _is_special_function_of_huge_numbers,
+    ),
+    Explanation(
         "partial sums of float16 overflow in a convolution",
         "docs/targets.md",
         _overflows_between,
@@ -147,6 +174,11 @@ EXPLANATIONS: tuple[Explanation, ...] = (
         "padding is multiplied as zeros by a kernel with NaN or infinity",
         "docs/targets.md",
         _multiplies_padding,
+    ),
+    Explanation(
+        "JAX's convolution spreads NaN between groups of channels on CPU",
+        "docs/targets.md",
+        _spreads_between_groups,
     ),
     Explanation(
         "1 - tanh(x)**2 has rounding errors of tanh's size",

@@ -19,6 +19,12 @@ SAMPLES = 8
 """Number of reruns of a program."""
 
 
+INTEGER_ERROR = 2.0**-22
+"""Relative error of an integer that is the sum of float32 products."""
+
+_INTEGER_SUM = "preferred_element_type='int"
+
+
 def noisy(value: Any, random: Any, turn: Any) -> Any:
     """Adds a rounding error to each element, as large as the tolerance of the dtype.
 
@@ -39,6 +45,13 @@ def noisy(value: Any, random: Any, turn: Any) -> Any:
             _noisy(jnp.imag(value), size, random[1], turn),
         )
     return _noisy(value, jnp.abs(value), random[0], turn) if kind == "f" else value
+
+
+def noisy_sum(value: Any, random: Any, turn: Any) -> Any:
+    """Adds the error of a sum of float32 products to the integers that it is converted to."""
+    value = jnp.asarray(value)
+    error = random[0] * INTEGER_ERROR * jnp.abs(value.astype(jnp.float32))
+    return value + jnp.round(error).astype(value.dtype)
 
 
 def _noisy(value: Any, size: Any, random: Any, turn: Any) -> Any:
@@ -66,7 +79,8 @@ def _with_noise(program: Program, *, operands: bool) -> Program:
         expression = step.expression
         for name, new in renamed.items():
             expression = re.sub(rf"\b{name}\b(?!\.shape)", new, expression)
-        steps.append(Step(step.name, f"noisy({expression}, RANDOM[{len(steps)}], TURN)", ""))
+        add = "noisy_sum" if _INTEGER_SUM in expression else "noisy"
+        steps.append(Step(step.name, f"{add}({expression}, RANDOM[{len(steps)}], TURN)", ""))
     return dataclasses.replace(program, steps=tuple(steps))
 
 
@@ -82,7 +96,7 @@ def noisy_results(
     """
     source = _with_noise(program, operands=True).source()
     source = source.replace("def program(", "def program(RANDOM, TURN, ")
-    names: dict[str, Any] = {**NAMES, "noisy": noisy}
+    names: dict[str, Any] = {**NAMES, "noisy": noisy, "noisy_sum": noisy_sum}
     exec(compile(source, "<noisy program>", "exec"), names)
     function: Callable[..., Any] = jax.jit(names["program"])
     results = []
