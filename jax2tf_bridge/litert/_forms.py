@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from jax2tf_bridge.to_tf._tf_compat import dynamic_update_slice
+from jax2tf_bridge.to_tf.operations._converter_forms import lgamma
 
 Kernel: TypeAlias = Callable[..., tf.Tensor]
 """Takes the operation's inputs."""
@@ -496,6 +497,8 @@ _OF_FLOATS: Mapping[str, Kernel] = MappingProxyType(
         "Erfinv": _erfinv,
         "Expm1": _expm1,
         "IsFinite": _is_finite,
+        # The converter's own form has constants without elements where a size is open.
+        "Lgamma": lambda x: lgamma(x, _log1p),
         "Log1p": _log1p,
         "Sinh": _sinh,
         "Tan": lambda x: tf.sin(x) / tf.cos(x),

@@ -350,3 +350,14 @@ def test_arrays_without_elements_are_named(tmp_path: Path) -> None:
 
     with pytest.raises(SavingError, match=r"LiteRT has no arrays without elements: .*\[4,0\]"):
         save_litert(tmp_path / "diff.tflite", Signature(halves, args=[X[:, :1]]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_lgamma_of_an_open_size(tmp_path: Path, dtype: str) -> None:
+    x = np.array([-0.4, 0.05, 3, 30], dtype)
+    signature = Signature(lax.lgamma, args=[x[:2]], polymorphic_shapes="(n,)")
+    model = save_litert(tmp_path / "lgamma.tflite", signature)
+    (found,) = interpreter(model.path).get_signature_runner()(x=x).values()
+    tolerance = 1e-5 if dtype == "float32" else 1e-2
+    expected = np.asarray(lax.lgamma(x), np.float32)
+    np.testing.assert_allclose(found.astype(np.float32), expected, rtol=tolerance)

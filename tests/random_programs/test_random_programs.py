@@ -18,11 +18,8 @@ from tests.random_programs.running import run
 from tests.random_programs.strategy import programs, random_program
 from tests.random_programs.ways import WAYS, Run, in_jax
 
-PROGRAMS = 200
-"""Number of programs of the slow test."""
-
-CLEAN_WAYS = ("xla",)
-"""Ways without known differences; the command line runs the others as well."""
+PROGRAMS = {("xla", "operations"): 200, ("litert",): 60}
+"""Number of programs of the slow tests, by the ways that take the same ones."""
 
 _PROGRAM = Program(
     inputs=(Input("x0", "float32", ("b",)),),
@@ -37,11 +34,11 @@ _PROGRAM = Program(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", CLEAN_WAYS)
-def test_random_programs_agree_with_jax(way: str) -> None:
-    (report,) = run(0, range(PROGRAMS), [way])
-    assert not report.faults, report.text()
-    assert report.compared > 0.9 * report.programs
+@pytest.mark.parametrize("ways", PROGRAMS, ids="-".join)
+def test_random_programs_agree_with_jax(ways: tuple[str, ...]) -> None:
+    for report in run(0, range(PROGRAMS[ways]), ways):
+        assert not report.faults, report.text()
+        assert report.compared > 0.9 * report.programs
 
 
 @settings(max_examples=10)

@@ -147,8 +147,13 @@ _LANCZOS_FIRST = 0.99999999999980993227684700473478
 _LANCZOS_G = 7.0
 
 
-def lgamma(x: tf.Tensor) -> tf.Tensor:
-    """Computes log|gamma(x)|; tf2onnx does not know Lgamma, and JAX's formula may read bits."""
+def lgamma(x: tf.Tensor, log1p: Callable[[tf.Tensor], tf.Tensor] = log1p) -> tf.Tensor:
+    """Computes log|gamma(x)|; tf2onnx does not know Lgamma, and JAX's formula may read bits.
+
+    Args:
+      x: floats.
+      log1p: computes log(1 + x) by operations that the runtime has.
+    """
     half, one = constant_like(x, 0.5), constant_like(x, 1)
     is_reflected = tf.less(x, half)
     z = tf.where(is_reflected, -x, x - one)
