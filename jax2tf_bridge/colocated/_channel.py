@@ -77,7 +77,7 @@ class Channel:
         self.end: End = end
         self._token = token
         self._lock = threading.Lock()
-        # Messages are numbered in the order of reading; specs are numbered separately.
+        # Specs have numbers of their own, since they may be read in any order.
         self._sent = self._received = 0
         self._sent_specs = 0
         # Specs with smaller numbers than the first unread one were read, as were those in the set.
@@ -139,7 +139,7 @@ class Channel:
         return bytes(self._open(Kind.BYTES, message))
 
     def pack_specs(self, obj: Any) -> bytes:
-        """Makes a message for `serialize_specs`. Messages with specs may be read in any order."""
+        """Makes a message for `serialize_specs`, to be read once and in any order."""
         return self._seal(Kind.SPECS, dumps(obj))
 
     def unpack_specs(self, message: bytes) -> Any:

@@ -20,7 +20,7 @@ _FIRST_READ_SIZE = 1 << 16
 def serialize(
     portable: PortableFunction | HoldsPortable, *, vjp_order: int | None = None, arrays: bool = True
 ) -> bytes:
-    """Writes a portable function as the bytes of a .jaxfn file.
+    """Returns the bytes of a .jaxfn file that holds a portable function.
 
     Equal functions give equal bytes. Every later version of the bridge reads them.
 
@@ -28,7 +28,7 @@ def serialize(
     >>> deserialize(data).vjp()  # doctest: +SKIP
 
     Args:
-      portable: the function that `export` returned.
+      portable: the portable function, as `export(f)(x)` returns it.
       vjp_order: the number of VJPs to write; missing ones are made. None writes the VJPs that
         exist: those made by `with_vjp` or `vjp`, or read from a file.
       arrays: whether to write the captured arrays. Without them, `data` of each lifted constant
@@ -80,7 +80,7 @@ def write_function(
     Args:
       path: a path on disk, or a URL ("gs://bucket/model.jaxfn"). An existing file is replaced
         once the new one is complete.
-      portable: the function that `export` returned.
+      portable: the portable function, as `export(f)(x)` returns it.
       vjp_order: the number of VJPs to write, as for `serialize`.
       arrays: whether to write the captured arrays, as for `serialize`.
 

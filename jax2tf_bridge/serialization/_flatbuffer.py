@@ -152,7 +152,7 @@ class Reader:
         )
 
     def problem(self, path: str, problem: str) -> FileFormatError:
-        """Returns the error for a problem at `path` that is not damage to the bytes."""
+        """Returns the error for a problem at `path`, in bytes that are not damaged."""
         what = self.what if self.file is None else f"{self.what} in {self.file}"
         return FileFormatError(f"{what} cannot be read: {path}: {problem}", file=self.file)
 
@@ -223,7 +223,7 @@ class Table:
     __slots__ = ("_depth", "_fields", "_position", "_reader", "_size", "_vtable", "path")
 
     def __init__(self, reader: Reader, position: int, path: str, depth: int) -> None:
-        """Wraps the table at `position`. Call Reader.root or Table.table instead."""
+        """Wraps the table at `position`. Other modules call Reader.root or Table.table instead."""
         self._reader, self._position, self.path, self._depth = reader, position, path, depth
         if depth > MAX_DEPTH:
             raise reader.error(path, f"at most {MAX_DEPTH} tables within each other", "more")
@@ -251,12 +251,12 @@ class Table:
         return f"{self.path}.{field.label}" if self.path else field.label
 
     def error(self, field: Field | None, expected: str, got: str) -> FileFormatError:
-        """Returns the error for a `field` with an unexpected value; for None, for the table."""
+        """Returns the error for an unexpected value of `field`, or of the whole table for None."""
         path = self.path if field is None else self.field_path(field)
         return self._reader.error(path, expected, got)
 
     def problem(self, field: Field, problem: str) -> FileFormatError:
-        """Returns the error for a problem with `field` that is not damage to the bytes."""
+        """Returns the error for a problem with `field`, in bytes that are not damaged."""
         return self._reader.problem(self.field_path(field), problem)
 
     def spend(self, field: Field, cost: int) -> None:

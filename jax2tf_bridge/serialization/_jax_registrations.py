@@ -204,7 +204,7 @@ def _is_named_tuple(kind: Any, fields: Sequence[str]) -> TypeGuard[type]:
 
 
 def _mask_unregistered(spec: TreeSpec) -> TreeSpec:
-    """Replaces nodes that jax.export cannot read with leaves."""
+    """Replaces each node that jax.export cannot read by a leaf."""
     if spec.kind in ("namedtuple", "custom") and not spec.serialized_name:
         return LEAF
     if spec.kind == "dict" and not all(isinstance(key, str) for key in spec.keys):

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Registration:
-    """One type's registration: the arguments of register_pytree_node_serialization."""
+    """Registration of a type: the arguments of register_pytree_node_serialization."""
 
     node_type: type
     serialized_name: str

@@ -87,8 +87,8 @@ def codec_of(spec: TreeSpec) -> NodeCodec | None:
 def codec_if_it_fits(spec: TreeSpec) -> NodeCodec | None:
     """Makes the codec of a stored node; None if its type is not known or does not fit.
 
-    A type that was registered only after the node was written may not fit. That must not prevent
-    reading the rest of the file. `with_types` raises the error once the type is needed.
+    A type that was registered only after the node was written may not fit. It must not keep
+    the rest of the file from being read. `with_types` raises the error once the type is needed.
 
     Raises:
       FileFormatError: the type was registered when the node was written, and the registration in

@@ -18,8 +18,8 @@ def vjp_chain(
       max_order: the maximum number of VJPs in the format.
 
     Raises:
-      SerializationError: the function or the format has fewer VJPs, or one of them does not match
-        the function before it.
+      SerializationError: the function has fewer VJPs, the format holds fewer, or one of them is
+        not the VJP of the function before it.
       InconclusiveShapeError: making a VJP requires a decision about unknown sizes.
       ValueError: vjp_order is negative.
     """

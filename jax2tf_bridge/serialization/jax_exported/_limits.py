@@ -129,7 +129,7 @@ def _is_widened(portable: PortableFunction) -> bool:
     try:
         inputs, outputs = read_main_types(portable.module.data)
     except FileFormatError:
-        # The bridge widens the functions that it exports, and only of those it knows constraints.
+        # The bridge widens all functions that it exports, and knows the constraints of only these.
         return portable.constraints_known
     return not any(t.endswith(_NARROW_TYPE_ENDS) for t in (*inputs, *outputs))
 

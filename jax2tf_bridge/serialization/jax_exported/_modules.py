@@ -104,7 +104,7 @@ def _names_own_shapes(specifications: str, own_shapes: Sequence[str]) -> bool:
 
 
 def _implied_multiples(comparison: Comparison) -> Iterator[Comparison]:
-    """Yields the constraints that JAX derives: `2*floordiv(b, 2) == b` from `mod(b, 2) == 0`."""
+    """Yields the forms of `2*floordiv(b, 2) == b` that JAX derives from `mod(b, 2) == 0`."""
     left = comparison.left
     if comparison.operator != "==" or comparison.right != 0 or isinstance(left, int):
         return

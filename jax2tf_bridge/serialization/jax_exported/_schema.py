@@ -10,7 +10,7 @@ contains. Since the versions only added fields and numbers, one schema reads all
 | 4 | April 2025 | typed PRNG keys |
 | 5 | November 2025 | memory spaces, the number of devices in 32 bits |
 | 6 | January 2026 | named shardings, beside XLA's |
-| 7 | | named shardings only; withdrawn soon after, since readers did not support it yet |
+| 7 | | named shardings only; withdrawn soon after, since readers did not support them yet |
 | 8 | March 2026 | the kind of the devices of a mesh |
 | 9 | March 2026 | named shardings only |
 | 10 | April 2026 | avals, meshes and shardings by index |
@@ -30,7 +30,7 @@ from jax2tf_bridge.serialization._flatbuffer import Field
 FIRST_VERSION = 2
 WITHDRAWN_VERSION = 7
 WRITTEN_VERSION = 12
-"""Version that serialize_exported writes; it omits the JAX version, since JAX does not write it."""
+"""Version that serialize_exported writes, without JAX_VERSION, since JAX is not the writer."""
 
 
 class ExportedField(Field):

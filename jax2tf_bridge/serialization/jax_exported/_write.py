@@ -120,9 +120,9 @@ def _exported_fields(
 
 
 def _sharding_fields(writer: Writer, portable: PortableFunction) -> Iterator[tuple[Field, Value]]:
-    """Yields the shardings of one function three times: XLA's form, named inline, named by index.
+    """Yields the shardings of one function in three forms: XLA's, named inline, named by index.
 
-    Older releases of JAX read XLA's form; JAX 0.11 and later read only the named ones. If only
+    Older releases of JAX read XLA's form; JAX 0.11 and later read only the named forms. If only
     XLA's form is known, the axes get made-up names.
     """
     in_shardings, out_shardings = (

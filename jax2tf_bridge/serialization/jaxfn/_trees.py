@@ -203,8 +203,8 @@ class TreeReader:
         keys = list(table.integers(schema.Trees.KEYS))
         types = list(table.integers(schema.Trees.TYPES))
         _check_depth(kinds, counts, table)
-        # From the last node to the first, so that the children of a node come before it. They are
-        # at the end of the list, with the first child last.
+        # Decode from the last node to the first, so that the children of a node come before it.
+        # They are then at the end of `specs`, with the first child last.
         specs: list[TreeSpec] = []
         for kind in reversed(kinds):
             if kind == schema.LEAF:
