@@ -1,4 +1,4 @@
-"""Sends Python objects to another process: callables, shardings, specs."""
+"""Sends Python objects, such as functions, shardings and specs, to another process."""
 
 from jax2tf_bridge.colocated._channel import TOKEN_SIZE, Channel
 from jax2tf_bridge.colocated._specs import deserialize_specs, serialize_specs

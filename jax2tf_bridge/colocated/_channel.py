@@ -1,4 +1,4 @@
-"""Channel: signed messages between a process and its worker, and nothing else is unpickled."""
+"""Channel: signed messages between a process and its worker. Only signed messages are unpickled."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ _VERSION = 1
 _HEADER = struct.Struct(">8sBBcQ")  # magic, version, kind, sender, number
 _SIGNATURE_SIZE = hashlib.sha256().digest_size
 _PREFIX_SIZE = _HEADER.size + _SIGNATURE_SIZE
-_LETTERS: dict[End, bytes] = {"parent": b"p", "worker": b"w"}
+_END_LETTERS: dict[End, bytes] = {"parent": b"p", "worker": b"w"}
 _NOTHING_UNPICKLED = "Nothing of it was unpickled."
 
 
 class Kind(enum.IntEnum):
-    """Kind of content. Specs are counted by themselves, since arrays may be read in any order."""
+    """Kind of a message. Specs have their own numbering, since they may be read in any order."""
 
     OBJECT = 1
     BYTES = 2
     SPECS = 3
 
 
-_WORDS = {Kind.OBJECT: "an object", Kind.BYTES: "bytes", Kind.SPECS: "specs"}
+_KIND_NAMES = {Kind.OBJECT: "an object", Kind.BYTES: "bytes", Kind.SPECS: "specs"}
 
 
 class Channel:
     """One end of a connection between two processes that share a secret token.
 
-    Pickles run code when they are read. So each message is signed (HMAC-SHA256) together with its
-    sender and its number, and the signature is verified before anything is unpickled: what comes
-    from elsewhere, was changed, came before, is out of order, or came back to its sender is
-    refused. Messages are not encrypted.
+    Reading a pickle can run any code. Therefore each message is signed (HMAC-SHA256) together with
+    its sender and its number, and the signature is verified before anything is unpickled. The
+    channel rejects messages that are unsigned, modified, repeated, out of order, or its own.
+    Messages are not encrypted.
 
-    One token is for one pair of processes. Hand it to the worker through a pipe that it inherits,
-    its stdin for instance, or its environment; never as an argument of its command, which every
-    user of the machine can read.
+    Use each token for one pair of processes only. Pass it to the worker in its environment or
+    through a pipe that it inherits, such as its stdin. Never pass it as a command-line argument,
+    which every user of the machine can read.
 
-    Both ends need the same version of the bridge, Python, JAX and cloudpickle.
+    Both ends need the same versions of the bridge, Python, JAX and cloudpickle.
 
     >>> parent = Channel.with_new_token()
     >>> worker = Channel(parent.token, end="worker")
@@ -57,14 +57,14 @@ class Channel:
     """
 
     def __init__(self, token: bytes, *, end: End) -> None:
-        """Makes an end of the channel that `token` names.
+        """Makes one end of a channel.
 
         Args:
-          token: the 32 random bytes that both ends know.
-          end: which of the two this process is.
+          token: the 32 secret random bytes that both ends share.
+          end: the role of this process, "parent" or "worker".
 
         Raises:
-          ValueError: a token of another size, or another end.
+          ValueError: the token has another size or type, or there is no such end.
         """
         if not isinstance(token, bytes) or len(token) != TOKEN_SIZE:
             got = f"{len(token)} bytes" if isinstance(token, bytes) else type(token).__name__
@@ -72,26 +72,26 @@ class Channel:
                 f"A channel's token is {TOKEN_SIZE} random bytes, not {got}. Take "
                 "Channel.with_new_token() in the parent, and its token in the worker."
             )
-        if end not in _LETTERS:
+        if end not in _END_LETTERS:
             raise ValueError(f'end is "parent" or "worker", not {end!r}.')
         self.end: End = end
         self._token = token
         self._lock = threading.Lock()
-        # By streams: messages are in order, specs in any order.
+        # Specs have numbers of their own, since they may be read in any order.
         self._sent = self._received = 0
         self._sent_specs = 0
-        # All specs below a number were read, and of the later ones these.
+        # Specs with smaller numbers than the first unread one were read, as were those in the set.
         self._first_unread_specs = 0
         self._read_specs: set[int] = set()
 
     @classmethod
     def with_new_token(cls) -> Channel:
-        """Makes the parent's end of a new channel, with a token of secure random bytes."""
+        """Makes the parent's end of a new channel, with a new random token."""
         return cls(secrets.token_bytes(TOKEN_SIZE), end="parent")
 
     @property
     def token(self) -> bytes:
-        """Secret for the worker at the other end, and for nobody else."""
+        """Secret that only the worker at the other end may know."""
         return self._token
 
     def __repr__(self) -> str:
@@ -105,47 +105,48 @@ class Channel:
         )
 
     def pack(self, obj: Any) -> bytes:
-        """Makes a message of an object: callables, shardings, keys, arrays, what pickles.
+        """Makes a message from an object, such as a function, a sharding, a PRNG key or an array.
 
-        Devices travel by their ids and are the receiver's CPU devices with these.
+        Devices are sent as ids. The receiver uses its CPU devices with the same ids.
 
         Raises:
-          NotPicklableError: what cannot be sent; the text names the captured part to blame.
+          NotPicklableError: the object cannot be sent. The message names the captured part that
+            is the cause.
           MissingDependencyError: cloudpickle is not installed.
         """
         return self._seal(Kind.OBJECT, dumps(obj))
 
     def unpack(self, message: bytes | bytearray | memoryview) -> Any:
-        """Reads the object in the next message of the other end's `pack`.
+        """Reads the object in the next message that `pack` made at the other end.
 
         Raises:
-          UntrustedMessageError: anything else; nothing of it was unpickled.
-          DeviceError: it names devices that this process does not have.
+          UntrustedMessageError: `message` is not that message. Nothing of it was unpickled.
+          DeviceError: the object contains devices that this process does not have.
           MissingDependencyError: cloudpickle is not installed.
         """
         return loads(self._open(Kind.OBJECT, message))
 
     def sign(self, payload: bytes | bytearray | memoryview) -> bytes:
-        """Makes a message of bytes, such as a .jaxfn file; they are not pickled."""
+        """Makes a message from bytes, such as a .jaxfn file, without pickling them."""
         return self._seal(Kind.BYTES, payload)
 
     def verify(self, message: bytes | bytearray | memoryview) -> bytes:
-        """Reads the bytes in the next message of the other end's `sign`; they are not unpickled.
+        """Reads the bytes in the next message that `sign` made at the other end.
 
         Raises:
-          UntrustedMessageError: anything else.
+          UntrustedMessageError: `message` is not that message.
         """
         return bytes(self._open(Kind.BYTES, message))
 
     def pack_specs(self, obj: Any) -> bytes:
-        """Makes a message for `serialize_specs`; these are read in any order, each once."""
+        """Makes a message for `serialize_specs`, to be read once and in any order."""
         return self._seal(Kind.SPECS, dumps(obj))
 
     def unpack_specs(self, message: bytes) -> Any:
-        """Reads the object in a message of the other end's `pack_specs`; raises as `unpack`."""
+        """Reads the object in a message that `pack_specs` made; raises the errors of `unpack`."""
         return loads(self._open(Kind.SPECS, message))
 
-    def _signature(self, header: bytes, payload: bytes | bytearray | memoryview) -> bytes:
+    def _sign_payload(self, header: bytes, payload: bytes | bytearray | memoryview) -> bytes:
         signature = hmac.new(self._token, header, hashlib.sha256)
         signature.update(payload)
         return signature.digest()
@@ -158,18 +159,18 @@ class Channel:
             else:
                 number = self._sent
                 self._sent += 1
-        header = _HEADER.pack(_MAGIC, _VERSION, kind, _LETTERS[self.end], number)
-        return b"".join((header, self._signature(header, payload), payload))
+        header = _HEADER.pack(_MAGIC, _VERSION, kind, _END_LETTERS[self.end], number)
+        return b"".join((header, self._sign_payload(header, payload), payload))
 
     def _open(self, kind: Kind, message: bytes | bytearray | memoryview) -> memoryview:
-        """Verifies a message and returns its payload; only a message that is right is counted."""
-        # What others may write to could change between the check and the use of it.
+        """Verifies a message and returns its payload. Counts only valid messages."""
+        # Copied, since the sender of a shared buffer could change it after the check.
         data = memoryview(message if type(message) is bytes else memoryview(message).tobytes())
         head = bytes(data[: len(_MAGIC)])
         if head != _MAGIC or len(data) < _PREFIX_SIZE:
-            raise _foreign(head, len(data))
+            raise _not_a_message_error(head, len(data))
         header = bytes(data[: _HEADER.size])
-        _, version, found, sender, number = _HEADER.unpack(header)
+        _, version, message_kind, sender, number = _HEADER.unpack(header)
         if version != _VERSION:
             raise UntrustedMessageError(
                 f"A message in version {version} of the channel's format came; this bridge reads "
@@ -178,23 +179,24 @@ class Channel:
             )
         payload = data[_PREFIX_SIZE:]
         signature = bytes(data[_HEADER.size : _PREFIX_SIZE])
-        if not hmac.compare_digest(signature, self._signature(header, payload)):
+        if not hmac.compare_digest(signature, self._sign_payload(header, payload)):
             raise UntrustedMessageError(
                 "A message is not signed with this channel's token, or was changed or cut off on "
                 f"its way. {_NOTHING_UNPICKLED} Both ends need the same token, new for each "
                 "worker, and messages as pack or sign gave them."
             )
-        # From here on the header is what one of the two ends wrote.
-        if sender == _LETTERS[self.end]:
+        # The signature is valid, so one of the two ends wrote the header.
+        if sender == _END_LETTERS[self.end]:
             raise UntrustedMessageError(
                 f"The {self.end}'s end got a message that it sent itself. {_NOTHING_UNPICKLED} "
                 'One end is made with end="parent", the other with end="worker".'
             )
-        if found != kind:
+        if message_kind != kind:
             raise UntrustedMessageError(
-                f"A message with {_WORDS[Kind(found)]} came where one with {_WORDS[kind]} was "
-                f"expected. {_NOTHING_UNPICKLED} What pack made is for unpack, what sign made is "
-                "for verify, what serialize_specs made is for deserialize_specs."
+                f"A message with {_KIND_NAMES[Kind(message_kind)]} came where one with "
+                f"{_KIND_NAMES[kind]} was expected. {_NOTHING_UNPICKLED} What pack made is for "
+                "unpack, what sign made is for verify, what serialize_specs made is for "
+                "deserialize_specs."
             )
         self._count(kind, number)
         return payload
@@ -212,9 +214,9 @@ class Channel:
                     self._read_specs.remove(self._first_unread_specs)
                     self._first_unread_specs += 1
             elif number != self._received:
-                old = number < self._received
+                is_repeated = number < self._received
                 raise UntrustedMessageError(
-                    f"Message {number} came{' again' if old else ''}, where message "
+                    f"Message {number} came{' again' if is_repeated else ''}, where message "
                     f"{self._received} was expected. {_NOTHING_UNPICKLED} Messages are read once, "
                     "in the order in which the other end made them."
                 )
@@ -222,8 +224,8 @@ class Channel:
                 self._received += 1
 
 
-def _foreign(head: bytes, size: int) -> UntrustedMessageError:
-    """Makes the error for bytes that cannot be a message."""
+def _not_a_message_error(head: bytes, size: int) -> UntrustedMessageError:
+    """Returns the error for bytes that are not a message."""
     if head == _MAGIC:
         what = f"its {size} bytes are not a whole message, since it was cut off on its way"
     elif head[:1] == b"\x80":

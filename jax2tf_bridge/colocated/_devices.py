@@ -1,4 +1,4 @@
-"""Finds CPU devices of this process by their ids."""
+"""Finds CPU devices of this process by id."""
 
 from __future__ import annotations
 
@@ -14,51 +14,52 @@ from jax2tf_bridge.errors import DeviceError
 
 
 def cpu_devices(ids: Sequence[int]) -> list[jax.Device]:
-    """Returns the CPU devices with these ids, in their order.
+    """Returns the CPU devices with these ids, in the same order.
 
-    They are looked for in the default backend, and only if it has none in all backends.
+    Searches the default backend first, and all other backends only if it has no CPU devices.
 
     Raises:
-      DeviceError: there is none with such an id, or are two, or there is no CPU device at all.
+      DeviceError: an id belongs to no device or to two, or this process has no CPU devices.
     """
-    found = _by_id(default_backend_devices()) or _by_id(all_backends_devices())
-    if not found:
+    devices = _index_by_id(default_backend_devices()) or _index_by_id(all_backends_devices())
+    if not devices:
         raise DeviceError(
             "This process has no CPU device to rebuild arrays and shardings of another process on. "
             'Add cpu to JAX_PLATFORMS, as "cuda,cpu".'
         )
-    missing = sorted(set(ids) - set(found))
+    missing = sorted(set(ids) - set(devices))
     if missing:
         raise DeviceError(
-            f"There {_is(missing)} no CPU {_devices(missing)} in this process, which has "
-            f"{_devices(found)}. Start it with as many devices as the sender has, for instance "
-            f"with XLA_FLAGS=--xla_force_host_platform_device_count={max(missing) + 1}, or send "
+            f"There {_is_or_are(missing)} no CPU {_format_devices(missing)} in this process, which "
+            f"has {_format_devices(devices)}. Start it with as many devices as the sender has, for "
+            "instance with "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={max(missing) + 1}, or send "
             "meshes and shardings over fewer devices."
         )
-    return [found[i] for i in ids]
+    return [devices[i] for i in ids]
 
 
-def _by_id(devices: Iterable[jax.Device]) -> dict[int, jax.Device]:
-    found: dict[int, jax.Device] = {}
+def _index_by_id(devices: Iterable[jax.Device]) -> dict[int, jax.Device]:
+    device_by_id: dict[int, jax.Device] = {}
     for device in devices:
         if device.device_kind != "cpu":
             continue
-        other = found.setdefault(device.id, device)
-        if other is not device:
+        first = device_by_id.setdefault(device.id, device)
+        if first is not device:
             raise DeviceError(
-                f"Two CPU devices of this process have the id {device.id}: {other!r} and "
+                f"Two CPU devices of this process have the id {device.id}: {first!r} and "
                 f"{device!r}, so a device that was sent by its id is ambiguous. Name only one of "
                 "the platforms that bring CPU devices in JAX_PLATFORMS."
             )
-    return found
+    return device_by_id
 
 
-def _is(ids: Sequence[int]) -> str:
+def _is_or_are(ids: Sequence[int]) -> str:
     return "is" if len(ids) == 1 else "are"
 
 
-def _devices(ids: Iterable[int]) -> str:
-    """Writes ids as "device 3" or "devices 0 to 3, 7"."""
+def _format_devices(ids: Iterable[int]) -> str:
+    """Formats ids as "device 3" or "devices 0 to 3, 7"."""
     numbers = sorted(ids)
     spans: list[list[int]] = []
     for i in numbers:

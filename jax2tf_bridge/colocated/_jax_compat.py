@@ -1,6 +1,6 @@
-"""Private names of JAX that sending functions and devices to another process needs.
+"""Private names of JAX that are needed to send functions and devices to another process.
 
-Each is looked up when it is needed, and a release without it works as `SEAM` says.
+Each name is looked up when it is needed. `SEAM` says what a JAX release without the name cannot do.
 """
 
 from __future__ import annotations
@@ -26,29 +26,31 @@ _CACHE = SeamName(
 SEAM: Sequence[SeamName] = (_CACHE,)
 
 _ALL_DEVICES = "_get_all_devices"
-"""A method of backends, in 0.8 to 0.12: the devices of every kind, where one backend has several;
-without it only those of the backend's own kind are found."""
+"""Method of backends in JAX 0.8 to 0.12 that returns devices of all kinds.
+
+Without it, only devices of the main kind of each backend are found.
+"""
 
 
 def default_backend_devices() -> list[jax.Device]:
-    """Lists all devices of the backend that JAX computes on, of every kind and process."""
-    return _devices_of(jax.local_devices()[0].client)
+    """Returns all devices of the default backend, of every kind and process."""
+    return _list_devices(jax.local_devices()[0].client)
 
 
 def all_backends_devices() -> list[jax.Device]:
-    """Lists all devices of all backends, of every kind and process."""
-    return [d for backend in jax_backend.backends().values() for d in _devices_of(backend)]
+    """Returns all devices of all backends, of every kind and process."""
+    return [d for backend in jax_backend.backends().values() for d in _list_devices(backend)]
 
 
-def _devices_of(backend: Any) -> list[jax.Device]:
-    every = getattr(backend, _ALL_DEVICES, None)
-    return list(every() if every is not None else backend.devices())
+def _list_devices(backend: Any) -> list[jax.Device]:
+    get_all_devices = getattr(backend, _ALL_DEVICES, None)
+    return list(get_all_devices() if get_all_devices is not None else backend.devices())
 
 
 def cached_function_name(obj: Any) -> tuple[str, str] | None:
-    """Finds the module and name under which JAX keeps a cached function of its own, or None.
+    """Returns the module and name of a cached function of JAX; None for other objects.
 
-    These functions have no name of their own to be pickled by.
+    Pickle needs this search because these functions do not know their own names.
     """
     kind = _CACHE.get()
     if kind is None or not isinstance(obj, kind):
@@ -56,7 +58,7 @@ def cached_function_name(obj: Any) -> tuple[str, str] | None:
     return next(
         (
             (module.__name__, name)
-            for module in _jax_modules()
+            for module in _list_jax_modules()
             for name, value in vars(module).items()
             if value is obj
         ),
@@ -65,11 +67,11 @@ def cached_function_name(obj: Any) -> tuple[str, str] | None:
 
 
 def cached_function(module: str, name: str) -> Any:
-    """Returns the function of JAX that `cached_function_name` named in another process."""
+    """Returns the function of JAX with a name that `cached_function_name` found elsewhere."""
     return getattr(importlib.import_module(module), name)
 
 
-def _jax_modules() -> Iterator[ModuleType]:
+def _list_jax_modules() -> Iterator[ModuleType]:
     for name, module in list(sys.modules.items()):
         if name.startswith("jax.") and isinstance(module, ModuleType):
             yield module

@@ -1,4 +1,4 @@
-"""Children of an object as pickle sees them: captured names, attributes, elements."""
+"""Lists the objects that pickle reaches from an object: captured names, attributes, elements."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
-# Types whose children are known, or that have none.
+# Types whose children are listed directly, or that have none.
 _CONTAINERS = (dict, list, tuple, set, frozenset)
-_PLAIN = (
+_KNOWN_TYPES = (
     *(FunctionType, MethodType, CellType, functools.partial),
     *(str, bytes, bytearray, int, float, complex, type(None)),
 )
@@ -20,12 +20,12 @@ _PLAIN = (
 
 @dataclass(frozen=True)
 class Child:
-    """An object that is pickled with another one.
+    """Object that is pickled as a part of another object, its owner.
 
     Attributes:
-      text: its role there, as "closure variable model".
-      suffix: how it follows its owner's name, as ".model" or "['model']".
-      value: itself.
+      text: the role of the object in its owner, such as "closure variable model".
+      suffix: the text to append to the name of the owner, such as ".model" or "['model']".
+      value: the object.
     """
 
     text: str
@@ -34,32 +34,32 @@ class Child:
 
 
 def name_of(obj: Any) -> str:
-    """Names an object for a message."""
+    """Returns a name of an object for messages."""
     if isinstance(obj, functools.partial):
         return f"partial of {name_of(obj.func)}"
-    name = _attribute_of(obj, "__qualname__") or _attribute_of(obj, "__name__")
+    name = _get_attribute(obj, "__qualname__") or _get_attribute(obj, "__name__")
     if isinstance(name, str) and name:
-        # Its place within the function that made it tells nothing.
+        # The name of the enclosing function does not help the user.
         return name.rsplit("<locals>.", 1)[-1]
     return f"the {type(obj).__qualname__}"
 
 
 def importable_name(obj: Any) -> str | None:
-    """Returns the name by which other processes find a function or class in its module.
+    """Returns the name by which other processes can import a function or class from its module.
 
-    None for what is in no module, or in __main__.
+    Returns None if the object is not in a module, or is in __main__.
     """
     module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
     if not (isinstance(module, str) and isinstance(name, str)) or module == "__main__":
         return None
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return name if found is obj else None
+        value = getattr(value, part, None)
+    return name if value is obj else None
 
 
 def children_of(obj: Any) -> Iterator[Child]:
-    """Yields the objects that are pickled with this one, those with telling names first."""
+    """Yields the parts of an object that are pickled with it. Parts with good names come first."""
     if isinstance(obj, FunctionType):
         yield from _children_of_function(obj)
     elif isinstance(obj, functools.partial):
@@ -72,7 +72,7 @@ def children_of(obj: Any) -> Iterator[Child]:
         yield Child("its object", ".__self__", obj.__self__)
         yield Child("its function", ".__func__", obj.__func__)
     elif isinstance(obj, CellType):
-        yield from _cell("", obj)
+        yield from _cell_child("", obj)
     elif isinstance(obj, Mapping):
         yield from (Child(f"key {key!r:.60}", "", key) for key in obj)
         yield from (Child(f"[{key!r:.60}]", f"[{key!r:.60}]", v) for key, v in obj.items())
@@ -80,31 +80,31 @@ def children_of(obj: Any) -> Iterator[Child]:
         names = getattr(obj, "_fields", None)
         for i, value in enumerate(obj):
             if names:
-                yield _attribute(names[i], value)
+                yield _attribute_child(names[i], value)
             else:
                 yield Child(f"[{i}]", f"[{i}]", value)
     elif isinstance(obj, type):
         yield from _children_of_class(obj)
-    if not isinstance(obj, (type, *_PLAIN)) and type(obj) not in _CONTAINERS:
+    if not isinstance(obj, (type, *_KNOWN_TYPES)) and type(obj) not in _CONTAINERS:
         yield from _children_of_object(obj)
 
 
-def _attribute_of(obj: Any, name: str) -> Any:
-    """Returns an attribute, or None where the object raises anything."""
+def _get_attribute(obj: Any, name: str) -> Any:
+    """Returns an attribute; None if there is none or the object raises any exception."""
     try:
         return getattr(obj, name, None)
     except Exception:
         return None
 
 
-def _attribute(name: str, value: Any) -> Child:
+def _attribute_child(name: str, value: Any) -> Child:
     return Child(f"attribute {name}", f".{name}", value)
 
 
-def _cell(name: str, cell: CellType) -> Iterator[Child]:
+def _cell_child(name: str, cell: CellType) -> Iterator[Child]:
     try:
         value = cell.cell_contents
-    except ValueError:  # nothing is in it yet
+    except ValueError:  # the cell is empty
         return
     yield Child(f"closure variable {name}", f".{name}", value)
 
@@ -113,7 +113,7 @@ def _children_of_function(function: FunctionType) -> Iterator[Child]:
     if importable_name(function) is not None:
         return
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        yield from _cell(name, cell)
+        yield from _cell_child(name, cell)
     for name in sorted(_global_names(function.__code__)):
         if name in function.__globals__:
             value = function.__globals__[name]
@@ -127,13 +127,13 @@ def _children_of_function(function: FunctionType) -> Iterator[Child]:
     ):
         yield Child(f"default of {name}", f".{name}", value)
     for name, value in vars(function).items():
-        yield _attribute(name, value)
+        yield _attribute_child(name, value)
     for name, value in function.__annotations__.items():
         yield Child(f"annotation of {name}", f".__annotations__[{name!r}]", value)
 
 
 def _global_names(code: CodeType) -> set[str]:
-    """Collects the names that code, and the functions in it, may look up in the module."""
+    """Returns the names that code and its nested functions may look up in the module."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -154,20 +154,20 @@ def _children_of_class(cls: type) -> Iterator[Child]:
         elif inspect.isgetsetdescriptor(value) or inspect.ismemberdescriptor(value):
             continue
         if name not in {"__dict__", "__weakref__"}:
-            yield _attribute(name, value)
+            yield _attribute_child(name, value)
 
 
 def _children_of_object(obj: Any) -> Iterator[Child]:
-    wrapped = _attribute_of(obj, "__wrapped__")
+    wrapped = _get_attribute(obj, "__wrapped__")
     if callable(wrapped):
         yield Child("the function in it", "", wrapped)
-    yield from _state(obj)
+    yield from _state_children(obj)
     if importable_name(type(obj)) is None:
         yield Child("its class", ".__class__", type(obj))
 
 
-def _state(obj: Any) -> Iterator[Child]:
-    """Yields what __reduce_ex__ gives, by the names of attributes where there are some."""
+def _state_children(obj: Any) -> Iterator[Child]:
+    """Yields the objects in the result of __reduce_ex__. Attributes with names come first."""
     try:
         reduced = obj.__reduce_ex__(4)
     except Exception:  # the object itself is the culprit
@@ -176,17 +176,17 @@ def _state(obj: Any) -> Iterator[Child]:
         return
     attributes: dict[str, Any] = {}
     arguments, state, items, pairs = (*reduced[1:], None, None, None, None)[:4]
-    others = list(arguments or ())
+    unnamed = list(arguments or ())
     for part in state if isinstance(state, tuple) and len(state) == 2 else (state,):
         if isinstance(part, dict):
             attributes |= {str(name): value for name, value in part.items()}
         elif part is not None:
-            others.append(part)
-    others += list(items or ())
-    others += [pair[1] for pair in pairs or ()]
+            unnamed.append(part)
+    unnamed += list(items or ())
+    unnamed += [pair[1] for pair in pairs or ()]
     for name, value in attributes.items():
-        yield _attribute(name, value)
-    for value in others:
-        # The class and the attributes are looked at by themselves.
+        yield _attribute_child(name, value)
+    for value in unnamed:
+        # The class is a child of its own, and the object must not be its own child.
         if not isinstance(value, type) and value is not obj:
             yield Child(f"a part of the {type(obj).__qualname__}", "", value)

@@ -1,4 +1,4 @@
-"""Finds the captured name, attribute or element that keeps an object from being pickled."""
+"""Finds the captured name, attribute or element that prevents pickling an object."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from typing import Any
 from jax2tf_bridge.colocated._pickle_children import Child, children_of, name_of
 from jax2tf_bridge.errors import NotPicklableError
 
-_SECONDS = 10.0
-_DEPTH = 30
-# An object that is nested too deeply fails at every depth: the name at its top is what helps.
-_DEPTH_OF_NESTING = 1
+_MAX_SECONDS = 10.0
+_MAX_DEPTH = 30
+# An object that is nested too deeply fails at every level. Only the outermost name is useful.
+_MAX_DEPTH_IN_NESTED = 1
 
 
 class _NullFile:
-    """A file that keeps nothing."""
+    """File that discards all data."""
 
     def write(self, data: Any) -> int:
         return memoryview(data).nbytes
 
 
 @dataclass(frozen=True)
-class _Found:
-    """Path to the smallest object that fails, and what pickling that one raises."""
+class _Culprit:
+    """Path to the smallest object that cannot be pickled, and the error that it raises."""
 
     path: tuple[Child, ...]
     error: Exception
 
 
 class _Search:
-    """A search for the smallest object that fails; it stops after ten seconds."""
+    """Search for the smallest object that cannot be pickled. It stops after ten seconds."""
 
     def __init__(self, dump: Callable[[Any, Any], None], depth: int) -> None:
         self.dump, self.depth = dump, depth
-        self.end = time.monotonic() + _SECONDS
+        self.end = time.monotonic() + _MAX_SECONDS
 
     def error_of(self, obj: Any) -> Exception | None:
-        """Returns what pickling the object raises; None if that works."""
+        """Returns the exception that pickling the object raises; None if it raises none."""
         try:
             self.dump(obj, _NullFile())
         except Exception as e:
@@ -49,7 +49,7 @@ class _Search:
         return None
 
     def failing(self, children: Sequence[Child]) -> Iterator[tuple[Child, Exception]]:
-        """Yields the children that fail, in order; bisects, so that many are tried at once."""
+        """Yields the children that cannot be pickled, in order. Bisects, to pickle less often."""
         if not children or time.monotonic() > self.end:
             return
         error = self.error_of([child.value for child in children])
@@ -64,78 +64,78 @@ class _Search:
 
     def descend(
         self, obj: Any, error: Exception, path: tuple[Child, ...], seen: dict[int, Any]
-    ) -> _Found | None:
-        """Finds the smallest object within a failing one.
+    ) -> _Culprit | None:
+        """Returns the smallest object in `obj` that cannot be pickled.
 
-        None if it fails only through an object that holds it.
+        Returns None if `obj` fails only because it refers back to an object that contains it.
         """
         seen[id(obj)] = obj
         if len(path) >= self.depth:
-            return _Found(path, error)
+            return _Culprit(path, error)
         fails_by_outer = False
-        for child, why in self.failing(_known_children(obj)):
+        for child, child_error in self.failing(_list_children(obj)):
             if id(child.value) in seen:
                 fails_by_outer = True
                 continue
-            found = self.descend(child.value, why, (*path, child), seen)
-            if found is not None:
-                return found
+            culprit = self.descend(child.value, child_error, (*path, child), seen)
+            if culprit is not None:
+                return culprit
             fails_by_outer = True
-        return None if fails_by_outer else _Found(path, error)
+        return None if fails_by_outer else _Culprit(path, error)
 
 
-def _known_children(obj: Any) -> list[Child]:
-    found = []
-    # Looking at objects of others may raise anything; those found before that are kept.
+def _list_children(obj: Any) -> list[Child]:
+    children = []
+    # Inspecting foreign objects may raise anything. Keep the children found before that.
     with contextlib.suppress(Exception):
         for child in children_of(obj):
-            found.append(child)
-    return found
+            children.append(child)
+    return children
 
 
 def not_picklable(
     obj: Any, error: Exception, dump: Callable[[Any, Any], None]
 ) -> NotPicklableError:
-    """Makes the error for an object that `dump` failed to pickle with `error`.
+    """Returns the error for an object that `dump` failed to pickle with `error`.
 
-    Tries `dump(child, file)` on the object's children, on theirs, and so on.
+    Calls `dump(child, file)` for the children of the object, for their children, and so on.
     """
-    # cloudpickle makes another exception of it.
-    deep = isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
-    search = _Search(dump, _DEPTH_OF_NESTING if deep else _DEPTH)
-    found = search.descend(obj, error, (), {}) or _Found((), error)
-    whole = name_of(obj)
-    culprit = found.path[-1].value if found.path else obj
-    reason = "it is nested too deeply for pickle" if deep else _reason(found.error)
-    advice = _advice(culprit, callable(obj))
-    if not found.path:
+    # cloudpickle wraps a RecursionError in another exception.
+    is_too_deep = isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
+    search = _Search(dump, _MAX_DEPTH_IN_NESTED if is_too_deep else _MAX_DEPTH)
+    culprit = search.descend(obj, error, (), {}) or _Culprit((), error)
+    name = name_of(obj)
+    smallest = culprit.path[-1].value if culprit.path else obj
+    reason = "it is nested too deeply for pickle" if is_too_deep else _format_reason(culprit.error)
+    advice = _format_advice(smallest, callable(obj))
+    if not culprit.path:
         return NotPicklableError(
-            f"{whole} cannot be sent to another process: {reason}. {advice}", culprit=whole
+            f"{name} cannot be sent to another process: {reason}. {advice}", culprit=name
         )
-    suffixes = "".join(child.suffix for child in found.path)
-    path = " → ".join((whole, *(child.text for child in found.path)))
+    suffixes = "".join(child.suffix for child in culprit.path)
+    path = " → ".join((name, *(child.text for child in culprit.path)))
     return NotPicklableError(
-        f"{whole} {'captures' if callable(obj) else 'holds'} `{suffixes.removeprefix('.')}`, "
-        f"{_a(type(culprit))}, which cannot be sent to another process ({path}): {reason}. "
-        f"{advice}",
-        culprit=whole + suffixes,
+        f"{name} {'captures' if callable(obj) else 'holds'} `{suffixes.removeprefix('.')}`, "
+        f"{_with_article(type(smallest))}, which cannot be sent to another process ({path}): "
+        f"{reason}. {advice}",
+        culprit=name + suffixes,
     )
 
 
-def _a(kind: type) -> str:
+def _with_article(kind: type) -> str:
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
-def _reason(error: Exception) -> str:
+def _format_reason(error: Exception) -> str:
     if isinstance(error, NotPicklableError):
         return str(error).rstrip(".")
     first = (str(error).strip() or "no reason given").splitlines()[0].rstrip(".")
     return f"{type(error).__name__}: {first}"
 
 
-def _advice(culprit: Any, in_function: bool) -> str:
-    # Files have lines to iterate over, also those that are only written to.
+def _format_advice(culprit: Any, in_function: bool) -> str:
+    # All files are iterators, even those opened only for writing.
     if isinstance(culprit, Iterator) and not isinstance(culprit, io.IOBase):
         return "Send a list of what it yields."
     if in_function:

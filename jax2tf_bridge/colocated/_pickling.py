@@ -1,4 +1,4 @@
-"""Pickles objects for another process: cloudpickle, with reducers for JAX's objects."""
+"""Pickles objects for another process, by cloudpickle with reducers for the objects of JAX."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jax2tf_bridge.errors import MissingDependencyError
 def dumps(obj: Any) -> bytes:
     """Pickles an object for `loads` in another process.
 
-    Objects that occur several times are in it once; of meshes and shardings those that
-    are equal too.
+    Identical objects are pickled once, as are equal meshes and equal shardings.
 
     Raises:
-      NotPicklableError: what cannot be sent; the text names the captured part to blame.
+      NotPicklableError: the object cannot be sent. The message names the captured part that is the
+        cause.
       MissingDependencyError: cloudpickle is not installed.
     """
-    dump = _dumping()
+    dump = _make_dump()
     file = io.BytesIO()
     try:
         dump(obj, file)
@@ -35,14 +35,17 @@ def dumps(obj: Any) -> bytes:
 
 
 def loads(data: bytes | memoryview) -> Any:
-    """Unpickles what `dumps` gave. It runs code: only for bytes that are known to be a peer's.
+    """Unpickles the bytes that `dumps` returned.
+
+    Unpickling can run any code. Call this only for bytes that are known to come from the peer.
 
     Raises:
-      DeviceError: it names devices that this process does not have.
-      DTypeError: it has an array of 64 bits, and this process does not have them enabled.
+      DeviceError: the object contains devices that this process does not have.
+      DTypeError: the object contains an array with a 64-bit dtype, which this process has not
+        enabled.
       MissingDependencyError: cloudpickle is not installed.
     """
-    _cloudpickle()
+    _import_cloudpickle()
     try:
         return pickle.loads(data)
     except (ImportError, AttributeError) as e:
@@ -54,13 +57,13 @@ def loads(data: bytes | memoryview) -> Any:
         raise
 
 
-def _dumping() -> Callable[[Any, Any], None]:
+def _make_dump() -> Callable[[Any, Any], None]:
     """Makes a function that pickles an object into a binary file."""
-    cloudpickle = _cloudpickle()
+    cloudpickle = _import_cloudpickle()
     by_value = frozenset(cloudpickle.list_registry_pickle_by_value())
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined]
-        """Pickler of one message; it knows the objects that later ones may equal."""
+        """Pickler of one message. Remembers objects, to replace later ones that are equal."""
 
         def __init__(self, file: Any) -> None:
             super().__init__(file)
@@ -70,7 +73,7 @@ def _dumping() -> Callable[[Any, Any], None]:
             if type(obj) in MERGED:
                 first = self.firsts.setdefault((type(obj), obj), obj)
                 if first is not obj:
-                    # The first is in the pickle already, so that this is a reference to it.
+                    # The pickle contains the first object already, so pickle writes a reference.
                     return same, (first,)
             reduced = reduce_jax(obj, by_value)
             return super().reducer_override(obj) if reduced is NotImplemented else reduced
@@ -81,7 +84,7 @@ def _dumping() -> Callable[[Any, Any], None]:
     return dump
 
 
-def _cloudpickle() -> ModuleType:
+def _import_cloudpickle() -> ModuleType:
     try:
         import cloudpickle
     except ModuleNotFoundError as e:

@@ -1,4 +1,4 @@
-"""Writes shapes, dtypes and shardings as an array of text, which goes wherever arrays go."""
+"""Writes shapes, dtypes and shardings as an array of text, which can be sent like other arrays."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ def serialize_specs(
     """Writes specs as an array for the process at the other end of the channel.
 
     Args:
-      specs: a pytree of jax.ShapeDtypeStruct, with shardings or without.
-      devices: where the array is to be; of these, on the ones of this process.
-      channel: its other end can read the array, once.
+      specs: a pytree of jax.ShapeDtypeStruct, with or without shardings.
+      devices: the devices to place the array on. Devices of other processes are ignored.
+      channel: the channel to the process that reads the array. It can read the array once.
 
     Returns:
-      A scalar of numpy's StringDType, replicated over the devices: the message, signed, as base64.
+      A scalar of numpy's StringDType, replicated over the devices. Its text is the signed message
+      in base64.
 
     Raises:
-      DTypeError: NumPy is older than 2.0, which has no StringDType.
+      DTypeError: NumPy is older than 2.0, and has no StringDType.
       DeviceError: none of the devices belongs to this process.
-      SerializationError: a leaf is something else.
+      SerializationError: a leaf is not a jax.ShapeDtypeStruct.
       NotPicklableError: the structure or a sharding cannot be sent.
     """
-    string = _string_dtype()
+    string_dtype = _make_string_dtype()
     for path, leaf in jax.tree_util.tree_leaves_with_path(specs):
         if not isinstance(leaf, jax.ShapeDtypeStruct):
             place = jax.tree_util.keystr(path)
@@ -49,25 +50,26 @@ def serialize_specs(
                 "Make specs by jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), or "
                 "send the values by Channel.pack."
             )
-    own = _addressable(devices)
-    text = np.array(base64.b64encode(channel.pack_specs(specs)).decode("ascii"), string)
-    # One by one: text that JAX replicates in one device_put cannot be read back.
-    copies = [jax.device_put(text, device) for device in own]
-    sharding = NamedSharding(Mesh(np.array(own), ("devices",)), PartitionSpec())
+    local_devices = _list_local_devices(devices)
+    text = np.array(base64.b64encode(channel.pack_specs(specs)).decode("ascii"), string_dtype)
+    # One device_put per device: JAX cannot read back text that it replicates in a single one.
+    copies = [jax.device_put(text, device) for device in local_devices]
+    sharding = NamedSharding(Mesh(np.array(local_devices), ("devices",)), PartitionSpec())
     return jax.make_array_from_single_device_arrays((), sharding, copies)
 
 
 def deserialize_specs(array: jax.Array, channel: Channel) -> Any:
-    """Reads the pytree of jax.ShapeDtypeStruct that the channel's other end made the array from.
+    """Reads the pytree of jax.ShapeDtypeStruct that the other end of the channel wrote.
 
     Raises:
-      UntrustedMessageError: it is another array, or was read before; nothing was unpickled.
-      DeviceError: a sharding names devices that this process does not have.
-      DTypeError: NumPy is older than 2.0, which has no StringDType.
+      UntrustedMessageError: the array is not from `serialize_specs` at the other end, or was read
+        before. Nothing of it was unpickled.
+      DeviceError: a sharding contains devices that this process does not have.
+      DTypeError: NumPy is older than 2.0, and has no StringDType.
     """
-    string = _string_dtype()
+    string_dtype = _make_string_dtype()
     dtype, shape = getattr(array, "dtype", None), getattr(array, "shape", None)
-    if not isinstance(array, jax.Array) or not isinstance(dtype, type(string)) or shape != ():
+    if not isinstance(array, jax.Array) or not isinstance(dtype, type(string_dtype)) or shape != ():
         got = type(array).__qualname__
         if shape is not None:
             got = f"an array of {array_type_text(dtype, shape)}"
@@ -86,31 +88,31 @@ def deserialize_specs(array: jax.Array, channel: Channel) -> Any:
     return channel.unpack_specs(message)
 
 
-def _string_dtype() -> np.dtype[Any]:
-    kind = getattr(np.dtypes, "StringDType", None)
-    if kind is None:
+def _make_string_dtype() -> np.dtype[Any]:
+    dtype_class = getattr(np.dtypes, "StringDType", None)
+    if dtype_class is None:
         raise DTypeError(
             f"Specs as arrays need numpy's StringDType, which came with NumPy 2.0; NumPy "
             f"{np.__version__} is installed. Upgrade it, or send the specs with Channel.pack."
         )
-    dtype: np.dtype[Any] = kind()
+    dtype: np.dtype[Any] = dtype_class()
     return dtype
 
 
-def _addressable(devices: Mesh | Sharding | Iterable[jax.Device]) -> list[jax.Device]:
-    """Selects the devices of this process, in their order, each once."""
+def _list_local_devices(devices: Mesh | Sharding | Iterable[jax.Device]) -> list[jax.Device]:
+    """Returns the distinct devices that belong to this process, in order."""
     if isinstance(devices, Mesh):
-        # The empty mesh has None for a device.
-        every: Iterable[jax.Device] = [d for d in devices.devices.flat if d is not None]
+        # An empty mesh contains None instead of devices.
+        candidates: Iterable[jax.Device] = [d for d in devices.devices.flat if d is not None]
     elif isinstance(devices, Sharding):
-        every = sorted(devices.device_set, key=lambda device: device.id)
+        candidates = sorted(devices.device_set, key=lambda device: device.id)
     else:
-        every = devices
+        candidates = devices
     process = jax.process_index()
-    found = [d for d in dict.fromkeys(every) if d.process_index == process]
-    if not found:
+    local = [d for d in dict.fromkeys(candidates) if d.process_index == process]
+    if not local:
         raise DeviceError(
             "None of the given devices belongs to this process. Pass some of jax.local_devices(): "
             f"{jax.local_devices()}."
         )
-    return found
+    return local

@@ -1,8 +1,8 @@
-"""jax.export's names; what they export is an Exported that holds a portable function.
+"""The names of jax.export, for functions that are exported by the bridge.
 
-`from jax2tf_bridge import jax_export as export` is for programs that were written for `jax.export`;
-docs/jax-export.md says what is the same and what is not. The names of the older
-`jax.experimental.export` are here as well.
+Programs that were written for `jax.export` can use `from jax2tf_bridge import jax_export as export`
+instead. `export` then returns an Exported that holds a portable function. docs/jax-export.md lists
+the differences. This package also has the names of the older `jax.experimental.export`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -72,7 +72,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # else a misspelt name would pass for Any
+if not TYPE_CHECKING:  # otherwise mypy would accept misspelt names
 
     def __getattr__(name: str) -> Any:
         text = f"module {__name__!r} has no attribute {name!r}"

@@ -1,4 +1,4 @@
-"""export() and deserialize() with the arguments that jax.export's functions of these names have."""
+"""export() and deserialize(), with the same arguments as the functions of jax.export."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
 from shape_poly import is_symbolic_dim
 
 minimum_supported_calling_convention_version: int = min(c for _, c in TENSORFLOW_RELEASES.values())
-"""The oldest calling convention of the functions that are written and called."""
+"""Oldest calling convention that the bridge writes and calls."""
 
 maximum_supported_calling_convention_version: int = (
     jax_export.maximum_supported_calling_convention_version
 )
-"""The newest: that of the installed JAX."""
+"""Newest calling convention: that of the installed JAX."""
 
 
 def export(
@@ -39,52 +39,52 @@ def export(
     lowering_platform: str | None = None,
     strict_checks: bool = True,
 ) -> Callable[..., Exported]:
-    """Freezes a JAX function as StableHLO, with the arguments and defaults of jax.export.export.
+    """Exports a JAX function to StableHLO, with the arguments and defaults of jax.export.export.
 
-    `jax2tf_bridge.export` has more to choose from, and exports for four platforms by default.
+    `jax2tf_bridge.export` has more options, and exports for four platforms by default.
 
     Args:
-      fun_jit: the function; unlike JAX's, need not be the result of jax.jit.
-      platforms: of "cpu", "cuda", "rocm", "tpu"; by default the one of this process, which
-        default_export_platform() names.
-      disabled_checks: of DisabledSafetyCheck, the bridge's or JAX's own.
-      lowering_platforms: the older name of `platforms`.
-      lowering_platform: the one of them, as older releases had it.
-      strict_checks: False, in older releases, disables the checks of the platform and of custom
+      fun_jit: the function. Unlike in JAX, it need not be the result of jax.jit.
+      platforms: a sequence of "cpu", "cuda", "rocm" and "tpu". The default is the platform of this
+        process, default_export_platform().
+      disabled_checks: the safety checks to disable, as DisabledSafetyCheck of the bridge or of JAX.
+      lowering_platforms: an older name of `platforms`.
+      lowering_platform: an older argument for a single platform.
+      strict_checks: an older argument; False disables the checks of the platform and of custom
         calls.
 
     Returns:
-      A function that takes the arguments of `fun_jit` and gives the Exported: arrays, numbers,
-      jax.ShapeDtypeStruct, whose sizes may be those of symbolic_shape, or the tracers of a
-      transformation. Where arrays are spread over several devices, or shardings are given, it is
-      exported for as many.
+      A function that takes the arguments of `fun_jit` and returns an Exported. The arguments may be
+      arrays, numbers, jax.ShapeDtypeStruct (with sizes from symbolic_shape), or the tracers of a
+      transformation. If arrays or shardings use several devices, the function is exported for the
+      same number of devices.
 
     Raises:
-      FunctionError: it is no function.
-      TargetError: no such platform; or platforms are given by several of the names.
+      FunctionError: `fun_jit` is not a function.
+      TargetError: a platform does not exist, or platforms are given by several of the arguments.
       ShapeError: the scopes of the sizes contradict each other.
-      InconclusiveShapeError: it only works for some of the sizes; it says for which.
-      NotExportableError: it calls back to the host.
-      PlatformError, UnsupportedByTargetError: it cannot be lowered, or holds a custom call that
-        TensorFlow has no handler for and no check is disabled for.
+      InconclusiveShapeError: the function works for some sizes only; the message says which.
+      NotExportableError: the function calls back to the host.
+      PlatformError, UnsupportedByTargetError: the function cannot be lowered, or contains a custom
+        call that TensorFlow has no handler for and whose check is not disabled.
 
     >>> import jax, numpy as np
     >>> exported = export(jax.jit(jax.numpy.sin), platforms=["cpu"])(np.float32(0))
     >>> exported.fun_name, exported.platforms, float(exported.call(np.float32(0)))
     ('sin', ('cpu',), 0.0)
     """
-    given = {
+    platform_arguments = {
         "platforms": platforms,
         "lowering_platforms": lowering_platforms,
         "lowering_platform": None if lowering_platform is None else (lowering_platform,),
     }
-    named = {name: value for name, value in given.items() if value is not None}
-    if len(named) > 1:
+    passed = {name: value for name, value in platform_arguments.items() if value is not None}
+    if len(passed) > 1:
         raise TargetError(
-            f"export got {' and '.join(named)}, which are names of one argument. Give platforms "
+            f"export got {' and '.join(passed)}, which are names of one argument. Give platforms "
             "alone."
         )
-    chosen: Sequence[str] = next(iter(named.values()), (jax_export.default_export_platform(),))
+    chosen: Sequence[str] = next(iter(passed.values()), (jax_export.default_export_platform(),))
     checks = disabled_checks if strict_checks else (*disabled_checks, *NOT_STRICT)
     function = JaxCallable.of(fun_jit, caller="export")
     options = replace(
@@ -94,58 +94,58 @@ def export(
 
     def export_for(*args_specs: Any, **kwargs_specs: Any) -> Exported:
         args = [
-            spec if function.is_static(i) else _as_jit_takes_it(spec)
+            spec if function.is_static(i) else _with_jit_types(spec)
             for i, spec in enumerate(args_specs)
         ]
         kwargs = {
-            name: spec if name in function.static_argnames else _as_jit_takes_it(spec)
+            name: spec if name in function.static_argnames else _with_jit_types(spec)
             for name, spec in kwargs_specs.items()
         }
         specs = symbolic_specs(function, args, kwargs, None)
-        call = f'symbolic_shape("{_open_shape(specs)}"'
+        call = f'symbolic_shape("{_format_open_shape(specs)}"'
         return Exported(export_specs(function, specs, replace(options, call=call)))
 
     return export_for
 
 
 def deserialize(blob: bytes | bytearray | memoryview) -> Exported:
-    """Reads what Exported.serialize wrote, the bridge's or that of jax.export.
+    """Reads a function that Exported.serialize of the bridge or of jax.export wrote.
 
     Raises:
-      FileFormatError: it is neither, or damaged, or of a newer version of the format.
+      FileFormatError: the bytes have another format, are damaged, or have a newer version.
     """
     return Exported(serialization.deserialize(blob))
 
 
-def _open_shape(specs: Specs) -> str:
-    """Writes the first shape that has an open dimension, as symbolic_shape takes it."""
+def _format_open_shape(specs: Specs) -> str:
+    """Returns the first shape with an open dimension, in the syntax of symbolic_shape."""
     shapes = (shape for shape in specs.shapes() if any(map(is_symbolic_dim, shape)))
     return ", ".join(map(str, next(shapes, ())))
 
 
-def _as_jit_takes_it(argument: Any) -> Any:
-    """Adds what jax.jit knows of an argument's leaves beside shape and dtype.
+def _with_jit_types(argument: Any) -> Any:
+    """Adds weak types and shardings to the leaves of an argument, like jax.jit.
 
-    A number of Python's and what was computed of such have a weak type, an array over several
-    devices has a sharding.
+    Python numbers, and results that are computed from them only, have a weak type. Arrays over
+    several devices have a sharding.
     """
     leaves, structure = jax.tree_util.tree_flatten(argument)
-    return rebuilt(structure, map(_leaf_as_jit_takes_it, leaves))
+    return rebuilt(structure, map(_leaf_with_jit_type, leaves))
 
 
-def _leaf_as_jit_takes_it(leaf: Any) -> Any:
+def _leaf_with_jit_type(leaf: Any) -> Any:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
     is_tracer = isinstance(leaf, jax.core.Tracer)
     is_array = isinstance(leaf, jax.Array) and not is_tracer
-    is_spread = is_array and len(leaf.sharding.device_set) > 1
+    is_sharded = is_array and len(leaf.sharding.device_set) > 1
     is_number = isinstance(leaf, (bool, int, float, complex))
-    if not (is_tracer or is_spread or is_number or getattr(leaf, "weak_type", False)):
+    if not (is_tracer or is_sharded or is_number or getattr(leaf, "weak_type", False)):
         return leaf
     aval = jax.typeof(leaf)
     return jax.ShapeDtypeStruct(
         aval.shape,
         aval.dtype,
-        sharding=leaf.sharding if is_spread else None,
+        sharding=leaf.sharding if is_sharded else None,
         weak_type=aval.weak_type,
     )

@@ -1,4 +1,4 @@
-"""Exported: a portable function in jax.export's own types."""
+"""Exported: a portable function with the types of jax.export."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import canonical_checks
 from jax2tf_bridge.serialization.jax_exported._argument_names import argument_names
 
-_OF_JAX = tuple(field.name for field in dataclasses.fields(jax_export.Exported))
+_FIELDS = tuple(field.name for field in dataclasses.fields(jax_export.Exported))
 
-# What needs no form of JAX's, which takes longer to make, or its types.
-_OF_PORTABLE: Mapping[str, Callable[[PortableFunction], Any]] = MappingProxyType(
+# Fields that do not need a jax.export.Exported, which takes longer to make.
+_FIELDS_FROM_PORTABLE: Mapping[str, Callable[[PortableFunction], Any]] = MappingProxyType(
     {
         "fun_name": lambda portable: portable.name,
         "platforms": lambda portable: portable.platforms,
@@ -32,8 +32,8 @@ _OF_PORTABLE: Mapping[str, Callable[[PortableFunction], Any]] = MappingProxyType
 )
 
 
-# Names of older releases, which code for them may still ask for.
-_OLDER: Mapping[str, Callable[[Exported], Any]] = MappingProxyType(
+# Fields of older JAX releases, for code that still reads them.
+_OLDER_FIELDS: Mapping[str, Callable[[Exported], Any]] = MappingProxyType(
     {
         "lowering_platforms": lambda exported: exported.platforms,
         "lowering_platform": lambda exported: exported.platforms[0],
@@ -51,13 +51,13 @@ _OLDER: Mapping[str, Callable[[Exported], Any]] = MappingProxyType(
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False, init=False)
 class Exported(jax_export.Exported):
-    """A jax.export.Exported around a portable function: JAX's fields, types and calls.
+    """A jax.export.Exported around a portable function, with the fields and methods of JAX's class.
 
-    JAX's form of the function is made when the first field asks for it that needs it. It can be
-    copied and pickled, unlike JAX's own.
+    Fields that need JAX's own Exported are computed when they are first read. Unlike JAX's class,
+    this one can be copied and pickled.
 
     Attributes:
-      portable: the function for TensorFlow, for files, and for processes without JAX.
+      portable: the portable function, for TensorFlow, files, and processes without JAX.
 
     >>> import jax, numpy as np
     >>> from jax2tf_bridge.jax_export import export
@@ -69,89 +69,91 @@ class Exported(jax_export.Exported):
     portable: PortableFunction
 
     def __init__(self, portable: PortableFunction | None = None, **fields: Any) -> None:
-        """Takes a portable function, all of JAX's fields by keyword, or both.
+        """Makes an Exported from a portable function, the fields of jax.export.Exported, or both.
 
         Args:
-          portable: made of JAX's fields by default.
-          **fields: as jax.export.Exported takes them.
+          portable: the portable function; by default it is made from the fields.
+          **fields: the fields of jax.export.Exported. With `portable`, they replace its values.
 
         Raises:
-          FunctionError: `portable` is no portable function.
-          UnsupportedByTargetError, ModuleError, NotExportableError: as `from_exported`, where
-            there are only fields.
+          FunctionError: `portable` is not a portable function.
+          UnsupportedByTargetError, ModuleError, NotExportableError: as for `from_exported`, if only
+            fields are given.
           TypeError: a field is missing.
         """
         if portable is None and fields:
             portable = from_exported(jax_export.Exported(**fields))
-            self._set(**fields, portable=portable)
+            self._set_fields(**fields, portable=portable)
             return
         portable = as_portable_function(portable, "Exported")
         if fields:
-            self._set(**fields)
-            portable = _changed(portable, self, fields)
-        self._set(portable=portable)
+            self._set_fields(**fields)
+            portable = _update_portable(portable, self, fields)
+        self._set_fields(portable=portable)
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OLDER:
-            return _OLDER[name](self)
-        if name not in _OF_JAX:
+        if name in _OLDER_FIELDS:
+            return _OLDER_FIELDS[name](self)
+        if name not in _FIELDS:
             text = f"{type(self).__name__!r} object has no attribute {name!r}"
             raise AttributeError(text, name=name, obj=self)
-        of_portable = _OF_PORTABLE.get(name)
-        if of_portable is not None:
-            self._set(**{name: of_portable(self.portable)})
+        compute = _FIELDS_FROM_PORTABLE.get(name)
+        if compute is not None:
+            self._set_fields(**{name: compute(self.portable)})
         else:
-            made = to_exported(self.portable)
-            self._set(**{field: getattr(made, field) for field in _OF_JAX})
+            exported = to_exported(self.portable)
+            self._set_fields(**{field: getattr(exported, field) for field in _FIELDS})
         return self.__dict__[name]
 
     def call(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Runs the function in JAX; within jax.jit it becomes part of the program.
+        """Runs the function in JAX. Inside jax.jit it becomes a part of the program.
 
-        Reverse mode works to every order that the function has. There is no forward mode and no
-        vmap: leave the size of the batch open instead.
+        Reverse-mode differentiation works up to the order of the VJPs of the function. Forward mode
+        and vmap are not supported; export with a symbolic batch size instead of vmap.
 
         Returns:
-          The results, as jax.Array, in the structure of the function's own.
+          The results as jax.Array, in the structure that the function returns.
 
         Raises:
-          ValueError: of JAX, where structure, shapes, dtypes, constraints, platform or the number
-            of devices do not fit; or under differentiation where there is no VJP.
-          StructureError, UnsupportedByTargetError, ModuleError, SerializationError: as
+          ValueError: raised by JAX if the structure, shapes, dtypes, constraints, platform or
+            number of devices do not match, or if it needs a VJP that does not exist.
+          StructureError, UnsupportedByTargetError, ModuleError, SerializationError: as for
             `to_exported`.
         """
-        of_jax: Any = super()
-        return of_jax.call(*args, **kwargs)
+        base: Any = super()
+        return base.call(*args, **kwargs)
 
     def has_vjp(self) -> bool:
-        """Tells whether a VJP is stored or can be made."""
+        """Returns whether a VJP is stored or can be made."""
         return self.portable.has_vjp
 
     def vjp(self) -> Exported:
-        """Makes the VJP at the first call; jax.export.Exported.vjp says what it takes and gives.
+        """Returns the VJP, which is made at the first call.
+
+        jax.export.Exported.vjp describes its arguments and results.
 
         Raises:
-          GradientError: there is none, with the reason; it is a ValueError as well.
-          InconclusiveShapeError: it only works for some of the sizes; it says for which.
-          PlatformError, UnsupportedByTargetError: the target cannot run it.
+          GradientError: there is no VJP; the message says why. It is also a ValueError.
+          InconclusiveShapeError: the VJP works for some sizes only; the message says which.
+          PlatformError, UnsupportedByTargetError: the target cannot run the VJP.
         """
-        # One object, so that JAX compiles it once.
-        made: Exported = self.__dict__.setdefault("_vjp", Exported(self.portable.vjp()))
-        return made
+        # Always the same object, so that JAX compiles it only once.
+        exported: Exported = self.__dict__.setdefault("_vjp", Exported(self.portable.vjp()))
+        return exported
 
     def serialize(self, vjp_order: int = 0) -> bytearray:
-        """Writes a .jaxfn file, which every later release of the bridge reads.
+        """Returns the bytes of a .jaxfn file, which every later release of the bridge can read.
 
-        jax.export does not read them: `serialize_exported` writes its format, which only some
-        releases of JAX read.
+        jax.export cannot read such files. `serialize_exported` writes the format of jax.export,
+        which only some releases of JAX can read.
 
         Args:
-          vjp_order: how many orders of VJPs are written with the function, and made if they are not
-            there yet.
+          vjp_order: the number of VJPs to write; missing ones are made.
 
         Raises:
-          SerializationError: the format cannot hold the function, or it has fewer VJPs.
-          InconclusiveShapeError: making a VJP asked something about the sizes.
+          SerializationError: the format cannot hold the function, or it has fewer than vjp_order
+            VJPs.
+          InconclusiveShapeError: making a VJP requires a decision about unknown sizes.
           ValueError: vjp_order is negative.
         """
         return bytearray(serialization.serialize(self.portable, vjp_order=vjp_order))
@@ -162,40 +164,42 @@ class Exported(jax_export.Exported):
     def __reduce__(self) -> tuple[Any, ...]:
         return (Exported, (self.portable,))
 
-    def _set(self, **fields: Any) -> None:
+    def _set_fields(self, **fields: Any) -> None:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
 
-def _changed(
+def _update_portable(
     portable: PortableFunction, exported: Exported, fields: Mapping[str, Any]
 ) -> PortableFunction:
-    """Makes the portable function of an `exported` whose fields are not all those of `portable`."""
-    before = to_exported(portable)
-    changed = {name: value for name, value in fields.items() if value is not getattr(before, name)}
-    if changed.keys() - _COUNTERPARTS.keys():
-        # Of another module, or other effects: as JAX's own function.
-        return from_exported(dataclasses.replace(before, **fields))
+    """Returns `portable` changed to have the `fields` of `exported`."""
+    old_exported = to_exported(portable)
+    changed = {
+        name: value for name, value in fields.items() if value is not getattr(old_exported, name)
+    }
+    if changed.keys() - _UPDATES.keys():
+        # Other changes, such as another module or other effects, need a new portable function.
+        return from_exported(dataclasses.replace(old_exported, **fields))
     for name, value in changed.items():
-        portable = _COUNTERPARTS[name](portable, value)
-    # So that the next change finds which fields are others.
-    keep_exported(portable, dataclasses.replace(before, **fields))
+        portable = _UPDATES[name](portable, value)
+    # Cached, so that the next update compares with these fields.
+    keep_exported(portable, dataclasses.replace(old_exported, **fields))
     return portable
 
 
 def _with_in_tree(portable: PortableFunction, in_tree: Any) -> PortableFunction:
-    spec = _spec(in_tree, len(portable.in_avals), "in_tree")
+    spec = _make_spec(in_tree, len(portable.in_avals), "in_tree")
     names = argument_names(spec, None)
     return dataclasses.replace(portable, in_tree=spec, argument_names=names)
 
 
 def _with_out_tree(portable: PortableFunction, out_tree: Any) -> PortableFunction:
     return dataclasses.replace(
-        portable, out_tree=_spec(out_tree, len(portable.out_avals), "out_tree")
+        portable, out_tree=_make_spec(out_tree, len(portable.out_avals), "out_tree")
     )
 
 
-def _spec(tree: Any, count: int, field: str) -> Any:
+def _make_spec(tree: Any, count: int, field: str) -> Any:
     if tree.num_leaves != count:
         raise StructureError(
             f"{field} must have {count} leaves, one for each abstract value. Got: "
@@ -204,7 +208,7 @@ def _spec(tree: Any, count: int, field: str) -> Any:
     return spec_of_structure(tree, [jax.ShapeDtypeStruct((), "float32")] * count)
 
 
-_COUNTERPARTS: Mapping[str, Callable[[PortableFunction, Any], PortableFunction]] = MappingProxyType(
+_UPDATES: Mapping[str, Callable[[PortableFunction, Any], PortableFunction]] = MappingProxyType(
     {
         "fun_name": lambda portable, name: dataclasses.replace(portable, name=name),
         "in_tree": _with_in_tree,

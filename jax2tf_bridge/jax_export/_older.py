@@ -1,4 +1,4 @@
-"""Names of jax.experimental.export, which JAX had before jax.export and no longer has."""
+"""Names of jax.experimental.export, the removed predecessor of jax.export."""
 
 from __future__ import annotations
 
@@ -34,21 +34,22 @@ def poly_spec(
     *,
     scope: jax_export.SymbolicScope | None = None,
 ) -> jax.ShapeDtypeStruct:
-    """Specifies an array argument whose shape is open in places.
+    """Returns the specification of an array argument whose shape may have symbolic dimensions.
 
     Args:
-      arg_shape: its sizes, None for those that are not known.
-      arg_dtype: its dtype.
-      polymorphic_shape: as "(b, 28, ...)", where "_" takes one of the sizes and "..." the rest;
-        None for the shape as it is. A tuple or jax2tf's PolyShape, entry by entry, will do.
-      scope: JAX's, for the variables; a new one by default. JAX does not take dimensions of
-        several scopes together, which `jax2tf_bridge.export` does.
+      arg_shape: the sizes of the argument, with None for unknown sizes.
+      arg_dtype: the dtype of the argument.
+      polymorphic_shape: a string such as "(b, 28, ...)", where "_" stands for one of the sizes and
+        "..." for the remaining ones; or a tuple or jax2tf.PolyShape of such entries. None stands
+        for the shape of the argument.
+      scope: the scope of JAX for the variables; a new scope by default. JAX does not accept
+        dimensions of several scopes together, while `jax2tf_bridge.export` does.
 
     Returns:
-      A ShapeDtypeStruct with symbolic dimensions of JAX's.
+      A ShapeDtypeStruct with symbolic dimensions of JAX.
 
     Raises:
-      ShapeError: the specification cannot be read, or contradicts a size that is known, or the
+      ShapeError: the specification has a syntax error, or contradicts a known size or the
         constraints of the scope.
 
     >>> poly_spec((None, 28), "float32", "b, _").shape
@@ -64,10 +65,10 @@ def poly_spec(
 
 
 def shape_and_dtype_jax_array(a: Any) -> tuple[tuple[Any, ...], Any]:
-    """Returns shape and dtype of an array, a scalar or a ShapeDtypeStruct.
+    """Returns the shape and dtype of an array, a scalar or a ShapeDtypeStruct.
 
     Raises:
-      DTypeError: it is none of these, or JAX has no such dtype.
+      DTypeError: `a` is none of these, or JAX does not have its dtype.
     """
     return shape_and_dtype(a, "a")
 
@@ -77,20 +78,20 @@ def poly_specs(
     polymorphic_shapes: Any,
     get_shape_and_dtype: Callable[[Any], tuple[Sequence[Any], Any]] = shape_and_dtype_jax_array,
 ) -> Any:
-    """Specifies arguments whose shapes are open in places, in one scope.
+    """Returns the specifications of arguments, whose symbolic dimensions share one scope.
 
     Args:
       args: a pytree of arguments.
-      polymorphic_shapes: None or one specification, as of `poly_spec`, for all, or a prefix of the
-        structure of `args` with such leaves; where `args` is a tuple, a list will do.
-      get_shape_and_dtype: gives the shape, with None for unknown sizes, and dtype of a leaf.
+      polymorphic_shapes: a `polymorphic_shape` of `poly_spec` for all leaves, or a prefix of `args`
+        with such leaves. If `args` is a tuple, the prefix may be a list.
+      get_shape_and_dtype: returns the shape of a leaf, with None for unknown sizes, and its dtype.
 
     Returns:
       `args` with a jax.ShapeDtypeStruct for each leaf.
 
     Raises:
-      StructureError: polymorphic_shapes is no prefix.
-      ShapeError: as `poly_spec`.
+      StructureError: polymorphic_shapes is not a prefix of `args`.
+      ShapeError: as for `poly_spec`.
 
     >>> import numpy as np
     >>> poly_specs({"x": np.ones((3, 2)), "y": np.ones(3)}, "b, ...")["y"].shape
@@ -106,7 +107,7 @@ def poly_specs(
 
     try:
         entries = jax.tree_util.tree_map(
-            lambda spec, below: jax.tree_util.tree_map(lambda leaf: (leaf, spec), below),
+            lambda spec, subtree: jax.tree_util.tree_map(lambda leaf: (leaf, spec), subtree),
             polymorphic_shapes,
             args,
             is_leaf=is_entry,
@@ -124,10 +125,10 @@ args_specs = poly_specs
 
 
 def call(exported: jax_export.Exported | PortableFunction) -> Callable[..., Any]:
-    """Returns the function that runs in JAX, which is the method `call`.
+    """Returns a function that runs `exported` in JAX: its method `call`.
 
     Raises:
-      FunctionError: it is neither an Exported nor a portable function.
+      FunctionError: `exported` is neither an Exported nor a portable function.
     """
     if isinstance(exported, jax_export.Exported):
         return exported.call
@@ -138,11 +139,11 @@ call_exported = call
 
 
 def serialize(exported: Exported | PortableFunction, vjp_order: int = 0) -> bytearray:
-    """Writes a .jaxfn file; the method `serialize`.
+    """Returns the bytes of a .jaxfn file, like the method Exported.serialize.
 
     Raises:
-      FunctionError: it is neither an Exported nor a portable function.
-      SerializationError, InconclusiveShapeError, ValueError: as the method.
+      FunctionError: `exported` is neither an Exported of the bridge nor a portable function.
+      SerializationError, InconclusiveShapeError, ValueError: as for Exported.serialize.
     """
     portable = as_portable_function(exported, "serialize")
     return Exported(portable).serialize(vjp_order)

@@ -1,4 +1,4 @@
-"""DisabledSafetyCheck: JAX's own, with the checks that the bridge alone has."""
+"""DisabledSafetyCheck: the class of JAX, with the additional checks of the bridge."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax2tf_bridge.portable._safety_checks as of_the_bridge
 
 
 class DisabledSafetyCheck(jax_export.DisabledSafetyCheck):
-    """A safety check to skip, in JAX's own type.
+    """A safety check to skip. It can be passed to JAX as well.
 
     >>> DisabledSafetyCheck.custom_call("my_kernel").is_custom_call()
     'my_kernel'
@@ -18,16 +18,16 @@ class DisabledSafetyCheck(jax_export.DisabledSafetyCheck):
 
     @classmethod
     def shardings(cls) -> DisabledSafetyCheck:
-        """Lets TensorFlow run a sharded function as a whole on one device.
+        """Allows TensorFlow to run a sharded function on a single device.
 
-        The values are the same. JAX has no such check, and its files drop it.
+        The results are the same. JAX does not have this check, and its file format omits it.
         """
         return cls(str(of_the_bridge.DisabledSafetyCheck.shardings()))
 
     @classmethod
     def debug_effects(cls) -> DisabledSafetyCheck:
-        """Leaves calls of jax.debug (print, callback, breakpoint) out of an export.
+        """Removes calls of jax.debug (print, callback, breakpoint) from an export.
 
-        They give the function no values. JAX has no such check, and its files drop it.
+        They do not affect the results. JAX does not have this check, and its file format omits it.
         """
         return cls(str(of_the_bridge.DisabledSafetyCheck.debug_effects()))

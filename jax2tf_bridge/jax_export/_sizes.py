@@ -1,4 +1,4 @@
-"""Questions about dimensions: those of JAX, and those of a portable function's values."""
+"""Functions for symbolic dimensions, both of JAX and of portable functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jax2tf_bridge.from_jax.shapes._symbols import dim_from_jax, scope_from_jax
 
 
 def is_symbolic_dim(p: Any) -> bool:
-    """Tells an expression, of JAX's own or of a portable function, from a size.
+    """Returns whether `p` is a symbolic dimension, of JAX or of a portable function.
 
     >>> from jax.export import symbolic_shape
     >>> [is_symbolic_dim(d) for d in symbolic_shape("b, 3")]
@@ -21,13 +21,14 @@ def is_symbolic_dim(p: Any) -> bool:
 
 
 def symbolic_dim_bounds(dimension: Any) -> tuple[float, float]:
-    """Returns bounds of a dimension, both inclusive: (lower, upper), ints where they are finite.
+    """Returns inclusive bounds (lower, upper) of a dimension. Finite bounds are ints.
 
-    They always hold, and need not be the closest ones. JAX has this function from 0.12 on.
+    The bounds always hold, but need not be the tightest. JAX has this function since 0.12.
 
     Args:
-      dimension: a size; a symbolic dimension of JAX's, taken under the constraints of its scope; or
-        a dimension of a portable function, whose variables are just at least 1.
+      dimension: a size, a symbolic dimension of JAX, or a dimension of a portable function. The
+        constraints of the scope apply to a dimension of JAX. Variables of a portable function are
+        only assumed to be at least 1.
 
     >>> from jax.export import symbolic_shape
     >>> symbolic_dim_bounds(symbolic_shape("2*b + 1", constraints=["b >= 3"])[0])

@@ -1,6 +1,6 @@
-"""Portable functions as bytes and files: the .jaxfn format, and jax.export's own.
+"""Reads and writes portable functions, in the .jaxfn format and in the format of jax.export.
 
-Nothing here needs JAX or TensorFlow.
+This package needs neither JAX nor TensorFlow.
 """
 
 from jax2tf_bridge.serialization._files import (

@@ -1,4 +1,4 @@
-"""Portable functions as bytes and files: serialize, deserialize, write_function, read_function."""
+"""Reads and writes portable functions as bytes and as files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from jax2tf_bridge.serialization.jaxfn import _file_parts, _format
 from jax2tf_bridge.serialization.jaxfn._read import Stored, read_structure
 from jax2tf_bridge.storage._files import opened_file, replaced_file
 
-# Most structures are smaller: then one read is enough for a file without large modules.
-_FIRST_READ = 1 << 16
+# Most structures are smaller, so a single read suffices for a file without large modules.
+_FIRST_READ_SIZE = 1 << 16
 
 
 def serialize(
     portable: PortableFunction | HoldsPortable, *, vjp_order: int | None = None, arrays: bool = True
 ) -> bytes:
-    """Writes a portable function as the bytes of a .jaxfn file.
+    """Returns the bytes of a .jaxfn file that holds a portable function.
 
     Equal functions give equal bytes. Every later version of the bridge reads them.
 
@@ -28,41 +28,41 @@ def serialize(
     >>> deserialize(data).vjp()  # doctest: +SKIP
 
     Args:
-      portable: what `export` made.
-      vjp_order: how many VJPs are written with it, and made if they are not there; None for
-        those that are there: of `with_vjp`, of a file, or asked for before.
-      arrays: whether the captured arrays are written. Without them, `data` of each of the
-        lifted constants is None when the function is read.
+      portable: the portable function, as `export(f)(x)` returns it.
+      vjp_order: the number of VJPs to write; missing ones are made. None writes the VJPs that
+        exist: those made by `with_vjp` or `vjp`, or read from a file.
+      arrays: whether to write the captured arrays. Without them, `data` of each lifted constant
+        is None when the function is read.
 
     Raises:
-      SerializationError: the format cannot hold the function, or it has fewer VJPs than asked for.
-      InconclusiveShapeError: making a VJP asked something about the sizes.
+      SerializationError: the format cannot hold the function, or it has fewer than vjp_order VJPs.
+      InconclusiveShapeError: making a VJP requires a decision about unknown sizes.
       ValueError: vjp_order is negative.
     """
-    return b"".join(_parts(portable, vjp_order, arrays))
+    return b"".join(_serialize_parts(portable, vjp_order, arrays))
 
 
 def deserialize(
     data: bytes | bytearray | memoryview, *, file: str | None = None
 ) -> PortableFunction:
-    """Reads the portable function that `serialize` or jax.export.Exported.serialize wrote.
+    """Reads a portable function that `serialize` or jax.export.Exported.serialize wrote.
 
-    Node types are rebuilt if they are registered (register_pytree_node_serialization,
-    register_namedtuple_serialization). Otherwise a dict stands for a node whose children have
-    names, and a tuple for any other.
+    Nodes whose types are registered (with register_pytree_node_serialization or
+    register_namedtuple_serialization) are rebuilt. A node of another type becomes a dict if its
+    children have names, and a tuple otherwise.
 
     Args:
-      data: the bytes of either format.
-      file: where they come from, for messages.
+      data: the bytes, in either format.
+      file: the name of their file, for messages.
 
     Raises:
-      FileFormatError: the bytes are of another format, damaged, or of a newer version.
+      FileFormatError: the bytes are in another format, damaged, or of a newer version.
     """
     view = memoryview(data).cast("B") if memoryview(data).c_contiguous else memoryview(bytes(data))
     if not _is_jaxfn(view):
-        # VJPs are read from the bytes when they are asked for.
-        return _read_other(data if isinstance(data, bytes) else bytes(view), file)
-    stored = _stored(view, len(view), file)
+        # VJPs are read from the bytes later, so the bytes must be immutable.
+        return _read_jax_format(data if isinstance(data, bytes) else bytes(view), file)
+    stored = _parse_structure(view, len(view), file)
     return stored.portable(_file_parts.copied_parts(view, stored.parts, file))
 
 
@@ -73,39 +73,40 @@ def write_function(
     vjp_order: int | None = None,
     arrays: bool = True,
 ) -> None:
-    """Writes a portable function as a .jaxfn file, completely or not at all.
+    """Writes a portable function as a .jaxfn file, atomically.
 
     >>> write_function("model.jaxfn", export(f)(x))  # doctest: +SKIP
 
     Args:
-      path: the file, on disk or behind a scheme ("gs://bucket/model.jaxfn"); one of this name is
-        replaced when the new one is complete.
-      portable: what `export` made.
-      vjp_order: as for `serialize`.
-      arrays: as for `serialize`.
+      path: a path on disk, or a URL ("gs://bucket/model.jaxfn"). An existing file is replaced
+        once the new one is complete.
+      portable: the portable function, as `export(f)(x)` returns it.
+      vjp_order: the number of VJPs to write, as for `serialize`.
+      arrays: whether to write the captured arrays, as for `serialize`.
 
     Raises:
-      SerializationError: the format cannot hold the function, or it has fewer VJPs than asked
-        for; no file is touched.
-      InconclusiveShapeError: making a VJP asked something about the sizes.
+      SerializationError: the format cannot hold the function, or it has fewer than vjp_order
+        VJPs. No file is changed.
+      InconclusiveShapeError: making a VJP requires a decision about unknown sizes.
       ValueError: vjp_order is negative.
-      OSError: the file cannot be written; FileExistsError if the path is no regular file.
+      OSError: the file cannot be written. It is a FileExistsError if the path exists and is not a
+        regular file.
     """
-    parts = _parts(portable, vjp_order, arrays)
+    parts = _serialize_parts(portable, vjp_order, arrays)
     with replaced_file(path, bytes_of="serialize") as handle:
         for part in parts:
             handle.write(part)
 
 
 def read_function(path: str | os.PathLike[str]) -> PortableFunction:
-    """Reads the portable function in a .jaxfn file, or in one of jax.export.Exported.serialize.
+    """Reads a portable function from a .jaxfn file, or a file of jax.export.Exported.serialize.
 
-    A .jaxfn file is read and verified as a whole, with its VJPs, and closed.
+    A .jaxfn file is read completely, with its VJPs, verified, and closed.
 
     >>> read_function("model.jaxfn")  # doctest: +SKIP
 
     Raises:
-      FileFormatError: the file is of another format, damaged, or of a newer version.
+      FileFormatError: the file is in another format, damaged, or of a newer version.
       OSError: the file cannot be read.
     """
     name = os.fspath(path)
@@ -114,26 +115,26 @@ def read_function(path: str | os.PathLike[str]) -> PortableFunction:
             raise FileFormatError(
                 f"{name} is no regular file: read its bytes and use deserialize.", file=name
             )
-        start = _file_parts.read_part(handle, min(size, _FIRST_READ), name)
+        start = _file_parts.read_part(handle, min(size, _FIRST_READ_SIZE), name)
         if len(start) == size:
             return deserialize(start, file=name)
         if not _is_jaxfn(memoryview(start)):
             _check_size(start, size, name)
             handle.seek(0)
-            return _read_other(_file_parts.read_part(handle, size, name), name)
+            return _read_jax_format(_file_parts.read_part(handle, size, name), name)
         header = _format.parse_header(start, size, name)
         if header.structure_size > len(start):
             start += _file_parts.read_part(handle, header.structure_size - len(start), name)
-        stored = _stored(memoryview(start), size, name)
-        # Each module and array is read into the bytes that the function keeps: nothing is copied.
+        stored = _parse_structure(memoryview(start), size, name)
+        # Modules and arrays are read directly into the bytes that the function keeps.
         handle.seek(header.structure_size)
         return stored.portable(_file_parts.read_parts(handle, stored.parts, name))
 
 
-def _parts(
+def _serialize_parts(
     portable: PortableFunction | HoldsPortable, vjp_order: int | None, arrays: bool
 ) -> Sequence[bytes | bytearray]:
-    # Here, since reading needs neither flatbuffers nor NumPy.
+    # Imported lazily: reading needs neither flatbuffers nor NumPy.
     from jax2tf_bridge.serialization.jaxfn._write import file_parts
 
     return file_parts(portable, vjp_order=vjp_order, arrays=arrays)
@@ -143,13 +144,13 @@ def _is_jaxfn(start: memoryview) -> bool:
     return start[4:8] == _format.IDENTIFIER
 
 
-def _stored(start: memoryview, size: int, file: str | None) -> Stored:
+def _parse_structure(start: memoryview, size: int, file: str | None) -> Stored:
     header = _format.parse_header(start, size, file)
     return read_structure(header, start[: header.structure_size], file)
 
 
-def _read_other(data: bytes, file: str | None) -> PortableFunction:
-    """Reads bytes without our identifier, which can only be JAX's: its files have none."""
+def _read_jax_format(data: bytes, file: str | None) -> PortableFunction:
+    """Reads bytes without the .jaxfn identifier. The files of jax.export have no identifier."""
     _check_size(data[:8], len(data), file)
     if len(data) < 8:
         raise FileFormatError(
@@ -169,7 +170,7 @@ def _read_other(data: bytes, file: str | None) -> PortableFunction:
 
 
 def _weights_hint(data: bytes) -> str:
-    """Names the format of bytes that begin as weights do."""
+    """Returns a sentence that names the format of bytes that look like weights; "" for others."""
     if data[8:9] == b"{":
         kind = "safetensors"
     elif _is_msgpack_of_names(data):
@@ -180,7 +181,7 @@ def _weights_hint(data: bytes) -> str:
 
 
 def _is_msgpack_of_names(data: bytes) -> bool:
-    """Tells whether bytes begin as a mapping of msgpack whose first key is text."""
+    """Returns whether the bytes begin with a msgpack map whose first key is text."""
     count_bytes = {0xDE: 2, 0xDF: 4}.get(data[0], 0)
     if not (count_bytes or 0x81 <= data[0] <= 0x8F):
         return False
@@ -189,7 +190,7 @@ def _is_msgpack_of_names(data: bytes) -> bool:
 
 
 def _check_size(start: bytes, size: int, file: str | None) -> None:
-    """Refuses a file that is too large to be JAX's, before it is read."""
+    """Raises FileFormatError if a file is too large for the format of jax.export."""
     if size > _format.MAX_STRUCTURE_SIZE:
         raise FileFormatError(
             f"{_format.place(file)} is no .jaxfn file: its bytes 4 to 7 are {start[4:8]!r}, not "

@@ -1,9 +1,9 @@
-"""Reads FlatBuffers, with every offset checked and all work bounded; and describes their tables.
+"""Reads FlatBuffers with checked offsets and bounded work, and describes their tables.
 
-The `flatbuffers` package reads whatever the offsets say: bytes from elsewhere make it raise any
-exception, or run for hours over tables that share their parts. Here every offset and length is
-compared with the bytes that are there before it is followed. Nesting is limited, and so is all
-work together: each byte of the buffer may be read a few times, not more.
+The `flatbuffers` package trusts all offsets. With untrusted bytes it may raise any exception, or
+run for hours over tables that share their parts. This reader checks every offset and length
+against the size of the buffer before it follows it. It limits the nesting and the total work: each
+byte of the buffer may be read a few times, not more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jax2tf_bridge.errors import FileFormatError
 Readable: TypeAlias = bytes | bytearray | memoryview | mmap
 
 MAX_DEPTH = 200
-"""How deep tables may be nested; writers refuse what is deeper."""
+"""Maximum nesting depth of tables, for readers and writers."""
 
 CODES = {
     "bool": "B",
@@ -32,23 +32,23 @@ CODES = {
     "ulong": "Q",
     "long": "q",
 }
-"""Scalar types of FlatBuffers' schemas, by their codes in struct and NumPy."""
+"""Maps each scalar type of FlatBuffers schemas to its code in struct and NumPy."""
 
 _TWO_U16 = struct.Struct("<2H")
 _U16, _U32, _I32 = struct.Struct("<H"), struct.Struct("<I"), struct.Struct("<i")
 
-# Writers may share strings and tables, so bytes may be read more often than once; a buffer made
-# to be read forever needs far more.
-_READS_OF_A_BYTE = 16
+# Writers may share strings and tables, so a byte may be read more than once. A hostile buffer
+# needs far more reads than this.
+_MAX_READS_PER_BYTE = 16
 _FREE_READS = 1 << 16
 _TABLE_COST = 8
 
 
 class Field(IntEnum):
-    """One field of a table, whose fields are a subclass, in the schema's order.
+    """Field of a table. A table is a subclass that lists its fields in the order of the schema.
 
-    A field's number is its slot. A row is the type, in the words of FlatBuffers' schemas, and the
-    default, which is 0 if it is left out:
+    The number of a field is its slot. Its value is the type, as FlatBuffers schemas write it, and
+    optionally the default, which is otherwise 0:
 
     >>> class Mesh(Field):
     ...     AXIS_NAMES = "[string]"
@@ -58,11 +58,11 @@ class Field(IntEnum):
     ([0, 1, 2], 'string', 1)
 
     Attributes:
-      element: the type; for a vector, the type of its elements.
-      is_vector: true for a vector.
-      is_scalar: true for a single number.
-      default: value of a scalar that was not written; None if there is no value then.
-      scalar: packs the number, or the offset to what is no number.
+      element: the type of the field; for a vector, the type of its elements.
+      is_vector: whether the field is a vector.
+      is_scalar: whether the field is a single number.
+      default: the value of a scalar that was not written; None if it then has no value.
+      scalar: packs and unpacks a number of the field, or an offset if it does not hold numbers.
       lowest, highest: the range of the numbers.
     """
 
@@ -75,7 +75,7 @@ class Field(IntEnum):
     highest: int
 
     def __new__(cls, type_name: str, default: int | None = 0) -> Field:
-        """Numbers the fields in the order in which they come."""
+        """Makes a field with the next free slot."""
         field = int.__new__(cls, len(cls.__members__))
         field._value_ = int(field)
         field.element, field.is_vector = type_name.strip("[]"), type_name.startswith("[")
@@ -88,62 +88,62 @@ class Field(IntEnum):
 
     @property
     def label(self) -> str:
-        """Returns the name as the schema and messages have it."""
+        """Returns the name of the field in the schema and in messages."""
         return self.name.lower()
 
 
 Offset: TypeAlias = int
-"""Where something was written."""
+"""Position of a written object, as the builder counts it."""
 
 Fields: TypeAlias = "Mapping[Any, Value] | Iterator[tuple[Field, Value]]"
-"""A table's values by its fields: a mapping, or pairs of which each is written when it comes."""
+"""Values of a table by field: a mapping, or an iterator of pairs, which are written in turn."""
 
 Value: TypeAlias = "int | str | bytes | bytearray | Fields | Sequence[Any] | None"
-"""A field's value: a scalar, text, bytes, a table or a vector of these.
+"""Value of a field: a scalar, text, bytes, a table, or a vector of these.
 
-For all but scalars, a number is the offset of what was written before.
+If the field is not a scalar, an integer is the offset of a value that was written before.
 """
 
 
 class Reader:
     """Reader of one FlatBuffer.
 
-    Every method, here and in Table, raises FileFormatError for bytes that are no FlatBuffer or
-    hold something else than what is asked for; and no other exception, whatever the bytes.
+    All methods of Reader and Table raise FileFormatError if the bytes are not a FlatBuffer, or do
+    not hold what the caller expects. They raise no other exception, whatever the bytes are.
     """
 
     def __init__(self, data: Readable, *, what: str, file: str | None = None) -> None:
-        """Takes the bytes, which must not change.
+        """Wraps the bytes, which must not change.
 
         Args:
           data: the FlatBuffer.
-          what: names the format in messages.
-          file: where it was read from.
+          what: the name of the format, for messages.
+          file: the name of the file, for messages.
         """
         view = memoryview(data)
         self.view = view.cast("B") if view.c_contiguous else memoryview(bytes(view))
         self.size, self.what, self.file = len(self.view), what, file
-        self.budget = _READS_OF_A_BYTE * self.size + _FREE_READS
+        self.budget = _MAX_READS_PER_BYTE * self.size + _FREE_READS
 
     @property
     def identifier(self) -> bytes:
-        """Reads the four bytes that name the format of the file."""
+        """Returns the four bytes that identify the format of the file."""
         if self.size < 8:
             raise self.error("", "at least 8 bytes", f"{self.size}")
         return bytes(self.view[4:8])
 
     def root(self) -> Table:
-        """Reads the root table."""
+        """Returns the root table."""
         return Table(self, self.follow(0, ""), "", 1)
 
     def again(self) -> Reader:
-        """Returns a reader of the same bytes whose budget is whole."""
+        """Returns a reader of the same bytes with a full budget."""
         return Reader(self.view, what=self.what, file=self.file)
 
     def error(
         self, path: str, expected: str, got: str, position: int | None = None
     ) -> FileFormatError:
-        """Returns the error for bytes at `path` that are not what is `expected`."""
+        """Returns the error for bytes at `path` that are not the `expected` ones."""
         where = "" if position is None else f" (byte {position})"
         return self.problem(
             f"{path or 'the start'}{where}",
@@ -152,7 +152,7 @@ class Reader:
         )
 
     def problem(self, path: str, problem: str) -> FileFormatError:
-        """Returns the error for a problem at `path` although the bytes are right."""
+        """Returns the error for a problem at `path`, in bytes that are not damaged."""
         what = self.what if self.file is None else f"{self.what} in {self.file}"
         return FileFormatError(f"{what} cannot be read: {path}: {problem}", file=self.file)
 
@@ -162,12 +162,12 @@ class Reader:
         if self.budget < 0:
             raise self.error(
                 path,
-                f"to read each of {self.size} bytes at most {_READS_OF_A_BYTE} times",
+                f"to read each of {self.size} bytes at most {_MAX_READS_PER_BYTE} times",
                 "parts that are shared more often than any writer shares them",
             )
 
     def within(self, position: int, size: int, path: str, expected: str) -> None:
-        """Checks that there are `size` bytes at `position`."""
+        """Raises an error unless there are `size` bytes at `position`."""
         if position < 0 or position + size > self.size:
             raise self.error(
                 path,
@@ -177,7 +177,7 @@ class Reader:
             )
 
     def follow(self, position: int, path: str) -> int:
-        """Follows the offset at `position`."""
+        """Returns the position that the offset at `position` points to."""
         self.within(position, 4, path, "an offset")
         (offset,) = _U32.unpack_from(self.view, position)
         if offset == 0:
@@ -185,7 +185,7 @@ class Reader:
         return position + int(offset)
 
     def vector(self, position: int, width: int, path: str) -> tuple[int, int]:
-        """Returns where the elements of the vector at `position` begin, and their number."""
+        """Returns the position of the first element of the vector at `position`, and its length."""
         self.within(position, 4, path, "the length of a vector")
         (length,) = _U32.unpack_from(self.view, position)
         if length * width > self.size - position - 4:
@@ -214,22 +214,22 @@ class Reader:
 
 
 class Table:
-    """One table of a FlatBuffer, whose values are read by the fields of its schema.
+    """Table of a FlatBuffer. Its values are read by the fields of its schema.
 
     Attributes:
-      path: how the table is reached from the root, as "vjp.in_tree.children[3]".
+      path: the path from the root to the table, such as "vjp.in_tree.children[3]".
     """
 
     __slots__ = ("_depth", "_fields", "_position", "_reader", "_size", "_vtable", "path")
 
     def __init__(self, reader: Reader, position: int, path: str, depth: int) -> None:
-        """Takes the table at `position`; use Reader.root and Table.table."""
+        """Wraps the table at `position`. Other modules call Reader.root or Table.table instead."""
         self._reader, self._position, self.path, self._depth = reader, position, path, depth
         if depth > MAX_DEPTH:
             raise reader.error(path, f"at most {MAX_DEPTH} tables within each other", "more")
         reader.spend(_TABLE_COST, path)
         view, end = reader.view, reader.size
-        # within() is asked only to say what is wrong: this is where reading spends its time.
+        # The checks are inlined because they are the hot path; within() only raises the error.
         if position + 4 > end:
             reader.within(position, 4, path, "a table")
         vtable = position - _I32.unpack_from(view, position)[0]
@@ -247,28 +247,29 @@ class Table:
         self._vtable, self._fields = vtable, (vtable_size - 4) // 2
 
     def field_path(self, field: Field) -> str:
-        """Returns how `field` is reached from the root."""
+        """Returns the path from the root to `field`."""
         return f"{self.path}.{field.label}" if self.path else field.label
 
     def error(self, field: Field | None, expected: str, got: str) -> FileFormatError:
-        """Returns the error for a `field`, or the table itself, that holds something else."""
+        """Returns the error for an unexpected value of `field`, or of the whole table for None."""
         path = self.path if field is None else self.field_path(field)
         return self._reader.error(path, expected, got)
 
     def problem(self, field: Field, problem: str) -> FileFormatError:
-        """Returns the error for a problem with `field` although the bytes are right."""
+        """Returns the error for a problem with `field`, in bytes that are not damaged."""
         return self._reader.problem(self.field_path(field), problem)
 
     def spend(self, field: Field, cost: int) -> None:
-        """Charges the budget for work of about `cost` bytes that follows from `field`.
+        """Charges the budget for work on `field` that costs about as much as reading `cost` bytes.
 
-        A value that is stored once and named by many indices costs much more to read than to store.
+        A value that is stored once and referred to by many indices costs much more to read than
+        to store.
         """
         self._reader.spend(cost, self.field_path(field))
 
     def has(self, field: Field) -> bool:
-        """Tells whether the field was written."""
-        return self._place(field, 0) is not None
+        """Returns whether the field was written."""
+        return self._find_value(field, 0) is not None
 
     def boolean(self, field: Field) -> bool:
         """Reads a bool."""
@@ -278,34 +279,34 @@ class Table:
         return bool(value)
 
     def integer(self, field: Field) -> int:
-        """Reads an integer; its default, or 0, if it was not written."""
+        """Reads an integer; the default of the field, or 0, if it was not written."""
         value = self.optional_integer(field)
         return field.default or 0 if value is None else value
 
     def optional_integer(self, field: Field) -> int | None:
         """Reads an integer; None if it was not written."""
         scalar = field.scalar
-        place = self._place(field, scalar.size)
+        place = self._find_value(field, scalar.size)
         return None if place is None else int(scalar.unpack_from(self._reader.view, place)[0])
 
     def string(self, field: Field, default: str | None = None) -> str | None:
-        """Reads a string, which must be UTF-8; `default` if it was not written."""
-        position = self._target(field)
+        """Reads a string in UTF-8; `default` if it was not written."""
+        position = self._find_target(field)
         if position is None:
             return default
         return self._reader.string_at(position, self.field_path(field))
 
     def strings(self, field: Field) -> tuple[str, ...]:
-        """Reads the strings of a vector; none if it was not written."""
+        """Reads a vector of strings; () if it was not written."""
         path = self.field_path(field)
         return tuple(
             self._reader.string_at(self._reader.follow(place, f"{path}[{i}]"), f"{path}[{i}]")
-            for i, place in enumerate(self._places(field, 4))
+            for i, place in enumerate(self._find_elements(field, 4))
         )
 
     def bytes(self, field: Field) -> memoryview | None:
-        """Reads the bytes of a vector, without copying them; None if it was not written."""
-        position = self._target(field)
+        """Returns a vector of bytes without copying it; None if it was not written."""
+        position = self._find_target(field)
         if position is None:
             return None
         path = self.field_path(field)
@@ -314,35 +315,35 @@ class Table:
         return self._reader.view[start : start + length]
 
     def integers(self, field: Field) -> tuple[int, ...]:
-        """Reads the integers of a vector; none if it was not written."""
-        places = self._places(field, field.scalar.size)
+        """Reads a vector of integers; () if it was not written."""
+        places = self._find_elements(field, field.scalar.size)
         if not places:
             return ()
         code = CODES[field.element]
         return struct.unpack_from(f"<{len(places)}{code}", self._reader.view, places[0])
 
     def table(self, field: Field) -> Table | None:
-        """Reads a table within this one; None if it was not written."""
-        position = self._target(field)
+        """Reads a nested table; None if it was not written."""
+        position = self._find_target(field)
         if position is None:
             return None
         return Table(self._reader, position, self.field_path(field), self._depth + 1)
 
     def tables(self, field: Field) -> tuple[Table, ...]:
-        """Reads the tables of a vector; none if it was not written."""
+        """Reads a vector of tables; () if it was not written."""
         path, reader, depth = self.field_path(field), self._reader, self._depth + 1
-        found: list[Table] = []
-        for i, place in enumerate(self._places(field, 4)):
-            own_path = f"{path}[{i}]"
-            found.append(Table(reader, reader.follow(place, own_path), own_path, depth))
-        return tuple(found)
+        nested: list[Table] = []
+        for i, place in enumerate(self._find_elements(field, 4)):
+            element_path = f"{path}[{i}]"
+            nested.append(Table(reader, reader.follow(place, element_path), element_path, depth))
+        return tuple(nested)
 
     def again(self) -> Table:
-        """Returns this table in a reader whose budget is whole, for a part that is read later."""
+        """Returns this table with a full budget, to read a part of it later."""
         return Table(self._reader.again(), self._position, self.path, self._depth)
 
-    def _place(self, field: Field, width: int) -> int | None:
-        """Finds where a field's value lies in the table."""
+    def _find_value(self, field: Field, width: int) -> int | None:
+        """Returns the position of a field's value; None if it was not written."""
         if field >= self._fields:
             return None
         entry = self._vtable + 4 + 2 * field
@@ -358,17 +359,17 @@ class Table:
             )
         return self._position + int(offset)
 
-    def _target(self, field: Field) -> int | None:
-        place = self._place(field, 4)
+    def _find_target(self, field: Field) -> int | None:
+        place = self._find_value(field, 4)
         if place is None:
             return None
         (offset,) = _U32.unpack_from(self._reader.view, place)
-        # As in __init__: the path is put together only to say what is wrong.
+        # As in __init__: follow() is only called to raise the error, since paths are slow to build.
         return place + int(offset) if offset else self._reader.follow(place, self.field_path(field))
 
-    def _places(self, field: Field, width: int) -> range:
-        """Finds where the elements of a vector lie."""
-        position = self._target(field)
+    def _find_elements(self, field: Field, width: int) -> range:
+        """Returns the positions of the elements of a vector."""
+        position = self._find_target(field)
         if position is None:
             return range(0)
         reader = self._reader

@@ -1,7 +1,7 @@
-"""Looks up the node types that jax.export knows, by its public functions alone.
+"""Looks up the node types that jax.export knows, through its public functions only.
 
-jax.export has no function that looks a type up.  But it reads and writes files: a file of a single
-node tells which type a name stands for, and what is written for a node.
+jax.export has no function for such a lookup, but it reads and writes files. Reading a file with a
+single node gives the type of a serialized name. Writing one gives the serialized name of a type.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
 
 
 def is_imported() -> bool:
-    """Tells whether this process has imported JAX, which no file imports."""
+    """Returns whether this process has imported JAX. Reading a file never imports it."""
     return sys.modules.get("jax") is not None
 
 
@@ -28,13 +28,14 @@ def register_node(
     deserialize_auxdata: Callable[[bytes], Any],
     from_children: Callable[[Any, Sequence[Any]], Any] | None,
 ) -> bool:
-    """Registers a type with jax.export, unless it has this name there already.
+    """Registers a type with jax.export, unless it is registered there with the same name.
 
     Returns:
-      Whether the type was new there.
+      True if the type is newly registered; False if it was registered before.
 
     Raises:
-      SerializationError: the type or the name is taken there, or JAX does not know the type.
+      SerializationError: the type or the name is registered differently with jax.export, or JAX
+        does not know the type.
     """
     import jax.export
 
@@ -48,13 +49,13 @@ def register_node(
             node_type, serialized_name=serialized_name, **functions
         )
     except ValueError as e:
-        _refuse_unless_equal(e, serialized_name)
+        _raise_unless_same_name(e, serialized_name)
         return False
     return True
 
 
 def constructor(node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
-    """Returns JAX's function that makes nodes of a custom type; None if it is no pytree there."""
+    """Returns a function that makes nodes of a custom type; None if JAX does not know the type."""
     if hasattr(node_type, "_fields"):
         return None
     try:
@@ -72,56 +73,56 @@ def constructor(node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
 
 
 def register_namedtuple(node_type: type, serialized_name: str) -> None:
-    """Registers a named tuple with jax.export, unless it has this name there already.
+    """Registers a named tuple with jax.export, unless it is registered there with the same name.
 
     Raises:
-      SerializationError: the type or the name is taken there.
+      SerializationError: the type or the name is registered differently with jax.export.
     """
     import jax.export
 
     try:
         jax.export.register_namedtuple_serialization(node_type, serialized_name=serialized_name)
     except ValueError as e:
-        _refuse_unless_equal(e, serialized_name)
+        _raise_unless_same_name(e, serialized_name)
 
 
 def codec_for(
     serialized_name: str, auxdata: bytes, children: Sequence[TreeSpec]
 ) -> NodeCodec | None:
-    """Makes the codec of a node that jax.export knows by this name; None if it does not.
+    """Makes the codec of a node type that jax.export knows by this name; None for unknown names.
 
-    Exceptions of the functions that were registered for it pass through.
+    Exceptions of the functions that were registered for the type pass through.
 
     Args:
-      serialized_name: as it stands in the file.
-      auxdata: the static data, as they stand in the file.
-      children: their structures, since some types look at what they get.
+      serialized_name: the name of the type in the file.
+      auxdata: the static data as bytes, as stored in the file.
+      children: the structures of the children, since some types inspect their children.
     """
     spec = TreeSpec(
         "custom",
-        children=tuple(map(_only_registered, children)),
+        children=tuple(map(_mask_unregistered, children)),
         serialized_name=serialized_name,
         auxdata=auxdata,
     )
     try:
-        treedef: Any = _exported(spec).in_tree
+        treedef: Any = _make_exported(spec).in_tree
     except ValueError as e:
         if "Cannot deserialize a PyTreeDef containing an unregistered type" in str(e):
             leaves = (LEAF,) * len(children)
-            # It may be one of the children.
+            # The unregistered type may be that of a child: try again with leaves as children.
             return (
                 None if tuple(children) == leaves else codec_for(serialized_name, auxdata, leaves)
             )
         raise
     node = treedef.node_data()
     if node is None or len(treedef.children()) != len(children):
-        # JAX does not know the type as a pytree.
+        # The type is registered with jax.export, but JAX does not know it as a pytree.
         return None
     return jax_codec(node[0], node[1], len(children))
 
 
 def jax_codec(node_type: type, static: Any, children: int) -> NodeCodec | None:
-    """Makes the codec of a node that JAX knows as a pytree; None if it does not."""
+    """Makes the codec of a node type that JAX knows as a pytree; None for other types."""
     import jax
 
     try:
@@ -130,19 +131,21 @@ def jax_codec(node_type: type, static: Any, children: int) -> NodeCodec | None:
         return None
 
     def flatten(value: Any) -> Sequence[Any] | None:
-        found, other = jax.tree_util.tree_flatten(value, is_leaf=lambda x: x is not value)
-        return found if other == treedef else None
+        children, value_treedef = jax.tree_util.tree_flatten(
+            value, is_leaf=lambda x: x is not value
+        )
+        return children if value_treedef == treedef else None
 
     return NodeCodec(node_type, flatten, treedef.unflatten, static)
 
 
 def structure(node_type: type, static: Any, children: Iterable[Any]) -> Any:
-    """Makes JAX's structure of a node, without an object: a constructor may refuse dummies.
+    """Makes a PyTreeDef of a node without making a node: constructors may reject placeholders.
 
     Args:
-      node_type: of the node.
-      static: as the type's registration with JAX has them.
-      children: JAX's structures of the children.
+      node_type: the type of the node.
+      static: the static data, as the flatten function that is registered with JAX returns them.
+      children: the PyTreeDef of each child.
 
     Raises:
       RuntimeError: JAX does not know the type as a pytree.
@@ -155,34 +158,34 @@ def structure(node_type: type, static: Any, children: Iterable[Any]) -> Any:
 
 
 def named_tuple_of_jax(name: str, fields: Sequence[str]) -> type | None:
-    """Finds the named tuple that jax.numpy or jax.scipy returns under a name, as QRResult.
+    """Finds a named tuple that functions of jax.numpy or jax.scipy return, such as QRResult.
 
     Args:
-      name: with the module where it was defined, in whatever release of JAX, or without it.
-      fields: which it must have.
+      name: the name of the class, optionally with the module that defines it in any JAX release.
+      fields: the fields that the type must have, in any order.
 
     Returns:
-      The type; None if JAX has none of this name with these fields, or several.
+      The type; None unless exactly one type in JAX has this name and these fields.
     """
     if not name.startswith("jax.") and "." in name:
         return None
     short = name.rpartition(".")[2]
-    found = _named_tuples(short, fields)
-    if not found:
+    matches = _find_named_tuples(short, fields)
+    if not matches:
         _import_scipy()
-        found = _named_tuples(short, fields)
-    return found.pop() if len(found) == 1 else None
+        matches = _find_named_tuples(short, fields)
+    return matches.pop() if len(matches) == 1 else None
 
 
-def _named_tuples(name: str, fields: Sequence[str]) -> set[type]:
-    """Finds the named tuples of this name and these fields in JAX's imported modules."""
+def _find_named_tuples(name: str, fields: Sequence[str]) -> set[type]:
+    """Finds the named tuples with this name and these fields in the imported modules of JAX."""
     modules = [module for key, module in list(sys.modules.items()) if key.startswith("jax.")]
-    named = [vars(module).get(name) for module in modules if module is not None]
-    return {kind for kind in named if _is_named_tuple(kind, fields)}
+    candidates = [vars(module).get(name) for module in modules if module is not None]
+    return {kind for kind in candidates if _is_named_tuple(kind, fields)}
 
 
 def _import_scipy() -> None:
-    """Imports the modules of jax.scipy that JAX imports late and whose functions return tuples."""
+    """Imports the lazily imported modules of jax.scipy that define named tuples."""
     with suppress(ImportError):
         import jax.scipy.stats
     with suppress(ImportError):
@@ -200,20 +203,23 @@ def _is_named_tuple(kind: Any, fields: Sequence[str]) -> TypeGuard[type]:
     )
 
 
-def _only_registered(spec: TreeSpec) -> TreeSpec:
-    """Replaces nodes that jax.export cannot know by leaves."""
+def _mask_unregistered(spec: TreeSpec) -> TreeSpec:
+    """Replaces each node that jax.export cannot read by a leaf."""
     if spec.kind in ("namedtuple", "custom") and not spec.serialized_name:
         return LEAF
     if spec.kind == "dict" and not all(isinstance(key, str) for key in spec.keys):
         return LEAF
-    return replace(spec, children=tuple(map(_only_registered, spec.children)))
+    return replace(spec, children=tuple(map(_mask_unregistered, spec.children)))
 
 
 def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
-    """Returns the name and the static data that jax.export writes for a node; None for no name.
+    """Returns the serialized name and static data of a node, as jax.export writes them.
+
+    Returns:
+      The name and the bytes; None if the type is not registered with jax.export.
 
     Raises:
-      SerializationError: the functions that were registered for it failed.
+      SerializationError: the functions that were registered for the type failed.
     """
     import jax
 
@@ -224,7 +230,7 @@ def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
     leaves = [jax.tree_util.tree_structure(0)] * len(spec.children)
     try:
         treedef = structure(spec.codec.node_type, spec.codec.static, leaves)
-        data = replace(_exported(LEAF), in_tree=treedef).serialize()
+        data = replace(_make_exported(LEAF), in_tree=treedef).serialize()
     except Exception as e:
         if "unregistered type" in str(e):
             return None
@@ -238,18 +244,18 @@ def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
 
 
 def jax_export_name(node_type: type, static: Any, children: Sequence[Any]) -> str | None:
-    """Returns the name under which jax.export knows a type; None if it knows none, or fails."""
+    """Returns the serialized name of a type in jax.export; None if it has none or writing fails."""
     codec = NodeCodec(node_type, lambda value: None, lambda values: None, static)
     spec = TreeSpec("custom", node_type.__name__, (), (LEAF,) * len(children), codec)
     try:
-        found = serialization_of(spec)
+        serialization = serialization_of(spec)
     except SerializationError:
         return None
-    return None if found is None else found[0]
+    return None if serialization is None else serialization[0]
 
 
-def _exported(in_tree: TreeSpec) -> Any:
-    """Makes a jax.export.Exported of this structure, without a module."""
+def _make_exported(in_tree: TreeSpec) -> Any:
+    """Makes a jax.export.Exported that has this input structure and no module."""
     import jax.export
 
     from jax2tf_bridge.serialization.jax_exported._tables import write_structure
@@ -257,6 +263,6 @@ def _exported(in_tree: TreeSpec) -> Any:
     return jax.export.deserialize(write_structure(in_tree))
 
 
-def _refuse_unless_equal(error: ValueError, serialized_name: str) -> None:
+def _raise_unless_same_name(error: ValueError, serialized_name: str) -> None:
     if f"registration was with serialized_name `{serialized_name}`" not in str(error):
         raise SerializationError(f"jax.export refuses it: {error}") from error

@@ -1,4 +1,4 @@
-"""Node data as bytes: fields of named tuples, plain static data, and where a type is defined."""
+"""Converts node data to bytes: fields of named tuples, plain static data, and type names."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from jax2tf_bridge.errors import FileFormatError
 from jax2tf_bridge.portable._tree_spec import StoredType
 
 _MAX_DEPTH = 16
-"""Of containers in containers."""
+"""Maximum nesting depth of containers in static data."""
 _CONTAINERS = (tuple, list, dict)
 
 
 def write_fields(fields: Sequence[str]) -> bytes:
-    """Writes the fields of a named tuple, or the keys of an OrderedDict, as jax.export does."""
+    """Writes the fields of a named tuple, or the keys of an OrderedDict, like jax.export."""
     return json.dumps(list(fields)).encode()
 
 
@@ -25,7 +25,7 @@ def read_fields(auxdata: bytes) -> tuple[str, ...]:
     """Reads the fields of a named tuple, or the keys of an OrderedDict.
 
     Raises:
-      FileFormatError: the bytes are no list of texts in JSON.
+      FileFormatError: the bytes are not a list of strings in JSON.
     """
     try:
         fields = json.loads(auxdata)
@@ -40,56 +40,56 @@ def read_fields(auxdata: bytes) -> tuple[str, ...]:
 
 
 def defined_name(node_type: type) -> str:
-    """Returns the shortest public name by which a type is imported, as "optax.EmptyState"."""
+    """Returns the shortest public name of a type, such as "optax.EmptyState"."""
     return names_of(node_type)[0]
 
 
 def names_of(node_type: type) -> list[str]:
-    """Returns all names by which a type is imported, the shortest public one first."""
-    defined = f"{node_type.__module__}.{node_type.__qualname__}"
+    """Returns all names from which a type can be imported, the shortest public name first."""
+    definition = f"{node_type.__module__}.{node_type.__qualname__}"
     parts = node_type.__module__.split(".")
     public = itertools.takewhile(lambda part: part == "__main__" or part[:1] != "_", parts)
-    found = []
+    names = []
     for prefix in itertools.accumulate(public, "{}.{}".format):
         value: Any = sys.modules.get(prefix)
-        for step in node_type.__qualname__.split("."):
-            # Without __getattr__, which may import or warn.
-            value = getattr(value, "__dict__", {}).get(step)
+        for part in node_type.__qualname__.split("."):
+            # Not getattr: the __getattr__ of a module may import or warn.
+            value = getattr(value, "__dict__", {}).get(part)
         if value is node_type:
-            found.append(f"{prefix}.{node_type.__qualname__}")
-    return list(dict.fromkeys([*found, defined]))
+            names.append(f"{prefix}.{node_type.__qualname__}")
+    return list(dict.fromkeys([*names, definition]))
 
 
 def write_static(static: Any) -> bytes | None:
-    """Writes plain static data as JSON; None if they hold anything else.
+    """Writes plain static data as JSON; None for static data that are not plain.
 
     Plain values are None, bool, int, float, str, bytes, and tuples, lists and dicts of these.
-    Subclasses are not plain: they would be read as what they derive from.
+    Subclasses are not plain, since they would be read back as their base classes.
     """
     if not _is_plain(static, 1):
         return None
     try:
-        written = json.dumps(_encoded(static), separators=(",", ":")).encode()
-        # Not what JSON or UTF-8 has no place for, such as very long integers.
-        return written if repr(read_static(written)) == repr(static) else None
+        data = json.dumps(_encode(static), separators=(",", ":")).encode()
+        # Some values do not survive JSON or UTF-8, such as very long integers.
+        return data if repr(read_static(data)) == repr(static) else None
     except (ValueError, RecursionError):
         return None
 
 
 def read_static(data: bytes) -> Any:
-    """Reads the static data that `write_static` wrote.
+    """Reads static data that `write_static` wrote.
 
     Raises:
-      ValueError: the bytes are something else.
+      ValueError: the bytes have another format.
     """
     try:
-        return _decoded(json.loads(data), 1)
+        return _decode(json.loads(data), 1)
     except (ValueError, TypeError, RecursionError) as e:
         raise ValueError(f"expected plain values in JSON. Got: {data!r:.80}") from e
 
 
 def write_definition(known: StoredType) -> bytes:
-    """Writes where a type is defined, and the static data of its node if they are plain."""
+    """Writes the qualified name of a type, and the static data of its node if they are plain."""
     definition = {"type": known.name}
     if known.auxdata is not None:
         definition["static"] = known.auxdata.decode()
@@ -97,7 +97,7 @@ def write_definition(known: StoredType) -> bytes:
 
 
 def read_definition(data: bytes | None) -> StoredType | None:
-    """Reads what `write_definition` wrote; None for anything else, as of earlier versions."""
+    """Reads what `write_definition` wrote; None for other bytes, such as those of old versions."""
     try:
         match json.loads(data or b"null"):
             case {"type": str(name), "static": str(static), **others} if name and not others:
@@ -118,30 +118,30 @@ def _is_plain(value: Any, depth: int) -> bool:
     return all(_is_plain(item, depth + 1) for item in items)
 
 
-def _encoded(value: Any) -> Any:
+def _encode(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, list):
-        return list(map(_encoded, value))
+        return list(map(_encode, value))
     if isinstance(value, tuple):
-        return {"tuple": list(map(_encoded, value))}
+        return {"tuple": list(map(_encode, value))}
     if isinstance(value, dict):
-        return {"dict": [[_encoded(k), _encoded(v)] for k, v in value.items()]}
+        return {"dict": [[_encode(k), _encode(v)] for k, v in value.items()]}
     return value
 
 
-def _decoded(value: Any, depth: int) -> Any:
+def _decode(value: Any, depth: int) -> Any:
     if depth > 2 * _MAX_DEPTH:
         raise ValueError("too deep")
     if isinstance(value, list):
-        return [_decoded(item, depth + 1) for item in value]
+        return [_decode(item, depth + 1) for item in value]
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
     if kind == "bytes":
         return bytes.fromhex(content)
     if kind == "tuple":
-        return tuple(_decoded(item, depth + 1) for item in content)
+        return tuple(_decode(item, depth + 1) for item in content)
     if kind == "dict":
-        return {_decoded(k, depth + 1): _decoded(v, depth + 1) for k, v in content}
+        return {_decode(k, depth + 1): _decode(v, depth + 1) for k, v in content}
     raise ValueError("no kind of value")

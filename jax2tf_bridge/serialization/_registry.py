@@ -1,7 +1,7 @@
-"""Registry of node types for files: the names they have there, and how they are rebuilt.
+"""Registry of pytree node types for files: their serialized names, and how to rebuild them.
 
-A type that is registered here is registered with `jax.export` as well, if JAX is imported; one that
-was registered with `jax.export` alone is found.
+Registering a type here also registers it with `jax.export` if JAX is imported. Types that are
+registered with `jax.export` only are found as well.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Registration:
-    """One type's registration: the arguments of register_pytree_node_serialization."""
+    """Registration of a type: the arguments of register_pytree_node_serialization."""
 
     node_type: type
     serialized_name: str
@@ -39,15 +39,15 @@ class Registration:
 
     @property
     def is_namedtuple(self) -> bool:
-        """Tells whether the type was registered by register_namedtuple_serialization."""
+        """Returns whether register_namedtuple_serialization registered the type."""
         return self.serialize_auxdata is no_auxdata
 
 
 class _Registry:
-    """Registrations of this process, where types and serialized names are unique.
+    """Registrations of this process; each type and each serialized name occurs once.
 
     Attributes:
-      known_to_jax: names that jax.export knows, from here or by itself.
+      known_to_jax: serialized names that jax.export knows, built in or forwarded from here.
     """
 
     def __init__(self) -> None:
@@ -69,11 +69,12 @@ def register_pytree_node_serialization(
     from_children: Callable[[Any, Sequence[Any]], T] | None = None,
     to_children: Callable[[T], Sequence[Any]] | None = None,
 ) -> type[T]:
-    """Registers a custom pytree node for files, as jax.export's function of this name does.
+    """Registers a custom pytree node for files, like the jax.export function of the same name.
 
-    If JAX is imported, the type is registered there too: one call is enough. A function that was
-    written before its types were registered finds those that are registered when it is called. A
-    second call for the same type and name may add the from_children that the first one left out.
+    If JAX is imported, this also registers the type with jax.export, so one call is enough. A
+    function that was written before its types were registered uses the types that are registered
+    when it is called. A second call for the same type and name may add a from_children that the
+    first call left out.
 
     >>> register_pytree_node_serialization(  # doctest: +SKIP
     ...     Scale,
@@ -82,25 +83,27 @@ def register_pytree_node_serialization(
     ... )
 
     Args:
-      nodetype: the type of the node; in a process with JAX, one that JAX knows as a pytree.
-      serialized_name: stands in the file, and finds the type when it is read.
-      serialize_auxdata: writes the static data that the type's registration with JAX gives. The
-        default writes JSON, which takes None, bool, int, float, str, bytes, and tuples, lists and
-        dicts of these.
-      deserialize_auxdata: reads the static data. It gets None for a node that was written before
-        the type was registered, and whose static data were not plain.
-      from_children: makes an object of the static data and the children, which may be abstract:
-        of a shape and dtype, without values.  JAX has such a function; give it for processes
-        without JAX, and for a type whose constructor checks its arguments.
-      to_children: returns the children of an object, so that processes without JAX can take the
-        type in arguments.  Static data are not compared there.
+      nodetype: the type of the node. If JAX is imported, JAX must know it as a pytree.
+      serialized_name: the name that is stored in files. Readers find the type by it.
+      serialize_auxdata: converts static data to bytes. It gets what the flatten function that is
+        registered with JAX returns. The default writes JSON, which supports None, bool, int,
+        float, str, bytes, and tuples, lists and dicts of these.
+      deserialize_auxdata: converts bytes back to static data. It gets None for a node that was
+        written before the type was registered, if JSON could not hold its static data.
+      from_children: builds an object from the static data and the children. Children may be
+        abstract: they then have a shape and a dtype, but no values. The default is the function
+        that is registered with JAX. Pass your own for processes without JAX, and for a type whose
+        constructor checks its arguments.
+      to_children: returns the children of an object. A process without JAX needs it to accept
+        the type in arguments; it does not compare static data.
 
     Returns:
       nodetype.
 
     Raises:
-      SerializationError: a ValueError; the type or the name is registered already (the message
-        names the other), from_children is needed, or an argument is no function.
+      SerializationError: the type or the name is registered already (the message names the
+        conflicting one), from_children is required, or an argument is not a function. It is also
+        a ValueError.
     """
     functions = {
         "serialize_auxdata": serialize_auxdata,
@@ -139,20 +142,21 @@ def register_pytree_node_serialization(
 
 
 def register_namedtuple_serialization(nodetype: type[T], *, serialized_name: str) -> type[T]:
-    """Registers a named tuple for files, as jax.export's function of this name does.
+    """Registers a named tuple for files, like the jax.export function of the same name.
 
     >>> register_namedtuple_serialization(Point, serialized_name="mylib.Point")  # doctest: +SKIP
 
     Args:
-      nodetype: the type; where a file is read it must have the same fields, in any order.
-      serialized_name: stands in the file, and finds the type when it is read.
+      nodetype: the type. A process that reads the file needs a type with the same fields, in any
+        order.
+      serialized_name: the name that is stored in files. Readers find the type by it.
 
     Returns:
       nodetype.
 
     Raises:
-      SerializationError: a ValueError; nodetype is no named tuple, or the type or the name is
-        registered already (the message names the other).
+      SerializationError: nodetype is not a named tuple, or the type or the name is registered
+        already (the message names the conflicting one). It is also a ValueError.
     """
     if not (issubclass(nodetype, tuple) and hasattr(nodetype, "_fields")):
         raise SerializationError(
@@ -163,64 +167,72 @@ def register_namedtuple_serialization(nodetype: type[T], *, serialized_name: str
 
 
 def forward_registrations() -> None:
-    """Registers with jax.export the types that were registered before JAX was imported."""
+    """Registers types with jax.export that were registered here before JAX was imported."""
     with _REGISTRY.lock:
         for registration in _REGISTRY.by_name.values():
             _forward(registration)
 
 
 def serialized_name_of(node_type: type) -> str | None:
-    """Returns the name under which a type is registered for files here; None if it is not."""
+    """Returns the serialized name of a type; None if the type is not registered here."""
     registration = _REGISTRY.by_type.get(node_type)
     return None if registration is None else registration.serialized_name
 
 
 def rebuilder(node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
-    """Returns the from_children that a type was registered with, here; None if there is none."""
+    """Returns the from_children that a type was registered with; None if it has none."""
     registration = _REGISTRY.by_type.get(node_type)
     return None if registration is None else registration.from_children
 
 
 def has_rebuilders() -> bool:
-    """Tells whether any type was registered with from_children."""
-    return any(r.from_children is not None for r in _all())
+    """Returns whether any type is registered with from_children."""
+    return any(r.from_children is not None for r in _list_registrations())
 
 
 def registration_of(name: str, fields: Sequence[str] | None) -> Registration | None:
-    """Finds the registration of a type that was not registered when its node was stored.
+    """Returns the registration of a type that was not registered when its node was stored.
 
     Args:
-      name: where the type is defined ("optax.EmptyState"); in old files, its class alone.
-      fields: of a named tuple, in any order; None for a custom node.
+      name: the qualified name of the type ("optax.EmptyState"); in old files, only the name of the
+        class.
+      fields: the fields of a named tuple, in any order; None for a custom node.
+
+    Returns:
+      The registration; None if no registered type matches.
 
     Raises:
-      FileFormatError: `name` is a class alone, and several types have it.
+      FileFormatError: `name` is only the name of a class, and several registered types have it.
     """
     if "." in name:
-        # A notebook's cell that runs again defines the type anew.
-        defined = next((r for r in reversed(_all()) if name in names_of(r.node_type)), None)
-        # A type that was moved may be registered under the name that files know.
-        return defined or _REGISTRY.by_name.get(name)
-    of_kind = [r for r in _all() if r.node_type.__name__ == name and _has_fields(r, fields)]
-    found = {type_name(r.node_type): r for r in of_kind}
-    if len(found) > 1:
+        # Prefer the latest: rerunning a notebook cell defines the type again.
+        latest = next(
+            (r for r in reversed(_list_registrations()) if name in names_of(r.node_type)), None
+        )
+        # A type that has moved to another module may be registered under its old name.
+        return latest or _REGISTRY.by_name.get(name)
+    candidates = [
+        r for r in _list_registrations() if r.node_type.__name__ == name and _has_fields(r, fields)
+    ]
+    matches = {type_name(r.node_type): r for r in candidates}
+    if len(matches) > 1:
         raise FileFormatError(
             f"The type {name} is stored by the name of its class alone, and several types of "
-            f"that name are registered: {', '.join(found)}. Read it in a process that "
+            f"that name are registered: {', '.join(matches)}. Read it in a process that "
             "registers only the right one, or write the function again: files now say where "
             "a type is defined."
         )
-    return next(iter(found.values()), None)
+    return next(iter(matches.values()), None)
 
 
 def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
-    """Returns the name under which a node's type is registered, and its static data; None for none.
+    """Returns the serialized name and static data of a node; None if its type is not registered.
 
     Args:
       spec: a named tuple or a custom node.
 
     Raises:
-      SerializationError: the registered function failed on the static data.
+      SerializationError: the registered serialize_auxdata failed on the static data.
     """
     if spec.serialized_name:
         return spec.serialized_name, spec.auxdata or b""
@@ -249,13 +261,13 @@ def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
 def codec_for(
     serialized_name: str, auxdata: bytes, children: int, nested: Sequence[TreeSpec] = ()
 ) -> NodeCodec | None:
-    """Makes the codec of a node of a file; None if its type is not registered.
+    """Makes the codec of a stored node; None if its type is not registered.
 
     Args:
-      serialized_name: of the type, as it stands in the file.
-      auxdata: the static data, as they stand in the file.
-      children: how many the node has.
-      nested: their structures, leaves by default.
+      serialized_name: the name of the type in the file.
+      auxdata: the static data as bytes, as stored in the file.
+      children: the number of children of the node.
+      nested: the structures of the children; leaves by default.
 
     Raises:
       FileFormatError: the registered functions cannot read the static data.
@@ -273,7 +285,7 @@ def codec_for(
         forward_registrations()
         codec = in_jax.codec_for(serialized_name, auxdata, nested or (LEAF,) * children)
         if codec is not None and hasattr(codec.node_type, "_fields"):
-            # JAX's own takes the fields in the order of this process.
+            # JAX's codec uses the field order of this process, not that of the file.
             return fields_codec(codec.node_type, read_fields(auxdata), children)
         return None if codec is None else with_rebuilder(codec)
     except FileFormatError:
@@ -286,7 +298,7 @@ def codec_for(
 
 
 def codec_by(registration: Registration, static: Any, children: int) -> NodeCodec | None:
-    """Makes a codec of the registered functions, and of JAX's if it is imported."""
+    """Makes a codec from the registered functions, and from those of JAX if it is imported."""
     node_type, from_children = registration.node_type, registration.from_children
     jax_codec = None
     if in_jax.is_imported():
@@ -300,22 +312,22 @@ def codec_by(registration: Registration, static: Any, children: int) -> NodeCode
     def unflatten(values: Sequence[Any]) -> Any:
         return from_children(static, values)
 
-    return NodeCodec(node_type, _flatten_by(registration), unflatten, static)
+    return NodeCodec(node_type, _make_flatten(registration), unflatten, static)
 
 
 def with_rebuilder(codec: NodeCodec) -> NodeCodec:
-    """Lets a codec make objects by the type's from_children, which may be registered later."""
-    node_type, static, otherwise = codec.node_type, codec.static, codec.unflatten
+    """Makes a codec use the from_children of its type, even if that is registered later."""
+    node_type, static, default_unflatten = codec.node_type, codec.static, codec.unflatten
 
     def unflatten(values: Sequence[Any]) -> Any:
         from_children = rebuilder(node_type)
-        return otherwise(values) if from_children is None else from_children(static, values)
+        return default_unflatten(values) if from_children is None else from_children(static, values)
 
     return replace(codec, unflatten=unflatten)
 
 
-def _flatten_by(registration: Registration) -> Callable[[Any], Sequence[Any]]:
-    """Returns a function that takes objects apart where JAX does not know their type."""
+def _make_flatten(registration: Registration) -> Callable[[Any], Sequence[Any]]:
+    """Makes the flatten function of a type that JAX does not know."""
     to_children, name = registration.to_children, type_name(registration.node_type)
 
     def flatten(value: Any) -> Sequence[Any]:
@@ -330,16 +342,16 @@ def _flatten_by(registration: Registration) -> Callable[[Any], Sequence[Any]]:
 
 
 def fields_codec(node_type: type, fields: tuple[str, ...], children: int) -> NodeCodec:
-    """Makes the codec of a named tuple whose fields stand in the file in this order.
+    """Makes the codec of a named tuple, for values in the order of the stored `fields`.
 
     Raises:
-      FileFormatError: the type has other fields here.
+      FileFormatError: the fields of the type in this process differ.
     """
-    here: tuple[str, ...] = tuple(getattr(node_type, "_fields", ()))
-    if set(here) != set(fields) or len(fields) != children or len(here) != children:
+    own_fields: tuple[str, ...] = tuple(getattr(node_type, "_fields", ()))
+    if set(own_fields) != set(fields) or len(fields) != children or len(own_fields) != children:
         raise FileFormatError(
             f"The named tuple {node_type.__module__}.{node_type.__qualname__} has the fields "
-            f"{', '.join(here)} here and {', '.join(fields)} in the file, with {children} "
+            f"{', '.join(own_fields)} here and {', '.join(fields)} in the file, with {children} "
             "children. They must be the same."
         )
 
@@ -353,10 +365,10 @@ def fields_codec(node_type: type, fields: tuple[str, ...], children: int) -> Nod
 
 
 def ordered_dict_codec(keys: tuple[str, ...], children: int) -> NodeCodec:
-    """Makes the codec of an OrderedDict of these keys.
+    """Makes the codec of an OrderedDict with these keys.
 
     Raises:
-      FileFormatError: there is not one key for each child, or one is there twice.
+      FileFormatError: the number of keys and of children differ, or a key occurs twice.
     """
     if len(set(keys)) != len(keys) or len(keys) != children:
         raise FileFormatError(
@@ -373,16 +385,16 @@ def ordered_dict_codec(keys: tuple[str, ...], children: int) -> NodeCodec:
     return NodeCodec(OrderedDict, flatten, unflatten, keys)
 
 
-def _all() -> list[Registration]:
+def _list_registrations() -> list[Registration]:
     with _REGISTRY.lock:
         return list(_REGISTRY.by_name.values())
 
 
 def _add(registration: Registration) -> None:
-    """Adds a registration, with jax.export too; or completes an earlier one.
+    """Adds a registration, here and with jax.export, or completes an earlier one.
 
     Raises:
-      SerializationError: the name is no text, or the type or the name is registered.
+      SerializationError: the name is not text, or the type or the name is registered already.
     """
     node_type, name = registration.node_type, registration.serialized_name
     if not isinstance(name, str) or not name:
@@ -392,17 +404,17 @@ def _add(registration: Registration) -> None:
         )
     with _REGISTRY.lock:
         existing = _REGISTRY.by_type.get(node_type)
-        if existing is not None and _completes(registration, existing):
-            added = registration.to_children or existing.to_children
+        if existing is not None and _can_complete(registration, existing):
+            to_children = registration.to_children or existing.to_children
             completed = replace(
-                existing, from_children=registration.from_children, to_children=added
+                existing, from_children=registration.from_children, to_children=to_children
             )
             _REGISTRY.by_name[name] = _REGISTRY.by_type[node_type] = completed
             return
         if existing is not None:
             raise SerializationError(
                 f"{type_name(node_type)} is registered for files already, as "
-                f"{existing.serialized_name!r}{_difference(registration, existing)}"
+                f"{existing.serialized_name!r}{_describe_conflict(registration, existing)}"
             )
         if name in _REGISTRY.by_name:
             raise SerializationError(
@@ -426,7 +438,7 @@ def _forward(registration: Registration) -> None:
             name,
             registration.serialize_auxdata,
             registration.deserialize_auxdata,
-            registration.from_children or _completed_later(node_type),
+            registration.from_children or _make_late_constructor(node_type),
         )
         if not is_new and registration.serialize_auxdata is plain_auxdata:
             raise SerializationError(
@@ -437,55 +449,55 @@ def _forward(registration: Registration) -> None:
     _REGISTRY.known_to_jax.add(name)
 
 
-def _completed_later(node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
-    """Makes a from_children for jax.export that calls one that is registered later."""
-    in_jax_alone = in_jax.constructor(node_type)
-    if in_jax_alone is None:
+def _make_late_constructor(node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
+    """Makes a from_children for jax.export that prefers one that is registered here later."""
+    jax_constructor = in_jax.constructor(node_type)
+    if jax_constructor is None:
         return None
 
     def from_children(static: Any, children: Sequence[Any]) -> Any:
-        by_now = _REGISTRY.by_type.get(node_type)
-        completed = None if by_now is None else by_now.from_children
-        return (completed or in_jax_alone)(static, children)
+        registration = _REGISTRY.by_type.get(node_type)
+        own = None if registration is None else registration.from_children
+        return (own or jax_constructor)(static, children)
 
     return from_children
 
 
 def plain_auxdata(static: Any) -> bytes:
-    """Writes static data without serialize_auxdata."""
-    written = write_static(static)
-    if written is None:
+    """Writes static data as JSON: the default of serialize_auxdata."""
+    data = write_static(static)
+    if data is None:
         raise TypeError(
             "without serialize_auxdata, static data are None, bool, int, float, str, bytes, or "
             "tuples, lists and dicts of these"
         )
-    return written
+    return data
 
 
 def no_auxdata(static: Any) -> bytes:
-    """Marks named tuples, whose fields are written instead."""
+    """Marks the registration of a named tuple; its fields are written instead of static data."""
     raise AssertionError("the fields of a named tuple are written by write_fields")
 
 
-def _completes(registration: Registration, existing: Registration) -> bool:
-    """Tells whether a registration only adds the from_children that an earlier one lacks."""
+def _can_complete(registration: Registration, existing: Registration) -> bool:
+    """Returns whether `registration` only adds a from_children that `existing` lacks."""
     return (
         registration.serialized_name == existing.serialized_name
         and registration.from_children is not None
         and existing.from_children is None
         and not existing.is_namedtuple
-        and not _other_static_functions(registration, existing)
+        and not _has_other_static_functions(registration, existing)
     )
 
 
-def _other_static_functions(registration: Registration, existing: Registration) -> bool:
-    given = registration.serialize_auxdata, registration.deserialize_auxdata
-    there = existing.serialize_auxdata, existing.deserialize_auxdata
-    return given not in ((plain_auxdata, read_static), there)
+def _has_other_static_functions(registration: Registration, existing: Registration) -> bool:
+    functions = registration.serialize_auxdata, registration.deserialize_auxdata
+    existing_functions = existing.serialize_auxdata, existing.deserialize_auxdata
+    return functions not in ((plain_auxdata, read_static), existing_functions)
 
 
-def _difference(registration: Registration, existing: Registration) -> str:
-    """Says why a registration cannot complete the one that is there."""
+def _describe_conflict(registration: Registration, existing: Registration) -> str:
+    """Returns the end of the sentence that says why `registration` cannot complete `existing`."""
     if registration.serialized_name != existing.serialized_name:
         return f"; it cannot be {registration.serialized_name!r} too."
     if registration.is_namedtuple or existing.is_namedtuple:
@@ -501,13 +513,13 @@ def _difference(registration: Registration, existing: Registration) -> str:
 
 
 def _has_fields(registration: Registration, fields: Sequence[str] | None) -> bool:
-    """Tells whether a type is a named tuple of these fields; for None, whether it is none."""
-    here = getattr(registration.node_type, "_fields", None)
-    return here is None if fields is None else set(here or ()) == set(fields)
+    """Returns whether the type is a named tuple with these fields; for None, whether it is none."""
+    own_fields = getattr(registration.node_type, "_fields", None)
+    return own_fields is None if fields is None else set(own_fields or ()) == set(fields)
 
 
 def type_name(node_type: type) -> str:
-    """Names a type by its module and class."""
+    """Returns the module and qualified name of a type, for messages."""
     return f"{node_type.__module__}.{node_type.__qualname__}"
 
 
@@ -517,5 +529,5 @@ def _write_keys(keys: Sequence[Any]) -> bytes:
     return write_fields(keys)
 
 
-# jax.export knows this one by itself, under the same name and in the same form.
+# jax.export has this type built in, with the same name and format.
 _add(Registration(OrderedDict, "collections.OrderedDict", _write_keys, read_fields, None, None))

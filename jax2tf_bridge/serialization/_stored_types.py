@@ -1,4 +1,4 @@
-"""Names and codecs of nodes that are stored, by which another process finds their types."""
+"""Names of node types in files and pickles, and codecs for the types that have these names."""
 
 from __future__ import annotations
 
@@ -27,90 +27,92 @@ from jax2tf_bridge.serialization._registry import (
 
 
 class StoredNames:
-    """Cache of the names of one function's node types.
+    """Cache of the stored names of the node types of one function.
 
-    A type that the bridge does not know is looked up by letting JAX write and read a file.
+    The cache saves time because JAX has to write a file to look up a type that is registered with
+    jax.export only.
     """
 
     def __init__(self) -> None:
-        # By type, and for named tuples their fields in the order of the portable function.
+        # The key includes the fields, since portable functions may have them in different orders.
         self._named_tuples: dict[tuple[type, tuple[Hashable, ...]], StoredType] = {}
         self._unregistered: dict[type, str] = {}
 
     def stored(self, spec: TreeSpec) -> TreeSpec:
-        """Returns a node as files and pickles have it: with the name by which its type is found.
+        """Returns the node with `stored_type` set, by which readers find the type.
 
-        A type that is not registered is named by where it is defined, with its static data if they
-        are plain values.
+        A type that is not registered gets its qualified name, and its static data if they are
+        plain values.
 
         Raises:
-          SerializationError: the registered function failed on the static data.
+          SerializationError: the registered serialize_auxdata failed on the static data.
         """
         if spec.kind not in ("namedtuple", "custom") or spec.serialized_name or spec.codec is None:
             return spec
         if spec.kind == "custom":
-            return replace(spec, stored_type=self._stored_type(spec, spec.codec))
+            return replace(spec, stored_type=self._find_stored_type(spec, spec.codec))
         key = spec.codec.node_type, spec.keys
         if key not in self._named_tuples:
-            self._named_tuples[key] = self._stored_type(spec, spec.codec)
+            self._named_tuples[key] = self._find_stored_type(spec, spec.codec)
         return replace(spec, stored_type=self._named_tuples[key])
 
-    def _stored_type(self, spec: TreeSpec, codec: NodeCodec) -> StoredType:
+    def _find_stored_type(self, spec: TreeSpec, codec: NodeCodec) -> StoredType:
         name = self._unregistered.get(codec.node_type)
         if name is None:
-            found = serialization_of(spec)
-            if found is not None:
-                return StoredType(found[0], True, found[1])
+            serialization = serialization_of(spec)
+            if serialization is not None:
+                return StoredType(serialization[0], True, serialization[1])
             name = self._unregistered[codec.node_type] = defined_name(codec.node_type)
         static = None if spec.kind == "namedtuple" else write_static(codec.static)
         return StoredType(name, False, static)
 
 
 def codec_of(spec: TreeSpec) -> NodeCodec | None:
-    """Makes the codec of a node that was stored; None if its type is not known here.
+    """Makes the codec of a stored node; None if its type is not known in this process.
 
     Raises:
       FileFormatError: the type does not fit the stored data.
     """
     if spec.kind not in ("namedtuple", "custom"):
         return None
-    known = _stored_type(spec)
-    if not known.is_registered:
-        return _codec_of_unregistered(spec, known)
-    auxdata = known.auxdata
+    stored_type = _stored_type_of(spec)
+    if not stored_type.is_registered:
+        return _make_codec_of_unregistered(spec, stored_type)
+    auxdata = stored_type.auxdata
     if auxdata is None:
         auxdata = write_fields([str(k) for k in spec.keys]) if spec.kind == "namedtuple" else b""
-    return codec_for(known.name, auxdata, len(spec.children), spec.children)
+    return codec_for(stored_type.name, auxdata, len(spec.children), spec.children)
 
 
 def codec_if_it_fits(spec: TreeSpec) -> NodeCodec | None:
-    """Makes the codec of a node that is read; None if its type is not known or does not fit.
+    """Makes the codec of a stored node; None if its type is not known or does not fit.
 
-    A type that was registered only after the node was written may not fit. It must not keep the
-    rest from being read; `with_types` raises where the type is needed.
+    A type that was registered only after the node was written may not fit. It must not keep
+    the rest of the file from being read. `with_types` raises the error once the type is needed.
 
     Raises:
-      FileFormatError: the node was written with a registration, and the one here does not fit.
+      FileFormatError: the type was registered when the node was written, and the registration in
+        this process does not fit.
     """
     try:
         return codec_of(spec)
     except FileFormatError:
-        if _stored_type(spec).is_registered:
+        if _stored_type_of(spec).is_registered:
             raise
         return None
 
 
-def _stored_type(spec: TreeSpec) -> StoredType:
+def _stored_type_of(spec: TreeSpec) -> StoredType:
     if spec.serialized_name:
         return StoredType(spec.serialized_name, is_registered=True, auxdata=spec.auxdata)
     return spec.stored_type or StoredType(spec.name, is_registered=False)
 
 
 def with_types(spec: TreeSpec) -> TreeSpec:
-    """Adds to a structure the codecs of types that are known by now.
+    """Returns the structure with codecs added for all types that are known now.
 
     Raises:
-      FileFormatError: one of them does not fit the stored data.
+      FileFormatError: a type does not fit the stored data.
     """
     children = tuple(map(with_types, spec.children))
     if any(new is not old for new, old in zip(children, spec.children, strict=True)):
@@ -120,40 +122,40 @@ def with_types(spec: TreeSpec) -> TreeSpec:
 
 
 def registration_call(spec: TreeSpec) -> str:
-    """Returns the source of the call that registers a node's type for files."""
+    """Returns the Python code that registers the type of a node for files."""
     if spec.codec is not None:
         static = write_static(spec.codec.static)
-        known = StoredType(defined_name(spec.codec.node_type), False, static)
+        stored_type = StoredType(defined_name(spec.codec.node_type), False, static)
     elif spec.serialized_name:
-        known = StoredType(spec.serialized_name, True)
+        stored_type = StoredType(spec.serialized_name, True)
     else:
-        known = spec.stored_type or StoredType(spec.name, False)
-    shown = known.name.removeprefix("__main__.")
-    if known.is_registered or not all(part.isidentifier() for part in shown.split(".")):
-        shown = "..."
-    arguments = f"{shown}, serialized_name={known.name!r}"
+        stored_type = spec.stored_type or StoredType(spec.name, False)
+    type_text = stored_type.name.removeprefix("__main__.")
+    if stored_type.is_registered or not all(part.isidentifier() for part in type_text.split(".")):
+        type_text = "..."
+    arguments = f"{type_text}, serialized_name={stored_type.name!r}"
     if spec.kind == "namedtuple":
         return f"register_namedtuple_serialization({arguments})"
-    # Plain static data are read without further functions.
-    if not known.is_registered and known.auxdata is not None:
+    # The default deserialize_auxdata reads plain static data.
+    if not stored_type.is_registered and stored_type.auxdata is not None:
         return f"register_pytree_node_serialization({arguments})"
     call = (
         f"register_pytree_node_serialization({arguments}, serialize_auxdata=..., "
         "deserialize_auxdata=...)"
     )
-    if known.is_registered or spec.codec is not None:
+    if stored_type.is_registered or spec.codec is not None:
         return call
     return f"{call}; deserialize_auxdata(None) has to give the static data, which were not stored"
 
 
-def _codec_of_unregistered(spec: TreeSpec, stored: StoredType) -> NodeCodec | None:
+def _make_codec_of_unregistered(spec: TreeSpec, stored: StoredType) -> NodeCodec | None:
     """Makes the codec of a node whose type was not registered when it was stored.
 
-    It finds types that are registered by now, and the named tuples of jax.numpy and jax.scipy.
+    Finds types that are registered now, and the named tuples of jax.numpy and jax.scipy.
 
     Raises:
-      FileFormatError: a named tuple has other fields here, the static data cannot be read, or the
-        node is named by its class alone and several types have that name.
+      FileFormatError: the fields of a named tuple differ in this process, the static data cannot
+        be read, or the node stores only the name of its class and several types have that name.
     """
     fields = tuple(str(key) for key in spec.keys) if spec.kind == "namedtuple" else None
     registration = registration_of(stored.name, fields)
@@ -161,21 +163,22 @@ def _codec_of_unregistered(spec: TreeSpec, stored: StoredType) -> NodeCodec | No
     if fields is None:
         if registration is None:
             return None
-        return codec_by(registration, _static_of_unregistered(stored, registration), children)
+        return codec_by(registration, _read_static_of_unregistered(stored, registration), children)
     if registration is not None:
         return fields_codec(registration.node_type, fields, children)
     if not in_jax.is_imported():
         return None
-    of_jax = in_jax.named_tuple_of_jax(stored.name, fields)
-    if of_jax is not None:
-        return fields_codec(of_jax, fields, children)
-    if "." not in stored.name:  # under which jax.export may know an unrelated type
+    jax_type = in_jax.named_tuple_of_jax(stored.name, fields)
+    if jax_type is not None:
+        return fields_codec(jax_type, fields, children)
+    # jax.export may know an unrelated type by the name of a class without its module.
+    if "." not in stored.name:
         return None
     return codec_for(stored.name, write_fields(fields), children)
 
 
-def _static_of_unregistered(stored: StoredType, registration: Registration) -> Any:
-    """Reads the static data of a node that was stored before its type was registered."""
+def _read_static_of_unregistered(stored: StoredType, registration: Registration) -> Any:
+    """Returns the static data of a node that was stored before its type was registered."""
     try:
         if stored.auxdata is not None:
             return read_static(stored.auxdata)
@@ -190,29 +193,30 @@ def _static_of_unregistered(stored: StoredType, registration: Registration) -> A
         ) from e
 
 
-def _pickled(spec: TreeSpec) -> tuple[Any, ...]:
-    """Reduces a structure for pickles: its types are found by their names where it is read."""
-    return _unpickled, (_as_tuples(spec, StoredNames()),)
+def _reduce(spec: TreeSpec) -> tuple[Any, ...]:
+    """Returns what `__reduce__` returns, with the stored names of types instead of the types."""
+    return _unpickled, (_to_tuples(spec, StoredNames()),)
 
 
-def _as_tuples(spec: TreeSpec, names: StoredNames) -> tuple[Any, ...]:
+def _to_tuples(spec: TreeSpec, names: StoredNames) -> tuple[Any, ...]:
     try:
         node = names.stored(spec)
-    except SerializationError:  # the children still stand for it
+    except SerializationError:  # the reader then rebuilds the node from its children
         node = spec
-    children = tuple(_as_tuples(child, names) for child in spec.children)
+    children = tuple(_to_tuples(child, names) for child in spec.children)
     fields = (node.kind, node.name, node.keys, children, node.serialized_name, node.auxdata)
     return (*fields, node.stored_type)
 
 
 def _unpickled(fields: tuple[Any, ...]) -> TreeSpec:
-    """Makes the pickled structure, with the types that are known here."""
+    """Makes a structure from a pickle, with codecs for the types that are known here."""
+    # Pickles store the name of this function.
     return _from_tuples(fields, {})
 
 
 def _from_tuples(fields: tuple[Any, ...], codecs: dict[Hashable, NodeCodec | None]) -> TreeSpec:
-    kind, name, keys, nested, serialized_name, auxdata, stored_type = fields
-    children = tuple(_from_tuples(child, codecs) for child in nested)
+    kind, name, keys, child_tuples, serialized_name, auxdata, stored_type = fields
+    children = tuple(_from_tuples(child, codecs) for child in child_tuples)
     spec = TreeSpec(kind, name, keys, children, None, serialized_name, auxdata, stored_type)
     if kind not in ("namedtuple", "custom"):
         return spec
@@ -220,10 +224,10 @@ def _from_tuples(fields: tuple[Any, ...], codecs: dict[Hashable, NodeCodec | Non
     if key not in codecs:
         try:
             codecs[key] = codec_of(spec)
-        except FileFormatError:  # said where the types are needed
+        except FileFormatError:  # with_types raises it again once the type is needed
             codecs[key] = None
     return replace(spec, codec=codecs[key])
 
 
-# Whatever makes structures of types imports this module: from_jax and the readers of files.
-copyreg.pickle(TreeSpec, _pickled)
+# All modules that make structures with codecs import this module: from_jax and the file readers.
+copyreg.pickle(TreeSpec, _reduce)

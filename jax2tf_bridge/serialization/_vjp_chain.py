@@ -1,4 +1,4 @@
-"""Collects the VJPs that are written with a function; the same for every format."""
+"""Collects the VJPs to write with a function, for all file formats."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from jax2tf_bridge.portable._portable_function import PortableFunction
 
 
 def vjp_chain(
-    portable: PortableFunction, vjp_order: int | None, most: int
+    portable: PortableFunction, vjp_order: int | None, max_order: int
 ) -> tuple[PortableFunction, ...]:
-    """Collects a function, its VJP, that one's VJP and so on.
+    """Returns a function, its VJP, the VJP of that VJP, and so on.
 
     Args:
       portable: the function.
-      vjp_order: how many VJPs, which are made if they are not there; None for those that are.
-      most: how many the format holds.
+      vjp_order: the number of VJPs; missing ones are made. None returns the VJPs that exist.
+      max_order: the maximum number of VJPs in the format.
 
     Raises:
-      SerializationError: there are fewer, the format holds fewer, or one is not the VJP of the
-        function before it.
-      InconclusiveShapeError: making a VJP asked something about the sizes.
+      SerializationError: the function has fewer VJPs, the format holds fewer, or one of them is
+        not the VJP of the function before it.
+      InconclusiveShapeError: making a VJP requires a decision about unknown sizes.
       ValueError: vjp_order is negative.
     """
     if vjp_order is not None and vjp_order < 0:
@@ -30,21 +30,21 @@ def vjp_chain(
         primal = functions[-1]
         if vjp_order is None and primal.gradient.made is None:
             break
-        if len(functions) > most:
+        if len(functions) > max_order:
             raise SerializationError(
                 f"{portable.name} cannot be written with its VJPs: a file holds VJPs up to order "
-                f"{most}."
+                f"{max_order}."
             )
         try:
             vjp = primal.vjp()
         except GradientError as e:
             order = len(functions) - 1
-            there = f"only VJPs up to order {order} are there" if order else "there is no VJP"
+            available = f"only VJPs up to order {order} are there" if order else "there is no VJP"
             raise SerializationError(
                 Message(
                     f"{portable.name} cannot be written with ",
                     Argument("vjp_order", vjp_order),
-                    f": {there}. ",
+                    f": {available}. ",
                     e,
                 )
             ) from e

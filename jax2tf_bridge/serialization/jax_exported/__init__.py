@@ -1,1 +1,1 @@
-"""Reads and writes JAX's own format of exported functions, without JAX."""
+"""Reads and writes the file format of jax.export, without JAX."""

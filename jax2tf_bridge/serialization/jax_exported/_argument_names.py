@@ -1,4 +1,4 @@
-"""Names for positional arguments, which JAX's exported functions do not have."""
+"""Names for positional arguments. The file format of jax.export does not store them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from jax2tf_bridge.portable._tree_spec import TreeSpec
 
 
 def argument_names(in_tree: TreeSpec, primal: PortableFunction | None) -> tuple[str, ...]:
-    """Names positional arguments: x0, x1, ... or, for a VJP, primal_0, ... cotangent_0, ...
+    """Returns names of positional arguments: x0, x1, ... or primal_0, ... cotangent_0, ...
 
     Args:
       in_tree: the structure of (args, kwargs).
-      primal: the function, if this is its VJP.
+      primal: the function that this is the VJP of; None if this is not a VJP.
     """
     args, kwargs = in_tree.children
     if primal is not None:

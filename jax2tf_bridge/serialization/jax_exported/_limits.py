@@ -1,4 +1,4 @@
-"""Checks that JAX's format of exported functions can hold a function, before it is written."""
+"""Checks that the file format of jax.export can hold a function, before it is written."""
 
 from __future__ import annotations
 
@@ -18,21 +18,24 @@ from jax2tf_bridge.serialization._registry import serialization_of
 from jax2tf_bridge.serialization._stored_types import registration_call
 from jax2tf_bridge.serialization.jax_exported._schema import DTYPES
 
-# How the types of tensors of narrow integers end, as MLIR prints them.
-_NARROW = tuple(f"{before}{ELEMENT_TYPES[name]}>" for name in WIDENED for before in "x<")
-_LARGEST_SHORT = 2**16 - 1
-_LARGEST_COUNT = 2**32 - 1
-_OLDEST_CONVENTION = 8
-# The root table and its VJPs have their place in the depth of a file too.
-_DEEPEST_TREE = MAX_DEPTH - 20
+# The ends of the types of tensors of narrow integers, as MLIR prints them.
+_NARROW_TYPE_ENDS = tuple(f"{before}{ELEMENT_TYPES[name]}>" for name in WIDENED for before in "x<")
+_MAX_USHORT = 2**16 - 1
+_MAX_UINT = 2**32 - 1
+_MIN_CONVENTION = 8
+# The root table and its VJPs add to the depth of the file.
+_MAX_TREE_DEPTH = MAX_DEPTH - 20
 
 
 @dataclass(frozen=True)
 class Writable:
-    """Portable function that the format holds, with the serialized names of its nodes.
+    """Portable function that the format can hold, with the serialized names of its nodes.
 
     Attributes:
-      needs_jax: what JAX has to change in its module first, as a sentence; "" for nothing.
+      portable: the function.
+      in_tree: the structure of its arguments, with serialized names.
+      out_tree: the structure of its results, with serialized names.
+      needs_jax: the reason why JAX must rewrite the module first; "" if that is not needed.
     """
 
     portable: PortableFunction
@@ -42,29 +45,29 @@ class Writable:
 
 
 def writable(portable: PortableFunction) -> Writable:
-    """Checks that the format can hold a function, and names its types for it.
+    """Checks that the format can hold a function, and adds the serialized names of its types.
 
     Raises:
-      SerializationError: the format cannot hold it; every reason is listed.
+      SerializationError: the format cannot hold it; the message lists every reason.
     """
     problems: list[str] = []
-    in_tree = _tree(portable.in_tree, "the arguments", 1, problems)
-    out_tree = _tree(portable.out_tree, "the results", 1, problems)
+    in_tree = _add_serialized_names(portable.in_tree, "the arguments", 1, problems)
+    out_tree = _add_serialized_names(portable.out_tree, "the results", 1, problems)
     if any(_is_too_deep(tree, 1) for tree in (portable.in_tree, portable.out_tree)):
-        raise _refusal(portable, problems)  # Nothing else can be said of it.
+        raise _refusal_error(portable, problems)  # the other checks would recurse too deeply
     leaves = portable.in_tree.leaf_count, portable.out_tree.leaf_count
     problem = function_problem(portable, *leaves, Comparisons())
     if problem is not None:
-        raise _refusal(portable, [*problems, f"its parts disagree: {problem}"])
+        raise _refusal_error(portable, [*problems, f"its parts disagree: {problem}"])
     for path, aval in ((port.path, port.aval) for port in portable.inputs):
         _check_dtype(path, aval, problems)
     for i, aval in enumerate(portable.out_avals):
         _check_dtype(f"result {i}", aval, problems)
-    if portable.module.kept_arguments and portable.module.kept_arguments[-1] > _LARGEST_SHORT:
+    if portable.module.kept_arguments and portable.module.kept_arguments[-1] > _MAX_USHORT:
         problems.append(
             f"argument {portable.module.kept_arguments[-1]} is used, and the format counts "
             f"arguments "
-            f"in 16 bits, up to {_LARGEST_SHORT}: join arrays, or write a .jaxfn file"
+            f"in 16 bits, up to {_MAX_USHORT}: join arrays, or write a .jaxfn file"
         )
     problems += [
         f"the captured array {constant.name or constant.digest} ({constant.aval}) is not there: it "
@@ -78,15 +81,15 @@ def writable(portable: PortableFunction) -> Writable:
             f"it calls TensorFlow graphs ({names}), which JAX cannot run: export it with call_tf "
             "without call_tf_graph, or write a .jaxfn file"
         )
-    if portable.module.calling_convention_version < _OLDEST_CONVENTION:
+    if portable.module.calling_convention_version < _MIN_CONVENTION:
         problems.append(
             f"its calling convention is {portable.module.calling_convention_version}, and JAX "
-            f"calls modules from {_OLDEST_CONVENTION} on"
+            f"calls modules from {_MIN_CONVENTION} on"
         )
-    if portable.module.calling_convention_version > _LARGEST_SHORT:
+    if portable.module.calling_convention_version > _MAX_USHORT:
         problems.append(
             f"its calling convention is {portable.module.calling_convention_version}, and the "
-            f"format holds up to {_LARGEST_SHORT}"
+            f"format holds up to {_MAX_USHORT}"
         )
     problems += [
         f"the effect {name} is known by its class alone, and JAX finds it by module and class"
@@ -98,48 +101,49 @@ def writable(portable: PortableFunction) -> Writable:
         for check in shared_checks(portable.module.disabled_checks)
         if check != DisabledSafetyCheck.platform() and check.is_custom_call() is None
     ]
-    every = dict.fromkeys((*portable.in_shardings, *portable.out_shardings))
-    for mesh in dict.fromkeys(s.mesh for s in every if s is not None and s.mesh is not None):
-        if any(not 0 < size <= _LARGEST_COUNT for size in mesh.axis_sizes):
-            problems.append(f"the mesh {mesh} has a size that is not from 1 to {_LARGEST_COUNT}")
-    if not 0 < portable.module.nr_devices <= _LARGEST_COUNT:
-        problems.append(f"{portable.module.nr_devices} devices are not from 1 to {_LARGEST_COUNT}")
+    shardings = dict.fromkeys((*portable.in_shardings, *portable.out_shardings))
+    for mesh in dict.fromkeys(s.mesh for s in shardings if s is not None and s.mesh is not None):
+        if any(not 0 < size <= _MAX_UINT for size in mesh.axis_sizes):
+            problems.append(f"the mesh {mesh} has a size that is not from 1 to {_MAX_UINT}")
+    if not 0 < portable.module.nr_devices <= _MAX_UINT:
+        problems.append(f"{portable.module.nr_devices} devices are not from 1 to {_MAX_UINT}")
     if problems:
-        raise _refusal(portable, problems)
-    return Writable(portable, in_tree, out_tree, _work_for_jax(portable))
+        raise _refusal_error(portable, problems)
+    return Writable(portable, in_tree, out_tree, _describe_needed_rewrites(portable))
 
 
-def _refusal(portable: PortableFunction, problems: list[str]) -> SerializationError:
+def _refusal_error(portable: PortableFunction, problems: list[str]) -> SerializationError:
     return SerializationError(
         f"{portable.name} cannot be written as JAX's exported function:{bullet_list(problems)}"
     )
 
 
 def _is_too_deep(spec: TreeSpec, depth: int) -> bool:
-    return depth > _DEEPEST_TREE or any(_is_too_deep(c, depth + 1) for c in spec.children)
+    return depth > _MAX_TREE_DEPTH or any(_is_too_deep(c, depth + 1) for c in spec.children)
 
 
 def _is_widened(portable: PortableFunction) -> bool:
-    """Tells whether the module takes 4-bit integers as 8-bit ones, as TensorFlow needs it."""
+    """Returns whether the module takes 4-bit integers widened to 8 bits, as TensorFlow needs."""
     if not any(aval.dtype in WIDENED for aval in (*portable.in_avals, *portable.out_avals)):
         return False
     try:
         inputs, outputs = read_main_types(portable.module.data)
     except FileFormatError:
-        return portable.constraints_known  # as its portable function was made
-    return not any(t.endswith(_NARROW) for t in (*inputs, *outputs))
+        # The bridge widens all functions that it exports, and knows the constraints of only these.
+        return portable.constraints_known
+    return not any(t.endswith(_NARROW_TYPE_ENDS) for t in (*inputs, *outputs))
 
 
-def _work_for_jax(portable: PortableFunction) -> str:
-    """Describes what JAX has to change in the module, in a sentence; "" for nothing."""
-    work = []
+def _describe_needed_rewrites(portable: PortableFunction) -> str:
+    """Returns the reason why JAX must rewrite the module, as a clause; "" if it need not."""
+    reasons = []
     if portable.lifted_constants:
-        work.append(f"captured arrays ({len(portable.lifted_constants)}) lie beside its module")
+        reasons.append(f"captured arrays ({len(portable.lifted_constants)}) lie beside its module")
     if _is_widened(portable):
-        work.append("its module takes 4-bit integers as 8-bit ones, for TensorFlow")
+        reasons.append("its module takes 4-bit integers as 8-bit ones, for TensorFlow")
     if not portable.target.xla:
-        work.append("its module has composites, for TensorFlow's own operations")
-    return ", and ".join(work)
+        reasons.append("its module has composites, for TensorFlow's own operations")
+    return ", and ".join(reasons)
 
 
 def _check_dtype(path: str, aval: Aval, problems: list[str]) -> None:
@@ -150,12 +154,12 @@ def _check_dtype(path: str, aval: Aval, problems: list[str]) -> None:
         )
 
 
-def _tree(spec: TreeSpec, path: str, depth: int, problems: list[str]) -> TreeSpec:
-    """Adds the serialized names of the nodes to a structure."""
+def _add_serialized_names(spec: TreeSpec, path: str, depth: int, problems: list[str]) -> TreeSpec:
+    """Returns the structure with the serialized name of each node; appends to `problems`."""
     if spec.kind in ("leaf", "none"):
         return spec
-    if depth == _DEEPEST_TREE:
-        problems.append(f"{path} are nested more than {_DEEPEST_TREE} deep")
+    if depth == _MAX_TREE_DEPTH:
+        problems.append(f"{path} are nested more than {_MAX_TREE_DEPTH} deep")
         return spec
     if spec.kind == "dict":
         problems += [
@@ -164,19 +168,21 @@ def _tree(spec: TreeSpec, path: str, depth: int, problems: list[str]) -> TreeSpe
             for key in spec.keys
             if not isinstance(key, str)
         ]
-    found: tuple[str, bytes] | None = None
+    serialization: tuple[str, bytes] | None = None
     if spec.kind in ("namedtuple", "custom"):
         try:
-            found = serialization_of(spec)
+            serialization = serialization_of(spec)
         except SerializationError as e:
             problems.append(f"{path}: {e}")
-            found = spec.name, b""
-        if found is None:
+            serialization = spec.name, b""
+        if serialization is None:
             problems.append(
                 f"{path} have a {spec.name}, which is not registered for files. jax.export "
                 f"needs that where they are written and where they are read: "
                 f"{registration_call(spec)}"
             )
-    children = tuple(_tree(child, path, depth + 1, problems) for child in spec.children)
-    name, auxdata = found or ("", None)
+    children = tuple(
+        _add_serialized_names(child, path, depth + 1, problems) for child in spec.children
+    )
+    name, auxdata = serialization or ("", None)
     return replace(spec, children=children, serialized_name=name, auxdata=auxdata)

@@ -1,4 +1,4 @@
-"""Reads from a StableHLO module without parsing it: its version, and JAX's assertions."""
+"""Reads the version and JAX's shape assertions from a StableHLO module, without parsing it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from jax2tf_bridge.portable._stablehlo_version import Version
 from jax2tf_bridge.portable._symbolic_texts import Comparisons
 from shape_poly import Comparison, DimExpr, Operation, is_symbolic_dim, operation
 
-# MLIR bytecode begins with its own version, a number of one byte, and who wrote it.
+# MLIR bytecode begins with its own version, a number of one byte, and the name of its producer.
 _ARTIFACT = re.compile(
     rb"ML\xefR[\x01-\xff]StableHLO_v([0-9]{1,5})\.([0-9]{1,5})\.([0-9]{1,5})\x00"
 )
-# The text of an assertion that JAX makes of a constraint, in 0.4.30 to 0.12; what its variables
-# are follows, up to the end of the string.
-_ASSERTION = re.compile(rb"Input shapes do not match the symbolic shape constraint ")
-_END = re.compile(rb"\x00")
-_LONGEST_MESSAGE = 1_000_000
-_GIVEN_AS = "Using the following polymorphic shapes specifications: "
+# Beginning of the assertion that JAX 0.4.30 to 0.12 writes for a constraint. The definitions of
+# the variables follow, up to the end of the string.
+_ASSERTION_START = re.compile(rb"Input shapes do not match the symbolic shape constraint ")
+_STRING_END = re.compile(rb"\x00")
+_MAX_MESSAGE_SIZE = 1_000_000
+_SPECIFICATIONS_START = "Using the following polymorphic shapes specifications: "
 
 
 def stablehlo_version(module: memoryview) -> Version | None:
-    """Reads the StableHLO version of a module; None if it is no portable artifact."""
+    """Returns the StableHLO version of a module; None if it is not a portable artifact."""
     match = _ARTIFACT.match(module)
     if match is None:
         return None
@@ -34,14 +34,14 @@ def stablehlo_version(module: memoryview) -> Version | None:
 def asserted_constraints(
     module: memoryview, shapes: Sequence[Sequence[str]], in_avals: Sequence[Aval]
 ) -> tuple[str, ...]:
-    """Reads which constraints on sizes a module checks itself, as the user wrote them.
+    """Returns the constraints on sizes that a module checks itself, as the user wrote them.
 
-    A module may hold constraints of functions that it calls; they are left out.
+    Constraints of functions that the module calls are left out.
 
     Args:
       module: the portable artifact.
-      shapes: the sizes of the arguments, as JAX printed them.
-      in_avals: the same arguments.
+      shapes: the sizes of each argument, as JAX printed them.
+      in_avals: the abstract values of the same arguments.
     """
     symbolic = [
         (texts, aval)
@@ -52,51 +52,59 @@ def asserted_constraints(
         return ()
     dims = (dim for _, aval in symbolic for dim in aval.shape)
     variables = frozenset().union(*(d.variables() for d in dims if isinstance(d, DimExpr)))
-    own = [f".shape = {_tuple_text(texts)}" for texts, _ in symbolic]
-    found: dict[str, Comparison] = {}
-    comparisons = Comparisons()
-    for message in _assertions(module):
+    own_shapes = [f".shape = {_format_tuple(texts)}" for texts, _ in symbolic]
+    comparison_by_text: dict[str, Comparison] = {}
+    parser = Comparisons()
+    for message in _read_assertions(module):
         constraint, _, rest = message.partition(". Expected '")
-        given = rest.partition(_GIVEN_AS)[2]
-        comparison = comparisons.parse(constraint)
+        specifications = rest.partition(_SPECIFICATIONS_START)[2]
+        comparison = parser.parse(constraint)
         if (
             isinstance(comparison, Comparison)
             and comparison.variables() <= variables
-            and _are_own(given, own)
+            and _names_own_shapes(specifications, own_shapes)
         ):
-            found[constraint] = comparison
-    # JAX 0.10 and later add these by themselves.
-    added = {multiple for comparison in found.values() for multiple in _as_multiples(comparison)}
-    return tuple(text for text, comparison in found.items() if comparison not in added)
+            comparison_by_text[constraint] = comparison
+    # JAX 0.10 and later add these constraints; the user did not write them.
+    implied = {
+        multiple
+        for comparison in comparison_by_text.values()
+        for multiple in _implied_multiples(comparison)
+    }
+    return tuple(
+        text for text, comparison in comparison_by_text.items() if comparison not in implied
+    )
 
 
-def _assertions(module: memoryview) -> Iterator[str]:
-    """Yields the text of each assertion, behind its fixed beginning."""
+def _read_assertions(module: memoryview) -> Iterator[str]:
+    """Yields the text of each assertion, without its fixed beginning."""
     position = 0
-    while match := _ASSERTION.search(module, position):
-        limit = match.end() + _LONGEST_MESSAGE
-        end = _END.search(module, match.end(), limit)
+    while match := _ASSERTION_START.search(module, position):
+        limit = match.end() + _MAX_MESSAGE_SIZE
+        end = _STRING_END.search(module, match.end(), limit)
         if end is not None:
             yield str(module[match.end() : end.start()], "utf-8", "replace")
         position = limit if end is None else end.end()
 
 
-def _are_own(given: str, own: Sequence[str]) -> bool:
-    """Tells whether an assertion names exactly the function's own sizes, in order."""
-    if given.count(".shape = (") < len(own):
+def _names_own_shapes(specifications: str, own_shapes: Sequence[str]) -> bool:
+    """Returns whether an assertion names exactly the shapes of this function, in order."""
+    if specifications.count(".shape = (") < len(own_shapes):
         return False
     position = 0
-    for text in own:
-        position = given.find(text, position)
+    for text in own_shapes:
+        position = specifications.find(text, position)
         if position < 0:
             return False
         position += len(text)
-    # The results of solving them follow.
-    return ".shape = (" not in given[position:].partition(" Obtained dimension variables:")[0]
+    # The solution for the variables follows, and may contain the same words.
+    return (
+        ".shape = (" not in specifications[position:].partition(" Obtained dimension variables:")[0]
+    )
 
 
-def _as_multiples(comparison: Comparison) -> Iterator[Comparison]:
-    """Yields what JAX adds to `mod(b, 2) == 0`: `2*floordiv(b, 2) == b`, in all its forms."""
+def _implied_multiples(comparison: Comparison) -> Iterator[Comparison]:
+    """Yields the forms of `2*floordiv(b, 2) == b` that JAX derives from `mod(b, 2) == 0`."""
     left = comparison.left
     if comparison.operator != "==" or comparison.right != 0 or isinstance(left, int):
         return
@@ -109,5 +117,5 @@ def _as_multiples(comparison: Comparison) -> Iterator[Comparison]:
                     yield Comparison("==", number * floor, value)
 
 
-def _tuple_text(texts: Sequence[str]) -> str:
+def _format_tuple(texts: Sequence[str]) -> str:
     return f"({', '.join(texts)}{',' * (len(texts) == 1)})"

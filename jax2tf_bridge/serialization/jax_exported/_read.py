@@ -1,4 +1,4 @@
-"""Reads JAX's exported functions, as jax.export.Exported.serialize writes them, without JAX."""
+"""Reads functions that jax.export.Exported.serialize wrote, without JAX."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from jax2tf_bridge.serialization.jax_exported._trees import (
 )
 from shape_poly import is_symbolic_dim
 
-_WHAT = "A function exported by JAX"
-_INDICES = {
+_FORMAT_NAME = "A function exported by JAX"
+_INDEX_FIELDS = {
     ExportedField.IN_AVALS: ExportedField.IN_AVALS_IDXS,
     ExportedField.OUT_AVALS: ExportedField.OUT_AVALS_IDXS,
 }
 
 
 class GradientInBytes(GradientOnDemand):
-    """A VJP that is there as bytes, and is read when it is asked for."""
+    """VJP that is stored as bytes and parsed when it is first used."""
 
     @property
     def made(self) -> PortableFunction:
@@ -52,26 +52,26 @@ class GradientInBytes(GradientOnDemand):
 def read_exported(data: Readable, *, file: str | None = None) -> PortableFunction:
     """Reads a function that jax.export.Exported.serialize of JAX 0.4.30 or later wrote.
 
-    Serialization versions 2 to 12 are read, and later ones as long as they only add fields.  The
-    format has neither constraints nor the names of positional arguments: constraints that the
-    module checks itself are recovered, `constraints_known` is False, and the arguments are called
-    x0, x1, ...  Node types are rebuilt if they are registered here
-    (register_pytree_node_serialization, or jax.export's); otherwise their children stand for them,
-    as TreeSpec says.
+    Supports serialization versions 2 to 12, and later versions if they only add fields. The format
+    stores neither constraints nor the names of positional arguments. Constraints that the module
+    checks itself are recovered, `constraints_known` is False, and the arguments are named x0, x1,
+    and so on. Nodes are rebuilt if their types are registered, with
+    register_pytree_node_serialization of the bridge or of jax.export. TreeSpec says how other
+    nodes are represented.
 
     Args:
-      data: the bytes; they must stay, since VJPs are read from them when they are asked for.
-      file: where they were read from, for messages.
+      data: the bytes. They must not change or be released, since VJPs are read from them later.
+      file: the name of their file, for messages.
 
     Raises:
-      FileFormatError: the bytes are no such function, of the withdrawn version 7, or hold
-        something that this version of the bridge does not know.
+      FileFormatError: the bytes are not such a function, have the withdrawn version 7, or contain
+        something that this version of the bridge does not support.
     """
-    root = Reader(data, what=_WHAT, file=file).root()
+    root = Reader(data, what=_FORMAT_NAME, file=file).root()
     try:
-        return _function(root, None)
+        return _read_function(root, None)
     except RecursionError:
-        # Python's own limit, where the caller used it up nearly.
+        # The reader limits the nesting, but the caller may be close to Python's recursion limit.
         raise root.error(None, "fewer trees within each other", "too many to follow") from None
 
 
@@ -92,7 +92,7 @@ def _check_version(root: Table) -> None:
         )
 
 
-def _function(
+def _read_function(
     table: Table,
     primal: PortableFunction | None,
     *,
@@ -102,29 +102,29 @@ def _function(
     """Reads a function, or the VJP of `primal`.
 
     Args:
-      table: of the function.
-      primal: the function, if this is its VJP.
-      only_check: whether the module is left out, not copied.
-      checked: whether its VJP was read with `only_check` before.
+      table: the table of the function.
+      primal: the function that this is the VJP of; None if this is not a VJP.
+      only_check: whether to validate the function without copying its module.
+      checked: whether the VJPs of this function were validated before.
     """
     _check_version(table)
-    avals = _AvalTables(table)
+    avals = _FunctionAvals(table)
     in_avals, in_shapes = avals.avals(ExportedField.IN_AVALS)
     out_avals, _ = avals.avals(ExportedField.OUT_AVALS)
     trees = TreeReader()
-    in_tree = _tree(trees, table, ExportedField.IN_TREE, len(in_avals))
+    in_tree = _read_tree(trees, table, ExportedField.IN_TREE, len(in_avals))
     _check_call(table, in_tree, in_avals, out_avals, primal)
-    module, version = _module(table)
+    module, version = _read_module(table)
     constraints = () if only_check else asserted_constraints(module, in_shapes, in_avals)
     refines = table.boolean(ExportedField.USES_GLOBAL_CONSTANTS)
     convention = table.integer(ExportedField.CALLING_CONVENTION_VERSION)
-    producer = _producer(table)
+    producer = _describe_producer(table)
     shardings = ShardingReader(table)
     portable = PortableFunction(
         name=table.string(ExportedField.FUNCTION_NAME) or "",
         in_tree=in_tree,
         in_avals=in_avals,
-        out_tree=_tree(trees, table, ExportedField.OUT_TREE, len(out_avals)),
+        out_tree=_read_tree(trees, table, ExportedField.OUT_TREE, len(out_avals)),
         out_avals=out_avals,
         argument_names=argument_names(in_tree, primal),
         module=Module(
@@ -136,11 +136,11 @@ def _function(
             uses_shape_polymorphism=refines
             or any(is_symbolic_dim(dim) for aval in in_avals for dim in aval.shape),
             disabled_checks=disabled_checks(table.tables(ExportedField.DISABLED_CHECKS)),
-            nr_devices=_nr_devices(table),
+            nr_devices=_read_nr_devices(table),
         ),
         constraints=constraints,
-        ordered_effects=_effects(table, ExportedField.ORDERED_EFFECTS),
-        unordered_effects=_effects(table, ExportedField.UNORDERED_EFFECTS),
+        ordered_effects=_read_effects(table, ExportedField.ORDERED_EFFECTS),
+        unordered_effects=_read_effects(table, ExportedField.UNORDERED_EFFECTS),
         in_shardings=shardings.shardings(ExportedField.IN_SHARDINGS, len(in_avals)),
         out_shardings=shardings.shardings(ExportedField.OUT_SHARDINGS, len(out_avals)),
         target=Target(producer, (version,), convention),
@@ -156,19 +156,19 @@ def _function(
     if vjp is None:
         return portable
     if not checked:
-        _function(vjp, portable, only_check=True)
-    return portable if only_check else _with_vjp(portable, vjp)
+        _read_function(vjp, portable, only_check=True)
+    return portable if only_check else _add_vjp(portable, vjp)
 
 
-def _with_vjp(portable: PortableFunction, vjp: Table) -> PortableFunction:
+def _add_vjp(portable: PortableFunction, vjp: Table) -> PortableFunction:
     def make() -> PortableFunction:
-        return _function(vjp.again(), portable, checked=True)
+        return _read_function(vjp.again(), portable, checked=True)
 
     return replace(portable, gradient=GradientInBytes(make))
 
 
-class _AvalTables:
-    """Reader of one function's abstract values, which stand in-line or in a list by index."""
+class _FunctionAvals:
+    """Reader of the abstract values of one function, stored inline or as indices into a list."""
 
     def __init__(self, exported: Table) -> None:
         self._exported = exported
@@ -176,32 +176,32 @@ class _AvalTables:
         self._shared = tuple(map(self._read, exported.tables(ExportedField.UNIQUE_AVALS)))
 
     def avals(self, field: ExportedField) -> tuple[tuple[Aval, ...], tuple[tuple[str, ...], ...]]:
-        """Reads the abstract values of arguments or results, and their shapes as written."""
-        indices = self._exported.integers(_INDICES[field])
+        """Returns the abstract values of arguments or results, and their shapes as stored."""
+        indices = self._exported.integers(_INDEX_FIELDS[field])
         if indices and max(indices) >= len(self._shared):
             raise self._exported.error(
-                _INDICES[field], f"indices below {len(self._shared)}", f"{max(indices)}"
+                _INDEX_FIELDS[field], f"indices below {len(self._shared)}", f"{max(indices)}"
             )
         if indices:
             sizes = [4 + sum(map(len, shape)) + 4 * len(shape) for _, shape in self._shared]
-            self._exported.spend(_INDICES[field], sum(sizes[i] for i in indices))
-            found = tuple(self._shared[i] for i in indices)
+            self._exported.spend(_INDEX_FIELDS[field], sum(sizes[i] for i in indices))
+            pairs = tuple(self._shared[i] for i in indices)
         else:
-            found = tuple(map(self._read, self._exported.tables(field)))
-        return tuple(aval for aval, _ in found), tuple(shape for _, shape in found)
+            pairs = tuple(map(self._read, self._exported.tables(field)))
+        return tuple(aval for aval, _ in pairs), tuple(shape for _, shape in pairs)
 
     def _read(self, table: Table) -> tuple[Aval, tuple[str, ...]]:
         return self._reader.aval(table), table.strings(AvalField.SHAPE)
 
 
-def _tree(trees: TreeReader, table: Table, field: ExportedField, leaves: int) -> TreeSpec:
-    found = table.table(field)
-    if found is None:
+def _read_tree(trees: TreeReader, table: Table, field: ExportedField, leaves: int) -> TreeSpec:
+    tree_table = table.table(field)
+    if tree_table is None:
         raise table.error(field, "a pytree", "none")
-    tree = trees.tree(found)
-    if tree.leaf_count != leaves:
-        raise found.error(None, f"{leaves} leaves, one a value", f"{tree.leaf_count}")
-    return tree
+    spec = trees.tree(tree_table)
+    if spec.leaf_count != leaves:
+        raise tree_table.error(None, f"{leaves} leaves, one a value", f"{spec.leaf_count}")
+    return spec
 
 
 def _check_call(
@@ -211,7 +211,7 @@ def _check_call(
     out_avals: Sequence[Aval],
     primal: PortableFunction | None,
 ) -> None:
-    """Refuses what cannot be the arguments of a call, or of the VJP of `primal`."""
+    """Raises an error unless in_tree is (args, kwargs), and fits a VJP of `primal` if given."""
     if in_tree.kind != "tuple" or [c.kind for c in in_tree.children] != ["tuple", "dict"]:
         raise table.error(
             ExportedField.IN_TREE,
@@ -223,7 +223,7 @@ def _check_call(
         raise table.error(None, f"the VJP of {primal.name}", problem)
 
 
-def _module(table: Table) -> tuple[memoryview, Version]:
+def _read_module(table: Table) -> tuple[memoryview, Version]:
     module = table.bytes(ExportedField.MODULE)
     version = None if module is None else stablehlo_version(module)
     if module is None or version is None:
@@ -232,7 +232,7 @@ def _module(table: Table) -> tuple[memoryview, Version]:
     return module, version
 
 
-def _producer(table: Table) -> str:
+def _describe_producer(table: Table) -> str:
     version = table.string(ExportedField.JAX_VERSION)
     if version:
         return f"JAX {version}"
@@ -240,19 +240,19 @@ def _producer(table: Table) -> str:
     return f"JAX (serialization version {stamp})"
 
 
-def _nr_devices(table: Table) -> int:
+def _read_nr_devices(table: Table) -> int:
     count = table.integer(ExportedField.NR_DEVICES) or table.integer(ExportedField.NR_DEVICES_SHORT)
     if count < 1:
         raise table.error(ExportedField.NR_DEVICES, "at least one device", f"{count}")
     return count
 
 
-def _effects(table: Table, field: ExportedField) -> tuple[str, ...]:
-    return tuple(map(_effect_name, table.tables(field)))
+def _read_effects(table: Table, field: ExportedField) -> tuple[str, ...]:
+    return tuple(map(_read_effect_name, table.tables(field)))
 
 
-def _effect_name(table: Table) -> str:
-    """Reads the class of an effect, as "jax._src.debugging.OrderedDebugEffect"."""
+def _read_effect_name(table: Table) -> str:
+    """Returns the class of an effect, such as "jax._src.debugging.OrderedDebugEffect"."""
     text = table.string(EffectField.TYPE_NAME)
     if not text:
         raise table.error(EffectField.TYPE_NAME, "the class of an effect", "none")

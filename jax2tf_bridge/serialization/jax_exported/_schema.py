@@ -1,7 +1,7 @@
-"""Fields and numbers of JAX's format of exported functions, serialization versions 2 to 12.
+"""Fields and numbers of the file format of jax.export, serialization versions 2 to 12.
 
-JAX stamped its files with 2 or 3 until July 2026, whatever they held: only its fields tell what a
-file holds. Since the versions only added fields and numbers, one schema reads all of them:
+Until July 2026 JAX wrote version 2 or 3 into all files, so only the fields show what a file
+contains. Since the versions only added fields and numbers, one schema reads all of them:
 
 | version | since | what it added |
 |---|---|---|
@@ -10,12 +10,12 @@ file holds. Since the versions only added fields and numbers, one schema reads a
 | 4 | April 2025 | typed PRNG keys |
 | 5 | November 2025 | memory spaces, the number of devices in 32 bits |
 | 6 | January 2026 | named shardings, beside XLA's |
-| 7 | | withdrawn soon after: named shardings only, too early for its readers |
-| 8 | March 2026 | what kind of device a mesh is of |
+| 7 | | named shardings only; withdrawn soon after, since readers did not support them yet |
+| 8 | March 2026 | the kind of the devices of a mesh |
 | 9 | March 2026 | named shardings only |
 | 10 | April 2026 | avals, meshes and shardings by index |
 | 11 | May 2026 | the platform of a device |
-| 12 | July 2026 | JAX's version, and the true serialization version |
+| 12 | July 2026 | the JAX version, and the true serialization version |
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from jax2tf_bridge.serialization._flatbuffer import Field
 FIRST_VERSION = 2
 WITHDRAWN_VERSION = 7
 WRITTEN_VERSION = 12
-"""What serialize_exported writes: all of version 12 but JAX's version, which is not ours."""
+"""Version that serialize_exported writes, without JAX_VERSION, since JAX is not the writer."""
 
 
 class ExportedField(Field):
-    """Field of the root table, or of a VJP."""
+    """Field of an exported function: the root table, or a VJP."""
 
     SERIALIZATION_VERSION = "ushort"
     FUNCTION_NAME = "string"
@@ -66,7 +66,7 @@ class ExportedField(Field):
 
 
 class TreeField(Field):
-    """Field of a pytree's node."""
+    """Field of a pytree node."""
 
     KIND = "byte"
     CHILDREN = "[PyTreeDef]"
@@ -96,7 +96,7 @@ class AvalField(Field):
 
 
 class ShardingField(Field):
-    """Field of one array's sharding."""
+    """Field of the sharding of an array."""
 
     KIND = "byte"
     HLO_SHARDING = "[ubyte]"
@@ -136,7 +136,7 @@ class MeshField(Field):
 
 
 class DeviceField(Field):
-    """Field of a mesh's kind of device."""
+    """Field of the abstract device of a mesh."""
 
     DEVICE_KIND = "string"
     NUM_CORES = "uint", None
@@ -157,22 +157,22 @@ class CheckField(Field):
 
 
 class CheckKind(IntEnum):
-    """Kinds of disabled safety checks; shape assertions cannot be disabled since 2024."""
+    """Kinds of disabled safety checks. Shape assertions can no longer be disabled since 2024."""
 
     PLATFORM = 0
     CUSTOM_CALL = 1
     SHAPE_ASSERTIONS = 2
 
 
-_NUMBERS = {row.jax_export: row.name for row in ALL_DTYPES if row.jax_export is not None}
-_NUMBERS |= {22: "float0", **{row.jax_export: row.name for row in KEYS.values()}}
+_DTYPE_BY_NUMBER = {row.jax_export: row.name for row in ALL_DTYPES if row.jax_export is not None}
+_DTYPE_BY_NUMBER |= {22: "float0", **{row.jax_export: row.name for row in KEYS.values()}}
 
-DTYPES = tuple(_NUMBERS[number] for number in range(len(_NUMBERS)))
-"""The dtypes by their numbers."""
+DTYPES = tuple(_DTYPE_BY_NUMBER[number] for number in range(len(_DTYPE_BY_NUMBER)))
+"""Name of the dtype for each number."""
 
 KEY_SHAPES = {row.name: (row.words,) for row in KEYS.values()}
-"""The shape of the words that a key of each kind is made of."""
+"""Shape of the words that represent one PRNG key, by key dtype."""
 
-# Each 0 means that the field is missing.
+# Index 0 stands for a missing field.
 MEMORY_SPACES: tuple[MemorySpace, ...] = ("device", "device", "host", "any")
 AXIS_TYPES: tuple[AxisType, ...] = ("auto", "auto", "explicit", "manual")

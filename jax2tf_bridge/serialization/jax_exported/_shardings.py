@@ -1,4 +1,4 @@
-"""Reads the shardings in JAX's exported functions."""
+"""Reads the shardings in files of jax.export."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from jax2tf_bridge.serialization.jax_exported._schema import (
 from jax2tf_bridge.serialization.jax_exported._xla_shardings import REPLICATED
 
 _UNSPECIFIED = 0
-_INDICES = {
+_INDEX_FIELDS = {
     ExportedField.IN_SHARDINGS: ExportedField.IN_SHARDINGS_IDXS,
     ExportedField.OUT_SHARDINGS: ExportedField.OUT_SHARDINGS_IDXS,
 }
-# What a device's kind says of its platform, in files without the platform.
-_PLATFORM_MARKS = (
+# Parts of device kinds and their platforms, for files that do not store the platform.
+_PLATFORM_BY_DEVICE_KIND = (
     ("cpu", "cpu"),
     ("tpu", "tpu"),
     ("nvidia", "gpu"),
@@ -32,39 +32,39 @@ _PLATFORM_MARKS = (
 
 
 class ShardingReader:
-    """Reader of one exported function's shardings, which stand in-line or in a list by index."""
+    """Reader of the shardings of one function, stored inline or as indices into a list."""
 
     def __init__(self, exported: Table) -> None:
-        """Takes the root table, or a VJP's."""
+        """Wraps the table of a function: the root, or a VJP."""
         self._exported = exported
         meshes = exported.tables(ExportedField.UNIQUE_ABSTRACT_MESHES)
-        self._meshes = tuple(map(_mesh, meshes))
+        self._meshes = tuple(map(_read_mesh, meshes))
         shardings = exported.tables(ExportedField.UNIQUE_NAMED_SHARDINGS)
-        self._shardings = (None, *map(self._named, shardings))
+        self._shardings = (None, *map(self._read_named, shardings))
 
     def shardings(self, field: ExportedField, count: int) -> tuple[Sharding | None, ...]:
-        """Reads the shardings of the arguments or of the results, of which there are `count`."""
-        exported, by_index = self._exported, _INDICES[field]
-        indices = exported.integers(by_index)
-        found: tuple[Sharding | None, ...]
+        """Reads the shardings of the `count` arguments or results."""
+        exported, index_field = self._exported, _INDEX_FIELDS[field]
+        indices = exported.integers(index_field)
+        result: tuple[Sharding | None, ...]
         if indices:
             if max(indices) >= len(self._shardings):
                 raise exported.error(
-                    by_index, f"indices up to {len(self._shardings) - 1}", f"{max(indices)}"
+                    index_field, f"indices up to {len(self._shardings) - 1}", f"{max(indices)}"
                 )
-            field, found = by_index, tuple(self._shardings[i] for i in indices)
+            field, result = index_field, tuple(self._shardings[i] for i in indices)
         elif exported.has(field):
-            found = tuple(map(self._sharding, exported.tables(field)))
+            result = tuple(map(self._read_sharding, exported.tables(field)))
         else:
-            found = (None,) * count
-        if len(found) != count:
-            raise exported.error(field, f"{count} shardings, one a value", f"{len(found)}")
-        return found
+            result = (None,) * count
+        if len(result) != count:
+            raise exported.error(field, f"{count} shardings, one a value", f"{len(result)}")
+        return result
 
-    def _sharding(self, table: Table) -> Sharding | None:
+    def _read_sharding(self, table: Table) -> Sharding | None:
         named = table.table(ShardingField.NAMED_SHARDING)
         if named is not None:
-            return self._named(named)
+            return self._read_named(named)
         hlo = table.bytes(ShardingField.HLO_SHARDING)
         if hlo is not None:
             return Sharding(hlo=bytes(hlo) or REPLICATED)
@@ -73,7 +73,7 @@ class ShardingReader:
             raise table.error(ShardingField.KIND, "0 where there is no sharding", f"{kind}")
         return None
 
-    def _named(self, table: Table) -> Sharding:
+    def _read_named(self, table: Table) -> Sharding:
         if self._meshes:
             index = table.integer(NamedShardingField.ABSTRACT_MESH_IDX)
             if index >= len(self._meshes):
@@ -87,7 +87,7 @@ class ShardingReader:
             mesh_table = table.table(NamedShardingField.MESH)
             if mesh_table is None:
                 raise table.error(NamedShardingField.MESH, "a mesh", "none")
-            mesh = _mesh(mesh_table)
+            mesh = _read_mesh(mesh_table)
         spec = table.table(NamedShardingField.SPEC)
         if spec is None:
             raise table.error(NamedShardingField.SPEC, "a partition spec", "none")
@@ -108,7 +108,7 @@ class ShardingReader:
         return sharding
 
 
-def _mesh(table: Table) -> AbstractMesh:
+def _read_mesh(table: Table) -> AbstractMesh:
     sizes = table.integers(MeshField.AXIS_SIZES)
     names = table.strings(MeshField.AXIS_NAMES)
     types = table.integers(MeshField.AXIS_TYPES) or (0,) * len(names)
@@ -129,15 +129,15 @@ def _mesh(table: Table) -> AbstractMesh:
         names,
         sizes,
         tuple(AXIS_TYPES[number] for number in types),
-        None if device is None else _device(device),
+        None if device is None else _read_device(device),
     )
 
 
-def _device(table: Table) -> AbstractDevice:
+def _read_device(table: Table) -> AbstractDevice:
     kind = table.string(DeviceField.DEVICE_KIND, "")
     assert kind is not None
     platform = table.string(DeviceField.PLATFORM)
     if not platform:
         lower = kind.lower()
-        platform = next((name for mark, name in _PLATFORM_MARKS if mark in lower), "")
+        platform = next((name for part, name in _PLATFORM_BY_DEVICE_KIND if part in lower), "")
     return AbstractDevice(kind, platform, table.optional_integer(DeviceField.NUM_CORES))

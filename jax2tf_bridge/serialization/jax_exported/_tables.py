@@ -1,4 +1,4 @@
-"""Writes the tables of JAX's exported functions: trees, avals, shardings, effects."""
+"""Writes the tables of files of jax.export: trees, abstract values, shardings, effects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from jax2tf_bridge.serialization.jax_exported._schema import (
     TreeKind,
 )
 
-_KINDS = {
+_TREE_KINDS = {
     "leaf": TreeKind.LEAF,
     "none": TreeKind.NONE,
     "tuple": TreeKind.TUPLE,
@@ -43,7 +43,7 @@ _UNSPECIFIED, _HLO = 0, 1
 
 
 def write_tree(writer: Writer, spec: TreeSpec) -> Offset:
-    """Writes a pytree, whose named tuples and custom nodes have their serialized names."""
+    """Writes a pytree. Its named tuples and custom nodes must have serialized names."""
     is_custom = spec.kind in ("namedtuple", "custom")
     return writer.table(
         {
@@ -51,31 +51,31 @@ def write_tree(writer: Writer, spec: TreeSpec) -> Offset:
             TreeField.CHILDREN_NAMES: list(map(str, spec.keys)) if spec.kind == "dict" else None,
             TreeField.CUSTOM_NAME: spec.serialized_name if is_custom else None,
             TreeField.CUSTOM_AUXDATA: spec.auxdata or b"" if is_custom else None,
-            TreeField.KIND: _KINDS[spec.kind],
+            TreeField.KIND: _TREE_KINDS[spec.kind],
         }
     )
 
 
 def aval_table(aval: Aval) -> Fields:
-    """Makes the table of an abstract value, of a dtype that the format has."""
+    """Makes the table of an abstract value. The format must support its dtype."""
     return {
         AvalField.SHAPE: list(map(str, aval.shape)),
         AvalField.DTYPE: DTYPES.index(aval.dtype),
-        # The first place means that nothing is known.
+        # Starts at 1, since index 0 stands for an unknown memory space.
         AvalField.MEMORY_SPACE: MEMORY_SPACES.index(aval.memory_space, 1),
     }
 
 
-def write_mesh(writer: Writer, found: AbstractMesh) -> Offset:
+def write_mesh(writer: Writer, mesh: AbstractMesh) -> Offset:
     """Writes an abstract mesh."""
-    device = found.device
-    kind = None if device is None else writer.table(_device_table(device))
+    device = mesh.device
+    device_offset = None if device is None else writer.table(_device_table(device))
     return writer.table(
         {
-            MeshField.AXIS_SIZES: found.axis_sizes,
-            MeshField.AXIS_NAMES: found.axis_names,
-            MeshField.AXIS_TYPES: [AXIS_TYPES.index(axis, 1) for axis in found.axis_types],
-            MeshField.ABSTRACT_DEVICE: kind,
+            MeshField.AXIS_SIZES: mesh.axis_sizes,
+            MeshField.AXIS_NAMES: mesh.axis_names,
+            MeshField.AXIS_TYPES: [AXIS_TYPES.index(axis, 1) for axis in mesh.axis_types],
+            MeshField.ABSTRACT_DEVICE: device_offset,
         }
     )
 
@@ -91,7 +91,7 @@ def _device_table(device: AbstractDevice) -> Fields:
 def write_named_sharding(
     writer: Writer, sharding: Sharding, meshes: Sequence[AbstractMesh]
 ) -> Offset:
-    """Writes a sharding over a mesh, which is one of `meshes`."""
+    """Writes a sharding over a mesh. `meshes` must contain the mesh."""
     assert sharding.mesh is not None
     spec = writer.table(
         {
@@ -113,7 +113,10 @@ def write_named_sharding(
 def sharding_table(
     writer: Writer, hlo: bytes | None, named: Sharding | None, meshes: Sequence[AbstractMesh]
 ) -> Iterator[tuple[Field, Value]]:
-    """Yields the fields of an array's sharding: in XLA's form and by name, or neither."""
+    """Yields the fields of the sharding of an array, in XLA's form and over a named mesh.
+
+    Both forms may be None; without either, the array has no sharding.
+    """
     yield ShardingField.HLO_SHARDING, hlo
     if named is not None:
         yield ShardingField.NAMED_SHARDING, write_named_sharding(writer, named, meshes)
@@ -121,14 +124,14 @@ def sharding_table(
 
 
 def effect_table(name: str) -> Fields:
-    """Makes the table of an effect, whose class stands there as JAX prints it."""
+    """Makes the table of an effect, with its class as JAX prints it."""
     parts = name.replace(".<locals>", "").split(".")
     is_qualified = len(parts) > 1 and all(part.isidentifier() for part in parts)
     return {EffectField.TYPE_NAME: f"<class '{name}'>" if is_qualified else name}
 
 
 def check_table(check: DisabledSafetyCheck) -> Fields:
-    """Makes the table of a disabled safety check: of the platform, or of a custom call."""
+    """Makes the table of a disabled safety check, for the platform or for a custom call."""
     target = check.is_custom_call()
     return {
         CheckField.CUSTOM_CALL_TARGET: target,
@@ -137,7 +140,7 @@ def check_table(check: DisabledSafetyCheck) -> Fields:
 
 
 def write_structure(in_tree: TreeSpec) -> bytearray:
-    """Writes a file of which only `in_tree` means anything."""
+    """Writes a file that stores `in_tree`; all its other fields are placeholders."""
     writer = Writer()
     leaves = in_tree.leaf_count
     fields: Fields = {

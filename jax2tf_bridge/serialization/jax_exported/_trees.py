@@ -1,4 +1,4 @@
-"""Reads the parts of JAX's exported functions that describe one value: trees, avals, effects."""
+"""Reads trees, abstract values and disabled safety checks from files of jax.export."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from jax2tf_bridge.serialization.jax_exported._schema import (
 )
 from shape_poly import Dim, DimensionSyntaxError, parse_dimension
 
-_LARGEST_SIZE = 2**63 - 1
+_MAX_SIZE = 2**63 - 1
 
 
 class TreeReader:
-    """Reader of pytrees, which looks each node type up once."""
+    """Reader of pytrees. It looks up each node type only once."""
 
     def __init__(self) -> None:
         self._codecs: dict[tuple[str, bytes, int], NodeCodec | None] = {}
 
     def tree(self, table: Table) -> TreeSpec:
-        """Reads the pytree below a node."""
+        """Reads the pytree whose root is this node."""
         kind = table.integer(TreeField.KIND)
         if kind == TreeKind.LEAF:
             return LEAF
@@ -52,40 +52,42 @@ class TreeReader:
             case TreeKind.LIST:
                 return TreeSpec("list", children=children)
             case TreeKind.DICT:
-                return TreeSpec("dict", keys=_keys(table, len(children)), children=children)
+                return TreeSpec("dict", keys=_read_keys(table, len(children)), children=children)
             case TreeKind.CUSTOM:
-                return self._custom(table, children)
+                return self._read_custom(table, children)
         raise table.error(TreeField.KIND, f"0 to {max(TreeKind)}", f"{kind}")
 
-    def _custom(self, table: Table, children: tuple[TreeSpec, ...]) -> TreeSpec:
+    def _read_custom(self, table: Table, children: tuple[TreeSpec, ...]) -> TreeSpec:
         name = table.string(TreeField.CUSTOM_NAME)
         if not name:
             raise table.error(TreeField.CUSTOM_NAME, "the name of a registered type", "none")
         auxdata = bytes(table.bytes(TreeField.CUSTOM_AUXDATA) or b"")
         try:
-            codec = self._codec(name, auxdata, children)
+            codec = self._find_codec(name, auxdata, children)
             keys = read_fields(auxdata) if name == "collections.OrderedDict" else ()
         except FileFormatError as e:
             raise table.problem(TreeField.CUSTOM_AUXDATA, str(e)) from e
         short = name.rpartition(".")[2] if codec is None else codec.node_type.__name__
-        fields = _fields(auxdata, len(children))
-        is_named = (
+        fields = _read_fields_if_plain(auxdata, len(children))
+        is_namedtuple = (
             _is_plain_name(short)
             if codec is None
             else issubclass(codec.node_type, tuple) and hasattr(codec.node_type, "_fields")
         )
-        if is_named and fields is not None:
+        if is_namedtuple and fields is not None:
             return TreeSpec("namedtuple", short, fields, children, codec, name, auxdata)
         return TreeSpec("custom", short, keys, children, codec, name, auxdata)
 
-    def _codec(self, name: str, auxdata: bytes, children: tuple[TreeSpec, ...]) -> NodeCodec | None:
+    def _find_codec(
+        self, name: str, auxdata: bytes, children: tuple[TreeSpec, ...]
+    ) -> NodeCodec | None:
         key = name, auxdata, len(children)
         if key not in self._codecs:
             self._codecs[key] = codec_for(*key, children)
         return self._codecs[key]
 
 
-def _keys(table: Table, count: int) -> tuple[str, ...]:
+def _read_keys(table: Table, count: int) -> tuple[str, ...]:
     keys = table.strings(TreeField.CHILDREN_NAMES)
     if len(keys) != count:
         raise table.error(TreeField.CHILDREN_NAMES, f"{count} keys, one a child", f"{len(keys)}")
@@ -94,14 +96,14 @@ def _keys(table: Table, count: int) -> tuple[str, ...]:
     return keys
 
 
-def _fields(auxdata: bytes, count: int) -> tuple[str, ...] | None:
-    """Reads the fields of a named tuple, as jax.export writes them; None for anything else."""
+def _read_fields_if_plain(auxdata: bytes, count: int) -> tuple[str, ...] | None:
+    """Returns the fields of a named tuple, as jax.export writes them; None for other data."""
     try:
         fields = read_fields(auxdata)
     except FileFormatError:
         return None
-    plain = all(map(_is_plain_name, fields)) and len(set(fields)) == len(fields) == count
-    return fields if plain and write_fields(fields) == auxdata else None
+    is_plain = all(map(_is_plain_name, fields)) and len(set(fields)) == len(fields) == count
+    return fields if is_plain and write_fields(fields) == auxdata else None
 
 
 def _is_plain_name(name: str) -> bool:
@@ -109,14 +111,14 @@ def _is_plain_name(name: str) -> bool:
 
 
 class AvalReader:
-    """Reader of abstract values, which parses each size once."""
+    """Reader of abstract values. It parses each size only once."""
 
     def __init__(self) -> None:
         self._dims: dict[str, Dim] = {}
         self._characters = 0
 
     def aval(self, table: Table) -> Aval:
-        """Reads the abstract value of a table."""
+        """Reads the abstract value in a table."""
         kind = table.integer(AvalField.KIND)
         if kind != 0:
             raise table.error(AvalField.KIND, "0, an array", f"{kind}")
@@ -136,27 +138,27 @@ class AvalReader:
             )
         dtype = DTYPES[number]
         shape = tuple(
-            self._dim(table, i, text) for i, text in enumerate(table.strings(AvalField.SHAPE))
+            self._parse_dim(table, i, text) for i, text in enumerate(table.strings(AvalField.SHAPE))
         )
         return Aval(shape, dtype, KEY_SHAPES.get(dtype, ()), MEMORY_SPACES[space])
 
-    def _dim(self, table: Table, index: int, text: str) -> Dim:
+    def _parse_dim(self, table: Table, index: int, text: str) -> Dim:
         if text not in self._dims:
-            self._check(table, index, text)
+            self._check_text(table, index, text)
             try:
                 dim = parse_dimension(text)
             except DimensionSyntaxError as e:
-                found = f"text that is none: {str(e).rstrip('.')}"
-                raise table.error(AvalField.SHAPE, f"a size as dimension {index}", found) from e
-            if isinstance(dim, int) and not 0 <= dim <= _LARGEST_SIZE:
+                problem = f"text that is none: {str(e).rstrip('.')}"
+                raise table.error(AvalField.SHAPE, f"a size as dimension {index}", problem) from e
+            if isinstance(dim, int) and not 0 <= dim <= _MAX_SIZE:
                 raise table.error(
-                    AvalField.SHAPE, f"a size from 0 to {_LARGEST_SIZE} as dimension {index}", text
+                    AvalField.SHAPE, f"a size from 0 to {_MAX_SIZE} as dimension {index}", text
                 )
             self._dims[text] = dim
         return self._dims[text]
 
-    def _check(self, table: Table, index: int, text: str) -> None:
-        """Refuses sizes that take longer to parse than any that JAX prints."""
+    def _check_text(self, table: Table, index: int, text: str) -> None:
+        """Raises an error for sizes that would take too long to parse; JAX prints none of them."""
         self._characters += len(text)
         if self._characters > MAX_TEXT:
             raise table.error(
@@ -171,7 +173,7 @@ class AvalReader:
 
 
 def disabled_checks(tables: Sequence[Table]) -> tuple[DisabledSafetyCheck, ...]:
-    """Reads the disabled checks, without shape assertions, which cannot be disabled any more."""
+    """Reads the disabled safety checks. Skips shape assertions, which can no longer be disabled."""
     checks: list[DisabledSafetyCheck] = []
     for table in tables:
         match table.integer(CheckField.KIND):
@@ -186,6 +188,6 @@ def disabled_checks(tables: Sequence[Table]) -> tuple[DisabledSafetyCheck, ...]:
                 checks.append(DisabledSafetyCheck.custom_call(target))
             case CheckKind.SHAPE_ASSERTIONS:
                 pass
-            case other:
-                raise table.error(CheckField.KIND, f"0 to {max(CheckKind)}", f"{other}")
+            case kind:
+                raise table.error(CheckField.KIND, f"0 to {max(CheckKind)}", f"{kind}")
     return tuple(checks)

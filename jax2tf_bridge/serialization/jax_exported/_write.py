@@ -1,4 +1,4 @@
-"""Writes portable functions as JAX's exported functions, which jax.export.deserialize reads."""
+"""Writes portable functions in the file format that jax.export.deserialize reads."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from jax2tf_bridge.serialization.jax_exported._tables import (
 )
 from jax2tf_bridge.serialization.jax_exported._xla_shardings import named_sharding, op_sharding
 
-# JAX 0.4.30 and later read these conventions; 9 differs from 8 only for functions with effects.
-_LOWEST_CONVENTION = 9
-_LARGEST_SHORT = 2**15 - 1
-_LARGEST_FILE = 2**31 - 1
-_ROOM = 1 << 16
-# Each lies within the one before, and needs some depth for its own parts.
-_MOST_VJPS = MAX_DEPTH - 20
+# JAX 0.4.30 and later read this version. It differs from 8 only for functions with effects.
+_MIN_CONVENTION = 9
+_MAX_SHORT = 2**15 - 1
+_MAX_SIZE = 2**31 - 1
+_ROOM_FOR_FIELDS = 1 << 16
+# Each VJP is nested in the function before it, and the last needs some depth for its own parts.
+_MAX_VJPS = MAX_DEPTH - 20
 
 
 def writable_chain(portable: PortableFunction, vjp_order: int | None) -> list[Writable]:
@@ -41,39 +41,42 @@ def writable_chain(portable: PortableFunction, vjp_order: int | None) -> list[Wr
 
     Args:
       portable: the function.
-      vjp_order: how many VJPs, which are made if they are not there; None for those that are.
+      vjp_order: the number of VJPs; missing ones are made. None takes the VJPs that exist.
+
+    Returns:
+      The function, its VJP, the VJP of that VJP, and so on.
 
     Raises:
-      SerializationError: the format cannot hold the function, or it has fewer VJPs.
-      InconclusiveShapeError: making a VJP asked something about the sizes.
+      SerializationError: the format cannot hold the function, or it has fewer than vjp_order VJPs.
+      InconclusiveShapeError: making a VJP requires a decision about unknown sizes.
       ValueError: vjp_order is negative.
     """
-    return [writable(function) for function in vjp_chain(portable, vjp_order, _MOST_VJPS)]
+    return [writable(function) for function in vjp_chain(portable, vjp_order, _MAX_VJPS)]
 
 
 def write_exported(functions: Sequence[Writable]) -> bytes:
-    """Writes a function and its VJPs, of which none needs JAX.
+    """Writes a function and its VJPs. The `needs_jax` of each of them must be "".
 
     Raises:
-      SerializationError: they are too large.
+      SerializationError: they are too large for the format.
     """
     size = sum(len(f.portable.module.data) for f in functions)
     try:
-        writer = Writer(size + _ROOM)
-        place: Offset | None = None
+        writer = Writer(size + _ROOM_FOR_FIELDS)
+        offset: Offset | None = None
         for function in reversed(functions):
-            place = writer.table(_exported(writer, function, place))
-        assert place is not None
-        return bytes(writer.finish(place))
+            offset = writer.table(_exported_fields(writer, function, offset))
+        assert offset is not None
+        return bytes(writer.finish(offset))
     except BuilderSizeError as e:
         raise SerializationError(
             f"{functions[0].portable.name} cannot be written as JAX's exported function: its "
-            f"modules have {size} bytes, and the format holds {_LARGEST_FILE}, with all else. Pass "
+            f"modules have {size} bytes, and the format holds {_MAX_SIZE}, with all else. Pass "
             "large arrays as arguments."
         ) from e
 
 
-def _exported(
+def _exported_fields(
     writer: Writer, function: Writable, vjp: Offset | None
 ) -> Iterator[tuple[Field, Value]]:
     portable = function.portable
@@ -99,14 +102,14 @@ def _exported(
     yield ExportedField.UNIQUE_AVALS, list(map(aval_table, avals))
     yield ExportedField.IN_AVALS_IDXS, [index_of[aval] for aval in portable.in_avals]
     yield ExportedField.OUT_AVALS_IDXS, [index_of[aval] for aval in portable.out_avals]
-    yield from _shardings(writer, portable)
+    yield from _sharding_fields(writer, portable)
     yield ExportedField.SERIALIZATION_VERSION, WRITTEN_VERSION
-    short = portable.module.nr_devices if portable.module.nr_devices <= _LARGEST_SHORT else 0
+    short = portable.module.nr_devices if portable.module.nr_devices <= _MAX_SHORT else 0
     yield ExportedField.NR_DEVICES_SHORT, short
-    convention = max(portable.module.calling_convention_version, _LOWEST_CONVENTION)
+    convention = max(portable.module.calling_convention_version, _MIN_CONVENTION)
     yield ExportedField.CALLING_CONVENTION_VERSION, convention
-    # JAX then folds what depends on the sizes and on the platform before XLA compiles: without
-    # it, custom calls of other platforms are still there.
+    # JAX then specializes the module to the sizes and the platform before XLA compiles it.
+    # Otherwise custom calls for other platforms would remain.
     refines = (
         portable.module.uses_shape_polymorphism
         or portable.uses_global_constants
@@ -116,38 +119,38 @@ def _exported(
     yield ExportedField.NR_DEVICES, portable.module.nr_devices
 
 
-def _shardings(writer: Writer, portable: PortableFunction) -> Iterator[tuple[Field, Value]]:
-    """Yields the shardings of one function: in XLA's form, by name in-line, and by index.
+def _sharding_fields(writer: Writer, portable: PortableFunction) -> Iterator[tuple[Field, Value]]:
+    """Yields the shardings of one function in three forms: XLA's, named inline, named by index.
 
-    Older releases of JAX read the first, JAX 0.11 and later names alone.  If only XLA's form is
-    known, the axes get names.
+    Older releases of JAX read XLA's form; JAX 0.11 and later read only the named forms. If only
+    XLA's form is known, the axes get made-up names.
     """
-    ins, outs = (
-        [_Spread(port.sharding, port.aval, portable.module.nr_devices) for port in ports]
+    in_shardings, out_shardings = (
+        [_ArraySharding(port.sharding, port.aval, portable.module.nr_devices) for port in ports]
         for ports in (portable.inputs, portable.outputs)
     )
-    every = (*ins, *outs)
-    named = list(dict.fromkeys(s.named for s in every if s.named))
+    shardings = (*in_shardings, *out_shardings)
+    named = list(dict.fromkeys(s.named for s in shardings if s.named))
     meshes = list(dict.fromkeys(s.mesh for s in named if s.mesh is not None))
-    for field, spreads in (
-        (ExportedField.IN_SHARDINGS, ins),
-        (ExportedField.OUT_SHARDINGS, outs),
+    for field, group in (
+        (ExportedField.IN_SHARDINGS, in_shardings),
+        (ExportedField.OUT_SHARDINGS, out_shardings),
     ):
-        yield field, [sharding_table(writer, s.hlo, s.named, meshes) for s in spreads]
-    if not all(s.named or not s.sharding for s in every):
+        yield field, [sharding_table(writer, s.hlo, s.named, meshes) for s in group]
+    if not all(s.named or not s.sharding for s in shardings):
         return
-    places = [write_named_sharding(writer, sharding, meshes) for sharding in named]
-    yield ExportedField.UNIQUE_ABSTRACT_MESHES, [write_mesh(writer, found) for found in meshes]
-    yield ExportedField.UNIQUE_NAMED_SHARDINGS, places
-    for field, spreads in (
-        (ExportedField.IN_SHARDINGS_IDXS, ins),
-        (ExportedField.OUT_SHARDINGS_IDXS, outs),
+    offsets = [write_named_sharding(writer, sharding, meshes) for sharding in named]
+    yield ExportedField.UNIQUE_ABSTRACT_MESHES, [write_mesh(writer, mesh) for mesh in meshes]
+    yield ExportedField.UNIQUE_NAMED_SHARDINGS, offsets
+    for field, group in (
+        (ExportedField.IN_SHARDINGS_IDXS, in_shardings),
+        (ExportedField.OUT_SHARDINGS_IDXS, out_shardings),
     ):
-        yield field, [1 + named.index(s.named) if s.named else 0 for s in spreads]
+        yield field, [1 + named.index(s.named) if s.named else 0 for s in group]
 
 
-class _Spread:
-    """Sharding of one array, in both forms if both are known."""
+class _ArraySharding:
+    """Sharding of one array: as given, in XLA's form, and over a named mesh, if they exist."""
 
     def __init__(self, sharding: Sharding | None, aval: Aval, devices: int) -> None:
         self.sharding = sharding

@@ -1,4 +1,4 @@
-"""Encodes abstract values as vectors of numbers, for .jaxfn files."""
+"""Encodes and decodes abstract values as vectors of numbers, for .jaxfn files."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _MAX_SIZE = 2**63 - 1
 
 
 def avals_table(avals: Sequence[Aval], texts: Pool[str]) -> Fields:
-    """Makes the table of abstract values, whose texts go into a pool.
+    """Makes the table of all abstract values. Adds their texts to a pool.
 
     Raises:
-      SerializationError: a file cannot hold one of them.
+      SerializationError: a file cannot hold one of the values.
     """
     dimensions = Pool[str]()
 
-    def encoded(size: Dim, aval: Aval) -> int:
+    def encode_size(size: Dim, aval: Aval) -> int:
         if isinstance(size, DimExpr):
             constant = size.constant_value()
             if constant is None:
-                return -1 - dimensions.index(_dimension_text(size))
+                return -1 - dimensions.index(_format_dimension(size))
             size = constant
         if not 0 <= size <= _MAX_SIZE:
             raise SerializationError(
@@ -35,7 +35,7 @@ def avals_table(avals: Sequence[Aval], texts: Pool[str]) -> Fields:
             )
         return int(size)
 
-    sizes = [encoded(d, aval) for aval in avals for d in (*aval.shape, *aval.element_shape)]
+    sizes = [encode_size(d, aval) for aval in avals for d in (*aval.shape, *aval.element_shape)]
     if sum(map(len, dimensions.values())) > MAX_TEXT:
         raise SerializationError(
             f"The symbolic dimensions have {sum(map(len, dimensions.values()))} characters "
@@ -53,13 +53,13 @@ def avals_table(avals: Sequence[Aval], texts: Pool[str]) -> Fields:
     }
 
 
-def _dimension_text(dimension: DimExpr) -> str:
+def _format_dimension(dimension: DimExpr) -> str:
     text = str(dimension)
     try:
-        agrees = not has_own_parentheses(text) and parse_dimension(text) == dimension
+        is_stable = not has_own_parentheses(text) and parse_dimension(text) == dimension
     except DimensionSyntaxError:
-        agrees = False
-    if not agrees:
+        is_stable = False
+    if not is_stable:
         raise SerializationError(
             f"A file cannot hold the dimension {text:.200}: read back, it is not the same."
         )
@@ -67,18 +67,18 @@ def _dimension_text(dimension: DimExpr) -> str:
 
 
 def decode_avals(table: Table, texts: Sequence[str]) -> list[Aval]:
-    """Reads the abstract values of a table.
+    """Reads the abstract values in a table.
 
     Raises:
-      FileFormatError: they are damaged.
+      FileFormatError: the table is damaged.
     """
     fields = schema.Avals
     dtypes = look_up_all(table, fields.DTYPES, texts)
     ranks = table.integers(fields.RANKS)
-    sizes = _sizes(table, texts)
+    sizes = _read_sizes(table, texts)
     count = len(dtypes)
-    element_ranks = _one_each(table, fields.ELEMENT_RANKS, count)
-    spaces = _one_each(table, fields.MEMORY_SPACES, count)
+    element_ranks = _read_optional_numbers(table, fields.ELEMENT_RANKS, count)
+    spaces = _read_optional_numbers(table, fields.MEMORY_SPACES, count)
     if len(ranks) != count or sum(ranks) + sum(element_ranks) != len(sizes):
         raise table.error(fields.SIZES, f"{sum(ranks) + sum(element_ranks)} sizes", f"{len(sizes)}")
     if max(spaces, default=0) >= len(schema.MEMORY_SPACES):
@@ -98,16 +98,16 @@ def decode_avals(table: Table, texts: Sequence[str]) -> list[Aval]:
     return avals
 
 
-def _one_each(table: Table, field: schema.Avals, count: int) -> Sequence[int]:
-    found = table.integers(field)
-    if not found:
+def _read_optional_numbers(table: Table, field: schema.Avals, count: int) -> Sequence[int]:
+    numbers = table.integers(field)
+    if not numbers:
         return (0,) * count
-    if len(found) != count:
-        raise table.error(field, f"{count} numbers", f"{len(found)}")
-    return found
+    if len(numbers) != count:
+        raise table.error(field, f"{count} numbers", f"{len(numbers)}")
+    return numbers
 
 
-def _sizes(table: Table, texts: Sequence[str]) -> tuple[Dim, ...]:
+def _read_sizes(table: Table, texts: Sequence[str]) -> tuple[Dim, ...]:
     sizes = table.integers(schema.Avals.SIZES)
     dimension_texts = look_up_all(table, schema.Avals.DIMENSIONS, texts)
     characters = sum(map(len, dimension_texts))
@@ -115,7 +115,7 @@ def _sizes(table: Table, texts: Sequence[str]) -> tuple[Dim, ...]:
         raise table.error(
             schema.Avals.DIMENSIONS, f"at most {MAX_TEXT} characters", f"{characters}"
         )
-    dimensions = [_dimension(text, table) for text in dimension_texts]
+    dimensions = [_parse_dimension(text, table) for text in dimension_texts]
     lowest = min(sizes, default=0)
     if lowest >= 0:
         return sizes
@@ -126,7 +126,7 @@ def _sizes(table: Table, texts: Sequence[str]) -> tuple[Dim, ...]:
     return tuple(size if size >= 0 else dimensions[-1 - size] for size in sizes)
 
 
-def _dimension(text: str, table: Table) -> DimExpr:
+def _parse_dimension(text: str, table: Table) -> DimExpr:
     problem = "it has parentheses of its own"
     if not has_own_parentheses(text):
         try:

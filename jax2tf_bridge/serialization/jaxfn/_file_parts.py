@@ -1,6 +1,6 @@
-"""Lays out, finds, reads and verifies the parts behind a file's structure: modules and arrays.
+"""Lays out, finds, reads and verifies the modules and arrays that follow the structure of a file.
 
-Each array is there once. Checksums are computed while the file is read.
+Each array is stored only once. Checksums are computed while the file is read.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from jax2tf_bridge.storage._files import OpenedFile
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-# Below, a thread costs more than it saves.
-_ALONE = 1 << 22
-_MOST_THREADS = 4
-_STEP = 1 << 20
+# Below this size in bytes, a thread costs more than it saves.
+_MIN_SIZE_FOR_THREADS = 1 << 22
+_MAX_THREADS = 4
+_CHUNK_SIZE = 1 << 20
 
 
 class _Checksum(Protocol):
-    """A checksum of bytes that come one after the other."""
+    """Checksum of a stream of bytes, with the interface of hashlib."""
 
     def update(self, data: memoryview, /) -> None:
-        """Takes the next bytes."""
+        """Adds the next bytes."""
 
     def hexdigest(self) -> str:
-        """Gives the checksum of all that came."""
+        """Returns the checksum of all bytes so far."""
 
 
 class _Crc32:
@@ -69,10 +69,11 @@ class Part(NamedTuple):
     """Module or array in a file.
 
     Attributes:
-      kind: which of the two.
-      name: of the module's function ("the function"), or of the array.
-      start, size: its place in the file, in bytes.
-      expected: the CRC-32 of a module, the SHA-256 of an array, in hexadecimal.
+      kind: "module" or "array".
+      name: the name of the array; for a module, a description of its function ("the function").
+      start: the position of the first byte in the file.
+      size: the number of bytes.
+      expected: the CRC-32 of a module, or the SHA-256 of an array, in hexadecimal.
     """
 
     kind: Kind
@@ -83,34 +84,34 @@ class Part(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Returns where the bytes behind it begin."""
+        """Returns the position after the last byte."""
         return self.start + self.size
 
-    def check(self, found: str, file: str | None) -> None:
+    def check(self, checksum: str, file: str | None) -> None:
         """Compares a checksum with the expected one.
 
         Raises:
-          FileFormatError: they differ.
+          FileFormatError: the checksums differ.
         """
-        if found == self.expected:
+        if checksum == self.expected:
             return
         place = f"(bytes {self.start} to {self.end - 1})"
         if self.kind == "module":
             problem = (
-                f"the checksum of the module of {self.name} {place} is {found}, "
+                f"the checksum of the module of {self.name} {place} is {checksum}, "
                 f"expected {self.expected}."
             )
         else:
             problem = (
-                f"the SHA-256 of the array {self.name!r:.80} {place} is {found}, and its digest "
+                f"the SHA-256 of the array {self.name!r:.80} {place} is {checksum}, and its digest "
                 f"is {self.expected}."
             )
         raise _format.damaged(problem, file)
 
 
 def module_parts(tables: Sequence[Table], end: int) -> list[Part]:
-    """Finds where the modules lie; the structure ends at `end`."""
-    modules = []
+    """Returns the modules of the functions. The first begins at `end`, after the structure."""
+    parts = []
     for order, table in enumerate(tables):
         part = Part(
             "module",
@@ -119,16 +120,16 @@ def module_parts(tables: Sequence[Table], end: int) -> list[Part]:
             table.integer(schema.Function.MODULE_SIZE),
             crc32_text(table.integer(schema.Function.MODULE_CRC32)),
         )
-        modules.append(part)
+        parts.append(part)
         end = part.end
-    return modules
+    return parts
 
 
 def distinct_arrays(constants: Iterable[LiftedConstant]) -> dict[str, bytes]:
-    """Collects the arrays of these constants by their digests, in the order in which they come.
+    """Collects the arrays of the constants by digest, in the order in which they first occur.
 
     Raises:
-      SerializationError: the digest of one is not that of its bytes.
+      SerializationError: the digest of an array does not match its bytes.
     """
     arrays: dict[str, bytes] = {}
     names: dict[str, str] = {}
@@ -139,15 +140,15 @@ def distinct_arrays(constants: Iterable[LiftedConstant]) -> dict[str, bytes]:
         first = arrays.setdefault(constant.digest, data)
         names.setdefault(constant.digest, constant.name)
         if first is not data and first != data:
-            raise _other_bytes(constant.name, constant.digest)
-    found = hexdigests(["array"] * len(arrays), list(arrays.values()))
-    for digest, checksum in zip(arrays, found, strict=True):
+            raise _digest_error(constant.name, constant.digest)
+    checksums = hexdigests(["array"] * len(arrays), list(arrays.values()))
+    for digest, checksum in zip(arrays, checksums, strict=True):
         if checksum != digest:
-            raise _other_bytes(names[digest], digest)
+            raise _digest_error(names[digest], digest)
     return arrays
 
 
-def _other_bytes(name: str, digest: str) -> SerializationError:
+def _digest_error(name: str, digest: str) -> SerializationError:
     return SerializationError(
         f"The data of the lifted constant {name!r:.80} is not what its digest, {digest}, is of: "
         "expected the SHA-256 of the data."
@@ -155,28 +156,28 @@ def _other_bytes(name: str, digest: str) -> SerializationError:
 
 
 def with_padding(arrays: Iterable[bytes], end: int) -> list[bytes]:
-    """Lays the arrays out behind what ends at `end`, with zeros before each."""
-    found = []
+    """Returns the arrays, each preceded by zeros that align it; `end` is the end of the modules."""
+    parts = []
     for data in arrays:
         start = _format.array_start(end)
-        found += [bytes(start - end), data]
+        parts += [bytes(start - end), data]
         end = start + len(data)
-    return found
+    return parts
 
 
 def array_parts(
     root: Table, texts: Sequence[str], constants: Iterable[LiftedConstant], end: int
 ) -> list[Part]:
-    """Finds where the arrays lie in a file whose modules end at `end`.
+    """Returns the arrays in a file.
 
     Args:
-      root: of the file.
-      texts: of the file.
-      constants: of its functions, all of them consistent.
-      end: in bytes.
+      root: the root table of the file.
+      texts: the texts of the file.
+      constants: the lifted constants of all functions, which must be consistent.
+      end: the position after the last module, in bytes.
 
     Raises:
-      FileFormatError: the stored arrays are not those of the constants.
+      FileFormatError: the stored arrays do not match the constants.
     """
     field = schema.File.ARRAY_DIGESTS
     if not (root.has(field) or root.has(schema.File.ARRAY_SIZES)):
@@ -190,7 +191,7 @@ def array_parts(
     stored = dict(zip(digests, sizes, strict=True))
     if len(stored) != len(digests):
         raise root.error(field, "digests that differ", "one of them twice")
-    names = _names(root, constants, stored)
+    names = _names_by_digest(root, constants, stored)
     parts = []
     for digest, size in stored.items():
         if digest not in names:
@@ -201,14 +202,14 @@ def array_parts(
     return parts
 
 
-def _names(
+def _names_by_digest(
     root: Table, constants: Iterable[LiftedConstant], stored: Mapping[str, int]
 ) -> dict[str, str]:
-    """Names the arrays that are stored, after comparing their sizes."""
+    """Returns the names of the stored arrays by digest, after checking their sizes."""
     names: dict[str, str] = {}
     sizes: dict[int, int | str] = {}
     for constant in constants:
-        # Files name abstract values by number: each object is looked at once.
+        # Constants share the objects of abstract values, so compute each size only once.
         aval = id(constant.aval)
         if aval not in sizes:
             sizes[aval] = array_size(constant.aval)
@@ -226,70 +227,71 @@ def _names(
 
 
 def read_part(handle: OpenedFile, size: int, file: str) -> bytes:
-    """Reads the next `size` bytes of a file that had them a moment ago.
+    """Reads the next `size` bytes of a file.
 
     Raises:
-      FileFormatError: they are no longer there, or do not fit into memory.
+      FileFormatError: the file has become shorter, or the bytes do not fit into memory.
     """
-    room = _room(size, file)
-    with room.getbuffer() as view:
-        for _ in _fill(view, handle, size, file):
+    buffer = _allocate(size, file)
+    with buffer.getbuffer() as view:
+        for _ in _read_into(view, handle, size, file):
             pass
-    return room.getvalue()
+    return buffer.getvalue()
 
 
 def read_parts(handle: OpenedFile, parts: Sequence[Part], file: str) -> list[bytes]:
-    """Reads the parts of a file from where it stands, and verifies them.
+    """Reads and verifies the parts of a file, from the current position of `handle`.
 
     Raises:
-      FileFormatError: a checksum is wrong, or as for `read_part`.
+      FileFormatError: a checksum is wrong, the file has become shorter, or the parts do not fit
+        into memory.
     """
     checksums = [_Crc32() if part.kind == "module" else hashlib.sha256() for part in parts]
-    rooms: list[io.BytesIO] = []
-    at = handle.tell()
+    buffers: list[io.BytesIO] = []
+    position = handle.tell()
     with _Checksums([part.size for part in parts]) as running:
         for part, checksum in zip(parts, checksums, strict=True):
-            if at != part.start:
-                check_gap(read_part(handle, part.start - at, file), at, file)
-            room = _room(part.size, file)
+            if position != part.start:
+                check_gap(read_part(handle, part.start - position, file), position, file)
+            buffer = _allocate(part.size, file)
             update = running.begin(checksum, part.size)
-            with room.getbuffer() as view:
-                for start, end in _fill(view, handle, _STEP, file):
+            with buffer.getbuffer() as view:
+                for start, end in _read_into(view, handle, _CHUNK_SIZE, file):
                     update(view[start:end])
-            rooms.append(room)
-            at = part.end
+            buffers.append(buffer)
+            position = part.end
     for part, checksum in zip(parts, checksums, strict=True):
         part.check(checksum.hexdigest(), file)
-    # Now that nobody else looks at them, nothing is copied.
-    return [room.getvalue() for room in rooms]
+    # getvalue() does not copy, since all views of the buffers are released.
+    return [buffer.getvalue() for buffer in buffers]
 
 
 def copied_parts(data: memoryview, parts: Sequence[Part], file: str | None) -> list[bytes]:
-    """Copies the parts of a file in memory, and verifies them.
+    """Copies and verifies the parts of a file that is in memory.
 
     Raises:
       FileFormatError: a checksum is wrong.
     """
-    found = []
+    contents = []
     start = parts[0].start
     for part in parts:
         if start != part.start:
             check_gap(data[start : part.start], start, file)
         start = part.end
-        found.append(bytes(data[part.start : start]))
-    checksums = hexdigests([part.kind for part in parts], found)
+        contents.append(bytes(data[part.start : start]))
+    checksums = hexdigests([part.kind for part in parts], contents)
     for part, checksum in zip(parts, checksums, strict=True):
         part.check(checksum, file)
-    return found
+    return contents
 
 
 def hexdigests(kinds: Sequence[Kind], contents: Sequence[bytes]) -> list[str]:
-    """Computes the checksum of each of the contents."""
-    if sum(map(len, contents)) < _ALONE:
+    """Computes the checksum of each part, in threads if the parts are large."""
+    if sum(map(len, contents)) < _MIN_SIZE_FOR_THREADS:
         return list(map(_hexdigest, kinds, contents))
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(_MOST_THREADS) as threads:
+    with ThreadPoolExecutor(_MAX_THREADS) as threads:
         return list(threads.map(_hexdigest, kinds, contents))
 
 
@@ -298,15 +300,19 @@ def _hexdigest(kind: Kind, data: bytes) -> str:
 
 
 def check_gap(gap: bytes | memoryview, start: int, file: str | None) -> None:
-    """Refuses bytes before an array that are not zero."""
+    """Checks that the bytes before an array are zero.
+
+    Raises:
+      FileFormatError: a byte is not zero.
+    """
     if any(gap):
         raise _format.damaged(
             f"bytes {start} to {start + len(gap) - 1}, before an array, are not zero.", file
         )
 
 
-def _room(size: int, file: str) -> io.BytesIO:
-    """Allocates bytes that BytesIO hands out without copying them."""
+def _allocate(size: int, file: str) -> io.BytesIO:
+    """Allocates a buffer whose getvalue() does not copy."""
     try:
         return io.BytesIO(bytes(size))
     except MemoryError:
@@ -315,31 +321,33 @@ def _room(size: int, file: str) -> io.BytesIO:
         ) from None
 
 
-def _fill(view: memoryview, handle: OpenedFile, step: int, file: str) -> Iterator[tuple[int, int]]:
-    """Fills `view` from a file; yields from where to where, after each step."""
-    at = 0
-    while at < len(view):
-        with view[at : at + step] as part:
+def _read_into(
+    view: memoryview, handle: OpenedFile, chunk_size: int, file: str
+) -> Iterator[tuple[int, int]]:
+    """Reads a file into `view`; yields the start and end of each chunk after reading it."""
+    start = 0
+    while start < len(view):
+        with view[start : start + chunk_size] as part:
             count = handle.readinto(part)
         if not count:
             raise _format.damaged("it became shorter while it was read.", file)
-        yield at, at + count
-        at += count
+        yield start, start + count
+        start += count
 
 
 Update: TypeAlias = Callable[[memoryview], object]
 
 
 class _Checksums:
-    """Computes checksums while the caller goes on: in threads, if that is worth it."""
+    """Computes checksums, in background threads if the contents are large."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        """Starts threads for contents of these sizes, in bytes."""
+        """Starts threads if needed; `sizes` are the sizes of all contents in bytes."""
         self._threads: list[ThreadPoolExecutor] = []
-        if sum(sizes) >= _ALONE:
+        if sum(sizes) >= _MIN_SIZE_FOR_THREADS:
             from concurrent.futures import ThreadPoolExecutor
 
-            count = min(len(sizes), os.cpu_count() or 1, _MOST_THREADS)
+            count = min(len(sizes), os.cpu_count() or 1, _MAX_THREADS)
             self._threads = [ThreadPoolExecutor(1) for _ in range(count)]
         self._loads = [0] * len(self._threads)
 
@@ -347,18 +355,21 @@ class _Checksums:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Waits until all is computed."""
+        """Waits until all checksums are computed."""
         for thread in self._threads:
             thread.shutdown()
 
     def begin(self, checksum: _Checksum, size: int) -> Update:
-        """Returns a function that takes the next of `size` bytes, which must not change."""
+        """Returns a function that adds bytes to a checksum. The bytes must not change.
+
+        `size` is the total number of bytes that the checksum gets.
+        """
         if not self._threads:
             return checksum.update
-        # Of one thread, so that they come in order.
-        chosen = self._loads.index(min(self._loads))
-        self._loads[chosen] += size
-        thread = self._threads[chosen]
+        # All updates of one checksum run in the same thread, so that they stay in order.
+        index = self._loads.index(min(self._loads))
+        self._loads[index] += size
+        thread = self._threads[index]
 
         def update(data: memoryview) -> None:
             with data:

@@ -1,20 +1,20 @@
-"""Defines the .jaxfn format: its versions, and the header that stands before everything else.
+"""Defines the .jaxfn format: its versions and its header.
 
-A file is a FlatBuffer (schema/jaxfn.fbs), with a header between its identifier and its tables,
-and the StableHLO modules and the lifted arrays behind it:
+A file is a FlatBuffer (schema/jaxfn.fbs) with a header between its identifier and its tables. The
+StableHLO modules and the lifted arrays follow the FlatBuffer, which is called the structure:
 
     bytes    what
-    0-3      the FlatBuffer's offset to its root
+    0-3      the offset of the root of the FlatBuffer
     4-7      the identifier "JXFN"
     8-11     the format version
     12-15    the CRC-32 of the structure without these four bytes
     16-23    the size of the structure, which begins at byte 0
     24-31    the size of the file
-    32-      the FlatBuffer's tables; where the structure ends, the modules follow, then the arrays
+    32-      the tables of the FlatBuffer; after the structure, the modules, then the arrays
 
-Modules follow each other without a gap.  Each array begins at the next multiple of 64 bytes, and
-the bytes before it are zero.  Numbers are little-endian and unsigned.  Identifier and version stay
-where they are in every later version, so that an older bridge can name what it cannot read.
+There are no gaps between modules. Each array begins at the next multiple of 64 bytes, after zero
+bytes as padding. Numbers are little-endian and unsigned. The identifier and the version keep their
+positions in every later version, so that an older bridge can report the version of a newer file.
 """
 
 from __future__ import annotations
@@ -33,39 +33,42 @@ HISTORY = {
     3: "November 2026: targets without XLA, and functions that TensorFlow differentiates itself; "
     "written only for those",
 }
-"""Each version of the format, when it came, and why.
+"""Date and reason of each version of the format.
 
-Every later version of the bridge reads all of them. A version is added whenever a bridge that
-does not know the change would read something wrong, or leave something out: also for a new field.
-So there are no additions that an older bridge may pass over, and it refuses a newer file by name.
+Every later release of the bridge reads all versions. Add a version for each change that an older
+bridge would misread or ignore, which includes every new field. An older bridge refuses a file with
+a newer version, so it never ignores a part of a file.
 """
 
 VERSION = max(HISTORY)
-"""Newest version that is read."""
+"""Newest version that the bridge reads."""
 
 FIRST_VERSION = 1
-"""Version that is written, unless a file needs a later one."""
+"""Oldest version; the bridge writes it unless a file needs a later one."""
 
 GRAPH_FUNCTIONS_VERSION = 2
 """First version with TensorFlow graphs."""
 
 WITHOUT_XLA_VERSION = 3
-"""First version with targets without XLA, and functions that TensorFlow differentiates."""
+"""First version with targets without XLA, and with functions that TensorFlow differentiates."""
 
 MAX_STRUCTURE_SIZE = 2**31 - 1
-"""FlatBuffers' offsets reach no further. Modules and arrays lie behind and have no limit."""
+"""Maximum size of the structure in bytes, due to the offsets of FlatBuffers.
+
+Modules and arrays are not part of the structure, and have no limit.
+"""
 
 ARRAY_ALIGNMENT = 64
-"""Where arrays begin is a multiple of this, so that they can be used where a file is mapped."""
+"""Alignment of arrays in bytes, so that they can be used from a memory-mapped file."""
 
 MAX_VJP_ORDER = 200
-"""How many VJPs a file may hold."""
+"""Maximum number of VJPs in a file."""
 
 _HEADER = struct.Struct("<I4sIIQQ")
 HEADER_SIZE = _HEADER.size
 HEADER_ROOM = HEADER_SIZE - 8
-"""How many bytes a writer leaves free after the identifier."""
-_VERSION_AT, _CHECKSUM_AT = 8, 12
+"""Number of bytes that a writer leaves free after the identifier."""
+_VERSION_POSITION, _CHECKSUM_POSITION = 8, 12
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,10 @@ class Header:
     """Header of a .jaxfn file.
 
     Attributes:
-      version: of the format.
-      checksum: the CRC-32 of the structure without this number.
-      structure_size: bytes from the beginning of the file to the first module.
-      file_size: of everything.
+      version: the version of the format.
+      checksum: the CRC-32 of the structure, without the bytes of the checksum itself.
+      structure_size: the size of the structure in bytes, from the start of the file.
+      file_size: the size of the file in bytes.
     """
 
     version: int
@@ -86,7 +89,7 @@ class Header:
 
 
 def damaged(problem: str, file: str | None) -> FileFormatError:
-    """Returns the error for damaged bytes; `problem` says where and how."""
+    """Returns the error for a damaged file; `problem` is a sentence that says where and how."""
     return FileFormatError(
         f"{place(file)} cannot be read as a .jaxfn file: {problem} The bytes are cut short or "
         "damaged: copy them anew, or write the file again.",
@@ -95,19 +98,19 @@ def damaged(problem: str, file: str | None) -> FileFormatError:
 
 
 def place(file: str | None) -> str:
-    """Returns how messages call the file, or the data without one."""
+    """Returns the name of the file for messages; "The data" if there is no file."""
     return file or "The data"
 
 
 def parse_header(start: bytes | memoryview, size: int, file: str | None) -> Header:
-    """Reads the header of a file of `size` bytes, whose identifier was checked.
+    """Reads the header of a file of `size` bytes. The caller has checked the identifier.
 
     Raises:
-      FileFormatError: the file is of a newer version, or not as long as it says.
+      FileFormatError: the file has a newer version, or its size differs from that in the header.
     """
-    if len(start) < _VERSION_AT + 4:
+    if len(start) < _VERSION_POSITION + 4:
         raise damaged(f"expected a header of {HEADER_SIZE} bytes, got {size}.", file)
-    (version,) = struct.unpack_from("<I", start, _VERSION_AT)
+    (version,) = struct.unpack_from("<I", start, _VERSION_POSITION)
     if version > VERSION:
         raise FileFormatError(
             f"{place(file)} is written by format version {version}, this bridge reads up to "
@@ -129,39 +132,39 @@ def parse_header(start: bytes | memoryview, size: int, file: str | None) -> Head
 
 
 def check_structure(header: Header, structure: bytes | memoryview, file: str | None) -> None:
-    """Compares the structure with its checksum.
+    """Compares the checksum of the structure with that in the header.
 
     Raises:
-      FileFormatError: they differ.
+      FileFormatError: the checksums differ.
     """
-    found = _structure_checksum(structure)
-    if found != header.checksum:
+    checksum = _structure_checksum(structure)
+    if checksum != header.checksum:
         raise damaged(
             f"the checksum of the structure (bytes 0 to {header.structure_size - 1}) is "
-            f"{found:08x}, but its header has {header.checksum:08x}.",
+            f"{checksum:08x}, but its header has {header.checksum:08x}.",
             file,
         )
 
 
 def array_start(end: int) -> int:
-    """Rounds `end` up to where the next array begins."""
+    """Returns the position of the next array: `end` rounded up to the alignment."""
     return end + -end % ARRAY_ALIGNMENT
 
 
 def fill_header(structure: bytearray, rest_size: int, version: int = FIRST_VERSION) -> None:
-    """Writes the header into a finished structure, which left room for it.
+    """Writes the header into a finished structure that has room for it.
 
     Args:
-      structure: of the file.
-      rest_size: the bytes behind it.
-      version: of the format.
+      structure: the structure of the file; changed in place.
+      rest_size: the number of bytes after the structure.
+      version: the version of the format.
     """
     root, identifier = struct.unpack_from("<I4s", structure)
     sizes = len(structure), len(structure) + rest_size
     _HEADER.pack_into(structure, 0, root, identifier, version, 0, *sizes)
-    struct.pack_into("<I", structure, _CHECKSUM_AT, _structure_checksum(structure))
+    struct.pack_into("<I", structure, _CHECKSUM_POSITION, _structure_checksum(structure))
 
 
 def _structure_checksum(structure: bytes | bytearray | memoryview) -> int:
     view = memoryview(structure)
-    return zlib.crc32(view[_CHECKSUM_AT + 4 :], zlib.crc32(view[:_CHECKSUM_AT]))
+    return zlib.crc32(view[_CHECKSUM_POSITION + 4 :], zlib.crc32(view[:_CHECKSUM_POSITION]))

@@ -1,4 +1,4 @@
-"""Encodes dictionary keys that are no strings, for .jaxfn files."""
+"""Encodes and decodes dictionary keys that are not strings, for .jaxfn files."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from jax2tf_bridge.serialization.jaxfn import _schema as schema
 
 _REAL = struct.Struct("<d")
 _MAX_DEPTH = 16
-"""Of tuples in tuples."""
+"""Maximum nesting depth of tuples in a key."""
 _MAX_INTEGER_BYTES = 256
-"""Python prints integers of as many digits under all of its settings."""
+"""Maximum size of an integer key. Python can print such integers whatever its digit limit is."""
 
 KeyKind: TypeAlias = int
-"""An index into schema.KEY_KINDS."""
+"""Index into schema.KEY_KINDS."""
 
 
 @dataclass(frozen=True)
 class EncodedKey:
-    """Key as a file has it.
+    """Dictionary key, encoded for a file.
 
     Attributes:
-      kind: by schema.KEY_KINDS.
-      data: of all but tuples.
-      items: of tuples.
+      kind: the kind, as an index into schema.KEY_KINDS.
+      data: the bytes of a key that is not a tuple.
+      items: the items of a tuple.
     """
 
     kind: KeyKind
@@ -37,29 +37,29 @@ class EncodedKey:
 
 
 def encode_key(key: Hashable, depth: int = 1) -> EncodedKey | None:
-    """Encodes a key for a file; None if it is of a type that a file cannot hold.
+    """Encodes a key for a file; None if a file cannot hold it.
 
-    Subclasses are refused: they would be read as what they derive from.
+    Files do not hold subclasses, since they would be read back as their base classes.
     """
     if key is None:
-        return _encoded("none")
+        return _make_encoded_key("none")
     kind = type(key)
     if kind is bool:
-        return _encoded("boolean", bytes([bool(key)]))
+        return _make_encoded_key("boolean", bytes([bool(key)]))
     if isinstance(key, int) and kind is int:
         size = key.bit_length() // 8 + 1
         if size > _MAX_INTEGER_BYTES:
             return None
-        return _encoded("integer", key.to_bytes(size, "little", signed=True))
+        return _make_encoded_key("integer", key.to_bytes(size, "little", signed=True))
     if isinstance(key, float) and kind is float:
-        return _encoded("real", _REAL.pack(key))
+        return _make_encoded_key("real", _REAL.pack(key))
     if isinstance(key, str) and kind is str:
         try:
-            return _encoded("text", key.encode())
-        except UnicodeEncodeError:  # half of a surrogate pair
+            return _make_encoded_key("text", key.encode())
+        except UnicodeEncodeError:  # a lone surrogate
             return None
     if isinstance(key, bytes) and kind is bytes:
-        return _encoded("bytes", key)
+        return _make_encoded_key("bytes", key)
     if isinstance(key, tuple) and kind is tuple and depth < _MAX_DEPTH:
         items = [encode_key(item, depth + 1) for item in key]
         complete = tuple(item for item in items if item is not None)
@@ -68,7 +68,7 @@ def encode_key(key: Hashable, depth: int = 1) -> EncodedKey | None:
     return None
 
 
-def _encoded(kind: str, data: bytes = b"") -> EncodedKey:
+def _make_encoded_key(kind: str, data: bytes = b"") -> EncodedKey:
     return EncodedKey(schema.KEY_KINDS.index(kind), data)
 
 
@@ -82,10 +82,10 @@ def key_table(key: EncodedKey) -> Fields:
 
 
 def unwritable_key(key: Hashable, place: str) -> SerializationError:
-    """Returns the error for a key that a file cannot hold, at `place`."""
+    """Returns the error for a key that a file cannot hold; `place` is the path to its dict."""
     try:
         shown = repr(key)
-    except Exception as e:  # whatever the type's own method does, or an integer is too long
+    except Exception as e:  # a custom __repr__ may raise anything; a long int raises ValueError
         shown = f"(its repr raises {type(e).__name__})"
     return SerializationError(
         f"{place} has the key {shown:.200} of type {type(key).__qualname__}. A file cannot hold "
@@ -98,7 +98,7 @@ def decode_key(table: Table, depth: int = 1) -> Hashable:
     """Reads the key in a table.
 
     Raises:
-      FileFormatError: it is damaged.
+      FileFormatError: the table is damaged.
     """
     number = table.integer(schema.Key.KIND)
     if number >= len(schema.KEY_KINDS):
@@ -110,7 +110,7 @@ def decode_key(table: Table, depth: int = 1) -> Hashable:
         if depth >= _MAX_DEPTH:
             raise table.error(None, f"tuples nested at most {_MAX_DEPTH} deep", "more")
         return tuple(decode_key(item, depth + 1) for item in table.tables(schema.Key.ITEMS))
-    # As integers, which count as read: a file may name the same bytes a million times.
+    # integers() charges the budget; a hostile file may refer to the same bytes a million times.
     data = bytes(table.integers(schema.Key.DATA))
     if kind == "none":
         return None

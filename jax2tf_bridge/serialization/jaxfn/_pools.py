@@ -1,6 +1,6 @@
-"""Pools the values that a .jaxfn file holds once, texts among them, and looks up indices in them.
+"""Pools of values that a .jaxfn file stores once and refers to by index.
 
-Values get indices in the order they come. Texts lie one behind the other, as UTF-8.
+Values are numbered in the order in which they are added. Texts are concatenated, as UTF-8.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ H = TypeVar("H", bound=Hashable)
 
 
 class Pool(Generic[H]):
-    """Values without repetitions, in the order in which they came.
+    """Numbered values without duplicates.
 
-    Values of different types that are equal (1, True) must not come into one pool.
+    A pool must not contain equal values of different types, such as 1 and True.
 
     >>> pool = Pool[str]()
     >>> [pool.index(text) for text in "abca"], pool.values()
@@ -30,19 +30,19 @@ class Pool(Generic[H]):
         self._indices: dict[H, int] = {}
 
     def index(self, value: H) -> int:
-        """Returns the index of a value, which is added if it is new."""
+        """Returns the index of a value. Adds the value if it is new."""
         return self._indices.setdefault(value, len(self._indices))
 
     def indices(self, values: Iterable[H]) -> list[int]:
-        """Returns the indices of values, as `index` does."""
+        """Returns the index of each value. Adds the values that are new."""
         return [self.index(value) for value in values]
 
     def optional_index(self, value: H | None) -> int | None:
-        """Returns the index of a value, as `index` does; None for None."""
+        """Returns the index of a value, which is added if it is new; None for None."""
         return None if value is None else self.index(value)
 
     def values(self) -> tuple[H, ...]:
-        """Returns all values, each at its index."""
+        """Returns all values in the order of their indices."""
         return tuple(self._indices)
 
 
@@ -50,7 +50,7 @@ def encode_texts(texts: Sequence[str]) -> list[bytes]:
     """Encodes each text as UTF-8.
 
     Raises:
-      SerializationError: one of them has a lone surrogate.
+      SerializationError: a text contains a lone surrogate.
     """
     try:
         return [text.encode() for text in texts]
@@ -61,15 +61,15 @@ def encode_texts(texts: Sequence[str]) -> list[bytes]:
 
 
 def decode_texts(file: Table) -> list[str]:
-    """Reads the texts of a file; `file` is the root.
+    """Reads the texts of a file; `file` is the root table.
 
     Raises:
-      FileFormatError: they are no UTF-8, or their sizes are wrong.
+      FileFormatError: the texts are not UTF-8, or their sizes are wrong.
     """
-    whole = file.string(schema.File.TEXT, "") or ""
+    joined = file.string(schema.File.TEXT, "") or ""
     sizes = file.integers(schema.File.TEXT_SIZES)
-    # Mostly all is ASCII, where sizes count characters as well.
-    data = whole if whole.isascii() else whole.encode()
+    # The texts are usually ASCII, where sizes in bytes are sizes in characters.
+    data = joined if joined.isascii() else joined.encode()
     if sum(sizes) != len(data):
         raise file.error(schema.File.TEXT_SIZES, f"{len(data)} bytes together", f"{sum(sizes)}")
     texts, end = [], 0
@@ -87,10 +87,10 @@ def decode_texts(file: Table) -> list[str]:
 
 
 def look_up_all(table: Table, field: Field, pool: Sequence[T]) -> tuple[T, ...]:
-    """Looks up the values in a pool that a field has the indices of.
+    """Returns the values in `pool` at the indices in a field.
 
     Raises:
-      FileFormatError: the pool has no such index.
+      FileFormatError: an index is out of range.
     """
     indices = table.integers(field)
     if not indices:
@@ -102,10 +102,10 @@ def look_up_all(table: Table, field: Field, pool: Sequence[T]) -> tuple[T, ...]:
 
 
 def look_up(table: Table, field: Field, pool: Sequence[T]) -> T:
-    """Looks up the value in a pool that a field has the index of.
+    """Returns the value in `pool` at the index in a field.
 
     Raises:
-      FileFormatError: the pool has no such index.
+      FileFormatError: an index is out of range.
     """
     index = table.integer(field)
     if index >= len(pool):
@@ -114,17 +114,17 @@ def look_up(table: Table, field: Field, pool: Sequence[T]) -> T:
 
 
 def look_up_optional(table: Table, field: Field, pool: Sequence[T]) -> T | None:
-    """Looks up the value in a pool that a field has the index of; None if it was not written.
+    """Returns the value in `pool` at the index in a field; None if the field was not written.
 
     Raises:
-      FileFormatError: the pool has no such index.
+      FileFormatError: an index is out of range.
     """
     return look_up(table, field, pool) if table.has(field) else None
 
 
 def optional_bytes(table: Table, field: Field) -> bytes | None:
-    """Copies a field's bytes; None if it was not written.
+    """Returns a copy of the bytes in a field; None if the field was not written.
 
-    They are charged to the budget, since a file may name the same bytes a million times.
+    Charges the budget, since a hostile file may refer to the same bytes a million times.
     """
     return bytes(table.integers(field)) if table.has(field) else None

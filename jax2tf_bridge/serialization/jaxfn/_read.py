@@ -1,4 +1,4 @@
-"""Reads a portable function in the .jaxfn format; see _format and the schema."""
+"""Reads portable functions in the .jaxfn format, which _format and the schema describe."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from jax2tf_bridge.serialization.jaxfn._trees import TreeReader
 
 @dataclass(frozen=True)
 class Stored:
-    """Structure of a file, checked, before its modules and arrays are read.
+    """Validated structure of a file whose modules and arrays are not read yet.
 
     Attributes:
-      header: of the file.
-      bridge_version: the release of jax2tf-bridge that wrote it.
-      functions: for the function and each of its VJPs the arguments of PortableFunction but the
-        module and the VJP; their constants have no data.
-      parts: where the modules lie, one a function, then the arrays.
-      vjp_missing_because: why the last function has no VJP.
+      header: the header of the file.
+      bridge_version: the release of jax2tf-bridge that wrote the file.
+      functions: the arguments of PortableFunction for the function and each of its VJPs, without
+        the gradient, the bytes of the module and the data of the lifted constants.
+      parts: the positions of the modules, one for each function, and then of the arrays.
+      vjp_missing_because: the reason why the last function has no VJP.
     """
 
     header: _format.Header
@@ -59,16 +59,16 @@ class Stored:
     vjp_missing_because: str
 
     def portable(self, contents: Sequence[bytes]) -> PortableFunction:
-        """Makes the portable function, given the contents of the parts."""
+        """Makes the portable function; `contents` are the bytes of each of the `parts`."""
         count = len(self.functions)
         arrays = {
             part.expected: data
             for part, data in zip(self.parts[count:], contents[count:], strict=True)
         }
         gradient: Gradient = NoGradient(self.vjp_missing_because)
-        # The last order first: each holds the next.
-        for found, module in zip(self.functions[::-1], contents[count - 1 :: -1], strict=True):
-            fields = {**found, "module": replace(found["module"], data=module)}
+        # From the last order to the first, since each function holds its VJP.
+        for function, module in zip(self.functions[::-1], contents[count - 1 :: -1], strict=True):
+            fields = {**function, "module": replace(function["module"], data=module)}
             if arrays:
                 fields["lifted_constants"] = tuple(
                     replace(constant, data=arrays.get(constant.digest))
@@ -85,12 +85,12 @@ def read_structure(
     """Reads the structure of a file.
 
     Args:
-      header: of the file.
-      structure: its first bytes, as many as the header says.
-      file: for messages.
+      header: the header of the file.
+      structure: the bytes of the structure, of the size in the header.
+      file: the name of the file, for messages.
 
     Raises:
-      FileFormatError: its checksum is wrong, or it holds no function.
+      FileFormatError: the checksum is wrong, or the structure does not describe a function.
     """
     _format.check_structure(header, structure, file)
     try:
@@ -112,12 +112,12 @@ class _FileReader:
         self._trees = [] if trees is None else tree_reader.decode(trees)
         avals = root.table(schema.File.AVALS)
         self._avals = [] if avals is None else decode_avals(avals, texts)
-        meshes = [_mesh(table, texts) for table in root.tables(schema.File.MESHES)]
+        meshes = [_read_mesh(table, texts) for table in root.tables(schema.File.MESHES)]
         shardings = root.tables(schema.File.SHARDINGS)
-        self._shardings = [None, *(_sharding(table, meshes, texts) for table in shardings)]
+        self._shardings = [None, *(_read_sharding(table, meshes, texts) for table in shardings)]
         lowerings = root.tables(schema.File.LOWERINGS)
-        self._lowerings = [_lowering(table, version, texts) for table in lowerings]
-        self._graph_functions = _graph_functions(root, version, texts)
+        self._lowerings = [_read_lowering(table, version, texts) for table in lowerings]
+        self._graph_functions = _read_graph_functions(root, version, texts)
         self._comparisons = Comparisons()
 
     def stored(self, header: _format.Header) -> Stored:
@@ -132,11 +132,11 @@ class _FileReader:
                 fields.TREES, f"two for each of {len(tables)} functions", f"{len(self._trees)}"
             )
         trees = zip(tables, self._trees[::2], self._trees[1::2], strict=True)
-        functions = tuple(self._function(*each) for each in trees)
+        functions = tuple(self._read_function(*each) for each in trees)
         for table, function, vjp in zip(tables[1:], functions, functions[1:], strict=False):
             _check_vjp(table, function, vjp)
         modules = module_parts(tables, header.structure_size)
-        constants = chain.from_iterable(found["lifted_constants"] for found in functions)
+        constants = chain.from_iterable(arguments["lifted_constants"] for arguments in functions)
         arrays = array_parts(self._root, self._texts, constants, modules[-1].end)
         parts = (*modules, *arrays)
         if parts[-1].end != header.file_size:
@@ -153,12 +153,12 @@ class _FileReader:
             vjp_missing_because=look_up(self._root, fields.VJP_MISSING_BECAUSE, self._texts),
         )
 
-    def _function(self, table: Table, in_tree: TreeSpec, out_tree: TreeSpec) -> dict[str, Any]:
+    def _read_function(self, table: Table, in_tree: TreeSpec, out_tree: TreeSpec) -> dict[str, Any]:
         fields, texts = schema.Function, self._texts
         in_avals = look_up_all(table, fields.IN_AVALS, self._avals)
         out_avals = look_up_all(table, fields.OUT_AVALS, self._avals)
         lowering = look_up(table, fields.LOWERING, self._lowerings)
-        found = {
+        arguments = {
             "name": look_up(table, fields.NAME, texts),
             "in_tree": in_tree,
             "in_avals": in_avals,
@@ -168,10 +168,10 @@ class _FileReader:
             "requirements": look_up_all(table, fields.REQUIREMENTS, texts),
             "ordered_effects": look_up_all(table, fields.ORDERED_EFFECTS, texts),
             "unordered_effects": look_up_all(table, fields.UNORDERED_EFFECTS, texts),
-            "in_shardings": self._one_sharding_each(table, fields.IN_SHARDINGS, in_avals),
-            "out_shardings": self._one_sharding_each(table, fields.OUT_SHARDINGS, out_avals),
+            "in_shardings": self._read_shardings(table, fields.IN_SHARDINGS, in_avals),
+            "out_shardings": self._read_shardings(table, fields.OUT_SHARDINGS, out_avals),
             "uses_global_constants": table.boolean(fields.USES_GLOBAL_CONSTANTS),
-            "lifted_constants": self._lifted(table),
+            "lifted_constants": self._read_lifted_constants(table),
             "graph_functions": look_up_all(table, fields.GRAPH_FUNCTIONS, self._graph_functions),
             "tensorflow_differentiates": table.boolean(fields.TENSORFLOW_DIFFERENTIATES),
             **lowering,
@@ -181,22 +181,22 @@ class _FileReader:
                 **lowering["module"],
             ),
         }
-        portable = PortableFunction(**found)
+        portable = PortableFunction(**arguments)
         problem = function_problem(
             portable, in_tree.leaf_count, out_tree.leaf_count, self._comparisons
         )
         if problem is not None:
             raise table.error(None, "parts that agree", problem)
-        return found
+        return arguments
 
-    def _one_sharding_each(
+    def _read_shardings(
         self, table: Table, field: schema.Function, avals: Sequence[Aval]
     ) -> tuple[Sharding | None, ...]:
         if not table.has(field):
             return (None,) * len(avals)
         return look_up_all(table, field, self._shardings)
 
-    def _lifted(self, table: Table) -> tuple[LiftedConstant, ...]:
+    def _read_lifted_constants(self, table: Table) -> tuple[LiftedConstant, ...]:
         if not table.has(schema.Function.LIFTED_AVALS):
             return ()
         avals = look_up_all(table, schema.Function.LIFTED_AVALS, self._avals)
@@ -211,18 +211,20 @@ class _FileReader:
         return tuple(map(LiftedConstant, avals, digests, names))
 
 
-def _graph_functions(root: Table, version: int, texts: Sequence[str]) -> list[GraphFunction]:
+def _read_graph_functions(root: Table, version: int, texts: Sequence[str]) -> list[GraphFunction]:
     field = schema.File.GRAPH_FUNCTIONS
     tables = root.tables(field)
     if tables and version < _format.GRAPH_FUNCTIONS_VERSION:
         raise root.error(field, f"none in a file of version {version}", f"{len(tables)}")
-    found = []
+    graph_functions = []
     for table in tables:
         graph = optional_bytes(table, schema.GraphFunction.GRAPH)
         if not graph:
             raise table.error(schema.GraphFunction.GRAPH, "a graph", "no bytes")
-        found.append(GraphFunction(look_up(table, schema.GraphFunction.NAME, texts), graph))
-    return found
+        graph_functions.append(
+            GraphFunction(look_up(table, schema.GraphFunction.NAME, texts), graph)
+        )
+    return graph_functions
 
 
 def _check_vjp(table: Table, function: dict[str, Any], vjp: dict[str, Any]) -> None:
@@ -232,12 +234,12 @@ def _check_vjp(table: Table, function: dict[str, Any], vjp: dict[str, Any]) -> N
         raise table.error(None, f"the VJP of {primal.name}", problem)
 
 
-def _lowering(table: Table, version: int, texts: Sequence[str]) -> dict[str, Any]:
+def _read_lowering(table: Table, version: int, texts: Sequence[str]) -> dict[str, Any]:
     fields = schema.Lowering
     xla = table.boolean(fields.TARGET_XLA)
     if not xla and version < _format.WITHOUT_XLA_VERSION:
         raise table.error(fields.TARGET_XLA, f"true in a file of version {version}", "false")
-    versions = _versions(table, fields.STABLEHLO_VERSION)
+    versions = _read_versions(table, fields.STABLEHLO_VERSION)
     if len(versions) != 1:
         raise table.error(fields.STABLEHLO_VERSION, "one version", f"{len(versions)}")
     dropped = look_up_all(table, fields.DROPPED_PLATFORMS, texts)
@@ -260,21 +262,21 @@ def _lowering(table: Table, version: int, texts: Sequence[str]) -> dict[str, Any
         "producer": look_up(table, fields.PRODUCER, texts),
         "target": Target(
             look_up(table, fields.TARGET_NAME, texts),
-            _versions(table, fields.TARGET_STABLEHLO_VERSIONS),
+            _read_versions(table, fields.TARGET_STABLEHLO_VERSIONS),
             table.integer(fields.TARGET_CALLING_CONVENTION),
             xla=xla,
         ),
     }
 
 
-def _versions(table: Table, field: schema.Lowering) -> tuple[Version, ...]:
+def _read_versions(table: Table, field: schema.Lowering) -> tuple[Version, ...]:
     numbers = table.integers(field)
     if len(numbers) % 3:
         raise table.error(field, "three numbers each version", f"{len(numbers)}")
     return tuple(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
 
 
-def _mesh(table: Table, texts: Sequence[str]) -> AbstractMesh:
+def _read_mesh(table: Table, texts: Sequence[str]) -> AbstractMesh:
     fields = schema.Mesh
     names = look_up_all(table, fields.AXIS_NAMES, texts)
     sizes = table.integers(fields.AXIS_SIZES)
@@ -286,11 +288,11 @@ def _mesh(table: Table, texts: Sequence[str]) -> AbstractMesh:
     device = table.table(fields.DEVICE)
     axis_types = tuple(schema.AXIS_TYPES[i] for i in types)
     return AbstractMesh(
-        names, sizes, axis_types, None if device is None else _device(device, texts)
+        names, sizes, axis_types, None if device is None else _read_device(device, texts)
     )
 
 
-def _device(table: Table, texts: Sequence[str]) -> AbstractDevice:
+def _read_device(table: Table, texts: Sequence[str]) -> AbstractDevice:
     fields = schema.Device
     cores = table.optional_integer(fields.NUM_CORES)
     return AbstractDevice(
@@ -298,7 +300,7 @@ def _device(table: Table, texts: Sequence[str]) -> AbstractDevice:
     )
 
 
-def _sharding(table: Table, meshes: Sequence[AbstractMesh], texts: Sequence[str]) -> Sharding:
+def _read_sharding(table: Table, meshes: Sequence[AbstractMesh], texts: Sequence[str]) -> Sharding:
     fields = schema.Sharding
     sizes = table.integers(fields.PARTITION_SIZES)
     axes = look_up_all(table, fields.AXES, texts)

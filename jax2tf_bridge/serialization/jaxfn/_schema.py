@@ -1,7 +1,7 @@
-"""Fields of the tables of a .jaxfn file's structure, for the writer and the reader, and its enums.
+"""Fields of the tables in the structure of a .jaxfn file, and its enums, for reader and writer.
 
-They repeat schema/jaxfn.fbs, which explains each field and is there for other tools; a test
-compares the two. An enum is a ubyte here.
+They repeat schema/jaxfn.fbs, which explains each field and exists for other tools. A test compares
+the two. Enums are ubytes here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NODE_KINDS: tuple[NodeKind, ...] = (
 LEAF, NONE, TUPLE, LIST, DICT, NAMEDTUPLE, CUSTOM, NAMED_CUSTOM = range(8)
 
 KEY_IS_NO_TEXT = 1 << 31
-"""Set in Trees.keys where the rest is an index into File.keys."""
+"""Flag in Trees.keys: the other bits are an index into File.keys, not into the texts."""
 
 KEY_KINDS = ("none", "boolean", "integer", "real", "text", "bytes", "tuple")
 MEMORY_SPACES: tuple[MemorySpace, ...] = ("device", "host", "any")
@@ -32,7 +32,7 @@ AXIS_TYPES: tuple[AxisType, ...] = ("auto", "explicit", "manual")
 
 
 class Key(Field):
-    """Key of a dictionary that is no string."""
+    """Key of a dictionary that is not a string."""
 
     KIND = "ubyte"
     DATA = "[ubyte]"
@@ -68,7 +68,7 @@ class Avals(Field):
 
 
 class Device(Field):
-    """A kind of device."""
+    """Kind of device."""
 
     KIND = "uint"
     PLATFORM = "uint"
@@ -76,7 +76,7 @@ class Device(Field):
 
 
 class Mesh(Field):
-    """A mesh of devices."""
+    """Mesh of devices."""
 
     AXIS_NAMES = "[uint]"
     AXIS_SIZES = "[ulong]"
@@ -85,7 +85,7 @@ class Mesh(Field):
 
 
 class Sharding(Field):
-    """Fields of how an array is spread over devices."""
+    """Distribution of an array over devices."""
 
     MESH = "uint", None
     PARTITION_SIZES = "[uint]"
@@ -97,7 +97,7 @@ class Sharding(Field):
 
 
 class Lowering(Field):
-    """Fields of how functions were lowered, and for whom."""
+    """Settings that functions were lowered with, and their target."""
 
     STABLEHLO_VERSION = "[uint]"
     CALLING_CONVENTION_VERSION = "uint"
@@ -117,14 +117,14 @@ class Lowering(Field):
 
 
 class GraphFunction(Field):
-    """A TensorFlow graph that modules call."""
+    """TensorFlow graph that modules call."""
 
     NAME = "uint"
     GRAPH = "[ubyte]"
 
 
 class Function(Field):
-    """A function, or a VJP."""
+    """Function or VJP."""
 
     NAME = "uint"
     IN_AVALS = "[uint]"
@@ -148,7 +148,7 @@ class Function(Field):
 
 
 class File(Field):
-    """Root of a file."""
+    """Root table of a file."""
 
     TEXT = "string"
     TEXT_SIZES = "[uint]"

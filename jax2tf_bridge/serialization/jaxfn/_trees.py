@@ -1,4 +1,4 @@
-"""Encodes pytree structures as vectors of numbers, the nodes in preorder, for .jaxfn files."""
+"""Encodes pytree structures as vectors of numbers, with nodes in preorder, for .jaxfn files."""
 
 from __future__ import annotations
 
@@ -22,25 +22,31 @@ from jax2tf_bridge.serialization.jaxfn._keys import (
 from jax2tf_bridge.serialization.jaxfn._pools import Pool, look_up, look_up_optional, optional_bytes
 
 _NONE = TreeSpec("none")
-_KEYED = (schema.DICT, schema.NAMEDTUPLE, schema.NAMED_CUSTOM)
-_TYPED = (schema.NAMEDTUPLE, schema.CUSTOM, schema.NAMED_CUSTOM)
+_KINDS_WITH_KEYS = (schema.DICT, schema.NAMEDTUPLE, schema.NAMED_CUSTOM)
+_KINDS_WITH_TYPE = (schema.NAMEDTUPLE, schema.CUSTOM, schema.NAMED_CUSTOM)
 
 
 @dataclass(frozen=True)
 class Root:
-    """Name of a structure for messages, and for (args, kwargs) the names of the arguments."""
+    """Name of a structure for messages.
+
+    Attributes:
+      text: the name, such as "the result".
+      argument_names: the names of the positional arguments, if the structure is (args, kwargs).
+    """
 
     text: str
     argument_names: tuple[str, ...] | None = None
 
 
-# Which child of which node, and where that one is; formatted for errors alone.
+# Path to a node: the path to its parent, the parent, and the index among its children. It is only
+# formatted for errors, since that is slow.
 _Place: TypeAlias = "tuple[_Place, TreeSpec, int] | Root"
 
 
 @dataclass(frozen=True)
 class EncodedType:
-    """Type of a named tuple or custom node, as a file has it."""
+    """Type of a named tuple or custom node, encoded for a file."""
 
     name: str
     serialized_name: str
@@ -48,7 +54,7 @@ class EncodedType:
 
 
 class TreeWriter:
-    """Encoder of one file's structures, which pools the keys, types and texts that they share."""
+    """Encoder of the structures of one file. It pools the keys, types and texts that they share."""
 
     def __init__(self, texts: Pool[str]) -> None:
         self._kinds = bytearray()
@@ -70,28 +76,28 @@ class TreeWriter:
         }
 
     def key_tables(self) -> list[Fields]:
-        """Makes the table of each key that is no text."""
+        """Makes the table of each key that is not text."""
         return list(map(key_table, self._keys.values()))
 
     def type_tables(self) -> list[Fields]:
         """Makes the table of each type."""
         return [
             {
-                schema.NodeType.NAME: self._texts.index(found.name),
+                schema.NodeType.NAME: self._texts.index(node_type.name),
                 schema.NodeType.SERIALIZED_NAME: self._texts.optional_index(
-                    found.serialized_name or None
+                    node_type.serialized_name or None
                 ),
-                schema.NodeType.AUXDATA: found.auxdata,
+                schema.NodeType.AUXDATA: node_type.auxdata,
             }
-            for found in self._types.values()
+            for node_type in self._types.values()
         ]
 
     def add(self, spec: TreeSpec, root: Root) -> int:
-        """Encodes a structure behind the others; returns the number of its leaves.
+        """Encodes a structure after the others; returns the number of its leaves.
 
         Raises:
-          SerializationError: a file cannot hold one of its keys, or its depth, or it is no
-            structure.
+          SerializationError: a file cannot hold a key of the structure or its depth, or the
+            structure is invalid.
         """
         kinds = self._kinds
         start = len(kinds)
@@ -108,178 +114,180 @@ class TreeWriter:
                     "most that a file holds."
                 )
             else:
-                self._add(node, where)
-                # The last is pushed first, so that the first is next.
+                self._add_container(node, where)
+                # Reversed, so that the first child is popped next.
                 for i in range(len(node.children) - 1, -1, -1):
                     pending.append((node.children[i], (where, node, i), depth + 1))
         return kinds.count(schema.LEAF, start)
 
-    def _add(self, node: TreeSpec, where: _Place) -> None:
+    def _add_container(self, node: TreeSpec, where: _Place) -> None:
         kind = schema.NODE_KINDS.index(node.kind)
         if kind == schema.CUSTOM and node.keys:
             kind = schema.NAMED_CUSTOM
-        expected = len(node.children) if kind in _KEYED else 0
+        expected = len(node.children) if kind in _KINDS_WITH_KEYS else 0
         if len(node.keys) != expected or len(set(node.keys)) != expected:
             raise SerializationError(
-                f"{_path(where)} is no structure: its {node.kind} has {len(node.children)} "
+                f"{_format_path(where)} is no structure: its {node.kind} has {len(node.children)} "
                 f"children and the keys {node.keys!r:.200}."
             )
         self._kinds.append(kind)
         self._counts.append(len(node.children))
-        self._key_indices += [self._key(key, where) for key in node.keys]
-        if kind in _TYPED:
-            self._type_indices.append(self._types.index(self._type(node, where)))
+        self._key_indices += [self._encode_key(key, where) for key in node.keys]
+        if kind in _KINDS_WITH_TYPE:
+            self._type_indices.append(self._types.index(self._encode_type(node, where)))
 
-    def _key(self, key: Hashable, where: _Place) -> int:
+    def _encode_key(self, key: Hashable, where: _Place) -> int:
         encoded = encode_key(key)
         if encoded is None:
-            raise unwritable_key(key, _path(where))
+            raise unwritable_key(key, _format_path(where))
         if isinstance(key, str):
             return self._texts.index(key)
         return schema.KEY_IS_NO_TEXT | self._keys.index(encoded)
 
-    def _type(self, node: TreeSpec, where: _Place) -> EncodedType:
+    def _encode_type(self, node: TreeSpec, where: _Place) -> EncodedType:
         try:
-            return _encoded_type(self._names.stored(node))
+            return _make_encoded_type(self._names.stored(node))
         except SerializationError as e:
-            raise SerializationError(f"{_path(where)}: {e}") from e
+            raise SerializationError(f"{_format_path(where)}: {e}") from e
 
 
-def _encoded_type(node: TreeSpec) -> EncodedType:
-    known = node.stored_type
-    if node.serialized_name or known is None:
+def _make_encoded_type(node: TreeSpec) -> EncodedType:
+    stored_type = node.stored_type
+    if node.serialized_name or stored_type is None:
         return EncodedType(node.name, node.serialized_name, node.auxdata)
-    if known.is_registered:
-        return EncodedType(node.name, known.name, known.auxdata)
-    return EncodedType(node.name, "", write_definition(known))
+    if stored_type.is_registered:
+        return EncodedType(node.name, stored_type.name, stored_type.auxdata)
+    return EncodedType(node.name, "", write_definition(stored_type))
 
 
-def _path(where: _Place) -> str:
-    """Writes a place as a Python expression."""
-    taken: list[tuple[TreeSpec, int]] = []
+def _format_path(where: _Place) -> str:
+    """Returns the path to a node as a Python expression."""
+    ancestors: list[tuple[TreeSpec, int]] = []
     while not isinstance(where, Root):
         where, node, i = where
-        taken.insert(0, (node, i))
-    steps = [_step(node, i) for node, i in taken]
-    if where.argument_names is not None and len(taken) > 1:
-        (_, half), (node, i) = taken[:2]
-        name = str(node.keys[i]) if half else where.argument_names[i]
+        ancestors.insert(0, (node, i))
+    steps = [_format_step(node, i) for node, i in ancestors]
+    if where.argument_names is not None and len(ancestors) > 1:
+        (_, args_or_kwargs), (node, i) = ancestors[:2]
+        name = str(node.keys[i]) if args_or_kwargs else where.argument_names[i]
         return name + "".join(steps[2:])
     return where.text + "".join(steps)
 
 
-def _step(node: TreeSpec, i: int) -> str:
+def _format_step(node: TreeSpec, i: int) -> str:
     if node.kind == "dict":
         return f"[{node.keys[i]!r:.80}]"
     return f".{node.keys[i]}" if node.keys else f"[{i}]"
 
 
 class TreeReader:
-    """Decoder of one file's structures."""
+    """Decoder of the structures of one file."""
 
     def __init__(self, file: Table, texts: Sequence[str]) -> None:
-        """Reads the keys and types that structures share; `file` is the root."""
+        """Reads the keys and types that the structures share; `file` is the root table."""
         self._texts = texts
         self._keys = [decode_key(table) for table in file.tables(schema.File.KEYS)]
-        self._types = [_node_type(table, texts) for table in file.tables(schema.File.NODE_TYPES)]
+        self._types = [
+            _read_node_type(table, texts) for table in file.tables(schema.File.NODE_TYPES)
+        ]
         self._codecs: dict[tuple[Hashable, ...], NodeCodec | None] = {}
 
     def decode(self, table: Table) -> list[TreeSpec]:
         """Reads the structures in a table.
 
         Raises:
-          FileFormatError: they are damaged, or a registered type cannot read its static data.
+          FileFormatError: the table is damaged, or a registered type cannot read its static data.
         """
         kinds = table.integers(schema.Trees.KINDS)
         counts = list(table.integers(schema.Trees.COUNTS))
         keys = list(table.integers(schema.Trees.KEYS))
         types = list(table.integers(schema.Trees.TYPES))
         _check_depth(kinds, counts, table)
-        # From the last node to the first: then the children of a node are there before it, the
-        # first of them on top.
-        done: list[TreeSpec] = []
+        # Decode from the last node to the first, so that the children of a node come before it.
+        # They are then at the end of `specs`, with the first child last.
+        specs: list[TreeSpec] = []
         for kind in reversed(kinds):
             if kind == schema.LEAF:
-                done.append(LEAF)
+                specs.append(LEAF)
                 continue
             if kind == schema.NONE:
-                done.append(_NONE)
+                specs.append(_NONE)
                 continue
             if kind >= len(schema.NODE_KINDS):
                 raise table.error(
                     schema.Trees.KINDS, f"kinds below {len(schema.NODE_KINDS)}", f"{kind}"
                 )
-            if not counts or counts[-1] > len(done):
+            if not counts or counts[-1] > len(specs):
                 raise table.error(schema.Trees.COUNTS, "each node's number of children", "others")
             count = counts.pop()
-            first = len(done) - count
-            children = tuple(done[: first - 1 if first else None : -1])
-            del done[first:]
-            names = self._pop_keys(keys, count, table) if kind in _KEYED else ()
+            first = len(specs) - count
+            children = tuple(specs[: first - 1 if first else None : -1])
+            del specs[first:]
+            names = self._pop_keys(keys, count, table) if kind in _KINDS_WITH_KEYS else ()
             spec = TreeSpec(schema.NODE_KINDS[kind], "", names, children)
-            done.append(self._typed(spec, types, table) if kind in _TYPED else spec)
+            specs.append(self._add_type(spec, types, table) if kind in _KINDS_WITH_TYPE else spec)
         if counts or keys or types:
             raise table.error(None, "what belongs to the nodes", "more counts, keys or types")
-        return done[::-1]
+        return specs[::-1]
 
     def _pop_keys(self, indices: list[int], count: int, table: Table) -> tuple[Hashable, ...]:
-        """Removes the last `count` indices, and returns their keys."""
+        """Removes the last `count` indices and returns the keys at them."""
         first = len(indices) - count
         if first < 0:
             raise table.error(schema.Trees.KEYS, "a key for each child", f"{-first} too few")
-        flag, found = schema.KEY_IS_NO_TEXT, []
+        flag, keys = schema.KEY_IS_NO_TEXT, []
         for index in indices[first:]:
             pool: Sequence[Hashable] = self._keys if index & flag else self._texts
             if index & ~flag >= len(pool):
                 raise table.error(
                     schema.Trees.KEYS, f"indices below {len(pool)}", f"{index & ~flag}"
                 )
-            found.append(pool[index & ~flag])
+            keys.append(pool[index & ~flag])
         del indices[first:]
-        if len(set(found)) != count:
-            raise table.error(schema.Trees.KEYS, "keys that differ", f"{found!r:.200}")
-        return tuple(found)
+        if len(set(keys)) != count:
+            raise table.error(schema.Trees.KEYS, "keys that differ", f"{keys!r:.200}")
+        return tuple(keys)
 
-    def _typed(self, spec: TreeSpec, indices: list[int], table: Table) -> TreeSpec:
+    def _add_type(self, spec: TreeSpec, indices: list[int], table: Table) -> TreeSpec:
         index = indices.pop() if indices else len(self._types)
         if index >= len(self._types):
             raise table.error(schema.Trees.TYPES, f"indices below {len(self._types)}", f"{index}")
         if spec.kind == "namedtuple" and not all(isinstance(key, str) for key in spec.keys):
             raise table.error(schema.Trees.KEYS, "a named tuple's fields", f"{spec.keys!r:.200}")
-        found = self._types[index]
-        # What stands for the static data of a type without a registration is where it is defined.
-        defined = None if found.serialized_name else read_definition(found.auxdata)
-        typed = replace(
+        node_type = self._types[index]
+        # For a type that was not registered, auxdata holds its qualified name and static data.
+        definition = None if node_type.serialized_name else read_definition(node_type.auxdata)
+        typed_spec = replace(
             spec,
-            name=found.name,
-            serialized_name=found.serialized_name,
-            auxdata=found.auxdata if defined is None else None,
-            stored_type=defined,
+            name=node_type.name,
+            serialized_name=node_type.serialized_name,
+            auxdata=node_type.auxdata if definition is None else None,
+            stored_type=definition,
         )
-        key = (found, spec.kind, spec.keys, len(spec.children))
+        key = (node_type, spec.kind, spec.keys, len(spec.children))
         if key not in self._codecs:
-            self._codecs[key] = codec_if_it_fits(typed)
-        return replace(typed, codec=self._codecs[key])
+            self._codecs[key] = codec_if_it_fits(typed_spec)
+        return replace(typed_spec, codec=self._codecs[key])
 
 
 def _check_depth(kinds: Sequence[int], counts: Sequence[int], table: Table) -> None:
-    """Refuses containers that are nested too deeply."""
+    """Raises an error if containers are nested too deeply."""
     if len(counts) <= MAX_DEPTH:
         return
     remaining: list[int] = []
-    inner = iter(counts)
+    child_counts = iter(counts)
     for kind in kinds:
         while remaining and not remaining[-1]:
             remaining.pop()
         if remaining:
             remaining[-1] -= 1
         if kind > schema.NONE:
-            remaining.append(next(inner, 0))
+            remaining.append(next(child_counts, 0))
             if len(remaining) > MAX_DEPTH:
                 raise table.error(None, f"containers nested at most {MAX_DEPTH} deep", "more")
 
 
-def _node_type(table: Table, texts: Sequence[str]) -> EncodedType:
+def _read_node_type(table: Table, texts: Sequence[str]) -> EncodedType:
     fields = schema.NodeType
     return EncodedType(
         look_up(table, fields.NAME, texts),

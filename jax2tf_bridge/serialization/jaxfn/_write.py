@@ -1,4 +1,4 @@
-"""Writes a portable function, with its VJPs, in the .jaxfn format; see _format and the schema."""
+"""Writes portable functions in the .jaxfn format, which _format and the schema describe."""
 
 from __future__ import annotations
 
@@ -32,64 +32,67 @@ from jax2tf_bridge.serialization.jaxfn._trees import Root, TreeWriter
 def file_parts(
     portable: PortableFunction | HoldsPortable, *, vjp_order: int | None, arrays: bool
 ) -> list[bytes | bytearray]:
-    """Writes the parts of a .jaxfn file: the structure, each module, and each array.
+    """Returns the parts of a .jaxfn file: the structure, each module, and each array.
+
+    The parts also contain the padding before each array.
 
     Args:
       portable: the portable function.
-      vjp_order: how many VJPs are written; None for those that are materialised.
-      arrays: whether the lifted arrays are written.
+      vjp_order: the number of VJPs to write; missing ones are made. None writes the VJPs that
+        exist.
+      arrays: whether to write the lifted arrays.
 
     Raises:
-      SerializationError: the file cannot hold the function, or there are fewer VJPs.
-      InconclusiveShapeError: making a VJP asked something about the sizes.
+      SerializationError: the file cannot hold the function, or it has fewer than vjp_order VJPs.
+      InconclusiveShapeError: making a VJP requires a decision about unknown sizes.
       ValueError: vjp_order is negative.
-      FunctionError: it is no portable function.
+      FunctionError: `portable` is not a portable function.
     """
     portable = as_portable_function(portable, "serialize (or write_function)")
-    functions, missing_because = _chain(portable, vjp_order)
+    functions, missing_because = _collect_functions(portable, vjp_order)
     writer = _StructureWriter()
     try:
         structure = writer.structure(functions, missing_because, arrays)
     except BuilderSizeError as e:
-        raise _too_large(portable.name) from e
+        raise _size_error(portable.name) from e
     if len(structure) > _format.MAX_STRUCTURE_SIZE:
-        raise _too_large(portable.name)
-    behind = [function.module.data for function in functions]
-    behind += with_padding(writer.arrays.values(), len(structure) + sum(map(len, behind)))
+        raise _size_error(portable.name)
+    rest = [function.module.data for function in functions]
+    rest += with_padding(writer.arrays.values(), len(structure) + sum(map(len, rest)))
     has_graphs = any(function.graph_functions for function in functions)
     version = _format.GRAPH_FUNCTIONS_VERSION if has_graphs else _format.FIRST_VERSION
     if any(not f.target.xla or f.tensorflow_differentiates for f in functions):
         version = _format.WITHOUT_XLA_VERSION
-    _format.fill_header(structure, sum(map(len, behind)), version)
-    return [structure, *behind]
+    _format.fill_header(structure, sum(map(len, rest)), version)
+    return [structure, *rest]
 
 
-def _too_large(name: str) -> SerializationError:
+def _size_error(name: str) -> SerializationError:
     return SerializationError(
         f"{name} cannot be written: its description, without modules and arrays, takes more than "
         f"{_format.MAX_STRUCTURE_SIZE} bytes, the limit of FlatBuffers."
     )
 
 
-def _chain(
+def _collect_functions(
     portable: PortableFunction, vjp_order: int | None
 ) -> tuple[tuple[PortableFunction, ...], str]:
-    """Returns the function and the VJPs that are written, and why the last of them has none."""
+    """Returns the function and the VJPs to write, and the reason why the last has no VJP."""
     functions = vjp_chain(portable, vjp_order, _format.MAX_VJP_ORDER)
-    lazy = functions[-1].gradient
-    if lazy.available:
+    gradient = functions[-1].gradient
+    if gradient.available:
         order = len(functions) - 1
         return functions, (
             f"its file was written with vjp_order={order}; write it with vjp_order={order + 1}"
         )
-    return functions, lazy.missing_because
+    return functions, gradient.missing_because
 
 
 class _StructureWriter:
-    """Writer of one file's structure.
+    """Writer of the structure of one file.
 
     Attributes:
-      arrays: those that are written behind the modules, by digest; known once the structure is.
+      arrays: the arrays to write after the modules, by digest. `structure` sets it.
     """
 
     def __init__(self) -> None:
@@ -110,7 +113,7 @@ class _StructureWriter:
         tables = []
         for function in functions:
             try:
-                tables.append(self._writer.table(self._function(function)))
+                tables.append(self._writer.table(self._function_fields(function)))
             except SerializationError as e:
                 raise SerializationError(f"{function.name} cannot be written: {e}") from e
         if arrays:
@@ -119,20 +122,20 @@ class _StructureWriter:
                 self.arrays = distinct_arrays(constants)
             except SerializationError as e:
                 raise SerializationError(f"{functions[0].name} cannot be written: {e}") from e
-        written = self._writer.written(self._file(tables, missing_because))
-        # Last, when all of them are known.
+        fields = self._writer.written(self._file_fields(tables, missing_because))
+        # Texts come last, since all other tables add to them.
         texts = encode_texts(self._texts.values())
         root = self._writer.table(
             {
                 schema.File.TEXT: b"".join(texts),
                 schema.File.TEXT_SIZES: [len(text) for text in texts],
-                **written,
+                **fields,
             }
         )
-        # So that nothing needs to be filled up between the identifier and the room.
+        # HEADER_ROOM is a multiple of 8, so there is no padding after the identifier.
         return bytearray(self._writer.finish(root, _format.IDENTIFIER, _format.HEADER_ROOM))
 
-    def _file(
+    def _file_fields(
         self, functions: Sequence[Offset], missing_because: str
     ) -> Iterator[tuple[Field, Value]]:
         yield schema.File.FUNCTIONS, functions
@@ -145,8 +148,11 @@ class _StructureWriter:
         yield schema.File.KEYS, trees.key_tables()
         yield schema.File.NODE_TYPES, types
         meshes = Pool[AbstractMesh]()
-        yield schema.File.SHARDINGS, [self._sharding(s, meshes) for s in self._shardings.values()]
-        yield schema.File.MESHES, [self._mesh(mesh) for mesh in meshes.values()]
+        yield (
+            schema.File.SHARDINGS,
+            [self._sharding_table(s, meshes) for s in self._shardings.values()],
+        )
+        yield schema.File.MESHES, [self._mesh_table(mesh) for mesh in meshes.values()]
         yield schema.File.BRIDGE_VERSION, self._texts.index(__version__)
         yield schema.File.ARRAY_DIGESTS, self._texts.indices(self.arrays)
         yield schema.File.ARRAY_SIZES, list(map(len, self.arrays.values()))
@@ -154,14 +160,14 @@ class _StructureWriter:
             schema.File.GRAPH_FUNCTIONS,
             [
                 {
-                    schema.GraphFunction.NAME: self._texts.index(found.name),
-                    schema.GraphFunction.GRAPH: found.graph,
+                    schema.GraphFunction.NAME: self._texts.index(graph_function.name),
+                    schema.GraphFunction.GRAPH: graph_function.graph,
                 }
-                for found in self._graph_functions.values()
+                for graph_function in self._graph_functions.values()
             ],
         )
 
-    def _function(self, function: PortableFunction) -> Iterator[tuple[Field, Value]]:
+    def _function_fields(self, function: PortableFunction) -> Iterator[tuple[Field, Value]]:
         texts, avals, constants = self._texts, self._avals, function.lifted_constants
         in_leaves = self._trees.add(
             function.in_tree, Root("the arguments", function.argument_names)
@@ -174,7 +180,7 @@ class _StructureWriter:
         yield schema.Function.IN_AVALS, avals.indices(function.in_avals)
         yield schema.Function.OUT_AVALS, avals.indices(function.out_avals)
         yield schema.Function.ARGUMENT_NAMES, texts.indices(function.argument_names)
-        yield schema.Function.LOWERING, self._lowering(function)
+        yield schema.Function.LOWERING, self._lowering_index(function)
         yield schema.Function.REQUIREMENTS, texts.indices(function.requirements)
         yield schema.Function.ORDERED_EFFECTS, texts.indices(function.ordered_effects)
         yield schema.Function.UNORDERED_EFFECTS, texts.indices(function.unordered_effects)
@@ -193,8 +199,8 @@ class _StructureWriter:
         )
         yield schema.Function.TENSORFLOW_DIFFERENTIATES, function.tensorflow_differentiates
 
-    def _lowering(self, function: PortableFunction) -> int:
-        """Returns the index of how a function was lowered, which is written if it is new."""
+    def _lowering_index(self, function: PortableFunction) -> int:
+        """Returns the index of the lowering of a function. Writes the lowering if it is new."""
         target = function.target
         key = (
             function.module.stablehlo_version,
@@ -214,7 +220,9 @@ class _StructureWriter:
         texts, dropped = self._texts, function.dropped_platforms
         table = self._writer.table(
             {
-                schema.Lowering.STABLEHLO_VERSION: _versions([function.module.stablehlo_version]),
+                schema.Lowering.STABLEHLO_VERSION: _flatten_versions(
+                    [function.module.stablehlo_version]
+                ),
                 schema.Lowering.CALLING_CONVENTION_VERSION: (
                     function.module.calling_convention_version
                 ),
@@ -230,7 +238,9 @@ class _StructureWriter:
                 schema.Lowering.CONSTRAINTS_KNOWN: function.constraints_known,
                 schema.Lowering.PRODUCER: texts.index(function.producer),
                 schema.Lowering.TARGET_NAME: texts.index(target.name),
-                schema.Lowering.TARGET_STABLEHLO_VERSIONS: _versions(target.stablehlo_versions),
+                schema.Lowering.TARGET_STABLEHLO_VERSIONS: _flatten_versions(
+                    target.stablehlo_versions
+                ),
                 schema.Lowering.TARGET_CALLING_CONVENTION: target.calling_convention,
                 schema.Lowering.TARGET_XLA: target.xla,
             }
@@ -243,7 +253,7 @@ class _StructureWriter:
             return None
         return [0 if s is None else 1 + self._shardings.index(s) for s in shardings]
 
-    def _sharding(self, sharding: Sharding, meshes: Pool[AbstractMesh]) -> Fields:
+    def _sharding_table(self, sharding: Sharding, meshes: Pool[AbstractMesh]) -> Fields:
         texts, partitions = self._texts, sharding.partitions
         return {
             schema.Sharding.MESH: None if sharding.mesh is None else meshes.index(sharding.mesh),
@@ -255,7 +265,7 @@ class _StructureWriter:
             schema.Sharding.HLO: sharding.hlo or None,
         }
 
-    def _mesh(self, mesh: AbstractMesh) -> Fields:
+    def _mesh_table(self, mesh: AbstractMesh) -> Fields:
         lengths = {len(mesh.axis_names), len(mesh.axis_sizes), len(mesh.axis_types)}
         if len(lengths) > 1:
             raise SerializationError(f"A mesh needs a name, a size and a type each axis: {mesh!r}")
@@ -274,7 +284,7 @@ class _StructureWriter:
         }
 
 
-def _versions(versions: Sequence[Sequence[int]]) -> list[int]:
+def _flatten_versions(versions: Sequence[Sequence[int]]) -> list[int]:
     if any(len(version) != 3 for version in versions):
         raise SerializationError(f"A StableHLO version has three numbers. Got: {versions!r}")
     return [part for version in versions for part in version]
