@@ -33,10 +33,10 @@ class Child:
     value: Any
 
 
-def name_of(obj: Any) -> str:
+def display_name(obj: Any) -> str:
     """Returns a name of an object for messages."""
     if isinstance(obj, functools.partial):
-        return f"partial of {name_of(obj.func)}"
+        return f"partial of {display_name(obj.func)}"
     name = _get_attribute(obj, "__qualname__") or _get_attribute(obj, "__name__")
     if isinstance(name, str) and name:
         # The name of the enclosing function does not help the user.
@@ -58,7 +58,7 @@ def importable_name(obj: Any) -> str | None:
     return name if value is obj else None
 
 
-def children_of(obj: Any) -> Iterator[Child]:
+def iter_children(obj: Any) -> Iterator[Child]:
     """Yields the parts of an object that are pickled with it. Parts with good names come first."""
     if isinstance(obj, FunctionType):
         yield from _children_of_function(obj)

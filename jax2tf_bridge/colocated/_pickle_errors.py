@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax2tf_bridge.colocated._pickle_children import Child, children_of, name_of
+from jax2tf_bridge.colocated._pickle_children import Child, display_name, iter_children
 from jax2tf_bridge.errors import NotPicklableError
 
 _MAX_SECONDS = 10.0
@@ -88,12 +88,12 @@ def _list_children(obj: Any) -> list[Child]:
     children = []
     # Inspecting foreign objects may raise anything. Keep the children found before that.
     with contextlib.suppress(Exception):
-        for child in children_of(obj):
+        for child in iter_children(obj):
             children.append(child)
     return children
 
 
-def not_picklable(
+def make_not_picklable_error(
     obj: Any, error: Exception, dump: Callable[[Any, Any], None]
 ) -> NotPicklableError:
     """Returns the error for an object that `dump` failed to pickle with `error`.
@@ -104,7 +104,7 @@ def not_picklable(
     is_too_deep = isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError)
     search = _Search(dump, _MAX_DEPTH_IN_NESTED if is_too_deep else _MAX_DEPTH)
     culprit = search.descend(obj, error, (), {}) or _Culprit((), error)
-    name = name_of(obj)
+    name = display_name(obj)
     smallest = culprit.path[-1].value if culprit.path else obj
     reason = "it is nested too deeply for pickle" if is_too_deep else _format_reason(culprit.error)
     advice = _format_advice(smallest, callable(obj))

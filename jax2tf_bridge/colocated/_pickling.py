@@ -8,8 +8,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from jax2tf_bridge.colocated._pickle_errors import not_picklable
-from jax2tf_bridge.colocated._reducers import MERGED, reduce_jax, same
+from jax2tf_bridge.colocated._pickle_errors import make_not_picklable_error
+from jax2tf_bridge.colocated._reducers import DEDUPLICATED_TYPES, reduce_jax, return_first
 from jax2tf_bridge.errors import MissingDependencyError
 
 
@@ -30,7 +30,7 @@ def dumps(obj: Any) -> bytes:
     except MemoryError:
         raise
     except Exception as e:
-        raise not_picklable(obj, e, dump) from e
+        raise make_not_picklable_error(obj, e, dump) from e
     return file.getvalue()
 
 
@@ -70,11 +70,11 @@ def _make_dump() -> Callable[[Any, Any], None]:
             self.firsts: dict[tuple[type, Any], Any] = {}
 
         def reducer_override(self, obj: Any) -> Any:
-            if type(obj) in MERGED:
+            if type(obj) in DEDUPLICATED_TYPES:
                 first = self.firsts.setdefault((type(obj), obj), obj)
                 if first is not obj:
                     # The pickle contains the first object already, so pickle writes a reference.
-                    return same, (first,)
+                    return return_first, (first,)
             reduced = reduce_jax(obj, by_value)
             return super().reducer_override(obj) if reduced is NotImplemented else reduced
 

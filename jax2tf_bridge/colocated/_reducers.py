@@ -26,10 +26,10 @@ Reduced: TypeAlias = Any
 _Cached = type(functools.lru_cache(len))
 
 # Types that are immutable and hashable, so that equal objects need to be sent only once.
-MERGED = (Mesh, NamedSharding, SingleDeviceSharding)
+DEDUPLICATED_TYPES = (Mesh, NamedSharding, SingleDeviceSharding)
 
 
-def same(obj: Any) -> Any:
+def return_first(obj: Any) -> Any:
     """Returns `obj`. Pickles call it to rebuild an object that equals an earlier one."""
     return obj
 

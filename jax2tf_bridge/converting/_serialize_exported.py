@@ -5,7 +5,7 @@ from __future__ import annotations
 from jax2tf_bridge.errors import MissingDependencyError, SerializationError
 from jax2tf_bridge.portable._as_portable import HoldsPortable, as_portable_function
 from jax2tf_bridge.portable._portable_function import PortableFunction
-from jax2tf_bridge.serialization.jax_exported._write import writable_chain, write_exported
+from jax2tf_bridge.serialization.jax_exported._write import check_writable_chain, write_exported
 
 
 def serialize_exported(
@@ -33,7 +33,9 @@ def serialize_exported(
       ValueError: vjp_order is negative.
       FunctionError: it is no portable function.
     """
-    functions = writable_chain(as_portable_function(portable, "serialize_exported"), vjp_order)
+    functions = check_writable_chain(
+        as_portable_function(portable, "serialize_exported"), vjp_order
+    )
     needs_jax = next((f for f in functions if f.needs_jax), None)
     if needs_jax is None:
         return write_exported(functions)

@@ -57,13 +57,13 @@ from jax2tf_bridge.portable._tree_spec import (
     flat_tuple,
 )
 from jax2tf_bridge.serialization._registry import forward_registrations
-from jax2tf_bridge.serialization.jax_exported._argument_names import argument_names
+from jax2tf_bridge.serialization.jax_exported._argument_names import make_argument_names
 from jax2tf_bridge.serialization.jax_exported._modules import (
-    asserted_constraints,
-    stablehlo_version,
+    read_asserted_constraints,
+    read_stablehlo_version,
 )
 from jax2tf_bridge.serialization.jax_exported._schema import DTYPES
-from jax2tf_bridge.serialization.jax_exported._write import writable_chain, write_exported
+from jax2tf_bridge.serialization.jax_exported._write import check_writable_chain, write_exported
 from shape_poly import SymbolicScope, is_symbolic_dim
 
 _LINEAR_ALGEBRA = re.compile(rb"(?:lapack|blas)_[sdcz][a-z]+")
@@ -191,8 +191,8 @@ def _portable(
     symbolic = [d for aval in in_avals for d in aval.shape if is_symbolic_dim(d)]
     written = _written_constraints(exported)
     shapes = [[str(d) for d in aval.shape] for aval in exported.in_avals]
-    constraints = written or asserted_constraints(memoryview(data), shapes, in_avals)
-    version = stablehlo_version(memoryview(data)) or _jax_compat.current_stablehlo_version()
+    constraints = written or read_asserted_constraints(memoryview(data), shapes, in_avals)
+    version = read_stablehlo_version(memoryview(data)) or _jax_compat.current_stablehlo_version()
     convention = exported.calling_convention_version
     producer = f"JAX {jax.__version__}"
     portable = PortableFunction(
@@ -201,7 +201,7 @@ def _portable(
         in_avals=in_avals,
         out_tree=spec_of_structure(exported.out_tree, exported.out_avals),
         out_avals=out_avals,
-        argument_names=argument_names(in_tree, primal),
+        argument_names=make_argument_names(in_tree, primal),
         module=Module(
             data,
             version,
@@ -266,7 +266,7 @@ def _flat_exported(portable: PortableFunction, vjp_order: int) -> jax_export.Exp
         in_avals=tuple(map(_with_written_dtype, portable.in_avals)),
         out_avals=tuple(map(_with_written_dtype, portable.out_avals)),
     )
-    functions = map(as_jax_has_it, writable_chain(flat, vjp_order))
+    functions = map(as_jax_has_it, check_writable_chain(flat, vjp_order))
     exported = jax_export.deserialize(bytearray(write_exported(list(functions))))
     return replace(
         exported,

@@ -13,7 +13,7 @@ from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.lowering._effects import equations
 from jax2tf_bridge.portable._sharding import AbstractDevice, AbstractMesh, AxisType, Sharding
-from jax2tf_bridge.serialization.jax_exported._xla_shardings import REPLICATED, named_sharding
+from jax2tf_bridge.serialization.jax_exported._xla_shardings import REPLICATED, to_named_sharding
 
 _AXIS_TYPES: dict[str, AxisType] = {"Auto": "auto", "Explicit": "explicit", "Manual": "manual"}
 
@@ -108,7 +108,7 @@ def _over_mesh(
     known = _of_xla(sharding)
     if known is None:
         return None
-    named = named_sharding(known.hlo, rank, count)
+    named = to_named_sharding(known.hlo, rank, count)
     if named is None or named.mesh is None:
         raise ShardingError(
             f"{name} has an argument or a result with the sharding {sharding}, which no mesh "

@@ -21,7 +21,7 @@ from jax2tf_bridge.portable.bytecode import ModuleSummary, read_module
 from jax2tf_bridge.saved_model._saved_model import CalledModule, SavedModelContents
 from jax2tf_bridge.saved_model._sidecar import FILE_NAME, MOST_ORDERS, RECORDS
 from jax2tf_bridge.serialization import read_function
-from jax2tf_bridge.serialization._vjp_chain import vjp_chain
+from jax2tf_bridge.serialization._vjp_chain import collect_vjps
 from jax2tf_bridge.storage._paths import AnyPath, as_path
 
 _FIRST_WITH_SHARDY = (2, 20)
@@ -116,7 +116,7 @@ def functions_beside(contents: SavedModelContents) -> FunctionsBeside:
     problems: list[str] = []
     for signature, file in _files_of_signatures(contents):
         try:
-            functions = vjp_chain(read_function(file), None, MOST_ORDERS)
+            functions = collect_vjps(read_function(file), None, MOST_ORDERS)
         except (BridgeError, OSError) as e:
             problems.append(str(e))
         else:

@@ -21,7 +21,7 @@ from jax2tf_bridge.saved_model._meta_graph import Port
 from jax2tf_bridge.saved_model._saved_model import EntryPoint, SavedModelContents
 from jax2tf_bridge.saved_model._sidecar import MOST_ORDERS
 from jax2tf_bridge.saved_model._tensors import TensorType
-from jax2tf_bridge.serialization._vjp_chain import vjp_chain
+from jax2tf_bridge.serialization._vjp_chain import collect_vjps
 from shape_poly import is_symbolic_dim
 
 SCHEMA = 1
@@ -129,7 +129,7 @@ def _signature(
     buckets = known.get("buckets")
     described = _entry(entry)
     if own is not None and described["gradient"] is None:
-        orders = len(vjp_chain(own, None, MOST_ORDERS)) - 1
+        orders = len(collect_vjps(own, None, MOST_ORDERS)) - 1
         described["gradient"] = {"orders": orders, "then": "", "left_out": False}
     return {
         **described,

@@ -18,7 +18,7 @@ from jax2tf_bridge.from_jax.trees._tree_specs import spec_of_structure
 from jax2tf_bridge.portable._as_portable import as_portable_function
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._safety_checks import canonical_checks
-from jax2tf_bridge.serialization.jax_exported._argument_names import argument_names
+from jax2tf_bridge.serialization.jax_exported._argument_names import make_argument_names
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(jax_export.Exported))
 
@@ -189,7 +189,7 @@ def _update_portable(
 
 def _with_in_tree(portable: PortableFunction, in_tree: Any) -> PortableFunction:
     spec = _make_spec(in_tree, len(portable.in_avals), "in_tree")
-    names = argument_names(spec, None)
+    names = make_argument_names(spec, None)
     return dataclasses.replace(portable, in_tree=spec, argument_names=names)
 
 

@@ -26,7 +26,7 @@ from jax2tf_bridge.portable._portable_function import (
 from jax2tf_bridge.portable._stablehlo_version import version_text
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable.bytecode import read_main_types
-from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
+from jax2tf_bridge.serialization.jax_exported._modules import read_stablehlo_version
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _refined(
     try:
         module, results = refined(called.module, types)
     except UnreadableError as e:
-        written = stablehlo_version(memoryview(called.module))
+        written = read_stablehlo_version(memoryview(called.module))
         raise ModuleError(
             f"The installed JAX {jax.__version__} cannot read the module of {called.name}"
             f"{'' if written is None else f', of StableHLO {version_text(written)}'}: it reads up "

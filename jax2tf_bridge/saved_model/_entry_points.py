@@ -16,7 +16,7 @@ from jax2tf_bridge.saved_model._saved_model import (
     GraphConstant,
 )
 from jax2tf_bridge.saved_model._tensors import TensorType, tensor_type
-from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
+from jax2tf_bridge.serialization.jax_exported._modules import read_stablehlo_version
 
 _MOST_ENTRIES = 256
 """Signatures and methods that are looked into at most: each may reach the whole graph."""
@@ -144,7 +144,7 @@ def called_module(number: int, function: str, node: Node) -> CalledModule:
         functions=node.calls,
         has_tokens=node.number("has_token_input_output") != 0,
         uses_shardy=node.number("use_shardy_partitioner") != 0,
-        stablehlo_version=stablehlo_version(module),
+        stablehlo_version=read_stablehlo_version(module),
     )
 
 

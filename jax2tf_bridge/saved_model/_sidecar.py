@@ -21,7 +21,7 @@ from jax2tf_bridge.portable._consistency import is_digest
 from jax2tf_bridge.portable._dtypes import NEED_X64, dtype_holds
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.serialization import read_function, write_function
-from jax2tf_bridge.serialization._vjp_chain import vjp_chain
+from jax2tf_bridge.serialization._vjp_chain import collect_vjps
 from jax2tf_bridge.storage._paths import AnyPath
 
 FORMAT = 3
@@ -168,7 +168,7 @@ def write_sidecar(
             raise JsonProblem("read back, it is not the same")
         _check_names(sidecar, portables)
         for name, entry in sidecar.signatures.items():
-            vjp_chain(portables[name], entry.vjp_order, MOST_ORDERS)  # makes them
+            collect_vjps(portables[name], entry.vjp_order, MOST_ORDERS)  # makes them
         _check_functions(sidecar, portables)
     except JsonProblem as e:
         raise SavingError(f"{SIDECAR} cannot be written: {e}.") from e
@@ -306,7 +306,7 @@ def _check_functions(sidecar: Sidecar, portables: Mapping[str, PortableFunction]
     known = {(c.digest, c.dtype, c.shape) for c in sidecar.constants}
     for name, portable in portables.items():
         order = sidecar.signatures[name].vjp_order
-        functions = vjp_chain(portable, None, MOST_ORDERS)[: order + 1]
+        functions = collect_vjps(portable, None, MOST_ORDERS)[: order + 1]
         if len(functions) <= order:
             raise JsonProblem(
                 f"the signature {name!r:.80} has gradients to order {order}, and its function "

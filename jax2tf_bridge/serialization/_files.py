@@ -10,7 +10,7 @@ from jax2tf_bridge.portable._as_portable import HoldsPortable
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.serialization.jax_exported._read import read_exported
 from jax2tf_bridge.serialization.jaxfn import _file_parts, _format
-from jax2tf_bridge.serialization.jaxfn._read import Stored, read_structure
+from jax2tf_bridge.serialization.jaxfn._read import ValidatedStructure, read_structure
 from jax2tf_bridge.storage._files import opened_file, replaced_file
 
 # Most structures are smaller, so a single read suffices for a file without large modules.
@@ -63,7 +63,7 @@ def deserialize(
         # VJPs are read from the bytes later, so the bytes must be immutable.
         return _read_jax_format(data if isinstance(data, bytes) else bytes(view), file)
     stored = _parse_structure(view, len(view), file)
-    return stored.portable(_file_parts.copied_parts(view, stored.parts, file))
+    return stored.portable(_file_parts.copy_parts(view, stored.parts, file))
 
 
 def write_function(
@@ -144,7 +144,7 @@ def _is_jaxfn(start: memoryview) -> bool:
     return start[4:8] == _format.IDENTIFIER
 
 
-def _parse_structure(start: memoryview, size: int, file: str | None) -> Stored:
+def _parse_structure(start: memoryview, size: int, file: str | None) -> ValidatedStructure:
     header = _format.parse_header(start, size, file)
     return read_structure(header, start[: header.structure_size], file)
 
@@ -154,16 +154,16 @@ def _read_jax_format(data: bytes, file: str | None) -> PortableFunction:
     _check_size(data[:8], len(data), file)
     if len(data) < 8:
         raise FileFormatError(
-            f"{_format.place(file)} has {len(data)} bytes, which is no function: neither a .jaxfn "
-            "file nor one of jax.export. Copy it anew, or write it again.",
+            f"{_format.file_label(file)} has {len(data)} bytes, which is no function: neither a "
+            ".jaxfn file nor one of jax.export. Copy it anew, or write it again.",
             file=file,
         )
     try:
         return read_exported(data, file=file)
     except FileFormatError as e:
         raise FileFormatError(
-            f"{_format.place(file)} is no .jaxfn file: its bytes 4 to 7 are {data[4:8]!r}, not "
-            f"{_format.IDENTIFIER!r}. Nor can it be read as what jax.export wrote: {e}"
+            f"{_format.file_label(file)} is no .jaxfn file: its bytes 4 to 7 are {data[4:8]!r}, "
+            f"not {_format.IDENTIFIER!r}. Nor can it be read as what jax.export wrote: {e}"
             f"{_weights_hint(data)}",
             file=file,
         ) from e
@@ -193,9 +193,9 @@ def _check_size(start: bytes, size: int, file: str | None) -> None:
     """Raises FileFormatError if a file is too large for the format of jax.export."""
     if size > _format.MAX_STRUCTURE_SIZE:
         raise FileFormatError(
-            f"{_format.place(file)} is no .jaxfn file: its bytes 4 to 7 are {start[4:8]!r}, not "
-            f"{_format.IDENTIFIER!r}. Nor is it what jax.export wrote: it has {size} bytes, and "
-            f"that format holds up to {_format.MAX_STRUCTURE_SIZE}. Check that it is the right "
+            f"{_format.file_label(file)} is no .jaxfn file: its bytes 4 to 7 are {start[4:8]!r}, "
+            f"not {_format.IDENTIFIER!r}. Nor is it what jax.export wrote: it has {size} bytes, "
+            f"and that format holds up to {_format.MAX_STRUCTURE_SIZE}. Check that it is the right "
             "file.",
             file=file,
         )

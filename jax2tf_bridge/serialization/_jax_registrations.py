@@ -54,12 +54,12 @@ def register_node(
     return True
 
 
-def constructor(node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
+def make_jax_constructor(node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
     """Returns a function that makes nodes of a custom type; None if JAX does not know the type."""
     if hasattr(node_type, "_fields"):
         return None
     try:
-        structure(node_type, None, ())
+        make_treedef(node_type, None, ())
     except RuntimeError:  # "Could not find type"
         return None
 
@@ -67,7 +67,7 @@ def constructor(node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
         import jax
 
         leaves = [jax.tree_util.tree_structure(0)] * len(children)
-        return structure(node_type, static, leaves).unflatten(children)
+        return make_treedef(node_type, static, leaves).unflatten(children)
 
     return make
 
@@ -86,7 +86,7 @@ def register_namedtuple(node_type: type, serialized_name: str) -> None:
         _raise_unless_same_name(e, serialized_name)
 
 
-def codec_for(
+def make_jax_export_codec(
     serialized_name: str, auxdata: bytes, children: Sequence[TreeSpec]
 ) -> NodeCodec | None:
     """Makes the codec of a node type that jax.export knows by this name; None for unknown names.
@@ -111,22 +111,24 @@ def codec_for(
             leaves = (LEAF,) * len(children)
             # The unregistered type may be that of a child: try again with leaves as children.
             return (
-                None if tuple(children) == leaves else codec_for(serialized_name, auxdata, leaves)
+                None
+                if tuple(children) == leaves
+                else make_jax_export_codec(serialized_name, auxdata, leaves)
             )
         raise
     node = treedef.node_data()
     if node is None or len(treedef.children()) != len(children):
         # The type is registered with jax.export, but JAX does not know it as a pytree.
         return None
-    return jax_codec(node[0], node[1], len(children))
+    return make_jax_codec(node[0], node[1], len(children))
 
 
-def jax_codec(node_type: type, static: Any, children: int) -> NodeCodec | None:
+def make_jax_codec(node_type: type, static: Any, children: int) -> NodeCodec | None:
     """Makes the codec of a node type that JAX knows as a pytree; None for other types."""
     import jax
 
     try:
-        treedef = structure(node_type, static, [jax.tree_util.tree_structure(0)] * children)
+        treedef = make_treedef(node_type, static, [jax.tree_util.tree_structure(0)] * children)
     except RuntimeError:  # "Could not find type"
         return None
 
@@ -139,7 +141,7 @@ def jax_codec(node_type: type, static: Any, children: int) -> NodeCodec | None:
     return NodeCodec(node_type, flatten, treedef.unflatten, static)
 
 
-def structure(node_type: type, static: Any, children: Iterable[Any]) -> Any:
+def make_treedef(node_type: type, static: Any, children: Iterable[Any]) -> Any:
     """Makes a PyTreeDef of a node without making a node: constructors may reject placeholders.
 
     Args:
@@ -157,7 +159,7 @@ def structure(node_type: type, static: Any, children: Iterable[Any]) -> Any:
     return leaf.from_node_data_and_children(registry, (node_type, static), list(children))
 
 
-def named_tuple_of_jax(name: str, fields: Sequence[str]) -> type | None:
+def find_jax_namedtuple(name: str, fields: Sequence[str]) -> type | None:
     """Finds a named tuple that functions of jax.numpy or jax.scipy return, such as QRResult.
 
     Args:
@@ -212,7 +214,7 @@ def _mask_unregistered(spec: TreeSpec) -> TreeSpec:
     return replace(spec, children=tuple(map(_mask_unregistered, spec.children)))
 
 
-def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
+def serialize_node_type_with_jax(spec: TreeSpec) -> tuple[str, bytes] | None:
     """Returns the serialized name and static data of a node, as jax.export writes them.
 
     Returns:
@@ -229,7 +231,7 @@ def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
     assert spec.codec is not None
     leaves = [jax.tree_util.tree_structure(0)] * len(spec.children)
     try:
-        treedef = structure(spec.codec.node_type, spec.codec.static, leaves)
+        treedef = make_treedef(spec.codec.node_type, spec.codec.static, leaves)
         data = replace(_make_exported(LEAF), in_tree=treedef).serialize()
     except Exception as e:
         if "unregistered type" in str(e):
@@ -243,12 +245,12 @@ def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
     return None if name is None else (name, bytes(auxdata or b""))
 
 
-def jax_export_name(node_type: type, static: Any, children: Sequence[Any]) -> str | None:
+def find_jax_export_name(node_type: type, static: Any, children: Sequence[Any]) -> str | None:
     """Returns the serialized name of a type in jax.export; None if it has none or writing fails."""
     codec = NodeCodec(node_type, lambda value: None, lambda values: None, static)
     spec = TreeSpec("custom", node_type.__name__, (), (LEAF,) * len(children), codec)
     try:
-        serialization = serialization_of(spec)
+        serialization = serialize_node_type_with_jax(spec)
     except SerializationError:
         return None
     return None if serialization is None else serialization[0]

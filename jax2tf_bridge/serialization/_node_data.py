@@ -39,12 +39,12 @@ def read_fields(auxdata: bytes) -> tuple[str, ...]:
     return tuple(fields)
 
 
-def defined_name(node_type: type) -> str:
+def shortest_public_name(node_type: type) -> str:
     """Returns the shortest public name of a type, such as "optax.EmptyState"."""
-    return names_of(node_type)[0]
+    return import_names_of(node_type)[0]
 
 
-def names_of(node_type: type) -> list[str]:
+def import_names_of(node_type: type) -> list[str]:
     """Returns all names from which a type can be imported, the shortest public name first."""
     definition = f"{node_type.__module__}.{node_type.__qualname__}"
     parts = node_type.__module__.split(".")

@@ -16,7 +16,7 @@ from jax2tf_bridge.errors import FileFormatError, SerializationError, StructureE
 from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
 from jax2tf_bridge.serialization import _jax_registrations as in_jax
 from jax2tf_bridge.serialization._node_data import (
-    names_of,
+    import_names_of,
     read_fields,
     read_static,
     write_fields,
@@ -40,7 +40,7 @@ class Registration:
     @property
     def is_namedtuple(self) -> bool:
         """Returns whether register_namedtuple_serialization registered the type."""
-        return self.serialize_auxdata is no_auxdata
+        return self.serialize_auxdata is serialize_no_auxdata
 
 
 class _Registry:
@@ -132,7 +132,7 @@ def register_pytree_node_serialization(
         Registration(
             nodetype,
             serialized_name,
-            serialize_auxdata or plain_auxdata,
+            serialize_auxdata or serialize_plain_auxdata,
             deserialize_auxdata or read_static,
             from_children,
             to_children,
@@ -162,7 +162,7 @@ def register_namedtuple_serialization(nodetype: type[T], *, serialized_name: str
         raise SerializationError(
             f"{type_name(nodetype)} is not a named tuple: use register_pytree_node_serialization."
         )
-    _add(Registration(nodetype, serialized_name, no_auxdata, read_fields, None, None))
+    _add(Registration(nodetype, serialized_name, serialize_no_auxdata, read_fields, None, None))
     return nodetype
 
 
@@ -173,24 +173,24 @@ def forward_registrations() -> None:
             _forward(registration)
 
 
-def serialized_name_of(node_type: type) -> str | None:
+def find_serialized_name(node_type: type) -> str | None:
     """Returns the serialized name of a type; None if the type is not registered here."""
     registration = _REGISTRY.by_type.get(node_type)
     return None if registration is None else registration.serialized_name
 
 
-def rebuilder(node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
+def find_from_children(node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
     """Returns the from_children that a type was registered with; None if it has none."""
     registration = _REGISTRY.by_type.get(node_type)
     return None if registration is None else registration.from_children
 
 
-def has_rebuilders() -> bool:
+def has_any_from_children() -> bool:
     """Returns whether any type is registered with from_children."""
     return any(r.from_children is not None for r in _list_registrations())
 
 
-def registration_of(name: str, fields: Sequence[str] | None) -> Registration | None:
+def find_registration(name: str, fields: Sequence[str] | None) -> Registration | None:
     """Returns the registration of a type that was not registered when its node was stored.
 
     Args:
@@ -207,7 +207,8 @@ def registration_of(name: str, fields: Sequence[str] | None) -> Registration | N
     if "." in name:
         # Prefer the latest: rerunning a notebook cell defines the type again.
         latest = next(
-            (r for r in reversed(_list_registrations()) if name in names_of(r.node_type)), None
+            (r for r in reversed(_list_registrations()) if name in import_names_of(r.node_type)),
+            None,
         )
         # A type that has moved to another module may be registered under its old name.
         return latest or _REGISTRY.by_name.get(name)
@@ -225,7 +226,7 @@ def registration_of(name: str, fields: Sequence[str] | None) -> Registration | N
     return next(iter(matches.values()), None)
 
 
-def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
+def serialize_node_type(spec: TreeSpec) -> tuple[str, bytes] | None:
     """Returns the serialized name and static data of a node; None if its type is not registered.
 
     Args:
@@ -240,7 +241,7 @@ def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
         return None
     registration = _REGISTRY.by_type.get(spec.codec.node_type)
     if registration is None:
-        return in_jax.serialization_of(spec) if in_jax.is_imported() else None
+        return in_jax.serialize_node_type_with_jax(spec) if in_jax.is_imported() else None
     if registration.is_namedtuple:
         return registration.serialized_name, write_fields([str(k) for k in spec.keys])
     try:
@@ -258,7 +259,7 @@ def serialization_of(spec: TreeSpec) -> tuple[str, bytes] | None:
     return registration.serialized_name, bytes(auxdata)
 
 
-def codec_for(
+def make_node_codec(
     serialized_name: str, auxdata: bytes, children: int, nested: Sequence[TreeSpec] = ()
 ) -> NodeCodec | None:
     """Makes the codec of a stored node; None if its type is not registered.
@@ -274,20 +275,22 @@ def codec_for(
     """
     registration = _REGISTRY.by_name.get(serialized_name)
     if registration is not None and registration.is_namedtuple:
-        return fields_codec(registration.node_type, read_fields(auxdata), children)
+        return make_namedtuple_codec(registration.node_type, read_fields(auxdata), children)
     if registration is not None and registration.node_type is OrderedDict:
-        return ordered_dict_codec(read_fields(auxdata), children)
+        return make_ordered_dict_codec(read_fields(auxdata), children)
     try:
         if registration is not None:
-            return codec_by(registration, registration.deserialize_auxdata(auxdata), children)
+            return make_registered_codec(
+                registration, registration.deserialize_auxdata(auxdata), children
+            )
         if not in_jax.is_imported():
             return None
         forward_registrations()
-        codec = in_jax.codec_for(serialized_name, auxdata, nested or (LEAF,) * children)
+        codec = in_jax.make_jax_export_codec(serialized_name, auxdata, nested or (LEAF,) * children)
         if codec is not None and hasattr(codec.node_type, "_fields"):
             # JAX's codec uses the field order of this process, not that of the file.
-            return fields_codec(codec.node_type, read_fields(auxdata), children)
-        return None if codec is None else with_rebuilder(codec)
+            return make_namedtuple_codec(codec.node_type, read_fields(auxdata), children)
+        return None if codec is None else prefer_from_children(codec)
     except FileFormatError:
         raise
     except Exception as e:
@@ -297,15 +300,17 @@ def codec_for(
         ) from e
 
 
-def codec_by(registration: Registration, static: Any, children: int) -> NodeCodec | None:
+def make_registered_codec(
+    registration: Registration, static: Any, children: int
+) -> NodeCodec | None:
     """Makes a codec from the registered functions, and from those of JAX if it is imported."""
     node_type, from_children = registration.node_type, registration.from_children
     jax_codec = None
     if in_jax.is_imported():
         forward_registrations()
-        jax_codec = in_jax.jax_codec(node_type, static, children)
+        jax_codec = in_jax.make_jax_codec(node_type, static, children)
     if jax_codec is not None:
-        return with_rebuilder(jax_codec)
+        return prefer_from_children(jax_codec)
     if from_children is None:
         return None
 
@@ -315,12 +320,12 @@ def codec_by(registration: Registration, static: Any, children: int) -> NodeCode
     return NodeCodec(node_type, _make_flatten(registration), unflatten, static)
 
 
-def with_rebuilder(codec: NodeCodec) -> NodeCodec:
+def prefer_from_children(codec: NodeCodec) -> NodeCodec:
     """Makes a codec use the from_children of its type, even if that is registered later."""
     node_type, static, default_unflatten = codec.node_type, codec.static, codec.unflatten
 
     def unflatten(values: Sequence[Any]) -> Any:
-        from_children = rebuilder(node_type)
+        from_children = find_from_children(node_type)
         return default_unflatten(values) if from_children is None else from_children(static, values)
 
     return replace(codec, unflatten=unflatten)
@@ -341,7 +346,7 @@ def _make_flatten(registration: Registration) -> Callable[[Any], Sequence[Any]]:
     return flatten
 
 
-def fields_codec(node_type: type, fields: tuple[str, ...], children: int) -> NodeCodec:
+def make_namedtuple_codec(node_type: type, fields: tuple[str, ...], children: int) -> NodeCodec:
     """Makes the codec of a named tuple, for values in the order of the stored `fields`.
 
     Raises:
@@ -364,7 +369,7 @@ def fields_codec(node_type: type, fields: tuple[str, ...], children: int) -> Nod
     return NodeCodec(node_type, flatten, unflatten)
 
 
-def ordered_dict_codec(keys: tuple[str, ...], children: int) -> NodeCodec:
+def make_ordered_dict_codec(keys: tuple[str, ...], children: int) -> NodeCodec:
     """Makes the codec of an OrderedDict with these keys.
 
     Raises:
@@ -440,7 +445,7 @@ def _forward(registration: Registration) -> None:
             registration.deserialize_auxdata,
             registration.from_children or _make_late_constructor(node_type),
         )
-        if not is_new and registration.serialize_auxdata is plain_auxdata:
+        if not is_new and registration.serialize_auxdata is serialize_plain_auxdata:
             raise SerializationError(
                 f"jax.export knows {type_name(node_type)} as {name!r}, with functions for its "
                 "static data. Give the same serialize_auxdata and deserialize_auxdata here: "
@@ -451,7 +456,7 @@ def _forward(registration: Registration) -> None:
 
 def _make_late_constructor(node_type: type) -> Callable[[Any, Sequence[Any]], Any] | None:
     """Makes a from_children for jax.export that prefers one that is registered here later."""
-    jax_constructor = in_jax.constructor(node_type)
+    jax_constructor = in_jax.make_jax_constructor(node_type)
     if jax_constructor is None:
         return None
 
@@ -463,7 +468,7 @@ def _make_late_constructor(node_type: type) -> Callable[[Any, Sequence[Any]], An
     return from_children
 
 
-def plain_auxdata(static: Any) -> bytes:
+def serialize_plain_auxdata(static: Any) -> bytes:
     """Writes static data as JSON: the default of serialize_auxdata."""
     data = write_static(static)
     if data is None:
@@ -474,7 +479,7 @@ def plain_auxdata(static: Any) -> bytes:
     return data
 
 
-def no_auxdata(static: Any) -> bytes:
+def serialize_no_auxdata(static: Any) -> bytes:
     """Marks the registration of a named tuple; its fields are written instead of static data."""
     raise AssertionError("the fields of a named tuple are written by write_fields")
 
@@ -493,7 +498,7 @@ def _can_complete(registration: Registration, existing: Registration) -> bool:
 def _has_other_static_functions(registration: Registration, existing: Registration) -> bool:
     functions = registration.serialize_auxdata, registration.deserialize_auxdata
     existing_functions = existing.serialize_auxdata, existing.deserialize_auxdata
-    return functions not in ((plain_auxdata, read_static), existing_functions)
+    return functions not in ((serialize_plain_auxdata, read_static), existing_functions)
 
 
 def _describe_conflict(registration: Registration, existing: Registration) -> str:

@@ -11,18 +11,18 @@ from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.portable._tree_spec import NodeCodec, StoredType, TreeSpec
 from jax2tf_bridge.serialization import _jax_registrations as in_jax
 from jax2tf_bridge.serialization._node_data import (
-    defined_name,
     read_static,
+    shortest_public_name,
     write_fields,
     write_static,
 )
 from jax2tf_bridge.serialization._registry import (
     Registration,
-    codec_by,
-    codec_for,
-    fields_codec,
-    registration_of,
-    serialization_of,
+    find_registration,
+    make_namedtuple_codec,
+    make_node_codec,
+    make_registered_codec,
+    serialize_node_type,
 )
 
 
@@ -59,15 +59,15 @@ class StoredNames:
     def _find_stored_type(self, spec: TreeSpec, codec: NodeCodec) -> StoredType:
         name = self._unregistered.get(codec.node_type)
         if name is None:
-            serialization = serialization_of(spec)
+            serialization = serialize_node_type(spec)
             if serialization is not None:
                 return StoredType(serialization[0], True, serialization[1])
-            name = self._unregistered[codec.node_type] = defined_name(codec.node_type)
+            name = self._unregistered[codec.node_type] = shortest_public_name(codec.node_type)
         static = None if spec.kind == "namedtuple" else write_static(codec.static)
         return StoredType(name, False, static)
 
 
-def codec_of(spec: TreeSpec) -> NodeCodec | None:
+def make_stored_codec(spec: TreeSpec) -> NodeCodec | None:
     """Makes the codec of a stored node; None if its type is not known in this process.
 
     Raises:
@@ -81,10 +81,10 @@ def codec_of(spec: TreeSpec) -> NodeCodec | None:
     auxdata = stored_type.auxdata
     if auxdata is None:
         auxdata = write_fields([str(k) for k in spec.keys]) if spec.kind == "namedtuple" else b""
-    return codec_for(stored_type.name, auxdata, len(spec.children), spec.children)
+    return make_node_codec(stored_type.name, auxdata, len(spec.children), spec.children)
 
 
-def codec_if_it_fits(spec: TreeSpec) -> NodeCodec | None:
+def make_fitting_codec(spec: TreeSpec) -> NodeCodec | None:
     """Makes the codec of a stored node; None if its type is not known or does not fit.
 
     A type that was registered only after the node was written may not fit. It must not keep
@@ -95,7 +95,7 @@ def codec_if_it_fits(spec: TreeSpec) -> NodeCodec | None:
         this process does not fit.
     """
     try:
-        return codec_of(spec)
+        return make_stored_codec(spec)
     except FileFormatError:
         if _stored_type_of(spec).is_registered:
             raise
@@ -108,24 +108,24 @@ def _stored_type_of(spec: TreeSpec) -> StoredType:
     return spec.stored_type or StoredType(spec.name, is_registered=False)
 
 
-def with_types(spec: TreeSpec) -> TreeSpec:
+def add_codecs(spec: TreeSpec) -> TreeSpec:
     """Returns the structure with codecs added for all types that are known now.
 
     Raises:
       FileFormatError: a type does not fit the stored data.
     """
-    children = tuple(map(with_types, spec.children))
+    children = tuple(map(add_codecs, spec.children))
     if any(new is not old for new, old in zip(children, spec.children, strict=True)):
         spec = replace(spec, children=children)
-    codec = spec.codec or codec_of(spec)
+    codec = spec.codec or make_stored_codec(spec)
     return spec if codec is spec.codec else replace(spec, codec=codec)
 
 
-def registration_call(spec: TreeSpec) -> str:
+def format_registration_call(spec: TreeSpec) -> str:
     """Returns the Python code that registers the type of a node for files."""
     if spec.codec is not None:
         static = write_static(spec.codec.static)
-        stored_type = StoredType(defined_name(spec.codec.node_type), False, static)
+        stored_type = StoredType(shortest_public_name(spec.codec.node_type), False, static)
     elif spec.serialized_name:
         stored_type = StoredType(spec.serialized_name, True)
     else:
@@ -158,23 +158,25 @@ def _make_codec_of_unregistered(spec: TreeSpec, stored: StoredType) -> NodeCodec
         be read, or the node stores only the name of its class and several types have that name.
     """
     fields = tuple(str(key) for key in spec.keys) if spec.kind == "namedtuple" else None
-    registration = registration_of(stored.name, fields)
+    registration = find_registration(stored.name, fields)
     children = len(spec.children)
     if fields is None:
         if registration is None:
             return None
-        return codec_by(registration, _read_static_of_unregistered(stored, registration), children)
+        return make_registered_codec(
+            registration, _read_static_of_unregistered(stored, registration), children
+        )
     if registration is not None:
-        return fields_codec(registration.node_type, fields, children)
+        return make_namedtuple_codec(registration.node_type, fields, children)
     if not in_jax.is_imported():
         return None
-    jax_type = in_jax.named_tuple_of_jax(stored.name, fields)
+    jax_type = in_jax.find_jax_namedtuple(stored.name, fields)
     if jax_type is not None:
-        return fields_codec(jax_type, fields, children)
+        return make_namedtuple_codec(jax_type, fields, children)
     # jax.export may know an unrelated type by the name of a class without its module.
     if "." not in stored.name:
         return None
-    return codec_for(stored.name, write_fields(fields), children)
+    return make_node_codec(stored.name, write_fields(fields), children)
 
 
 def _read_static_of_unregistered(stored: StoredType, registration: Registration) -> Any:
@@ -223,7 +225,7 @@ def _from_tuples(fields: tuple[Any, ...], codecs: dict[Hashable, NodeCodec | Non
     key = (kind, name, keys, len(children), serialized_name, auxdata, stored_type)
     if key not in codecs:
         try:
-            codecs[key] = codec_of(spec)
+            codecs[key] = make_stored_codec(spec)
         except FileFormatError:  # with_types raises it again once the type is needed
             codecs[key] = None
     return replace(spec, codec=codecs[key])

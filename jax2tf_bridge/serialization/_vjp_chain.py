@@ -7,7 +7,7 @@ from jax2tf_bridge.portable._consistency import vjp_problem
 from jax2tf_bridge.portable._portable_function import PortableFunction
 
 
-def vjp_chain(
+def collect_vjps(
     portable: PortableFunction, vjp_order: int | None, max_order: int
 ) -> tuple[PortableFunction, ...]:
     """Returns a function, its VJP, the VJP of that VJP, and so on.

@@ -31,7 +31,7 @@ from jax2tf_bridge.portable._target import Target, as_target
 from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec, flat_names, flat_tuple
 from jax2tf_bridge.portable.bytecode import read_main_types
-from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
+from jax2tf_bridge.serialization.jax_exported._modules import read_stablehlo_version
 from shape_poly import Dim, ShapeSyntaxError, parse_dimension, symbolic_shape, variables_of
 
 _BYTECODE = b"ML\xefR"
@@ -161,7 +161,7 @@ def _artifact(module: str | bytes, name: str) -> bytes:
         )
     data = module if isinstance(module, str) else bytes(module)
     if isinstance(data, bytes):
-        if data.startswith(_BYTECODE) and stablehlo_version(memoryview(data)) is not None:
+        if data.startswith(_BYTECODE) and read_stablehlo_version(memoryview(data)) is not None:
             return data
         if not data.startswith(_BYTECODE):
             data = _text(data, name)
@@ -185,7 +185,7 @@ def _text(data: bytes, name: str) -> str:
 
 
 def _version(artifact: bytes, name: str) -> Version:
-    version = stablehlo_version(memoryview(artifact))
+    version = read_stablehlo_version(memoryview(artifact))
     if version is None:
         raise ModuleError(f"The StableHLO of {name} does not say its version.")
     return version

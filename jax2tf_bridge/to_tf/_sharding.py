@@ -17,8 +17,8 @@ from jax2tf_bridge.portable._sharding import CALLS_OF_PARTS, Sharding
 from jax2tf_bridge.portable.bytecode import ModuleSummary, read_module
 from jax2tf_bridge.serialization.jax_exported._xla_shardings import (
     is_replicated,
-    op_sharding,
-    with_device_list,
+    replace_device_grid,
+    to_op_sharding,
 )
 from jax2tf_bridge.to_tf import _tf_compat
 
@@ -146,14 +146,14 @@ def annotated(
 def _annotated(
     portable: PortableFunction, tensor: tf.Tensor, sharding: Sharding, aval: Aval
 ) -> tf.Tensor:
-    as_grid = op_sharding(sharding, len(aval.op_shape))
+    as_grid = to_op_sharding(sharding, len(aval.op_shape))
     if as_grid is None:
         raise ShardingError(
             f"{portable.name} has an argument or a result {aval} that is spread as {sharding}, "
             "which XLA's annotations have no words for. Use a sharding without unreduced and "
             "reduced axes."
         )
-    listed = with_device_list(as_grid)
+    listed = replace_device_grid(as_grid)
     attributes = {_WITH_DEVICE_LIST: listed}
     if listed != as_grid:
         attributes[_AS_GRID] = as_grid

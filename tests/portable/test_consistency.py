@@ -18,7 +18,7 @@ from jax2tf_bridge.portable._symbolic_texts import Comparisons
 from jax2tf_bridge.portable._tree_spec import LEAF
 from jax2tf_bridge.serialization import _vjp_chain, deserialize, serialize
 from jax2tf_bridge.serialization.jax_exported import _limits as _exported_limits
-from jax2tf_bridge.serialization.jax_exported._modules import asserted_constraints
+from jax2tf_bridge.serialization.jax_exported._modules import read_asserted_constraints
 from jax2tf_bridge.serialization.jaxfn import _write as _jaxfn_write
 from shape_poly import Comparison, DimExpr, parse_comparison
 from tests.serialization import records
@@ -258,16 +258,16 @@ def assertion(constraint: str) -> bytes:
 def test_what_jax_adds_to_a_constraint_is_none_of_the_users(written: str, added: str) -> None:
     in_avals = (Aval((B,), "float32"),)
     module = memoryview(MODULE + assertion(written) + assertion(added) + assertion("b >= 2"))
-    assert asserted_constraints(module, [["b"]], in_avals) == (written, "b >= 2")
+    assert read_asserted_constraints(module, [["b"]], in_avals) == (written, "b >= 2")
     # By itself somebody wrote it.
     alone = memoryview(MODULE + assertion(added))
-    assert asserted_constraints(alone, [["b"]], in_avals) == (added,)
+    assert read_asserted_constraints(alone, [["b"]], in_avals) == (added,)
 
 
 def test_assertions_that_are_long_to_multiply_out() -> None:
     in_avals = (Aval((B,), "float32"),)
     slow = (assertion(f"(b+b^2+b^3+b^4)^60 >= {i}") for i in range(1000))
     start = time.perf_counter()
-    found = asserted_constraints(memoryview(MODULE + b"".join(slow)), [["b"]], in_avals)
+    found = read_asserted_constraints(memoryview(MODULE + b"".join(slow)), [["b"]], in_avals)
     assert len(found) <= 8
     assert time.perf_counter() - start < 10

@@ -323,5 +323,5 @@ def test_sizes_of_arrays() -> None:
     assert array_size(Aval((2**60,), "float64")) == "it has more than 9223372036854775807 bytes"
     for dtype in ("int2", "uint4", "float0", "key<fry>", "float4_e2m1fn", "string"):
         assert "is not a known number of bytes" in str(array_size(Aval((), dtype)))
-    assert _format.array_start(64) == 64
-    assert _format.array_start(65) == 128
+    assert _format.align_array_start(64) == 64
+    assert _format.align_array_start(65) == 128

@@ -14,7 +14,7 @@ from jax2tf_bridge import register_namedtuple_serialization, register_pytree_nod
 from jax2tf_bridge.errors import FileFormatError, SerializationError
 from jax2tf_bridge.from_jax.trees._tree_specs import tree_spec
 from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
-from jax2tf_bridge.serialization._registry import codec_for, serialization_of
+from jax2tf_bridge.serialization._registry import make_node_codec, serialize_node_type
 from tests.fresh_process import run_python
 
 
@@ -86,25 +86,25 @@ jax.export.register_namedtuple_serialization(JaxPair, serialized_name="test_regi
     ],
 )
 def test_what_is_written_of_a_node(node: Any, name: str, auxdata: bytes) -> None:
-    assert serialization_of(tree_spec(node)) == (name, auxdata)
+    assert serialize_node_type(tree_spec(node)) == (name, auxdata)
 
 
 def test_what_a_file_says_of_a_node_counts() -> None:
     spec = TreeSpec("custom", "Foreign", serialized_name="foreign", auxdata=b"\1")
-    assert serialization_of(spec) == ("foreign", b"\1")
-    assert serialization_of(TreeSpec("custom", "Foreign")) is None
+    assert serialize_node_type(spec) == ("foreign", b"\1")
+    assert serialize_node_type(TreeSpec("custom", "Foreign")) is None
 
 
 def test_a_type_that_nobody_registered() -> None:
     kind = new_box("Unregistered")
-    assert serialization_of(tree_spec(kind(1, "x"))) is None
-    assert serialization_of(tree_spec(Free(1))) is None
-    assert codec_for("test_registry.nobody", b"", 1) is None
+    assert serialize_node_type(tree_spec(kind(1, "x"))) is None
+    assert serialize_node_type(tree_spec(Free(1))) is None
+    assert make_node_codec("test_registry.nobody", b"", 1) is None
 
 
 @pytest.mark.parametrize(("name", "kind"), [("Box", Box), ("JaxBox", JaxBox)])
 def test_custom_nodes_are_rebuilt(name: str, kind: type[Box]) -> None:
-    codec = codec_for(f"test_registry.{name}", b"red", 1)
+    codec = make_node_codec(f"test_registry.{name}", b"red", 1)
     assert codec is not None
     assert (codec.node_type, codec.static) == (kind, "red")
     box = codec.unflatten([3])
@@ -118,14 +118,14 @@ def test_custom_nodes_are_rebuilt(name: str, kind: type[Box]) -> None:
 def test_named_tuples_are_rebuilt_by_the_names_of_their_fields(
     name: str, kind: Callable[..., Any]
 ) -> None:
-    codec = codec_for(f"test_registry.{name}", b'["second", "first"]', 2)
+    codec = make_node_codec(f"test_registry.{name}", b'["second", "first"]', 2)
     assert codec is not None
     assert codec.unflatten([2, 1]) == kind(first=1, second=2)
     assert codec.flatten(kind(first=1, second=2)) == [2, 1]
 
 
 def test_ordered_dicts_are_rebuilt() -> None:
-    codec = codec_for("collections.OrderedDict", b'["b", "a"]', 2)
+    codec = make_node_codec("collections.OrderedDict", b'["b", "a"]', 2)
     assert codec is not None
     assert codec.unflatten([1, 2]) == OrderedDict([("b", 1), ("a", 2)])
     assert codec.flatten(OrderedDict([("b", 1), ("a", 2)])) == [1, 2]
@@ -135,12 +135,12 @@ def test_ordered_dicts_are_rebuilt() -> None:
 @pytest.mark.parametrize(("auxdata", "children"), [(b'["a", "a"]', 2), (b'["a"]', 2)])
 def test_keys_of_ordered_dicts_must_fit(auxdata: bytes, children: int) -> None:
     with pytest.raises(FileFormatError, match="an OrderedDict of 2 values with the keys a"):
-        codec_for("collections.OrderedDict", auxdata, children)
+        make_node_codec("collections.OrderedDict", auxdata, children)
 
 
 def test_keys_of_ordered_dicts_must_be_text() -> None:
     with pytest.raises(SerializationError, match="files hold only text as the keys of an Ordered"):
-        serialization_of(tree_spec(OrderedDict([(1, 2)])))
+        serialize_node_type(tree_spec(OrderedDict([(1, 2)])))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_keys_of_ordered_dicts_must_be_text() -> None:
 )
 def test_other_fields_are_an_error(auxdata: bytes, children: int, message: str) -> None:
     with pytest.raises(FileFormatError, match=message):
-        codec_for("test_registry.Pair", auxdata, children)
+        make_node_codec("test_registry.Pair", auxdata, children)
 
 
 @pytest.mark.parametrize("name", ["Box", "JaxBox"])
@@ -168,7 +168,7 @@ def test_static_data_that_cannot_be_read(name: str) -> None:
         match=f"'test_registry.{name}' has static data that the functions registered for it "
         "cannot read: UnicodeDecodeError: .* Register what they were written with.",
     ) as caught:
-        codec_for(f"test_registry.{name}", b"\xff", 1)
+        make_node_codec(f"test_registry.{name}", b"\xff", 1)
     assert isinstance(caught.value.__cause__, UnicodeDecodeError)
 
 
@@ -184,9 +184,9 @@ def test_static_data_that_cannot_be_written() -> None:
         match=r"serialize_auxdata, registered for tests.serialization.test_registry.Failing, "
         r"failed on 'red': ZeroDivisionError",
     ):
-        serialization_of(box_with(lambda label: bytes(1 // 0), "Failing"))
+        serialize_node_type(box_with(lambda label: bytes(1 // 0), "Failing"))
     with pytest.raises(SerializationError, match=r"must return bytes. Got: 'red' of type str"):
-        serialization_of(box_with(lambda label: label, "Textual"))
+        serialize_node_type(box_with(lambda label: label, "Textual"))
 
 
 def test_a_registration_is_jax_s_too() -> None:
@@ -232,11 +232,11 @@ def test_a_registration_can_be_completed_once() -> None:
         with pytest.raises(SerializationError) as caught:
             register_pytree_node_serialization(kind, serialized_name=name, **options)
         assert str(caught.value) == there + why
-    read_before = codec_for("completed", b"a", 1)
+    read_before = make_node_codec("completed", b"a", 1)
     register_pytree_node_serialization(kind, serialized_name="completed", from_children=build)
     # With the functions for static data that were given first.
-    assert serialization_of(tree_spec(kind(1, "a"))) == ("completed", b"a")
-    codec = codec_for("completed", b"a", 1)
+    assert serialize_node_type(tree_spec(kind(1, "a"))) == ("completed", b"a")
+    codec = make_node_codec("completed", b"a", 1)
     assert codec is not None
     assert codec.unflatten([1]).label == "a, built"
     assert read_before is not None
@@ -270,16 +270,16 @@ def test_double_registrations_name_the_other() -> None:
         register_namedtuple_serialization(Pair, serialized_name="pair")
     assert issubclass(SerializationError, ValueError)
     # Nothing of it was kept.
-    assert serialization_of(tree_spec(another(1, "x"))) is None
+    assert serialize_node_type(tree_spec(another(1, "x"))) is None
     register(another, "test_registry.Another")
-    assert serialization_of(tree_spec(another(1, "x"))) == ("test_registry.Another", b"x")
+    assert serialize_node_type(tree_spec(another(1, "x"))) == ("test_registry.Another", b"x")
 
 
 def test_what_jax_knows_by_the_same_name_can_be_registered_here() -> None:
     kind = new_box("Both")
     register_in_jax(kind, "test_registry.Both")
     register(kind, "test_registry.Both")
-    assert serialization_of(tree_spec(kind(1, "x"))) == ("test_registry.Both", b"x")
+    assert serialize_node_type(tree_spec(kind(1, "x"))) == ("test_registry.Both", b"x")
 
 
 def test_static_data_are_those_of_jax_export() -> None:
@@ -297,9 +297,9 @@ def test_static_data_are_those_of_jax_export() -> None:
         "serialize_auxdata and deserialize_auxdata here: without them, files would hold other "
         "static data than jax.export reads."
     )
-    assert serialization_of(tree_spec(kind(1, "x"))) == ("test_registry.KnownInJax", b"x")
+    assert serialize_node_type(tree_spec(kind(1, "x"))) == ("test_registry.KnownInJax", b"x")
     # Read before a from_children was there.
-    codec = codec_for("test_registry.KnownInJax", b"x", 1)
+    codec = make_node_codec("test_registry.KnownInJax", b"x", 1)
     assert codec is not None
     assert codec.unflatten([1]).label == "x"
     register(
@@ -368,7 +368,7 @@ from collections import OrderedDict, namedtuple
 from jax2tf_bridge.errors import SerializationError, StructureError, FileFormatError
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
 from jax2tf_bridge.serialization._registry import *
-from jax2tf_bridge.serialization._registry import codec_for, serialization_of
+from jax2tf_bridge.serialization._registry import make_node_codec, serialize_node_type
 
 class Box:
     def __init__(self, content, label):
@@ -381,7 +381,7 @@ except SerializationError as e:
     print(e)
 build = lambda label, children: Box(children[0], label)
 register_pytree_node_serialization(Box, serialized_name="Box", from_children=build, **how)
-codec = codec_for("Box", b"red", 1)
+codec = make_node_codec("Box", b"red", 1)
 box = codec.unflatten([3])
 print(type(box).__name__, box.content, box.label, codec.static)
 try:
@@ -399,17 +399,18 @@ register_pytree_node_serialization(
     to_children=lambda crate: [crate.content],
     **how,
 )
-codec = codec_for("Crate", b"red", 1)
+codec = make_node_codec("Crate", b"red", 1)
 spec = TreeSpec("custom", "Crate", (), (LEAF,), codec, "Crate", b"red")
-print(spec.flatten(Crate(5, "blue")), spec.unflatten(iter([7])).content, serialization_of(spec))
-print(serialization_of(TreeSpec("custom", "Crate", (), (LEAF,), codec)))
+print(spec.flatten(Crate(5, "blue")), spec.unflatten(iter([7])).content, serialize_node_type(spec))
+print(serialize_node_type(TreeSpec("custom", "Crate", (), (LEAF,), codec)))
 Pair = namedtuple("Pair", "x y")
 register_namedtuple_serialization(Pair, serialized_name="Pair")
-print(codec_for("Pair", b'["y", "x"]', 2).unflatten([1, 2]))
-codec = codec_for("collections.OrderedDict", b'["b", "a"]', 2)
-print(codec.unflatten([1, 2]), codec.flatten(OrderedDict(b=1, a=2)), codec_for("nobody", b"", 1))
+print(make_node_codec("Pair", b'["y", "x"]', 2).unflatten([1, 2]))
+codec = make_node_codec("collections.OrderedDict", b'["b", "a"]', 2)
+missing = make_node_codec("nobody", b"", 1)
+print(codec.unflatten([1, 2]), codec.flatten(OrderedDict(b=1, a=2)), missing)
 try:
-    codec_for("Box", b"\\xff", 1)
+    make_node_codec("Box", b"\\xff", 1)
 except FileFormatError as e:
     print(type(e.__cause__).__name__)
 """
@@ -437,7 +438,7 @@ BEFORE_JAX = """
 import sys
 from collections import namedtuple
 from jax2tf_bridge.serialization._registry import *
-from jax2tf_bridge.serialization._registry import codec_for, forward_registrations
+from jax2tf_bridge.serialization._registry import make_node_codec, forward_registrations
 
 assert "jax" not in sys.modules
 Pair = namedtuple("Pair", "x y")
@@ -457,7 +458,7 @@ def test_what_was_registered_before_jax_was_imported() -> None:
 
 def test_leaves_have_no_serialization() -> None:
     codec = NodeCodec(Box, lambda b: [b.content], lambda c: Box(c[0], "red"), "red")
-    assert serialization_of(TreeSpec("custom", "Box", (), (LEAF,), codec)) == (
+    assert serialize_node_type(TreeSpec("custom", "Box", (), (LEAF,), codec)) == (
         "test_registry.Box",
         b"red",
     )

@@ -31,7 +31,7 @@ from jax2tf_bridge.serialization._node_data import (
     write_definition,
     write_static,
 )
-from jax2tf_bridge.serialization._stored_types import codec_of
+from jax2tf_bridge.serialization._stored_types import make_stored_codec
 from tests.fresh_process import run_python
 
 ONE = np.float32(1)
@@ -90,10 +90,10 @@ def test_the_module_of_jax_may_have_moved(name: str, found: bool) -> None:
     spec = TreeSpec(
         "namedtuple", "QRResult", fields, (LEAF, LEAF), stored_type=StoredType(name, False)
     )
-    codec = codec_of(spec)
+    codec = make_stored_codec(spec)
     assert (codec is not None and codec.node_type.__name__ == "QRResult") == found
     other = TreeSpec("namedtuple", "QRResult", ("Q",), (LEAF,), stored_type=spec.stored_type)
-    assert codec_of(other) is None
+    assert make_stored_codec(other) is None
 
 
 class Step(NamedTuple):
@@ -218,7 +218,7 @@ def test_other_fields_where_it_is_read() -> None:
     stored = StoredType("changed.Type", is_registered=False)
     spec = TreeSpec("namedtuple", "Type", ("other",), (LEAF,), stored_type=stored)
     with pytest.raises(FileFormatError, match="has the fields only here and other in the file"):
-        codec_of(spec)
+        make_stored_codec(spec)
 
 
 def test_static_data_that_are_not_plain() -> None:
@@ -284,7 +284,7 @@ def by_class(name: str, fields: tuple[str, ...]) -> TreeSpec:
 
 def type_of(spec: TreeSpec) -> type | None:
     """Finds the type of a node that was stored."""
-    codec = codec_of(spec)
+    codec = make_stored_codec(spec)
     return None if codec is None else codec.node_type
 
 
@@ -332,7 +332,7 @@ def test_several_classes_of_the_name_that_a_file_has() -> None:
     assert type_of(spec) is First.Twice
     bridge.register_namedtuple_serialization(Second.Twice, serialized_name="second")
     with pytest.raises(FileFormatError) as caught:
-        codec_of(spec)
+        make_stored_codec(spec)
     module = __name__
     assert str(caught.value) == (
         "The type Twice is stored by the name of its class alone, and several types of that name "
@@ -357,13 +357,13 @@ def test_a_type_is_looked_up_once_a_file(
     write: Callable[..., Any], node: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     portable = on_cpu(lambda nodes: nodes[0])([node] * 9)
-    asked, ask = [], _jax_registrations.serialization_of
+    asked, ask = [], _jax_registrations.serialize_node_type_with_jax
 
     def counting(spec: TreeSpec) -> tuple[str, bytes] | None:
         asked.append(spec.name)
         return ask(spec)
 
-    monkeypatch.setattr(_jax_registrations, "serialization_of", counting)
+    monkeypatch.setattr(_jax_registrations, "serialize_node_type_with_jax", counting)
     write(portable)
     # Of the arguments and of the results.
     assert 1 <= len(asked) <= 2

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from jax2tf_bridge.portable import AbstractMesh, Sharding
 from jax2tf_bridge.serialization.jax_exported._xla_shardings import (
     REPLICATED,
-    named_sharding,
-    op_sharding,
+    to_named_sharding,
+    to_op_sharding,
 )
 
 
@@ -48,9 +48,9 @@ def shardings(draw: st.DrawFn) -> Sharding:
 @given(shardings())
 def test_there_and_back(sharding: Sharding) -> None:
     assert sharding.mesh is not None
-    hlo = op_sharding(sharding, 3)
+    hlo = to_op_sharding(sharding, 3)
     assert hlo is not None
-    back = named_sharding(hlo, 3, math.prod(sharding.mesh.axis_sizes))
+    back = to_named_sharding(hlo, 3, math.prod(sharding.mesh.axis_sizes))
     assert back is not None
     np.testing.assert_array_equal(places(back), places(sharding))
 
@@ -58,7 +58,7 @@ def test_there_and_back(sharding: Sharding) -> None:
 def test_joined_axes_come_apart() -> None:
     # devices=[2,2,2]<=[2,4]T(1,0) last_tile_dim_replicate, as JAX writes P("y", "z") over x, y, z.
     hlo = bytes.fromhex("08031a0302020230014a0202045202" + "0100")
-    found = named_sharding(hlo, 2, 8)
+    found = to_named_sharding(hlo, 2, 8)
     assert found is not None
     assert found.mesh is not None
     assert found.mesh.axis_sizes == (2, 2, 2)
@@ -67,19 +67,19 @@ def test_joined_axes_come_apart() -> None:
 
 def test_everything_on_every_device() -> None:
     mesh = AbstractMesh(("x",), (2,), ("auto",))
-    assert op_sharding(Sharding(mesh, ((), ())), 2) == REPLICATED
+    assert to_op_sharding(Sharding(mesh, ((), ())), 2) == REPLICATED
     for hlo in (REPLICATED, b""):
-        assert named_sharding(hlo, 2, 8) == Sharding(
+        assert to_named_sharding(hlo, 2, 8) == Sharding(
             AbstractMesh(("axis_0",), (8,), ("auto",)), ((), ())
         )
 
 
 def test_what_xla_has_no_words_for() -> None:
     mesh = AbstractMesh(("x", "y"), (2, 2), ("auto", "auto"))
-    assert op_sharding(Sharding(mesh, (("x",),), unreduced=("y",)), 1) is None
-    assert op_sharding(Sharding(mesh, (("x",),), reduced=("y",)), 1) is None
-    assert op_sharding(Sharding(mesh, (("x",), ("x",))), 2) is None
-    assert op_sharding(Sharding(mesh, (("x",), ())), 1) is None
+    assert to_op_sharding(Sharding(mesh, (("x",),), unreduced=("y",)), 1) is None
+    assert to_op_sharding(Sharding(mesh, (("x",),), reduced=("y",)), 1) is None
+    assert to_op_sharding(Sharding(mesh, (("x",), ("x",))), 2) is None
+    assert to_op_sharding(Sharding(mesh, (("x",), ())), 1) is None
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_what_xla_has_no_words_for() -> None:
     ],
 )
 def test_what_no_mesh_says(hlo: str) -> None:
-    assert named_sharding(bytes.fromhex(hlo), 2, 2) is None
+    assert to_named_sharding(bytes.fromhex(hlo), 2, 2) is None
 
 
 @given(st.binary(max_size=40))
 def test_any_bytes(hlo: bytes) -> None:
-    found = named_sharding(hlo, 2, 4)
+    found = to_named_sharding(hlo, 2, 4)
     assert found is None or (found.mesh is not None and math.prod(found.mesh.axis_sizes) == 4)

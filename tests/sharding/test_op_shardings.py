@@ -10,9 +10,9 @@ from jax2tf_bridge.portable import AbstractMesh, Sharding
 from jax2tf_bridge.portable._sharding import AxisType
 from jax2tf_bridge.serialization.jax_exported._xla_shardings import (
     REPLICATED,
-    _fields,
-    op_sharding,
-    with_device_list,
+    _parse_fields,
+    replace_device_grid,
+    to_op_sharding,
 )
 from tests.sharding.meshes import mesh
 
@@ -44,14 +44,14 @@ def test_annotations_agree_with_jax(
     )._to_xla_hlo_sharding(_RANK)
     kinds: tuple[AxisType, ...] = tuple("auto" for _ in sizes)
     ours = Sharding(AbstractMesh(names, sizes, kinds), partitions)
-    as_grid = op_sharding(ours, _RANK)
+    as_grid = to_op_sharding(ours, _RANK)
     assert as_grid is not None
     if as_grid == REPLICATED:
         # Of a mesh of one device JAX 0.8 says that it is cut into one piece.
         assert theirs.is_replicated() or math.prod(sizes) == 1
-        assert with_device_list(as_grid) == REPLICATED
+        assert replace_device_grid(as_grid) == REPLICATED
         return
-    fields = _fields(with_device_list(as_grid))
+    fields = _parse_fields(replace_device_grid(as_grid))
     assert fields is not None
     assert fields[_TILES] == list(theirs.tile_assignment_dimensions())
     assert fields[_DEVICES] == list(theirs.tile_assignment_devices())
@@ -59,12 +59,12 @@ def test_annotations_agree_with_jax(
     assert _GRID not in fields
     # And JAX's own message comes out the same, whichever grid it chose.
     message = theirs.to_proto().SerializeToString()
-    assert with_device_list(message) == with_device_list(as_grid)
+    assert replace_device_grid(message) == replace_device_grid(as_grid)
     assert math.prod(fields[_TILES]) == math.prod(sizes)
 
 
 def test_a_list_that_is_there_stays() -> None:
     listed = b"\x08\x03\x1a\x01\x02\x22\x02\x01\x00"
-    assert with_device_list(listed) == listed
-    assert with_device_list(REPLICATED) == REPLICATED
-    assert with_device_list(b"") == b""
+    assert replace_device_grid(listed) == listed
+    assert replace_device_grid(REPLICATED) == REPLICATED
+    assert replace_device_grid(b"") == b""

@@ -12,13 +12,13 @@ import jax2tf_bridge as bridge
 from jax2tf_bridge import PortableFunction
 from jax2tf_bridge.errors import ShardingError
 from jax2tf_bridge.portable import Sharding
-from jax2tf_bridge.serialization.jax_exported._xla_shardings import REPLICATED, op_sharding
+from jax2tf_bridge.serialization.jax_exported._xla_shardings import REPLICATED, to_op_sharding
 from tests.sharding.meshes import X, by_parts, mesh, over, product, spread_product
 
 
 def words(shardings: tuple[Sharding | None, ...]) -> list[bytes | None]:
     """In XLA's words, which all releases of JAX share."""
-    return [None if s is None else op_sharding(s, 2) for s in shardings]
+    return [None if s is None else to_op_sharding(s, 2) for s in shardings]
 
 
 def exported(function: Any, *args: Any) -> PortableFunction:

@@ -24,10 +24,10 @@ from jax2tf_bridge.portable._portable_function import (
     are_types_checked,
 )
 from jax2tf_bridge.portable.bytecode import read_main_types
-from jax2tf_bridge.serialization.jax_exported._limits import Writable
+from jax2tf_bridge.serialization.jax_exported._limits import WritableFunction
 
 
-def as_jax_has_it(function: Writable) -> Writable:
+def as_jax_has_it(function: WritableFunction) -> WritableFunction:
     """Changes a function's module to what jax.export would write; leaves the VJPs as they are.
 
     Raises:

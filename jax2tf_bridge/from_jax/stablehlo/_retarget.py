@@ -34,7 +34,7 @@ from jax2tf_bridge.portable._safety_checks import DisabledSafetyCheck, is_vouche
 from jax2tf_bridge.portable._stablehlo_version import Version, version_text
 from jax2tf_bridge.portable._target import Target, as_target
 from jax2tf_bridge.portable._tensorflow_releases import TENSORFLOW_RELEASES
-from jax2tf_bridge.serialization.jax_exported._modules import stablehlo_version
+from jax2tf_bridge.serialization.jax_exported._modules import read_stablehlo_version
 
 _WITHOUT_EFFECTS = 8
 _WITH_EFFECTS = 9
@@ -376,7 +376,7 @@ def retarget_call(
         )
     function = called_function(
         module,
-        stablehlo_version(memoryview(module)),
+        read_stablehlo_version(memoryview(module)),
         name=name,
         argument_dtypes=argument_dtypes,
         result_dtypes=result_dtypes,

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax2tf_bridge.serialization._jax_registrations import jax_export_name
-from jax2tf_bridge.serialization._node_data import defined_name
-from jax2tf_bridge.serialization._registry import rebuilder, serialized_name_of
+from jax2tf_bridge.serialization._jax_registrations import find_jax_export_name
+from jax2tf_bridge.serialization._node_data import shortest_public_name
+from jax2tf_bridge.serialization._registry import find_from_children, find_serialized_name
 
 _LARGEST_EXAMPLE = 2**20
 
@@ -25,16 +25,19 @@ def from_children_advice(one_level: Any, children: Sequence[Any]) -> str:
       children: with which an object could not be made.
     """
     node_type, static = one_level.node_data()
-    name = defined_name(node_type)
+    name = shortest_public_name(node_type)
     shown = _name_in_code(name)
     made_by = f"make_{node_type.__name__.lower()}"
     values = _attributes(one_level, children)
     imported = _module_import(node_type, name)
     code = "" if values is None else _function(made_by, shown, values)
-    if rebuilder(node_type) is not None:
+    if find_from_children(node_type) is not None:
         advice = "Let the from_children of its registration check nothing"
         return f"{advice}:\n{imported}{code.rstrip()}" if code else f"{advice}."
-    registered, in_jax = serialized_name_of(node_type), jax_export_name(node_type, static, children)
+    registered, in_jax = (
+        find_serialized_name(node_type),
+        find_jax_export_name(node_type, static, children),
+    )
     others = ""
     if registered is None and in_jax is not None:
         others = " serialize_auxdata=..., deserialize_auxdata=...,"  # those that jax.export has

@@ -12,8 +12,8 @@ from jax2tf_bridge.errors import StructureError, bullet_list
 from jax2tf_bridge.portable._aval import Aval
 from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._tree_spec import LEAF, TreeSpec
-from jax2tf_bridge.serialization._jax_registrations import structure as node_structure
-from jax2tf_bridge.serialization._stored_types import registration_call, with_types
+from jax2tf_bridge.serialization._jax_registrations import make_treedef as node_structure
+from jax2tf_bridge.serialization._stored_types import add_codecs, format_registration_call
 
 _UNKNOWN = object()
 
@@ -39,11 +39,11 @@ def _with_known_types(portable: PortableFunction) -> PortableFunction:
       StructureError: some are not.
       FileFormatError: one does not fit what is stored.
     """
-    in_tree, out_tree = with_types(portable.in_tree), with_types(portable.out_tree)
+    in_tree, out_tree = add_codecs(portable.in_tree), add_codecs(portable.out_tree)
     unknown = [*_without_types(in_tree), *_without_types(out_tree)]
     if unknown:
         names = dict.fromkeys(node.serialized_name or node.name for node in unknown)
-        calls = list(dict.fromkeys(map(registration_call, unknown)))
+        calls = list(dict.fromkeys(map(format_registration_call, unknown)))
         raise StructureError(
             f"The arguments or results of {portable.name} hold types that are not known here: "
             f"{', '.join(names)}. Register them before the call:{bullet_list(calls)}"

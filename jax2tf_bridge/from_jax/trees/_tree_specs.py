@@ -11,9 +11,13 @@ import jax
 from jax2tf_bridge.errors import StructureError
 from jax2tf_bridge.from_jax.trees._rebuilding_advice import from_children_advice
 from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
-from jax2tf_bridge.serialization._jax_registrations import structure
-from jax2tf_bridge.serialization._node_data import defined_name
-from jax2tf_bridge.serialization._registry import has_rebuilders, rebuilder, with_rebuilder
+from jax2tf_bridge.serialization._jax_registrations import make_treedef
+from jax2tf_bridge.serialization._node_data import shortest_public_name
+from jax2tf_bridge.serialization._registry import (
+    find_from_children,
+    has_any_from_children,
+    prefer_from_children,
+)
 
 _LEAF_DEF = jax.tree_util.tree_structure(0)
 
@@ -89,7 +93,7 @@ def rebuilt(treedef: Any, leaves: Iterable[Any]) -> Any:
       StructureError: the constructor of a type refuses its children.
     """
     every = list(leaves)
-    if not has_rebuilders():
+    if not has_any_from_children():
         try:
             return treedef.unflatten(every)
         except Exception:
@@ -106,12 +110,12 @@ def _rebuilt(treedef: Any, leaves: Iterator[Any]) -> Any:
 
 def _one_level(treedef: Any) -> Any:
     node_type, static = treedef.node_data()
-    return structure(node_type, static, [_LEAF_DEF] * len(treedef.children()))
+    return make_treedef(node_type, static, [_LEAF_DEF] * len(treedef.children()))
 
 
 def _made(one_level: Any, children: Sequence[Any]) -> Any:
     node_type, static = one_level.node_data()
-    from_children = rebuilder(node_type)
+    from_children = find_from_children(node_type)
     try:
         if from_children is not None:
             return from_children(static, children)
@@ -119,8 +123,8 @@ def _made(one_level: Any, children: Sequence[Any]) -> Any:
     except Exception as e:
         how = "from_children refuses" if from_children is not None else "its constructor refuses"
         raise StructureError(
-            f"A {defined_name(node_type)} cannot be made of abstract arrays, which have a shape "
-            f"and dtype and no values: {how} them with {type(e).__name__}: {e}. "
+            f"A {shortest_public_name(node_type)} cannot be made of abstract arrays, which have a "
+            f"shape and dtype and no values: {how} them with {type(e).__name__}: {e}. "
             f"{from_children_advice(one_level, children)}"
         ) from e
 
@@ -132,7 +136,7 @@ def _codec(node_type: type, treedef: Any) -> NodeCodec:
         children, found = jax.tree_util.tree_flatten(value, is_leaf=lambda x: x is not value)
         return children if found == treedef else None
 
-    return with_rebuilder(NodeCodec(node_type, flatten, treedef.unflatten, static))
+    return prefer_from_children(NodeCodec(node_type, flatten, treedef.unflatten, static))
 
 
 def _key(entry: Any) -> Any:

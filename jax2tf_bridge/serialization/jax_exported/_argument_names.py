@@ -6,7 +6,7 @@ from jax2tf_bridge.portable._portable_function import PortableFunction
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 
 
-def argument_names(in_tree: TreeSpec, primal: PortableFunction | None) -> tuple[str, ...]:
+def make_argument_names(in_tree: TreeSpec, primal: PortableFunction | None) -> tuple[str, ...]:
     """Returns names of positional arguments: x0, x1, ... or primal_0, ... cotangent_0, ...
 
     Args:

@@ -14,8 +14,8 @@ from jax2tf_bridge.portable._symbolic_texts import Comparisons
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.portable.bytecode import read_main_types
 from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH
-from jax2tf_bridge.serialization._registry import serialization_of
-from jax2tf_bridge.serialization._stored_types import registration_call
+from jax2tf_bridge.serialization._registry import serialize_node_type
+from jax2tf_bridge.serialization._stored_types import format_registration_call
 from jax2tf_bridge.serialization.jax_exported._schema import DTYPES
 
 # The ends of the types of tensors of narrow integers, as MLIR prints them.
@@ -28,7 +28,7 @@ _MAX_TREE_DEPTH = MAX_DEPTH - 20
 
 
 @dataclass(frozen=True)
-class Writable:
+class WritableFunction:
     """Portable function that the format can hold, with the serialized names of its nodes.
 
     Attributes:
@@ -44,7 +44,7 @@ class Writable:
     needs_jax: str
 
 
-def writable(portable: PortableFunction) -> Writable:
+def check_writable(portable: PortableFunction) -> WritableFunction:
     """Checks that the format can hold a function, and adds the serialized names of its types.
 
     Raises:
@@ -109,7 +109,7 @@ def writable(portable: PortableFunction) -> Writable:
         problems.append(f"{portable.module.nr_devices} devices are not from 1 to {_MAX_UINT}")
     if problems:
         raise _refusal_error(portable, problems)
-    return Writable(portable, in_tree, out_tree, _describe_needed_rewrites(portable))
+    return WritableFunction(portable, in_tree, out_tree, _describe_needed_rewrites(portable))
 
 
 def _refusal_error(portable: PortableFunction, problems: list[str]) -> SerializationError:
@@ -171,7 +171,7 @@ def _add_serialized_names(spec: TreeSpec, path: str, depth: int, problems: list[
     serialization: tuple[str, bytes] | None = None
     if spec.kind in ("namedtuple", "custom"):
         try:
-            serialization = serialization_of(spec)
+            serialization = serialize_node_type(spec)
         except SerializationError as e:
             problems.append(f"{path}: {e}")
             serialization = spec.name, b""
@@ -179,7 +179,7 @@ def _add_serialized_names(spec: TreeSpec, path: str, depth: int, problems: list[
             problems.append(
                 f"{path} have a {spec.name}, which is not registered for files. jax.export "
                 f"needs that where they are written and where they are read: "
-                f"{registration_call(spec)}"
+                f"{format_registration_call(spec)}"
             )
     children = tuple(
         _add_serialized_names(child, path, depth + 1, problems) for child in spec.children

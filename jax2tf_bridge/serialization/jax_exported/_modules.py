@@ -22,7 +22,7 @@ _MAX_MESSAGE_SIZE = 1_000_000
 _SPECIFICATIONS_START = "Using the following polymorphic shapes specifications: "
 
 
-def stablehlo_version(module: memoryview) -> Version | None:
+def read_stablehlo_version(module: memoryview) -> Version | None:
     """Returns the StableHLO version of a module; None if it is not a portable artifact."""
     match = _ARTIFACT.match(module)
     if match is None:
@@ -31,7 +31,7 @@ def stablehlo_version(module: memoryview) -> Version | None:
     return major, minor, patch
 
 
-def asserted_constraints(
+def read_asserted_constraints(
     module: memoryview, shapes: Sequence[Sequence[str]], in_avals: Sequence[Aval]
 ) -> tuple[str, ...]:
     """Returns the constraints on sizes that a module checks itself, as the user wrote them.

@@ -14,10 +14,10 @@ from jax2tf_bridge.portable._symbolic_texts import Comparisons
 from jax2tf_bridge.portable._target import Target
 from jax2tf_bridge.portable._tree_spec import TreeSpec
 from jax2tf_bridge.serialization._flatbuffer import Readable, Reader, Table
-from jax2tf_bridge.serialization.jax_exported._argument_names import argument_names
+from jax2tf_bridge.serialization.jax_exported._argument_names import make_argument_names
 from jax2tf_bridge.serialization.jax_exported._modules import (
-    asserted_constraints,
-    stablehlo_version,
+    read_asserted_constraints,
+    read_stablehlo_version,
 )
 from jax2tf_bridge.serialization.jax_exported._schema import (
     FIRST_VERSION,
@@ -29,8 +29,8 @@ from jax2tf_bridge.serialization.jax_exported._schema import (
 from jax2tf_bridge.serialization.jax_exported._shardings import ShardingReader
 from jax2tf_bridge.serialization.jax_exported._trees import (
     AvalReader,
-    TreeReader,
-    disabled_checks,
+    ExportedTreeReader,
+    read_disabled_checks,
 )
 from shape_poly import is_symbolic_dim
 
@@ -111,11 +111,11 @@ def _read_function(
     avals = _FunctionAvals(table)
     in_avals, in_shapes = avals.avals(ExportedField.IN_AVALS)
     out_avals, _ = avals.avals(ExportedField.OUT_AVALS)
-    trees = TreeReader()
+    trees = ExportedTreeReader()
     in_tree = _read_tree(trees, table, ExportedField.IN_TREE, len(in_avals))
     _check_call(table, in_tree, in_avals, out_avals, primal)
     module, version = _read_module(table)
-    constraints = () if only_check else asserted_constraints(module, in_shapes, in_avals)
+    constraints = () if only_check else read_asserted_constraints(module, in_shapes, in_avals)
     refines = table.boolean(ExportedField.USES_GLOBAL_CONSTANTS)
     convention = table.integer(ExportedField.CALLING_CONVENTION_VERSION)
     producer = _describe_producer(table)
@@ -126,7 +126,7 @@ def _read_function(
         in_avals=in_avals,
         out_tree=_read_tree(trees, table, ExportedField.OUT_TREE, len(out_avals)),
         out_avals=out_avals,
-        argument_names=argument_names(in_tree, primal),
+        argument_names=make_argument_names(in_tree, primal),
         module=Module(
             b"" if only_check else bytes(module),
             version,
@@ -135,7 +135,7 @@ def _read_function(
             platforms=table.strings(ExportedField.PLATFORMS),
             uses_shape_polymorphism=refines
             or any(is_symbolic_dim(dim) for aval in in_avals for dim in aval.shape),
-            disabled_checks=disabled_checks(table.tables(ExportedField.DISABLED_CHECKS)),
+            disabled_checks=read_disabled_checks(table.tables(ExportedField.DISABLED_CHECKS)),
             nr_devices=_read_nr_devices(table),
         ),
         constraints=constraints,
@@ -194,7 +194,9 @@ class _FunctionAvals:
         return self._reader.aval(table), table.strings(AvalField.SHAPE)
 
 
-def _read_tree(trees: TreeReader, table: Table, field: ExportedField, leaves: int) -> TreeSpec:
+def _read_tree(
+    trees: ExportedTreeReader, table: Table, field: ExportedField, leaves: int
+) -> TreeSpec:
     tree_table = table.table(field)
     if tree_table is None:
         raise table.error(field, "a pytree", "none")
@@ -225,7 +227,7 @@ def _check_call(
 
 def _read_module(table: Table) -> tuple[memoryview, Version]:
     module = table.bytes(ExportedField.MODULE)
-    version = None if module is None else stablehlo_version(module)
+    version = None if module is None else read_stablehlo_version(module)
     if module is None or version is None:
         got = "none" if module is None else repr(bytes(module[:24]))
         raise table.error(ExportedField.MODULE, "a StableHLO module as a portable artifact", got)

@@ -12,7 +12,7 @@ from jax2tf_bridge.portable._symbolic_texts import MAX_TEXT, has_own_parentheses
 from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
 from jax2tf_bridge.serialization._flatbuffer import Table
 from jax2tf_bridge.serialization._node_data import read_fields, write_fields
-from jax2tf_bridge.serialization._registry import codec_for
+from jax2tf_bridge.serialization._registry import make_node_codec
 from jax2tf_bridge.serialization.jax_exported._schema import (
     DTYPES,
     KEY_SHAPES,
@@ -28,7 +28,7 @@ from shape_poly import Dim, DimensionSyntaxError, parse_dimension
 _MAX_SIZE = 2**63 - 1
 
 
-class TreeReader:
+class ExportedTreeReader:
     """Reader of pytrees. It looks up each node type only once."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class TreeReader:
     ) -> NodeCodec | None:
         key = name, auxdata, len(children)
         if key not in self._codecs:
-            self._codecs[key] = codec_for(*key, children)
+            self._codecs[key] = make_node_codec(*key, children)
         return self._codecs[key]
 
 
@@ -172,7 +172,7 @@ class AvalReader:
             )
 
 
-def disabled_checks(tables: Sequence[Table]) -> tuple[DisabledSafetyCheck, ...]:
+def read_disabled_checks(tables: Sequence[Table]) -> tuple[DisabledSafetyCheck, ...]:
     """Reads the disabled safety checks. Skips shape assertions, which can no longer be disabled."""
     checks: list[DisabledSafetyCheck] = []
     for table in tables:

@@ -13,8 +13,8 @@ from jax2tf_bridge.portable._safety_checks import shared_checks
 from jax2tf_bridge.portable._sharding import Sharding
 from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH, Field, Offset, Value
 from jax2tf_bridge.serialization._flatbuffer_writer import Writer
-from jax2tf_bridge.serialization._vjp_chain import vjp_chain
-from jax2tf_bridge.serialization.jax_exported._limits import Writable, writable
+from jax2tf_bridge.serialization._vjp_chain import collect_vjps
+from jax2tf_bridge.serialization.jax_exported._limits import WritableFunction, check_writable
 from jax2tf_bridge.serialization.jax_exported._schema import WRITTEN_VERSION, ExportedField
 from jax2tf_bridge.serialization.jax_exported._tables import (
     aval_table,
@@ -25,7 +25,10 @@ from jax2tf_bridge.serialization.jax_exported._tables import (
     write_named_sharding,
     write_tree,
 )
-from jax2tf_bridge.serialization.jax_exported._xla_shardings import named_sharding, op_sharding
+from jax2tf_bridge.serialization.jax_exported._xla_shardings import (
+    to_named_sharding,
+    to_op_sharding,
+)
 
 # JAX 0.4.30 and later read this version. It differs from 8 only for functions with effects.
 _MIN_CONVENTION = 9
@@ -36,7 +39,9 @@ _ROOM_FOR_FIELDS = 1 << 16
 _MAX_VJPS = MAX_DEPTH - 20
 
 
-def writable_chain(portable: PortableFunction, vjp_order: int | None) -> list[Writable]:
+def check_writable_chain(
+    portable: PortableFunction, vjp_order: int | None
+) -> list[WritableFunction]:
     """Checks that the format can hold a function and its VJPs, before anything is written.
 
     Args:
@@ -51,10 +56,10 @@ def writable_chain(portable: PortableFunction, vjp_order: int | None) -> list[Wr
       InconclusiveShapeError: making a VJP requires a decision about unknown sizes.
       ValueError: vjp_order is negative.
     """
-    return [writable(function) for function in vjp_chain(portable, vjp_order, _MAX_VJPS)]
+    return [check_writable(function) for function in collect_vjps(portable, vjp_order, _MAX_VJPS)]
 
 
-def write_exported(functions: Sequence[Writable]) -> bytes:
+def write_exported(functions: Sequence[WritableFunction]) -> bytes:
     """Writes a function and its VJPs. The `needs_jax` of each of them must be "".
 
     Raises:
@@ -77,7 +82,7 @@ def write_exported(functions: Sequence[Writable]) -> bytes:
 
 
 def _exported_fields(
-    writer: Writer, function: Writable, vjp: Offset | None
+    writer: Writer, function: WritableFunction, vjp: Offset | None
 ) -> Iterator[tuple[Field, Value]]:
     portable = function.portable
     avals = tuple(dict.fromkeys((*portable.in_avals, *portable.out_avals)))
@@ -158,5 +163,7 @@ class _ArraySharding:
         self.named: Sharding | None = None
         if sharding is not None:
             rank = len(aval.op_shape)
-            self.hlo = op_sharding(sharding, rank)
-            self.named = sharding if sharding.mesh else named_sharding(sharding.hlo, rank, devices)
+            self.hlo = to_op_sharding(sharding, rank)
+            self.named = (
+                sharding if sharding.mesh else to_named_sharding(sharding.hlo, rank, devices)
+            )

@@ -19,7 +19,7 @@ REPLICATED = b"\x08\x00"
 """Message for a fully replicated array. An empty message means the same, by its defaults."""
 
 
-def op_sharding(sharding: Sharding, rank: int) -> bytes | None:
+def to_op_sharding(sharding: Sharding, rank: int) -> bytes | None:
     """Returns a sharding as an xla.OpSharding message; None if XLA cannot express it.
 
     `rank` is the rank of the array.
@@ -52,12 +52,12 @@ def op_sharding(sharding: Sharding, rank: int) -> bytes | None:
 
 def is_replicated(sharding: Sharding, rank: int) -> bool:
     """Returns whether every device holds the whole array; `rank` is the rank of the array."""
-    hlo = op_sharding(sharding, rank)
+    hlo = to_op_sharding(sharding, rank)
     fields = None if hlo is None else _parse_fields(hlo)
     return fields is not None and fields.get(_TYPE, [_REPLICATED]) == [_REPLICATED]
 
 
-def with_device_list(hlo: bytes) -> bytes:
+def replace_device_grid(hlo: bytes) -> bytes:
     """Replaces the device grid of an xla.OpSharding with a list of all devices.
 
     JAX writes the sizes of the grid and a permutation of its axes, which readers from before 2022
@@ -84,7 +84,7 @@ def with_device_list(hlo: bytes) -> bytes:
     return message
 
 
-def named_sharding(hlo: bytes, rank: int, devices: int) -> Sharding | None:
+def to_named_sharding(hlo: bytes, rank: int, devices: int) -> Sharding | None:
     """Converts an xla.OpSharding to a sharding over a mesh whose axes have made-up names.
 
     Args:

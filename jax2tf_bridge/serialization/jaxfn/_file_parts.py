@@ -50,10 +50,10 @@ class _Crc32:
         self._value = zlib.crc32(data, self._value)
 
     def hexdigest(self) -> str:
-        return crc32_text(self._value)
+        return format_crc32(self._value)
 
 
-def crc32_text(value: int) -> str:
+def format_crc32(value: int) -> str:
     """Formats a CRC-32 for messages.
 
     >>> crc32_text(255)
@@ -106,10 +106,10 @@ class Part(NamedTuple):
                 f"the SHA-256 of the array {self.name!r:.80} {place} is {checksum}, and its digest "
                 f"is {self.expected}."
             )
-        raise _format.damaged(problem, file)
+        raise _format.damaged_error(problem, file)
 
 
-def module_parts(tables: Sequence[Table], end: int) -> list[Part]:
+def locate_modules(tables: Sequence[Table], end: int) -> list[Part]:
     """Returns the modules of the functions. The first begins at `end`, after the structure."""
     parts = []
     for order, table in enumerate(tables):
@@ -118,14 +118,14 @@ def module_parts(tables: Sequence[Table], end: int) -> list[Part]:
             f"the VJP of order {order}" if order else "the function",
             end,
             table.integer(schema.Function.MODULE_SIZE),
-            crc32_text(table.integer(schema.Function.MODULE_CRC32)),
+            format_crc32(table.integer(schema.Function.MODULE_CRC32)),
         )
         parts.append(part)
         end = part.end
     return parts
 
 
-def distinct_arrays(constants: Iterable[LiftedConstant]) -> dict[str, bytes]:
+def collect_arrays(constants: Iterable[LiftedConstant]) -> dict[str, bytes]:
     """Collects the arrays of the constants by digest, in the order in which they first occur.
 
     Raises:
@@ -141,7 +141,7 @@ def distinct_arrays(constants: Iterable[LiftedConstant]) -> dict[str, bytes]:
         names.setdefault(constant.digest, constant.name)
         if first is not data and first != data:
             raise _digest_error(constant.name, constant.digest)
-    checksums = hexdigests(["array"] * len(arrays), list(arrays.values()))
+    checksums = compute_hexdigests(["array"] * len(arrays), list(arrays.values()))
     for digest, checksum in zip(arrays, checksums, strict=True):
         if checksum != digest:
             raise _digest_error(names[digest], digest)
@@ -155,17 +155,17 @@ def _digest_error(name: str, digest: str) -> SerializationError:
     )
 
 
-def with_padding(arrays: Iterable[bytes], end: int) -> list[bytes]:
+def pad_arrays(arrays: Iterable[bytes], end: int) -> list[bytes]:
     """Returns the arrays, each preceded by zeros that align it; `end` is the end of the modules."""
     parts = []
     for data in arrays:
-        start = _format.array_start(end)
+        start = _format.align_array_start(end)
         parts += [bytes(start - end), data]
         end = start + len(data)
     return parts
 
 
-def array_parts(
+def locate_arrays(
     root: Table, texts: Sequence[str], constants: Iterable[LiftedConstant], end: int
 ) -> list[Part]:
     """Returns the arrays in a file.
@@ -196,7 +196,7 @@ def array_parts(
     for digest, size in stored.items():
         if digest not in names:
             raise root.error(field, "digests of lifted constants", f"{digest!r:.80}")
-        part = Part("array", names[digest], _format.array_start(end), size, digest)
+        part = Part("array", names[digest], _format.align_array_start(end), size, digest)
         parts.append(part)
         end = part.end
     return parts
@@ -266,7 +266,7 @@ def read_parts(handle: OpenedFile, parts: Sequence[Part], file: str) -> list[byt
     return [buffer.getvalue() for buffer in buffers]
 
 
-def copied_parts(data: memoryview, parts: Sequence[Part], file: str | None) -> list[bytes]:
+def copy_parts(data: memoryview, parts: Sequence[Part], file: str | None) -> list[bytes]:
     """Copies and verifies the parts of a file that is in memory.
 
     Raises:
@@ -279,13 +279,13 @@ def copied_parts(data: memoryview, parts: Sequence[Part], file: str | None) -> l
             check_gap(data[start : part.start], start, file)
         start = part.end
         contents.append(bytes(data[part.start : start]))
-    checksums = hexdigests([part.kind for part in parts], contents)
+    checksums = compute_hexdigests([part.kind for part in parts], contents)
     for part, checksum in zip(parts, checksums, strict=True):
         part.check(checksum, file)
     return contents
 
 
-def hexdigests(kinds: Sequence[Kind], contents: Sequence[bytes]) -> list[str]:
+def compute_hexdigests(kinds: Sequence[Kind], contents: Sequence[bytes]) -> list[str]:
     """Computes the checksum of each part, in threads if the parts are large."""
     if sum(map(len, contents)) < _MIN_SIZE_FOR_THREADS:
         return list(map(_hexdigest, kinds, contents))
@@ -296,7 +296,7 @@ def hexdigests(kinds: Sequence[Kind], contents: Sequence[bytes]) -> list[str]:
 
 
 def _hexdigest(kind: Kind, data: bytes) -> str:
-    return crc32_text(zlib.crc32(data)) if kind == "module" else hashlib.sha256(data).hexdigest()
+    return format_crc32(zlib.crc32(data)) if kind == "module" else hashlib.sha256(data).hexdigest()
 
 
 def check_gap(gap: bytes | memoryview, start: int, file: str | None) -> None:
@@ -306,7 +306,7 @@ def check_gap(gap: bytes | memoryview, start: int, file: str | None) -> None:
       FileFormatError: a byte is not zero.
     """
     if any(gap):
-        raise _format.damaged(
+        raise _format.damaged_error(
             f"bytes {start} to {start + len(gap) - 1}, before an array, are not zero.", file
         )
 
@@ -330,7 +330,7 @@ def _read_into(
         with view[start : start + chunk_size] as part:
             count = handle.readinto(part)
         if not count:
-            raise _format.damaged("it became shorter while it was read.", file)
+            raise _format.damaged_error("it became shorter while it was read.", file)
         yield start, start + count
         start += count
 

@@ -88,16 +88,16 @@ class Header:
     file_size: int
 
 
-def damaged(problem: str, file: str | None) -> FileFormatError:
+def damaged_error(problem: str, file: str | None) -> FileFormatError:
     """Returns the error for a damaged file; `problem` is a sentence that says where and how."""
     return FileFormatError(
-        f"{place(file)} cannot be read as a .jaxfn file: {problem} The bytes are cut short or "
+        f"{file_label(file)} cannot be read as a .jaxfn file: {problem} The bytes are cut short or "
         "damaged: copy them anew, or write the file again.",
         file=file,
     )
 
 
-def place(file: str | None) -> str:
+def file_label(file: str | None) -> str:
     """Returns the name of the file for messages; "The data" if there is no file."""
     return file or "The data"
 
@@ -109,23 +109,23 @@ def parse_header(start: bytes | memoryview, size: int, file: str | None) -> Head
       FileFormatError: the file has a newer version, or its size differs from that in the header.
     """
     if len(start) < _VERSION_POSITION + 4:
-        raise damaged(f"expected a header of {HEADER_SIZE} bytes, got {size}.", file)
+        raise damaged_error(f"expected a header of {HEADER_SIZE} bytes, got {size}.", file)
     (version,) = struct.unpack_from("<I", start, _VERSION_POSITION)
     if version > VERSION:
         raise FileFormatError(
-            f"{place(file)} is written by format version {version}, this bridge reads up to "
+            f"{file_label(file)} is written by format version {version}, this bridge reads up to "
             f"{VERSION}: upgrade jax2tf-bridge.",
             file=file,
         )
     if version < 1:
-        raise damaged(f"expected a format version from 1 to {VERSION}, got {version}.", file)
+        raise damaged_error(f"expected a format version from 1 to {VERSION}, got {version}.", file)
     if len(start) < HEADER_SIZE:
-        raise damaged(f"expected a header of {HEADER_SIZE} bytes, got {size}.", file)
+        raise damaged_error(f"expected a header of {HEADER_SIZE} bytes, got {size}.", file)
     _, _, _, checksum, structure_size, file_size = _HEADER.unpack_from(start)
     if file_size != size:
-        raise damaged(f"by its header it has {file_size} bytes, but there are {size}.", file)
+        raise damaged_error(f"by its header it has {file_size} bytes, but there are {size}.", file)
     if not HEADER_SIZE <= structure_size <= min(size, MAX_STRUCTURE_SIZE):
-        raise damaged(
+        raise damaged_error(
             f"its header has a structure of {structure_size} bytes in a file of {size}.", file
         )
     return Header(version, checksum, structure_size, file_size)
@@ -139,14 +139,14 @@ def check_structure(header: Header, structure: bytes | memoryview, file: str | N
     """
     checksum = _structure_checksum(structure)
     if checksum != header.checksum:
-        raise damaged(
+        raise damaged_error(
             f"the checksum of the structure (bytes 0 to {header.structure_size - 1}) is "
             f"{checksum:08x}, but its header has {header.checksum:08x}.",
             file,
         )
 
 
-def array_start(end: int) -> int:
+def align_array_start(end: int) -> int:
     """Returns the position of the next array: `end` rounded up to the alignment."""
     return end + -end % ARRAY_ALIGNMENT
 

@@ -81,7 +81,7 @@ def key_table(key: EncodedKey) -> Fields:
     }
 
 
-def unwritable_key(key: Hashable, place: str) -> SerializationError:
+def unwritable_key_error(key: Hashable, place: str) -> SerializationError:
     """Returns the error for a key that a file cannot hold; `place` is the path to its dict."""
     try:
         shown = repr(key)

@@ -28,7 +28,7 @@ from jax2tf_bridge.serialization._flatbuffer import Reader, Table
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from jax2tf_bridge.serialization.jaxfn._avals import decode_avals
-from jax2tf_bridge.serialization.jaxfn._file_parts import Part, array_parts, module_parts
+from jax2tf_bridge.serialization.jaxfn._file_parts import Part, locate_arrays, locate_modules
 from jax2tf_bridge.serialization.jaxfn._pools import (
     decode_texts,
     look_up,
@@ -40,7 +40,7 @@ from jax2tf_bridge.serialization.jaxfn._trees import TreeReader
 
 
 @dataclass(frozen=True)
-class Stored:
+class ValidatedStructure:
     """Validated structure of a file whose modules and arrays are not read yet.
 
     Attributes:
@@ -81,7 +81,7 @@ class Stored:
 
 def read_structure(
     header: _format.Header, structure: bytes | memoryview, file: str | None
-) -> Stored:
+) -> ValidatedStructure:
     """Reads the structure of a file.
 
     Args:
@@ -94,7 +94,7 @@ def read_structure(
     """
     _format.check_structure(header, structure, file)
     try:
-        root = Reader(structure, what=_format.place(file)).root()
+        root = Reader(structure, what=_format.file_label(file)).root()
         return _FileReader(root, header.version).stored(header)
     except FileFormatError as e:
         e.file = file
@@ -120,7 +120,7 @@ class _FileReader:
         self._graph_functions = _read_graph_functions(root, version, texts)
         self._comparisons = Comparisons()
 
-    def stored(self, header: _format.Header) -> Stored:
+    def stored(self, header: _format.Header) -> ValidatedStructure:
         fields = schema.File
         tables = self._root.tables(fields.FUNCTIONS)
         if not 1 <= len(tables) <= _format.MAX_VJP_ORDER + 1:
@@ -135,9 +135,9 @@ class _FileReader:
         functions = tuple(self._read_function(*each) for each in trees)
         for table, function, vjp in zip(tables[1:], functions, functions[1:], strict=False):
             _check_vjp(table, function, vjp)
-        modules = module_parts(tables, header.structure_size)
+        modules = locate_modules(tables, header.structure_size)
         constants = chain.from_iterable(arguments["lifted_constants"] for arguments in functions)
-        arrays = array_parts(self._root, self._texts, constants, modules[-1].end)
+        arrays = locate_arrays(self._root, self._texts, constants, modules[-1].end)
         parts = (*modules, *arrays)
         if parts[-1].end != header.file_size:
             raise self._root.error(
@@ -145,7 +145,7 @@ class _FileReader:
                 f"modules and arrays up to byte {header.file_size}, where the file ends",
                 f"some up to byte {parts[-1].end}",
             )
-        return Stored(
+        return ValidatedStructure(
             header=header,
             bridge_version=look_up(self._root, fields.BRIDGE_VERSION, self._texts),
             functions=functions,

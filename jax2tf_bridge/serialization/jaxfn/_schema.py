@@ -23,7 +23,7 @@ NODE_KINDS: tuple[NodeKind, ...] = (
 )
 LEAF, NONE, TUPLE, LIST, DICT, NAMEDTUPLE, CUSTOM, NAMED_CUSTOM = range(8)
 
-KEY_IS_NO_TEXT = 1 << 31
+KEY_INDEX_FLAG = 1 << 31
 """Flag in Trees.keys: the other bits are an index into File.keys, not into the texts."""
 
 KEY_KINDS = ("none", "boolean", "integer", "real", "text", "bytes", "tuple")

@@ -10,14 +10,14 @@ from jax2tf_bridge.errors import SerializationError
 from jax2tf_bridge.portable._tree_spec import LEAF, NodeCodec, TreeSpec
 from jax2tf_bridge.serialization._flatbuffer import MAX_DEPTH, Fields, Table
 from jax2tf_bridge.serialization._node_data import read_definition, write_definition
-from jax2tf_bridge.serialization._stored_types import StoredNames, codec_if_it_fits
+from jax2tf_bridge.serialization._stored_types import StoredNames, make_fitting_codec
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from jax2tf_bridge.serialization.jaxfn._keys import (
     EncodedKey,
     decode_key,
     encode_key,
     key_table,
-    unwritable_key,
+    unwritable_key_error,
 )
 from jax2tf_bridge.serialization.jaxfn._pools import Pool, look_up, look_up_optional, optional_bytes
 
@@ -139,10 +139,10 @@ class TreeWriter:
     def _encode_key(self, key: Hashable, where: _Place) -> int:
         encoded = encode_key(key)
         if encoded is None:
-            raise unwritable_key(key, _format_path(where))
+            raise unwritable_key_error(key, _format_path(where))
         if isinstance(key, str):
             return self._texts.index(key)
-        return schema.KEY_IS_NO_TEXT | self._keys.index(encoded)
+        return schema.KEY_INDEX_FLAG | self._keys.index(encoded)
 
     def _encode_type(self, node: TreeSpec, where: _Place) -> EncodedType:
         try:
@@ -235,7 +235,7 @@ class TreeReader:
         first = len(indices) - count
         if first < 0:
             raise table.error(schema.Trees.KEYS, "a key for each child", f"{-first} too few")
-        flag, keys = schema.KEY_IS_NO_TEXT, []
+        flag, keys = schema.KEY_INDEX_FLAG, []
         for index in indices[first:]:
             pool: Sequence[Hashable] = self._keys if index & flag else self._texts
             if index & ~flag >= len(pool):
@@ -266,7 +266,7 @@ class TreeReader:
         )
         key = (node_type, spec.kind, spec.keys, len(spec.children))
         if key not in self._codecs:
-            self._codecs[key] = codec_if_it_fits(typed_spec)
+            self._codecs[key] = make_fitting_codec(typed_spec)
         return replace(typed_spec, codec=self._codecs[key])
 
 

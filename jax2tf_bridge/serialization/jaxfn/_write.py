@@ -20,11 +20,11 @@ from jax2tf_bridge.portable._sharding import AbstractMesh, Sharding
 from jax2tf_bridge.portable._symbolic_texts import Comparisons
 from jax2tf_bridge.serialization._flatbuffer import Field, Fields, Offset, Value
 from jax2tf_bridge.serialization._flatbuffer_writer import Writer
-from jax2tf_bridge.serialization._vjp_chain import vjp_chain
+from jax2tf_bridge.serialization._vjp_chain import collect_vjps
 from jax2tf_bridge.serialization.jaxfn import _format
 from jax2tf_bridge.serialization.jaxfn import _schema as schema
 from jax2tf_bridge.serialization.jaxfn._avals import avals_table
-from jax2tf_bridge.serialization.jaxfn._file_parts import distinct_arrays, with_padding
+from jax2tf_bridge.serialization.jaxfn._file_parts import collect_arrays, pad_arrays
 from jax2tf_bridge.serialization.jaxfn._pools import Pool, encode_texts
 from jax2tf_bridge.serialization.jaxfn._trees import Root, TreeWriter
 
@@ -58,7 +58,7 @@ def file_parts(
     if len(structure) > _format.MAX_STRUCTURE_SIZE:
         raise _size_error(portable.name)
     rest = [function.module.data for function in functions]
-    rest += with_padding(writer.arrays.values(), len(structure) + sum(map(len, rest)))
+    rest += pad_arrays(writer.arrays.values(), len(structure) + sum(map(len, rest)))
     has_graphs = any(function.graph_functions for function in functions)
     version = _format.GRAPH_FUNCTIONS_VERSION if has_graphs else _format.FIRST_VERSION
     if any(not f.target.xla or f.tensorflow_differentiates for f in functions):
@@ -78,7 +78,7 @@ def _collect_functions(
     portable: PortableFunction, vjp_order: int | None
 ) -> tuple[tuple[PortableFunction, ...], str]:
     """Returns the function and the VJPs to write, and the reason why the last has no VJP."""
-    functions = vjp_chain(portable, vjp_order, _format.MAX_VJP_ORDER)
+    functions = collect_vjps(portable, vjp_order, _format.MAX_VJP_ORDER)
     gradient = functions[-1].gradient
     if gradient.available:
         order = len(functions) - 1
@@ -119,7 +119,7 @@ class _StructureWriter:
         if arrays:
             constants = chain.from_iterable(f.lifted_constants for f in functions)
             try:
-                self.arrays = distinct_arrays(constants)
+                self.arrays = collect_arrays(constants)
             except SerializationError as e:
                 raise SerializationError(f"{functions[0].name} cannot be written: {e}") from e
         fields = self._writer.written(self._file_fields(tables, missing_because))
