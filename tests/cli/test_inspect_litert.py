@@ -94,5 +94,5 @@ def test_a_cut_file_is_refused(model: Path, tmp_path: Path, size: int) -> None:
 )
 def test_the_tables_are_tensorflows(enumeration: str, names: tuple[str, ...]) -> None:
     for name, number in vars(getattr(tensorflow_schema, enumeration)).items():
-        if isinstance(number, int):
+        if isinstance(number, int) and not name.startswith("_"):
             assert names[number].lower() == name.lower()
