@@ -56,7 +56,7 @@ class _Crc32:
 def format_crc32(value: int) -> str:
     """Formats a CRC-32 for messages.
 
-    >>> crc32_text(255)
+    >>> format_crc32(255)
     '000000ff'
     """
     return f"{value:08x}"
