@@ -110,7 +110,7 @@ class StoredOrders:
         """Returns the lifted constants of all orders, in the current graph."""
         known: dict[Key, tf.Tensor] = {}
         for callee in self._callees:
-            known |= replace(callee, known=known).held()
+            known |= replace(callee, known=known).constant_tensors()
         return known
 
     def call(
@@ -197,16 +197,16 @@ class _Callee:
         if self.primal is not None:
             primal = self.primal.portable
             before = CheckedBefore(len(primal.in_avals), ShapeContract.of(primal))
-        held = self.held()
-        taken = [held[constant_key(constant)] for constant in self.portable.lifted_constants]
+        tensors = self.constant_tensors()
+        lifted = [tensors[constant_key(constant)] for constant in self.portable.lifted_constants]
         if self.portable.target.xla:
-            return call_op(self.portable, args, taken, self.paths, before)
+            return call_op(self.portable, args, lifted, self.paths, before)
         # Bits are allowed in a gradient: converters do not convert the saved gradients.
         return call_operations(
-            self.portable, args, taken, self.paths, before, refuses_bits=self.primal is None
+            self.portable, args, lifted, self.paths, before, refuses_bits=self.primal is None
         )
 
-    def held(self) -> dict[Key, tf.Tensor]:
+    def constant_tensors(self) -> dict[Key, tf.Tensor]:
         """Returns the known tensors, and those of this function's lifted constants."""
         new = tuple(c for c in self.portable.lifted_constants if constant_key(c) not in self.known)
         if not new:
@@ -259,12 +259,12 @@ def _call_named(
 
 def _call_differentiable(callee: _Callee, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Calls the function; the results are differentiable as often as there are VJPs."""
-    held = callee.held() if args else {}
+    lifted = callee.constant_tensors() if args else {}
 
     @tf.custom_gradient
     def call(*inputs: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
         primals, constants = inputs[: len(args)], inputs[len(args) :]
-        inside = replace(callee, known=dict(zip(held, constants, strict=True)))
+        inside = replace(callee, known=dict(zip(lifted, constants, strict=True)))
         with _tf_compat.not_recorded():
             results = inside.call(primals)
 
@@ -284,7 +284,7 @@ def _call_differentiable(callee: _Callee, args: Sequence[tf.Tensor]) -> list[tf.
         return results, gradient
 
     # tf.custom_gradient fails for a function without arguments.
-    return list(call(*args, *held.values())) if args else callee.call(args)
+    return list(call(*args, *lifted.values())) if args else callee.call(args)
 
 
 def _pull_back(

@@ -193,6 +193,6 @@ def call_op(
     }
     with tf.control_dependencies(checked.guards):
         spread = annotated(portable, args, portable.in_shardings, portable.in_avals)
-        taken = [*(spread[i] for i in portable.module.kept_arguments), *constants]
-        results = _tf_compat.call_module(taken, attributes)
+        inputs = [*(spread[i] for i in portable.module.kept_arguments), *constants]
+        results = _tf_compat.call_module(inputs, attributes)
         return annotated(portable, results, portable.out_shardings, portable.out_avals)

@@ -55,7 +55,7 @@ def _replace_call_modules(
 ) -> None:
     library = meta_graph.graph_def.library
     operations = meta_graph.meta_info_def.stripped_op_list
-    taken = {function.signature.name for function in library.function}
+    used_names = {function.signature.name for function in library.function}
     callers: dict[tuple[bytes, ...], Any] = {}
     for place, node in list(_iter_nodes(meta_graph.graph_def)):
         if node.op != _CALL_MODULE:
@@ -64,7 +64,7 @@ def _replace_call_modules(
         key = (node.attr["module"].s, *node.attr["platforms"].list.s)
         if key not in callers:
             caller = _build_caller(functions[place, node.name])
-            _rename_functions(caller.graph_def, f"operations_{len(callers)}", taken)
+            _rename_functions(caller.graph_def, f"operations_{len(callers)}", used_names)
             library.function.extend(caller.graph_def.library.function)
             known = {operation.name for operation in operations.op}
             listed = caller.meta_info_def.stripped_op_list.op
@@ -149,15 +149,15 @@ def _build_caller(portable: PortableFunction) -> Any:
         return tf.compat.v1.train.export_meta_graph(graph=graph, strip_default_attrs=True)
 
 
-def _rename_functions(graph: Any, prefix: str, taken: set[str]) -> None:
-    """Renames the functions of a graph so that their names are unique; adds them to `taken`."""
+def _rename_functions(graph: Any, prefix: str, used_names: set[str]) -> None:
+    """Renames the functions of a graph to unique names, and adds these to `used_names`."""
     names = {}
     for function in graph.library.function:
         old = function.signature.name
         new = f"{prefix}_{old.strip('_')}"
-        while new in taken:
+        while new in used_names:
             new += "_"
-        taken.add(new)
+        used_names.add(new)
         names[old] = function.signature.name = new
     for _, node in _iter_nodes(graph):
         for value in node.attr.values():

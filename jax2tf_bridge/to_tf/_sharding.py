@@ -60,8 +60,8 @@ def check_devices(portable: PortableFunction, *, is_gradient: bool = False) -> N
         raise ShardingError(
             f"{over}, and computes on the part of each by itself (jax.shard_map), so that it "
             f"cannot run on one, as {_name_runtime(other_platforms)} would run it. Export it for "
-            f"serving {_ON_TPU}; or over a mesh of one device; or without jax.shard_map, with shardings "
-            "alone."
+            f"serving {_ON_TPU}; or over a mesh of one device; or without jax.shard_map, with "
+            "shardings alone."
         )
     if DisabledSafetyCheck.shardings() in portable.module.disabled_checks:
         return
