@@ -74,7 +74,7 @@ def _unpack(packed: Any, taus: Any, *, rank: Any, full: bool) -> tuple[Any, Any]
 def lower_qr(
     ctx: Any, a: Any, *, pivoting: bool, full_matrices: bool, **options: Any
 ) -> Sequence[Any]:
-    """Lowers qr as JAX does, and also for symbolic sizes of which neither is known to be smaller."""
+    """Lowers qr as JAX does, but also if it is unknown which of two symbolic sizes is smaller."""
     aval = ctx.avals_in[0]
     if sizes_known(*aval.shape[-2:]):
         params = {"pivoting": pivoting, "full_matrices": full_matrices, **options}
