@@ -66,7 +66,7 @@ def call_flat(
 
 
 def _is_in_branch() -> bool:
-    """Returns whether TensorFlow is tracing a branch of tf.cond or tf.switch_case."""
+    """Returns whether TensorFlow is tracing a branch, or the body of a loop."""
     kind = type(tf.compat.v1.get_default_graph()).__name__
     return kind in ("CondBranchFuncGraph", "WhileBodyFuncGraph")
 
@@ -201,7 +201,7 @@ class _Callee:
         lifted = [tensors[constant_key(constant)] for constant in self.portable.lifted_constants]
         if self.portable.target.xla:
             return call_op(self.portable, args, lifted, self.paths, before)
-        # Bits are allowed in a gradient: converters do not convert the saved gradients.
+        # A gradient may use Bitcast, because converters do not convert saved gradients.
         return call_operations(
             self.portable, args, lifted, self.paths, before, refuses_bits=self.primal is None
         )

@@ -15,7 +15,7 @@ from jax2tf_bridge.to_tf._tf_compat_logical_devices import with_sharding
 
 @opaque_to_autograph
 def split_to_logical_devices(tensor: Any, partition_dimensions: Sequence[int] | None) -> tf.Tensor:
-    """Tells XLA how to split a tensor over the devices of a replica, for TPU inference.
+    """Annotates a tensor with its split over the devices of a replica, for TPU inference.
 
     Works like TPUStrategy.experimental_split_to_logical_devices, but without a strategy. It only
     annotates the tensor: the values do not change, and it has no effect if XLA compiles for one

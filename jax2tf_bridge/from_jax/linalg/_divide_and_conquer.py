@@ -301,8 +301,8 @@ def fitting_weights(
 ) -> Any:
     """Computes weights [p, n] whose secular equation has exactly these roots (Loewner's formula).
 
-    weight_j = prod_i (root_i - pole_j) / prod_{i != j} (pole_i - pole_j), where each
-    root is divided by the pole between it and pole_j, so that only the last factor can exceed 1.
+    weight_j = prod_i (root_i - pole_j) / prod_{i != j} (pole_i - pole_j), where each root is
+    divided by the pole between it and pole_j, so that only the last factor can exceed 1.
     """
     following = lax.pad(ordered, np.zeros((), poles.dtype), [(0, 0, 0), (-1, 1, 0)])
     neighbour = where(rows(pairs.index) < columns(rank), rows(ordered), rows(following))

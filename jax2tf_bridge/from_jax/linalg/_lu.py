@@ -104,7 +104,7 @@ def _factor_panel(a: Any, start: Any = 0, count: Any = None) -> tuple[Any, Any, 
 
     Columns are stored as rows, which are contiguous in memory. Rows are not swapped; the panel
     records their positions. Each step begins with the update of the step before, which lets XLA
-    write to the panel in pivot_position.
+    write to the panel in place.
 
     Args:
       a: the panel.

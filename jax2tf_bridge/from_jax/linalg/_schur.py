@@ -102,7 +102,7 @@ def _reduce_to_hessenberg(a: Any) -> tuple[Any, Any]:
 
 def _iterate(state: State) -> State:
     """Marks the last block as finished if it is, or else makes one sweep over it."""
-    # If sweeps do not help, entries that are negligible in the hypotenuse matrix are zeroed too.
+    # If sweeps do not help, entries that are negligible in the whole matrix are zeroed too.
     stuck = state.tried >= np.int32(_MAX_SWEEPS_WITHOUT_PROGRESS)
     h = _zero_negligible(state.h, stuck)
     state = state._replace(h=h)

@@ -102,7 +102,7 @@ def _svd_square(a: Any) -> tuple[Any, Any, Any]:
     d, e = b.d, b.e
     phases = None
     if is_complex(a):
-        # Diagonal unitary matrices on vectors sides make B real. If the rows and columns of
+        # Diagonal unitary matrices on both sides make B real. If the rows and columns of
         # [[0, B^H], [B, 0]] are interleaved, they are one similarity of a tridiagonal matrix.
         pairs = lax.concatenate([columns(d), columns(resize(lax.conj(e), (n,)))], 1)
         phases = running_phases(resize(lax.reshape(pairs, (2 * n,)), (2 * n - 1,)))

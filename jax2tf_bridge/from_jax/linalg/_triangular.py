@@ -42,7 +42,7 @@ def triangular_solve(
     conjugate_a: bool,
     unit_diagonal: bool,
 ) -> Any:
-    """Implements lax.linalg.triangular_solve for a [..., n, n] with a solution n.
+    """Implements lax.linalg.triangular_solve for a [..., n, n] with a known n.
 
     Each step solves a few rows and subtracts them from all rows. This also changes the rows that
     are solved already, but they are not read again. So the other triangle may have any values.

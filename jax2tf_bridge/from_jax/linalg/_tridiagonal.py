@@ -104,7 +104,7 @@ def _reduce_panels(a: Any, count: Any, width: int) -> tuple[Any, Any, Any]:
 def _reduce_panel(a: Any, width: int, start: Any) -> tuple[Rows, Any]:
     """Finds the reflections that make `width` columns of `a` [n, n] from `start` on tridiagonal.
 
-    Vectors are stored as rows of one array, and each step writes its own in position. Products with
+    Vectors are stored as rows of one array, and each step writes its own in place. Products with
     them then read contiguous memory, and XLA copies nothing.
 
     Returns:
@@ -155,8 +155,8 @@ def _reduce_panel(a: Any, width: int, start: Any) -> tuple[Rows, Any]:
 def reflection(head: Any, squares: Any) -> tuple[Any, Any]:
     """Returns `new` and `scale` of the reflection that maps x to a multiple of a unit vector e.
 
-    v = (x - new e) scale has v^H v = 2, and (I - v v^H) x = new e. For x near 0,
-    scale is 0.
+    v = (x - new e) scale has v^H v = 2, and (I - v v^H) x = new e. If x is
+    tiny, scale is 0.
 
     Args:
       head: the first entry of x [1, 1].

@@ -66,8 +66,8 @@ def lowering_overrides(
     Each rule chooses its lowering by platform. On "cpu", "cuda" and "rocm" the matrix
     decompositions become StableHLO and the custom calls that XLA expands everywhere (Qr, Eigh,
     ProductOfElementaryHouseholderReflectors). On "tpu" only those that JAX lacks there are
-    replaced: eig, schur, hessenberg, pivoted QR and tridiagonal. All other lowerings are JAX's own,
-    also on unknown platforms.
+    replaced: eig, schur, hessenberg, pivoted QR and tridiagonal. The other decompositions, and all
+    on unknown platforms, keep JAX's rules.
 
     Args:
       platforms: the platforms of the export.
