@@ -1,4 +1,4 @@
-"""Makes TensorFlow functions of portable functions. Never imports jax."""
+"""Converts portable functions to TensorFlow functions. Never imports jax."""
 
 from jax2tf_bridge.errors import MissingDependencyError
 

@@ -1,4 +1,4 @@
-"""Keeps AutoGraph out of functions in which there is nothing for it."""
+"""Excludes functions from AutoGraph."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def opaque_to_autograph(function: _Function) -> _Function:
-    """`function`, which AutoGraph calls as it is.
+    """Returns `function`, marked so that AutoGraph does not convert it.
 
-    Otherwise it rewrites all that is called within a tf.function: the bridge, JAX and the user's
-    JAX function, which takes seconds and hides whose error an error is.
+    AutoGraph would rewrite everything that a tf.function calls: the bridge, JAX and the user's JAX
+    function. This takes seconds, and hides where an error comes from.
     """
     return cast(_Function, tf.autograph.experimental.do_not_convert(function))

@@ -1,4 +1,4 @@
-"""Tensors of the arrays that functions captured: one each, however many ops take it."""
+"""Tensors of captured arrays: one tensor for each array, shared by all ops that take it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Key: TypeAlias = Hashable
 
 
 def constant_key(constant: LiftedConstant) -> Key:
-    """Equal for constants that are one array."""
+    """Returns a key that is equal for constants with the same array."""
     return constant.digest, constant.aval.op_dtype, constant.aval.op_shape
 
 
@@ -28,17 +28,17 @@ class Constants(Protocol):
     def tensors(
         self, portable: PortableFunction, saving: Collection[Key] | None
     ) -> list[tf.Tensor]:
-        """One for each lifted constant of the function, in its order, in the current graph.
+        """Returns the tensors of the function's lifted constants, for the current graph.
 
-        `saving` is given while TensorFlow saves a gradient: the keys of the constants that the
-        function has whose gradient it is. TensorFlow cannot save eager tensors that a gradient
-        alone captures.
+        While TensorFlow saves a gradient, `saving` has the keys of the constants of the
+        differentiated function; otherwise it is None. TensorFlow cannot save an eager tensor that
+        only the gradient captures.
         """
         ...
 
 
 class EagerConstants:
-    """Eager tensors, made at the first need and shared by all graphs; safe to use in threads."""
+    """Eager tensors, created when first needed and shared by all graphs. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[Key, tf.Tensor] = {}
@@ -46,15 +46,15 @@ class EagerConstants:
 
     @property
     def made(self) -> bool:
-        """Tells whether there are any by now."""
+        """Returns whether any tensor was created so far."""
         return bool(self._known)
 
     def tensors(
         self, portable: PortableFunction, saving: Collection[Key] | None
     ) -> list[tf.Tensor]:
-        return [self._one(portable, constant, saving) for constant in portable.lifted_constants]
+        return [self._tensor(portable, constant, saving) for constant in portable.lifted_constants]
 
-    def _one(
+    def _tensor(
         self, portable: PortableFunction, constant: LiftedConstant, saving: Collection[Key] | None
     ) -> tf.Tensor:
         key = constant_key(constant)
@@ -62,7 +62,7 @@ class EagerConstants:
             return tf.constant(constant_array(portable, constant))
         with tf.init_scope():
             if not tf.executing_eagerly():
-                # A graph of TensorFlow 1, whose tensors are of no use elsewhere.
+                # The tensors of a TensorFlow 1 graph cannot be used in other graphs.
                 return tf.constant(constant_array(portable, constant))
             with self._lock:
                 if key not in self._known:
@@ -71,16 +71,17 @@ class EagerConstants:
 
 
 class CapturedArrays(tf.Module):  # type: ignore[misc]
-    """Variables for the arrays that functions captured, not trainable, for a model to hold.
+    """Non-trainable variables of captured arrays, for a model to hold.
 
     Attributes:
-      arrays: the variables by name, made when the functions are traced.
+      arrays: the variables by name, created when the functions are traced.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.arrays: dict[str, tf.Variable] = {}
-        # Of names: TensorFlow would track variables in it, and not take its keys.
+        # Maps to names, not variables: tf.Module would track a dict of variables and reject
+        # these keys.
         self._names: dict[Key, str] = {}
         self._lock = threading.RLock()
 
@@ -88,7 +89,7 @@ class CapturedArrays(tf.Module):  # type: ignore[misc]
         self, portable: PortableFunction, saving: Collection[Key] | None
     ) -> list[tf.Tensor]:
         if portable.lifted_constants and saving is None and portable.gradient_problem() is None:
-            # What the gradient captures has to be there before TensorFlow saves the model.
+            # The gradient's variables must exist before TensorFlow saves the model.
             self._variables(portable.vjp())
         return [variable.read_value() for variable in self._variables(portable)]
 
@@ -106,10 +107,10 @@ class CapturedArrays(tf.Module):  # type: ignore[misc]
 
 
 class SharedConstants:
-    """Eager tensors, or variables from the moment that someone wants to hold them."""
+    """Eager tensors, or variables once `captured` was called."""
 
     def __init__(self, name: str) -> None:
-        """Takes the function's name, for messages."""
+        """Stores the function's name, for messages."""
         self._name = name
         self._eager = EagerConstants()
         self._captured: CapturedArrays | None = None
@@ -121,10 +122,10 @@ class SharedConstants:
         return (self._captured or self._eager).tensors(portable, saving)
 
     def captured(self) -> CapturedArrays:
-        """Makes variables of the arrays from now on, and returns what holds them.
+        """Switches to variables, and returns the module that holds them.
 
         Raises:
-          FunctionError: there are eager tensors already, in what was traced.
+          FunctionError: eager tensors exist already, in functions that were traced.
         """
         with self._lock:
             if self._captured is None:
@@ -139,10 +140,10 @@ class SharedConstants:
 
 
 def constant_array(portable: PortableFunction, constant: LiftedConstant) -> np.ndarray:
-    """Returns a constant's array, read-only, in its dtype for the op.
+    """Returns a constant's array, read-only, in the dtype that the op takes.
 
     Raises:
-      ModuleError: the portable function does not hold it.
+      ModuleError: the portable function does not hold the array.
       DTypeError: TF lacks its dtype.
     """
     dtype = op_dtype(constant.aval, f"The constant {constant.name} of {portable.name}")
@@ -154,5 +155,5 @@ def constant_array(portable: PortableFunction, constant: LiftedConstant) -> np.n
         )
     stored = tf.as_dtype(constant.aval.module_dtype).as_numpy_dtype
     array = np.frombuffer(constant.data, dtype=stored).astype(dtype.as_numpy_dtype, copy=False)
-    # Nothing of it is open.
+    # All sizes of a constant are ints; the filter is for the type checker.
     return array.reshape([size for size in constant.aval.op_shape if isinstance(size, int)])

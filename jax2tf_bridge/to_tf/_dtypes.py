@@ -1,4 +1,4 @@
-"""Dtypes by their name in the portable function, and TensorFlow's."""
+"""Conversions between dtype names in portable functions and TensorFlow dtypes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _CONVERT = "Convert it inside the JAX function, for instance with x.astype('floa
 
 
 def op_dtype(aval: Aval, path: str) -> tf.DType:
-    """Returns the TF dtype in which `aval` is passed to the op.
+    """Returns the TF dtype in which a value of type `aval` is passed to the op.
 
     Raises:
-      DTypeError: the installed TF has none, or none that XLA takes; `path` says whose it is.
+      DTypeError: the installed TF lacks the dtype, or cannot hand it to XLA. The message names the
+        value by `path`.
     """
     row = find_dtype(aval.dtype)
     if row is not None and not row.crosses:
@@ -36,18 +37,18 @@ def op_dtype(aval: Aval, path: str) -> tf.DType:
 
 
 def static_shape(value: Any) -> tuple[int | None, ...]:
-    """Returns a tensor's shape as far as it is known; of an unknown rank nothing can be said.
+    """Returns a tensor's shape, with None for each unknown size.
 
     Raises:
-      ValueError: the rank is not known.
+      ValueError: the rank is unknown.
     """
     return tuple(value.shape.as_list())
 
 
 def fits_shape(tensor: tf.Tensor, aval: Aval) -> bool:
-    """Tells whether a tensor can have the shape of `aval`, as far as its own is known."""
+    """Returns whether the known part of a tensor's shape agrees with the shape of `aval`."""
     if tensor.shape.rank is None:
-        return True  # looked at when it runs
+        return True  # checked at run time
     shape = static_shape(tensor)
     return len(shape) == len(aval.op_shape) and all(
         size is None or not isinstance(d, int) or size == d
@@ -56,25 +57,26 @@ def fits_shape(tensor: tf.Tensor, aval: Aval) -> bool:
 
 
 def fits(value: object, dtype: tf.DType) -> bool:
-    """Tells whether the dtype holds a number; TF may wrap an integer that is too large."""
+    """Returns whether an integer is in the dtype's range; TF may wrap one that is too large."""
     if isinstance(value, bool) or not isinstance(value, int) or not dtype.is_integer:
         return True
     return bool(dtype.min <= value <= dtype.max)
 
 
 def fits_dtype(leaf: Any, dtype: str) -> bool:
-    """Tells whether an array or number is taken for one of a dtype without being asked.
+    """Returns whether an array or number is implicitly accepted as one of a dtype.
 
-    As JAX and `convert` take it: 64 bits for 32; and 8 bits hold what JAX has in fewer.
+    The rules are those of JAX and `convert`: 64-bit values are accepted as 32-bit ones, and 8-bit
+    dtypes hold the values that JAX stores in fewer bits.
     """
-    given = dtype_name(leaf)
-    if given is None:
+    actual = dtype_name(leaf)
+    if actual is None:
         return number_fits(leaf, dtype)
-    return can_become(given, dtype) or WIDENED.get(given) == dtype
+    return can_become(actual, dtype) or WIDENED.get(actual) == dtype
 
 
 def dtype_name(leaf: Any) -> str | None:
-    """Returns the dtype's name as JAX calls it; None for a number of Python, which has none."""
+    """Returns JAX's name of the dtype; None for a Python number, which has no dtype."""
     if isinstance(leaf, (bool, int, float, complex)):
         return None
     dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
@@ -82,24 +84,24 @@ def dtype_name(leaf: Any) -> str | None:
 
 
 def number_fits(number: complex, expected: str) -> bool:
-    """Tells whether a number of Python keeps its value as an array of a dtype, up to rounding."""
+    """Returns whether a dtype can represent a Python number, up to rounding."""
     row = find_dtype(expected)
     if row is not None and row.is_integer:
         is_signed = row.kind == "int"
         bits = row.bits - is_signed
-        least = -(1 << bits) if is_signed else 0
-        return isinstance(number, int) and least <= number < 1 << bits
+        minimum = -(1 << bits) if is_signed else 0
+        return isinstance(number, int) and minimum <= number < 1 << bits
     if expected == "bool":
         return isinstance(number, bool)
     return not isinstance(number, complex) or (row is not None and row.kind == "complex")
 
 
 def cast_if_needed(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Casts the tensor to a dtype that it is taken for."""
+    """Casts the tensor to `dtype` unless it has that dtype."""
     return tensor if tensor.dtype == dtype else tf.cast(tensor, dtype)
 
 
 def can_become(given: str, expected: str) -> bool:
-    """Tells whether JAX takes the one for the other without being asked: 64 bits for 32."""
+    """Returns whether JAX implicitly accepts dtype `given` as `expected`: 64 bits as 32 bits."""
     row = find_dtype(given)
     return given == expected or (row is not None and row.without_x64 == expected)

@@ -1,4 +1,4 @@
-"""to_tf(): a PortableFunction as a function on TF values, without JAX."""
+"""to_tf(): converts a portable function to a TensorFlow function, without JAX."""
 
 from __future__ import annotations
 
@@ -26,27 +26,29 @@ from shape_poly import shape_text
 def to_tf(
     portable: PortableFunction | HoldsPortable, *, with_gradient: bool = True, xla: bool = True
 ) -> Callable[..., Any]:
-    """Makes a TF function of a portable function; JAX is not needed for it.
+    """Converts a portable function to a TF function. JAX is not needed.
 
     Args:
-      portable: what `export` made, here or in another process.
-      with_gradient: whether the portable function's VJPs become its gradient. Without, asking for a
-        gradient is an error that says so.
-      xla: False makes TensorFlow's own operations, also of a function that was exported for XLA.
-        One that was exported for a target without XLA never becomes anything else.
+      portable: the result of `export`, from this or another process.
+      with_gradient: whether the portable function's VJPs become its gradient. If False, asking for
+        a gradient raises an error.
+      xla: False converts the module to TensorFlow's own operations, even if the function was
+        exported for XLA. A function exported for a target without XLA always becomes TensorFlow's
+        own operations.
 
     Returns:
       A function over tensors, tf.Variables, arrays and scalars, with the arguments and the
       result structure of the JAX function. It casts nothing: the arguments must have the
-      portable function's dtypes. Works in eager mode, tf.function and SavedModels. Calling it
+      portable function's dtypes. It works in eager mode, tf.function and SavedModels. Calling it
       raises StructureError, ShapeError or DTypeError for arguments that do not fit, each named by
-      its path; and tf.errors.InvalidArgumentError at run time where symbolic sizes contradict.
+      its path. If symbolic sizes contradict each other at run time, it raises
+      tf.errors.InvalidArgumentError.
 
     Raises:
-      ModuleError: the installed TF cannot run the module, or has no operation for one of the
-        module's and there is no XLA, or the portable function does not match it.
+      ModuleError: the installed TF cannot run the module, the portable function does not match the
+        module, or, without XLA, TensorFlow has no operation for one of the module's operations.
       DTypeError: TF lacks a dtype of an argument or result.
-      FunctionError: it is no portable function.
+      FunctionError: `portable` is not a portable function.
     """
     function = as_portable_function(portable, "to_tf")
     if not xla:
@@ -58,7 +60,7 @@ def to_tf(
 
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves = arguments.flatten(args, kwargs)
-        tensors = list(map(_tensor, leaves, function.in_avals, paths))
+        tensors = list(map(_as_tensor, leaves, function.in_avals, paths))
         _check_arguments(function, tensors, paths)
         results = call_flat(function, tensors, with_gradient, constants)
         return function.out_tree.unflatten(iter(results))
@@ -68,10 +70,10 @@ def to_tf(
     return opaque_to_autograph(call)
 
 
-def _tensor(leaf: Any, aval: Aval, path: str) -> tf.Tensor:
+def _as_tensor(leaf: Any, aval: Aval, path: str) -> tf.Tensor:
     if tf.is_tensor(leaf) or isinstance(leaf, tf.Variable):
         return tf.convert_to_tensor(leaf)
-    # A number has no dtype of its own.
+    # Python numbers have no dtype, so they take the one of the argument.
     dtype = op_dtype(aval, path) if isinstance(leaf, (bool, int, float, complex)) else None
     try:
         if dtype is None or fits(leaf, dtype):

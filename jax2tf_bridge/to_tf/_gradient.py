@@ -1,4 +1,4 @@
-"""Calls a function's op with the portable function's VJP as TensorFlow's gradient, to any order."""
+"""Calls portable functions with their VJPs as TensorFlow's gradients, to any order."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def call_flat(
     """Calls a function on flat arguments of its dtypes, and names the results as jax2tf does.
 
     Args:
-      portable: of the function.
-      tensors: for each of its flat arguments.
-      with_gradient: whether it has one.
-      constants: where the tensors of lifted constants come from.
-      orders: its gradients, if they are functions that are saved with it.
-      known: with `orders`, the tensors of their lifted constants, if they are there already.
+      portable: the function.
+      tensors: one for each flat argument.
+      with_gradient: whether the result has a gradient.
+      constants: the source of the tensors of lifted constants.
+      orders: the function's gradients, if they are saved with it as functions.
+      known: with `orders`, the tensors of their lifted constants, if those exist already.
     """
     callee = _Callee(portable, constants, orders=orders)
     prevented = None if with_gradient else _NO_GRADIENT.format(name=portable.name)
@@ -58,43 +58,44 @@ def call_flat(
         prevented = orders.prevented(0)
         callee = replace(callee, known=orders.known() if known is None else known)
     if orders is None and prevented is None and portable.target.xla and _is_in_branch():
-        # After loading a SavedModel, TensorFlow finds no gradient of an If whose branch holds a
-        # custom gradient itself. It finds that of a function which the branch calls.
-        called = tf.function(lambda *args: _call_named(callee, args, prevented), autograph=False)
-        return list(called(*tensors))
+        # After loading a SavedModel, TensorFlow finds no gradient for an If whose branch contains a
+        # custom gradient directly. It finds the gradient of a function that the branch calls.
+        function = tf.function(lambda *args: _call_named(callee, args, prevented), autograph=False)
+        return list(function(*tensors))
     return _call_named(callee, tensors, prevented)
 
 
 def _is_in_branch() -> bool:
-    """Returns whether TensorFlow is tracing a branch of tf.cond or tf.switch_case."""
+    """Returns whether TensorFlow is tracing a branch, or the body of a loop."""
     kind = type(tf.compat.v1.get_default_graph()).__name__
     return kind in ("CondBranchFuncGraph", "WhileBodyFuncGraph")
 
 
 class StoredOrders:
-    """A function's gradients as TF functions of their own, which a SavedModel can hold.
+    """A function's gradients of several orders, as TF functions that a SavedModel can hold.
 
-    TensorFlow saves the gradients of the functions that an object holds, and not the gradients of
-    those: so the object holds `functions`, traced, and the gradient of each order calls the next.
+    TensorFlow saves the gradients of the functions that an object holds, but not the gradients of
+    those gradients. So the object holds `functions`, traced, and the gradient of each order calls
+    the function of the next order.
 
     Attributes:
-      functions: of the orders 1, 2, ...; each takes the arguments of its VJP, and then the lifted
-        constants of all orders: in a branch or loop a gradient may use what its function has, and
-        TensorFlow fails where it captures a tensor or variable of its own.
-      constants: what the lifted constants of all orders are, as `known()` orders them.
-      order: how many orders were asked for; `functions` are fewer where TensorFlow differentiates
-        the function's operations itself.
+      functions: the gradients of order 1, 2, ... Each takes the arguments of its VJP and then the
+        lifted constants of all orders. In a branch or loop, a gradient may only use tensors that
+        its function has; TensorFlow fails if it captures another tensor or variable.
+      constants: the types of the lifted constants of all orders, in the order of `known()`.
+      order: the requested number of orders. There are fewer `functions` if TensorFlow
+        differentiates the function's operations itself.
     """
 
     def __init__(self, portable: PortableFunction, order: int, constants: Constants) -> None:
-        """Makes the first `order` gradients of a function.
+        """Creates the first `order` gradients of a function.
 
         Raises:
-          GradientError, InconclusiveShapeError: there are fewer.
+          GradientError, InconclusiveShapeError: the function has fewer gradients.
         """
         self.functions: list[TracedOnce] = []
         self.order, self._name = order, portable.name
-        # What TensorFlow differentiates itself needs no function for an order.
+        # If TensorFlow differentiates the operations itself, no functions are needed.
         order = self._order = 0 if differentiates_itself(portable) else order
         callees = [_Callee(portable, constants, orders=self)]
         for _ in range(order):
@@ -109,13 +110,13 @@ class StoredOrders:
         """Returns the lifted constants of all orders, in the current graph."""
         known: dict[Key, tf.Tensor] = {}
         for callee in self._callees:
-            known |= replace(callee, known=known).held()
+            known |= replace(callee, known=known).constant_tensors()
         return known
 
     def call(
         self, order: int, args: Sequence[tf.Tensor], known: Mapping[Key, tf.Tensor]
     ) -> list[tf.Tensor]:
-        """Calls the gradient of an order; `known` holds what `known()` gave."""
+        """Calls the gradient of an order; `known` has the tensors from `known()`."""
         if order > self._order:
             raise AssertionError("the gradient of the last order is prevented")
         return list(self.functions[order - 1](*args, *(known[key] for key in self.constants)))
@@ -129,27 +130,27 @@ class StoredOrders:
         """Computes the cotangents of the function's arguments without running the function.
 
         Args:
-          args: of the function.
-          cotangents: in TensorFlow's convention, for each result; of one that has no gradient,
-            anything of its dtype and shape.
-          known: holds what `known()` gave.
+          args: the arguments of the function.
+          cotangents: one for each result, in TensorFlow's convention. For a result without a
+            gradient, any tensor of its dtype and shape.
+          known: the tensors from `known()`.
         """
         return _pull_back(replace(self._callees[0], known=known), args, cotangents, cotangents)
 
     def prevented(self, order: int) -> str | None:
         """Explains why the function of this order has no gradient; None if it has one."""
-        itself = differentiates_itself(self._callees[0].portable)
-        return None if itself or order < self._order else self.ended(order)
+        is_native = differentiates_itself(self._callees[0].portable)
+        return None if is_native or order < self._order else self.ended(order)
 
     def ended(self, order: int) -> str | None:
-        """Explains why it has none where each order needs a function that is saved."""
+        """Explains why the last saved order has no gradient; None for the orders before it."""
         if order < self.order:
             return None
         return _LAST_ORDER.format(name=self._name, order=self.order, more=self.order + 1)
 
     def concrete_functions(self) -> list[Any]:
-        """Traces all of them, so that they are there when TensorFlow looks for them."""
-        # Each calls the next only when TensorFlow asks for its gradient.
+        """Traces all functions, so that they exist when TensorFlow looks for them."""
+        # Tracing one does not trace the next, which is called only for its gradient.
         return [function.concrete for function in self.functions]
 
     def _function(self, callee: _Callee) -> TracedOnce:
@@ -171,15 +172,15 @@ class StoredOrders:
 
 
 def differentiates_itself(portable: PortableFunction) -> bool:
-    """Tells functions whose operations TensorFlow differentiates, to any order, without a VJP."""
+    """Returns whether TensorFlow differentiates the operations to any order, without a VJP."""
     return portable.tensorflow_differentiates and not portable.target.xla
 
 
 @dataclass(frozen=True)
 class _Callee:
-    """A function that is called, or the VJP of `primal`.
+    """A function to call, or the VJP of `primal`.
 
-    `known` are tensors of lifted constants that are there already, in the current graph.
+    `known` has tensors of lifted constants that exist in the current graph already.
     """
 
     portable: PortableFunction
@@ -196,28 +197,29 @@ class _Callee:
         if self.primal is not None:
             primal = self.primal.portable
             before = CheckedBefore(len(primal.in_avals), ShapeContract.of(primal))
-        held = self.held()
-        taken = [held[constant_key(constant)] for constant in self.portable.lifted_constants]
+        tensors = self.constant_tensors()
+        lifted = [tensors[constant_key(constant)] for constant in self.portable.lifted_constants]
         if self.portable.target.xla:
-            return call_op(self.portable, args, taken, self.paths, before)
-        # Nobody converts a gradient that is saved beside its function.
+            return call_op(self.portable, args, lifted, self.paths, before)
+        # A gradient may use Bitcast, because converters do not convert saved gradients.
         return call_operations(
-            self.portable, args, taken, self.paths, before, refuses_bits=self.primal is None
+            self.portable, args, lifted, self.paths, before, refuses_bits=self.primal is None
         )
 
-    def held(self) -> dict[Key, tf.Tensor]:
-        """Returns the tensors of its lifted constants, and all else that is known."""
+    def constant_tensors(self) -> dict[Key, tf.Tensor]:
+        """Returns the known tensors, and those of this function's lifted constants."""
         new = tuple(c for c in self.portable.lifted_constants if constant_key(c) not in self.known)
         if not new:
             return dict(self.known)
-        found = self.constants.tensors(replace(self.portable, lifted_constants=new), self.saving)
+        tensors = self.constants.tensors(replace(self.portable, lifted_constants=new), self.saving)
         if not tf.executing_eagerly():
-            # Of this graph: TensorFlow fails where the gradient of a branch captures eager tensors.
-            found = [tf.identity(tensor, "jax2tf_constant") for tensor in found]
-        return {**self.known, **dict(zip(map(constant_key, new), found, strict=True))}
+            # Copied into this graph: TensorFlow fails if the gradient of a branch captures eager
+            # tensors.
+            tensors = [tf.identity(tensor, "jax2tf_constant") for tensor in tensors]
+        return {**self.known, **dict(zip(map(constant_key, new), tensors, strict=True))}
 
     def paths(self) -> tuple[str, ...]:
-        """Returns how the user writes its arguments: first the primal's, then the cotangents."""
+        """Returns the arguments' names in messages: first the primal's, then the cotangents."""
         if self.primal is None:
             return self.portable.in_paths()
         cotangents = (
@@ -226,28 +228,28 @@ class _Callee:
         return (*self.primal.paths(), *cotangents)
 
     def vjp(self) -> _Callee:
-        """Its VJP."""
+        """Returns the VJP of this function."""
         return replace(self, portable=self.portable.vjp(), primal=self, order=self.order + 1)
 
 
 def _call_named(
     callee: _Callee, tensors: Sequence[tf.Tensor], prevented: str | None
 ) -> list[tf.Tensor]:
-    """Does as call_flat; `prevented` says why there should be no gradient."""
+    """Implements `call_flat`; `prevented` is the error message if there should be no gradient."""
     named = [tf.identity(t, f"jax2tf_arg_{i}") for i, t in enumerate(tensors)]
     if prevented is None and differentiates_itself(callee.portable):
         return [tf.identity(result, "jax2tf_out") for result in callee.call(named)]
     if prevented is None and callee.orders is None and not tf.executing_eagerly():
-        # In a graph the answer must be there before anyone asks: a SavedModel is saved together
-        # with its gradients, and where one cannot be traced nothing is saved.
+        # In a graph the gradient is checked early: TensorFlow saves a SavedModel with its
+        # gradients, and saves nothing if one of them cannot be traced.
         prevented = callee.portable.gradient_problem()
     if prevented is None:
         results = _call_differentiable(callee, named)
     elif callee.portable.target.for_converters:
-        # They do not know PreventGradient. TensorFlow's gradient of this is None.
+        # Converters do not support PreventGradient. With stop_gradient the gradient is None.
         results = list(map(tf.stop_gradient, callee.call(named)))
     else:
-        # An op of TF's, so that the message is there after saving and loading.
+        # A TF op, so that the message survives saving and loading.
         results = [
             tf.raw_ops.PreventGradient(input=result, message=prevented)
             for result in callee.call(named)
@@ -256,13 +258,13 @@ def _call_named(
 
 
 def _call_differentiable(callee: _Callee, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Calls it on flat arguments; the results are differentiable as often as there are VJPs."""
-    held = callee.held() if args else {}
+    """Calls the function; the results are differentiable as often as there are VJPs."""
+    lifted = callee.constant_tensors() if args else {}
 
     @tf.custom_gradient
     def call(*inputs: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
         primals, constants = inputs[: len(args)], inputs[len(args) :]
-        inside = replace(callee, known=dict(zip(held, constants, strict=True)))
+        inside = replace(callee, known=dict(zip(lifted, constants, strict=True)))
         with _tf_compat.not_recorded():
             results = inside.call(primals)
 
@@ -281,8 +283,8 @@ def _call_differentiable(callee: _Callee, args: Sequence[tf.Tensor]) -> list[tf.
 
         return results, gradient
 
-    # Without arguments there is nothing to differentiate, and tf.custom_gradient refuses.
-    return list(call(*args, *held.values())) if args else callee.call(args)
+    # tf.custom_gradient fails for a function without arguments.
+    return list(call(*args, *lifted.values())) if args else callee.call(args)
 
 
 def _pull_back(
@@ -292,14 +294,14 @@ def _pull_back(
     cotangents: Sequence[tf.Tensor | None],
 ) -> list[tf.Tensor | None]:
     portable = callee.portable
-    given = [
-        _cotangent(cotangent, aval, result)
+    out_cotangents = [
+        _to_jax_cotangent(cotangent, aval, result)
         for cotangent, aval, result in zip(cotangents, portable.out_avals, results, strict=True)
     ]
     if callee.orders is not None:
-        pulled = callee.orders.call(callee.order + 1, [*primals, *given], callee.known)
+        pulled = callee.orders.call(callee.order + 1, [*primals, *out_cotangents], callee.known)
     else:
-        pulled = _call_vjp(callee, [*primals, *given])
+        pulled = _call_vjp(callee, [*primals, *out_cotangents])
     return [
         _conjugate(value) if aval.is_differentiable else None
         for value, aval in zip(pulled, portable.in_avals, strict=True)
@@ -311,20 +313,20 @@ def _call_vjp(callee: _Callee, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     check_versions(vjp.portable)
     own = frozenset(map(constant_key, portable.lifted_constants))
     if not _tf_compat.is_tracing_gradient_to_save():
-        # What the VJP alone has cannot be captured in the gradient of a branch or loop.
+        # The gradient of a branch or loop cannot capture constants that only the VJP has.
         return _call_named(replace(vjp, saving=own) if _is_nested() else vjp, args, None)
-    # TF saves the gradients of the functions that it holds, and not the gradients of those.
+    # TF saves the gradients of the functions that it holds, but not the gradients of gradients.
     not_saved = _NOT_SAVED.format(name=portable.name, vjp=vjp.portable.name)
     return _call_named(replace(vjp, saving=own), args, vjp.portable.gradient_problem() or not_saved)
 
 
 def _is_nested() -> bool:
-    """Tells whether the current graph is of a function within a function, such as a branch."""
+    """Returns whether the current graph is nested in another function, as a branch is."""
     outer = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
     return not tf.executing_eagerly() and hasattr(outer, "outer_graph")
 
 
-def _cotangent(cotangent: tf.Tensor | None, aval: Aval, result: tf.Tensor) -> tf.Tensor:
+def _to_jax_cotangent(cotangent: tf.Tensor | None, aval: Aval, result: tf.Tensor) -> tf.Tensor:
     if not aval.is_differentiable:
         # TF gives None or zeros of the result's dtype; JAX wants float0, which crosses as bool.
         zeros = tf.zeros_like(result, dtype=tf.bool)
@@ -333,12 +335,12 @@ def _cotangent(cotangent: tf.Tensor | None, aval: Aval, result: tf.Tensor) -> tf
         return zeros
     if cotangent is None:
         return tf.zeros_like(result)
-    # It may be sparse, as that of tf.gather is.
+    # The cotangent may be sparse, as that of tf.gather is.
     return _conjugate(tf.convert_to_tensor(cotangent))
 
 
 def _conjugate(value: tf.Tensor) -> tf.Tensor:
-    """From TensorFlow's convention for complex gradients to JAX's, and back.
+    """Converts between the conventions of TensorFlow and JAX for complex gradients.
 
     JAX multiplies a cotangent by the Jacobian, TensorFlow by its conjugate.
     """

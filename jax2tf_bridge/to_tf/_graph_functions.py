@@ -1,4 +1,4 @@
-"""TensorFlow graphs that a module calls, as functions that TensorFlow knows by name."""
+"""Registers the TensorFlow graphs that a module calls as TensorFlow functions."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ _ARGUMENT, _RESULT = re.compile(r"x(\d+)"), re.compile(r"y(\d+)")
 
 
 def check_graph_functions(portable: PortableFunction, most_results: int | None) -> None:
-    """Raises unless a portable function's graphs can be functions here.
+    """Raises unless the installed TensorFlow can read a portable function's graphs.
 
-    TensorFlow reads stray memory where a call has more results than its function. So each function
-    gets as many as any call has, and one has them already.
+    TensorFlow reads stray memory if a call has more results than its function. So every function
+    is padded to the largest number of results of any call, and one function must have that many.
 
     Args:
-      portable: what is to be called.
-      most_results: how many results a call in its module has at most; None if it calls no graph.
+      portable: the portable function.
+      most_results: the largest number of results of a graph call in its module; None if the module
+        calls no graph.
 
     Raises:
-      ModuleError: it calls graphs and has none, or one cannot be read, or has too few results.
+      ModuleError: the module calls graphs that the portable function does not hold, or a graph
+        cannot be read or has too few results.
     """
     if most_results is not None and not portable.graph_functions:
         raise ModuleError(
@@ -34,44 +36,44 @@ def check_graph_functions(portable: PortableFunction, most_results: int | None) 
             "portable function does not hold: it was not exported by this bridge. Export the "
             "function again with jax2tf_bridge.export and call_tf(..., call_tf_graph=True)."
         )
-    most = 0
+    max_results = 0
     for function in portable.graph_functions:
-        _built_function(portable, function, most_results or 0)
+        _get_function(portable, function, most_results or 0)
         nodes = tf.compat.v1.GraphDef.FromString(function.graph).node
-        most = max(most, sum(1 for node in nodes if _RESULT.fullmatch(node.name)))
-    if most < (most_results or 0):
+        max_results = max(max_results, sum(1 for node in nodes if _RESULT.fullmatch(node.name)))
+    if max_results < (most_results or 0):
         raise ModuleError(
             f"The module of {portable.name} takes {most_results} results from a TensorFlow "
-            f"function, and those that its portable function holds have {most} at most: they do "
-            "not belong together. Export the function again."
+            f"function, and those that its portable function holds have {max_results} at most: "
+            "they do not belong together. Export the function again."
         )
 
 
 def function_names(portable: PortableFunction) -> list[str]:
-    """Makes a portable function's graphs known where the current graph runs, and names them."""
-    functions = [_built_function(portable, function) for function in portable.graph_functions]
+    """Adds a portable function's graphs to the current graph, and returns their names."""
+    functions = [_get_function(portable, function) for function in portable.graph_functions]
     if not tf.executing_eagerly():
         for function in functions:
             function.add_to_graph(tf.compat.v1.get_default_graph())
-    return [_name(function) for function in functions]
+    return [_decode_name(function) for function in functions]
 
 
 def graph_functions(portable: PortableFunction) -> list[Any]:
-    """Returns a portable function's graphs as functions that can be called."""
-    return [_built_function(portable, function) for function in portable.graph_functions]
+    """Returns a portable function's graphs as callable functions."""
+    return [_get_function(portable, function) for function in portable.graph_functions]
 
 
-def _name(function: Any) -> str:
+def _decode_name(function: Any) -> str:
     name = function.name
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
-def _built_function(portable: PortableFunction, function: GraphFunction, n_results: int = 0) -> Any:
+def _get_function(portable: PortableFunction, function: GraphFunction, n_results: int = 0) -> Any:
     try:
-        # Outside of what is being traced: all graphs share it.
+        # Built outside of the function being traced, because all graphs share it.
         with tf.init_scope():
             return function.made(functools.partial(_build, n_results))
-    except Exception as e:  # of types that differ between damages and releases
+    except Exception as e:  # the type depends on the damage and on the TF release
         raise ModuleError(
             f"The TensorFlow function {function.name} that {portable.name} calls cannot be read by "
             f"the installed TensorFlow {tf.__version__}: {e}"
@@ -86,11 +88,11 @@ def _build(n_results: int, function: GraphFunction) -> Any:
     )
 
     def tensors(kind: re.Pattern[str]) -> list[tf.Tensor]:
-        found = sorted(int(match[1]) for match in map(kind.fullmatch, names) if match)
-        if found != list(range(len(found))):
-            raise ValueError(f"of {kind.pattern} there are {found}")
+        numbers = sorted(int(match[1]) for match in map(kind.fullmatch, names) if match)
+        if numbers != list(range(len(numbers))):
+            raise ValueError(f"of {kind.pattern} there are {numbers}")
         prefix = kind.pattern[0]
-        return [wrapped.graph.get_tensor_by_name(f"{prefix}{i}:0") for i in found]
+        return [wrapped.graph.get_tensor_by_name(f"{prefix}{i}:0") for i in numbers]
 
     results = tensors(_RESULT)
     with wrapped.graph.as_default():

@@ -1,4 +1,4 @@
-"""Names operations after the user's lines, and reads the lines from the names."""
+"""Names operations after the user's source lines, and reads the lines back from the names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SCOPE = re.compile(r"(?:^|/)at\.([^/]+)\.(\d+)/")
 
 
 def line_scope(source: str) -> str:
-    """Returns the scope of names for a line, which begins anew wherever it is opened.
+    """Returns the absolute name scope of a source line; it does not nest in the current scope.
 
     >>> line_scope("models/net.py:12")
     'at.net.py.12/'
@@ -20,13 +20,13 @@ def line_scope(source: str) -> str:
 
 
 def line_of(name: str) -> str | None:
-    """Reads the line from an operation's name; None if it has none.
+    """Returns the source line in an operation's name; None if there is none.
 
     >>> line_of("at.net.py.12/while/Add_1"), line_of("while/Add_1")
     ('net.py:12', None)
     """
-    found = _SCOPE.findall(name)
-    if not found:
+    scopes = _SCOPE.findall(name)
+    if not scopes:
         return None
-    file, line = found[-1]
+    file, line = scopes[-1]
     return f"{file}:{line}"

@@ -1,4 +1,4 @@
-"""split_to_logical_devices(): how a tensor lies on the cores of a replica, said to XLA."""
+"""split_to_logical_devices(): tells XLA how to split a tensor over the cores of a replica."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from jax2tf_bridge.to_tf._tf_compat_logical_devices import with_sharding
 
 @opaque_to_autograph
 def split_to_logical_devices(tensor: Any, partition_dimensions: Sequence[int] | None) -> tf.Tensor:
-    """Says to XLA how a tensor is split over the devices of a replica, as TPU inference does.
+    """Annotates a tensor with its split over the devices of a replica, for TPU inference.
 
-    As TPUStrategy.experimental_split_to_logical_devices, without a strategy. It is an annotation:
-    the values stay as they are, and where XLA compiles for one device it has no effect.
+    Works like TPUStrategy.experimental_split_to_logical_devices, but without a strategy. It only
+    annotates the tensor: the values do not change, and it has no effect if XLA compiles for one
+    device.
 
     Args:
-      tensor: of a graph, as within a tf.function.
-      partition_dimensions: for each dimension of the tensor in how many parts it is split, so
-        that their product is the number of devices of a replica; or None, for a copy on each.
+      tensor: a tensor in a graph, as within a tf.function.
+      partition_dimensions: the number of parts for each dimension of the tensor. The product is
+        the number of devices of a replica. None puts a copy on each device.
 
     Returns:
-      The tensor, annotated.
+      The annotated tensor.
 
     Raises:
-      ShardingError: partition_dimensions has not one positive integer for each dimension; the
-        tensor is eager; or this TF has no such annotation.
+      ShardingError: partition_dimensions does not have one positive integer for each dimension,
+        the tensor is eager, or this TF has no such annotation.
 
     >>> @tf.function
     ... def f(x):
@@ -44,12 +45,12 @@ def split_to_logical_devices(tensor: Any, partition_dimensions: Sequence[int] | 
             "split_to_logical_devices annotates a tensor of a graph, and was called on an eager "
             "one. Call it within the tf.function that is compiled for the devices."
         )
-    tiles = None if partition_dimensions is None else _tiles(partition_dimensions, tensor)
+    tiles = None if partition_dimensions is None else _check_tiles(partition_dimensions, tensor)
     annotated: tf.Tensor = with_sharding(tensor, tiles)
     return annotated
 
 
-def _tiles(partition_dimensions: Any, tensor: tf.Tensor) -> tuple[int, ...]:
+def _check_tiles(partition_dimensions: Any, tensor: tf.Tensor) -> tuple[int, ...]:
     try:
         tiles = tuple(map(operator.index, partition_dimensions))
     except TypeError:

@@ -1,4 +1,4 @@
-"""Builds the XlaCallModule op of a portable function."""
+"""Checks a portable function, and builds its XlaCallModule op."""
 
 from __future__ import annotations
 
@@ -56,16 +56,16 @@ def check_versions(portable: PortableFunction) -> None:
 def check_function(portable: PortableFunction, *, has_arrays: bool = True) -> None:
     """Raises unless the installed TF can run the portable function, and its types are the module's.
 
-    The modules of its stored VJPs are looked at too.
+    The modules of stored VJPs are checked as well.
 
     Args:
       portable: the function.
-      has_arrays: whether it must hold the arrays that it captured; False if they come from
-        elsewhere.
+      has_arrays: whether the function must hold the arrays that it captured; False if they come
+        from elsewhere.
 
     Raises:
       ModuleError: the module is too new for this TF, does not match its portable function, has
-        effects, or holds a custom call that TF has no handler for.
+        effects, or contains a custom call that TF has no handler for.
       DTypeError: TF lacks a dtype of an argument or result.
     """
     check_versions(portable)
@@ -78,7 +78,7 @@ def check_function(portable: PortableFunction, *, has_arrays: bool = True) -> No
         op_dtype(aval, f"The result {i} of {portable.name}")
     _, newest, _ = installed_versions()
     stored: PortableFunction | None = portable
-    # A gradient that is too new is an error only when it is asked for.
+    # A gradient that is too new for this TF is an error only when the user asks for it.
     while stored is not None and not (
         stored.target.xla and stored.module.stablehlo_version > newest
     ):
@@ -97,8 +97,8 @@ def _check_effects(portable: PortableFunction) -> None:
 
 
 def _check_module(portable: PortableFunction, *, of: PortableFunction) -> None:
-    """Raises unless the module takes and gives what the function says, and TF runs its calls."""
-    summary = _summary(portable)
+    """Raises unless the module has the function's types, and TF can run its operations."""
+    summary = _read_summary(portable)
     check_function_types(portable, summary.inputs, summary.outputs)
     if portable.target.xla:
         _check_custom_calls(portable, summary, of=of)
@@ -110,9 +110,9 @@ def _check_module(portable: PortableFunction, *, of: PortableFunction) -> None:
 def _check_custom_calls(
     portable: PortableFunction, summary: ModuleSummary, *, of: PortableFunction
 ) -> None:
-    """Raises unless TF has a handler for each call on one of the platforms.
+    """Raises unless TF has a handler for each custom call on one of the platforms.
 
-    Compiling would fail without one, at best: only when the function runs.
+    Without this check the function would fail only when it runs.
     """
     _, newest, _ = installed_versions()
     unknown = unhandled_calls(portable.module, summary.custom_calls, newest)
@@ -129,14 +129,14 @@ def _check_custom_calls(
 
 
 def _check_operations(portable: PortableFunction, *, of: PortableFunction) -> None:
-    """Raises unless TensorFlow's own operations say what the module does."""
-    found = find_inexpressible(program_of(portable))
-    if found is None:
+    """Raises unless TensorFlow's own operations can express the module."""
+    inexpressible = find_inexpressible(program_of(portable))
+    if inexpressible is None:
         return
     raise ModuleError(
         Message(
-            f"{portable.name} cannot become TensorFlow's own operations: {found.problem}. Export "
-            "it without ",
+            f"{portable.name} cannot become TensorFlow's own operations: {inexpressible.problem}. "
+            "Export it without ",
             NO_XLA,
             f", for a TensorFlow that has XLA.{_gradient_text(portable, of)}",
         )
@@ -149,8 +149,8 @@ def _gradient_text(portable: PortableFunction, of: PortableFunction) -> str:
     return f" This is a gradient of {of.name}: portable.with_vjp(0) leaves it behind."
 
 
-def _summary(portable: PortableFunction) -> ModuleSummary:
-    # By our own reader: TensorFlow has none that is public, and MLIR's trusts the bytes.
+def _read_summary(portable: PortableFunction) -> ModuleSummary:
+    # The bridge has its own reader: TensorFlow has no public one, and MLIR's trusts the bytes.
     try:
         return read_module(portable.module.data)
     except FileFormatError as e:
@@ -167,18 +167,17 @@ def call_op(
     """Calls the module on the flat arguments.
 
     Args:
-      portable: of the function that is called.
-      args: of the portable function's dtypes.
-      constants: for each of the portable function's lifted constants.
-      paths: how the user writes them, asked for messages only; by default what the portable
-        function says.
-      before: what another call has checked of their shapes.
+      portable: the function to call.
+      args: tensors of the portable function's dtypes.
+      constants: one tensor for each of the portable function's lifted constants.
+      paths: returns the arguments' names for messages; the portable function's paths by default.
+      before: the shape checks that another call has made already.
 
     Raises:
       ShardingError: the function is sharded, and TF cannot run it on one device, or not in eager
         mode.
       tf.errors.InvalidArgumentError: the known sizes contradict the portable function or each
-        other. It is also what the function fails with when it runs, where the others do.
+        other. The function raises it at run time if the sizes that are unknown now do.
     """
     check_devices(portable, is_gradient=before is not None)
     checked = check_shapes(portable, args, paths, before)
@@ -194,6 +193,6 @@ def call_op(
     }
     with tf.control_dependencies(checked.guards):
         spread = annotated(portable, args, portable.in_shardings, portable.in_avals)
-        taken = [*(spread[i] for i in portable.module.kept_arguments), *constants]
-        results = _tf_compat.call_module(taken, attributes)
+        inputs = [*(spread[i] for i in portable.module.kept_arguments), *constants]
+        results = _tf_compat.call_module(inputs, attributes)
         return annotated(portable, results, portable.out_shardings, portable.out_avals)

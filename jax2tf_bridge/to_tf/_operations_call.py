@@ -1,4 +1,4 @@
-"""Calls a portable function as TensorFlow's own operations, in graphs and eagerly."""
+"""Calls a portable function as TensorFlow's own operations, instead of one XlaCallModule op."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jax2tf_bridge.to_tf._sharding import check_devices
 
 @once_per_object
 def program_of(portable: PortableFunction) -> Program:
-    """Reads the function's module, once."""
+    """Returns the function's module as a program, which is read once and cached."""
     from jax2tf_bridge.to_tf.operations import read
 
     return read(portable)
@@ -40,43 +40,43 @@ def call_operations(
     *,
     refuses_bits: bool = False,
 ) -> list[tf.Tensor]:
-    """Does as `call_op`, with TensorFlow's own operations in the place of XlaCallModule.
+    """Calls the function like `call_op`, but with TensorFlow's own operations.
 
-    Eagerly it calls a graph that is made once, with open sizes.
+    In eager mode it calls a graph with open sizes, which is traced once.
 
     Args:
       portable: the function.
       args: its flat arguments.
-      constants: for each of its lifted constants.
-      paths: how the user writes the arguments, as `check_shapes` takes it.
-      before: what was checked already.
-      refuses_bits: whether Bitcast in the current graph is an error for a target for converters.
+      constants: one tensor for each of its lifted constants.
+      paths: returns the arguments' names for messages, as in `check_shapes`.
+      before: the shape checks that another call has made already.
+      refuses_bits: whether Bitcast in the current graph is an error for a converter target.
 
     Raises:
-      ModuleError: an operation of the module has no form in TensorFlow's.
+      ModuleError: TensorFlow has no form for an operation of the module.
       ShardingError: the function is sharded, and cannot run on one device, or not in eager mode.
       tf.errors.InvalidArgumentError: the known sizes contradict the portable function or each
-        other. It is also what the function fails with when it runs, where the others do.
+        other. The function raises it at run time if the sizes that are unknown now do.
     """
     check_devices(portable, is_gradient=before is not None)
-    checked = _checked(portable, args, paths, before)
+    checked = _check_shapes(portable, args, paths, before)
     if tf.executing_eagerly():
-        return list(_eager_function(portable)(*args, *constants))
-    return _in_graph(portable, checked, args, constants, refuses_bits=refuses_bits)
+        return list(_get_eager_function(portable)(*args, *constants))
+    return _call_in_graph(portable, checked, args, constants, refuses_bits=refuses_bits)
 
 
 _STAND_IN = "argument_"
 
 
-def _checked(
+def _check_shapes(
     portable: PortableFunction,
     args: Sequence[tf.Tensor],
     paths: Callable[[], Sequence[str]] | None,
     before: CheckedBefore | None,
 ) -> CheckedShapes:
-    """Checks the shapes; for converters only those that are known now.
+    """Checks the shapes; for converter targets only the sizes that are known now.
 
-    tf2onnx, TF.js and Core ML refuse Assert, and to OpenVINO a size that nothing uses is an output.
+    tf2onnx, TF.js and Core ML refuse Assert, and OpenVINO makes a size that nothing uses an output.
     """
     if not portable.target.for_converters:
         return check_shapes(portable, args, paths, before)
@@ -92,7 +92,7 @@ def _checked(
         return replace(check_shapes(portable, stand_ins, paths, before), guards=[])
 
 
-def _in_graph(
+def _call_in_graph(
     portable: PortableFunction,
     checked: CheckedShapes,
     args: Sequence[tf.Tensor],
@@ -100,39 +100,39 @@ def _in_graph(
     *,
     refuses_bits: bool = False,
 ) -> list[tf.Tensor]:
-    # Of forty modules, which XLA does without.
+    # Imported lazily: forty modules that are not needed with XLA.
     from jax2tf_bridge.to_tf.operations import make_operations
 
     variables = checked.variables
     if portable.target.for_converters:
-        args = _of_known_ranks(portable, args)
-        variables = _sizes_on_demand(args, variables)
+        args = _set_ranks(portable, args)
+        variables = _defer_sizes(args, variables)
     elif checked.guards:
-        # What computes with arguments or sizes of them must not fail before the guards do.
+        # The guards must fail before any computation with the arguments or their sizes does.
         with tf.control_dependencies(checked.guards):
-            args = _of_known_ranks(portable, args)
+            args = _set_ranks(portable, args)
             variables = {
                 name: size if isinstance(size, int) else tf.identity(size)
                 for name, size in variables.items()
             }
-    taken = [*(args[i] for i in portable.module.kept_arguments), *constants]
+    inputs = [*(args[i] for i in portable.module.kept_arguments), *constants]
     results = make_operations(
-        portable, program_of(portable), taken, variables, refuses_bits=refuses_bits
+        portable, program_of(portable), inputs, variables, refuses_bits=refuses_bits
     )
     for result, shape in zip(results, checked.results, strict=True):
         result.set_shape(shape)
     return results
 
 
-def _of_known_ranks(portable: PortableFunction, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+def _set_ranks(portable: PortableFunction, args: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     args = [tf.identity(tensor) for tensor in args]
     for tensor, aval in zip(args, portable.in_avals, strict=True):
         tensor.set_shape([s if isinstance(s, int) else None for s in aval.op_shape])
     return args
 
 
-def _sizes_on_demand(args: Sequence[tf.Tensor], variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Replaces sizes of the graph of stand-ins by functions that make them of the arguments."""
+def _defer_sizes(args: Sequence[tf.Tensor], variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Replaces sizes in the stand-in graph by functions that compute them from the arguments."""
     graph = tf.compat.v1.get_default_graph()
     by_name = {f"{_STAND_IN}{i}:0": arg for i, arg in enumerate(args)}
 
@@ -146,10 +146,10 @@ def _sizes_on_demand(args: Sequence[tf.Tensor], variables: Mapping[str, Any]) ->
             versions=size.graph.graph_def_versions,
         )
         inputs = {name: arg for name, arg in by_name.items() if name.partition(":")[0] in needed}
-        # A branch or a loop may be the first to ask.
+        # The first call may come from a branch or loop, whose tensors others cannot use.
         with graph.as_default(), tf.control_dependencies(None):
-            (made,) = tf.graph_util.import_graph_def(definition, inputs, [size.name], name="size")
-            return tf.cast(made, tf.int32)
+            (value,) = tf.graph_util.import_graph_def(definition, inputs, [size.name], name="size")
+            return tf.cast(value, tf.int32)
 
     return {
         name: size if isinstance(size, int) else functools.cache(functools.partial(make, size))
@@ -162,27 +162,29 @@ def _eager_functions(portable: PortableFunction) -> list[Any]:
     return []
 
 
-def _eager_function(portable: PortableFunction) -> Any:
-    """Makes the graph that is called eagerly, at the first call."""
-    made = _eager_functions(portable)
-    if not made:
-        # Without a lock, since it may take long: of two threads that make it, one counts.
-        made.append(_traced(portable))
-    return made[0]
+def _get_eager_function(portable: PortableFunction) -> Any:
+    """Returns the graph for eager calls, which is traced at the first call."""
+    functions = _eager_functions(portable)
+    if not functions:
+        # No lock, because tracing may take long: if two threads trace, the first one is used.
+        functions.append(_trace(portable))
+    return functions[0]
 
 
-def _traced(portable: PortableFunction) -> Any:
+def _trace(portable: PortableFunction) -> Any:
     avals = [*portable.in_avals, *(constant.aval for constant in portable.lifted_constants)]
     n_args = len(portable.in_avals)
-    alive = weakref.ref(portable)  # the caller holds it while this is traced
+    alive = weakref.ref(portable)  # the caller keeps it alive while this is traced
 
     def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
         function = alive()
         assert function is not None, "the function is held by its caller"
         args, constants = tensors[:n_args], tensors[n_args:]
-        # Whoever calls it eagerly knows all sizes, and has checked them.
+        # An eager caller knows all sizes, and has checked them.
         before = CheckedBefore(n_args, ShapeContract.of(function))
-        return _in_graph(function, _checked(function, args, None, before), args, constants)
+        return _call_in_graph(
+            function, _check_shapes(function, args, None, before), args, constants
+        )
 
     specs = [
         tf.TensorSpec(
@@ -191,5 +193,5 @@ def _traced(portable: PortableFunction) -> Any:
         )
         for aval in avals
     ]
-    # Concrete, since TensorFlow warns of many functions of one name that are traced when called.
+    # A concrete function, because TensorFlow warns if many functions of one name are retraced.
     return tf.function(call, input_signature=specs, autograph=False).get_concrete_function()

@@ -14,7 +14,7 @@ from jax2tf_bridge.to_tf._dtypes import op_dtype
 from jax2tf_bridge.to_tf._operations_call import call_operations
 
 _CALL_MODULE = "XlaCallModule"
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_CALL_OPS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def with_operations(
@@ -23,17 +23,17 @@ def with_operations(
     *,
     for_converters: bool = False,
 ) -> bytes:
-    """Puts calls of functions of TensorFlow's operations in the place of XlaCallModule ops.
+    """Replaces XlaCallModule ops by calls of functions made of TensorFlow's operations.
 
     Args:
       saved_model: the bytes of saved_model.pb.
-      functions: for each of its XlaCallModule ops what it calls, by the names of the function that
-        the op is in ("" for the graph itself) and of the op.
-      for_converters: whether checks that converters refuse are taken out: Assert, EnsureShape and
+      functions: the function that each XlaCallModule op calls. A key is the name of the function
+        that contains the op ("" for the graph itself), and the name of the op.
+      for_converters: whether to remove checks that converters refuse: Assert, EnsureShape and
         PreventGradient.
 
     Raises:
-      ModuleError: an operation of a module has no form in TensorFlow's.
+      ModuleError: TensorFlow has no form for an operation of a module.
     """
     kind = _tf_compat.saved_model_message()
     if kind is None:
@@ -44,31 +44,33 @@ def with_operations(
     model = kind()
     model.ParseFromString(saved_model)
     for meta_graph in model.meta_graphs:
-        _replace(meta_graph, functions)
+        _replace_call_modules(meta_graph, functions)
         if for_converters:
             _remove_checks(meta_graph)
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def _replace(meta_graph: Any, functions: Mapping[tuple[str, str], PortableFunction]) -> None:
+def _replace_call_modules(
+    meta_graph: Any, functions: Mapping[tuple[str, str], PortableFunction]
+) -> None:
     library = meta_graph.graph_def.library
     operations = meta_graph.meta_info_def.stripped_op_list
-    taken = {function.signature.name for function in library.function}
+    used_names = {function.signature.name for function in library.function}
     callers: dict[tuple[bytes, ...], Any] = {}
-    for place, node in list(_nodes(meta_graph.graph_def)):
+    for place, node in list(_iter_nodes(meta_graph.graph_def)):
         if node.op != _CALL_MODULE:
             continue
-        # Ops of one module call one function.
+        # Ops with the same module share one function.
         key = (node.attr["module"].s, *node.attr["platforms"].list.s)
         if key not in callers:
-            caller = _caller(functions[place, node.name])
-            _rename(caller.graph_def, f"operations_{len(callers)}", taken)
+            caller = _build_caller(functions[place, node.name])
+            _rename_functions(caller.graph_def, f"operations_{len(callers)}", used_names)
             library.function.extend(caller.graph_def.library.function)
             known = {operation.name for operation in operations.op}
             listed = caller.meta_info_def.stripped_op_list.op
             operations.op.extend(op for op in listed if op.name not in known)
             callers[key] = caller
-        call = next(n for n in callers[key].graph_def.node if n.op in _CALLS)
+        call = next(n for n in callers[key].graph_def.node if n.op in _CALL_OPS)
         node.op = call.op
         for name in list(node.attr):
             if not name.startswith("_"):
@@ -80,17 +82,17 @@ def _replace(meta_graph: Any, functions: Mapping[tuple[str, str], PortableFuncti
         meta_graph.meta_info_def.tensorflow_version = tf.__version__
         newest = next(iter(callers.values())).graph_def.versions.producer
         meta_graph.graph_def.versions.producer = newest
-    left = [operation for operation in operations.op if operation.name != _CALL_MODULE]
+    remaining = [operation for operation in operations.op if operation.name != _CALL_MODULE]
     del operations.op[:]
-    operations.op.extend(left)
+    operations.op.extend(remaining)
 
 
 _IDENTITIES = frozenset({"EnsureShape", "PreventGradient"})
-"""Operations that return their input, or fail."""
+"""Operations that return their input or fail."""
 
 
 def _remove_checks(meta_graph: Any) -> None:
-    """Removes Assert operations, and makes Identity of other checks."""
+    """Removes Assert operations, and turns other checks into Identity."""
     graph = meta_graph.graph_def
     for holder in (graph.node, *(function.node_def for function in graph.library.function)):
         asserts = {node.name for node in holder if node.op == "Assert"}
@@ -107,9 +109,9 @@ def _remove_checks(meta_graph: Any) -> None:
                 del node.input[:]
                 node.input.extend(kept)
     for function in graph.library.function:
-        left = {node.name for node in function.node_def}
-        lost = [name for name, node in function.control_ret.items() if node not in left]
-        for name in lost:
+        remaining = {node.name for node in function.node_def}
+        removed = [name for name, node in function.control_ret.items() if node not in remaining]
+        for name in removed:
             del function.control_ret[name]
             function.signature.control_output.remove(name)
     operations = meta_graph.meta_info_def.stripped_op_list
@@ -119,8 +121,8 @@ def _remove_checks(meta_graph: Any) -> None:
     operations.op.extend(kept_operations)
 
 
-def _nodes(graph: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the nodes of a graph and its functions, with the name of the function or ""."""
+def _iter_nodes(graph: Any) -> Iterator[tuple[str, Any]]:
+    """Yields (function name, node) for all nodes; the name is "" for the graph itself."""
     for node in graph.node:
         yield "", node
     for function in graph.library.function:
@@ -128,8 +130,8 @@ def _nodes(graph: Any) -> Iterator[tuple[str, Any]]:
             yield function.signature.name, node
 
 
-def _caller(portable: PortableFunction) -> Any:
-    """Makes a graph that calls the function: one op that does, and the functions that it needs."""
+def _build_caller(portable: PortableFunction) -> Any:
+    """Builds a graph with one op that calls the function, and the functions that the op needs."""
     specs = [
         tf.TensorSpec(
             [size if isinstance(size, int) else None for size in aval.op_shape],
@@ -147,17 +149,17 @@ def _caller(portable: PortableFunction) -> Any:
         return tf.compat.v1.train.export_meta_graph(graph=graph, strip_default_attrs=True)
 
 
-def _rename(graph: Any, prefix: str, taken: set[str]) -> None:
-    """Gives the functions of a graph names that no other function has."""
+def _rename_functions(graph: Any, prefix: str, used_names: set[str]) -> None:
+    """Renames the functions of a graph to unique names, and adds these to `used_names`."""
     names = {}
     for function in graph.library.function:
         old = function.signature.name
         new = f"{prefix}_{old.strip('_')}"
-        while new in taken:
+        while new in used_names:
             new += "_"
-        taken.add(new)
+        used_names.add(new)
         names[old] = function.signature.name = new
-    for _, node in _nodes(graph):
+    for _, node in _iter_nodes(graph):
         for value in node.attr.values():
             for called in (value.func, *value.list.func):
                 if called.name in names:

@@ -1,4 +1,4 @@
-"""Guards: operations that fail at run time where sizes that are not known before do not fit."""
+"""Guards: operations that check sizes at run time, if the sizes are unknown before."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _COMPARE: Mapping[ComparisonOperator, Callable[[Any, Any], Any]] = {
     "<": tf.less,
     "!=": tf.not_equal,
 }
-_ALL_SIZES = 64
-"""How many sizes of a shape a message shows: all of them."""
+_MAX_PRINTED_SIZES = 64
+"""Number of elements of a shape that Assert prints: enough for all of them."""
 
 
 def sizes_dtype(shapes: Iterable[Sequence[Dim]], constraints: Iterable[Comparison]) -> tf.DType:
-    """In what to compute with sizes: int32, unless a constant needs more.
+    """Returns the dtype for computing with sizes: int32, unless a constant needs int64.
 
-    TensorFlow has kernels for int32 that leave sizes on the host; int64 goes through the GPU.
+    TensorFlow's int32 kernels keep sizes on the host; its int64 kernels compute on the GPU.
     """
     sides = [side for c in constraints for side in (c.left, c.right)]
     largest = (largest_constant(d) for d in [*sides, *(d for s in shapes for d in s)])
@@ -34,7 +34,7 @@ def sizes_dtype(shapes: Iterable[Sequence[Dim]], constraints: Iterable[Compariso
 
 
 def largest_constant(dimension: Dim) -> int:
-    """Returns the largest constant of a size, without its sign; nested operations count as well."""
+    """Returns the largest absolute constant in a size, including those in nested operations."""
     return max((abs(constant) for constant in _constants(dimension)), default=0)
 
 
@@ -52,59 +52,59 @@ def _constants(dimension: Dim) -> Iterable[int]:
 
 @dataclass(frozen=True)
 class SizeAlgebra:
-    """Computes with sizes: ints where they are known, else tensors of the dtype."""
+    """Computes with sizes, which are ints if known, else tensors of `dtype`."""
 
     dtype: tf.DType
 
     def constant(self, value: int) -> Any:
-        """Returns the int: TensorFlow sees it only if it meets a tensor."""
+        """Returns the int; it becomes a tensor only in an operation with a tensor."""
         return value
 
     def add(self, left: Any, right: Any) -> Any:
-        """Their sum."""
+        """Returns the sum."""
         if _is_known(left, right):
             return left + right
         return tf.add(self._tensor(left), self._tensor(right))
 
     def multiply(self, left: Any, right: Any) -> Any:
-        """Their product."""
+        """Returns the product."""
         if _is_known(left, right):
             return left * right
         return tf.multiply(self._tensor(left), self._tensor(right))
 
     def floordiv(self, left: Any, right: Any) -> Any:
-        """Returns the quotient rounded down; anything where an unknown divisor is 0."""
+        """Returns the quotient rounded down; the result is arbitrary if an unknown divisor is 0."""
         if _is_known(left, right):
             return left // right
         return tf.math.floordiv(self._tensor(left), self._divisor(right))
 
     def mod(self, left: Any, right: Any) -> Any:
-        """Returns the remainder with the divisor's sign; anything where an unknown divisor is 0."""
+        """Returns the remainder with the divisor's sign; arbitrary if an unknown divisor is 0."""
         if _is_known(left, right):
             return left % right
         return tf.math.floormod(self._tensor(left), self._divisor(right))
 
     def maximum(self, left: Any, right: Any) -> Any:
-        """Returns the greater one."""
+        """Returns the larger operand."""
         if _is_known(left, right):
             return max(left, right)
         return tf.maximum(self._tensor(left), self._tensor(right))
 
     def minimum(self, left: Any, right: Any) -> Any:
-        """Returns the lesser one."""
+        """Returns the smaller operand."""
         if _is_known(left, right):
             return min(left, right)
         return tf.minimum(self._tensor(left), self._tensor(right))
 
     def compare(self, operator: ComparisonOperator, left: Any, right: Any) -> tf.Tensor:
-        """Compares them, as a tensor."""
+        """Returns the result of the comparison as a bool tensor."""
         return _COMPARE[operator](self._tensor(left), self._tensor(right))
 
     def _tensor(self, value: Any) -> tf.Tensor:
         return tf.constant(value, self.dtype) if isinstance(value, int) else value
 
     def _divisor(self, value: Any) -> tf.Tensor:
-        """A divisor for which no kernel fails before the check that it is not 0 does."""
+        """Replaces a zero divisor by 1, so that the guard fails and not the division's kernel."""
         if isinstance(value, int):
             return self._tensor(value)
         return tf.where(tf.equal(value, 0), tf.ones_like(value), value)
@@ -115,14 +115,14 @@ def _is_known(left: Any, right: Any) -> bool:
 
 
 class Guards:
-    """Collects guards. They run one after the other, so that the first that fails speaks."""
+    """Collects guards, which run in order, so that the first one that fails is reported."""
 
     def __init__(self, algebra: SizeAlgebra) -> None:
         self._algebra = algebra
         self._last: list[tf.Operation] = []
 
     def operations(self) -> list[tf.Operation]:
-        """Operations that must run before the function does."""
+        """Returns the operations that must run before the function does."""
         return self._last
 
     def sizes(
@@ -131,9 +131,9 @@ class Guards:
         """Returns a tensor's sizes, ints where they are known, and its shape for messages.
 
         Args:
-          tensor: of this rank, or of an unknown one, which is then guarded.
-          rank: that it must have.
-          wrong_rank: what is said if it has not, by its shape.
+          tensor: a tensor of this rank, or of unknown rank, for which a guard is added.
+          rank: the required rank.
+          wrong_rank: makes the message for another rank from the tensor's shape.
         """
         if tensor.shape.is_fully_defined():
             return static_shape(tensor), known_text(tensor)
@@ -145,8 +145,8 @@ class Guards:
                 rank,
                 wrong_rank(shape),
             )
-            # One by one, and after the guard, since there may be fewer. Not by tf.unstack: from the
-            # number of its results TensorFlow concludes what the rank must be, and drops the guard.
+            # Read one by one after the guard, because the rank may be lower. With tf.unstack,
+            # TensorFlow would infer the rank from the number of results, and drop the guard.
             with tf.control_dependencies(self._last):
                 return [shape[axis] for axis in range(rank)], shape
         known, sizes = static_shape(tensor), tf.unstack(shape)
@@ -155,20 +155,20 @@ class Guards:
     def require(
         self, operator: ComparisonOperator, left: Any, right: Any, message: Sequence[Any]
     ) -> None:
-        """Adds a guard with what it says when it fails: text and tensors."""
+        """Adds a guard; `message` is the text and tensors that it prints when it fails."""
         condition = self._algebra.compare(operator, left, right)
         with tf.control_dependencies(self._last):
             guard = tf.raw_ops.Assert(
                 condition=condition,
-                data=list(_joined(message)),
-                summarize=_ALL_SIZES,
+                data=list(_join_texts(message)),
+                summarize=_MAX_PRINTED_SIZES,
                 name="jax2tf_shape_check",
             )
         self._last = [guard]
 
 
-def _joined(message: Sequence[Any]) -> Iterable[Any]:
-    """Joins the message's pieces where it can: TensorFlow puts brackets around each."""
+def _join_texts(message: Sequence[Any]) -> Iterable[Any]:
+    """Joins neighbouring texts of a message, because TensorFlow puts each piece in brackets."""
     text = ""
     for piece in message:
         if isinstance(piece, (str, int)):
@@ -183,7 +183,7 @@ def _joined(message: Sequence[Any]) -> Iterable[Any]:
 
 
 def known_text(tensor: tf.Tensor) -> str:
-    """Prints the shape of a tensor as far as it is known, for messages."""
+    """Formats a tensor's shape for messages, with ? for each unknown size."""
     if tensor.shape.rank is None:
         return "an unknown rank"
     return shape_text("?" if size is None else size for size in static_shape(tensor))

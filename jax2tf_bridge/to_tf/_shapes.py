@@ -1,4 +1,4 @@
-"""Checks of the arguments' shapes: at once where they are known, else by guards in the graph."""
+"""Checks the arguments' shapes: immediately if they are known, else by guards in the graph."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from shape_poly import (
 
 @dataclass(frozen=True, eq=False)
 class ShapeContract:
-    """A portable function's demands on the shapes of its flat arguments.
+    """The shapes that a portable function requires of its flat arguments.
 
     Attributes:
-      name: the function's, for messages.
-      shapes: for each argument its symbolic shape.
-      constraints: what the user said of the variables.
-      requirements: what the function itself needs beside that.
-      algebra: how to compute with sizes.
-      plans: how the variables follow, by which sizes are known; filled as they are needed.
+      name: the name of the function, for messages.
+      shapes: the symbolic shape of each argument.
+      constraints: the user's constraints on the variables.
+      requirements: the function's own requirements, beyond the constraints.
+      algebra: the algebra that computes with sizes.
+      plans: cache of the plans that solve for the variables, keyed by the sizes that are known.
     """
 
     name: str
@@ -50,14 +50,14 @@ class ShapeContract:
     def of(portable: PortableFunction) -> ShapeContract:
         """Makes the contract of a portable function."""
         shapes = tuple(aval.op_shape for aval in portable.in_avals)
-        return _contract(portable.name, shapes, portable.constraints, portable.requirements)
+        return _make_contract(portable.name, shapes, portable.constraints, portable.requirements)
 
     def comparisons(self) -> tuple[Comparison, ...]:
-        """Constraints and requirements."""
+        """Returns the constraints and requirements."""
         return (*self.constraints, *self.requirements)
 
     def plan(self, sizes: Sequence[Sequence[Any]]) -> Plan:
-        """Returns how the variables follow from the sizes, from ints where there are any."""
+        """Returns the plan that computes the variables from the sizes, preferring known sizes."""
         known = tuple(tuple(isinstance(size, int) for size in row) for row in sizes)
         plan = self.plans.get(known)
         if plan is None:
@@ -65,20 +65,20 @@ class ShapeContract:
         return plan
 
     def subject(self, comparison: Comparison | None = None) -> str:
-        """Says in JAX's words which shapes do not match."""
+        """Returns the start of an error message, in the words of JAX."""
         if comparison is None:
             return f"Input shapes do not match the polymorphic shapes specification of {self.name}"
-        whose = (
+        source = (
             f", which {self.name} requires" if self._requires(comparison) else f" of {self.name}"
         )
-        return f"Input shapes do not match the symbolic shape constraint {comparison}{whose}"
+        return f"Input shapes do not match the symbolic shape constraint {comparison}{source}"
 
     def _requires(self, comparison: Comparison) -> bool:
         return comparison in self.requirements and comparison not in self.constraints
 
 
 @functools.lru_cache(maxsize=1024)
-def _contract(
+def _make_contract(
     name: str,
     shapes: tuple[tuple[Dim, ...], ...],
     constraints: tuple[str, ...],
@@ -92,18 +92,18 @@ def _contract(
 
 @dataclass(frozen=True)
 class CheckedBefore:
-    """A check by another call, which this one need not repeat.
+    """A check by an earlier call, which later calls need not repeat.
 
     Attributes:
-      arguments: how many of the first arguments were checked.
-      contract: for what.
+      arguments: the number of leading arguments that were checked.
+      contract: the contract that they were checked against.
     """
 
     arguments: int
     contract: ShapeContract
 
     def covers(self, check: Check[Any]) -> bool:
-        """Tells whether the check is sure to hold."""
+        """Returns whether the earlier check implies this one."""
         if check.comparison is not None:
             return check.comparison in self.contract.comparisons()
         return all(place.argument < self.arguments for place in check.places)
@@ -111,14 +111,14 @@ class CheckedBefore:
 
 @dataclass(frozen=True)
 class CheckedShapes:
-    """Shapes of one call, as far as they are known by now.
+    """Result of checking the shapes of one call.
 
     Attributes:
-      results: the results' shapes, as static as the arguments' are (a loop's state may not lose
-        its shape).
-      guards: operations that fail at run time where the sizes that are not known now do not fit.
-        What computes must depend on them.
-      variables: the dimension variables: ints where they are known, else scalar tensors.
+      results: the results' shapes, with all sizes that follow from known sizes of the arguments (a
+        loop's state must not lose its static shape).
+      guards: operations that check the unknown sizes at run time. The computation must depend on
+        them.
+      variables: the dimension variables: ints if they are known, else scalar tensors.
     """
 
     results: list[tuple[int | None, ...]]
@@ -132,23 +132,22 @@ def check_shapes(
     paths: Callable[[], Sequence[str]] | None = None,
     before: CheckedBefore | None = None,
 ) -> CheckedShapes:
-    """Compares the arguments' shapes with the portable function's, as far as they are known by now.
+    """Checks the known sizes of the arguments, and makes guards for the unknown ones.
 
     Args:
-      portable: of the function that is called.
+      portable: the function that is called.
       args: its flat arguments.
-      paths: how the user writes them, asked for messages only; by default what the portable
-        function says.
-      before: what needs no guard.
+      paths: returns the arguments' names for messages; the portable function's paths by default.
+      before: an earlier check, which needs no guards.
 
     Raises:
       tf.errors.InvalidArgumentError: the known sizes contradict the portable function or each
-      other.
+        other.
       ShapeError: the size of a result is known, and does not fit into 32 bits.
     """
     contract = ShapeContract.of(portable)
     results = [aval.op_shape for aval in portable.out_avals]
-    call = _Call(contract, paths or portable.in_paths, args)
+    call = _CallShapes(contract, paths or portable.in_paths, args)
     call.check_ranks()
     if call.is_as_expected():
         return CheckedShapes([evaluate_shape(shape, {}) for shape in results], [], {})
@@ -170,8 +169,8 @@ def check_shapes(
     return CheckedShapes(known, guards.operations(), solution.values)
 
 
-class _Call:
-    """Arguments of one call beside what they should be."""
+class _CallShapes:
+    """The arguments of one call, compared with their contract."""
 
     def __init__(
         self,
@@ -189,58 +188,58 @@ class _Call:
         return self._find_paths()
 
     def is_as_expected(self) -> bool:
-        """Tells whether all shapes are numbers, expected and given, and the same ones."""
+        """Returns whether all shapes are fully known and equal to the expected ones."""
         return all(
             arg.shape.is_fully_defined() and tuple(arg.shape.as_list()) == shape
             for arg, shape in zip(self.args, self.contract.shapes, strict=True)
         )
 
     def check_ranks(self) -> None:
-        """Raises where a rank is known, and wrong."""
+        """Raises if a known rank is wrong."""
         problems = [
             f"{self._expected(i)}{known_text(arg)}: {_rank_text(shape)}"
             for i, (arg, shape) in enumerate(zip(self.args, self.contract.shapes, strict=True))
             if arg.shape.rank not in (None, len(shape))
         ]
         if problems:
-            raise _error(f"{self.contract.subject()}:{_listed(problems)}")
+            raise _make_error(f"{self.contract.subject()}:{_format_problems(problems)}")
 
     def find_sizes(self, guards: Guards) -> None:
-        """Looks at the sizes: ints where they are known, else tensors."""
+        """Stores the arguments' sizes: ints if they are known, else tensors."""
         for i, (arg, shape) in enumerate(zip(self.args, self.contract.shapes, strict=True)):
             wrong_rank = functools.partial(self._wrong_rank, i)
-            sizes, seen = guards.sizes(arg, len(shape), wrong_rank)
+            sizes, shown = guards.sizes(arg, len(shape), wrong_rank)
             self.sizes.append(sizes)
-            self._shapes.append(seen)
+            self._shapes.append(shown)
 
     def _wrong_rank(self, argument: int, shape: Any) -> list[Any]:
         expected = f"{self.contract.subject()}: {self._expected(argument)}"
         return [expected, shape, f": {_rank_text(self.contract.shapes[argument])}"]
 
     def judge(self, failed: Sequence[Check[Any]]) -> None:
-        """Raises if there are checks that fail."""
+        """Raises an error that lists the failed checks, if there are any."""
         if not failed:
             return
         known = [known_text(arg) for arg in self.args]
-        of_shapes, texts = [], []
+        shape_problems, texts = [], []
         for check in failed:
             text = "".join(map(str, self._message(check, known)))
             if check.comparison is None:
-                of_shapes.append(text)
+                shape_problems.append(text)
             else:
                 texts.append(f"{self.contract.subject(check.comparison)}: {text}")
-        if of_shapes:
-            texts.insert(0, f"{self.contract.subject()}:{_listed(of_shapes)}")
-        raise _error("\n".join(texts))
+        if shape_problems:
+            texts.insert(0, f"{self.contract.subject()}:{_format_problems(shape_problems)}")
+        raise _make_error("\n".join(texts))
 
     def guard(self, check: Check[Any], guards: Guards) -> None:
-        """Has the check made at run time."""
+        """Adds a guard that makes the check at run time."""
         subject = self.contract.subject(check.comparison)
         message = [f"{subject}: ", *self._message(check, self._shapes)]
         guards.require(check.operator, check.left, check.right, message)
 
     def _message(self, check: Check[Any], shapes: Sequence[Any]) -> list[Any]:
-        """Returns what to say if it fails: text, and tensors where the sizes are not known."""
+        """Returns the message of a failed check: text, and tensors for unknown sizes."""
         message: list[Any] = []
         for i in dict.fromkeys(place.argument for place in check.places):
             message += [f"{'; ' if message else ''}{self._expected(i)}", shapes[i]]
@@ -255,10 +254,10 @@ def _rank_text(shape: Sequence[Dim]) -> str:
     return f"the rank must be {len(shape)}"
 
 
-def _listed(problems: Sequence[str]) -> str:
+def _format_problems(problems: Sequence[str]) -> str:
     return f" {problems[0]}" if len(problems) == 1 else bullet_list(problems)
 
 
-def _error(text: str) -> Exception:
+def _make_error(text: str) -> Exception:
     error: Exception = tf.errors.InvalidArgumentError(None, None, text)
     return error

@@ -1,4 +1,4 @@
-"""Functions over several devices: how TensorFlow runs them, and annotations for the TPU."""
+"""Functions over several devices: checks that TensorFlow can run them, and TPU annotations."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from jax2tf_bridge.serialization.jax_exported._xla_shardings import (
 )
 from jax2tf_bridge.to_tf import _tf_compat
 
-# What TensorFlow's bridge to the TPU looks for; the second one counts if it is there.
+# Attributes that TensorFlow's TPU bridge reads; the second one takes precedence.
 _WITH_DEVICE_LIST, _AS_GRID = "_XlaSharding", "_XlaShardingV2"
 
-# Where a function begins and ends to compute on the part of one device, as jax.shard_map has it.
-_MANUAL = CALLS_OF_PARTS | {"sdy.manual_computation"}
+# Calls and operations of jax.shard_map, whose functions compute on the part of one device.
+_MANUAL_OPERATIONS = CALLS_OF_PARTS | {"sdy.manual_computation"}
 
 _ON_TPU = 'on TPU, inside tf.function, with the platforms ["tpu"] alone'
 _LIBRARIES = frozenset({"tensorflow", "keras", "jax2tf_bridge"})
-# AutoGraph writes the user's functions anew, into temporary files of this name.
+# AutoGraph writes converted user functions into temporary files with this name.
 _AUTOGRAPH = "__autograph_generated_file"
 
 
 def check_devices(portable: PortableFunction, *, is_gradient: bool = False) -> None:
-    """Warns where TensorFlow runs a sharded function on one device, and raises where it cannot.
+    """Warns if TensorFlow runs a sharded function on one device, and raises if it cannot.
 
-    On the TPU, in a graph, TensorFlow shards. Elsewhere it runs all on one device: the values are
-    the same, if the function only says where values are. The warning comes once for each function
-    and line of the user's.
+    TensorFlow shards functions on the TPU, in a graph. Elsewhere it runs them on one device. The
+    values are the same, unless the function computes on parts (jax.shard_map). The warning is shown
+    once for each function and line of the user's code.
 
     Args:
-      portable: of the function.
-      is_gradient: whether it is called as the gradient of one, which was warned of.
+      portable: the function.
+      is_gradient: whether it is called as the gradient of a function that was warned about.
 
     Raises:
-      ShardingError: it computes on the parts of devices by itself; or it has arguments or results
-        that are spread, in eager mode.
+      ShardingError: the function computes on the parts of devices (jax.shard_map), or, in eager
+        mode, it has sharded arguments or results.
     """
     if portable.module.nr_devices == 1:
         return
@@ -55,18 +55,18 @@ def check_devices(portable: PortableFunction, *, is_gradient: bool = False) -> N
     if for_tpu and portable.target.xla:
         return
     over = f"{portable.name} is sharded over {portable.module.nr_devices} devices"
-    others = [platform for platform in portable.platforms if platform != "tpu"]
+    other_platforms = [platform for platform in portable.platforms if platform != "tpu"]
     if _is_manual(read_module(portable.module.data)):
         raise ShardingError(
             f"{over}, and computes on the part of each by itself (jax.shard_map), so that it "
-            f"cannot run on one, as {_runs_on(others)} would run it. Export it for serving "
-            f"{_ON_TPU}; or over a mesh of one device; or without jax.shard_map, with shardings "
-            "alone."
+            f"cannot run on one, as {_name_runtime(other_platforms)} would run it. Export it for "
+            f"serving {_ON_TPU}; or over a mesh of one device; or without jax.shard_map, with "
+            "shardings alone."
         )
     if DisabledSafetyCheck.shardings() in portable.module.disabled_checks:
         return
     if tf.executing_eagerly() and _is_spread(portable):
-        # Programs that ran with jax2tf look for the words up to "context".
+        # Programs written for jax2tf match the message up to the word "context".
         raise ShardingError(
             f"{over}, and was called in eager mode: a function with sharded arguments or results "
             "must be used under a `tf.function` context. Wrap what calls it in tf.function. If "
@@ -75,17 +75,17 @@ def check_devices(portable: PortableFunction, *, is_gradient: bool = False) -> N
         )
     if not is_gradient:
         warnings.warn(
-            f"{over}, and {_runs_on(others)} runs it as a whole on one device. The values are the "
-            "same. If the memory and time of one device are enough, "
+            f"{over}, and {_name_runtime(other_platforms)} runs it as a whole on one device. The "
+            "values are the same. If the memory and time of one device are enough, "
             "DisabledSafetyCheck.shardings() among the disabled checks turns this warning off. "
             f"To run it on all of them, serve it {_ON_TPU}.",
             UserWarning,
-            stacklevel=_callers_level(),
+            stacklevel=_find_user_stacklevel(),
         )
 
 
 def _is_spread(portable: PortableFunction) -> bool:
-    """Tells whether an argument that the module takes, or a result, is split over devices."""
+    """Returns whether an argument that the module takes, or a result, is split over devices."""
     inputs = portable.inputs
     return any(
         port.sharding is not None and not is_replicated(port.sharding, len(port.aval.op_shape))
@@ -93,17 +93,17 @@ def _is_spread(portable: PortableFunction) -> bool:
     )
 
 
-def _runs_on(platforms: Sequence[str]) -> str:
+def _name_runtime(platforms: Sequence[str]) -> str:
     if tf.executing_eagerly():
         return "eager TensorFlow"
     if not platforms:
         return "TensorFlow without XLA"
-    *most, last = platforms
-    return f"TensorFlow on {', '.join(most) + ' and ' * bool(most)}{last}"
+    *first, last = platforms
+    return f"TensorFlow on {', '.join(first) + ' and ' * bool(first)}{last}"
 
 
-def _callers_level() -> int:
-    """Returns the stacklevel of warnings.warn in the calling function, for the line of the user."""
+def _find_user_stacklevel() -> int:
+    """Returns the stacklevel with which the caller's warning shows the user's line."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and _is_library(frame):
         frame, level = frame.f_back, level + 1
@@ -121,29 +121,29 @@ def annotated(
     shardings: Sequence[Sharding | None],
     avals: Sequence[Aval],
 ) -> list[tf.Tensor]:
-    """Tensors of a graph with how they are spread, for TensorFlow's tools for the TPU.
+    """Annotates graph tensors with their shardings, for TensorFlow's TPU tools.
 
-    These do not look into the module. Eager tensors, and those that say nothing, come back as
-    they are.
+    The tools do not read the module. Eager tensors and tensors without a sharding are returned
+    unchanged.
 
     Args:
-      portable: of the function, for messages.
-      tensors: arguments or results of it.
-      shardings: for each of them.
-      avals: for each of them.
+      portable: the function, for messages.
+      tensors: arguments or results of the function.
+      shardings: the sharding of each tensor, or None.
+      avals: the type of each tensor.
 
     Raises:
-      ShardingError: one is spread as XLA has no words for.
+      ShardingError: XLA's annotations cannot express a sharding.
     """
     if portable.module.nr_devices == 1 or tf.executing_eagerly():
         return list(tensors)
     return [
-        tensor if sharding is None else _annotated(portable, tensor, sharding, aval)
+        tensor if sharding is None else _annotate(portable, tensor, sharding, aval)
         for tensor, sharding, aval in zip(tensors, shardings, avals, strict=True)
     ]
 
 
-def _annotated(
+def _annotate(
     portable: PortableFunction, tensor: tf.Tensor, sharding: Sharding, aval: Aval
 ) -> tf.Tensor:
     as_grid = to_op_sharding(sharding, len(aval.op_shape))
@@ -153,12 +153,12 @@ def _annotated(
             "which XLA's annotations have no words for. Use a sharding without unreduced and "
             "reduced axes."
         )
-    listed = replace_device_grid(as_grid)
-    attributes = {_WITH_DEVICE_LIST: listed}
-    if listed != as_grid:
+    as_list = replace_device_grid(as_grid)
+    attributes = {_WITH_DEVICE_LIST: as_list}
+    if as_list != as_grid:
         attributes[_AS_GRID] = as_grid
-    return _tf_compat.xla_sharding(tensor, listed, attributes)
+    return _tf_compat.xla_sharding(tensor, as_list, attributes)
 
 
 def _is_manual(module: ModuleSummary) -> bool:
-    return not _MANUAL.isdisjoint({*module.custom_calls, *module.operations})
+    return not _MANUAL_OPERATIONS.isdisjoint({*module.custom_calls, *module.operations})

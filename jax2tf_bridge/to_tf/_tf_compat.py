@@ -1,4 +1,4 @@
-"""TensorFlow's private names that building functions uses: all of them, and nowhere else."""
+"""The private names of TensorFlow that this package uses; no other module of it uses any."""
 
 from __future__ import annotations
 
@@ -61,15 +61,16 @@ _WITHOUT_VALUE = SeamName(
     "while a model is saved, memory holds its weights a second time",
 )
 _SET_ATTRIBUTE = "_set_attr"
-"""What operations in a graph have for attributes beyond those of their kind, in 2.15 to 2.22."""
+"""Method of graph operations that sets any attribute, TensorFlow 2.15 to 2.22."""
 
 _TRACKABLE = "_trackable_children"
-"""What all has that TensorFlow saves with a model, in 2.15 to 2.22; without it, what a user's
-functions need has to be named in `resources`."""
+"""Method of every trackable object, TensorFlow 2.15 to 2.22. In other releases the user must name
+the objects that functions need in `resources`."""
 
 _REGISTERED_GRADIENT = "internal_grad_fn"
-"""The name of that function in 2.15 to 2.22; by another name a SavedModel's second-order gradient
-ends with TF's own message, "No gradient defined for operation"."""
+"""Name of the function under which tf.custom_gradient registers gradients, TensorFlow 2.15 to 2.22.
+With another name, a SavedModel's second-order gradient fails with TF's own message, "No gradient
+defined for operation"."""
 
 SEAM: Sequence[SeamName] = (
     _CALL_MODULE,
@@ -86,7 +87,7 @@ SEAM: Sequence[SeamName] = (
 
 
 def call_module(args: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
-    """Adds an XlaCallModule op on `args`, without attributes that this TF does not know.
+    """Adds an XlaCallModule op on `args`, and omits attributes that this TF does not know.
 
     Raises:
       ModuleError: this TF has no XlaCallModule.
@@ -107,7 +108,7 @@ def xla_sharding(value: tf.Tensor, sharding: bytes, attributes: Mapping[str, byt
     Args:
       value: the tensor.
       sharding: a serialized xla.OpSharding.
-      attributes: more of the kind, by the names that TensorFlow's passes look for.
+      attributes: more serialized shardings, by the attribute names that TensorFlow's passes read.
 
     Raises:
       ModuleError: this TF has no XlaSharding.
@@ -124,23 +125,24 @@ def xla_sharding(value: tf.Tensor, sharding: bytes, attributes: Mapping[str, byt
 
 
 def dynamic_update_slice() -> Any:
-    """Returns the function that adds an XlaDynamicUpdateSlice op, which LiteRT has a built-in for.
+    """Returns the function that adds an XlaDynamicUpdateSlice op, or None if this TF has none.
 
-    It takes the tensor, the slice, and the place. None if this TF has none.
+    It takes the tensor, the slice, and the start indices. LiteRT has a built-in for the op.
     """
     return _DYNAMIC_UPDATE_SLICE.get()
 
 
 def operation_definition(kind: str) -> Any:
-    """Returns the OpDef of a kind of operation; None if this TF has none, or does not tell."""
+    """Returns the OpDef of a kind of operation; None if this TF lacks it or its registry."""
     get = _OP_DEFINITIONS.get()
     return None if get is None else get(kind)
 
 
 def not_recorded() -> AbstractContextManager[Any]:
-    """Makes operations of which no tape takes note, as those are that a custom gradient replaces.
+    """Returns a context in which gradient tapes record no operations.
 
-    For a tape TensorFlow would differentiate each loop and branch when it is made.
+    A custom gradient replaces their gradients. If a tape recorded them, TensorFlow would
+    differentiate each loop and branch when it is created.
     """
     stop = _STOP_RECORDING.get()
     return nullcontext() if stop is None else stop()
@@ -149,10 +151,10 @@ def not_recorded() -> AbstractContextManager[Any]:
 def variable_without_value(
     shape: Sequence[int], dtype: tf.DType, *, trainable: bool, name: str
 ) -> tf.Variable | None:
-    """Makes a variable that takes no memory until a value is assigned to it.
+    """Creates a variable that uses no memory until it is assigned; None if this TF cannot.
 
-    Functions that read it can be traced; tf.saved_model.save notes it in the object graph, and
-    writes no value. None if this TF has none.
+    Functions that read the variable can be traced. tf.saved_model.save adds it to the object graph,
+    but writes no value.
     """
     make = _WITHOUT_VALUE.get()
     if make is None:
@@ -166,15 +168,15 @@ def _parameters(op: Any) -> frozenset[str]:
 
 
 def unwrapped(value: Any) -> Any:
-    """Takes a container out of the wrapper in which a tf.Module keeps it, at any depth.
+    """Removes the wrappers that a tf.Module puts around containers, at any depth.
 
-    Everything else comes back as it is.
+    Other values are returned unchanged.
     """
     if not is_wrapper(value):
         return value
     inner = getattr(value, "__wrapped__", value)
     if isinstance(value, Mapping):
-        # A copy, for the sake of its kind: an OrderedDict, a defaultdict with its factory.
+        # Copied to keep its type: an OrderedDict, or a defaultdict with its factory.
         plain = copy.copy(inner)
         plain.update((k, unwrapped(v)) for k, v in value.items())
         return plain
@@ -185,36 +187,36 @@ def unwrapped(value: Any) -> Any:
 
 
 def is_wrapper(value: Any) -> bool:
-    """Tells wrappers around a container, which TF puts into attributes of modules."""
+    """Returns whether a value is a wrapper that TF puts around a container in a module."""
     if type(value) in (tuple, list, dict) or not isinstance(value, (tuple, list, dict)):
         return False
     return isinstance(value, tuple(kind for kind in wrapper_types() if kind is not None))
 
 
 def wrapper_types() -> tuple[type | None, type | None, type | None]:
-    """Returns the wrappers of lists, tuples and dicts; None for those that this TF lacks."""
+    """Returns the wrapper classes of lists, tuples and dicts; None for those that this TF lacks."""
     return _LIST_WRAPPER.get(), _TUPLE_WRAPPER.get(), _DICT_WRAPPER.get()
 
 
 def is_tracing_gradient_to_save() -> bool:
-    """Tells whether tf.saved_model.save is tracing a tf.custom_gradient for what it writes.
+    """Returns whether tf.saved_model.save is tracing a tf.custom_gradient to save it.
 
-    It wraps the function under which the gradient is registered in a tf.function.
+    It does so by wrapping the registered gradient function in a tf.function.
     """
-    # The graph that eager mode has by default is no FuncGraph, and has no name.
+    # The default graph of eager mode is not a FuncGraph, and has no name.
     return getattr(tf.compat.v1.get_default_graph(), "name", "") == _REGISTERED_GRADIENT
 
 
 def is_trackable(value: object) -> bool:
-    """Tells what TensorFlow can save with a model: a table, a variable, a module."""
+    """Returns whether TensorFlow can save an object with a model: a table, variable or module."""
     return hasattr(value, _TRACKABLE)
 
 
-class _FoundByIdentity(list[Any]):
-    """Inputs of a graph, which finds a tensor as a list does, without comparing all others.
+class _IdentityIndexedList(list[Any]):
+    """The inputs of a graph, a list whose `index` finds tensors by identity.
 
-    Tensors of a graph are equal where they are the same one, and TensorFlow takes long to see for
-    each pair that it is so.
+    Graph tensors are equal only if they are identical, but TensorFlow's comparison of two tensors
+    is slow.
     """
 
     def index(self, value: Any, *bounds: Any) -> int:
@@ -222,7 +224,7 @@ class _FoundByIdentity(list[Any]):
             return super().index(value, *bounds)
         places: dict[int, int] = getattr(self, "places", {})
         if len(places) != len(self):
-            places = self.places = {id(each): i for i, each in enumerate(self)}
+            places = self.places = {id(tensor): i for i, tensor in enumerate(self)}
         place = places.get(id(value))
         if place is None or self[place] is not value:
             raise ValueError(f"{value!r} is not in the list")
@@ -230,17 +232,17 @@ class _FoundByIdentity(list[Any]):
 
 
 def find_inputs_by_identity(tensors: Iterable[Any]) -> None:
-    """Lets the inputs of the graphs that tensors are of be found in no time.
+    """Makes the lookup of inputs fast in the graphs of the given tensors.
 
-    tf.saved_model.save looks for each tensor that a gradient needs among them. Otherwise the time
-    for that grows with the square of the number of weights.
+    tf.saved_model.save looks up each tensor that a gradient needs among the inputs. With an
+    ordinary list, the time grows with the square of the number of weights.
     """
     for tensor in tensors:
         graph: Any = None if hasattr(tensor, "numpy") else getattr(tensor, "graph", None)
         if type(getattr(graph, "inputs", None)) is list:
-            graph.inputs = _FoundByIdentity(graph.inputs)
+            graph.inputs = _IdentityIndexedList(graph.inputs)
 
 
 def saved_model_message() -> Any:
-    """Returns the class of the message that saved_model.pb holds; None where there is none."""
+    """Returns the protobuf class of saved_model.pb; None if this TF has none."""
     return _SAVED_MODEL.get()

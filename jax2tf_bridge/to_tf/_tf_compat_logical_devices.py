@@ -1,4 +1,4 @@
-"""TensorFlow's private names that tell XLA about devices."""
+"""The private names of TensorFlow that annotate tensors with devices for XLA."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SEAM: Sequence[SeamName] = (_TILE, _REPLICATE)
 
 
 def with_sharding(tensor: Any, tiles: Sequence[int] | None) -> Any:
-    """Passes the tensor through an XlaSharding op, which no public function of TensorFlow's makes.
+    """Passes a tensor through an XlaSharding op, which no public TensorFlow function creates.
 
     Args:
-      tensor: of a graph.
-      tiles: in how many parts each dimension is split, over devices that count up along them; or
-        None, for a copy on each.
+      tensor: a tensor in a graph.
+      tiles: the number of parts of each dimension; devices are numbered in row-major order. None
+        puts a copy on each device.
 
     Raises:
       ShardingError: this TF has no such op.

@@ -1,4 +1,4 @@
-"""TF functions of one signature that are traced once, for whatever they become part of."""
+"""TF functions that are traced only once, even if they are saved."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import tensorflow as tf
 
 
 class TracedOnce:
-    """TF function of one signature, traced at its first call.
+    """TF function of one signature, traced at its first call and never again.
 
-    A tf.function is traced a second time for tf.saved_model.save, and so is all that it calls:
-    a model is saved under a policy for variables, which is part of what traces are looked up by.
-    The policy concerns variables on several devices alone, and saved models have none.
+    tf.saved_model.save traces a tf.function and everything that it calls a second time: it saves
+    under a variable policy, which is part of the key of the trace cache. The policy only affects
+    variables on several devices, which saved models do not have.
     """
 
     def __init__(self, function: Callable[..., Any], signature: Sequence[tf.TensorSpec]) -> None:
@@ -22,9 +22,9 @@ class TracedOnce:
 
     @cached_property
     def concrete(self) -> Any:
-        """Concrete function, which a SavedModel can hold."""
+        """The concrete function, which a SavedModel can hold."""
         return self._function.get_concrete_function()
 
     def __call__(self, *args: tf.Tensor) -> Any:
-        """Calls it, eagerly or in a graph."""
+        """Calls the concrete function, eagerly or in a graph."""
         return self.concrete(*args)

@@ -1,4 +1,4 @@
-"""Small operations on batches of matrices that the decompositions share, written in jax.lax."""
+"""Small operations on batches of matrices, shared by the decompositions; written in jax.lax."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -23,10 +23,10 @@ def matmul(a: Any, b: Any) -> Any:
 
 
 class Rows:
-    """Rows [m, n] that a loop writes and multiplies vectors with.
+    """A matrix [m, n] that a loop writes row by row and multiplies with vectors.
 
-    On CPU XLA multiplies vectors and matrices fast only if they are real: of complex ones, the
-    parts are arrays of their own.
+    A complex matrix is stored as its real and imaginary parts: on CPU, XLA multiplies vectors and
+    matrices fast only if they are real.
     """
 
     def __init__(self, parts: tuple[Any, ...]) -> None:
@@ -37,26 +37,26 @@ class Rows:
         return cls((lax.real(a), lax.imag(a)) if is_complex(a) else (a,))
 
     def whole(self) -> Any:
-        """Returns the array itself."""
-        return _whole([*self.parts])
+        """Returns the matrix as one array."""
+        return _combine([*self.parts])
 
     def write(self, values: Any, first: Any) -> "Rows":
-        """Replaces rows from `first` on."""
+        """Returns these rows with `values` in place of the rows from `first` on."""
         values = Rows.of(values).parts
         pairs = zip(self.parts, values, strict=True)
         return Rows(tuple(lax.dynamic_update_slice_in_dim(x, v, first, 0) for x, v in pairs))
 
     def row(self, k: Any) -> Any:
         """Returns row k [1, n]."""
-        return _whole([lax.dynamic_slice_in_dim(x, k, 1, 0) for x in self.parts])
+        return _combine([lax.dynamic_slice_in_dim(x, k, 1, 0) for x in self.parts])
 
     def column(self, k: Any) -> Any:
         """Returns column k as a row [1, m]."""
-        cut = [lax.dynamic_slice_in_dim(x, k, 1, 1) for x in self.parts]
-        return _whole([lax.reshape(x, (1, x.shape[0])) for x in cut])
+        slices = [lax.dynamic_slice_in_dim(x, k, 1, 1) for x in self.parts]
+        return _combine([lax.reshape(x, (1, x.shape[0])) for x in slices])
 
     def times(self, x: Any, transposed: bool = False) -> Any:
-        """Computes x A, or x A^T, for a row x [1, m] or [1, n] and A, these rows."""
+        """Computes x A for a row x [1, m], or x A^T for x [1, n]; A is this matrix."""
         contracted = (((1,), (1 if transposed else 0,)), ((), ()))
 
         def product(x: Any, a: Any) -> Any:
@@ -74,7 +74,7 @@ class Rows:
 jax.tree_util.register_pytree_node(Rows, lambda r: (r.parts, None), lambda _, parts: Rows(parts))
 
 
-def _whole(parts: list[Any]) -> Any:
+def _combine(parts: list[Any]) -> Any:
     return lax.complex(*parts) if len(parts) > 1 else parts[0]
 
 
@@ -85,7 +85,7 @@ def adjoint(a: Any) -> Any:
 
 
 def conj(a: Any) -> Any:
-    """Returns the conjugate; the array itself where it is real."""
+    """Returns the conjugate, which for a real array is the array itself."""
     return lax.conj(a) if is_complex(a) else a
 
 
@@ -94,7 +94,7 @@ def is_complex(a: Any) -> bool:
 
 
 def real(a: Any) -> Any:
-    """Returns the real part; the array itself where it is real."""
+    """Returns the real part, which for a real array is the array itself."""
     return lax.real(a) if is_complex(a) else a
 
 
@@ -104,7 +104,7 @@ def real_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def epsilon(dtype: Any) -> float:
-    """Returns the distance from 1 to the next number."""
+    """Returns the machine epsilon: the distance from 1 to the next larger number."""
     return float(np.finfo(dtype).eps)
 
 
@@ -125,9 +125,9 @@ def rows(v: Any) -> Any:
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
-    """Chooses elementwise; broadcasts everything to `a` and `b`, trailing dimensions aligned.
+    """Chooses elementwise after broadcasting all three arrays; trailing dimensions are aligned.
 
-    Unlike jax.numpy.where it is no jitted function, so it leaves no call in the module.
+    Unlike jax.numpy.where, this is not a jitted function, so it leaves no call in the module.
     """
     dtype = next(x.dtype for x in (a, b) if hasattr(x, "dtype"))
     shape: tuple[Any, ...] = ()
@@ -147,39 +147,41 @@ def broadcast(x: Any, shape: tuple[Any, ...], dtype: Any = None) -> Any:
 
 
 def below_diagonal(m: int, n: int | None = None) -> Any:
-    """Counts how far below the diagonal each entry of [m, n] is, int32: masks are made of it.
+    """Returns how many rows each entry of an [m, n] matrix is below the diagonal, int32.
 
-    (A mask made by numpy would be a constant of that size in the module.)
+    Comparisons of the result are triangular masks. A mask from numpy would be stored in the module
+    as a constant of that size.
     """
     shape = (m, m if n is None else n)
     return lax.broadcasted_iota(np.int32, shape, 0) - lax.broadcasted_iota(np.int32, shape, 1)
 
 
 def eye_like(a: Any, rows_count: int, columns_count: int) -> Any:
-    """Identities [..., rows, columns] for the batch and dtype of `a` [..., m, n]."""
+    """Returns identities [..., rows, columns] with the batch and dtype of `a` [..., m, n]."""
     eye = lax.convert_element_type(below_diagonal(rows_count, columns_count) == 0, a.dtype)
     return broadcast(eye, (*a.shape[:-2], rows_count, columns_count))
 
 
 def block_size(n: int, least: int, most_blocks: int) -> int:
-    """Returns the width of a block: at least `least`, and few enough blocks to unroll them."""
+    """Returns a block width of at least `least` that splits n into at most `most_blocks` blocks."""
     return max(least, -(-n // most_blocks))
 
 
 def sizes_known(*sizes: Any) -> bool:
-    """Checks that no size is symbolic."""
+    """Returns whether all sizes are numbers, none of them symbolic."""
     return all(isinstance(size, int) for size in sizes)
 
 
 def multiple_of(width: int, size: Any) -> Any:
-    """Rounds a size, known or symbolic, up to a multiple of `width`."""
+    """Rounds a size, which may be symbolic, up to a multiple of `width`."""
     return (size + (width - 1)) // width * width
 
 
 def resize(a: Any, shape: tuple[Any, ...]) -> Any:
-    """Cuts dimensions or fills them with zeros, at their ends.
+    """Crops or zero-pads each dimension at its end.
 
-    Of symbolic sizes a slice would have to be proven to lie within the array.
+    This uses pad instead of slice, because JAX would have to prove that a slice of symbolic size
+    lies within the array.
     """
     if a.shape == shape:
         return a
@@ -188,16 +190,16 @@ def resize(a: Any, shape: tuple[Any, ...]) -> Any:
 
 
 def int32(size: Any) -> Any:
-    """Makes an int32 scalar of a size, known or symbolic, or of an integer array."""
+    """Converts a size, which may be symbolic, or an integer array to int32."""
     if isinstance(size, int):
         return np.int32(size)
     return lax.convert_element_type(jnp.asarray(size), np.int32)
 
 
 def loop(count: Any, step: Callable[[Any, State], State], state: State) -> State:
-    """Calls `step(k, state)` for k = 0 .. count - 1; k is int32 also under 64-bit types.
+    """Calls `step(k, state)` for k = 0 .. count - 1; k is int32 even with jax_enable_x64.
 
-    `count` is a size, known or symbolic, or an int32 scalar.
+    `count` is a size, which may be symbolic, or an int32 scalar.
     """
 
     def body(k: Any, state: State) -> State:
@@ -205,16 +207,17 @@ def loop(count: Any, step: Callable[[Any, State], State], state: State) -> State
 
     if not isinstance(count, int):
         count = int32(count)
-        end: State = lax.fori_loop(np.int32(0), count, body, state)
-        return end
-    end = lax.fori_loop(0, count, body, state)
-    return end
+        result: State = lax.fori_loop(np.int32(0), count, body, state)
+        return result
+    result = lax.fori_loop(0, count, body, state)
+    return result
 
 
 def each_matrix(function: Callable[[Any], Any], a: Any) -> Any:
-    """Applies `function` to each matrix in [..., m, n] in turn: for loops of small steps.
+    """Applies `function` to each matrix of [..., m, n] in turn, for loops of many small steps.
 
-    Together, they would all take as many steps as the slowest, at positions of their own.
+    Under jax.vmap, every matrix would take as many steps as the slowest one, and each would index
+    at its own position.
     """
     if a.ndim == 2:
         return function(a)

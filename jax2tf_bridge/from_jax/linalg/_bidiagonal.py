@@ -19,8 +19,8 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
 )
 from jax2tf_bridge.from_jax.linalg._tridiagonal import reflection
 
-# Columns of a panel.
-_WIDTH = 16
+# Number of columns in a panel.
+_PANEL_WIDTH = 16
 
 
 class Bidiagonal(NamedTuple):
@@ -28,8 +28,8 @@ class Bidiagonal(NamedTuple):
 
     d: the diagonal of B [n].
     e: the superdiagonal of B [n - 1].
-    left, right: the vectors of the reflections of P and Q, for `apply_panels` (which wants rows up
-      to theirs).
+    left, right: the reflection vectors of P and Q [panels, width, padded n]. `apply_panels` takes
+      them with a z that is padded to as many rows.
     """
 
     d: Any
@@ -39,11 +39,11 @@ class Bidiagonal(NamedTuple):
 
 
 class _Panel(NamedTuple):
-    """Reflections of some columns and rows: A - sum_i v_i y_i^H + x_i u_i^H is what they leave.
+    """Reflections that reduce some columns and rows of A to A - sum_i (v_i y_i^H + x_i u_i^H).
 
     left: v_0, x_0, v_1, x_1, ... as rows [2 width, n].
     right: y_0, u_0, y_1, u_1, ... as rows [2 width, n].
-    d, e: [width], the diagonal and superdiagonal.
+    d, e: [width], the diagonal and superdiagonal of these columns and rows.
     """
 
     left: Rows
@@ -53,9 +53,9 @@ class _Panel(NamedTuple):
 
 
 def bidiagonalize(a: Any) -> Bidiagonal:
-    """Reduces a [n, n], n >= 1 or symbolic; its entries must be of the order of 1."""
+    """Reduces a [n, n], n >= 1 or symbolic, whose entries must be of order 1."""
     n = a.shape[0]
-    width = min(_WIDTH, n) if sizes_known(n) else _WIDTH
+    width = min(_PANEL_WIDTH, n) if sizes_known(n) else _PANEL_WIDTH
     padded = multiple_of(width, n)
     count = padded // width
 
@@ -67,8 +67,8 @@ def bidiagonalize(a: Any) -> Bidiagonal:
         a = a - matmul(lax.transpose(left, (1, 0)), conj(right))
         d = lax.dynamic_update_slice_in_dim(d, panel.d, start, 0)
         e = lax.dynamic_update_slice_in_dim(e, panel.e, start, 0)
-        lefts = lax.dynamic_update_slice_in_dim(lefts, _every_other(left, 0), p, 0)
-        rights = lax.dynamic_update_slice_in_dim(rights, _every_other(right, 1), p, 0)
+        lefts = lax.dynamic_update_slice_in_dim(lefts, _take_every_other(left, 0), p, 0)
+        rights = lax.dynamic_update_slice_in_dim(rights, _take_every_other(right, 1), p, 0)
         return a, d, e, lefts, rights
 
     entries = lax.full((padded,), 0, a.dtype)
@@ -78,50 +78,54 @@ def bidiagonalize(a: Any) -> Bidiagonal:
     return Bidiagonal(resize(d, (n,)), resize(e, (n - 1,)), left, right)
 
 
-def _every_other(pairs: Any, first: int) -> Any:
+def _take_every_other(pairs: Any, first: int) -> Any:
     """Returns rows first, first + 2, ... of [2 width, n], as [1, width, n]."""
     by_pair = lax.reshape(pairs, (pairs.shape[0] // 2, 2, pairs.shape[1]))
     return lax.expand_dims(lax.index_in_dim(by_pair, first, 1, keepdims=False), (0,))
 
 
 def _reduce_panel(a: Any, width: int, start: Any) -> _Panel:
-    """Reduces `width` columns and rows of `a` [n, n] from `start` on; `a` stays as it is."""
+    """Finds the reflections that reduce `width` columns and rows of `a` [n, n] from `start` on."""
     n = a.shape[0]
     index = rows(lax.iota(np.int32, n))
-    places = rows(lax.iota(np.int32, 2 * width))
+    positions = rows(lax.iota(np.int32, 2 * width))
     steps = lax.iota(np.int32, width)
     matrix = Rows.of(a)
 
     def step(j: Any, panel: _Panel) -> _Panel:
         k = start + j
-        place = j * np.int32(2)
+        position = j * np.int32(2)
         left, right = panel.left, panel.right
         column = matrix.column(k) - left.times(conj(right.column(k)))
         column = where(index >= k, column, 0)
-        # Among the vectors, to be multiplied by itself in the same product.
-        left = left.write(column, place)
+        # Stored among the vectors so that one product also computes its squared length.
+        left = left.write(column, position)
         products = conj(left.times(conj(column), transposed=True))
-        alpha, scale = reflection(_at(column, k), real(_at(products, place)))
-        # v = (column - alpha e_k) scale, and so are its products.
-        products = where(places == place, 0, (products - alpha * conj(left.column(k))) * scale)
+        alpha, scale = reflection(_entry_at(column, k), real(_entry_at(products, position)))
+        # v = (column - alpha e_k) scale; its products are linear in it, so they change alike.
+        products = where(
+            positions == position, 0, (products - alpha * conj(left.column(k))) * scale
+        )
         y = conj(matrix.times(conj(column)) - conj(alpha) * matrix.row(k)) * scale
         y = y - right.times(products)
-        left = left.write(where(index == k, column - alpha, column) * scale, place)
-        right = right.write(y, place)
+        left = left.write(where(index == k, column - alpha, column) * scale, position)
+        right = right.write(y, position)
 
-        # The conjugate of the row.
+        # The conjugate, because this reflection acts on the matrix from the right.
         row = conj(matrix.row(k)) - right.times(conj(left.column(k)))
         k = k + np.int32(1)
-        place = place + np.int32(1)
+        position = position + np.int32(1)
         row = where(index >= k, row, 0)
-        right = right.write(row, place)
+        right = right.write(row, position)
         products = conj(right.times(conj(row), transposed=True))
-        beta, scale = reflection(_at(row, k), real(_at(products, place)))
-        products = where(places == place, 0, (products - beta * conj(right.column(k))) * scale)
+        beta, scale = reflection(_entry_at(row, k), real(_entry_at(products, position)))
+        products = where(
+            positions == position, 0, (products - beta * conj(right.column(k))) * scale
+        )
         x = (matrix.times(row, transposed=True) - beta * matrix.column(k)) * scale
         x = x - left.times(products)
-        left = left.write(x, place)
-        right = right.write(where(index == k, row - beta, row) * scale, place)
+        left = left.write(x, position)
+        right = right.write(where(index == k, row - beta, row) * scale, position)
         d = where(steps == j, lax.reshape(alpha, (1,)), panel.d)
         e = where(steps == j, lax.reshape(conj(beta), (1,)), panel.e)
         return _Panel(left, right, d, e)
@@ -131,5 +135,5 @@ def _reduce_panel(a: Any, width: int, start: Any) -> _Panel:
     return loop(width, step, _Panel(empty, empty, entries, entries))
 
 
-def _at(x: Any, k: Any) -> Any:
+def _entry_at(x: Any, k: Any) -> Any:
     return lax.dynamic_slice_in_dim(x, k, 1, 1)

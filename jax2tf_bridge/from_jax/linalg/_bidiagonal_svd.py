@@ -1,10 +1,11 @@
 """Singular values and vectors of a real bidiagonal matrix, by divide and conquer.
 
-The matrix without one of its rows is two halves, each with one column more than rows: a null
-vector, and a place for the row in between. In the basis of the halves' singular vectors that row
-is full and the rest diagonal, so that the squares of the singular values are the roots of the same
-secular equation as in `_divide_and_conquer`, whose means this module uses: poles are squares of
-the halves' singular values, and a difference of squares is a product of two exact ones.
+Removing one row from the matrix leaves two halves. Each half has one more column than rows, so it
+has a null vector, and its left vectors get a placeholder for the removed row. In the basis of the
+halves' singular vectors, the removed row is full and the rest of the matrix is diagonal. The
+squares of the singular values are then the roots of the secular equation in `_divide_and_conquer`,
+and this module uses its functions. The poles are the squares of the halves' singular values, and a
+difference of squares is computed accurately as (a - b)(a + b).
 """
 
 from typing import Any, NamedTuple
@@ -39,15 +40,15 @@ from jax2tf_bridge.from_jax.linalg._divide_and_conquer import (
 )
 
 
-class _Solved(NamedTuple):
-    """Parts of matrices, decomposed: each has its rows and columns, in this order, of [n, n].
+class _Parts(NamedTuple):
+    """SVDs of the parts of p matrices; the parts follow each other along the diagonal of [n, n].
 
-    Every part but a matrix' last has one row less than columns. Its first singular value is 0, its
-    first right vector that of the null space, and its first left one stands for the row that
-    follows, which ties it to the next part.
+    Each part except the last one of a matrix has one row less than columns. Its first singular
+    value is 0, and its first right vector spans the null space. Its first left vector is a
+    placeholder for the row that follows, which ties the part to the next one.
 
     vectors: the right and the left singular vectors [2, p, n, n], in blocks on the diagonal.
-    values: [p, n], ascending in each part.
+    values: the singular values [p, n], ascending in each part.
     """
 
     vectors: Any
@@ -61,114 +62,116 @@ def svd_bidiagonal(d: Any, e: Any) -> tuple[Any, Any]:
     symbolic.
 
     Returns:
-      s [n], not sorted; V and U [2, n, n].
+      s [n], not sorted; V and U, stacked as [2, n, n].
     """
     n = d.shape[0]
     block = block_size(n)
-    diagonal, beside = pad(d, e, block)
+    diagonal, superdiagonal = pad(d, e, block)
     padded = diagonal.shape[0]
     shape = (padded // block, block)
     values = lax.reshape(diagonal, shape)
     index = lax.iota(np.int32, padded)
     last = lax.reshape(index == int32(padded) - np.int32(1), shape)
     signs = where(last & (values < 0), np.array(-1, d.dtype), np.array(1, d.dtype))
-    signs = rows(_both(lax.full_like(signs, 1), signs))
-    single = _Solved(eye_like(signs, block, block) * signs, where(last, lax.abs(values), 0))
+    signs = rows(_stack_sides(lax.full_like(signs, 1), signs))
+    single_rows = _Parts(eye_like(signs, block, block) * signs, where(last, lax.abs(values), 0))
     final = lax.reshape(lax.ge(index, int32(padded) - np.int32(block)), shape)
-    solved = _merge_all(single, values, lax.reshape(beside, shape), final, 1)
+    parts = _merge_all(single_rows, values, lax.reshape(superdiagonal, shape), final, 1)
     if not (sizes_known(n) and n == block):
-        values = lax.expand_dims(lax.reshape(solved.values, (padded,)), (0,))
-        blocks = _Solved(jax.vmap(on_diagonal)(solved.vectors), values)
-        every = lax.full((1, padded), True, np.bool_)
-        solved = _merge_all(blocks, rows(diagonal), rows(beside), every, block)
-    both = resize(lax.squeeze(solved.vectors, (1,)), (2, n, n))
-    v, u = (lax.index_in_dim(both, i, 0, keepdims=False) for i in range(2))
-    # The values of the vectors, which are twice as accurate.
+        values = lax.expand_dims(lax.reshape(parts.values, (padded,)), (0,))
+        blocks = _Parts(jax.vmap(on_diagonal)(parts.vectors), values)
+        all_final = lax.full((1, padded), True, np.bool_)
+        parts = _merge_all(blocks, rows(diagonal), rows(superdiagonal), all_final, block)
+    vectors = resize(lax.squeeze(parts.vectors, (1,)), (2, n, n))
+    v, u = (lax.index_in_dim(vectors, i, 0, keepdims=False) for i in range(2))
+    # Computed from the vectors, the singular values have twice as many correct digits.
     following = lax.pad(v, np.zeros((), v.dtype), [(-1, 1, 0), (0, 0, 0)])
     product = columns(d) * v + columns(resize(e, (n,))) * following
-    lengths = sum_over(both * both, 1)
-    return sum_over(u * product, 0) * lax.rsqrt(lengths[0] * lengths[1]), both
+    lengths = sum_over(vectors * vectors, 1)
+    return sum_over(u * product, 0) * lax.rsqrt(lengths[0] * lengths[1]), vectors
 
 
-def _merge_all(solved: _Solved, d: Any, e: Any, final: Any, size: int) -> _Solved:
-    """Ties parts of `size` rows each, pair by pair, until each matrix is one.
+def _merge_all(parts: _Parts, d: Any, e: Any, final: Any, size: int) -> _Parts:
+    """Merges neighbouring parts in pairs until each matrix is a single part.
 
     Args:
-      solved: the parts.
+      parts: the parts, of `size` rows each.
       d: the diagonals [p, n].
-      e: the superdiagonals [p, n]; their last entry ties to what follows the matrix.
-      final: [p, n], whether nothing follows the matrix.
-      size: of a part; n is a multiple of it.
+      e: the superdiagonals [p, n]; the last entry ties the matrix to the one that follows.
+      final: [p, n], whether no matrix follows.
+      size: the number of rows of a part; n is a multiple of it.
     """
     n = d.shape[1]
 
-    def merge(state: tuple[_Solved, Any]) -> tuple[_Solved, Any]:
-        solved, size = state
-        return _merge(solved, d, e, final, pairs_of(n, size)), size * np.int32(2)
+    def merge(state: tuple[_Parts, Any]) -> tuple[_Parts, Any]:
+        parts, size = state
+        return _merge_pairs(parts, d, e, final, pairs_of(n, size)), size * np.int32(2)
 
-    start = (solved, np.int32(size))
-    solved, _ = lax.while_loop(lambda state: state[1] < int32(n), merge, start)
-    return solved
+    start = (parts, np.int32(size))
+    parts, _ = lax.while_loop(lambda state: state[1] < int32(n), merge, start)
+    return parts
 
 
-def _merge(solved: _Solved, d: Any, e: Any, final: Any, pairs: Pairs) -> _Solved:
-    """Ties the two parts of each pair, as `_merge_all` does again and again."""
+def _merge_pairs(parts: _Parts, d: Any, e: Any, final: Any, pairs: Pairs) -> _Parts:
     n = d.shape[1]
     index, same, seam = pairs.index, pairs.same, pairs.seam
     second = seam + np.int32(1)
-    alone = second >= int32(n)
-    # Whether the second part has a null vector, and so the pair.
-    is_open = ~((second + (seam - pairs.first) >= int32(n) - np.int32(1)) & final) & ~alone
-    first_null = (index == pairs.first) & ~alone
+    is_unpaired = second >= int32(n)
+    # The pair has a null vector if its second part has one.
+    is_open = ~((second + (seam - pairs.first) >= int32(n) - np.int32(1)) & final) & ~is_unpaired
+    first_null = (index == pairs.first) & ~is_unpaired
     second_null = (index == second) & is_open
     placeholder = (index == pairs.first) & is_open
 
-    # The row between the parts, in the basis of their right vectors.
+    # z is the row between the parts, in the basis of their right vectors.
     upper = index <= seam
-    z = row_at_seam(solved.vectors[0], pairs) * where(
+    z = row_at_seam(parts.vectors[0], pairs) * where(
         upper, take_columns(d, seam), take_columns(e, seam)
     )
-    # An entry below this floor moves the matrix by less than a rounding error.
+    # Raising an entry to this floor changes the matrix by less than a rounding error.
     floor = np.array(epsilon(z.dtype) / 4, z.dtype)
-    lifted = where(z < 0, lax.min(z, lax.full_like(z, -floor)), lax.max(z, lax.full_like(z, floor)))
-    z = where(second_null, z, lifted)
+    raised = where(z < 0, lax.min(z, lax.full_like(z, -floor)), lax.max(z, lax.full_like(z, floor)))
+    z = where(second_null, z, raised)
 
-    # Both null vectors are at the pole 0; the one that the row is orthogonal to stays one.
-    keys = where(second_null, -1, solved.values)
+    # Both null vectors have the pole 0. Their combination that is orthogonal to the row remains a
+    # null vector.
+    keys = where(second_null, -1, parts.values)
     poles, ordered, rank = separate(keys, pairs)
     poles = where(second_null, 0, poles)
     rank = where(second_null, rank + np.int32(1), rank)
     origin, offset, difference = find_roots(poles, z * z, ordered, pairs, _difference_of_squares)
     true_roots = pairs._replace(same=same & ~rows(placeholder))
-    fitting = lax.sqrt(
+    fitted_z = lax.sqrt(
         fitting_weights(poles, ordered, rank, difference, true_roots, _difference_of_squares)
     )
     z_first = take_columns(where(first_null, z, 0), pairs.first)
     z_second = take_columns(where(second_null, z, 0), second)
-    length = lax.rsqrt(where(alone, 1, z_first * z_first + z_second * z_second))
+    length = lax.rsqrt(where(is_unpaired, 1, z_first * z_first + z_second * z_second))
     is_null = first_null | second_null
-    fitting = where(z < 0, -fitting, fitting) * where(is_null, lax.abs(z) * length, 1)
+    fitted_z = where(z < 0, -fitted_z, fitted_z) * where(is_null, lax.abs(z) * length, 1)
     values = lax.sqrt(lax.max(origin * origin + offset, lax.full_like(offset, 0)))
 
-    # Right vectors, and left ones: right ones times poles over values, and the row itself. Scaled
-    # such that nothing overflows: the offset is the smallest difference.
-    one = lax.full_like(z, 1)
+    # The left vectors are the right ones times pole / value, and have one more entry for the row
+    # itself. All are scaled by the offset, the smallest of the differences, to avoid overflow.
+    ones = lax.full_like(z, 1)
     null = where(first_null, -z_second, where(second_null, z_first, 0)) * length
-    vectors = rows(offset) / difference * columns(_both(fitting, poles * fitting))
-    vectors = vectors / rows(_both(one, values))
-    of_row = _both(0 * one, where(first_null, one, 0))
-    vectors = where(columns(of_row) > 0, -rows(offset / values), vectors)
-    null = _both(null, where(second_null, one, 0))
+    vectors = rows(offset) / difference * columns(_stack_sides(fitted_z, poles * fitted_z))
+    vectors = vectors / rows(_stack_sides(ones, values))
+    is_row = _stack_sides(0 * ones, where(first_null, ones, 0))
+    vectors = where(columns(is_row) > 0, -rows(offset / values), vectors)
+    null = _stack_sides(null, where(second_null, ones, 0))
     vectors = where(rows(placeholder), columns(null), vectors)
-    vectors = where(rows(alone), where(columns(index) == rows(index), columns(one), 0), vectors)
+    vectors = where(
+        rows(is_unpaired), where(columns(index) == rows(index), columns(ones), 0), vectors
+    )
     vectors = where(same, vectors, 0)
     vectors = vectors * rows(lax.rsqrt(sum_over(vectors * vectors, 2)))
-    values = where(placeholder, 0, where(alone, solved.values, values))
-    return _Solved(matmul(solved.vectors, vectors), values)
+    values = where(placeholder, 0, where(is_unpaired, parts.values, values))
+    return _Parts(matmul(parts.vectors, vectors), values)
 
 
-def _both(right: Any, left: Any) -> Any:
-    """Stacks what belongs to the right vectors and what to the left ones."""
+def _stack_sides(right: Any, left: Any) -> Any:
+    """Stacks the values for the right and the left vectors, as the first axis."""
     return lax.concatenate([lax.expand_dims(x, (0,)) for x in (right, left)], 0)
 
 

@@ -1,12 +1,13 @@
 """Eigenvalues and eigenvectors of a real symmetric tridiagonal matrix, by divide and conquer.
 
-Cuppen's method in the form of Gu and Eisenstat: the matrix is two halves and a rank-one tie, the
-tied eigenvalues are the roots of a secular equation, and eigenvectors computed from a tie that
-fits the computed roots exactly are orthogonal. What others deflate (equal poles, zero ties) is
-moved apart by a rounding error instead, so that every shape is static.
+Cuppen's method in the form of Gu and Eisenstat. The matrix is split into two halves and a rank-one
+tie between them. The eigenvalues of the tied halves are the roots of a secular equation. The
+eigenvectors are computed from a tie that has exactly the computed roots, which makes them
+orthogonal. Equal poles and zero ties, which other implementations deflate, are moved apart by a
+rounding error instead, so that every shape is static.
 
-Each level ties the parts of a matrix in pairs, all of them at once: arrays are as large as the
-matrix, and masks keep the pairs apart. So one loop goes through all levels, of any size.
+Each level ties the parts of a matrix in pairs, all pairs at once: arrays are as large as the
+matrix, and masks keep the pairs apart. So one loop handles all levels, for any matrix size.
 """
 
 from collections.abc import Callable
@@ -30,21 +31,21 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     where,
 )
 
-# Of the digits of a root, those that bisection finds; and the steps that find the others, by the
-# bytes of a number.
+# Number of leading bits of a root that bisection finds, and number of Newton steps that find the
+# others, by the size of the dtype in bytes.
 _BISECTED_BITS = 5
 _NEWTON_STEPS = {4: 3, 8: 4}
 
-# The rows of the blocks that are solved before the whole matrix is looked at, and the rows of the
-# largest matrix that is looked at as a whole at once.
-_BLOCK = 32
-_LARGEST_BLOCK = 64
-# From this many rows on, blocks are of the latter size: one level less on the whole matrix.
-_LARGE = 512
+# Number of rows of the diagonal blocks that are solved first, each on its own.
+_BLOCK_ROWS = 32
+# Maximum number of rows of a block. A matrix of at most this size is a single block.
+_MAX_BLOCK_ROWS = 64
+# From this many rows on, blocks have the maximum size, which saves one level on the whole matrix.
+_MIN_ROWS_FOR_MAX_BLOCKS = 512
 
 
 def eigh_tridiagonal(d: Any, e: Any) -> Any:
-    """Eigenvectors [n, n], by ascending eigenvalue, of diagonal `d` [n] and subdiagonal `e`.
+    """Returns eigenvectors [n, n] by ascending eigenvalue, for diagonal `d` and subdiagonal `e`.
 
     The largest absolute row sum of the matrix must be at most 1/2. n may be symbolic.
     """
@@ -61,18 +62,19 @@ def eigh_tridiagonal(d: Any, e: Any) -> Any:
 
 
 def block_size(n: Any) -> int:
-    """Returns the rows of the blocks that are solved before the whole matrix of n rows is."""
+    """Returns the number of rows of the blocks that are solved first, for a matrix of n rows."""
     if not sizes_known(n):
-        return _BLOCK
-    if n <= _LARGEST_BLOCK:
+        return _BLOCK_ROWS
+    if n <= _MAX_BLOCK_ROWS:
         return int(n)
-    return _LARGEST_BLOCK if n >= _LARGE else _BLOCK
+    return _MAX_BLOCK_ROWS if n >= _MIN_ROWS_FOR_MAX_BLOCKS else _BLOCK_ROWS
 
 
 def pad(d: Any, e: Any, block: int) -> tuple[Any, Any]:
-    """Makes both a multiple of `block` long, `e` as long as `d`.
+    """Pads `d` and `e` to the same length, a multiple of `block`.
 
-    The padding is untied, and sorts to the end: every true value is below 1.
+    The padding is not tied to the matrix, and its eigenvalues sort to the end, because those of the
+    matrix are below 1.
     """
     n = d.shape[0]
     padded = multiple_of(block, n)
@@ -84,9 +86,9 @@ def pad(d: Any, e: Any, block: int) -> tuple[Any, Any]:
 
 
 def _solve_blocks(d: Any, e: Any, size: int) -> tuple[Any, Any]:
-    """Solves the blocks [p, s, s] on the diagonal, down to single rows, without the ties between.
+    """Returns eigenvectors [p, s, s] and eigenvalues of the diagonal blocks, without their ties.
 
-    A tie of strength |b| takes |b| off the diagonal at both of its ends.
+    A tie of strength |b| subtracts |b| from the diagonal entries at both of its ends.
     """
     tie = lax.abs(e)
     previous = lax.pad(tie, np.zeros((), d.dtype), [(1, -1, 0)])
@@ -98,7 +100,7 @@ def _solve_blocks(d: Any, e: Any, size: int) -> tuple[Any, Any]:
 
 
 def on_diagonal(blocks: Any) -> Any:
-    """Makes [1, p s, p s] of blocks [p, s, s]."""
+    """Places blocks [p, s, s] on the diagonal of a matrix [1, p s, p s]."""
     count, size, _ = blocks.shape
     n = count * size
     stacked = lax.reshape(blocks, (n, size))
@@ -108,9 +110,10 @@ def on_diagonal(blocks: Any) -> Any:
 
 
 def rayleigh(d: Any, e: Any, v: Any) -> Any:
-    """Computes v_i^T T v_i for columns of `v` [n, k], T with diagonal `d` and subdiagonal `e`.
+    """Computes the Rayleigh quotients of the columns of `v` [n, k].
 
-    Eigenvalues come out twice as accurate as the vectors.
+    The matrix has diagonal `d` and subdiagonal `e`. The quotients have twice as many correct digits
+    as the vectors.
     """
     zero = np.zeros((), v.dtype)
     following = lax.pad(v, zero, [(-1, 1, 0), (0, 0, 0)])
@@ -119,18 +122,20 @@ def rayleigh(d: Any, e: Any, v: Any) -> Any:
     return (squares + products + products) / sum_over(v * v, 0)
 
 
-# gap(a, b): a - b, or the difference of an increasing function of both.
+# gap(a, b) is a - b, or f(a) - f(b) for an increasing function f.
 Gap = Callable[[Any, Any], Any]
 
 
 class Pairs(NamedTuple):
-    """Pairs of neighbouring parts of `size` rows each; the last one may be cut short.
+    """Pairs of neighbouring parts of equal size; the last pair may be shorter.
 
-    index: 0 .. n - 1, as are the following [n], by row (or eigenvalue).
+    All fields but `same` are [n], with one entry for each row (or eigenvalue).
+
+    index: 0 .. n - 1.
     first: the first row of its pair.
     seam: the last row of the upper part of its pair.
     last: whether it is the last row of its pair.
-    same: [n, n], whether two rows are of one pair.
+    same: [n, n], whether two rows are in the same pair.
     """
 
     index: Any
@@ -141,7 +146,7 @@ class Pairs(NamedTuple):
 
 
 def pairs_of(n: Any, size: Any) -> Pairs:
-    """Pairs parts of `size` rows, which is traced."""
+    """Pairs parts of `size` rows; `size` is a traced scalar."""
     index = lax.iota(np.int32, n)
     number = lax.div(index, size * np.int32(2))
     first = number * size * np.int32(2)
@@ -152,19 +157,19 @@ def pairs_of(n: Any, size: Any) -> Pairs:
 
 
 def _merge_all(vectors: Any, values: Any, ties: Any, size: int) -> tuple[Any, Any]:
-    """Ties parts of `size` rows each, pair by pair, until each matrix is one.
+    """Merges neighbouring parts in pairs until each matrix is a single part.
 
     Args:
       vectors: [p, n, n], the eigenvectors of the parts in blocks on the diagonal.
-      values: [p, n], ascending in each part.
-      ties: [p, n], entry k between rows k and k + 1; zero at the end.
-      size: of a part; n is a multiple of it.
+      values: [p, n], the eigenvalues, ascending in each part.
+      ties: [p, n]; entry k ties rows k and k + 1, and the last one is zero.
+      size: the number of rows of a part; n is a multiple of it.
     """
     n = values.shape[1]
 
     def merge(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         vectors, values, size = state
-        vectors, values = _merge(vectors, values, ties, pairs_of(n, size))
+        vectors, values = _merge_pairs(vectors, values, ties, pairs_of(n, size))
         return vectors, values, size * np.int32(2)
 
     start = (vectors, values, np.int32(size))
@@ -172,29 +177,28 @@ def _merge_all(vectors: Any, values: Any, ties: Any, size: int) -> tuple[Any, An
     return vectors, values
 
 
-def _merge(vectors: Any, values: Any, ties: Any, pairs: Pairs) -> tuple[Any, Any]:
-    """Ties the two parts of each pair, as `_merge_all` does again and again."""
+def _merge_pairs(vectors: Any, values: Any, ties: Any, pairs: Pairs) -> tuple[Any, Any]:
     # T = diag(T1, T2) + |b| u u^T, u being the last unit vector of T1 joined to the (signed)
-    # first one of T2: in the basis of the halves' eigenvectors, poles plus a rank-one tie.
+    # first one of T2. In the basis of the halves' eigenvectors, T is the poles plus a rank-one tie.
     upper = pairs.index <= pairs.seam
     z = row_at_seam(vectors, pairs)
-    # What is alone is not tied.
+    # A part without a partner reads the last tie, which is zero.
     tie = take_columns(ties, pairs.seam)
     z = where(upper, z, lax.sign(tie) * z)
-    # A tie below this floor moves no entry of the matrix by more than a rounding error.
+    # Raising a tie to this floor changes the matrix by at most a rounding error.
     floor = lax.full_like(z, epsilon(z.dtype) ** 2 / 16)
     weights = lax.max(lax.abs(tie) * z * z, floor)
 
     poles, ordered, rank = separate(values, pairs)
     origin, offset, difference = find_roots(poles, weights, ordered, pairs, lax.sub)
-    fitting = lax.sqrt(fitting_weights(poles, ordered, rank, difference, pairs, lax.sub))
-    s = where(pairs.same, columns(where(z < 0, -fitting, fitting)) / difference, 0)
+    fitted_z = lax.sqrt(fitting_weights(poles, ordered, rank, difference, pairs, lax.sub))
+    s = where(pairs.same, columns(where(z < 0, -fitted_z, fitted_z)) / difference, 0)
     s = s * rows(lax.rsqrt(sum_over(s * s, 1)))
     return matmul(vectors, s), origin + offset
 
 
 def row_at_seam(vectors: Any, pairs: Pairs) -> Any:
-    """Returns [p, n]: of each part's vectors [p, n, n] the entries in the row next to the other."""
+    """Returns [p, n], the entries of each part's vectors [p, n, n] in the row at the seam."""
     n = vectors.shape[1]
     row = where(pairs.index <= pairs.seam, pairs.seam, pairs.seam + np.int32(1))
     row = lax.min(row, lax.full_like(row, int32(n) - np.int32(1)))
@@ -202,32 +206,32 @@ def row_at_seam(vectors: Any, pairs: Pairs) -> Any:
 
 
 def take_columns(x: Any, index: Any) -> Any:
-    """Returns x[:, index], or the last one of x [p, n] beyond it."""
+    """Returns x[:, index]; an index beyond the end of x [p, n] reads the last column."""
     last = int32(x.shape[1]) - np.int32(1)
     return x.at[:, lax.min(index, lax.full_like(index, last))].get(mode="promise_in_bounds")
 
 
 def separate(poles: Any, pairs: Pairs) -> tuple[Any, Any, Any]:
-    """Moves poles [p, n] of a pair apart where they are closer than a rounding error of 1.
+    """Moves the poles [p, n] of a pair apart if they are closer than a rounding error of 1.
 
     Returns:
-      The poles in the order they came in, the poles in ascending order, the rank of each; all
-      within their pair.
+      The poles in their original order, the poles in ascending order, and the rank of each pole;
+      all within their pair.
     """
     index = pairs.index
-    # Ranks by counting, [pole, other]: no sort, whose order of equals could differ.
+    # Counts the smaller poles, [pole, other pole]. A sort could order equal poles differently.
     earlier = (rows(poles) < columns(poles)) | (
         (rows(poles) == columns(poles)) & (rows(index) < columns(index))
     )
     rank = sum_over(lax.convert_element_type(earlier & pairs.same, np.int32), 2) + pairs.first
     at_rank = columns(rank) == rows(index)  # [pole, place]
     ordered = sum_over(where(at_rank, columns(poles), 0), 1)
-    # Each at least one unit above the one before: the running maximum of pole - index * unit.
+    # The running maximum of pole - index * unit puts each pole at least a unit above the last one.
     unit = lax.convert_element_type(index, poles.dtype) * np.array(
         epsilon(poles.dtype), poles.dtype
     )
-    until = (rows(index) <= columns(index)) & pairs.same
-    level = where(until, rows(ordered - unit), -np.inf)
+    up_to = (rows(index) <= columns(index)) & pairs.same
+    level = where(up_to, rows(ordered - unit), -np.inf)
     ordered = lax.reduce(level, np.array(-np.inf, poles.dtype), lax.max, (2,)) + unit
     return sum_over(where(at_rank, rows(ordered), 0), 2), ordered, rank
 
@@ -237,10 +241,10 @@ def find_roots(
 ) -> tuple[Any, Any, Any]:
     """Finds the roots of 1 + sum_j weight_j / gap(pole_j, root), one above each pole, all [p, n].
 
-    Each root is an offset from the nearer of its two poles. Bisection over the floating point
-    numbers themselves finds it to 1/64 of its size, in as many steps as their exponents have bits
-    and a few. The offset times the equation has no pole left that is nearer than the offset itself,
-    so that each step of Newton's method from there doubles the digits that are right.
+    A root is computed as an offset from the nearer of its two poles. Bisection over the bits of the
+    offset finds it to 1/64 of its size, in a few more steps than the exponent has bits. The offset
+    times the equation has no pole nearer than the offset itself, so each of the Newton steps that
+    follow doubles the number of correct digits.
 
     Returns:
       The nearer pole and gap(root, pole) [p, root], and gap(pole, root) [p, pole, root], to full
@@ -254,16 +258,16 @@ def find_roots(
         return sum_over(own_weights / distance, 1) + one
 
     def distances(origin: Any) -> Any:
-        # Poles of other pairs are nowhere near.
+        # 4 is farther away than any pole of the same pair.
         return where(pairs.same, gap(columns(poles), rows(origin)), 4)
 
     following = lax.pad(ordered, np.zeros((), dtype), [(0, 0, 0), (-1, 1, 0)])
     # The last root is at most the sum of the weights above the last pole.
     reach = columns(sum_over(weights, 1)) * np.array(1 + 1e-3, dtype)
     half = where(pairs.last, reach, gap(following, ordered) * np.array(0.5, dtype))
-    left = (secular(distances(ordered) - rows(half)) >= 0) | pairs.last
-    origin = where(left, ordered, following)
-    direction = where(left, one, -one)
+    near_lower = (secular(distances(ordered) - rows(half)) >= 0) | pairs.last
+    origin = where(near_lower, ordered, following)
+    direction = where(near_lower, one, -one)
     base = distances(origin)
 
     bits = np.dtype(f"int{dtype.itemsize * 8}")
@@ -280,7 +284,7 @@ def find_roots(
     def newton(_: Any, size: Any) -> Any:
         distance = base - rows(direction * size)
         value = direction * secular(distance)
-        # Divided in another order: XLA would store quotients that the two sums share.
+        # Divides in another order than `secular`: XLA would store quotients that both sums share.
         slope = value + sum_over(rows(size) / distance * own_weights / distance, 1)
         return lax.clamp(low, where(slope > 0, size - size * value / slope, size), high)
 
@@ -297,8 +301,8 @@ def fitting_weights(
 ) -> Any:
     """Computes weights [p, n] whose secular equation has exactly these roots (Loewner's formula).
 
-    weight_j = prod_i (root_i - pole_j) / prod_{i != j} (pole_i - pole_j), each root over the
-    pole between it and pole_j, so that no factor but the last one is above 1.
+    weight_j = prod_i (root_i - pole_j) / prod_{i != j} (pole_i - pole_j), where each root is
+    divided by the pole between it and pole_j, so that only the last factor can exceed 1.
     """
     following = lax.pad(ordered, np.zeros((), poles.dtype), [(0, 0, 0), (-1, 1, 0)])
     neighbour = where(rows(pairs.index) < columns(rank), rows(ordered), rows(following))

@@ -24,20 +24,20 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
 )
 from jax2tf_bridge.from_jax.linalg._schur import schur_of_matrix
 
-_MOST_BALANCING = 20
+_MAX_BALANCING_SWEEPS = 20
 
 
 def eig(
     a: Any, *, compute_left_eigenvectors: bool, compute_right_eigenvectors: bool, **options: Any
 ) -> tuple[Any, ...]:
-    """Eigenvalues, and the eigenvectors that are asked for, of a [..., n, n]; all are complex.
+    """Computes the eigenvalues and the requested eigenvectors of a [..., n, n]; all are complex.
 
-    As LAPACK has them: u^H A = w u^H for left ones u, of length 1 with a real largest entry; those
-    of a real matrix are real, or in pairs of conjugates, the one with positive imaginary part
-    first. A matrix that is not finite gives NaN.
+    The conventions are LAPACK's: u^H A = w u^H for a left eigenvector u, and eigenvectors have
+    length 1 and a real largest entry. Eigenvalues of a real matrix are real or in conjugate pairs,
+    the one with positive imaginary part first. A matrix that is not finite gives NaN.
 
     Returns:
-      [..., n]; left eigenvectors [..., n, n]; right ones [..., n, n].
+      The eigenvalues [..., n]; left eigenvectors [..., n, n]; right eigenvectors [..., n, n].
     """
     del options
     function = functools.partial(
@@ -48,7 +48,7 @@ def eig(
 
 
 def _eig(a: Any, *, left: bool, right: bool) -> tuple[Any, ...]:
-    a, scales = _balanced(a)
+    a, scales = _balance(a)
     t, z = schur_of_matrix(a)
     size = lax.abs(t)
     largest = lax.reduce(size, np.zeros((), size.dtype), lax.max, (0, 1))
@@ -56,28 +56,28 @@ def _eig(a: Any, *, left: bool, right: bool) -> tuple[Any, ...]:
     t = t / lax.convert_element_type(scale, t.dtype)
     was_real = not is_complex(a)
     if was_real:
-        t, z, values = _complex_schur(t, z)
+        t, z, values = _to_complex_schur(t, z)
     else:
         values = diagonal(t)
     results = [values * lax.convert_element_type(scale, values.dtype)]
     if left:
         # y^H T = w y^H: T^H is upper triangular in reverse order.
         mirrored = lax.rev(adjoint(t), (0, 1))
-        vectors = lax.rev(_of_triangular(mirrored, lax.rev(lax.conj(values), (0,))), (0, 1))
+        vectors = lax.rev(_solve_triangular(mirrored, lax.rev(lax.conj(values), (0,))), (0, 1))
         unscaled = matmul(z, vectors) / columns(lax.convert_element_type(scales, z.dtype))
-        results.append(_normalized(unscaled, values, was_real))
+        results.append(_normalize(unscaled, values, was_real))
     if right:
-        vectors = matmul(z, _of_triangular(t, values))
+        vectors = matmul(z, _solve_triangular(t, values))
         unscaled = vectors * columns(lax.convert_element_type(scales, z.dtype))
-        results.append(_normalized(unscaled, values, was_real))
+        results.append(_normalize(unscaled, values, was_real))
     return tuple(results)
 
 
-def _balanced(a: Any) -> tuple[Any, Any]:
+def _balance(a: Any) -> tuple[Any, Any]:
     """Returns D^-1 A D and the diagonal D [n] that makes rows and columns about equally long.
 
-    As LAPACK's gebal does before it looks for eigenvalues: those of badly scaled matrices would be
-    lost in the rounding errors of their largest entries.
+    This is LAPACK's gebal. Without it, the small eigenvalues of a badly scaled matrix would be lost
+    in the rounding errors of its largest entries.
     """
     n = a.shape[0]
     dtype = real_dtype(a.dtype)
@@ -90,38 +90,38 @@ def _balanced(a: Any) -> tuple[Any, Any]:
         others = where(index == i, 0, lax.abs(lax.reshape(entries, (n,))))
         return lax.reduce(others, np.zeros((), dtype), lax.add, (0,))
 
-    def scale_one(i: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+    def balance_row(i: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         a, scales, changed = state
         column = lax.dynamic_slice_in_dim(a, i, 1, 1)
         c, r = length(column, i), length(lax.dynamic_slice_in_dim(a, i, 1, 0), i)
         possible = (c > 0) & (r > 0) & lax.is_finite(c) & lax.is_finite(r)
-        halves = lax.log(where(possible, r, 1)) - lax.log(where(possible, c, 1))
-        power = lax.round(halves / np.array(2 * np.log(2), dtype))
+        log_ratio = lax.log(where(possible, r, 1)) - lax.log(where(possible, c, 1))
+        power = lax.round(log_ratio / np.array(2 * np.log(2), dtype))
         factor = lax.exp2(lax.clamp(np.array(-40, dtype), power, np.array(40, dtype)))
         shorter = possible & (c * factor + r / factor < 0.95 * (c + r))
         factor = where(shorter, factor, 1)
-        wide = lax.convert_element_type(factor, a.dtype)
-        a = lax.dynamic_update_slice_in_dim(a, column * wide, i, 1)
+        typed_factor = lax.convert_element_type(factor, a.dtype)
+        a = lax.dynamic_update_slice_in_dim(a, column * typed_factor, i, 1)
         row = lax.dynamic_slice_in_dim(a, i, 1, 0)
-        a = lax.dynamic_update_slice_in_dim(a, row / wide, i, 0)
+        a = lax.dynamic_update_slice_in_dim(a, row / typed_factor, i, 0)
         return a, where(index == i, scales * factor, scales), changed | shorter
 
     def sweep(state: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
         a, scales, _, count = state
         start = (a, scales, np.array(False))
-        a, scales, changed = loop(n, scale_one, start)
+        a, scales, changed = loop(n, balance_row, start)
         return a, scales, changed, count + np.int32(1)
 
     balanced, scales, _, _ = lax.while_loop(
-        lambda state: state[2] & (state[3] < np.int32(_MOST_BALANCING)),
+        lambda state: state[2] & (state[3] < np.int32(_MAX_BALANCING_SWEEPS)),
         sweep,
         (a, ones, np.array(True), np.array(0, np.int32)),
     )
     return balanced, scales
 
 
-def _complex_schur(t: Any, z: Any) -> tuple[Any, Any, Any]:
-    """Makes a real decomposition complex: T triangular, Z, and the eigenvalues.
+def _to_complex_schur(t: Any, z: Any) -> tuple[Any, Any, Any]:
+    """Converts a real Schur decomposition to a complex one: triangular T, Z, and the eigenvalues.
 
     The blocks [[p, q], [r, p]] have the eigenvalues p +- i sqrt(-q r), and (q, +- i sqrt(-q r)) as
     eigenvectors.
@@ -131,12 +131,12 @@ def _complex_schur(t: Any, z: Any) -> tuple[Any, Any, Any]:
     below = below_diagonal(n)
     nothing = np.zeros(1, t.dtype)
 
-    def beside(shift: int) -> Any:
+    def off_diagonal(shift: int) -> Any:
         entries = where(below == shift, t, 0)
         return lax.reduce(entries, np.zeros((), t.dtype), lax.add, (1 if shift < 0 else 0,))
 
-    # By the first row of each pair: what is left of the diagonal in the next row, and above it.
-    lower, upper = beside(1), beside(-1)
+    # The entries below and above the diagonal, indexed by the first row of each pair.
+    lower, upper = off_diagonal(1), off_diagonal(-1)
     first = lower != 0
     imaginary = where(first, lax.sqrt(lax.abs(upper)) * lax.sqrt(lax.abs(lower)), 0)
     imaginary = imaginary - lax.concatenate([nothing, imaginary[:-1]], 0)
@@ -151,7 +151,7 @@ def _complex_schur(t: Any, z: Any) -> tuple[Any, Any, Any]:
     zeros = lax.full_like(t, 0)
     unitary = lax.complex(
         where(below == 0, rows(on_diagonal), 0) + zeros,
-        # i tail below the diagonal in the first column of a pair, and beside it in the second.
+        # i tail, below the diagonal in the first column of a pair and above it in the second.
         where(below == 1, rows(tail), 0) + where(below == -1, columns(tail), 0),
     )
     t, z = (lax.convert_element_type(m, dtype) for m in (t, z))
@@ -160,17 +160,17 @@ def _complex_schur(t: Any, z: Any) -> tuple[Any, Any, Any]:
     return t, matmul(z, unitary), values
 
 
-def _of_triangular(t: Any, values: Any) -> Any:
-    """Computes the right eigenvectors of an upper triangular T with these values on its diagonal.
+def _solve_triangular(t: Any, values: Any) -> Any:
+    """Computes the right eigenvectors of an upper triangular T with `values` on its diagonal.
 
-    The entries of T must be of the order of 1.
+    The entries of T must be of order 1.
     """
     n = t.shape[0]
     if n == 0:
         return t
     index = lax.iota(np.int32, n)
     dtype = real_dtype(t.dtype)
-    least = np.array(np.finfo(dtype).eps, dtype)  # the largest entry of T is 1
+    min_difference = np.array(np.finfo(dtype).eps, dtype)  # the largest entry of T is 1
 
     def substitute(step: Any, x: Any) -> Any:
         i = int32(n) - np.int32(1) - step
@@ -178,13 +178,13 @@ def _of_triangular(t: Any, values: Any) -> Any:
         sums = matmul(where(rows(index > i), row, 0), x)
         value = lax.dynamic_slice_in_dim(values, i, 1, 0)
         difference = value - values
-        # Equal eigenvalues get independent vectors only if T has them: they are told apart by
-        # a rounding error of T, as in LAPACK.
-        close = lax.abs(difference) < least
-        divisor = where(close, lax.convert_element_type(least, t.dtype), difference)
+        # Equal eigenvalues are separated by a rounding error of T, as in LAPACK, so they get
+        # independent vectors only if T has such.
+        close = lax.abs(difference) < min_difference
+        divisor = where(close, lax.convert_element_type(min_difference, t.dtype), difference)
         solved = where(rows(index > i), -sums / rows(divisor), 0)
         solved = where(rows(index == i), np.ones((), t.dtype), solved)
-        # Nearly equal eigenvalues make entries that overflow soon.
+        # Rescaled, because nearly equal eigenvalues make entries that would overflow.
         x = lax.dynamic_update_slice_in_dim(x, solved, i, 0)
         longest = lax.reduce(lax.abs(x), np.zeros((), dtype), lax.max, (0,))
         scale = where(longest > 1, longest, np.ones((), dtype))
@@ -193,14 +193,17 @@ def _of_triangular(t: Any, values: Any) -> Any:
     return loop(n, substitute, eye_like(t, n, n))
 
 
-def _normalized(vectors: Any, values: Any, was_real: bool) -> Any:
-    """Columns of length 1 with positive largest entries; of real matrices real or conjugate."""
+def _normalize(vectors: Any, values: Any, was_real: bool) -> Any:
+    """Scales columns to length 1 and a positive largest entry.
+
+    Eigenvectors of a real matrix become exactly real or exactly conjugate pairs.
+    """
     if vectors.shape[0] == 0:
         return vectors
     dtype = real_dtype(vectors.dtype)
     size = lax.abs(vectors)
-    places = lax.argmax(size, 0, np.int32)
-    chosen = where(lax.broadcasted_iota(np.int32, vectors.shape, 0) == rows(places), vectors, 0)
+    positions = lax.argmax(size, 0, np.int32)
+    chosen = where(lax.broadcasted_iota(np.int32, vectors.shape, 0) == rows(positions), vectors, 0)
     largest = lax.reduce(chosen, np.zeros((), vectors.dtype), lax.add, (0,))
     sizes = where(lax.abs(largest) > 0, lax.abs(largest), np.ones((), dtype))
     vectors = vectors * rows(lax.conj(largest) / lax.convert_element_type(sizes, vectors.dtype))

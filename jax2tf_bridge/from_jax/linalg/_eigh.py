@@ -23,35 +23,35 @@ from jax2tf_bridge.from_jax.linalg._tridiagonal import (
     tridiagonalize,
 )
 
-# Up to this many rows XLA's own Jacobi iteration (custom call Eigh) is as fast.
-_LARGEST_JACOBI = 32
+# Maximum number of rows for which XLA's own Jacobi iteration (custom call Eigh) is as fast.
+_MAX_JACOBI_ROWS = 32
 
 
 def largest_jacobi(dtype: Any) -> int:
-    """Returns the most rows of a matrix that is left to the custom call Eigh.
+    """Returns the maximum number of rows of a matrix that the custom call Eigh decomposes.
 
-    In 64 bits that is one: whatever tolerance it is asked for, it leaves about 1e-8 of the
-    norm off the diagonal.
+    In 64 bits this is one, because Eigh leaves about 1e-8 of the norm off the diagonal, for any
+    requested tolerance.
     """
-    return _LARGEST_JACOBI if epsilon(dtype) > 1e-10 else 1
+    return _MAX_JACOBI_ROWS if epsilon(dtype) > 1e-10 else 1
 
 
 def eigh(a: Any, *, lower: bool) -> tuple[Any, Any]:
-    """Eigenvectors [..., n, n] and ascending eigenvalues [..., n] of a Hermitian a [..., n, n].
+    """Computes eigenvectors [..., n, n] and ascending eigenvalues [..., n] of Hermitian matrices.
 
-    Only the lower (or upper) triangle is read. A matrix that is not finite gives NaN throughout.
-    n may be symbolic.
+    Only the lower (or upper) triangle of a [..., n, n] is read. A matrix that is not finite gives
+    NaN throughout. n may be symbolic.
     """
-    function = functools.partial(_eigh, lower=lower)
+    function = functools.partial(_decompose, lower=lower)
     for _ in a.shape[:-2]:
         function = jax.vmap(function)
     vectors, values = function(a)
     return vectors, values
 
 
-def _eigh(a: Any, *, lower: bool) -> tuple[Any, Any]:
+def _decompose(a: Any, *, lower: bool) -> tuple[Any, Any]:
     n = a.shape[0]
-    a = _hermitian(a, lower)
+    a = _make_hermitian(a, lower)
     largest = lax.reduce(lax.abs(a), np.zeros((), real(a).dtype), lax.max, (0, 1))
     finite = lax.is_finite(largest) & lax.reduce(
         lax.is_finite(lax.abs(a)), np.array(True), lax.bitwise_and, (0, 1)
@@ -87,7 +87,7 @@ def _eigh(a: Any, *, lower: bool) -> tuple[Any, Any]:
     return where(finite, vectors, nan), where(finite, values * norm * scale, real(nan))
 
 
-def _hermitian(a: Any, lower: bool) -> Any:
+def _make_hermitian(a: Any, lower: bool) -> Any:
     below = below_diagonal(a.shape[0])
     a = where(below >= 0 if lower else below <= 0, a, adjoint(a))
     if is_complex(a):

@@ -1,4 +1,4 @@
-"""Householder reflectors as LAPACK stores them, and the decompositions that are made of them."""
+"""Householder reflectors as LAPACK stores them, and decompositions that use them."""
 
 import functools
 from typing import Any
@@ -23,10 +23,10 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
 def reflector(x: Any, k: Any) -> tuple[Any, Any, Any]:
     """Returns v, tau and beta with (I - tau v v^H)^H x = beta e_k, for x [n] from entry k on.
 
-    v is 0 before k and 1 at k, and beta is real. tau is 0 where x is of that form already.
+    v is 0 before k and 1 at k, and beta is real. tau is 0 if x has the form beta e_k already.
     """
     index = lax.iota(np.int32, x.shape[0])
-    alpha = _at(x, k)
+    alpha = _entry_at(x, k)
     tail = where(index > k, x, 0)
     largest = lax.reduce(lax.abs(where(index >= k, x, 0)), real(alpha * 0), lax.max, (0,))
     one = np.ones((), largest.dtype)
@@ -34,15 +34,15 @@ def reflector(x: Any, k: Any) -> tuple[Any, Any, Any]:
     scaled = lax.abs(x) / scale
     squares = where(index >= k, scaled * scaled, 0)
     norm = scale * lax.sqrt(lax.reduce(squares, np.zeros((), scale.dtype), lax.add, (0,)))
-    beta = where(_sign_bit(real(alpha)), norm, -norm)
+    beta = where(_has_sign_bit(real(alpha)), norm, -norm)
     no_tail = lax.reduce(tail == 0, np.array(True), lax.bitwise_and, (0,))
-    done = no_tail & (lax.imag(alpha) == 0) if is_complex(x) else no_tail
-    beta = where(done, real(alpha), beta)
-    divisor = where(done, one, beta)
-    tau = (_like(beta, x) - alpha) / _like(divisor, x)
-    difference = where(done, np.ones((), x.dtype), alpha - _like(beta, x))
+    is_reduced = no_tail & (lax.imag(alpha) == 0) if is_complex(x) else no_tail
+    beta = where(is_reduced, real(alpha), beta)
+    divisor = where(is_reduced, one, beta)
+    tau = (_cast_like(beta, x) - alpha) / _cast_like(divisor, x)
+    difference = where(is_reduced, np.ones((), x.dtype), alpha - _cast_like(beta, x))
     v = where(index == k, np.ones((), x.dtype), tail / difference)
-    return v, where(done, np.zeros((), x.dtype), tau), beta
+    return v, where(is_reduced, np.zeros((), x.dtype), tau), beta
 
 
 def reflect_rows(a: Any, v: Any, tau: Any) -> Any:
@@ -58,17 +58,17 @@ def reflect_columns(a: Any, v: Any, tau: Any) -> Any:
 
 
 def hessenberg(a: Any) -> tuple[Any, Any]:
-    """Computes A = Q H Q^H, packed as by LAPACK's gehrd.
+    """Computes A = Q H Q^H, packed like LAPACK's gehrd.
 
     Returns:
       For a [..., n, n]: H on and above the first subdiagonal and the reflectors below it
       [..., n, n]; their taus [..., n - 1].
     """
-    packed, taus = each_matrix(_hessenberg, a)
+    packed, taus = each_matrix(_reduce_to_hessenberg, a)
     return packed, taus
 
 
-def _hessenberg(a: Any) -> tuple[Any, Any]:
+def _reduce_to_hessenberg(a: Any) -> tuple[Any, Any]:
     n = a.shape[0]
     count = max(n - 1, 0)
     steps = lax.iota(np.int32, count)
@@ -80,7 +80,7 @@ def _hessenberg(a: Any) -> tuple[Any, Any]:
         v, tau, beta = reflector(column, k + 1)
         h = reflect_columns(reflect_rows(h, v, tau), v, tau)
         here = rows(index == k)
-        exact = where(index == k + 1, _like(beta, a), where(index > k + 1, 0, column))
+        exact = where(index == k + 1, _cast_like(beta, a), where(index > k + 1, 0, column))
         h = where(here & columns(index > k), columns(exact), h)
         vectors = where(here & columns(index > k + 1), columns(v), vectors)
         return h, where(steps == k, tau, taus), vectors
@@ -91,55 +91,56 @@ def _hessenberg(a: Any) -> tuple[Any, Any]:
 
 
 def tridiagonal(a: Any, *, lower: bool) -> tuple[Any, Any, Any, Any]:
-    """Computes A = Q T Q^H for Hermitian matrices, packed as by LAPACK's sytrd and hetrd.
+    """Computes A = Q T Q^H for Hermitian matrices, packed like LAPACK's sytrd and hetrd.
+
+    Only the lower (or upper) triangle of a [..., n, n] is read.
 
     Returns:
-      For a [..., n, n], of which the lower (or upper) triangle is read: T and the reflectors in
-      that triangle, the other one as it was; the diagonal and the off-diagonal of T, real
-      [..., n] and [..., n - 1]; the taus [..., n - 1].
+      T and the reflectors in that triangle, with the other triangle unchanged; the diagonal and
+      the off-diagonal of T, real [..., n] and [..., n - 1]; the taus [..., n - 1].
     """
-    function = _lower_tridiagonal if lower else _upper_tridiagonal
+    function = _reduce_lower if lower else _reduce_upper
     packed, d, e, taus = each_matrix(function, a)
     return packed, d, e, taus
 
 
-def _upper_tridiagonal(a: Any) -> tuple[Any, Any, Any, Any]:
+def _reduce_upper(a: Any) -> tuple[Any, Any, Any, Any]:
     """Reduces the lower triangle in reverse order, and reverses the results."""
-    packed, *vectors = _lower_tridiagonal(lax.rev(a, (0, 1)))
+    packed, *vectors = _reduce_lower(lax.rev(a, (0, 1)))
     d, e, taus = (lax.rev(v, (0,)) for v in vectors)
     return lax.rev(packed, (0, 1)), d, e, taus
 
 
-def _lower_tridiagonal(a: Any) -> tuple[Any, Any, Any, Any]:
+def _reduce_lower(a: Any) -> tuple[Any, Any, Any, Any]:
     below = below_diagonal(a.shape[0])
     hermitian = where(below > 0, a, adjoint(a))
-    hermitian = where(below == 0, _like(real(a), a), hermitian)
-    packed, taus = _hessenberg(hermitian)
-    d = _diagonal(packed)
-    e = _diagonal(packed[1:, :-1])
+    hermitian = where(below == 0, _cast_like(real(a), a), hermitian)
+    packed, taus = _reduce_to_hessenberg(hermitian)
+    d = _take_diagonal(packed)
+    e = _take_diagonal(packed[1:, :-1])
     return where(below >= 0, packed, a), real(d), real(e), taus
 
 
 def pivoted_qr(a: Any, pivots: Any, *, rank: Any = None, **options: Any) -> tuple[Any, Any, Any]:
-    """Computes A P = Q R, the longest remaining column first, packed as by LAPACK's geqp3.
+    """Computes A P = Q R with the longest remaining column first, packed like LAPACK's geqp3.
 
     Args:
-      a: [..., m, n].
-      pivots: int32 [..., n]; all columns are free, as JAX has it, so that it is not read.
-      rank: min(m, n), which symbolic sizes need.
-      options: which of the libraries for GPUs; the result is the same.
+      a: the matrices [..., m, n].
+      pivots: int32 [..., n]; only its dtype is used, because in JAX all columns are free.
+      rank: min(m, n); required for symbolic sizes.
+      options: JAX's choice of a GPU library, which is ignored.
 
     Returns:
-      R on and above the diagonal and the reflectors below it [..., m, n]; the columns of A in
-      the order of R's, counted from 1, int32 [..., n]; the taus [..., min(m, n)].
+      R on and above the diagonal and the reflectors below it [..., m, n]; the column of A for each
+      column of R, counted from 1, int32 [..., n]; the taus [..., min(m, n)].
     """
     del options
     rank = min(a.shape[-2:]) if rank is None else rank
-    packed, order, taus = each_matrix(functools.partial(_pivoted_qr, rank=rank), a)
+    packed, order, taus = each_matrix(functools.partial(_factor_with_pivoting, rank=rank), a)
     return packed, lax.convert_element_type(order, pivots.dtype), taus
 
 
-def _pivoted_qr(a: Any, *, rank: Any) -> tuple[Any, Any, Any]:
+def _factor_with_pivoting(a: Any, *, rank: Any) -> tuple[Any, Any, Any]:
     m, n = a.shape
     steps, row_index, column_index = (lax.iota(np.int32, size) for size in (rank, m, n))
 
@@ -158,7 +159,7 @@ def _pivoted_qr(a: Any, *, rank: Any) -> tuple[Any, Any, Any]:
         v, tau, beta = reflector(column, k)
         reflected = reflect_rows(a, v, tau)
         a = where(rows(column_index > k), reflected, a)
-        here = where(row_index == k, _like(beta, a), where(row_index > k, v, column))
+        here = where(row_index == k, _cast_like(beta, a), where(row_index > k, v, column))
         a = where(rows(column_index == k), columns(here), a)
         return a, order, where(steps == k, tau, taus)
 
@@ -173,20 +174,20 @@ def _swap_columns(a: Any, i: Any, j: Any) -> Any:
     return lax.dynamic_update_slice_in_dim(a, first, j, 1)
 
 
-def _sign_bit(x: Any) -> Any:
-    """Tells negative floats, the negative zero too, which LAPACK tells from the positive one."""
+def _has_sign_bit(x: Any) -> Any:
+    """Returns whether the sign bit is set (-0.0 included, as in LAPACK)."""
     bits = np.dtype(f"int{8 * x.dtype.itemsize}")
     return lax.bitcast_convert_type(x, bits) < 0
 
 
-def _at(x: Any, k: Any) -> Any:
+def _entry_at(x: Any, k: Any) -> Any:
     return lax.squeeze(lax.dynamic_slice_in_dim(x, k, 1, 0), (0,))
 
 
-def _like(x: Any, a: Any) -> Any:
+def _cast_like(x: Any, a: Any) -> Any:
     return lax.convert_element_type(x, a.dtype)
 
 
-def _diagonal(a: Any) -> Any:
+def _take_diagonal(a: Any) -> Any:
     masked = where(below_diagonal(*a.shape) == 0, a, 0)
     return lax.reduce(masked, np.zeros((), a.dtype), lax.add, (1,))

@@ -1,4 +1,4 @@
-"""Rules in the place of LAPACK, cusolver and hipsolver calls, platform by platform."""
+"""Lowering rules that replace calls of LAPACK, cusolver and hipsolver, by platform."""
 
 import functools
 from collections.abc import Sequence
@@ -32,13 +32,13 @@ from jax2tf_bridge.from_jax.linalg._svd import svd
 from jax2tf_bridge.from_jax.linalg._triangular import substitution_is_fast, triangular_solve
 from jax2tf_bridge.from_jax.linalg._tridiagonal_solve import tridiagonal_solve
 
-# The platforms on which TensorFlow lacks the handlers that jaxlib registers. On TPU, and on
-# platforms that are not known here, JAX's own rules stay.
+# Platforms on which TensorFlow lacks the handlers that jaxlib registers. TPU and unknown platforms
+# keep JAX's own rules.
 PLATFORMS = ("cpu", "cuda", "rocm")
 _GPUS = ("cuda", "rocm")
 
-# Up to this many rows the op cholesky is as fast on CPU as the blocked form.
-_LARGEST_CHOLESKY_OP = 24
+# Maximum number of rows for which the op cholesky is as fast on CPU as the blocked form.
+_MAX_CHOLESKY_OP_ROWS = 24
 
 _lower_eigh = lower_fun(_eigh.eigh)
 _lower_cholesky = lower_fun(cholesky, multiple_results=False)
@@ -50,50 +50,50 @@ _lower_schur = lower_fun(schur)
 _lower_hessenberg = lower_fun(hessenberg)
 _lower_tridiagonal = lower_fun(tridiagonal)
 
-# TPU too: for what JAX has no rule there.
-_EVERYWHERE = (*PLATFORMS, "tpu")
+# For primitives without a JAX rule on TPU.
+_ALL_PLATFORMS = (*PLATFORMS, "tpu")
 
 
 def linalg_rules(platforms: Sequence[str]) -> tuple[tuple[Any, Rule], ...]:
     """Lists (primitive, rule) pairs; each rule lowers for all the platforms of its context."""
-    ours = _of_lapack_alone()
-    return ours if set(platforms).isdisjoint(PLATFORMS) else (*ours, *_with_other_rules())
+    rules = _list_common_rules()
+    return rules if set(platforms).isdisjoint(PLATFORMS) else (*rules, *_list_cpu_gpu_rules())
 
 
-def _of_lapack_alone() -> tuple[tuple[Any, Rule], ...]:
-    """Lists the rules for what JAX lacks on TPU, at open sizes at least."""
-    ours: list[tuple[Any, Rule]] = [
+def _list_common_rules() -> tuple[tuple[Any, Rule], ...]:
+    """Lists the rules for primitives that JAX cannot lower on TPU, or not with open sizes."""
+    new_rules: list[tuple[Any, Rule]] = [
         (lax.linalg.eig_p, _lower_eig),
         (lax.linalg.schur_p, _lower_schur),
         (lax.linalg.hessenberg_p, _lower_hessenberg),
         (lax.linalg.tridiagonal_p, _lower_tridiagonal),
     ]
     if has_primitive("geqp3_p"):
-        ours.append((geqp3_p, _lower_pivoted_qr))
+        new_rules.append((geqp3_p, _lower_pivoted_qr))
     return (
-        *((p, by_platform(p, dict.fromkeys(_EVERYWHERE, rule))) for p, rule in ours),
+        *((p, by_platform(p, dict.fromkeys(_ALL_PLATFORMS, rule))) for p, rule in new_rules),
         (lax.linalg.tridiagonal_solve_p, _lower_tridiagonal_solve_by_platform),
         (lax.linalg.svd_p, _lower_svd_by_platform),
         (lax.linalg.eigh_p, _lower_eigh_by_platform),
     )
 
 
-def _with_other_rules() -> tuple[tuple[Any, Rule], ...]:
-    ours: list[tuple[Any, Rule]] = [
+def _list_cpu_gpu_rules() -> tuple[tuple[Any, Rule], ...]:
+    new_rules: list[tuple[Any, Rule]] = [
         (lax.linalg.lu_p, _lower_lu),
     ]
-    # Absent before 0.10, where qr_multiply is written with householder_product.
+    # Absent before JAX 0.10, where qr_multiply uses householder_product.
     ormqr_p = getattr(lax.linalg, "ormqr_p", None)
     if ormqr_p is not None:
-        ours.append((ormqr_p, lower_fun(_qr.ormqr, multiple_results=False)))
-    # JAX has rules without custom calls for these, and uses others on GPUs.
+        new_rules.append((ormqr_p, lower_fun(_qr.ormqr, multiple_results=False)))
+    # JAX has rules without custom calls for these, but does not use them on GPUs.
     plain = [
         lax.linalg.lu_pivots_to_permutation_p,
         lax.linalg.symmetric_product_p,
         lax.linalg.cholesky_update_p,
     ]
     return (
-        *((p, by_platform(p, dict.fromkeys(PLATFORMS, rule))) for p, rule in ours),
+        *((p, by_platform(p, dict.fromkeys(PLATFORMS, rule))) for p, rule in new_rules),
         *((p, by_platform(p, dict.fromkeys(PLATFORMS, common_rule(p)))) for p in plain),
         *([(geqrf_p, _qr.lower_geqrf)] if has_primitive("geqrf_p") else []),
         (lax.linalg.householder_product_p, _qr.lower_householder_product),
@@ -114,23 +114,23 @@ def _lower_pivoted_qr(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
 
 
 def _lower_svd(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
-    # min(m, n), whatever part of the values is asked for.
+    # The rank is min(m, n), even if only some of the singular values are requested.
     m, n = ctx.avals_in[0].shape[-2:]
     rank = m if m == n else jax.eval_shape(jnp.linalg.svdvals, ctx.avals_in[0]).shape[-1]
     return lower_fun(functools.partial(svd, rank=rank))(ctx, a, **params)
 
 
 def _lower_svd_by_platform(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
-    # JAX's rule for the TPU compares the two sizes.
-    ours = PLATFORMS if sizes_known(*ctx.avals_in[0].shape[-2:]) else _EVERYWHERE
-    rules = dict.fromkeys(ours, _lower_svd)
+    # JAX's TPU rule compares the two sizes, which fails if they are symbolic.
+    platforms = PLATFORMS if sizes_known(*ctx.avals_in[0].shape[-2:]) else _ALL_PLATFORMS
+    rules = dict.fromkeys(platforms, _lower_svd)
     return lower_by_platform(ctx, lax.linalg.svd_p, rules, a, **params)
 
 
 def _lower_eigh_by_platform(ctx: Any, a: Any, **params: Any) -> Sequence[Any]:
-    # JAX's rule for the TPU takes open sizes of batches alone.
-    ours = PLATFORMS if sizes_known(*ctx.avals_in[0].shape[-2:]) else _EVERYWHERE
-    rules = dict.fromkeys(ours, _lower_eigh_by_size)
+    # JAX's TPU rule supports open sizes only in the batch.
+    platforms = PLATFORMS if sizes_known(*ctx.avals_in[0].shape[-2:]) else _ALL_PLATFORMS
+    rules = dict.fromkeys(platforms, _lower_eigh_by_size)
     return lower_by_platform(ctx, lax.linalg.eigh_p, rules, a, **params)
 
 
@@ -143,7 +143,7 @@ def _lower_eigh_by_size(
     subset_by_index: tuple[int, int] | None,
     **algorithm: Any,
 ) -> Sequence[Any]:
-    del sort_eigenvalues, algorithm  # always sorted; the result is the same
+    del sort_eigenvalues, algorithm  # the result is always sorted, with any algorithm
     aval = ctx.avals_in[0]
     n = aval.shape[-1]
     if subset_by_index is not None and tuple(subset_by_index) != (0, n):
@@ -152,37 +152,36 @@ def _lower_eigh_by_size(
             "no platform but TPU. Leave it out and slice the result."
         )
     if n == 0:
-        return lower_fun(_no_eigenvalues)(ctx, a)
+        return lower_fun(_decompose_empty)(ctx, a)
     small = sizes_known(n) and n <= _eigh.largest_jacobi(aval.dtype)
     if not (small and custom_calls_possible()):
         return _lower_eigh(ctx, a, lower=lower)
     if not lower:
-        # XLA expands Eigh once for a shape in a module, with the triangle that it meets first.
-        return lower_fun(_eigh_of_upper)(ctx, a)
-    # Lower triangle, sorted, at most 100 sweeps, and the square of what may be left off the
-    # diagonal.
+        # XLA expands Eigh once for each shape in a module, for the triangle of the first call.
+        return lower_fun(_decompose_upper)(ctx, a)
+    # Lower triangle, sorted, at most 100 sweeps, squared tolerance for off-diagonal entries.
     return custom_call("Eigh", "1,1,100,1e-10")(ctx, a)
 
 
-def _eigh_of_upper(a: Any) -> tuple[Any, Any]:
+def _decompose_upper(a: Any) -> tuple[Any, Any]:
     vectors, values = lax.linalg.eigh(adjoint(a), lower=True, symmetrize_input=False)
     return vectors, values
 
 
-def _no_eigenvalues(a: Any) -> tuple[Any, Any]:
+def _decompose_empty(a: Any) -> tuple[Any, Any]:
     return a, real(lax.full(a.shape[:-1], 0, a.dtype))
 
 
 def _lower_cholesky_by_platform(ctx: Any, a: Any) -> Sequence[Any]:
     op = common_rule(lax.linalg.cholesky_p)
     n = ctx.avals_in[0].shape[-1]
-    blocked = isinstance(n, int) and n > _LARGEST_CHOLESKY_OP
+    blocked = isinstance(n, int) and n > _MAX_CHOLESKY_OP_ROWS
     rules = {"cpu": _lower_cholesky if blocked else op, **dict.fromkeys(_GPUS, op)}
     return lower_by_platform(ctx, lax.linalg.cholesky_p, rules, a)
 
 
 def _lower_triangular_solve_by_platform(ctx: Any, a: Any, b: Any, **params: Any) -> Sequence[Any]:
-    # XLA expands the op on CPU, and its GPU compilers have solvers for it.
+    # XLA expands the op on CPU, and has solvers for it on GPUs.
     op = common_rule(lax.linalg.triangular_solve_p)
     fast = substitution_is_fast(*ctx.avals_in, left_side=params["left_side"])
     rules = {"cpu": _lower_substitution if fast else op, **dict.fromkeys(_GPUS, op)}
@@ -190,10 +189,10 @@ def _lower_triangular_solve_by_platform(ctx: Any, a: Any, b: Any, **params: Any)
 
 
 def _lower_tridiagonal_solve_by_platform(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
-    # JAX cannot perturb singular systems on TPU, and its rule there asks for the size.
+    # JAX's TPU rule cannot perturb singular systems, and needs a known size.
     known = sizes_known(ctx.avals_in[1].shape[-1])
-    ours = _EVERYWHERE if params.get("perturb_singular") or not known else PLATFORMS
-    rules = dict.fromkeys(ours, _lower_tridiagonal_solve)
+    platforms = _ALL_PLATFORMS if params.get("perturb_singular") or not known else PLATFORMS
+    rules = dict.fromkeys(platforms, _lower_tridiagonal_solve)
     return lower_by_platform(ctx, lax.linalg.tridiagonal_solve_p, rules, *args, **params)
 
 

@@ -20,18 +20,20 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
 )
 from jax2tf_bridge.from_jax.linalg._reflectors import hessenberg
 
-# For each row, as in LAPACK; three are usual.
-_MOST_SWEEPS = 30
-_SWEEPS_BEFORE_GIVING_WAY = 12
+# Maximum number of sweeps for each row, as in LAPACK; three are usual.
+_MAX_SWEEPS_PER_ROW = 30
+# Number of sweeps without a finished row after which a larger tolerance is used.
+_MAX_SWEEPS_WITHOUT_PROGRESS = 12
 
 
 class State(NamedTuple):
     """An unfinished decomposition A = Z H Z^H.
 
-    h: Hessenberg, with two rows and columns of zeros at its end so that every window fits.
-    z: unitary, with two columns of zeros at its end.
-    end: the last row that is unfinished; below it, H has its final form.
-    sweep, tried: how many sweeps were made, and how many since the last row was finished.
+    h: Hessenberg, padded with two rows and columns of zeros so that every window fits.
+    z: unitary, padded with two columns of zeros.
+    end: the last unfinished row; below it, H has its final form.
+    sweep: the number of sweeps so far.
+    tried: the number of sweeps since the last row was finished.
     """
 
     h: Any
@@ -45,9 +47,9 @@ def schur(a: Any, *, compute_schur_vectors: bool, sort_eig_vals: bool, **options
     """Computes A = Z T Z^H for a [..., n, n]; the parameters are those of JAX's primitive.
 
     Returns:
-      T [..., n, n], upper triangular where A is complex. Where it is real, T is real as well,
-      with blocks [[p, q], [r, p]], q r < 0, on the diagonal for pairs of complex eigenvalues; and
-      Z [..., n, n] with `compute_schur_vectors`. A matrix that is not finite gives NaN.
+      T [..., n, n], and with `compute_schur_vectors` also Z [..., n, n]. T is upper triangular if A
+      is complex. If A is real, T is real, with a diagonal block [[p, q], [r, p]], q r < 0, for
+      each pair of complex eigenvalues. A matrix that is not finite gives NaN.
     """
     del options
     if sort_eig_vals:
@@ -65,7 +67,7 @@ def schur_of_matrix(a: Any) -> tuple[Any, Any]:
     finite = lax.reduce(lax.is_finite(size), np.array(True), lax.bitwise_and, (0, 1))
     largest = lax.reduce(where(finite, size, 0), np.zeros((), size.dtype), lax.max, (0, 1))
     scale = lax.convert_element_type(where(largest > 0, largest, 1), a.dtype)
-    h, z = _start(where(finite, a, 0) / scale)
+    h, z = _reduce_to_hessenberg(where(finite, a, 0) / scale)
     padding = [(0, 2, 0)]
     zero = np.zeros((), a.dtype)
     state = State(
@@ -74,21 +76,21 @@ def schur_of_matrix(a: Any) -> tuple[Any, Any]:
         int32(n) - np.int32(1),
         *(np.array(0, np.int32),) * 2,
     )
-    most = lax.max(int32(n), np.int32(10)) * np.int32(_MOST_SWEEPS)
-    end = lax.while_loop(lambda s: (s.end > 0) & (s.sweep < most), _iterate, state)
-    correct = finite & (end.end <= 0)
+    max_sweeps = lax.max(int32(n), np.int32(10)) * np.int32(_MAX_SWEEPS_PER_ROW)
+    final = lax.while_loop(lambda s: (s.end > 0) & (s.sweep < max_sweeps), _iterate, state)
+    correct = finite & (final.end <= 0)
     nan = np.array(np.nan, a.dtype)
-    return where(correct, resize(end.h, (n, n)) * scale, nan), where(
-        correct, resize(end.z, (n, n)), nan
+    return where(correct, resize(final.h, (n, n)) * scale, nan), where(
+        correct, resize(final.z, (n, n)), nan
     )
 
 
-def _start(a: Any) -> tuple[Any, Any]:
+def _reduce_to_hessenberg(a: Any) -> tuple[Any, Any]:
     n = a.shape[0]
     packed, taus = hessenberg(a)
     h = where(below_diagonal(n) > 1, 0, packed)
-    # The reflectors begin in row 1. Those of rows from 0 on, and one that does nothing, make a Q
-    # that is moved along the diagonal by one; so no array is empty.
+    # The reflectors begin in row 1. Shifted up to row 0, and with an identity reflector at the end,
+    # they give a Q that is then moved one step down the diagonal. So no array is empty.
     zero = np.zeros((), a.dtype)
     vectors = lax.pad(packed, zero, [(-1, 1, 0), (0, 0, 0)])
     vectors = where(below_diagonal(n) > 0, vectors, 0)
@@ -99,13 +101,13 @@ def _start(a: Any) -> tuple[Any, Any]:
 
 
 def _iterate(state: State) -> State:
-    """Finds the last block finished, or sweeps it once."""
-    # Where sweeps do not help, entries that are negligible in the whole matrix are left out too.
-    stuck = state.tried >= np.int32(_SWEEPS_BEFORE_GIVING_WAY)
-    h = _without_negligible(state.h, stuck)
+    """Marks the last block as finished if it is, or else makes one sweep over it."""
+    # If sweeps do not help, entries that are negligible in the whole matrix are zeroed too.
+    stuck = state.tried >= np.int32(_MAX_SWEEPS_WITHOUT_PROGRESS)
+    h = _zero_negligible(state.h, stuck)
     state = state._replace(h=h)
     index = lax.iota(np.int32, h.shape[0])
-    subdiagonal = _subdiagonal(h)
+    subdiagonal = _take_subdiagonal(h)
     # The first row of the unreduced block that ends in row `end`.
     starts = (subdiagonal == 0) & (index <= state.end)
     first = lax.reduce(where(starts, index, 0), np.int32(0), lax.max, (0,))
@@ -123,50 +125,50 @@ def _finish(state: State, first: Any) -> State:
     return state._replace(end=first - np.int32(1), tried=np.array(0, np.int32))
 
 
-def _subdiagonal(h: Any) -> Any:
-    """Returns the entries left of the diagonal, by their rows."""
+def _take_subdiagonal(h: Any) -> Any:
+    """Returns the subdiagonal, indexed by row; entry 0 is zero."""
     masked = where(below_diagonal(h.shape[0]) == 1, h, 0)
     return lax.reduce(masked, np.zeros((), h.dtype), lax.add, (1,))
 
 
-def _without_negligible(h: Any, stuck: Any) -> Any:
-    """Zeros subdiagonal entries of H that are rounding errors of their neighbours.
+def _zero_negligible(h: Any, stuck: Any) -> Any:
+    """Zeroes the subdiagonal entries of H that are rounding errors of their neighbours.
 
-    If `stuck`, for those that are rounding errors of the largest entry, which was 1.
+    If `stuck`, it zeroes those that are rounding errors of the largest entry of A, which is 1.
     """
     below = below_diagonal(h.shape[0])
-    size = lax.reduce(where(below == 0, _size(h), 0), np.zeros((), _size(h).dtype), lax.add, (1,))
+    size = lax.reduce(where(below == 0, _abs1(h), 0), np.zeros((), _abs1(h).dtype), lax.add, (1,))
     neighbours = size + lax.concatenate([size[:1], size[:-1]], 0)
     neighbours = where((neighbours > 0) & lax.bitwise_not(stuck), neighbours, 1)
-    negligible = _size(h) <= epsilon(h.dtype) * columns(neighbours)
+    negligible = _abs1(h) <= epsilon(h.dtype) * columns(neighbours)
     return where((below == 1) & negligible, 0, h)
 
 
-def _size(x: Any) -> Any:
+def _abs1(x: Any) -> Any:
     return lax.abs(lax.real(x)) + lax.abs(lax.imag(x)) if is_complex(x) else lax.abs(x)
 
 
-def _entry(h: Any, i: Any, j: Any) -> Any:
+def _entry_at(h: Any, i: Any, j: Any) -> Any:
     return lax.reshape(lax.dynamic_slice(h, (i, j), (1, 1)), ())
 
 
 def _sweep(state: State, first: Any) -> State:
     """Chases a bulge from row `first` to row `end`."""
     h, end = state.h, state.end
-    # Every tenth time the shift is another one, lest the sweeps go round in a circle.
+    # Every tenth shift is exceptional, because the sweeps could cycle.
     exceptional = (state.tried % np.int32(10)) == np.int32(9)
-    start = _complex_start if is_complex(h) else _real_start
+    start = _start_complex_bulge if is_complex(h) else _start_real_bulge
     window = start(h, first, end, exceptional)
     width = window.shape[0]
     offsets = lax.iota(np.int32, width)
 
     def chase(k: Any, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         h, z, x = carry
-        v, factor = _hermitian_reflector(where(offsets + k <= end, x, 0))
+        v, factor = _make_reflector(where(offsets + k <= end, x, 0))
         block = lax.dynamic_slice_in_dim(h, k, width, 0)
         block = block - factor * columns(v) * matmul(adjoint(columns(v)), block)
         h = lax.dynamic_update_slice_in_dim(h, block, k, 0)
-        h, z = (_times(m, v, factor, k) for m in (h, z))
+        h, z = (_reflect_columns(m, v, factor, k) for m in (h, z))
         following = lax.dynamic_slice(h, (k + np.int32(1), k), (width, 1))
         return h, z, lax.squeeze(following, (1,))
 
@@ -184,14 +186,14 @@ def _int32(k: Any) -> Any:
     return lax.convert_element_type(k, np.int32)
 
 
-def _times(m: Any, v: Any, factor: Any, k: Any) -> Any:
+def _reflect_columns(m: Any, v: Any, factor: Any, k: Any) -> Any:
     block = lax.dynamic_slice_in_dim(m, k, v.shape[0], 1)
     block = block - factor * matmul(block, columns(v)) * adjoint(columns(v))
     return lax.dynamic_update_slice_in_dim(m, block, k, 1)
 
 
-def _hermitian_reflector(x: Any) -> tuple[Any, Any]:
-    """Gives v and f with (I - f v v^H) x a multiple of e_0, for a short vector x."""
+def _make_reflector(x: Any) -> tuple[Any, Any]:
+    """Returns v and f such that (I - f v v^H) x is a multiple of e_0, for a short vector x."""
     size = lax.abs(x)
     largest = lax.reduce(size, np.zeros((), size.dtype), lax.max, (0,))
     nonzero = largest > 0
@@ -212,10 +214,13 @@ def _hermitian_reflector(x: Any) -> tuple[Any, Any]:
     return v, lax.convert_element_type(factor, x.dtype)
 
 
-def _complex_start(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
-    """Returns the first column of H - s I, s the last 2 x 2 block's eigenvalue nearest its end."""
-    before = end - np.int32(1)
-    a, b, c, d = (_entry(h, i, j) for i in (before, end) for j in (before, end))
+def _start_complex_bulge(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
+    """Returns the first column of H - s I.
+
+    s is the eigenvalue of the last 2 x 2 block that is nearest to the block's last entry.
+    """
+    previous = end - np.int32(1)
+    a, b, c, d = (_entry_at(h, i, j) for i in (previous, end) for j in (previous, end))
     half = (a - d) / 2
     root = lax.sqrt(half * half + b * c)
     same = lax.real(half) * lax.real(root) + lax.imag(half) * lax.imag(root) >= 0
@@ -224,35 +229,38 @@ def _complex_start(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
     shift = d - where(nonzero, b * c / where(nonzero, larger, 1), 0)
     shift = where(exceptional, d + lax.abs(c), shift)
     following = first + np.int32(1)
-    return _vector(_entry(h, first, first) - shift, _entry(h, following, first))
+    return _make_vector(_entry_at(h, first, first) - shift, _entry_at(h, following, first))
 
 
-def _real_start(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
-    """Takes the first column of (H - s I)(H - t I), s and t from the last 2 x 2 block."""
-    before, one = end - np.int32(1), np.int32(1)
-    a, b, c, d = (_entry(h, i, j) for i in (before, end) for j in (before, end))
+def _start_real_bulge(h: Any, first: Any, end: Any, exceptional: Any) -> Any:
+    """Returns the first column of (H - s I)(H - t I).
+
+    s and t are the eigenvalues of the last 2 x 2 block.
+    """
+    previous, one = end - np.int32(1), np.int32(1)
+    a, b, c, d = (_entry_at(h, i, j) for i in (previous, end) for j in (previous, end))
     product = b * c
-    size = lax.abs(c) + lax.abs(_entry(h, before, lax.max(before - one, np.int32(0))))
+    size = lax.abs(c) + lax.abs(_entry_at(h, previous, lax.max(previous - one, np.int32(0))))
     centre = d + size * 0.75
     a, d = where(exceptional, centre, a), where(exceptional, centre, d)
     product = where(exceptional, size * size * -0.4375, product)
-    p, q = _entry(h, first, first), _entry(h, first, first + one)
-    r, s = _entry(h, first + one, first), _entry(h, first + one, first + one)
-    third = _entry(h, first + np.int32(2), first + one)
-    # By differences, which stay exact where all eigenvalues are nearly the same.
-    return _vector((p - a) * (p - d) - product + q * r, r * ((s - a) + (p - d)), r * third)
+    p, q = _entry_at(h, first, first), _entry_at(h, first, first + one)
+    r, s = _entry_at(h, first + one, first), _entry_at(h, first + one, first + one)
+    third = _entry_at(h, first + np.int32(2), first + one)
+    # The differences are accurate even if all eigenvalues are nearly equal.
+    return _make_vector((p - a) * (p - d) - product + q * r, r * ((s - a) + (p - d)), r * third)
 
 
-def _vector(*entries: Any) -> Any:
+def _make_vector(*entries: Any) -> Any:
     return lax.concatenate([lax.reshape(x, (1,)) for x in entries], 0)
 
 
 def _standardize(state: State, first: Any) -> State:
-    """Makes a real 2 x 2 block triangular, or gives it a constant diagonal if it cannot be."""
+    """Makes a real 2 x 2 block triangular, or if that is impossible, its diagonal constant."""
     second = first + np.int32(1)
-    a, b, c, d = (_entry(state.h, i, j) for i in (first, second) for j in (first, second))
-    cosine, sine, triangular = _rotation(a, b, c, d)
-    rotation = lax.reshape(_vector(cosine, -sine, sine, cosine), (2, 2))
+    a, b, c, d = (_entry_at(state.h, i, j) for i in (first, second) for j in (first, second))
+    cosine, sine, triangular = _find_rotation(a, b, c, d)
+    rotation = lax.reshape(_make_vector(cosine, -sine, sine, cosine), (2, 2))
     block = lax.dynamic_slice_in_dim(state.h, first, 2, 0)
     h = lax.dynamic_update_slice_in_dim(
         state.h, matmul(lax.transpose(rotation, (1, 0)), block), first, 0
@@ -266,44 +274,46 @@ def _standardize(state: State, first: Any) -> State:
     index = lax.iota(np.int32, h.shape[0])
     row, column = columns(index), rows(index)
     h = where(triangular & (row == second) & (column == first), 0, h)
-    mean = (_entry(h, first, first) + _entry(h, second, second)) / 2
+    mean = (_entry_at(h, first, first) + _entry_at(h, second, second)) / 2
     on_diagonal = (row == column) & ((row == first) | (row == second))
     h = where(on_diagonal & lax.bitwise_not(triangular), mean, h)
     return state._replace(h=h, z=z)
 
 
-def _rotation(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any]:
-    """Finds cosine and sine of [[cos, -sin], [sin, cos]], and whether the block gets triangular."""
+def _find_rotation(a: Any, b: Any, c: Any, d: Any) -> tuple[Any, Any, Any]:
+    """Returns cosine and sine of a rotation, and whether it makes the block triangular."""
     one = np.ones((), a.dtype)
     p = (a - d) / 2
     discriminant = p * p + b * c
-    # Nearly equal eigenvalues are made exactly equal on the diagonal first.
+    # For nearly equal eigenvalues, the diagonal is made exactly constant instead.
     scale = lax.max(lax.abs(p), lax.max(lax.abs(b), lax.abs(c)))
     apart = discriminant >= 4 * epsilon(a.dtype) * scale * scale
     offset = p + _sign(p) * lax.sqrt(where(apart, discriminant, 0))
-    length = _length(c, offset)
-    by_values = (offset / length, c / length)
+    length = _nonzero_length(c, offset)
+    triangular_rotation = (offset / length, c / length)
 
     total = b + c
-    length = _length(total, a - d)
-    # Of a block that has its form already, the angle is zero.
-    formed = (total == 0) & (p == 0)
-    cosine = where(formed, one, lax.sqrt((one + lax.abs(total) / length) / 2))
+    length = _nonzero_length(total, a - d)
+    # A block with the standard form already is not rotated.
+    is_standard = (total == 0) & (p == 0)
+    cosine = where(is_standard, one, lax.sqrt((one + lax.abs(total) / length) / 2))
     sine = -(p / (length * cosine)) * _sign(total)
-    # In the block with this constant diagonal, are the eigenvalues real after all?
-    upper, lower = _off_diagonal(a, b, c, d, cosine, sine)
+    # The block with the constant diagonal may have real eigenvalues after all.
+    upper, lower = _rotate_off_diagonal(a, b, c, d, cosine, sine)
     still_real = (upper * lower >= 0) & (lower != 0)
-    whole = lax.sqrt(where(still_real, lax.abs(upper + lower), 1))
-    more_cosine = lax.sqrt(lax.abs(upper)) / whole
-    more_sine = _sign(upper) * _sign(lower) * lax.sqrt(lax.abs(lower)) / whole
-    turned = (cosine * more_cosine - sine * more_sine, cosine * more_sine + sine * more_cosine)
-    by_mean = tuple(where(still_real, t, u) for t, u in zip(turned, (cosine, sine), strict=True))
-    chosen = [where(apart, x, y) for x, y in zip(by_values, by_mean, strict=True)]
+    hypotenuse = lax.sqrt(where(still_real, lax.abs(upper + lower), 1))
+    more_cosine = lax.sqrt(lax.abs(upper)) / hypotenuse
+    more_sine = _sign(upper) * _sign(lower) * lax.sqrt(lax.abs(lower)) / hypotenuse
+    combined = (cosine * more_cosine - sine * more_sine, cosine * more_sine + sine * more_cosine)
+    mean_rotation = tuple(
+        where(still_real, t, u) for t, u in zip(combined, (cosine, sine), strict=True)
+    )
+    chosen = [where(apart, x, y) for x, y in zip(triangular_rotation, mean_rotation, strict=True)]
     return chosen[0], chosen[1], apart | still_real | (lower == 0)
 
 
-def _off_diagonal(a: Any, b: Any, c: Any, d: Any, cosine: Any, sine: Any) -> tuple[Any, Any]:
-    """Returns the entries beside the diagonal of the block after the rotation."""
+def _rotate_off_diagonal(a: Any, b: Any, c: Any, d: Any, cosine: Any, sine: Any) -> tuple[Any, Any]:
+    """Returns the off-diagonal entries of the rotated block."""
     squares, product = (cosine * cosine, sine * sine), cosine * sine
     upper = b * squares[0] - c * squares[1] - (a - d) * product
     lower = c * squares[0] - b * squares[1] - (a - d) * product
@@ -314,8 +324,8 @@ def _sign(x: Any) -> Any:
     return where(x < 0, np.array(-1, x.dtype), np.array(1, x.dtype))
 
 
-def _length(x: Any, y: Any) -> Any:
-    """Returns the length of (x, y); 1 for that of nothing."""
+def _nonzero_length(x: Any, y: Any) -> Any:
+    """Returns the length of (x, y), or 1 for the zero vector."""
     largest = lax.max(lax.abs(x), lax.abs(y))
     scale = where(largest > 0, largest, np.ones((), x.dtype))
     length = scale * lax.sqrt((x / scale) * (x / scale) + (y / scale) * (y / scale))

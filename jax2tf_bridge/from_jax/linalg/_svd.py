@@ -1,4 +1,4 @@
-"""Singular value decomposition by way of a bidiagonal matrix."""
+"""Singular value decomposition, by reduction to a bidiagonal matrix."""
 
 import functools
 from typing import Any
@@ -40,11 +40,11 @@ def svd(
     `rank` is min(m, n).
 
     Returns:
-      s, descending, real [..., k], and with `compute_uv` also U [..., m, k] and V^H [..., k, n],
-      k = min(m, n); with `full_matrices` U is [..., m, m] and V^H [..., n, n]. With
-      `subset_by_index` (from, to), k is their difference. A matrix that is not finite gives NaN.
+      s [..., k], real and descending, where k = min(m, n). With `compute_uv` also U [..., m, k] and
+      V^H [..., k, n]; with `full_matrices` U is [..., m, m] and V^H is [..., n, n]. With
+      `subset_by_index` (from, to), k is to - from. A matrix that is not finite gives NaN.
     """
-    del algorithm  # which of LAPACK's or cusolver's algorithms; the result is the same
+    del algorithm  # selects an algorithm of LAPACK or cusolver; the result is the same
     function = functools.partial(_svd, full=full_matrices and compute_uv, rank=rank)
     for _ in a.shape[:-2]:
         function = jax.vmap(function)
@@ -66,7 +66,7 @@ def _svd(a: Any, *, full: bool, rank: Any) -> tuple[Any, Any, Any]:
         left, r = qr(a, rank=rank, full=full)
         right, core = qr(adjoint(resize(r, (rank, n))), rank=rank, full=full)
         s, u, v = _svd_square(adjoint(resize(core, (rank, rank))))
-        return s, _times(left, u, full), adjoint(_times(right, v, full))
+        return s, _rotate_columns(left, u, full), adjoint(_rotate_columns(right, v, full))
     if m < n:
         s, u, vh = _svd(adjoint(a), full=full, rank=rank)
         return s, adjoint(vh), adjoint(u)
@@ -75,21 +75,21 @@ def _svd(a: Any, *, full: bool, rank: Any) -> tuple[Any, Any, Any]:
         return lax.full((0,), 0, real(a).dtype), u, lax.full((0, 0), 0, a.dtype)
     left, r = qr(a, rank=rank, full=full)
     s, u, v = _svd_square(r[:n])
-    return s, _times(left, u, full), adjoint(v)
+    return s, _rotate_columns(left, u, full), adjoint(v)
 
 
-def _times(basis: Any, u: Any, full: bool) -> Any:
-    """Turns the first columns of `basis` [m, m] or [m, k] by u [k, k]."""
+def _rotate_columns(basis: Any, u: Any, full: bool) -> Any:
+    """Multiplies the first k columns of `basis`, [m, m] or [m, k], by u [k, k]."""
     m, rank = basis.shape[0], u.shape[0]
-    turned = matmul(resize(basis, (m, rank)), u)
+    product = matmul(resize(basis, (m, rank)), u)
     if not full:
-        return turned
-    others = lax.iota(np.int32, basis.shape[1]) >= int32(rank)
-    return where(rows(others), basis, resize(turned, basis.shape))
+        return product
+    is_kept = lax.iota(np.int32, basis.shape[1]) >= int32(rank)
+    return where(rows(is_kept), basis, resize(product, basis.shape))
 
 
 def _svd_square(a: Any) -> tuple[Any, Any, Any]:
-    """Computes s, U and V of a [n, n], with a = P B Q^H and B upper bidiagonal."""
+    """Computes s, U and V of a [n, n] from a = P B Q^H with an upper bidiagonal B."""
     n = a.shape[0]
     dtype = real(a).dtype
     size = lax.abs(a)
@@ -102,25 +102,27 @@ def _svd_square(a: Any) -> tuple[Any, Any, Any]:
     d, e = b.d, b.e
     phases = None
     if is_complex(a):
-        # Diagonal unitary matrices from both sides make B real. With the rows and columns of
-        # [[0, B^H], [B, 0]] in turns, that is one similarity of a tridiagonal matrix.
+        # Diagonal unitary matrices on both sides make B real. If the rows and columns of
+        # [[0, B^H], [B, 0]] are interleaved, they are one similarity of a tridiagonal matrix.
         pairs = lax.concatenate([columns(d), columns(resize(lax.conj(e), (n,)))], 1)
         phases = running_phases(resize(lax.reshape(pairs, (2 * n,)), (2 * n - 1,)))
         phases = lax.reshape(phases, (n, 2))
         d, e = lax.abs(d), lax.abs(e)
-    beside = lax.max(lax.pad(lax.abs(e), zero, [(0, 1, 0)]), lax.pad(lax.abs(e), zero, [(1, 0, 0)]))
-    norm = lax.reduce(lax.abs(d) + beside, zero, lax.max, (0,))
+    larger_neighbour = lax.max(
+        lax.pad(lax.abs(e), zero, [(0, 1, 0)]), lax.pad(lax.abs(e), zero, [(1, 0, 0)])
+    )
+    norm = lax.reduce(lax.abs(d) + larger_neighbour, zero, lax.max, (0,))
     norm = where(norm > 0, norm, np.ones((), dtype)) * np.array(2, dtype)
-    s, both = svd_bidiagonal(d / norm, e / norm)
+    s, vectors = svd_bidiagonal(d / norm, e / norm)
     descending, order = lax.sort((-s, lax.iota(np.int32, n)), dimension=0, num_keys=1)
-    both = both.at[:, :, order].get(mode="promise_in_bounds", unique_indices=True)
-    both = lax.convert_element_type(both, a.dtype)
+    vectors = vectors.at[:, :, order].get(mode="promise_in_bounds", unique_indices=True)
+    vectors = lax.convert_element_type(vectors, a.dtype)
     if phases is not None:
-        both = columns(lax.transpose(phases, (1, 0))) * both
+        vectors = columns(lax.transpose(phases, (1, 0))) * vectors
 
     panels = lax.concatenate([lax.expand_dims(x, (0,)) for x in (b.right, b.left)], 0)
-    both = jax.vmap(apply_panels)(panels, resize(both, (2, panels.shape[3], n)))
+    vectors = jax.vmap(apply_panels)(panels, resize(vectors, (2, panels.shape[3], n)))
     nan = np.array(np.nan, a.dtype)
-    both = where(finite, resize(both, (2, n, n)), nan)
+    vectors = where(finite, resize(vectors, (2, n, n)), nan)
     s = where(finite, lax.max(-descending, 0 * descending) * norm * scale, real(nan))
-    return s, both[1], both[0]
+    return s, vectors[1], vectors[0]

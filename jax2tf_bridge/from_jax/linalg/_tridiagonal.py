@@ -25,20 +25,21 @@ from jax2tf_bridge.from_jax.linalg._arrays import (
     where,
 )
 
-# Columns of a panel. Wider ones make each step longer, narrower ones update the matrix more often.
-_WIDTH = 16
-# The panels that are applied to other vectors at once.
-_APPLIED = 4
-# With this many rows, a matrix of known size is halved once half of its columns are done.
-_LARGE = 512
+# Number of columns in a panel. Wider panels make each step slower; narrower ones update the matrix
+# more often.
+_PANEL_WIDTH = 16
+# Number of panels that are applied to other vectors together.
+_PANELS_PER_STEP = 4
+# From this many rows on, a matrix of known size is cropped when half of its columns are reduced.
+_MIN_CROPPED_ROWS = 512
 
 
 class Stage(NamedTuple):
     """Reflections H_1 H_2 ... of panels of columns, H_i = I - v_i v_i^H.
 
     start: the first row and column of the matrix that they act on.
-    vectors: the v_i as rows, by panel [panels, width, n - start or more]; v_i^H v_i = 2, or 0
-      where none is needed.
+    vectors: the v_i as rows of each panel [panels, width, n - start or more]; v_i^H v_i is 2, or 0
+      if no reflection is needed.
     """
 
     start: int
@@ -48,7 +49,7 @@ class Stage(NamedTuple):
 def tridiagonalize(a: Any) -> tuple[Any, Any, list[Stage]]:
     """Computes A = Q T Q^H for a Hermitian a [n, n], n > 1 or symbolic.
 
-    The entries of `a` must be of the order of 1.
+    The entries of `a` must be of order 1.
 
     Returns:
       The diagonal of T, real [n]; its subdiagonal [n - 1], of the dtype of `a`; the stages of Q.
@@ -56,22 +57,22 @@ def tridiagonalize(a: Any) -> tuple[Any, Any, list[Stage]]:
     n = a.shape[0]
     diagonals, off_diagonals, stages = [], [], []
     start = 0
-    if sizes_known(n) and n >= _LARGE:
-        count = n // (2 * _WIDTH)
-        a, below, vectors = _reduce_panels(a, count, _WIDTH)
+    if sizes_known(n) and n >= _MIN_CROPPED_ROWS:
+        count = n // (2 * _PANEL_WIDTH)
+        a, below, vectors = _reduce_panels(a, count, _PANEL_WIDTH)
         stages.append(Stage(start, vectors))
-        end = count * _WIDTH
+        end = count * _PANEL_WIDTH
         diagonals.append(real(diagonal(a[:end, :end])))
         off_diagonals.append(below)
         a = a[end:, end:]
         start = end
-    left = n - start
-    width = min(_WIDTH, left) if sizes_known(left) else _WIDTH
-    padded = multiple_of(width, left)
+    remaining = n - start
+    width = min(_PANEL_WIDTH, remaining) if sizes_known(remaining) else _PANEL_WIDTH
+    padded = multiple_of(width, remaining)
     a, below, vectors = _reduce_panels(resize(a, (padded, padded)), padded // width, width)
     stages.append(Stage(start, vectors))
-    diagonals.append(resize(real(diagonal(a)), (left,)))
-    off_diagonals.append(resize(below, (left - 1,)))
+    diagonals.append(resize(real(diagonal(a)), (remaining,)))
+    off_diagonals.append(resize(below, (remaining - 1,)))
     return lax.concatenate(diagonals, 0), lax.concatenate(off_diagonals, 0), stages
 
 
@@ -79,8 +80,8 @@ def _reduce_panels(a: Any, count: Any, width: int) -> tuple[Any, Any, Any]:
     """Makes the first `count` panels of columns of `a` [n, n] tridiagonal.
 
     Returns:
-      Q^H A Q, of which only the diagonal is right in these columns; the subdiagonal in them; the
-      vectors of a Stage.
+      Q^H A Q, in whose first columns only the diagonal is valid; the subdiagonal of these columns;
+      the vectors of a Stage.
     """
     n = a.shape[0]
 
@@ -101,10 +102,10 @@ def _reduce_panels(a: Any, count: Any, width: int) -> tuple[Any, Any, Any]:
 
 
 def _reduce_panel(a: Any, width: int, start: Any) -> tuple[Rows, Any]:
-    """Makes `width` columns of `a` [n, n] from `start` on tridiagonal; `a` stays as it is.
+    """Finds the reflections that make `width` columns of `a` [n, n] from `start` on tridiagonal.
 
-    Vectors are rows, and each step writes its own to their place in one array: products with them
-    read along rows, and XLA copies nothing.
+    Vectors are stored as rows of one array, and each step writes its own in place. Products with
+    them then read contiguous memory, and XLA copies nothing.
 
     Returns:
       Rows v_0, w_0, v_1, w_1, ... [2 width, n] with T = A - sum_i v_i w_i^H + w_i v_i^H, and the
@@ -112,7 +113,7 @@ def _reduce_panel(a: Any, width: int, start: Any) -> tuple[Rows, Any]:
     """
     n = a.shape[0]
     index = rows(lax.iota(np.int32, n))
-    places = rows(lax.iota(np.int32, 2 * width))
+    positions = rows(lax.iota(np.int32, 2 * width))
     steps = lax.iota(np.int32, width)
     row_parts = Rows.of(a)
 
@@ -122,29 +123,29 @@ def _reduce_panel(a: Any, width: int, start: Any) -> tuple[Rows, Any]:
 
     def step(j: Any, state: tuple[Rows, Any]) -> tuple[Rows, Any]:
         pairs, below = state
-        place = j * np.int32(2)
+        position = j * np.int32(2)
         k = start + j
-        # The column as the reflections so far have left it.
+        # Applies the reflections so far to the column.
         column = conj(lax.dynamic_slice_in_dim(a, k, 1, 0))
         column = column - pairs.times(conj(exchange(pairs.column(k))))
         x = where(index > k, column, 0)
-        # Among the vectors, to be multiplied by itself in the same product.
-        pairs = pairs.write(x, place)
+        # Stored among the vectors so that one product also computes its squared length.
+        pairs = pairs.write(x, position)
         products = conj(pairs.times(conj(x), transposed=True))
-        squares = real(lax.dynamic_slice_in_dim(products, place, 1, 1))
+        squares = real(lax.dynamic_slice_in_dim(products, position, 1, 1))
         k = k + np.int32(1)
         new, scale = reflection(lax.dynamic_slice_in_dim(x, k, 1, 1), squares)
 
-        # v = (x - new e_k) scale, and so are its products.
+        # v = (x - new e_k) scale; its products are linear in it, so they change alike.
         v = where(index == k, x - new, x) * scale
         products = (products - new * conj(pairs.column(k))) * scale
-        products = where(places == place, 0, products)
+        products = where(positions == position, 0, products)
         p = row_parts.times(x, transposed=True)
         p = (p - new * conj(lax.dynamic_slice_in_dim(a, k, 1, 0))) * scale
         p = p - pairs.times(exchange(products))
         half = real(matmul(p, adjoint(v))) * np.array(0.5, squares.dtype)
         w = p - lax.convert_element_type(half, a.dtype) * v
-        pairs = pairs.write(lax.concatenate([v, w], 0), place)
+        pairs = pairs.write(lax.concatenate([v, w], 0), position)
         return pairs, where(steps == j, lax.reshape(new, (1,)), below)
 
     empty = Rows.of(lax.full((2 * width, n), 0, a.dtype))
@@ -152,17 +153,17 @@ def _reduce_panel(a: Any, width: int, start: Any) -> tuple[Rows, Any]:
 
 
 def reflection(head: Any, squares: Any) -> tuple[Any, Any]:
-    """Returns `new` and `scale` of a reflection of x, whose first entry is `head` [1, 1].
+    """Returns `new` and `scale` of the reflection that maps x to a multiple of a unit vector e.
 
-    v = (x - new e) scale has v^H v = 2, and (I - v v^H) x = new e; or scale is 0, where x is.
+    v = (x - new e) scale has v^H v = 2, and (I - v v^H) x = new e. If x is
+    tiny, scale is 0.
 
     Args:
-      head: the first entry.
+      head: the first entry of x [1, 1].
       squares: x^H x, real [1, 1].
     """
     one = np.ones((), squares.dtype)
-    # The squares of what is this small underflow, and a reflection made of them would not be
-    # unitary.
+    # The squares of smaller numbers underflow, and the reflection would not be unitary.
     trivial = squares <= np.array(epsilon(head.dtype) ** 4, squares.dtype)
     norm = lax.sqrt(squares)
     size = lax.abs(head)
@@ -191,14 +192,14 @@ def apply_reflections(stages: list[Stage], z: Any) -> Any:
 def apply_panels(panels: Any, z: Any) -> Any:
     """Computes H_1 H_2 ... z for the vectors [panels, width, n] of reflections, and z [n, k]."""
     count, width, n = panels.shape
-    together = min(_APPLIED, count) if sizes_known(count) else _APPLIED
-    padded = multiple_of(together, count)
-    count = padded // together
-    panels = lax.reshape(resize(panels, (padded, width, n)), (count, together * width, n))
+    group = min(_PANELS_PER_STEP, count) if sizes_known(count) else _PANELS_PER_STEP
+    padded = multiple_of(group, count)
+    count = padded // group
+    panels = lax.reshape(resize(panels, (padded, width, n)), (count, group * width, n))
 
     def apply(step: Any, z: Any) -> Any:
-        place = int32(count) - np.int32(1) - step
-        return _apply_panel(lax.squeeze(lax.dynamic_slice_in_dim(panels, place, 1, 0), (0,)), z)
+        position = int32(count) - np.int32(1) - step
+        return _apply_panel(lax.squeeze(lax.dynamic_slice_in_dim(panels, position, 1, 0), (0,)), z)
 
     return loop(count, apply, z)
 
@@ -207,8 +208,8 @@ def _apply_panel(vectors: Any, z: Any) -> Any:
     """Computes H_1 H_2 ... z for the vectors [width, n] of the reflections, and z [n, k]."""
     gram = matmul(conj(vectors), lax.transpose(vectors, (1, 0)))
     width = gram.shape[0]
-    # H_1 ... H_k = I - V T V^H, and the inverse of T is upper triangular: ones on its diagonal,
-    # the products of the v above it.
+    # H_1 ... H_k = I - V T V^H. The inverse of T is upper triangular, with ones on the diagonal and
+    # the products of the vectors above it.
     inverse = where(below_diagonal(width) < 0, gram, eye_like(gram, width, width))
     product = matmul(conj(vectors), z)
     product = lax.linalg.triangular_solve(inverse, product, left_side=True, lower=False)
@@ -222,7 +223,7 @@ def running_phases(e: Any) -> Any:
     one = np.ones((), e.dtype)
     steps = where(nonzero, e / lax.convert_element_type(where(nonzero, size, 1), e.dtype), one)
     n = e.shape[0] + 1
-    steps = resize(steps, (n,))  # of which one is a part, also where n is 1
+    steps = resize(steps, (n,))  # one longer, so that it is not empty for n = 1
 
     def follow(k: Any, phases: Any) -> Any:
         step = lax.dynamic_slice_in_dim(steps, k, 1, 0)

@@ -1,4 +1,4 @@
-"""Tridiagonal systems by Gaussian elimination with partial pivoting."""
+"""Solves tridiagonal systems by Gaussian elimination with partial pivoting."""
 
 from typing import Any
 
@@ -20,13 +20,13 @@ def tridiagonal_solve(
 ) -> Any:
     """Solves A X = b for subdiagonal, diagonal and superdiagonal [..., m] and b [..., m, k].
 
-    dl[..., 0] and du[..., -1] are not read. A singular A gives NaN throughout; or with
-    `perturb_singular`, pivots below a rounding error of the largest entry of U become that error.
+    dl[..., 0] and du[..., -1] are not read. A singular A gives NaN throughout. With
+    `perturb_singular`, pivots below a rounding error of the largest entry of U are raised to it.
     """
     del params
     m = d.shape[-1]
     if not sizes_known(m):
-        dl, d, du, b = _with_one_more_row(dl, d, du, b)
+        dl, d, du, b = _append_row(dl, d, du, b)
     batch = d.ndim - 1
     dl, d, du = (columns(lax.transpose(x, (batch, *range(batch)))) for x in (dl, d, du))
     b = lax.transpose(b, (batch, *range(batch), batch + 1))
@@ -43,14 +43,14 @@ def tridiagonal_solve(
             where(keep, zero, next_above),
             where(keep, right, next_right),
         )
-        other = (
+        other_row = (
             where(keep, below, diagonal),
             where(keep, next_diagonal, above),
             where(keep, next_above, zero),
             where(keep, next_right, right),
         )
-        factor = where(other[0] == 0, 0, other[0] / pivot_row[0])
-        reduced = tuple(x - factor * y for x, y in zip(other[1:], pivot_row[1:], strict=True))
+        factor = where(other_row[0] == 0, 0, other_row[0] / pivot_row[0])
+        reduced = tuple(x - factor * y for x, y in zip(other_row[1:], pivot_row[1:], strict=True))
         return reduced, pivot_row
 
     (last, _, last_right), upper = lax.scan(
@@ -58,7 +58,7 @@ def tridiagonal_solve(
     )
 
     if perturb_singular:
-        last, upper = _without_tiny_pivots(last, upper)
+        last, upper = _raise_tiny_pivots(last, upper)
 
     def substitute(carry: Any, row: Any) -> tuple[Any, Any]:
         following, second = carry
@@ -76,10 +76,10 @@ def tridiagonal_solve(
     return resize(x, (*x.shape[:-2], m, x.shape[-1]))
 
 
-def _with_one_more_row(dl: Any, d: Any, du: Any, b: Any) -> tuple[Any, Any, Any, Any]:
-    """Adds an equation of its own, so that no scan is over what may be empty.
+def _append_row(dl: Any, d: Any, du: Any, b: Any) -> tuple[Any, Any, Any, Any]:
+    """Adds an independent equation, so that the scans are never over an empty axis.
 
-    Its pivot is as large as the largest entry: what counts as tiny stays what it was.
+    Its pivot is the largest entry, which does not change the bound for tiny pivots.
     """
     m = d.shape[-1]
     du = where(lax.iota(np.int32, m) == int32(m) - np.int32(1), 0, du)
@@ -92,15 +92,15 @@ def _with_one_more_row(dl: Any, d: Any, du: Any, b: Any) -> tuple[Any, Any, Any,
     return dl, d, du, resize(b, (*b.shape[:-2], m + 1, b.shape[-1]))
 
 
-def _without_tiny_pivots(last: Any, upper: Any) -> tuple[Any, Any]:
-    """Keeps the last pivot and rows of U from pivots nearer to zero than a rounding error of U."""
+def _raise_tiny_pivots(last: Any, upper: Any) -> tuple[Any, Any]:
+    """Raises pivots that are smaller than a rounding error of U to that error, keeping signs."""
     zero = np.zeros((), last.dtype)
     entries = [lax.reduce(lax.abs(x), zero, lax.max, (0,)) for x in upper[:3]]
     largest = lax.max(lax.max(entries[0], entries[1]), lax.max(entries[2], lax.abs(last)))
     tiny = lax.max(largest * epsilon(last.dtype), np.array(np.finfo(last.dtype).tiny, last.dtype))
 
-    def away(pivot: Any) -> Any:
+    def raise_pivot(pivot: Any) -> Any:
         sign = where(pivot < 0, np.array(-1, last.dtype), np.array(1, last.dtype))
         return where(lax.abs(pivot) < tiny, sign * tiny, pivot)
 
-    return away(last), (away(upper[0]), *upper[1:])
+    return raise_pivot(last), (raise_pivot(upper[0]), *upper[1:])

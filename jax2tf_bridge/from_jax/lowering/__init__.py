@@ -1,1 +1,1 @@
-"""From a traced function to StableHLO: platforms, rules, gradients."""
+"""Lowers traced functions to StableHLO: platforms, lowering rules, gradients."""

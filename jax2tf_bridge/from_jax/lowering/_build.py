@@ -1,4 +1,4 @@
-"""Puts a lowered function together as a portable function."""
+"""Builds a portable function from a lowered function."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ def build(
     constants: ConstantPool,
     gradient: Gradient,
 ) -> PortableFunction:
-    """Makes a portable function of a lowered trace, at the target's StableHLO version.
+    """Builds a portable function from a lowered trace, at the target's StableHLO version.
 
     Args:
       traced: the trace.
-      lowered: what came of it.
-      name: the function's.
-      options: what it was lowered for.
+      lowered: the lowered trace.
+      name: the name of the function.
+      options: the options of the export.
       in_shapes: the shapes of the flat arguments, with the dimensions as the user wrote them;
         constraints may have rewritten them in the trace.
       in_tree: the structure of (args, kwargs).
-      argument_names: one name a positional argument.
-      assumptions: of the sizes, under which it was traced.
-      constants: the large arrays of the function and its VJPs; those of this module become
-        arguments of it.
-      gradient: its gradient.
+      argument_names: one name for each positional argument.
+      assumptions: the assumptions about sizes that it was traced under.
+      constants: the large arrays of the function and its VJPs; those in this module become
+        arguments of the module.
+      gradient: the gradient of the function.
 
     Raises:
-      UnsupportedByTargetError: no StableHLO version of the target expresses the module, or it has
-        no XLA, and TensorFlow has no operation for one of the module's.
+      UnsupportedByTargetError: no StableHLO version of the target expresses the module, or the
+        target has no XLA and TensorFlow has no operation for one of the module's operations.
       ModuleError: the module's types are not those of the trace.
-      NotExportableError: it has an effect that cannot be made anew.
+      NotExportableError: the function has an effect that cannot be recreated.
     """
     exported = lowered.exported
     lifted = tuple(
@@ -98,7 +98,7 @@ def build(
         disabled_checks=options.disabled_checks,
         nr_devices=exported.nr_devices,
     )
-    by_tensorflow = not options.target.xla and tensorflow_differentiates(traced.jaxpr)
+    is_native = not options.target.xla and tensorflow_differentiates(traced.jaxpr)
     function = PortableFunction(
         name=name,
         in_tree=in_tree,
@@ -124,7 +124,7 @@ def build(
         lifted_constants=lifted,
         graph_functions=lowered.graph_functions,
         gradient=gradient,
-        tensorflow_differentiates=by_tensorflow,
+        tensorflow_differentiates=is_native,
         uses_global_constants=exported.uses_global_constants,
     )
     mark_types_checked(function)

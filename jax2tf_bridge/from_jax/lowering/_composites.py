@@ -1,7 +1,7 @@
-"""Lowering rules that keep operations whole for TensorFlow's own, as composites.
+"""Lowering rules that write operations as composites, for targets without XLA.
 
-A composite has a name, attributes and a decomposition: TensorFlow's operation takes its place where
-there is one, else the decomposition does, which is what the export for XLA writes.
+A composite has a name, attributes and a decomposition. It becomes TensorFlow's own operation if
+there is one, else its decomposition, which is the form that an export for XLA writes.
 """
 
 from __future__ import annotations
@@ -22,82 +22,87 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import Rule, by_platform, lower
 from jax2tf_bridge.from_jax.stablehlo._operations import replace_operation
 
 Attributes = Mapping[str, bool | int]
-# Of an equation's parameters; None where its composite cannot say them.
+# Converts an equation's parameters; returns None if the composite cannot express them.
 _ToAttributes = Callable[[Mapping[str, Any]], Attributes | None]
 
 STOP_GRADIENT = "jax2tf.stop_gradient"
 SIZES = "sizes"
-"""The attribute with the number of leading operands that are sizes, for the decomposition alone."""
+"""Attribute with the number of leading operands that are sizes, for the decomposition only."""
 
-_ordinary_p = Primitive("jax2tf_ordinary")
-"""Stands for an equation that is lowered by `rule`, whatever the overrides of the export are."""
-_ordinary_p.multiple_results = True
+_by_rule_p = Primitive("jax2tf_ordinary")
+"""Primitive that is lowered by its parameter `rule`, whatever overrides the export has."""
+_by_rule_p.multiple_results = True
 
 
-@_ordinary_p.def_abstract_eval
-def _avals(*args: Any, avals: Sequence[Any], **params: Any) -> list[Any]:
+@_by_rule_p.def_abstract_eval
+def _get_avals(*args: Any, avals: Sequence[Any], **params: Any) -> list[Any]:
     return list(avals)
 
 
-def _lower_ordinary(
+def _lower_by_rule(
     ctx: Any, *operands: Any, rule: Rule, params: tuple[tuple[str, Any], ...], avals: Any
 ) -> Sequence[Any]:
     return rule(ctx, *operands, **dict(params))
 
 
-mlir.register_lowering(_ordinary_p, _lower_ordinary)
+mlir.register_lowering(_by_rule_p, _lower_by_rule)
 
 
 def composite_rules(rules: Sequence[tuple[Any, Rule]]) -> tuple[tuple[Any, Rule], ...]:
     """Lists (primitive, rule) pairs that write composites.
 
     Args:
-      rules: the other overrides of the export; they lower the decompositions.
+      rules: the other overrides of the export, which lower the decompositions.
     """
     known = dict(rules)
     return tuple(
-        (p, functools.partial(_lower, name, to_attributes, known.get(p) or by_platform(p, {})))
-        for p, name, to_attributes in _composites()
+        (
+            p,
+            functools.partial(
+                _lower_to_composite, name, to_attributes, known.get(p) or by_platform(p, {})
+            ),
+        )
+        for p, name, to_attributes in _list_composites()
     )
 
 
-def _lower(
+def _lower_to_composite(
     name: str,
     to_attributes: _ToAttributes,
-    ordinary: Rule,
+    fallback: Rule,
     ctx: Any,
     *operands: Any,
     **params: Any,
 ) -> Sequence[Any]:
     attributes = to_attributes(params)
     if attributes is None:
-        return ordinary(ctx, *operands, **params)
+        return fallback(ctx, *operands, **params)
     avals = tuple(ctx.avals_out)
     sizes = [d for aval in (*ctx.avals_in, *avals) for d in aval.shape if not isinstance(d, int)]
-    # Sizes of two exports may have the same names, and differ in their constraints.
+    # Sizes in two exports may have equal names but different constraints.
     scope = getattr(sizes[0], "scope", None) if sizes else None
-    call = _called(name, ordinary, scope, tuple(sorted(params.items())), avals)
+    call = _make_decomposition(name, fallback, scope, tuple(sorted(params.items())), avals)
     results = [*lower_fun(call)(ctx, *operands)]
-    return _as_composite(results, name, attributes, len(operands))
+    return _replace_by_composite(results, name, attributes, len(operands))
 
 
 @functools.lru_cache(maxsize=256)
-def _called(
+def _make_decomposition(
     name: str, rule: Rule, scope: Any, params: tuple[tuple[str, Any], ...], avals: tuple[Any, ...]
 ) -> Callable[..., Any]:
-    """Makes the function that becomes the decomposition, once in a module for what is equal."""
+    """Returns the function that becomes the decomposition; equal calls in a module share one."""
 
     def decomposition(*args: Any) -> Any:
-        return _ordinary_p.bind(*args, rule=rule, params=params, avals=avals)
+        return _by_rule_p.bind(*args, rule=rule, params=params, avals=avals)
 
     decomposition.__name__ = name
     return jax.jit(decomposition)
 
 
-def _as_composite(
+def _replace_by_composite(
     results: Sequence[Any], name: str, attributes: Attributes, n_operands: int
 ) -> Sequence[Any]:
-    """Puts a composite in the place of a call of its decomposition."""
+    """Replaces a call of the decomposition by a composite."""
     call = results[0].owner
     call = getattr(call, "operation", call)
     if call.name != "func.call" or len(call.results) != len(results):
@@ -107,16 +112,16 @@ def _as_composite(
                 "and TensorFlow would differentiate what is behind it. Export with a target that "
                 "has XLA, or another release of JAX."
             )
-        return results  # JAX wrote the decomposition in place, which says the same
+        return results  # JAX inlined the decomposition, which is equivalent
     n_sizes = len(call.operands) - n_operands
-    found = {**attributes, **({SIZES: n_sizes} if n_sizes else {})}
+    all_attributes = {**attributes, **({SIZES: n_sizes} if n_sizes else {})}
     with call.context, ir.InsertionPoint(call):
         i64, i32 = (ir.IntegerType.get_signless(width) for width in (64, 32))
-        written: dict[str, ir.Attribute] = {
+        mlir_attributes: dict[str, ir.Attribute] = {
             key: ir.BoolAttr.get(value)
             if isinstance(value, bool)
             else ir.IntegerAttr.get(i64, value)
-            for key, value in found.items()
+            for key, value in all_attributes.items()
         }
         composite = ir.Operation.create(
             "stablehlo.composite",
@@ -124,7 +129,7 @@ def _as_composite(
             operands=list(call.operands),
             attributes={
                 "name": ir.StringAttr.get(name),
-                "composite_attributes": ir.DictAttr.get(written),
+                "composite_attributes": ir.DictAttr.get(mlir_attributes),
                 "decomposition": call.attributes["callee"],
                 "version": ir.IntegerAttr.get(i32, 1),
             },
@@ -134,10 +139,10 @@ def _as_composite(
     return list(composite.results)
 
 
-def _composites() -> list[tuple[Any, str, _ToAttributes]]:
-    """Lists primitives with the names and attributes of their composites."""
+def _list_composites() -> list[tuple[Any, str, _ToAttributes]]:
+    """Lists (primitive, name of its composite, function that converts its parameters)."""
     linalg = lax.linalg
-    plain = [
+    without_attributes = [
         (lax.erfc_p, "chlo.erfc"),
         (lax.lgamma_p, "chlo.lgamma"),
         (lax.digamma_p, "chlo.digamma"),
@@ -151,12 +156,12 @@ def _composites() -> list[tuple[Any, str, _ToAttributes]]:
         (lax.igammac_p, "jax2tf.igammac"),
         (lax.regularized_incomplete_beta_p, "jax2tf.betainc"),
     ]
-    if (stop_gradient := _stop_gradient()) is not None:
-        plain.append((stop_gradient, STOP_GRADIENT))
+    if (stop_gradient := _find_stop_gradient()) is not None:
+        without_attributes.append((stop_gradient, STOP_GRADIENT))
     return [
-        *((p, name, lambda params: {}) for p, name in plain),
+        *((p, name, lambda params: {}) for p, name in without_attributes),
         *(
-            (p, f"jax2tf.{p}", _pick("axis", "reverse"))
+            (p, f"jax2tf.{p}", _pick_parameters("axis", "reverse"))
             for p in (
                 *(lax.cumsum_p, lax.cumprod_p, lax.cummax_p, lax.cummin_p),
                 lax.cumlogsumexp_p,
@@ -169,27 +174,29 @@ def _composites() -> list[tuple[Any, str, _ToAttributes]]:
         (
             linalg.eig_p,
             "jax2tf.eig",
-            _pick("compute_left_eigenvectors", "compute_right_eigenvectors"),
+            _pick_parameters("compute_left_eigenvectors", "compute_right_eigenvectors"),
         ),
         (linalg.tridiagonal_solve_p, "jax2tf.tridiagonal_solve", _tridiagonal_solve),
     ]
 
 
-def _stop_gradient() -> Any:
-    """Finds the primitive of jax.lax.stop_gradient, which JAX does not name in public."""
+def _find_stop_gradient() -> Any:
+    """Finds the primitive of jax.lax.stop_gradient, which has no public name in JAX."""
     equations = jax.make_jaxpr(lax.stop_gradient)(np.float32(0)).jaxpr.eqns
     primitives = {equation.primitive.name: equation.primitive for equation in equations}
     return primitives.get("stop_gradient")
 
 
-def _pick(*names: str) -> _ToAttributes:
+def _pick_parameters(*names: str) -> _ToAttributes:
     def attributes(params: Mapping[str, Any]) -> Attributes | None:
-        return {n: _plain(params[n]) for n in names} if all(n in params for n in names) else None
+        return (
+            {n: _to_python(params[n]) for n in names} if all(n in params for n in names) else None
+        )
 
     return attributes
 
 
-def _plain(value: Any) -> bool | int:
+def _to_python(value: Any) -> bool | int:
     return bool(value) if isinstance(value, (bool, np.bool_)) else int(value)
 
 

@@ -1,7 +1,7 @@
-"""Lowering rule for convolutions in an open number of groups.
+"""Lowering rule for convolutions with an open number of groups.
 
-StableHLO has the number of groups as an attribute. jax.vmap over images and kernels together makes
-groups of the batch; with an open batch they become a loop.
+The number of groups is a constant attribute in StableHLO. jax.vmap over both images and kernels
+turns the batch into groups; if the batch is open, this rule writes a loop.
 """
 
 import functools
@@ -24,27 +24,27 @@ def _lower(ctx: Any, lhs: Any, rhs: Any, **params: Any) -> Sequence[Any]:
     groups = (params["feature_group_count"], params["batch_group_count"])
     if all(isinstance(count, int) for count in groups):
         return lower_by_platform(ctx, lax.conv_general_dilated_p, {}, lhs, rhs, **params)
-    function = functools.partial(_in_a_loop, **params)
+    function = functools.partial(_convolve_in_loop, **params)
     return lower_fun(function, multiple_results=False)(ctx, lhs, rhs)
 
 
-def _in_a_loop(
+def _convolve_in_loop(
     lhs: Any, rhs: Any, *, feature_group_count: Any, batch_group_count: Any, **params: Any
 ) -> Any:
-    """Runs one convolution after the other, each of as many groups as are known to be in all."""
+    """Runs convolutions in a loop, each with the largest static number of groups."""
     numbers = params["dimension_numbers"]
     by_features = not isinstance(feature_group_count, int)
     count = feature_group_count if by_features else batch_group_count
-    known = _known_factor(count)
-    outer = count // known
+    static_count = _known_factor(count)
+    outer = count // static_count
     lhs = _split(lhs, numbers.lhs_spec[1 if by_features else 0], outer)
     rhs = _split(rhs, numbers.rhs_spec[0], outer)
 
     def convolve(group: tuple[Any, Any]) -> Any:
         return lax.conv_general_dilated_p.bind(
             *group,
-            feature_group_count=known if by_features else 1,
-            batch_group_count=1 if by_features else known,
+            feature_group_count=static_count if by_features else 1,
+            batch_group_count=1 if by_features else static_count,
             **params,
         )
 
@@ -52,7 +52,7 @@ def _in_a_loop(
 
 
 def _known_factor(count: Any) -> int:
-    """Finds a number that divides the open count whatever the sizes are: 4 for 4*b."""
+    """Returns a number that divides the open count for all sizes, such as 4 for 4*b."""
     factor = 1
     for prime in _PRIMES:
         while _is_zero(count % (factor * prime)):
@@ -65,14 +65,14 @@ def _is_zero(size: Any) -> bool:
 
 
 def _split(x: Any, axis: int, outer: Any) -> Any:
-    """Splits an axis, and makes its slower part the first axis."""
+    """Splits an axis into (outer, rest), and moves the outer part to the front."""
     shape = (*x.shape[:axis], outer, x.shape[axis] // outer, *x.shape[axis + 1 :])
     x = lax.reshape(x, shape)
     return lax.transpose(x, (axis, *(i for i in range(x.ndim) if i != axis)))
 
 
 def _join(x: Any, axis: int) -> Any:
-    """Makes the first axis the slower part of another one."""
+    """Merges the first axis into `axis`, as its outer part; reverses `_split`."""
     order = [*range(1, x.ndim)]
     order.insert(axis, 0)
     x = lax.transpose(x, order)

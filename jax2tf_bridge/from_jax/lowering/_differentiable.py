@@ -1,4 +1,4 @@
-"""Tells functions that JAX is sure to differentiate, without doing it: tracing a VJP takes long."""
+"""Finds functions that JAX can certainly differentiate, without tracing a VJP, which is slow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 
 from jax2tf_bridge.from_jax.lowering._tf_gradients import CALLS, custom_rule_source, inner_jaxprs
 
-_AT_ALL_SIZES = frozenset(
+_SAFE_AT_ALL_SIZES = frozenset(
     {
         *("add", "sub", "mul", "div", "neg", "add_any", "square", "integer_pow", "pow"),
         *("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "sqrt", "rsqrt", "cbrt"),
@@ -25,41 +25,41 @@ _AT_ALL_SIZES = frozenset(
         *("random_bits", "random_seed", "random_wrap", "random_unwrap", "threefry2x32"),
     }
 )
-"""Primitives whose derivatives compare no sizes but those that they compare themselves."""
+"""Primitives whose derivatives compare only sizes that the primitives compare as well."""
 
-_AT_FIXED_SIZES = frozenset(
+_SAFE_AT_FIXED_SIZES = frozenset(
     {
         *("conv_general_dilated", "reduce_window_max", "reduce_window_sum", "concatenate", "pad"),
         *("slice", "split", "rev", "cumsum", "sort", "dynamic_slice", "dynamic_update_slice"),
     }
 )
-"""Primitives whose derivatives compute sizes along the axes that they work on."""
+"""Primitives whose derivatives compute sizes along the axes that the primitives work on."""
 
-_JAX = Path(jax.__file__).parent
+_JAX_DIRECTORY = Path(jax.__file__).parent
 
 
 def is_surely_differentiable(jaxpr: Any) -> bool:
-    """Tells whether the VJP of a function can be traced, and raises no question about sizes.
+    """Returns whether the VJP of a function can certainly be traced without questions about sizes.
 
-    False says nothing: loops, derivatives that users gave, and what is not known here have to be
-    traced to be known.
+    False means unknown: loops, derivatives defined by users, and unknown primitives must be traced
+    to find out.
 
     Args:
-      jaxpr: of the function.
+      jaxpr: the jaxpr of the function.
     """
     return all(map(_is_sure, getattr(jaxpr, "jaxpr", jaxpr).eqns))
 
 
 def _is_sure(equation: Any) -> bool:
     name, params = equation.primitive.name, equation.params
-    if name in _AT_ALL_SIZES:
+    if name in _SAFE_AT_ALL_SIZES:
         return True
-    if name in _AT_FIXED_SIZES:
-        return all(map(_has_open_batch_at_most, (*equation.invars, *equation.outvars)))
+    if name in _SAFE_AT_FIXED_SIZES:
+        return all(map(_has_only_open_batch, (*equation.invars, *equation.outvars)))
     if name == "gather":
         return _open_axes(equation.invars[0]) == []
     if name == "custom_jvp_call":
-        return _JAX in Path(custom_rule_source(equation)[1]).parents
+        return _JAX_DIRECTORY in Path(custom_rule_source(equation)[1]).parents
     if name == "cond":
         return all(map(is_surely_differentiable, params["branches"]))
     is_loop = name == "scan" and isinstance(params["length"], int)
@@ -69,7 +69,7 @@ def _is_sure(equation: Any) -> bool:
     return False
 
 
-def _has_open_batch_at_most(var: Any) -> bool:
+def _has_only_open_batch(var: Any) -> bool:
     return _open_axes(var) in ([], [0])
 
 

@@ -1,4 +1,4 @@
-"""Refuses calls back to the host, which no export can carry; some can be left out on request."""
+"""Rejects callbacks to the host, which cannot be exported; some can be left out on request."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
 from jax2tf_bridge.from_jax.arguments._user_code import user_line_of_equation
 
 DROP = "drop"
-"""Value of runtime_checks that leaves out checks of values."""
+"""Value of `runtime_checks` that leaves out runtime checks of values."""
 
 DROP_CHECKS = Argument("runtime_checks", DROP)
-"""Option that leaves out checks of values, for messages."""
+"""The option that leaves out runtime checks, for messages."""
 
 _CALLBACKS = {
     "pure_callback": "jax.pure_callback",
     "io_callback": "jax.experimental.io_callback",
 }
-_FOR_DEBUGGING = {
+_DEBUG_CALLS = {
     "debug_callback": "jax.debug.callback, jax.debug.breakpoint or jax.debug.print",
     "debug_print": "jax.debug.print",
     "inspect_sharding": "jax.debug.inspect_array_sharding",
 }
-_CHECK = "check"
+_CHECKIFY_CHECK = "check"
 _DEBUG_EFFECT = ".debugging.DebugEffect"
-# The second is that of JAX 0.12.
+# JAX 0.12 has the second one.
 _CHECK_EFFECTS = (".checkify.ErrorEffect", ".effects.ErrorEffect")
 
 _EQUINOX_CHECKS = frozenset(
     ("equinox._errors", f"_error.<locals>.{name}") for name in ("raises", "tpu_msg")
 )
-"""Module and qualified name of the functions that equinox.error_if calls back, 0.11 to 0.13."""
+"""Module and qualified name of the callbacks of equinox.error_if, Equinox 0.11 to 0.13."""
 
 _EQUINOX_CALL = "branched_error_if_impl"
-"""Name of the jitted function around each check of Equinox; JAX caches its trace."""
+"""Name of the jitted function around each Equinox check; JAX caches its trace."""
 
 
 def refuse_host_callbacks(
@@ -60,25 +60,25 @@ def refuse_host_callbacks(
     """Rejects a function that calls back to the Python process that traced it.
 
     Args:
-      traced: its trace.
-      name: the function's.
-      without_debug_effects: whether `debug_rules` leave out calls for debugging.
-      runtime_checks: "drop" where `check_rules` leave out checks of values.
+      traced: the trace of the function.
+      name: the name of the function.
+      without_debug_effects: whether `debug_rules` leaves out debugging calls.
+      runtime_checks: "drop" if `callback_rules` leaves out runtime checks.
 
     Raises:
-      NotExportableError: with the primitive and the user's source line.
+      NotExportableError: there is such a call. The message has the primitive and the user's line.
     """
     if not all(hasattr(aval, "dtype") for aval in traced.jaxpr.out_avals):
         raise NotExportableError(
             f"{name} gives a token (jax.lax.create_token) as a result, which orders effects in JAX "
             "alone: TensorFlow has no type for it. Return the arrays without it."
         )
-    for path in _paths(traced.jaxpr.jaxpr):
+    for path in _iter_paths(traced.jaxpr.jaxpr):
         equation = path[-1]
         primitive = equation.primitive.name
-        if primitive in _FOR_DEBUGGING:
+        if primitive in _DEBUG_CALLS:
             if not without_debug_effects:
-                raise _refusal(
+                raise _make_error(
                     name,
                     equation,
                     "Remove the call, or have it left out with DisabledSafetyCheck.debug_effects() "
@@ -86,7 +86,7 @@ def refuse_host_callbacks(
                 )
             params = equation.params
             if params.get("ordered") or "Ordered" in str(params.get("effect")):
-                raise _refusal(
+                raise _make_error(
                     name,
                     equation,
                     "It is ordered, and only unordered calls can be left out: write it without "
@@ -94,19 +94,19 @@ def refuse_host_callbacks(
                 )
         elif primitive in _CALLBACKS:
             if not is_equinox_check(equation.params):
-                raise _refusal(
+                raise _make_error(
                     name,
                     equation,
                     "Remove the call, or do that work in TensorFlow before or after the converted "
                     "function",
                 )
             if runtime_checks != DROP:
-                raise _equinox_refusal(name, equation.params, _place_of_check(path))
+                raise _make_equinox_error(name, equation.params, _locate_check(path))
         elif _is_checkify_check(equation) and runtime_checks != DROP:
             raise NotExportableError(
                 Message(
-                    f"{name} calls checkify.check{_place(equation)}, but nothing takes its errors. "
-                    "Leave its checks out with ",
+                    f"{name} calls checkify.check{_locate(equation)}, but nothing takes its "
+                    "errors. Leave its checks out with ",
                     DROP_CHECKS,
                     ", or export lambda *args: checkify.checkify(f)(*args)[1].",
                 )
@@ -114,26 +114,26 @@ def refuse_host_callbacks(
 
 
 def debug_rules(traced: jax.stages.Traced) -> tuple[tuple[Any, Any], ...]:
-    """Lists (primitive, lowering rule) pairs that leave out a trace's calls for debugging."""
+    """Lists (primitive, lowering rule) pairs that leave out the debugging calls of a trace."""
     primitives = {
         equation.primitive: None
         for equation in equations(traced.jaxpr.jaxpr)
-        if equation.primitive.name in _FOR_DEBUGGING
+        if equation.primitive.name in _DEBUG_CALLS
     }
-    return tuple((primitive, _lower_to_nothing) for primitive in primitives)
+    return tuple((primitive, _drop_call) for primitive in primitives)
 
 
 def callback_rules(
     traced: jax.stages.Traced, name: str, *, runtime_checks: str | None
 ) -> tuple[tuple[Any, Rule], ...]:
-    """Lists (primitive, lowering rule) pairs for calls back to the host, and for checks of values.
+    """Lists (primitive, lowering rule) pairs for host callbacks and runtime checks.
 
-    A primitive of a library shows its equations to nobody before it is lowered, so
-    `refuse_host_callbacks` cannot see the calls inside of it.
+    A library's primitive has no visible equations before it is lowered, so
+    `refuse_host_callbacks` cannot see the callbacks inside it.
 
     Args:
-      traced: the trace that is lowered.
-      name: the function's, for messages.
+      traced: the trace to lower.
+      name: the name of the function, for messages.
       runtime_checks: "drop" to leave out the checks of Equinox and checkify.
     """
     rules: list[tuple[Any, Rule]] = [
@@ -143,38 +143,38 @@ def callback_rules(
     if runtime_checks != DROP:
         return tuple(rules)
     checks = {e.primitive: None for e in equations(traced.jaxpr.jaxpr) if _is_checkify_check(e)}
-    rules += [(primitive, _lower_to_nothing) for primitive in checks]
+    rules += [(primitive, _drop_call) for primitive in checks]
     return (*rules, (jax.lax.cond_p, _lower_cond))
 
 
 def is_effect_left_out(name: str, *, without_debug: bool, runtime_checks: str | None) -> bool:
-    """Returns whether an effect is only of calls that are left out.
+    """Returns whether an effect belongs only to calls that are left out.
 
     Args:
       name: module and class of the effect.
-      without_debug: whether calls for debugging are left out.
-      runtime_checks: "drop" where checks of values are.
+      without_debug: whether debugging calls are left out.
+      runtime_checks: "drop" if runtime checks are left out.
     """
     is_of_debugging = without_debug and name.endswith(_DEBUG_EFFECT)
     return is_of_debugging or (runtime_checks == DROP and name.endswith(_CHECK_EFFECTS))
 
 
 def is_equinox_check(params: Mapping[str, Any]) -> bool:
-    """Returns whether the parameters of a callback are those of a check of Equinox."""
-    function = _called_back(params)
+    """Returns whether the parameters of a callback belong to an Equinox check."""
+    function = _get_callback(params)
     place = (getattr(function, "__module__", ""), getattr(function, "__qualname__", ""))
     return place in _EQUINOX_CHECKS
 
 
-def _called_back(params: Mapping[str, Any]) -> Any:
+def _get_callback(params: Mapping[str, Any]) -> Any:
     callback = params.get("callback")
     return getattr(callback, "callback_func", callback)
 
 
-def _equinox_refusal(name: str, params: Mapping[str, Any], place: str) -> NotExportableError:
+def _make_equinox_error(name: str, params: Mapping[str, Any], place: str) -> NotExportableError:
     return NotExportableError(
         Message(
-            f"{name} checks values while it runs{_check_text(params)}{place}. Such a check of "
+            f"{name} checks values while it runs{_quote_check(params)}{place}. Such a check of "
             "Equinox (equinox.error_if) calls back to Python, and Python is not there where the "
             "model is served. Leave the checks out with ",
             DROP_CHECKS,
@@ -183,9 +183,9 @@ def _equinox_refusal(name: str, params: Mapping[str, Any], place: str) -> NotExp
     )
 
 
-def _check_text(params: Mapping[str, Any]) -> str:
-    """Quotes the first message of a check of Equinox, as " ('x must be positive')"."""
-    function = _called_back(params)
+def _quote_check(params: Mapping[str, Any]) -> str:
+    """Quotes the only message of an Equinox check, as " ('x must be positive')", or returns ""."""
+    function = _get_callback(params)
     try:
         messages = inspect.getclosurevars(function).nonlocals.get("msgs") or ()
     except (TypeError, ValueError):
@@ -194,22 +194,24 @@ def _check_text(params: Mapping[str, Any]) -> str:
     return f" ({text!r})" if text and len(messages) == 1 else ""
 
 
-def _place_of_check(path: Sequence[Any]) -> str:
-    """Names the user's line that led to a check, which JAX may know of an outer equation only."""
+def _locate_check(path: Sequence[Any]) -> str:
+    """Returns " at file:line" of a check; the user's line may be that of an outer equation."""
     names = [equation.params.get("name") for equation in path]
     if _EQUINOX_CALL in names:
-        # Equations further inside may be of an older trace, made for another call.
+        # Inner equations may come from a cached trace of another call.
         path = path[: names.index(_EQUINOX_CALL) + 1]
     sources = (user_line_of_equation(equation) for equation in reversed(path))
     source = next(filter(None, sources), None)
-    return f" at {source}" if source else _place(path[-1])
+    return f" at {source}" if source else _locate(path[-1])
 
 
 def _is_checkify_check(equation: Any) -> bool:
-    return bool(equation.primitive.name == _CHECK and equation.params.keys() >= {"err_tree"})
+    return bool(
+        equation.primitive.name == _CHECKIFY_CHECK and equation.params.keys() >= {"err_tree"}
+    )
 
 
-def _lower_to_nothing(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
+def _drop_call(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
     return []
 
 
@@ -224,20 +226,20 @@ def _lower_callback(
             "function."
         )
     if runtime_checks != DROP:
-        raise _equinox_refusal(name, params, "")
-    # Outside of the branch that `_lower_cond` leaves out.
+        raise _make_equinox_error(name, params, "")
+    # Reached only outside the branch that `_lower_cond` removes.
     avals = ctx.avals_out
-    return lower_fun(lambda *_: [_invalid(aval) for aval in avals])(ctx, *args)
+    return lower_fun(lambda *_: [_make_invalid(aval) for aval in avals])(ctx, *args)
 
 
-def _invalid(aval: Any) -> Any:
-    """Makes NaN, or zeros of a dtype that has none."""
+def _make_invalid(aval: Any) -> Any:
+    """Returns NaN, or zeros for a dtype without NaN."""
     value = jnp.nan if jnp.issubdtype(aval.dtype, jnp.inexact) else 0
     return jnp.full(aval.shape, value, aval.dtype)
 
 
 def _lower_cond(ctx: Any, index: Any, *args: Any, **params: Any) -> Sequence[Any]:
-    """Lowers a choice between a check's error and its value to the value alone."""
+    """Lowers a cond between a check's error and its value to the value alone."""
     passing = [b for b in params["branches"] if not any(map(_is_equinox_call, b.jaxpr.eqns))]
     if len(passing) != 1 or len(params["branches"]) != 2:
         return lower_by_platform(ctx, jax.lax.cond_p, {}, index, *args, **params)
@@ -249,27 +251,27 @@ def _is_equinox_call(equation: Any) -> bool:
     return primitive in _CALLBACKS and is_equinox_check(equation.params)
 
 
-def _refusal(name: str, equation: Any, help_text: str) -> NotExportableError:
+def _make_error(name: str, equation: Any, help_text: str) -> NotExportableError:
     primitive = equation.primitive.name
-    called = {**_CALLBACKS, **_FOR_DEBUGGING}[primitive]
+    function = {**_CALLBACKS, **_DEBUG_CALLS}[primitive]
     return NotExportableError(
-        f"{name} calls back to Python by {called}{_place(equation)}, and Python is not there where "
-        f"the model is served. {help_text}."
+        f"{name} calls back to Python by {function}{_locate(equation)}, and Python is not there "
+        f"where the model is served. {help_text}."
     )
 
 
-def _place(equation: Any) -> str:
+def _locate(equation: Any) -> str:
     source = _jax_compat.source_of_equation(equation)
     return f" at {source}" if source else ""
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """Yields every equation of a jaxpr and of the jaxprs inside of it."""
-    return (path[-1] for path in _paths(jaxpr))
+    """Yields every equation of a jaxpr and of the jaxprs inside it."""
+    return (path[-1] for path in _iter_paths(jaxpr))
 
 
-def _paths(jaxpr: Any, outer: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yields every equation after those that it is in, the outermost first."""
+def _iter_paths(jaxpr: Any, outer: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yields every equation with its enclosing equations as a tuple, the outermost first."""
     for equation in jaxpr.eqns:
         path = (*outer, equation)
         yield path
@@ -277,4 +279,4 @@ def _paths(jaxpr: Any, outer: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
             for inner in value if isinstance(value, (tuple, list)) else (value,):
                 inner = getattr(inner, "jaxpr", inner)
                 if hasattr(inner, "eqns"):
-                    yield from _paths(inner, path)
+                    yield from _iter_paths(inner, path)

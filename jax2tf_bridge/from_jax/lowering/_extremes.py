@@ -1,7 +1,7 @@
-"""Lowering rules for reductions by a maximum or minimum, which drop no NaN on the CPU.
+"""Lowering rules for maximum and minimum reductions that keep NaN on the CPU.
 
 stablehlo/_keeping_nan.py has the reason, and rewrites all other maxima and minima. Reductions are
-written here, because here their platform is known.
+lowered here, because the platform is known during lowering.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from jax2tf_bridge.from_jax._jax_compat_lowering import (
 def extreme_rules() -> tuple[tuple[Any, Rule], ...]:
     """Lists (primitive, rule) pairs for reductions and clamps.
 
-    `keep_nan` rewrites the maxima and minima that are left in the module: elementwise ones, and
-    those in the bodies of scatters and of other reductions.
+    `keep_nan` rewrites the remaining maxima and minima in the module: elementwise ones, and those
+    in the bodies of scatters and other reductions.
     """
     rules: list[tuple[Any, Rule]] = [
         (lax.clamp_p, _lower_clamp),
@@ -35,30 +35,30 @@ def extreme_rules() -> tuple[tuple[Any, Rule], ...]:
         (lax.reduce_window_p, _lower_reduce_window),
     ]
     for reduction, exact, init in (
-        (lax.reduce_max_p, _maximum, -np.inf),
-        (lax.reduce_min_p, _minimum, np.inf),
+        (lax.reduce_max_p, _exact_maximum, -np.inf),
+        (lax.reduce_min_p, _exact_minimum, np.inf),
     ):
-        rule = _reduction(exact, init)
+        rule = _make_reduction_rule(exact, init)
         rules.append((reduction, functools.partial(_lower_on_cpu, reduction, rule)))
     for pool, exact, init in (
-        (lax.reduce_window_max_p, _maximum, -np.inf),
-        (lax.reduce_window_min_p, _minimum, np.inf),
+        (lax.reduce_window_max_p, _exact_maximum, -np.inf),
+        (lax.reduce_window_min_p, _exact_minimum, np.inf),
     ):
-        rule = _window_reduction(exact, init)
+        rule = _make_window_rule(exact, init)
         rules.append((pool, functools.partial(_lower_on_cpu, pool, rule)))
     return tuple(rules)
 
 
-def _maximum(x: Any, y: Any) -> Any:
+def _exact_maximum(x: Any, y: Any) -> Any:
     return lax.select(lax.bitwise_or(lax.ge(x, y), lax.ne(x, x)), x, y)
 
 
-def _minimum(x: Any, y: Any) -> Any:
+def _exact_minimum(x: Any, y: Any) -> Any:
     return lax.select(lax.bitwise_or(lax.le(x, y), lax.ne(x, x)), x, y)
 
 
-_EXACT: Mapping[Any, Callable[..., Any]] = MappingProxyType(
-    {lax.max_p: _maximum, lax.min_p: _minimum}
+_EXACT_REDUCERS: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+    {lax.max_p: _exact_maximum, lax.min_p: _exact_minimum}
 )
 
 
@@ -66,14 +66,14 @@ def _is_float(ctx: Any) -> bool:
     return bool(jnp.issubdtype(ctx.avals_out[0].dtype, jnp.floating))
 
 
-def _reduction(exact: Callable[..., Any], init: float) -> Rule:
+def _make_reduction_rule(exact: Callable[..., Any], init: float) -> Rule:
     def reduced(x: Any, *, axes: Sequence[int], **_: Any) -> Any:
         return lax.reduce(x, np.asarray(init, x.dtype), exact, axes)
 
     return lower_fun(reduced, multiple_results=False)
 
 
-def _window_reduction(exact: Callable[..., Any], init: float) -> Rule:
+def _make_window_rule(exact: Callable[..., Any], init: float) -> Rule:
     def reduced(x: Any, **params: Any) -> Any:
         return lax.reduce_window(x, np.asarray(init, x.dtype), exact, **params)
 
@@ -81,21 +81,22 @@ def _window_reduction(exact: Callable[..., Any], init: float) -> Rule:
 
 
 def _lower_on_cpu(primitive: Any, rule: Rule, ctx: Any, x: Any, **params: Any) -> Sequence[Any]:
-    # XLA has no fast maxima for GPU and TPU, but quicker kernels for reducers that it knows.
+    # Fast maxima that drop NaN exist only on the CPU. On GPU and TPU, XLA has faster kernels for
+    # the reducers that it recognizes.
     rules = {"cpu": rule} if _is_float(ctx) else {}
     return lower_by_platform(ctx, primitive, rules, x, **params)
 
 
-def _exact_reducer(ctx: Any, operands: Sequence[Any], jaxpr: Any) -> Callable[..., Any] | None:
-    """Returns the reducer to write for one that is a maximum or minimum of floats alone."""
+def _find_exact_reducer(ctx: Any, operands: Sequence[Any], jaxpr: Any) -> Callable[..., Any] | None:
+    """Returns a NaN-keeping reducer if the reducer is a maximum or minimum of floats, else None."""
     equations = getattr(jaxpr, "jaxpr", jaxpr).eqns
     if len(operands) != 2 or len(equations) != 1 or not _is_float(ctx):
         return None
-    return _EXACT.get(equations[0].primitive)
+    return _EXACT_REDUCERS.get(equations[0].primitive)
 
 
 def _lower_reduce(ctx: Any, *operands: Any, **params: Any) -> Sequence[Any]:
-    exact = _exact_reducer(ctx, operands, params["jaxpr"])
+    exact = _find_exact_reducer(ctx, operands, params["jaxpr"])
     rules: dict[str, Rule] = {}
     if exact is not None:
 
@@ -107,7 +108,7 @@ def _lower_reduce(ctx: Any, *operands: Any, **params: Any) -> Sequence[Any]:
 
 
 def _lower_reduce_window(ctx: Any, *operands: Any, **params: Any) -> Sequence[Any]:
-    exact = _exact_reducer(ctx, operands, params["jaxpr"])
+    exact = _find_exact_reducer(ctx, operands, params["jaxpr"])
     rules: dict[str, Rule] = {}
     if exact is not None:
 

@@ -1,4 +1,4 @@
-"""Functions over flat arguments: with 4-bit values as int8 at the boundary, and the VJP."""
+"""Functions over flat arguments: tracing with int8 in place of narrow dtypes, and the VJP."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from jax2tf_bridge.from_jax import _jax_compat
 from jax2tf_bridge.from_jax.arguments._avals import cotangent_spec, is_narrow, portable_aval
 
 VjpShardings: TypeAlias = tuple[tuple[Any, ...], tuple[Any, ...]] | None
-"""For each argument and each result of a VJP a jax.sharding.Sharding; None for none at all."""
+"""Shardings of the arguments and of the results of a VJP; None if it is not sharded."""
 
 
 def flat_function(traced: jax.stages.Traced) -> Callable[..., list[Any]]:
-    """Makes a function of flat arguments of a trace; calling it does not run the user's code."""
+    """Returns a trace as a function over flat arguments; it does not run the user's code."""
     function: Callable[..., list[Any]] = jex.core.jaxpr_as_fun(traced.jaxpr)
     return function
 
 
 def flat_specs(traced: jax.stages.Traced) -> list[jax.ShapeDtypeStruct]:
-    """Lists shapes and dtypes of the flat arguments, and the shardings that their types have."""
+    """Returns the shapes and dtypes of the flat arguments, and the shardings in their types."""
     return [_spec(aval, aval.dtype) for aval in traced.jaxpr.in_avals]
 
 
 def _spec(aval: Any, dtype: Any) -> jax.ShapeDtypeStruct:
-    # Over a mesh with explicit axes, a sharding is part of the type.
+    # With explicit mesh axes, the sharding is part of the type.
     sharding = getattr(aval, "sharding", None)
     explicit = sharding is not None and any(axis is not None for axis in sharding.spec)
     return jax.ShapeDtypeStruct(aval.shape, dtype, sharding=sharding if explicit else None)
 
 
 def widened(traced: jax.stages.Traced) -> jax.stages.Traced:
-    """Traces with int8 in the place of arguments and results that TF's op would misread.
+    """Traces with int8 in place of the narrow arguments and results that TF's op would misread.
 
-    Gives `traced` itself where there are none, which keeps its shardings and donations; unless JAX
-    cannot lower it, since the type of an argument refuses what JAX makes it of then.
+    Returns `traced` itself if there are none, which keeps its shardings and donations. But if a
+    user's argument type fails when JAX rebuilds the arguments, it traces again over flat arguments.
     """
     ins = [portable_aval(a) for a in traced.jaxpr.in_avals]
     outs = [portable_aval(a) for a in traced.jaxpr.out_avals]
-    if not any(map(is_narrow, [*ins, *outs])) and _has_information(traced):
+    if not any(map(is_narrow, [*ins, *outs])) and _can_rebuild_arguments(traced):
         return traced
     narrow = flat_function(traced)
     specs = flat_specs(traced)
@@ -65,32 +65,32 @@ def widened(traced: jax.stages.Traced) -> jax.stages.Traced:
     ]
     wide.__name__ = traced.fun_name
     shardings: dict[str, Any] = {
-        name: tuple(each) if name == "in_shardings" else list(each)
-        for name, each in _jax_compat.jit_shardings(traced).items()
+        name: tuple(values) if name == "in_shardings" else list(values)
+        for name, values in _jax_compat.jit_shardings(traced).items()
     }
     return jax.jit(wide, **shardings).trace(*wide_specs)
 
 
-def _has_information(traced: jax.stages.Traced) -> bool:
-    """Tells whether JAX can describe the arguments in their own types, as lowering does."""
+def _can_rebuild_arguments(traced: jax.stages.Traced) -> bool:
+    """Returns whether JAX can rebuild the arguments in their own types, as lowering does."""
     try:
         return traced.args_info is not None
-    except Exception:  # of a constructor of the user's
+    except Exception:  # raised by a constructor of the user
         return False
 
 
 def out_structure(traced: jax.stages.Traced) -> Any:
-    """Returns JAX's structure of the results, without an object of their types if possible."""
-    found = getattr(traced, "out_tree", None)  # not in JAX 0.8
-    return jax.tree_util.tree_structure(traced.out_info) if found is None else found
+    """Returns the tree structure of the results, if possible without constructing their types."""
+    structure = getattr(traced, "out_tree", None)  # not in JAX 0.8
+    return jax.tree_util.tree_structure(traced.out_info) if structure is None else structure
 
 
 def trace_vjp(traced: jax.stages.Traced, shardings: VjpShardings = None) -> jax.stages.Traced:
-    """Traces the VJP, over the flat arguments and then one cotangent for each result.
+    """Traces the VJP, which takes the flat arguments and then one cotangent for each result.
 
-    It gives one cotangent for each flat argument: float0 for those that are not differentiable.
-    The user's function is not traced again: its derivative rules are in the jaxpr.
-    `shardings` are those of `vjp_shardings`.
+    The VJP returns one cotangent for each flat argument, float0 for those that are not
+    differentiable. The user's function is not traced again, because the jaxpr has its derivative
+    rules. `shardings` comes from `vjp_shardings`.
     """
     primal = flat_function(traced)
     specs = flat_specs(traced)

@@ -1,8 +1,8 @@
 """Lowering rules that write gather and scatter without batching dimensions.
 
-StableHLO has had batching dimensions in gather and scatter since 1.1.0. TF 2.15 and 2.16 do not
-read them, and the XLA of TF 2.17 fails on them. For these the same indexing has the batch position
-as one more index: an iota joined to the indices.
+StableHLO has batching dimensions in gather and scatter since 1.1.0. TF 2.15 and 2.16 cannot read
+them, and the XLA of TF 2.17 fails on them. For these releases, the batch position becomes one more
+index: an iota concatenated with the indices.
 """
 
 import functools
@@ -44,7 +44,7 @@ def indexing_rules() -> tuple[tuple[Any, Rule], ...]:
 
 def _lower_gather(ctx: Any, operand: Any, indices: Any, **params: Any) -> Sequence[Any]:
     numbers = params["dimension_numbers"]
-    # An empty result is a constant in JAX's rule: no gather, so no batching dimensions.
+    # JAX's rule lowers an empty result to a constant, which has no batching dimensions.
     if not numbers.operand_batching_dims or _is_empty(ctx.avals_out[0]):
         return by_platform(lax.gather_p, {})(ctx, operand, indices, **params)
     return lower_fun(functools.partial(_gather, **params), multiple_results=False)(
@@ -58,7 +58,7 @@ def _gather(operand: Any, indices: Any, **params: Any) -> Any:
     start_index_map = (*numbers.operand_batching_dims, *numbers.start_index_map)
     return lax.gather_p.bind(
         operand,
-        _with_batch_positions(indices, numbers.start_indices_batching_dims),
+        _prepend_batch_positions(indices, numbers.start_indices_batching_dims),
         dimension_numbers=lax.GatherDimensionNumbers(
             offset_dims=numbers.offset_dims,
             collapsed_slice_dims=tuple(
@@ -82,7 +82,7 @@ def _lower_scatter(
 
 
 def _lower_plain_scatter(ctx: Any, primitive: Any, *args: Any, **params: Any) -> Sequence[Any]:
-    # JAX's GPU rule differs from its default only for complex128: no branches for the rest.
+    # JAX's GPU rule differs from its default only for complex128, so other dtypes need no branches.
     if ctx.avals_in[0].dtype != np.complex128:
         default = jax_rule(primitive, "tpu")
         if default is not None:
@@ -97,7 +97,7 @@ def _scatter(primitive: Any, operand: Any, indices: Any, updates: Any, **params:
     scatter_dims = (*numbers.operand_batching_dims, *numbers.scatter_dims_to_operand_dims)
     return primitive.bind(
         operand,
-        _with_batch_positions(indices, numbers.scatter_indices_batching_dims),
+        _prepend_batch_positions(indices, numbers.scatter_indices_batching_dims),
         updates,
         dimension_numbers=lax.ScatterDimensionNumbers(
             update_window_dims=numbers.update_window_dims,
@@ -112,10 +112,10 @@ def _scatter(primitive: Any, operand: Any, indices: Any, updates: Any, **params:
     )
 
 
-def _with_batch_positions(indices: Any, batching_dims: Sequence[int]) -> Any:
-    """Puts the position along each batching dimension before `indices` [..., k]: [..., n+k].
+def _prepend_batch_positions(indices: Any, batching_dims: Sequence[int]) -> Any:
+    """Prepends the position along each batching dimension to `indices` [..., k]: [..., n + k].
 
-    Narrow index types are widened to 32 bits, since a batch may be longer than they can count.
+    Narrow index types are widened to 32 bits, because a batch may exceed their range.
     """
     if indices.dtype.itemsize < 4:
         indices = lax.convert_element_type(indices, np.dtype(np.int32))
@@ -125,10 +125,10 @@ def _with_batch_positions(indices: Any, batching_dims: Sequence[int]) -> Any:
 
 
 def _stays_sorted(batching_dims: Sequence[int], operand_dims: Sequence[int]) -> bool:
-    """Tells whether sorted indices stay sorted with the batch positions put first.
+    """Returns whether sorted indices stay sorted with the batch positions prepended.
 
-    They are if the batch positions are what varies slowest, and if comparing index vectors in
-    their own order is comparing them in the order of the operand's dimensions.
+    They do if the batch positions vary slowest, and if the index vectors have the order of the
+    operand's dimensions.
     """
     return tuple(batching_dims) == tuple(range(len(batching_dims))) and list(
         operand_dims

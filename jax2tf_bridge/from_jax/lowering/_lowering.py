@@ -1,4 +1,4 @@
-"""Lowers one trace for as many platforms as the target can serve, and says why not the others."""
+"""Lowers one trace for all platforms that work, and reports why the others fail."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ _UNSOLVABLE = "Cannot solve for values of dimension variables"
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """Options of an export, checked; all but the function and its arguments.
+    """Validated options of an export, without the function and its arguments.
 
     Attributes:
-      platforms: None for every one that works.
-      constraints: on the dimension variables, as the user wrote them; `scope` holds them.
-      infer: whether requirements may be added to them.
-      call: the user's call that takes constraints, up to them, for messages.
-      words: how the user writes sizes and constraints, for messages.
-      runtime_checks: "drop" to leave out checks of values, else None.
+      platforms: the requested platforms; None for all that work.
+      constraints: the user's constraints on the dimension variables; `scope` holds them.
+      infer: whether requirements may be added to the constraints.
+      call: start of the user's call, up to the constraints, for messages.
+      words: the user's notation for sizes and constraints, for messages.
+      runtime_checks: "drop" to leave out runtime checks, else None.
     """
 
     platforms: tuple[str, ...] | None
@@ -70,24 +70,24 @@ class ExportOptions:
 
     @property
     def without_debug_effects(self) -> bool:
-        """Tells whether calls for debugging are left out."""
+        """Returns whether debugging calls are left out."""
         return DisabledSafetyCheck.debug_effects() in self.disabled_checks
 
     def allows_custom_call(self, call: str, platforms: Sequence[str]) -> bool:
-        """Tells whether the target runs a custom call or the user vouches for it."""
+        """Returns whether the target can run a custom call, or the user vouches for it."""
         return call in self.target.custom_calls(platforms) or is_vouched(call, self.disabled_checks)
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A module as JAX lowered it, what it calls, and the default platforms it cannot serve.
+    """A lowered module, the functions it calls, and the default platforms it cannot run on.
 
     Attributes:
-      exported: what JAX gave; it has no module, or one without the captured arrays.
-      module: as it is made fit for the target.
-      captured: large arrays that the module has to get.
-      graph_functions: what it calls.
-      dropped_platforms: with the reason for each.
+      exported: JAX's result; it has no module, or one without the captured arrays.
+      module: the module, rewritten for the target.
+      captured: large arrays that must be passed to the module.
+      graph_functions: the TensorFlow graphs that the module calls.
+      dropped_platforms: (platform, reason) pairs.
     """
 
     exported: jax_export.Exported
@@ -98,79 +98,80 @@ class Lowered:
 
 
 def lower(traced: jax.stages.Traced, name: str, options: ExportOptions) -> Lowered:
-    """Lowers the trace for the platforms asked for, or for all that work.
+    """Lowers the trace for the requested platforms, or for all that work.
 
-    Without XLA there is no choice of a platform when it runs: it is lowered for the CPU, which is
-    nearest to plain StableHLO, or if that is not asked for, for the first one.
+    Without XLA, a module cannot choose a platform at run time. It is lowered for the CPU, whose
+    rules are closest to plain StableHLO, or for the first requested platform if the CPU is not
+    requested.
 
     Raises:
-      PlatformError: one of the platforms asked for, or every default one, fails.
-      UnsupportedByTargetError: as it, where the reason is a custom call.
-      ShardingError: JAX lowered for one device what takes more.
+      PlatformError: one of the requested platforms, or every default one, fails.
+      UnsupportedByTargetError: like PlatformError, but the reason is a custom call.
+      ShardingError: JAX lowered a function of several devices for one device.
     """
     platforms = options.platforms or PLATFORMS
     if not options.target.xla:
         platforms = ("cpu",) if "cpu" in platforms else platforms[:1]
     try:
-        return _attempt(traced, name, platforms, options)
-    except Exception as e:  # of types that _is_of_a_platform lists
-        if isinstance(e, (ShardingError, NotExportableError)) or not _is_of_a_platform(e):
+        return _lower_for_platforms(traced, name, platforms, options)
+    except Exception as e:  # of the types in _is_platform_specific
+        if isinstance(e, (ShardingError, NotExportableError)) or not _is_platform_specific(e):
             raise
         if _UNSOLVABLE in str(e):
             raise ShapeError(
                 f"The shapes of {name}'s arguments do not determine its dimension variables: "
                 f"{_first_line(e)}"
             ) from e
-        together = e
+        joint_error = e
     if len(platforms) == 1:
         if not options.target.xla:
-            _refuse_kernels(traced, name, options.target, together)
-        raise _failure(name, {platforms[0]: together}) from together
-    failures = _failures(traced, name, platforms, options)
+            _refuse_kernels(traced, name, options.target, joint_error)
+        raise _make_error(name, {platforms[0]: joint_error}) from joint_error
+    failures = _find_failures(traced, name, platforms, options)
     if not failures:
         raise PlatformError(
             f"{name} can be lowered for each of {', '.join(platforms)}, but not for all of them "
-            f"in one module: {_first_line(together)}. Export it for each platform on its own.",
-            reasons=dict.fromkeys(platforms, _first_line(together)),
-        ) from together
+            f"in one module: {_first_line(joint_error)}. Export it for each platform on its own.",
+            reasons=dict.fromkeys(platforms, _first_line(joint_error)),
+        ) from joint_error
     if options.platforms is not None or len(failures) == len(platforms):
-        raise _failure(name, failures) from next(iter(failures.values()))
+        raise _make_error(name, failures) from next(iter(failures.values()))
     working = tuple(p for p in platforms if p not in failures)
     dropped = tuple((p, _first_line(e)) for p, e in failures.items())
-    return replace(_attempt(traced, name, working, options), dropped_platforms=dropped)
+    return replace(_lower_for_platforms(traced, name, working, options), dropped_platforms=dropped)
 
 
-def _failures(
+def _find_failures(
     traced: jax.stages.Traced, name: str, platforms: Sequence[str], options: ExportOptions
 ) -> dict[str, Exception]:
-    """Lowers for each platform alone, and returns the error of each that fails."""
+    """Lowers for each platform alone, and returns the errors by platform."""
     failures: dict[str, Exception] = {}
     for platform in platforms:
         try:
-            _attempt(traced, name, (platform,), options)
+            _lower_for_platforms(traced, name, (platform,), options)
         except Exception as e:
-            if not _is_of_a_platform(e):
+            if not _is_platform_specific(e):
                 raise
             failures[platform] = e
     return failures
 
 
-def _is_of_a_platform(error: Exception) -> bool:
-    """Tells errors after which lowering may work for another platform."""
+def _is_platform_specific(error: Exception) -> bool:
+    """Returns whether lowering may work for another platform after this error."""
     if isinstance(error, BridgeError):
         return isinstance(error, (TypeError, ValueError, NotImplementedError))
-    # Others (KeyError, RecursionError, InconclusiveDimensionOperation) ask for sizes, which
-    # inference answers.
+    # Other errors (KeyError, RecursionError, InconclusiveDimensionOperation) are questions about
+    # sizes, which inference answers.
     return isinstance(
         error, (TypeError, ValueError, NotImplementedError, RuntimeError)
     ) and not isinstance(error, RecursionError)
 
 
-def _attempt(
+def _lower_for_platforms(
     traced: jax.stages.Traced, name: str, platforms: tuple[str, ...], options: ExportOptions
 ) -> Lowered:
-    # The custom calls are checked here, by what the target runs; JAX checks by what it promises
-    # to keep stable ("ALL" turns that off from JAX 0.9 on; 0.8 needs the names, one by one).
+    # Custom calls are checked here, against those that the target runs. JAX checks them against its
+    # own stability guarantees: "ALL" turns that off since JAX 0.9, but 0.8 needs each name.
     disabled = {"ALL", CONSTANT}
     captured = TakenArrays()
     rules = (
@@ -180,8 +181,9 @@ def _attempt(
         *graph_call_rules(),
         *(debug_rules(traced) if options.without_debug_effects else ()),
         *callback_rules(traced, name, runtime_checks=options.runtime_checks),
-        # JAX keeps what it lowered with the same rules, and would give it out without the arrays.
-        (Primitive("jax2tf_bridge_lowering"), _never_used),
+        # JAX caches results by rules. A cached result would lack the captured arrays, so this new
+        # primitive makes the rules unique.
+        (Primitive("jax2tf_bridge_lowering"), _lower_unused),
     )
     while True:
         checks = [jax_export.DisabledSafetyCheck.custom_call(c) for c in sorted(disabled)]
@@ -199,29 +201,29 @@ def _attempt(
                 )()
             break
         except ValueError as e:
-            found = re.findall(r"custom_call @\"?([^\s(\"]+)", str(e))
-            if "no compatibility guarantees" not in str(e) or not set(found) - disabled:
+            names = re.findall(r"custom_call @\"?([^\s(\"]+)", str(e))
+            if "no compatibility guarantees" not in str(e) or not set(names) - disabled:
                 raise
-            disabled |= set(found)
-    module = _module_of(exported, taken)
+            disabled |= set(names)
+    module = _finish_module(exported, taken)
     if exported.nr_devices == 1:
         module.reduce_to_one_device(name)
     module.narrow_platform_index()
     graph_functions = take_graph_functions(module)
     if not options.target.xla:
-        # Composites stay whole. What has no form is found where the module is written.
+        # Composites are kept. Operations without a form are reported when the module is written.
         check_one_device(name, exported.nr_devices, options.target)
         return Lowered(exported, module, captured, graph_functions)
     module.expand()
     module.keep_nan()
     for call in module.custom_calls():
         if not options.allows_custom_call(call.name, platforms):
-            raise _unregistered(name, call, platforms, options.target)
+            raise _make_custom_call_error(name, call, platforms, options.target)
     return Lowered(exported, module, captured, graph_functions)
 
 
-def _module_of(exported: jax_export.Exported, taken: TakenModule) -> StableHloModule:
-    """Takes the module as JAX lowered it; where only JAX can make it final, as JAX writes it."""
+def _finish_module(exported: jax_export.Exported, taken: TakenModule) -> StableHloModule:
+    """Returns JAX's module, or its serialized form if only JAX can apply the final rewrites."""
     if taken.module is not None:
         module = StableHloModule(taken.module)
         module.simplify()
@@ -235,12 +237,12 @@ def _module_of(exported: jax_export.Exported, taken: TakenModule) -> StableHloMo
     return module
 
 
-def _never_used(*_: Any, **__: Any) -> Any:
+def _lower_unused(*_: Any, **__: Any) -> Any:
     raise AssertionError("this primitive is in no function")
 
 
 def _refuse_kernels(traced: jax.stages.Traced, name: str, target: Target, cause: Exception) -> None:
-    """Raises for a kernel of Pallas, if there is one, where lowering has failed."""
+    """Raises if the function has a Pallas kernel, as the likely cause of a failed lowering."""
     for equation in equations(traced.jaxpr.jaxpr):
         if equation.primitive.name == "pallas_call" and not equation.params.get("interpret"):
             source = source_of_equation(equation)
@@ -259,10 +261,10 @@ def _refuse_kernels(traced: jax.stages.Traced, name: str, target: Target, cause:
 
 
 def check_one_device(name: str, nr_devices: int, target: Target) -> None:
-    """Raises for a function over several devices, where the target has no XLA.
+    """Raises for a function over several devices, if the target has no XLA.
 
     Raises:
-      UnsupportedByTargetError: it is one.
+      UnsupportedByTargetError: the function runs on several devices.
     """
     if nr_devices == 1:
         return
@@ -278,15 +280,15 @@ def check_one_device(name: str, nr_devices: int, target: Target) -> None:
     )
 
 
-def _unregistered(
+def _make_custom_call_error(
     name: str, call: FoundOperation, platforms: Sequence[str], target: Target
 ) -> UnsupportedByTargetError:
-    instead = "it by JAX operations"
+    replacement = "it by JAX operations"
     if call.primitive == "pallas_call":
-        instead = "the Pallas kernel by JAX operations, or call it with interpret=True"
+        replacement = "the Pallas kernel by JAX operations, or call it with interpret=True"
     reason = (
-        f"{no_handler_text([str(call)])}. Replace {instead}; or, if the runtime that serves the "
-        "model has one, allow it with "
+        f"{no_handler_text([str(call)])}. Replace {replacement}; or, if the runtime that serves "
+        "the model has one, allow it with "
         f"DisabledSafetyCheck.custom_call({call.name!r})."
     )
     return UnsupportedByTargetError(
@@ -297,15 +299,15 @@ def _unregistered(
     )
 
 
-def _failure(name: str, failures: dict[str, Exception]) -> Exception:
-    """Makes the error for a function of which every platform asked for failed, or one did."""
+def _make_error(name: str, failures: dict[str, Exception]) -> Exception:
+    """Returns the error of a function that failed on one or more platforms."""
     if len(failures) == 1:
-        ((platform, only),) = failures.items()
-        if isinstance(only, BridgeError):
-            return only
+        ((platform, error),) = failures.items()
+        if isinstance(error, BridgeError):
+            return error
         return PlatformError(
-            f"{name} cannot be lowered for {platform}: {_first_line(only)}",
-            reasons={platform: _first_line(only)},
+            f"{name} cannot be lowered for {platform}: {_first_line(error)}",
+            reasons={platform: _first_line(error)},
         )
     reasons = {platform: _first_line(e) for platform, e in failures.items()}
     platforms_by_reason: dict[str, list[str]] = {}
@@ -327,8 +329,8 @@ def _first_line(error: Exception) -> str:
     return text.strip().split("\n", 1)[0] or type(error).__name__
 
 
-# Keeps JAX from dropping calls while it traces; the module holds nothing of it.
-_OF_TRACING = frozenset(
+# Effects that only keep JAX from dropping calls during tracing; the module does not have them.
+_TRACING_EFFECTS = frozenset(
     f"jax2tf_bridge.call_tf._jax_compat.{name}" for name in ("CallTfEffect", "StatefulCallTfEffect")
 )
 
@@ -340,26 +342,26 @@ def effect_names(
     without_debug: bool = False,
     runtime_checks: str | None = None,
 ) -> tuple[str, ...]:
-    """Names the effects by module and class, by which jax.export makes them anew.
+    """Returns module and class of each effect, from which jax.export recreates it.
 
     Args:
-      effects: of a function.
-      function: its name.
-      without_debug: whether that of calls for debugging is left out.
-      runtime_checks: "drop" where that of checks of values is.
+      effects: the effects of a function.
+      function: the name of the function.
+      without_debug: whether to leave out the effect of debugging calls.
+      runtime_checks: "drop" to leave out the effect of runtime checks.
 
     Raises:
-      NotExportableError: one cannot be made anew, so that nobody could call the function.
+      NotExportableError: an effect cannot be recreated, so the function could not be called.
     """
     names = []
     for effect in effects:
         kind = type(effect)
         name = f"{kind.__module__}.{kind.__qualname__}"
-        if name in _OF_TRACING or is_effect_left_out(
+        if name in _TRACING_EFFECTS or is_effect_left_out(
             name, without_debug=without_debug, runtime_checks=runtime_checks
         ):
             continue
-        if not _is_made_anew(effect):
+        if not _can_recreate(effect):
             raise NotExportableError(
                 f"{function} has the effect {name}, which cannot be made again where the function "
                 f"is read: {kind.__name__}() has to make an equal one. Give the class a "
@@ -369,9 +371,9 @@ def effect_names(
     return tuple(names)
 
 
-def _is_made_anew(effect: Any) -> bool:
+def _can_recreate(effect: Any) -> bool:
     try:
-        made = type(effect)()
-        return bool(made == effect and hash(made) == hash(effect))
-    except Exception:  # of any type: its class is the user's
+        copy = type(effect)()
+        return bool(copy == effect and hash(copy) == hash(effect))
+    except Exception:  # any type is possible: the class is the user's
         return False

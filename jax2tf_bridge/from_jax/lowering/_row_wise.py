@@ -1,4 +1,4 @@
-"""Ways to write a function of a batch as jax.vmap of one row, which may do without open sizes."""
+"""Rewrites a function of a batch as jax.vmap of one row, which may need no symbolic sizes."""
 
 from __future__ import annotations
 
@@ -17,53 +17,55 @@ from jax2tf_bridge.portable._tolerances import tolerance_of
 from shape_poly import is_symbolic_dim
 
 _ROWS = 3
-"""Batch size at which both forms are compared; not 1, which broadcasts."""
+"""Batch size for comparing the two forms; not 1, because size 1 broadcasts."""
 
 MAX_ELEMENTS = 2**22
-"""Maximum number of elements of the arguments with which both forms are run."""
+"""Maximum number of argument elements for which the two forms are run and compared."""
 
 
 def row_wise(function: JaxCallable, specs: Specs) -> tuple[RowWise, ...]:
-    """Lists forms of a function by jax.vmap, if its only open size is the leading one.
+    """Lists rewrites of a function with jax.vmap, if its only open size is the leading one.
 
-    Each gives what the function gives, if the function treats each row by itself.
+    They are equivalent to the function if it computes each row independently.
     """
-    axes = _axes(specs)
+    axes = _find_axes(specs)
     if axes is None or specs.static_args or specs.static_kwargs or specs.dynamic[1]:
         return ()
     call = function.jitted
     name, in_axes = function.code_name, "" if all(a == 0 for a in axes) else f", in_axes={axes}"
 
     def batch_of_one(*args: Any) -> Any:
-        rows = [_with_axis(arg) if axis == 0 else arg for arg, axis in zip(args, axes, strict=True)]
+        rows = [_add_axis(arg) if axis == 0 else arg for arg, axis in zip(args, axes, strict=True)]
         return call(*rows)[0]
 
     forms = [(f"jax.vmap({name}{in_axes})", call)]
     if all(isinstance(argument, ArraySpec) for argument in specs.dynamic[0]):
-        given = [f"{n}[None]" if a == 0 else n for n, a in zip(specs.names, axes, strict=True)]
-        row = f"lambda {', '.join(specs.names)}: {name}({', '.join(given)})[0]"
+        row_args = [f"{n}[None]" if a == 0 else n for n, a in zip(specs.names, axes, strict=True)]
+        row = f"lambda {', '.join(specs.names)}: {name}({', '.join(row_args)})[0]"
         forms.append((f"jax.vmap({row}{in_axes})", batch_of_one))
-    return tuple(_form(code, call, jax.jit(jax.vmap(f, in_axes=axes)), specs) for code, f in forms)
-
-
-def _form(code: str, call: Any, mapped: Any, specs: Specs) -> RowWise:
-    return RowWise(
-        code,
-        lambda assumptions, scope: mapped.trace(*specs.under(assumptions, scope)[0]),
-        lambda: _is_same(call, mapped, specs),
+    return tuple(
+        _make_form(code, call, jax.jit(jax.vmap(f, in_axes=axes)), specs) for code, f in forms
     )
 
 
-def _axes(specs: Specs) -> tuple[int | None, ...] | None:
-    """Returns in_axes for jax.vmap; None if the open size is not just the leading one."""
+def _make_form(code: str, call: Any, mapped: Any, specs: Specs) -> RowWise:
+    return RowWise(
+        code,
+        lambda assumptions, scope: mapped.trace(*specs.under(assumptions, scope)[0]),
+        lambda: _are_equal(call, mapped, specs),
+    )
+
+
+def _find_axes(specs: Specs) -> tuple[int | None, ...] | None:
+    """Returns in_axes for jax.vmap; None if a size other than the leading one is open."""
     variables = specs.variables()
-    axes = [_axis(argument, variables) for argument in specs.dynamic[0]]
+    axes = [_find_axis(argument, variables) for argument in specs.dynamic[0]]
     if len(variables) != 1 or not specs.decided or "mixed" in axes or 0 not in axes:
         return None
     return tuple(0 if axis == 0 else None for axis in axes)
 
 
-def _axis(argument: Any, variables: frozenset[str]) -> int | str | None:
+def _find_axis(argument: Any, variables: frozenset[str]) -> int | str | None:
     shapes = [leaf.shape for leaf in jax.tree_util.tree_leaves(argument)]
     if not any(is_symbolic_dim(d) for shape in shapes for d in shape):
         return None
@@ -71,30 +73,30 @@ def _axis(argument: Any, variables: frozenset[str]) -> int | str | None:
     return 0 if lead and not any(is_symbolic_dim(d) for s in shapes for d in s[1:]) else "mixed"
 
 
-def _with_axis(row: Any) -> Any:
+def _add_axis(row: Any) -> Any:
     return jax.tree_util.tree_map(lambda leaf: leaf[None], row)
 
 
-def _is_same(call: Callable[..., Any], mapped: Callable[..., Any], specs: Specs) -> bool:
-    """Compares both forms at random numbers."""
+def _are_equal(call: Callable[..., Any], mapped: Callable[..., Any], specs: Specs) -> bool:
+    """Returns whether both forms agree on random numbers."""
     sizes: Mapping[str, int] = dict.fromkeys(specs.variables(), _ROWS)
-    numbers = specs.at(sizes)[0]
-    if sum(math.prod(spec.shape) for spec in jax.tree_util.tree_leaves(numbers)) > MAX_ELEMENTS:
+    arg_specs = specs.at(sizes)[0]
+    if sum(math.prod(spec.shape) for spec in jax.tree_util.tree_leaves(arg_specs)) > MAX_ELEMENTS:
         return False
     rng = np.random.default_rng(0)
-    args = jax.tree_util.tree_map(lambda spec: _numbers(spec, rng), numbers)
-    expected, got = (jax.tree_util.tree_leaves(f(*args)) for f in (call, mapped))
-    return len(expected) == len(got) and all(map(_is_close, expected, got))
+    args = jax.tree_util.tree_map(lambda spec: _draw_numbers(spec, rng), arg_specs)
+    expected, actual = (jax.tree_util.tree_leaves(f(*args)) for f in (call, mapped))
+    return len(expected) == len(actual) and all(map(_is_close, expected, actual))
 
 
-def _numbers(spec: Any, rng: np.random.Generator) -> Any:
+def _draw_numbers(spec: Any, rng: np.random.Generator) -> Any:
     if jax.numpy.issubdtype(spec.dtype, np.inexact):
         return rng.uniform(0.1, 0.9, spec.shape).astype(spec.dtype)
     return rng.integers(0, 2, spec.shape).astype(spec.dtype)
 
 
-def _is_close(expected: Any, got: Any) -> bool:
-    if expected.shape != got.shape or expected.dtype != got.dtype:
+def _is_close(expected: Any, actual: Any) -> bool:
+    if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return False
     tolerance = 10 * tolerance_of(str(expected.dtype))
-    return bool(np.allclose(expected, got, rtol=tolerance, atol=tolerance, equal_nan=True))
+    return bool(np.allclose(expected, actual, rtol=tolerance, atol=tolerance, equal_nan=True))

@@ -1,4 +1,4 @@
-"""Lowering rules that the bridge puts in place of JAX's own."""
+"""Lowering rules that replace JAX's own."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from jax2tf_bridge.from_jax.lowering._extremes import extreme_rules
 from jax2tf_bridge.from_jax.lowering._indexing import BATCHING_DIMS_SINCE, indexing_rules
 from jax2tf_bridge.portable._target import PLATFORMS
 
-# StableHLO has the attribute result_accuracy since 1.9 (TF 2.19); 1.10 is the first version in
-# which every operation below has it.
+# StableHLO has the attribute result_accuracy since 1.9 (TF 2.19). All operations below have it
+# since 1.10.
 _RESULT_ACCURACY_SINCE = (1, 10, 0)
 
 _WITH_ACCURACY = (
@@ -50,7 +50,7 @@ _WITH_ACCURACY = (
     lax.tan_p,
     lax.tanh_p,
 )
-_REDUCTIONS = (
+_COLLECTIVE_REDUCTIONS = (
     (lax.psum_p, lax.reduce_sum),
     (lax.pmax_p, lax.reduce_max),
     (lax.pmin_p, lax.reduce_min),
@@ -61,50 +61,56 @@ _REDUCTIONS = (
 def lowering_overrides(
     platforms: tuple[str, ...], stablehlo_version: tuple[int, int, int], *, xla: bool = True
 ) -> tuple[tuple[Any, Rule], ...]:
-    """Makes (primitive, lowering rule) pairs for jax.export's `_override_lowering_rules`.
+    """Returns (primitive, lowering rule) pairs for jax.export's `_override_lowering_rules`.
 
-    The rules themselves look at the platform that they lower for. On "cpu", "cuda" and "rocm"
-    the decompositions become StableHLO and the custom calls that XLA expands everywhere (Qr,
-    Eigh, ProductOfElementaryHouseholderReflectors). On "tpu" eig, schur, hessenberg, pivoted QR and
-    tridiagonal do, which JAX lacks there; the others stay JAX's, as all do on unknown platforms.
+    Each rule chooses its lowering by platform. On "cpu", "cuda" and "rocm" the matrix
+    decompositions become StableHLO and the custom calls that XLA expands everywhere (Qr, Eigh,
+    ProductOfElementaryHouseholderReflectors). On "tpu" only those that JAX lacks there are
+    replaced: eig, schur, hessenberg, pivoted QR and tridiagonal. The other decompositions, and all
+    on unknown platforms, keep JAX's rules.
 
     Args:
       platforms: the platforms of the export.
-      stablehlo_version: the lowest StableHLO version that the module should be expressible in.
-      xla: whether the target has XLA. If not, what TensorFlow has an operation for stays whole.
+      stablehlo_version: the lowest StableHLO version that must be able to express the module.
+      xla: whether the target has XLA. If not, operations that TensorFlow has are not decomposed.
     """
     if not rules_possible():
         return ()
     pairs: tuple[tuple[Any, Rule], ...] = (
         (lax.bitcast_convert_type_p, _lower_bitcast),
-        *((p, functools.partial(_lower_reduction, p, f)) for p, f in _REDUCTIONS),
-        (lax.all_gather_p, functools.partial(_lower_gathering, lax.all_gather_p)),
+        *(
+            (p, functools.partial(_lower_reduction_collective, p, f))
+            for p, f in _COLLECTIVE_REDUCTIONS
+        ),
+        (lax.all_gather_p, functools.partial(_lower_gather_collective, lax.all_gather_p)),
         *convolution_rules(),
         *linalg_rules(platforms),
     )
     if has_primitive("reduce_scatter_p"):
-        pairs += ((reduce_scatter_p, functools.partial(_lower_gathering, reduce_scatter_p)),)
+        pairs += (
+            (reduce_scatter_p, functools.partial(_lower_gather_collective, reduce_scatter_p)),
+        )
     if has_primitive("ragged_dot_general_p"):
-        pairs += ((ragged_dot_general_p, _ragged_dot_rule()),)
+        pairs += ((ragged_dot_general_p, _make_ragged_dot_rule()),)
     if has_primitive("composite_p"):
         pairs += ((composite_p, _lower_composite),)
     if stablehlo_version < BATCHING_DIMS_SINCE:
         pairs += indexing_rules()
     if stablehlo_version < _RESULT_ACCURACY_SINCE:
         pairs += tuple((p, functools.partial(_lower_accuracy, p)) for p in _WITH_ACCURACY)
-    return (*pairs, *extreme_rules()) if xla else _whole(pairs)
+    return (*pairs, *extreme_rules()) if xla else _keep_whole(pairs)
 
 
-def _whole(rules: tuple[tuple[Any, Rule], ...]) -> tuple[tuple[Any, Rule], ...]:
-    """Replaces the rules of what TensorFlow has as one operation."""
+def _keep_whole(rules: tuple[tuple[Any, Rule], ...]) -> tuple[tuple[Any, Rule], ...]:
+    """Replaces the rules of primitives that are one operation in TensorFlow."""
     operations = (lax.linalg.cholesky_p, lax.linalg.triangular_solve_p)
-    found = {**dict(rules), **{p: common_rule(p) for p in operations}}
-    found |= {lax.approx_top_k_p: lower_fun(_exact_top_k)}
-    return (*(found | dict(composite_rules(rules))).items(),)
+    by_primitive = {**dict(rules), **{p: common_rule(p) for p in operations}}
+    by_primitive |= {lax.approx_top_k_p: lower_fun(_exact_top_k)}
+    return (*(by_primitive | dict(composite_rules(rules))).items(),)
 
 
 def _exact_top_k(x: Any, *, k: int, reduction_dimension: int, is_max_k: bool, **_: Any) -> Any:
-    """Finds the largest or smallest numbers themselves, as approx_top_k may."""
+    """Computes the exact top k, which is a valid result of approx_top_k."""
     moved = jnp.moveaxis(x, reduction_dimension, -1)
     values, indices = lax.top_k(moved if is_max_k else -moved, k)
     values = values if is_max_k else -values
@@ -112,20 +118,20 @@ def _exact_top_k(x: Any, *, k: int, reduction_dimension: int, is_max_k: bool, **
 
 
 def _lower_accuracy(primitive: Any, ctx: Any, x: Any, **params: Any) -> Sequence[Any]:
-    # JAX 0.12 asks for an accuracy in the derivative of erf, and so in that of the exact gelu. On
-    # the CPU the results are the same bits with and without it.
+    # JAX 0.12 sets an accuracy in the derivative of erf, and so in that of the exact gelu. On the
+    # CPU the results are bitwise equal without it.
     rule = None if params.get("accuracy") is None else jax_rule(primitive, "cpu")
-    rules = {} if rule is None else {"cpu": functools.partial(_without_accuracy, rule)}
+    rules = {} if rule is None else {"cpu": functools.partial(_drop_accuracy, rule)}
     return lower_by_platform(ctx, primitive, rules, x, **params)
 
 
-def _without_accuracy(rule: Rule, ctx: Any, x: Any, **params: Any) -> Sequence[Any]:
+def _drop_accuracy(rule: Rule, ctx: Any, x: Any, **params: Any) -> Sequence[Any]:
     return rule(ctx, x, **{**params, "accuracy": None})
 
 
 def _lower_bitcast(ctx: Any, x: Any, *, new_dtype: Any) -> Sequence[Any]:
-    # When open sizes become known, StableHLO's shape refinement passes over a bitcast_convert that
-    # adds or removes a dimension, and XLA then refuses the module. Shifts say the same.
+    # StableHLO's shape refinement skips a bitcast_convert that adds or removes a dimension, and XLA
+    # then rejects the module. Shifts are equivalent.
     (operand,), (result,) = ctx.avals_in, ctx.avals_out
     if operand.ndim == result.ndim or _has_known_sizes(ctx):
         return common_rule(lax.bitcast_convert_type_p)(ctx, x, new_dtype=new_dtype)
@@ -135,9 +141,9 @@ def _lower_bitcast(ctx: Any, x: Any, *, new_dtype: Any) -> Sequence[Any]:
 
 
 def _join_words(x: Any, *, new_dtype: Any) -> Any:
-    """Makes [...] numbers of [..., k] ones with a k-th of the bits, the lowest bits first."""
-    unsigned, bits = _unsigned(new_dtype), _bits(x.dtype)
-    parts = lax.convert_element_type(lax.bitcast_convert_type(x, _unsigned(x.dtype)), unsigned)
+    """Joins the k narrow words in the last axis of [..., k] to one wide word, lowest bits first."""
+    unsigned, bits = _to_unsigned(new_dtype), _count_bits(x.dtype)
+    parts = lax.convert_element_type(lax.bitcast_convert_type(x, _to_unsigned(x.dtype)), unsigned)
     shifts = lax.mul(lax.broadcasted_iota(unsigned, x.shape, x.ndim - 1), unsigned.type(bits))
     moved = lax.shift_left(parts, shifts)
     joined = lax.reduce(moved, unsigned.type(0), lax.bitwise_or, (x.ndim - 1,))
@@ -145,32 +151,32 @@ def _join_words(x: Any, *, new_dtype: Any) -> Any:
 
 
 def _split_words(x: Any, *, new_dtype: Any) -> Any:
-    """Makes [..., k] numbers with a k-th of the bits of [...] ones, the lowest bits first."""
-    unsigned, bits = _unsigned(x.dtype), _bits(new_dtype)
-    shape = (*x.shape, _bits(x.dtype) // bits)
+    """Splits each wide word of [...] into k narrow ones [..., k], lowest bits first."""
+    unsigned, bits = _to_unsigned(x.dtype), _count_bits(new_dtype)
+    shape = (*x.shape, _count_bits(x.dtype) // bits)
     whole = lax.broadcast_in_dim(lax.bitcast_convert_type(x, unsigned), shape, tuple(range(x.ndim)))
     shifts = lax.mul(lax.broadcasted_iota(unsigned, shape, x.ndim), unsigned.type(bits))
     moved = lax.shift_right_logical(whole, shifts)
     parts = lax.bitwise_and(moved, lax.full_like(moved, 2**bits - 1))
-    narrow = lax.convert_element_type(parts, _unsigned(new_dtype))
+    narrow = lax.convert_element_type(parts, _to_unsigned(new_dtype))
     return lax.bitcast_convert_type(narrow, new_dtype)
 
 
-def _bits(dtype: Any) -> int:
+def _count_bits(dtype: Any) -> int:
     info = jnp.iinfo if jnp.issubdtype(dtype, jnp.integer) else jnp.finfo
     return int(info(dtype).bits)
 
 
-def _unsigned(dtype: Any) -> np.dtype[Any]:
-    found: np.dtype[Any] = np.dtype(getattr(jnp, f"uint{_bits(dtype)}"))
-    return found
+def _to_unsigned(dtype: Any) -> np.dtype[Any]:
+    unsigned: np.dtype[Any] = np.dtype(getattr(jnp, f"uint{_count_bits(dtype)}"))
+    return unsigned
 
 
-# Collectives that need no second device: jax.vmap makes those over axes of arrays of those over its
-# own axis, and others are over an axis of one device. JAX's rules take every size for a number.
+# Collectives within one device: jax.vmap turns collectives over its own axis into collectives over
+# array axes, and others are over a mesh axis of size 1. JAX's rules fail for symbolic sizes.
 
 
-def _lower_reduction(
+def _lower_reduction_collective(
     primitive: Any, reduce: Callable[..., Any], ctx: Any, *args: Any, **params: Any
 ) -> Sequence[Any]:
     axes = params["axes"]
@@ -183,7 +189,7 @@ def _lower_reduction(
     return lower_fun(reduced)(ctx, *args)
 
 
-def _lower_gathering(primitive: Any, ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
+def _lower_gather_collective(primitive: Any, ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
     if _has_known_sizes(ctx) or params["axis_size"] != 1:
         return lower_by_platform(ctx, primitive, {}, *args, **params)
     (out,) = ctx.avals_out
@@ -194,16 +200,16 @@ def _has_known_sizes(ctx: Any) -> bool:
     return all(isinstance(d, int) for aval in ctx.avals_in for d in aval.shape)
 
 
-def _ragged_dot_rule() -> Rule:
-    # On GPU and TPU, JAX writes an operation of CHLO, which no TensorFlow runs, and which cannot be
-    # expanded in an open batch. Its rule for the CPU masks each group, as that expansion does.
+def _make_ragged_dot_rule() -> Rule:
+    # On GPU and TPU, JAX writes a CHLO operation, which no TensorFlow runs and which cannot be
+    # expanded with an open batch. The CPU rule masks each group, as the expansion would.
     rule = common_rule(ragged_dot_general_p)
     return by_platform(ragged_dot_general_p, dict.fromkeys(PLATFORMS, rule))
 
 
 def _lower_composite(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
-    # No TensorFlow runs composites, so that they would be expanded later; and before 0.12 JAX
-    # cannot lower one for several platforms at once.
-    if "jaxpr" not in params:  # from 0.12 on, whose own rule is right
+    # Composites would have to be expanded later, because no TensorFlow runs them. And before 0.12
+    # JAX cannot lower one for several platforms at once.
+    if "jaxpr" not in params:  # since JAX 0.12, whose own rule works
         return lower_by_platform(ctx, composite_p, {}, *args, **params)
     return lower_fun(jax_core.jaxpr_as_fun(params["jaxpr"]))(ctx, *args)

@@ -1,4 +1,4 @@
-"""Tells functions whose operations TensorFlow differentiates as JAX does."""
+"""Decides whether TensorFlow differentiates a function's operations as JAX does."""
 
 from __future__ import annotations
 
@@ -23,59 +23,59 @@ _AGREEING = frozenset(
         *("abs", "stop_gradient"),
     }
 )
-"""Primitives of which TensorFlow's operations have the same derivative, of any order, at ties and
-kinks too. At a pole of rsqrt TensorFlow gives 0 where no cotangent comes, and JAX NaN: sqrt is left
-out for that. tests/to_tf compare each with JAX."""
+"""Primitives whose TensorFlow operations have JAX's derivatives of any order, also at
+ties and kinks. sqrt is left out: at a pole of rsqrt, the gradient for a zero cotangent is 0 in
+TensorFlow, but NaN in JAX. Tests in tests/to_tf compare each primitive with JAX."""
 
 CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"})
-"""Primitives that call a jaxpr, and do nothing else."""
+"""Primitives that only call a jaxpr."""
 
 _RULE_OF_RELU = ("relu", "/jax/_src/nn/functions.py")
-"""Name and file of the rule of jax.nn.relu: its derivative at 0 is 0, as tf.nn.relu's."""
+"""Name and file of jax.nn.relu's derivative rule: it is 0 at 0, as that of tf.nn.relu."""
 
-_STOPS = "stop_gradient"
+_STOP_GRADIENT = "stop_gradient"
 
 
 def tensorflow_differentiates(jaxpr: Any) -> bool:
-    """Tells whether TensorFlow's gradient of the function's operations is JAX's.
+    """Returns whether TensorFlow's gradient of the function's operations equals JAX's.
 
-    A derivative that the user gave (jax.custom_jvp, jax.custom_vjp), loops, sorting, and what else
-    TensorFlow differentiates in another way make it false; what lies behind stop_gradient, or is
-    made of integers, does not count.
+    False for user-defined derivatives (jax.custom_jvp, jax.custom_vjp), loops, sorting, and other
+    operations with a different gradient in TensorFlow. Operations behind stop_gradient and on
+    integers are ignored.
 
     Args:
-      jaxpr: of the function.
+      jaxpr: the jaxpr of the function.
     """
-    return _agrees(getattr(jaxpr, "jaxpr", jaxpr), None)
+    return _has_same_gradients(getattr(jaxpr, "jaxpr", jaxpr), None)
 
 
-def _agrees(jaxpr: Any, needed_results: list[bool] | None) -> bool:
-    """Goes back from the results, as a gradient does; `needed_results` says from which."""
+def _has_same_gradients(jaxpr: Any, needed_results: list[bool] | None) -> bool:
+    """Checks the equations that the gradient reaches from the needed results; None means all."""
     outs = jaxpr.outvars
-    wanted = [True] * len(outs) if needed_results is None else needed_results
+    flags = [True] * len(outs) if needed_results is None else needed_results
     needed = {
         var
-        for var, is_wanted in zip(outs, wanted, strict=True)
-        if is_wanted and not isinstance(var, Literal) and _is_differentiable(var)
+        for var, is_needed in zip(outs, flags, strict=True)
+        if is_needed and not isinstance(var, Literal) and _is_differentiable(var)
     }
     for equation in reversed(jaxpr.eqns):
-        asked = [var in needed for var in equation.outvars]
-        if not any(asked):
+        needed_outputs = [var in needed for var in equation.outvars]
+        if not any(needed_outputs):
             continue
         name = equation.primitive.name
         inner = [*inner_jaxprs(equation.params)]
         if name in CALLS and inner:
-            if not all(_agrees(jaxpr, asked) for jaxpr in inner):
+            if not all(_has_same_gradients(jaxpr, needed_outputs) for jaxpr in inner):
                 return False
         elif _has_narrow_floats(equation) or not (
-            _is_alike(equation) or _is_relu(equation) or _is_plain_convolution(equation)
+            _has_same_gradient(equation) or _is_relu(equation) or _is_plain_convolution(equation)
         ):
             return False
         if name == "convert_element_type" and any(
-            map(_is_of_8_bits, (*equation.invars, *equation.outvars))
+            map(_has_8_bits, (*equation.invars, *equation.outvars))
         ):
             return False
-        if name != _STOPS:
+        if name != _STOP_GRADIENT:
             needed |= {
                 var
                 for var in equation.invars
@@ -84,32 +84,36 @@ def _agrees(jaxpr: Any, needed_results: list[bool] | None) -> bool:
     return True
 
 
-def _is_alike(equation: Any) -> bool:
+def _has_same_gradient(equation: Any) -> bool:
     name = equation.primitive.name
-    # Of a pole TensorFlow makes NaN, where JAX has an infinity.
+    # At a pole TensorFlow's gradient is NaN; JAX's is infinite.
     has_pole = name == "integer_pow" and equation.params["y"] < -1
-    return name in _AGREEING and not has_pole and not (_promises(equation) and _breaks_promises())
+    return (
+        name in _AGREEING
+        and not has_pole
+        and not (_promises_in_bounds(equation) and _has_false_promises())
+    )
 
 
-def _promises(equation: Any) -> bool:
+def _promises_in_bounds(equation: Any) -> bool:
     return bool(equation.params.get("mode") == lax.GatherScatterMode.PROMISE_IN_BOUNDS)
 
 
 @functools.cache
-def _breaks_promises() -> bool:
-    """Tells whether the installed JAX says of any vmap of dynamic_slice that it stays in bounds.
+def _has_false_promises() -> bool:
+    """Returns whether the installed JAX promises that every vmap of dynamic_slice is in bounds.
 
-    JAX 0.8 does. Where it does not stay there, JAX's gradient goes nowhere then, and TensorFlow's
-    to where the value came from.
+    JAX 0.8 does. For a slice out of bounds, JAX then drops the gradient, while TensorFlow passes it
+    to the elements that were read.
     """
     x, starts = np.zeros((2, 3), np.float32), np.zeros(2, np.int32)
     sliced = jax.vmap(lambda x, start: lax.dynamic_slice(x, (start,), (2,)))
     equations = jax.make_jaxpr(sliced)(x, starts).jaxpr.eqns
-    return any(map(_promises, equations))
+    return any(map(_promises_in_bounds, equations))
 
 
 def _has_narrow_floats(equation: Any) -> bool:
-    """Tells whether floats of 8 bits are differentiated, whose casts have no gradient."""
+    """Returns whether 8-bit floats are differentiated, whose casts have no gradient."""
     values = filter(_is_differentiable, (*equation.invars, *equation.outvars))
     return any(value.aval.dtype.itemsize < 2 for value in values)
 
@@ -123,7 +127,7 @@ def _is_relu(equation: Any) -> bool:
 
 
 def custom_rule_source(equation: Any) -> tuple[str, str]:
-    """Returns name and place ("file:line") of the function that has a derivative of its own."""
+    """Returns name and place ("file:line") of a function with a custom derivative."""
     inner = getattr(equation.params.get("call_jaxpr"), "jaxpr", None)
     source = str(getattr(getattr(inner, "debug_info", None), "func_src_info", ""))
     function, _, place = source.partition(" at ")
@@ -131,9 +135,10 @@ def custom_rule_source(equation: Any) -> tuple[str, str]:
 
 
 def _is_plain_convolution(equation: Any) -> bool:
-    """Tells convolutions that become an operation for which TensorFlow has gradients on CPUs.
+    """Returns whether TensorFlow has CPU gradients for the operation of a convolution.
 
-    It has none of Conv2D with groups, but of DepthwiseConv2dNative, nor with dilated kernels.
+    It has none for Conv2D with groups or with dilated kernels, but it has one for
+    DepthwiseConv2dNative.
     """
     if equation.primitive.name != "conv_general_dilated":
         return False
@@ -141,7 +146,10 @@ def _is_plain_convolution(equation: Any) -> bool:
     strides, groups = params["window_strides"], params["feature_group_count"]
     if params["batch_group_count"] != 1:
         return False
-    if len(strides) not in (1, 2):  # by single groups, and a kernel with zeros in it
+    if len(strides) not in (
+        1,
+        2,
+    ):  # lowered to one convolution per group, with zeros in dilated kernels
         return True
     kernel = equation.invars[1].aval.shape
     is_depthwise = kernel[params["dimension_numbers"].rhs_spec[1]] == 1 and len(set(strides)) == 1
@@ -149,14 +157,14 @@ def _is_plain_convolution(equation: Any) -> bool:
 
 
 def inner_jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:
-    """Yields the jaxpr that an equation of one of CALLS calls, or repeats."""
+    """Yields the jaxpr that an equation with one of CALLS, or a loop, runs."""
     for key in ("jaxpr", "call_jaxpr"):
         if key in params:
             yield getattr(params[key], "jaxpr", params[key])
 
 
-def _is_of_8_bits(var: Any) -> bool:
-    """Tells floats that TensorFlow 2.15 casts without a gradient."""
+def _has_8_bits(var: Any) -> bool:
+    """Returns whether a value has 8-bit floats, which TensorFlow 2.15 casts without a gradient."""
     return _is_differentiable(var) and var.aval.dtype.itemsize == 1
 
 

@@ -1,4 +1,4 @@
-"""Traces a user's function at its specs: with symbolic sizes, or at numbers in their place."""
+"""Traces a user's function at its specs, with symbolic sizes or with numbers in their place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jax2tf_bridge.from_jax.shapes._traced_function import POLYMORPHIC, SizeWord
 def traced_function(
     function: JaxCallable, specs: Specs, words: SizeWords = POLYMORPHIC
 ) -> TracedFunction:
-    """Returns the function with how it is traced at `specs`; `words` are for messages."""
+    """Returns an object that traces the function at `specs`; `words` are for messages."""
 
     def trace(args: Sequence[Any], kwargs: Mapping[str, Any]) -> jax.stages.Traced:
         try:

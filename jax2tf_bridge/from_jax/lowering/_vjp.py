@@ -1,4 +1,4 @@
-"""VJPs of exported functions, traced and lowered when they are asked for."""
+"""VJPs of exported functions, which are traced and lowered on demand."""
 
 from __future__ import annotations
 
@@ -48,24 +48,26 @@ def gradient_on_demand(
     constants: ConstantPool,
     exported: jax_export.Exported,
 ) -> Gradient:
-    """Makes the VJP of a function that was exported already; it is exported when asked for.
+    """Returns the gradient of an exported function; its VJP is exported on demand.
 
-    Its trace may raise questions about sizes that the function's own did not: then the function is
-    traced again under what answers them, and the VJP has requirements of its own.
+    Tracing the VJP may raise questions about sizes that tracing the function did not. Then the
+    function is traced again under assumptions that answer them, and the VJP gets requirements of
+    its own.
 
     Args:
-      function: traces it again.
-      traced: its trace, as it was exported.
-      in_shapes: the shapes of its flat arguments, as the user wrote them.
-      assumptions: under which it was exported.
-      options: of its export.
-      constants: the large arrays of the function, which the VJP may hold as well.
-      exported: of the function; only how it is spread over devices is looked at.
+      function: traces the function again.
+      traced: the trace that was exported.
+      in_shapes: the shapes of the flat arguments, as the user wrote them.
+      assumptions: the assumptions that the function was exported under.
+      options: the options of its export.
+      constants: the large arrays of the function, which the VJP may use as well.
+      exported: JAX's export of the function; only its shardings and devices are read.
     """
-    # The gradient may be asked for where JAX is configured otherwise.
+    # JAX may be configured differently when the gradient is exported.
     x64 = bool(jax.config.read("jax_enable_x64"))
     name, vjp_name = function.name, f"the gradient of {function.name}"
-    # Its module may be large, and what is asked later lives as long as the portable function.
+    # The closures below live as long as the portable function, so they must not hold the module,
+    # which may be large.
     bare = replace(exported, mlir_module_serialized=b"", _get_vjp=None)
     spread = functools.cache(lambda: vjp_shardings(traced, bare, name))
     vjp_function = replace(
@@ -77,15 +79,15 @@ def gradient_on_demand(
         row_wise=(),
     )
 
-    @_once
-    def traced_vjp() -> Inferred[None]:
-        begin = replace(
+    @_cache_outcome
+    def infer_vjp() -> Inferred[None]:
+        first_function = replace(
             vjp_function,
-            trace=_first_as_it_is(lambda: trace_vjp(traced, spread()), vjp_function.trace),
+            trace=_use_first(lambda: trace_vjp(traced, spread()), vjp_function.trace),
         )
         try:
             with jax.enable_x64(x64):
-                inferred = infer(begin, assumptions)
+                inferred = infer(first_function, assumptions)
             refuse_host_callbacks(
                 inferred.traced,
                 vjp_name,
@@ -103,16 +105,18 @@ def gradient_on_demand(
         return lower(widened(vjp), vjp_name, options)
 
     def make() -> PortableFunction:
-        begun = traced_vjp()
-        go_on = replace(
-            vjp_function, trace=_first_as_it_is(lambda: begun.traced, vjp_function.trace)
+        inferred_vjp = infer_vjp()
+        next_function = replace(
+            vjp_function, trace=_use_first(lambda: inferred_vjp.traced, vjp_function.trace)
         )
         with jax.enable_x64(x64):
-            inferred = infer_and_lower(go_on, begun.assumptions, to_module)
+            inferred = infer_and_lower(next_function, inferred_vjp.assumptions, to_module)
             check_requirements_allowed(assumptions, inferred.assumptions, vjp_function, options)
-            return built(inferred.traced, inferred.result, inferred.assumptions)
+            return build_vjp(inferred.traced, inferred.result, inferred.assumptions)
 
-    def built(vjp: jax.stages.Traced, lowered: Lowered, known: SizeAssumptions) -> PortableFunction:
+    def build_vjp(
+        vjp: jax.stages.Traced, lowered: Lowered, known: SizeAssumptions
+    ) -> PortableFunction:
         known = with_reshape_requirements(known, vjp, vjp_function)
         primals, cotangents = len(in_shapes), len(vjp.jaxpr.in_avals) - len(in_shapes)
         names = (
@@ -143,13 +147,13 @@ def gradient_on_demand(
 
     def check() -> None:
         if not is_surely_differentiable(traced.jaxpr):
-            traced_vjp()
+            infer_vjp()
 
     return GradientOnDemand(make, check=check)
 
 
-def _first_as_it_is(first: Callable[[], T], later: Callable[P, T]) -> Callable[P, T]:
-    """Gives what there is already at the first call, and makes it anew at later ones."""
+def _use_first(first: Callable[[], T], later: Callable[P, T]) -> Callable[P, T]:
+    """Returns a function that calls `first` at its first call, and `later` at all others."""
     calls = itertools.count()
 
     def trace(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -158,21 +162,21 @@ def _first_as_it_is(first: Callable[[], T], later: Callable[P, T]) -> Callable[P
     return trace
 
 
-def _once(make: Callable[[], T]) -> Callable[[], T]:
-    """Calls `make` once, and gives its result, or raises its exception, each time."""
+def _cache_outcome(make: Callable[[], T]) -> Callable[[], T]:
+    """Caches the result or the exception of `make`, which is called once."""
 
     @functools.cache
     def outcome() -> Callable[[], T]:
         try:
-            made = make()
+            result = make()
         except Exception as e:
             failure, trace = e, e.__traceback__
 
             def again() -> T:
-                # Or else its traceback grows each time.
+                # Without the original traceback, it would grow at each raise.
                 raise failure.with_traceback(trace)
 
             return again
-        return lambda: made
+        return lambda: result
 
     return lambda: outcome()()
