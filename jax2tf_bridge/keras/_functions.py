@@ -117,7 +117,7 @@ class LayerFunction:
         raise self._misfit(layer, [f"expected {len(arguments)} inputs, got {count}"])
 
     def _names(self) -> list[str]:
-        """Lists the input names of the SavedModel's signature; it has no masks, which keep theirs."""
+        """Lists the names of the inputs in the SavedModel's signature; masks keep their paths."""
         if not self.input_names:
             return []
         return [self.input_names.get(path, path) for path, _ in self.inputs]

@@ -40,7 +40,7 @@ from jax2tf_bridge.storage._paths import AnyPath
 _MAX_CALLS = 2000
 """Maximum number of module calls in a signature.
 
-A small file can make 2^n calls: n functions of which each calls the next one twice.
+A small file can make 2^n calls, if each of its n functions calls the next one twice.
 """
 
 
