@@ -143,7 +143,7 @@ class FlatFunction(abc.ABC):
         return traced_function
 
     def cached(self, cache: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
-        """Returns the entry for `key`, or makes it without a lock, since `make` may run user code."""
+        """Returns the entry for `key`, or makes it without a lock: `make` may run user code."""
         entry = cache.get(key)
         return cache.setdefault(key, make()) if entry is None else entry
 

@@ -85,12 +85,12 @@ def call_effects(*, stateful: bool, ordered: bool) -> frozenset[Any]:
       stateful: whether JAX must not repeat the call either, as jax.checkpoint does.
       ordered: whether the call keeps its order relative to other ordered calls.
     """
-    effect = _register_effects().get((stateful, ordered))
+    effect = _registered_effects().get((stateful, ordered))
     return frozenset() if effect is None else frozenset({effect})
 
 
 @functools.cache
-def _register_effects() -> Mapping[tuple[bool, bool], Any]:
+def _registered_effects() -> Mapping[tuple[bool, bool], Any]:
     """Registers the effects with JAX; returns them by (stateful, ordered)."""
     base, lowerable = _EFFECT.get(), _LOWERABLE.get()
     if base is None or lowerable is None:
